@@ -1,0 +1,216 @@
+"""The client: an ordinary LightningModule that also knows what travels and what stays."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Literal
+
+import lightning as L
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from lightning_modules.losses import cross_entropy
+from pfl.server import Server
+from pfl.state import assign, clone, matches
+from pfl.types import (
+    Batch,
+    Broadcast,
+    ClientInfo,
+    EvaluationPoint,
+    OptimizerFactory,
+    Patterns,
+    Phase,
+    Plan,
+    Terms,
+    Upload,
+)
+
+
+class ClientModule(L.LightningModule):
+    """One client of a federation; by itself a plain supervised learner.
+
+    A method subclasses it, says in ``shared`` and ``kept`` what travels and what stays, and
+    overrides the verbs in which it differs from FedAvg. What is in neither tuple does not survive
+    the round: before each job the module is reset to its initial values and the client's kept ones.
+    So everything a client must know, even for one round only, is a parameter or a buffer.
+
+    Attributes:
+        shared: Patterns of the state-dict names that travel.
+        kept: Patterns of the names that stay with the client from round to round.
+        extra: Names of what :meth:`upload` sends besides ``shared``.
+        evaluate_at: When the method's personalised models are tested.
+        vectorizable: Whether objectives and statistics run under ``torch.func.vmap``; the contract
+            test holds a method to it.
+        global_model: Whether the server holds a complete model that can be tested. ``None`` derives
+            it: it does if every parameter of the network travels.
+
+    Args:
+        net: The network; logits of shape (B, C). Methods that split it need a ``SplitNet``.
+        optimizer: Makes the optimiser of a round from the parameters to train.
+        epochs: Local epochs a round, E.
+        buffers: Whether batch-norm statistics of the part that travels are averaged with it
+            (``average``) or stay with the client (``local``). Counters are never averaged.
+        weighting: How the default server weighs uploads.
+        lr_decay: The learning rate of round t is multiplied by ``lr_decay ** (t - 1)``.
+        persist_optimizer: Keep momentum and the like from round to round instead of starting
+            afresh.
+
+    Raises:
+        ValueError: A number is out of its range, or a pattern matches nothing in the network.
+    """
+
+    shared: Patterns = ("net.*",)
+    kept: Patterns = ()
+    extra: tuple[str, ...] = ()
+    evaluate_at: EvaluationPoint = "post_broadcast"
+    vectorizable: bool = False
+    global_model: bool | None = None
+
+    def __init__(
+        self,
+        net: nn.Module,
+        optimizer: OptimizerFactory = lambda params: torch.optim.SGD(params, lr=0.01),
+        epochs: int = 1,
+        buffers: Literal["average", "local"] = "average",
+        weighting: Literal["samples", "uniform"] = "samples",
+        lr_decay: float = 1.0,
+        persist_optimizer: bool = False,
+    ) -> None:
+        super().__init__()
+        if epochs < 0:
+            raise ValueError(f"epochs must not be negative, got {epochs}")
+        if not 0 < lr_decay <= 1:
+            raise ValueError(f"lr_decay must lie in (0, 1], got {lr_decay}")
+        self.save_hyperparameters(ignore=["net", "optimizer"])
+        self.net = net
+        self.optimizer = optimizer
+        self.epochs = epochs
+        self.buffer_policy = buffers
+        self.weighting = weighting
+        self.lr_decay = lr_decay
+        self.persist_optimizer = persist_optimizer
+
+    # The client's round, in the order in which the engine calls.
+
+    def receive(self, broadcast: Broadcast, info: ClientInfo) -> None:
+        """Take in what the server sent."""
+        assign(self, broadcast.shared)
+
+    def plan(self) -> Plan:
+        """The client's round after :meth:`receive`; one phase of ``training_step`` by default."""
+        return [Phase(name="train", epochs=self.epochs)]
+
+    def lr_factor(self, info: ClientInfo) -> float:
+        """What every learning rate of this round is multiplied by."""
+        return self.lr_decay ** max(0, info.round - 1)
+
+    def upload(self, info: ClientInfo) -> Upload | None:
+        """What goes back to the server; ``None`` withholds it."""
+        entries = self.state_dict()
+        shared = clone({name: entries[name] for name in self.shared_names()})
+        return Upload(client=info.client, samples=info.samples, shared=shared)
+
+    # The model that is tested.
+
+    def personalise(self, broadcast: Broadcast, info: ClientInfo) -> None:
+        """Become the client's personalised model, from kept state and a broadcast."""
+        self.receive(broadcast, info)
+
+    def adapt(self) -> Plan:
+        """What to run on the client's training data between :meth:`personalise` and the test.
+
+        It changes a copy: nothing of it survives the test.
+        """
+        return ()
+
+    def generalise(self, broadcast: Broadcast) -> None:
+        """Become the server's global model."""
+        assign(self, broadcast.shared)
+
+    def server(self) -> Server[Any]:
+        """The other half of the method."""
+        return Server(weighting=self.weighting)
+
+    # The supervised learner.
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(B, C) logits of the model that is tested."""
+        logits: Tensor = self.net(x)
+        return logits
+
+    def losses(self, batch: Batch) -> Terms:
+        """Named terms of the objective; their sum is minimised."""
+        return {"ce": cross_entropy(self(batch.x), batch.y, batch.weight)}
+
+    def training_step(self, batch: Batch, batch_idx: int) -> dict[str, Tensor]:
+        """The objective of a batch under ``"loss"``, and its terms."""
+        terms = self.losses(Batch(*batch))
+        return {"loss": total(terms), **{name: term.detach() for name, term in terms.items()}}
+
+    def validation_step(self, batch: Batch, batch_idx: int) -> None:
+        """Log loss and accuracy under a plain Trainer."""
+        self._log_scores(Batch(*batch), "val")
+
+    def test_step(self, batch: Batch, batch_idx: int) -> None:
+        """Log loss and accuracy under a plain Trainer."""
+        self._log_scores(Batch(*batch), "test")
+
+    def configure_optimizers(self) -> Optimizer:
+        """The optimiser over all parameters that are to be trained at the moment."""
+        return self.optimizer(p for p in self.parameters() if p.requires_grad)
+
+    # What travels, by name.
+
+    def shared_names(self) -> tuple[str, ...]:
+        """Names of the state-dict entries that travel, after the buffer policy."""
+        travels, _ = self._names()
+        return travels
+
+    def kept_names(self) -> tuple[str, ...]:
+        """Names of the entries that stay with the client, after the buffer policy."""
+        _, stays = self._names()
+        return stays
+
+    def has_global_model(self) -> bool:
+        """Whether :meth:`generalise` gives a complete model."""
+        if self.global_model is not None:
+            return self.global_model
+        shared = set(self.shared_names())
+        return all(f"net.{name}" in shared for name, _ in self.net.named_parameters())
+
+    def _names(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        names = tuple(self.state_dict())
+        for kind in ("shared", "kept"):
+            for pattern in getattr(self, kind):
+                if not any(matches(name, (pattern,)) for name in names):
+                    raise ValueError(
+                        f"{type(self).__name__}.{kind} has the pattern {pattern!r}, which matches "
+                        f"nothing in the network; its entries are {', '.join(names[:6])}, ... "
+                        "(a method that splits the network needs a lightning_modules.nets.SplitNet)"
+                    )
+        travels = [name for name in names if matches(name, self.shared)]
+        stays = [name for name in names if matches(name, self.kept)]
+        if self.buffer_policy == "local":
+            parameters = {name for name, _ in self.named_parameters()}
+            stays += [n for n in travels if n not in parameters and n not in stays]
+            travels = [name for name in travels if name in parameters]
+        return tuple(travels), tuple(stays)
+
+    def _log_scores(self, batch: Batch, split: str) -> None:
+        logits = self(batch.x)
+        accuracy = (logits.argmax(-1) == batch.y).float().mean()
+        scores: Mapping[str, Tensor] = {
+            f"{split}/loss": F.cross_entropy(logits, batch.y),
+            f"{split}/acc": accuracy,
+        }
+        self.log_dict(dict(scores), prog_bar=True)
+
+
+def total(terms: Terms) -> Tensor:
+    """The sum of the terms, from left to right."""
+    first, *rest = terms.values()
+    for term in rest:
+        first = first + term
+    return first

@@ -1,0 +1,1 @@
+"""The ground floor: the loop, the engines and the data that moves between them."""

@@ -1,0 +1,85 @@
+"""Who trains and who uploads: pure functions of the eligible clients and an rng."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+
+from pfl.types import Cohort
+
+
+class Sampler(Protocol):
+    """Chooses the cohort of a round."""
+
+    def __call__(self, clients: Sequence[int], rng: torch.Generator) -> Cohort:
+        """Choose among ``clients`` (ascending ids of those that hold training data)."""
+
+
+@dataclass(frozen=True)
+class UniformSampler:
+    """``max(1, int(fraction * n))`` clients, uniformly without replacement, each round anew.
+
+    Args:
+        fraction: Share of clients that upload, the participation or join ratio, in (0, 1].
+        train_all: Every client trains in every round, and only the sampled ones upload (the
+            protocol of pFedVEM and of the authors' pFedMe; for Local the schedule "every round").
+
+    Raises:
+        ValueError: ``fraction`` is outside (0, 1].
+    """
+
+    fraction: float = 1.0
+    train_all: bool = False
+
+    def __post_init__(self) -> None:
+        if not 0 < self.fraction <= 1:
+            raise ValueError(f"fraction must lie in (0, 1], got {self.fraction}")
+
+    def __call__(self, clients: Sequence[int], rng: torch.Generator) -> Cohort:
+        """Draw the round's cohort."""
+        # The added 1e-9 keeps 0.29 * 100 = 28.999999999999996 at 29 clients.
+        count = min(len(clients), max(1, int(self.fraction * len(clients) + 1e-9)))
+        chosen = torch.randperm(len(clients), generator=rng)[:count].tolist()
+        return _cohort([clients[i] for i in chosen], clients, self.train_all)
+
+
+@dataclass(frozen=True)
+class BernoulliSampler:
+    """Each client uploads independently with one probability; drawn again until enough do.
+
+    Args:
+        probability: Chance of each client, in (0, 1].
+        minimum: Smallest accepted number of uploads (pFedVEM's official code: 2); 0 allows a round
+            without any.
+        train_all: As in :class:`UniformSampler`; pFedVEM's default.
+
+    Raises:
+        ValueError: ``probability`` is outside (0, 1], or ``minimum`` is negative.
+    """
+
+    probability: float = 0.1
+    minimum: int = 2
+    train_all: bool = True
+
+    def __post_init__(self) -> None:
+        if not 0 < self.probability <= 1:
+            raise ValueError(f"probability must lie in (0, 1], got {self.probability}")
+        if self.minimum < 0:
+            raise ValueError(f"minimum must not be negative, got {self.minimum}")
+
+    def __call__(self, clients: Sequence[int], rng: torch.Generator) -> Cohort:
+        """Draw the round's cohort."""
+        minimum = min(self.minimum, len(clients))
+        while True:
+            joined = (torch.rand(len(clients), generator=rng) < self.probability).tolist()
+            chosen = [client for client, joins in zip(clients, joined, strict=True) if joins]
+            if len(chosen) >= minimum:
+                return _cohort(chosen, clients, self.train_all)
+
+
+def _cohort(chosen: Sequence[int], clients: Sequence[int], train_all: bool) -> Cohort:
+    uploads = tuple(sorted(chosen))
+    return Cohort(trains=tuple(clients) if train_all else uploads, uploads=uploads)

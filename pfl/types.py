@@ -1,0 +1,270 @@
+"""The data that moves in a round.
+
+Nothing here knows a method, an engine or a data set. A ``State`` is a flat dictionary from names to
+tensors, as ``Module.state_dict`` gives it; everything a round hands from one part to another is a
+frozen record of states and plain values, so that it can cross a process boundary unchanged.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, NamedTuple, Protocol, TypeAlias
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+
+State: TypeAlias = dict[str, Tensor]
+Terms: TypeAlias = dict[str, Tensor]
+Patterns: TypeAlias = tuple[str, ...]
+OptimizerFactory: TypeAlias = Callable[[Iterable[Tensor]], Optimizer]
+EvaluationPoint: TypeAlias = Literal["post_broadcast", "post_local"]
+Split: TypeAlias = Literal["train", "val", "test"]
+
+
+class Batch(NamedTuple):
+    """One mini-batch of one client.
+
+    ``Batch(*loader_item)`` accepts what an ordinary ``DataLoader`` over ``(x, y)`` yields.
+
+    Attributes:
+        x: (B, ...) inputs, normalised.
+        y: (B,) integer labels.
+        weight: (B,) one for a real sample, zero for padding; ``None`` when all samples are real.
+            Loss terms that reduce over the batch take it, so that padded and unpadded batches give
+            the same number.
+        noise: Standard normal draws by name, as asked for by :attr:`Phase.noise`; empty under a
+            plain Trainer, where a layer draws for itself.
+    """
+
+    x: Tensor
+    y: Tensor
+    weight: Tensor | None = None
+    noise: Mapping[str, Tensor] | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Phase:
+    """A stretch of training: some parameters follow one objective for some epochs.
+
+    Attributes:
+        name: Unique within the plan; part of every seed drawn in this phase and of the logged names.
+        objective: Named loss terms of a batch; their sum is minimised. ``None`` runs the module's
+            own ``training_step``.
+        epochs: Walks over the client's training data; zero skips the phase.
+        steps: Number of optimiser steps instead of epochs (batches go on over epoch borders).
+        trains: Patterns of parameter names that this phase changes. All others are left out of the
+            optimiser and get no gradient.
+        optimizer: Factory for this phase; ``None`` uses the module's ``configure_optimizers``.
+        batch_size: Samples a step; ``None`` uses the data module's.
+        full_batch: One step an epoch, over all data of the client.
+        shuffle: A new order each epoch, or the stored order.
+        evals: Patterns of submodule names held in eval mode (frozen batch-norm statistics).
+        inputs: A map of the batch that this phase leaves constant (say, features of a frozen
+            backbone). It is applied once, before the first step, and the objective sees its output
+            as ``batch.x``; on augmented data, where nothing is constant, at every step.
+        noise: Shapes of the standard normal draws each step needs, by name.
+    """
+
+    name: str
+    objective: Callable[[Batch], Terms] | None = None
+    epochs: int = 1
+    steps: int | None = None
+    trains: Patterns = ("*",)
+    optimizer: OptimizerFactory | None = None
+    batch_size: int | None = None
+    full_batch: bool = False
+    shuffle: bool = True
+    evals: Patterns = ()
+    inputs: Callable[[Batch], Tensor] | None = None
+    noise: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pass:
+    """One walk over the client's training data in stored order, in eval mode; parameters stay.
+
+    Attributes:
+        name: Unique within the plan.
+        statistic: Named sums over one batch; the engine adds them up over the batches.
+        then: Turns the totals into new values of entries of the module's state dict (buffers, or
+            parameters set in closed form).
+        batch_size: Samples a batch; ``None`` uses the data module's.
+    """
+
+    name: str
+    statistic: Callable[[Batch], State]
+    then: Callable[[State], State]
+    batch_size: int | None = None
+
+
+Plan: TypeAlias = Sequence[Phase | Pass]
+
+
+@dataclass(frozen=True)
+class ClientInfo:
+    """What a client knows of itself and of the moment.
+
+    Attributes:
+        client: Index of the client.
+        samples: Number of its training samples, n_i.
+        label_counts: (C,) training samples of each class.
+        round: The communication round, from 1; 0 before the first.
+        rounds: Planned number of rounds, T.
+    """
+
+    client: int
+    samples: int
+    label_counts: Tensor
+    round: int = 0
+    rounds: int = 0
+
+
+@dataclass(frozen=True)
+class Broadcast:
+    """What the server sends to one client.
+
+    Attributes:
+        shared: Values for the entries of the module's state dict that travel.
+        extra: What the method sends besides, by its own names.
+    """
+
+    shared: State
+    extra: State = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Upload:
+    """What one client sends back.
+
+    Attributes:
+        client: Index of the client.
+        samples: Number of its training samples (known to the server from the start; not counted as
+            traffic).
+        shared: The client's values of the entries that travel.
+        extra: What the method sends besides; names are declared in ``ClientModule.extra``.
+    """
+
+    client: int
+    samples: int
+    shared: State
+    extra: State = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Cohort:
+    """Who takes part in a round: ``uploads`` is a subset of ``trains``; both ascend."""
+
+    trains: tuple[int, ...]
+    uploads: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Job:
+    """All that an engine needs, beside the module and the data, to run one client.
+
+    Attributes:
+        info: The client and the round.
+        kept: The state the client kept from its last participation; empty the first time.
+        broadcast: What the server sent; ``None`` tests the state as it is loaded.
+        seed: From which every random choice of this client in this round derives.
+        splits: Splits on which the model is tested. For a training job, right after training.
+    """
+
+    info: ClientInfo
+    kept: State
+    broadcast: Broadcast | None
+    seed: int
+    splits: tuple[Split, ...] = ()
+
+
+Scores: TypeAlias = dict[Split, dict[str, float]]
+
+
+@dataclass(frozen=True)
+class Result:
+    """What an engine hands back for one training job.
+
+    Attributes:
+        client: Index of the client.
+        upload: For the server; ``None`` if the method or a non-finite value withholds it.
+        kept: To be given back to this client in its next job.
+        train: Mean of each loss term, by ``"<phase>/<term>"``, and what passes report.
+        steps: Optimiser steps taken.
+        samples: Training samples seen, counted with repetition.
+        scores: Metrics of the model right after training, by split (``Job.splits``).
+        finite: False if a loss or an uploaded value is not a finite number.
+    """
+
+    client: int
+    upload: Upload | None
+    kept: State
+    train: dict[str, float]
+    steps: int
+    samples: int
+    scores: Scores = field(default_factory=dict)
+    finite: bool = True
+
+
+@dataclass(frozen=True)
+class RoundResult:
+    """One finished round, as callbacks see it.
+
+    Attributes:
+        round: From 1.
+        cohort: Who trained and who uploaded.
+        metrics: One flat row: ``train/...``, ``val/...``, ``test/...``, ``comm/...``, ``time/...``,
+            ``server/...``.
+        clients: One row a client for each evaluated round; empty in other rounds.
+        evaluated: Whether the models were tested after this round.
+    """
+
+    round: int
+    cohort: Cohort
+    metrics: dict[str, float]
+    clients: list[dict[str, float]]
+    evaluated: bool
+
+
+class ClientSplit(Protocol):
+    """One split of one client: an indexable view into the data set, nothing copied."""
+
+    @property
+    def labels(self) -> Tensor:
+        """(n,) integer labels, on the CPU, in stored order."""
+
+    @property
+    def augmented(self) -> bool:
+        """Whether :meth:`batch` draws random transforms."""
+
+    def __len__(self) -> int: ...
+
+    def batch(self, positions: Tensor, rng: torch.Generator | None = None) -> Batch:
+        """The samples at ``positions`` (within this split), normalised, on the working device."""
+
+
+class FederatedData(Protocol):
+    """What the loop and the engines need of a federated data module."""
+
+    batch_size: int
+    eval_batch_size: int
+    drop_last: bool
+
+    @property
+    def num_clients(self) -> int: ...
+
+    @property
+    def num_classes(self) -> int: ...
+
+    def split(self, client: int, name: Split) -> ClientSplit:
+        """One split of one client; may be empty."""
+
+    def pooled_test(self) -> ClientSplit | None:
+        """The common test set that belongs to no client, where there is one."""
+
+    def to(self, device: torch.device) -> None:
+        """Put the samples where batches shall be made."""
+
+    def description(self) -> dict[str, Any]:
+        """The partition as plain values: recipe, seed, indices, content hash."""
