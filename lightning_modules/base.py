@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
 import lightning as L
 import torch
 import torch.nn.functional as F
+from lightning.pytorch.core.optimizer import LightningOptimizer
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from lightning_modules.losses import cross_entropy
 from pfl.server import Server
-from pfl.state import assign, clone, matches
+from pfl.state import assign, clone, matches, total
 from pfl.types import (
     Batch,
     Broadcast,
@@ -51,7 +52,7 @@ class ClientModule(L.LightningModule):
         optimizer: Makes the optimiser of a round from the parameters to train.
         epochs: Local epochs a round, E.
         buffers: Whether batch-norm statistics of the part that travels are averaged with it
-            (``average``) or stay with the client (``local``). Counters are never averaged.
+            (``average``) or stay with the client (``local``). Counters do not travel.
         weighting: How the default server weighs uploads.
         lr_decay: The learning rate of round t is multiplied by ``lr_decay ** (t - 1)``.
         persist_optimizer: Keep momentum and the like from round to round instead of starting
@@ -100,7 +101,7 @@ class ClientModule(L.LightningModule):
 
     def plan(self) -> Plan:
         """The client's round after :meth:`receive`; one phase of ``training_step`` by default."""
-        return [Phase(name="train", epochs=self.epochs)]
+        return [Phase(name="local", epochs=self.epochs)]
 
     def lr_factor(self, info: ClientInfo) -> float:
         """What every learning rate of this round is multiplied by."""
@@ -149,6 +150,36 @@ class ClientModule(L.LightningModule):
         terms = self.losses(Batch(*batch))
         return {"loss": total(terms), **{name: term.detach() for name, term in terms.items()}}
 
+    def configure_gradient_clipping(
+        self,
+        optimizer: Optimizer,
+        gradient_clip_val: float | None = None,
+        gradient_clip_algorithm: str | None = None,
+    ) -> None:
+        """Clip by norm inside a federation, as the Trainer says under a Trainer."""
+        if self.fabric is None:
+            super().configure_gradient_clipping(
+                optimizer, gradient_clip_val, gradient_clip_algorithm
+            )
+        else:
+            # A non-finite norm is no error here: a loss scaler skips such a step.
+            self.fabric.clip_gradients(
+                self, optimizer, max_norm=gradient_clip_val, error_if_nonfinite=False
+            )
+
+    def optimizer_step(
+        self,
+        epoch: int,
+        batch_idx: int,
+        optimizer: Optimizer | LightningOptimizer,
+        optimizer_closure: Callable[[], Any] | None = None,
+    ) -> None:
+        """One step; a federation has run the backward pass already and gives no closure."""
+        if optimizer_closure is None:
+            optimizer.step()
+        else:
+            optimizer.step(closure=optimizer_closure)
+
     def validation_step(self, batch: Batch, batch_idx: int) -> None:
         """Log loss and accuracy under a plain Trainer."""
         self._log_scores(Batch(*batch), "val")
@@ -181,7 +212,8 @@ class ClientModule(L.LightningModule):
         return all(f"net.{name}" in shared for name, _ in self.net.named_parameters())
 
     def _names(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        names = tuple(self.state_dict())
+        entries = self.state_dict()
+        names = tuple(entries)
         for kind in ("shared", "kept"):
             for pattern in getattr(self, kind):
                 if not any(matches(name, (pattern,)) for name in names):
@@ -190,7 +222,13 @@ class ClientModule(L.LightningModule):
                         f"nothing in the network; its entries are {', '.join(names[:6])}, ... "
                         "(a method that splits the network needs a lightning_modules.nets.SplitNet)"
                     )
-        travels = [name for name in names if matches(name, self.shared)]
+        # Counters of batch norms do not travel: nothing averages them, and only a batch norm
+        # without momentum reads them.
+        travels = [
+            name
+            for name, value in entries.items()
+            if matches(name, self.shared) and value.is_floating_point()
+        ]
         stays = [name for name in names if matches(name, self.kept)]
         if self.buffer_policy == "local":
             parameters = {name for name, _ in self.named_parameters()}
@@ -206,11 +244,3 @@ class ClientModule(L.LightningModule):
             f"{split}/acc": accuracy,
         }
         self.log_dict(dict(scores), prog_bar=True)
-
-
-def total(terms: Terms) -> Tensor:
-    """The sum of the terms, from left to right."""
-    first, *rest = terms.values()
-    for term in rest:
-        first = first + term
-    return first

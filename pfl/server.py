@@ -40,8 +40,9 @@ StateT = TypeVar("StateT", bound=ServerState, default=ServerState)
 class Server(Generic[StateT]):
     """Weighted averaging; the base of every other server.
 
-    A server with a state of its own says so: ``class ScaffoldServer(Server[ScaffoldState])``. It holds hyperparameters only. Every method maps values to values and leaves its arguments as
-    they are.
+    A server with a state of its own says so: ``class ScaffoldServer(Server[ScaffoldState])``. It
+    holds hyperparameters only; every method maps values to values and leaves its arguments as they
+    are.
 
     Args:
         weighting: ``samples`` weighs an upload by the client's training samples, ``uniform`` all

@@ -47,7 +47,7 @@ def assign(module: nn.Module, values: Mapping[str, Tensor]) -> None:
 
 
 def add(a: Mapping[str, Tensor], b: Mapping[str, Tensor], scale: float = 1.0) -> State:
-    """``a + scale * b`` on the names of ``a``; entries that are not floating point stay as in ``a``.
+    """``a + scale * b`` on the names of ``a``; integers stay as in ``a``.
 
     Raises:
         KeyError: ``b`` lacks a name of ``a``.
@@ -91,6 +91,14 @@ def weighted_mean(states: Sequence[Mapping[str, Tensor]], weights: Tensor) -> St
             total.add_(state[name].to(wide), alpha=factor)
         mean[name] = total.to(first.dtype)
     return mean
+
+
+def total(terms: Mapping[str, Tensor]) -> Tensor:
+    """The sum of named terms, from left to right; at least one."""
+    first, *rest = terms.values()
+    for term in rest:
+        first = first + term
+    return first
 
 
 def nbytes(state: Mapping[str, Tensor]) -> int:

@@ -20,7 +20,7 @@ Terms: TypeAlias = dict[str, Tensor]
 Patterns: TypeAlias = tuple[str, ...]
 OptimizerFactory: TypeAlias = Callable[[Iterable[Tensor]], Optimizer]
 EvaluationPoint: TypeAlias = Literal["post_broadcast", "post_local"]
-Split: TypeAlias = Literal["train", "val", "test"]
+Split: TypeAlias = Literal["train", "val", "test", "pooled"]
 
 
 class Batch(NamedTuple):
@@ -49,7 +49,7 @@ class Phase:
     """A stretch of training: some parameters follow one objective for some epochs.
 
     Attributes:
-        name: Unique within the plan; part of every seed drawn in this phase and of the logged names.
+        name: Unique within the plan; part of the seeds drawn here and of the logged names.
         objective: Named loss terms of a batch; their sum is minimised. ``None`` runs the module's
             own ``training_step``.
         epochs: Walks over the client's training data; zero skips the phase.
@@ -87,14 +87,15 @@ class Pass:
 
     Attributes:
         name: Unique within the plan.
-        statistic: Named sums over one batch; the engine adds them up over the batches.
+        statistic: Named sums over one batch; the engine adds them up over the batches. ``None``
+            walks over nothing and only runs ``then``: a change of state between two phases.
         then: Turns the totals into new values of entries of the module's state dict (buffers, or
-            parameters set in closed form).
+            parameters set in closed form). Not run on a client without data.
         batch_size: Samples a batch; ``None`` uses the data module's.
     """
 
     name: str
-    statistic: Callable[[Batch], State]
+    statistic: Callable[[Batch], State] | None
     then: Callable[[State], State]
     batch_size: int | None = None
 
@@ -170,6 +171,8 @@ class Job:
         broadcast: What the server sent; ``None`` tests the state as it is loaded.
         seed: From which every random choice of this client in this round derives.
         splits: Splits on which the model is tested. For a training job, right after training.
+            ``"pooled"`` is the common test set.
+        model: Which model a test job builds from the broadcast.
     """
 
     info: ClientInfo
@@ -177,6 +180,7 @@ class Job:
     broadcast: Broadcast | None
     seed: int
     splits: tuple[Split, ...] = ()
+    model: Literal["personal", "global"] = "personal"
 
 
 Scores: TypeAlias = dict[Split, dict[str, float]]
@@ -252,13 +256,15 @@ class FederatedData(Protocol):
     drop_last: bool
 
     @property
-    def num_clients(self) -> int: ...
+    def num_clients(self) -> int:
+        """N."""
 
     @property
-    def num_classes(self) -> int: ...
+    def num_classes(self) -> int:
+        """C."""
 
     def split(self, client: int, name: Split) -> ClientSplit:
-        """One split of one client; may be empty."""
+        """The ``train``, ``val`` or ``test`` split of one client; may be empty."""
 
     def pooled_test(self) -> ClientSplit | None:
         """The common test set that belongs to no client, where there is one."""

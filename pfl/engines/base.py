@@ -1,0 +1,25 @@
+"""What the loop asks of an engine."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Protocol
+
+from pfl.local import Context
+from pfl.types import Job, Result, Scores
+
+
+class Engine(Protocol):
+    """Runs jobs, in any order and place, and answers in the order in which they were given."""
+
+    def setup(self, context: Context) -> str:
+        """Get ready for a run; returns one line for its header: what is used, and why."""
+
+    def train(self, jobs: Sequence[Job]) -> Iterator[Result]:
+        """Run each client's round."""
+
+    def test(self, jobs: Sequence[Job]) -> Iterator[Scores]:
+        """Test each job's model on its splits."""
+
+    def close(self) -> None:
+        """Release what :meth:`setup` took."""

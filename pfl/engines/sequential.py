@@ -1,0 +1,31 @@
+"""One client after another, on one module: the reference that every engine is held to."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from pfl import local
+from pfl.local import Context
+from pfl.types import Job, Result, Scores
+
+
+class SequentialEngine:
+    """Runs jobs one by one; any method, any network."""
+
+    def setup(self, context: Context) -> str:
+        """Take the context as it is."""
+        self._context = context
+        return "sequential: one client after another"
+
+    def train(self, jobs: Sequence[Job]) -> Iterator[Result]:
+        """Run each client's round."""
+        for job in jobs:
+            yield local.train(self._context, job)
+
+    def test(self, jobs: Sequence[Job]) -> Iterator[Scores]:
+        """Test each job's model on its splits."""
+        for job in jobs:
+            yield local.test(self._context, job)
+
+    def close(self) -> None:
+        """Nothing to release."""
