@@ -1,10 +1,25 @@
-"""The networks of the papers, each split into backbone and head."""
+"""The networks of the papers, each split into backbone and head.
+
+Every network is built from the number of classes and the shape of an image, (channels, height,
+width), and refuses images that its convolutions cannot take. Numbers of parameters stand in the
+docstrings, backbone + head. Those with normalisation layers are in ``normalised_nets``.
+"""
 
 from __future__ import annotations
 
+import math
+from collections import OrderedDict
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Literal, TypeAlias
+
+import torch
 from torch import Tensor, nn
+from torch.func import functional_call
 
 from pfl.types import Patterns
+
+ImageShape: TypeAlias = tuple[int, int, int]
 
 
 class SplitNet(nn.Module):
@@ -13,12 +28,38 @@ class SplitNet(nn.Module):
     Args:
         backbone: (B, ...) -> (B, D) features.
         head: (B, D) -> (B, C) logits.
+        features: D; read from the first linear layer of the head if not given.
+        num_classes: C; read from the last linear layer of the head if not given.
+
+    Raises:
+        ValueError: The head has no linear layer to read D or C from, or C is not positive.
+
+    Example:
+        >>> net = SplitNet(nn.Flatten(), nn.Linear(12, 5))
+        >>> net.features, net.num_classes, net(torch.zeros(2, 3, 2, 2)).shape
+        (12, 5, torch.Size([2, 5]))
     """
 
-    def __init__(self, backbone: nn.Module, head: nn.Module) -> None:
+    def __init__(
+        self,
+        backbone: nn.Module,
+        head: nn.Module,
+        features: int | None = None,
+        num_classes: int | None = None,
+    ) -> None:
         super().__init__()
+        linears = [module for module in head.modules() if isinstance(module, nn.Linear)]
+        if not linears and (features is None or num_classes is None):
+            raise ValueError(
+                f"the head {type(head).__name__} has no linear layer that tells the number of "
+                "features and of classes; give both as features=... and num_classes=..."
+            )
         self.backbone = backbone
         self.head = head
+        self.features = linears[0].in_features if features is None else features
+        self.num_classes = linears[-1].out_features if num_classes is None else num_classes
+        if self.num_classes < 1:
+            raise ValueError(f"num_classes must be positive, got {self.num_classes}")
 
     def forward(self, x: Tensor) -> Tensor:
         """(B, C) logits."""
@@ -33,6 +74,10 @@ def last_layers(net: nn.Module, count: int, prefix: str = "") -> tuple[Patterns,
 
     Raises:
         ValueError: The network has fewer layers, or ``count`` is negative.
+
+    Example:
+        >>> last_layers(nn.Sequential(nn.Linear(2, 3), nn.ReLU(), nn.Linear(3, 4)), 1)
+        (('2.*',), ('0.*',))
     """
     layers = [
         name
@@ -47,56 +92,218 @@ def last_layers(net: nn.Module, count: int, prefix: str = "") -> tuple[Patterns,
     return tuple(patterns[split:]), tuple(patterns[:split])
 
 
-class CNN2(SplitNet):
-    """The network of FedAvg and FedAS: two convolutions 5x5 and two linear layers.
+class MLP(SplitNet):
+    """One hidden layer; pFedVEM's network for Fashion-MNIST.
 
-    At 3x32x32: backbone 873,408 parameters, head 513 C (FedAS card, section 8).
+    At 1x28x28 and C = 10: 78,500 + 1,010.
 
     Args:
         num_classes: C.
         input_shape: (channels, height, width).
+        hidden: Width of the hidden layer. The paper does not give it; 100 is usual in the works it
+            follows.
     """
 
     def __init__(
-        self, num_classes: int, input_shape: tuple[int, int, int] = (3, 32, 32)
+        self, num_classes: int, input_shape: ImageShape = (1, 28, 28), hidden: int = 100
     ) -> None:
-        channels, height, width = input_shape
-        size = [((side - 4) // 2 - 4) // 2 for side in (height, width)]
-        super().__init__(
-            nn.Sequential(
-                nn.Conv2d(channels, 32, 5),
-                nn.ReLU(),
-                nn.MaxPool2d(2),
-                nn.Conv2d(32, 64, 5),
-                nn.ReLU(),
-                nn.MaxPool2d(2),
-                nn.Flatten(),
-                nn.Linear(64 * size[0] * size[1], 512),
-                nn.ReLU(),
-            ),
-            nn.Linear(512, num_classes),
-        )
+        backbone = nn.Sequential(nn.Flatten(), *_linears((math.prod(input_shape), hidden)))
+        super().__init__(backbone, nn.Linear(hidden, num_classes))
 
 
-class MLP(SplitNet):
-    """One hidden layer: flatten, linear, ReLU, linear.
+class LeNet5(SplitNet):
+    """Two convolutions 5x5, each with ReLU and 2x2 max-pooling, and a stack of linear layers.
+
+    The defaults give LeNet-5: at 3x32x32 and C = 10 it has 61,156 + 850 = 62,006. The papers' own:
+
+    - pFedVEM, CIFAR-10: ``channels: [16, 32]``, 120,332 + 850;
+    - FedSimSup, inter-learning model: ``hidden: [120]``, in all 52,202 at C = 10, 63,092 at
+      C = 100, and 40,914 at 1x28x28 and C = 62;
+    - FedSimSup, supervisor, about a sixth of that: ``channels: [3, 6]`` with ``hidden: [48]``,
+      8,422 at C = 10, or ``hidden: [40]``, 10,824 at C = 100, and 6,956 at 1x28x28 and C = 62.
 
     Args:
         num_classes: C.
-        input_shape: (channels, height, width).
-        hidden: Width of the hidden layer.
+        input_shape: (channels, height, width); at least 16x16.
+        channels: Output channels of the two convolutions.
+        hidden: Widths of the linear layers before the last; the last of them is D.
+
+    Raises:
+        ValueError: The image is too small, or ``hidden`` is empty.
     """
 
     def __init__(
         self,
         num_classes: int,
-        input_shape: tuple[int, int, int] = (1, 28, 28),
-        hidden: int = 100,
+        input_shape: ImageShape = (3, 32, 32),
+        channels: tuple[int, int] = (6, 16),
+        hidden: Sequence[int] = (120, 84),
     ) -> None:
-        channels, height, width = input_shape
+        if not hidden:
+            raise ValueError("hidden must name the width of at least one linear layer, got none")
+        first, second = channels
+        layers = [*_conv(input_shape[0], first, 5), *_conv(first, second, 5), nn.Flatten()]
+        layers += _linears((output_size(type(self), layers, input_shape), *hidden))
+        super().__init__(nn.Sequential(*layers), nn.Linear(hidden[-1], num_classes))
+
+
+class CNN2(LeNet5):
+    """FedAS's network: the shape of LeNet-5, wider, with one hidden linear layer.
+
+    At 3x32x32: 873,408 + 513 C.
+
+    Args:
+        num_classes: C.
+        input_shape: (channels, height, width); at least 16x16.
+
+    Raises:
+        ValueError: The image is too small.
+    """
+
+    def __init__(self, num_classes: int, input_shape: ImageShape = (3, 32, 32)) -> None:
+        super().__init__(num_classes, input_shape, channels=(32, 64), hidden=(512,))
+
+
+class FashionCNN(SplitNet):
+    """PFAKD's network for Fashion-MNIST: two convolutions 5x5 and two linear layers.
+
+    At 1x28x28 and C = 10: 115,776 + 1,290, D = 128.
+
+    Args:
+        num_classes: C.
+        input_shape: (channels, height, width); at least 12x12.
+
+    Raises:
+        ValueError: The image is too small.
+    """
+
+    def __init__(self, num_classes: int, input_shape: ImageShape = (1, 28, 28)) -> None:
+        layers = [*_conv(input_shape[0], 16, 5), *_conv(16, 32, 5, padding=1), nn.Flatten()]
+        layers += _linears((output_size(type(self), layers, input_shape), 128))
+        super().__init__(nn.Sequential(*layers), nn.Linear(128, num_classes))
+
+
+class CNN3(SplitNet):
+    """PFAKD's network for CIFAR-10: three convolutions and two linear layers.
+
+    At 3x32x32 and C = 10: 43,616 + 650 with D = 64 for ``last_fc``, 27,168 + 17,098 with D = 256
+    for ``fc_block``.
+
+    Args:
+        num_classes: C.
+        input_shape: (channels, height, width); at least 24x24.
+        head_split: The head is the last linear layer (the paper), or both of them (the official
+            code).
+
+    Raises:
+        ValueError: The image is too small.
+    """
+
+    def __init__(
+        self,
+        num_classes: int,
+        input_shape: ImageShape = (3, 32, 32),
+        head_split: Literal["last_fc", "fc_block"] = "last_fc",
+    ) -> None:
+        layers = [*_conv(input_shape[0], 16, 3), *_conv(16, 32, 4), *_conv(32, 64, 3), nn.Flatten()]
+        hidden = _linears((output_size(type(self), layers, input_shape), 64))
+        last = nn.Linear(64, num_classes)
+        if head_split == "last_fc":
+            super().__init__(nn.Sequential(*layers, *hidden), last)
+        else:
+            super().__init__(nn.Sequential(*layers), nn.Sequential(*hidden, last))
+
+
+class CNN5(SplitNet):
+    """pFedVEM's network for CIFAR-100 and SUN397: five convolutions 3x3 and one linear layer.
+
+    The first four end in a max-pooling with padding 1 (sides 32, 17, 9, 5, 3), the fifth in the
+    mean over the image, which is flattened from its second dimension on, so that a batch of one
+    keeps its batch dimension. At three channels: 618,916 + 101 C, D = 100.
+
+    Args:
+        num_classes: C.
+        input_shape: (channels, height, width); any size.
+    """
+
+    def __init__(self, num_classes: int, input_shape: ImageShape = (3, 32, 32)) -> None:
+        channels = (input_shape[0], 32, 64, 128, 256)
+        layers: list[nn.Module] = []
+        for inputs, outputs in pairwise(channels):
+            layers += _conv(inputs, outputs, 3, padding=1, pool_padding=1)
+        layers += [nn.Conv2d(256, 100, 3, padding=1), nn.ReLU(), *mean_over_image()]
+        super().__init__(nn.Sequential(*layers), nn.Linear(100, num_classes))
+
+
+class Projected(SplitNet):
+    """A network with MOON's projection head between its backbone and a new classifier.
+
+    Li et al., "Model-Contrastive Federated Learning", CVPR 2021: linear D -> D, ReLU, linear
+    D -> ``width``; the classifier reads the projection, and so does the contrastive term.
+
+    Args:
+        net: The network whose backbone is taken over.
+        width: Size of the projection.
+
+    Example:
+        >>> Projected(MLP(10), width=64).features
+        64
+    """
+
+    def __init__(self, net: SplitNet, width: int = 256) -> None:
+        size = net.features
+        projection = nn.Sequential(nn.Linear(size, size), nn.ReLU(), nn.Linear(size, width))
         super().__init__(
-            nn.Sequential(
-                nn.Flatten(), nn.Linear(channels * height * width, hidden), nn.ReLU()
-            ),
-            nn.Linear(hidden, num_classes),
+            nn.Sequential(OrderedDict(encoder=net.backbone, projector=projection)),
+            nn.Linear(width, net.num_classes),
         )
+
+
+def _conv(
+    inputs: int, outputs: int, kernel: int, padding: int = 0, pool_padding: int = 0
+) -> list[nn.Module]:
+    """Convolution, ReLU, max-pooling of 2x2."""
+    conv = nn.Conv2d(inputs, outputs, kernel, padding=padding)
+    return [conv, nn.ReLU(), nn.MaxPool2d(2, padding=pool_padding)]
+
+
+def _linears(sizes: Sequence[int]) -> list[nn.Module]:
+    """A linear layer and a ReLU from each size to the next."""
+    layers: list[nn.Module] = []
+    for inputs, outputs in pairwise(sizes):
+        layers += [nn.Linear(inputs, outputs), nn.ReLU()]
+    return layers
+
+
+def mean_over_image() -> list[nn.Module]:
+    """Global average pooling to (B, channels), also for a batch of one."""
+    return [nn.AdaptiveAvgPool2d(1), nn.Flatten()]
+
+
+def output_size(kind: type[nn.Module], layers: Sequence[nn.Module], shape: ImageShape) -> int:
+    """Number of values that ``layers`` make of one image.
+
+    Raises:
+        ValueError: The image is too small for them.
+    """
+    net = nn.Sequential(*layers)
+    size = _size_or_none(net, shape)
+    if size is not None:
+        return size
+    channels, *_ = shape
+    least = next((n for n in range(1, 129) if _size_or_none(net, (channels, n, n))), None)
+    needed = f"; it needs at least {channels}x{least}x{least}" if least else ""
+    raise ValueError(
+        f"{kind.__name__} cannot take images of shape {tuple(shape)} "
+        f"(channels, height, width){needed}"
+    )
+
+
+def _size_or_none(net: nn.Module, shape: ImageShape) -> int | None:
+    # On the meta device nothing is computed, and every layer still checks its sizes.
+    state = {name: value.to("meta") for name, value in net.state_dict().items()}
+    try:
+        output: Tensor = functional_call(net, state, torch.empty(2, *shape, device="meta"))
+    except RuntimeError:
+        return None
+    return output[0].numel()
