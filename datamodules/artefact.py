@@ -1,0 +1,119 @@
+"""The partition as a file: exact samples of every client, recipe and content hash."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from datamodules.partition import Partitioner
+from datamodules.splits import Division, Holding, Rule
+from datamodules.targets import Catalogue
+
+FORMAT = "pfl-partition-1"
+
+
+def recipe(partitioner: Partitioner) -> dict[str, Any]:
+    """The partitioner as class path and arguments, as a config writes it."""
+    values = {
+        name: recipe(value) if isinstance(value, Partitioner) else value
+        for name, value in vars(partitioner).items()
+    }
+    kind = type(partitioner)
+    return {"class_path": f"{kind.__module__}.{kind.__qualname__}", "init_args": values}
+
+
+def describe(
+    data: str, catalogue: Catalogue, division: Division, how: dict[str, Any]
+) -> dict[str, Any]:
+    """The partition as plain values, ready for JSON.
+
+    Args:
+        data: Name of the data set.
+        catalogue: Of the data set; its content hash tells other data of the same name apart.
+        division: Who holds what.
+        how: Recipe and rule.
+    """
+    pooled = division.pooled_test
+    return {
+        "format": FORMAT,
+        "data": data,
+        "samples": len(catalogue.targets),
+        "content_hash": catalogue.content_hash(),
+        **how,
+        "num_clients": len(division.holdings),
+        "clients": [
+            {name: ids.tolist() for name, ids in vars(holding).items()}
+            for holding in division.holdings
+        ],
+        "pooled_test": None if pooled is None else pooled.tolist(),
+    }
+
+
+def how(partitioner: Partitioner, rule: Rule) -> dict[str, Any]:
+    """Recipe and rule as plain values."""
+    return {"partition": recipe(partitioner), **vars(rule)}
+
+
+def write(description: dict[str, Any], path: str | Path) -> None:
+    """Write a description as JSON; one line a list of samples."""
+    Path(path).write_text(json.dumps(description) + "\n", encoding="utf-8")
+
+
+def read(path: str | Path) -> dict[str, Any]:
+    """A description from its file.
+
+    Raises:
+        FileNotFoundError: There is no such file.
+        ValueError: It is no partition.
+    """
+    path = Path(path)
+    if not path.is_file():
+        raise FileNotFoundError(f"there is no partition file {path}")
+    try:
+        description = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ValueError(f"the partition file {path} is not valid JSON: {error}") from error
+    if not isinstance(description, dict) or description.get("format") != FORMAT:
+        raise ValueError(f'{path} is not a partition file (it has no "format": "{FORMAT}")')
+    return description
+
+
+def restore(description: dict[str, Any], catalogue: Catalogue, path: str | Path) -> Division:
+    """The division that a file describes, of the data set it was made for.
+
+    Raises:
+        ValueError: It was made for other data, or names a sample twice or one that is not there.
+    """
+    if description["content_hash"] != catalogue.content_hash():
+        raise ValueError(
+            f"the partition {path} was made for other data ({description['data']}, "
+            f"{description['samples']} samples, content hash {description['content_hash']}); this "
+            f"data set has {len(catalogue.targets)} samples and the hash {catalogue.content_hash()}"
+        )
+    holdings = tuple(
+        Holding(**{name: np.asarray(ids, np.int64) for name, ids in client.items()})
+        for client in description["clients"]
+    )
+    pooled = description["pooled_test"]
+    division = Division(holdings, None if pooled is None else np.asarray(pooled, np.int64))
+    _check(division, len(catalogue.targets), path)
+    return division
+
+
+def _check(division: Division, count: int, path: str | Path) -> None:
+    """No sample out of range, trained on by two clients, or both trained and tested on."""
+    fitted = [ids for h in division.holdings for ids in (h.train, h.val)]
+    tested = [h.test for h in division.holdings]
+    if division.pooled_test is not None:
+        tested.append(division.pooled_test)
+    everything = np.concatenate([*fitted, *tested])
+    if everything.size and not 0 <= everything.min() <= everything.max() < count:
+        raise ValueError(f"the partition {path} names samples outside 0..{count - 1}")
+    own = np.concatenate(fitted)
+    if len(np.unique(own)) != len(own):
+        raise ValueError(f"the partition {path} gives a training sample to two clients")
+    if np.isin(np.concatenate(tested), own).any():
+        raise ValueError(f"the partition {path} tests on training samples")

@@ -1,0 +1,57 @@
+"""Random transforms of a whole batch, drawn for each sample by itself."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+
+class Augmentation(ABC):
+    """Changes the images of a training batch, at random."""
+
+    @abstractmethod
+    def __call__(self, images: Tensor, rng: torch.Generator) -> Tensor:
+        """Transform (B, C, H, W) uint8 images, on the device they are on; ``rng`` is on the CPU."""
+
+
+@dataclass(frozen=True)
+class CropFlip(Augmentation):
+    """A random crop of the zero-padded image, back at its own size, and a random mirror image.
+
+    The draws come from the CPU, so that every device sees the same transforms.
+
+    Args:
+        padding: Pixels of black put on each side before the crop; 0 crops nothing.
+        flip: Probability of mirroring left and right.
+
+    Raises:
+        ValueError: A number is out of its range.
+    """
+
+    padding: int = 4
+    flip: float = 0.5
+
+    def __post_init__(self) -> None:
+        if self.padding < 0:
+            raise ValueError(f"padding must not be negative, got {self.padding}")
+        if not 0 <= self.flip <= 1:
+            raise ValueError(f"flip must lie in [0, 1], got {self.flip}")
+
+    def __call__(self, images: Tensor, rng: torch.Generator) -> Tensor:
+        """Transform (B, C, H, W) uint8 images."""
+        count, _, height, width = images.shape
+        corners = torch.randint(2 * self.padding + 1, (2, count), generator=rng)
+        mirrored = torch.rand(count, generator=rng) < self.flip
+        if self.padding:
+            padded = F.pad(images, [self.padding] * 4)
+            # A view of all (2p + 1)^2 crops of every image, of which one each is copied.
+            windows = padded.unfold(2, height, 1).unfold(3, width, 1)
+            samples = torch.arange(count, device=images.device)
+            top, left = corners.to(images.device)
+            images = windows[samples, :, top, left]
+        mirrored = mirrored.to(images.device).view(-1, 1, 1, 1)
+        return torch.where(mirrored, images.flip(-1), images)

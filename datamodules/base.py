@@ -1,0 +1,261 @@
+"""The federated data module: a data set, split over clients, that a plain Trainer can use too."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, ClassVar
+
+import lightning as L
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.data import BatchSampler, DataLoader, RandomSampler, SequentialSampler
+
+from datamodules import artefact
+from datamodules.augment import Augmentation
+from datamodules.partition import Partitioner
+from datamodules.splits import Division, Rule, TestProtocol, divide
+from datamodules.targets import Catalogue, Ints
+from datamodules.view import Store, View
+from pfl.types import Batch, Split
+
+
+class FederatedDataModule(L.LightningDataModule):
+    """A data set and who holds which of its samples.
+
+    The images of all clients are one uint8 tensor, a client's split is an array of row numbers, and
+    a batch is one indexing and one normalisation of all its images. A data set subclasses it and
+    gives :meth:`catalogue`, :meth:`images`, ``class_names`` and ``input_shape``.
+
+    Attributes:
+        default_mean: Subtracted from inputs scaled to [0, 1] unless ``mean`` is given.
+        default_std: Divides likewise.
+
+    Args:
+        num_clients: Number of clients, N.
+        partition: Who holds which samples: a partitioner, or the path of a partition file of this
+            data set. Such a file also decides what test_protocol, test_fraction, val_fraction,
+            split_seed and max_samples decide otherwise.
+        batch_size: Training samples a step.
+        eval_batch_size: Samples a step where nothing is trained.
+        drop_last: Leave out a last training batch that is not full, unless it is the only one.
+        test_protocol: Where a client's test samples come from: ``pooled``, ``official_classes``,
+            ``matched`` or ``global``; see :class:`~datamodules.splits.Rule`.
+        test_fraction: Share of samples set aside for testing where no official test set is used.
+        val_fraction: Share of a client's remaining training samples that validate.
+        split_seed: Seed of partition and splits, apart from the training seed.
+        max_samples: Use at most so many samples, classes in proportion (for shortened runs).
+        mean: Of each channel of inputs scaled to [0, 1]; one number serves all channels.
+        std: Likewise.
+        augment: Random transforms of training batches.
+        client: Whose data the loaders for a plain Trainer give; ``None`` gives everybody's.
+
+    Raises:
+        ValueError: A number is out of its range.
+    """
+
+    default_mean: ClassVar[Sequence[float]] = (0.5,)
+    default_std: ClassVar[Sequence[float]] = (0.5,)
+
+    def __init__(
+        self,
+        num_clients: int,
+        partition: Partitioner | str,
+        batch_size: int = 32,
+        eval_batch_size: int = 250,
+        drop_last: bool = False,
+        test_protocol: TestProtocol = "pooled",
+        test_fraction: float = 0.25,
+        val_fraction: float = 0.0,
+        split_seed: int = 1,
+        max_samples: int | None = None,
+        mean: Sequence[float] | float | None = None,
+        std: Sequence[float] | float | None = None,
+        augment: Augmentation | None = None,
+        client: int | None = None,
+    ) -> None:
+        super().__init__()
+        if num_clients < 1:
+            raise ValueError(f"num_clients must be at least 1, got {num_clients}")
+        for name, value in (("batch_size", batch_size), ("eval_batch_size", eval_batch_size)):
+            if value < 1:
+                raise ValueError(f"{name} must be at least 1, got {value}")
+        self.partition = partition
+        self.batch_size = batch_size
+        self.eval_batch_size = eval_batch_size
+        self.drop_last = drop_last
+        self.augment = augment
+        self.client = client
+        self.rule = Rule(test_protocol, test_fraction, val_fraction, split_seed, max_samples)
+        self._num_clients = num_clients
+        self._mean = _channels(self.default_mean if mean is None else mean)
+        self._std = _channels(self.default_std if std is None else std)
+        if min(self._std) <= 0:
+            raise ValueError(f"std must be greater than 0, got {std}")
+        self._ready: _Ready | None = None
+
+    # What a data set gives.
+
+    @property
+    @abstractmethod
+    def class_names(self) -> Sequence[str]:
+        """(C,) names of the classes; known without reading any sample."""
+
+    @property
+    @abstractmethod
+    def input_shape(self) -> tuple[int, int, int]:
+        """Channels, height and width of an input; known without reading more than one sample."""
+
+    @abstractmethod
+    def catalogue(self) -> Catalogue:
+        """Labels and the like of all samples."""
+
+    @abstractmethod
+    def images(self, ids: Ints) -> tuple[Tensor, Ints]:
+        """The pixels of at least the samples ``ids``, which ascend.
+
+        Returns:
+            images: (m, C, H, W) uint8.
+            rows: (len(ids),) the row of each of ``ids``.
+        """
+
+    # What the loop and the engines use.
+
+    @property
+    def num_clients(self) -> int:
+        """Number of clients, N."""
+        return self._num_clients
+
+    @property
+    def num_classes(self) -> int:
+        """Number of classes, C."""
+        return len(self.class_names)
+
+    def setup(self, stage: str | None = None) -> None:
+        """Read the data set and divide it, once."""
+        if self._ready is None:
+            self._ready = self._read()
+
+    def split(self, client: int, name: Split) -> View:
+        """One split of one client; may be empty.
+
+        Raises:
+            ValueError: There is no such client.
+        """
+        if not 0 <= client < self.num_clients:
+            raise ValueError(f"there is no client {client}, only 0 to {self.num_clients - 1}")
+        ready = self._set_up()
+        return ready.view((client, name), ready.division.holdings[client].of(name), self.augment)
+
+    def pooled_test(self) -> View | None:
+        """The common test set that belongs to no client, where there is one."""
+        ready = self._set_up()
+        ids = ready.division.pooled_test
+        return None if ids is None else ready.view((None, "test"), ids, None)
+
+    def to(self, device: torch.device) -> None:
+        """Make batches on ``device``."""
+        self._set_up().store.to(device)
+
+    def description(self) -> dict[str, Any]:
+        """The partition as plain values: recipe, seed, indices, content hash."""
+        ready = self._set_up()
+        return artefact.describe(type(self).__name__, ready.catalogue, ready.division, ready.how)
+
+    # What a plain Trainer uses.
+
+    def train_dataloader(self) -> DataLoader[Batch]:
+        """Shuffled training batches of ``client``, or of everybody."""
+        view = self._loaded("train")
+        drop_last = self.drop_last and len(view) >= self.batch_size
+        sampler = BatchSampler(RandomSampler(view), self.batch_size, drop_last)
+        return DataLoader(view, sampler=sampler, batch_size=None)
+
+    def val_dataloader(self) -> DataLoader[Batch]:
+        """Validation batches of ``client``, or of everybody."""
+        return self._in_order("val")
+
+    def test_dataloader(self) -> DataLoader[Batch]:
+        """Test batches of ``client``, or of everybody."""
+        return self._in_order("test")
+
+    def _in_order(self, name: Split) -> DataLoader[Batch]:
+        view = self._loaded(name)
+        sampler = BatchSampler(SequentialSampler(view), self.eval_batch_size, drop_last=False)
+        return DataLoader(view, sampler=sampler, batch_size=None)
+
+    def _loaded(self, name: Split) -> View:
+        if self.client is not None:
+            return self.split(self.client, name)
+        if name == "test" and (pooled := self.pooled_test()) is not None:
+            return pooled
+        ready = self._set_up()
+        ids = np.concatenate([holding.of(name) for holding in ready.division.holdings])
+        return ready.view((None, name), ids, self.augment)
+
+    def _set_up(self) -> _Ready:
+        self.setup()
+        assert self._ready is not None
+        return self._ready
+
+    def _read(self) -> _Ready:
+        catalogue = self.catalogue()
+        division, how = self._divide(catalogue)
+        ids = division.samples()
+        images, rows = self.images(ids)
+        lookup = np.full(len(catalogue.targets), -1, np.int64)
+        lookup[ids] = rows
+        labels = np.zeros(len(images), np.int64)
+        labels[rows] = catalogue.targets.labels[ids]
+        channels = images.shape[1]
+        for name, value in (("mean", self._mean), ("std", self._std)):
+            if len(value) not in (1, channels):
+                raise ValueError(f"{name} has {len(value)} values for {channels} channels")
+        store = Store(images, torch.from_numpy(labels), self._mean, self._std)
+        return _Ready(catalogue, division, how, store, torch.from_numpy(lookup))
+
+    def _divide(self, catalogue: Catalogue) -> tuple[Division, dict[str, Any]]:
+        if isinstance(self.partition, Partitioner):
+            division = divide(catalogue, self.partition, self.num_clients, self.rule)
+            return division, artefact.how(self.partition, self.rule)
+        path = Path(self.partition)
+        description = artefact.read(path)
+        division = artefact.restore(description, catalogue, path)
+        if len(division.holdings) != self.num_clients:
+            raise ValueError(
+                f"num_clients is {self.num_clients}, but the partition {path} has "
+                f"{len(division.holdings)} clients"
+            )
+        return division, {name: description[name] for name in ("partition", *vars(self.rule))}
+
+
+class _Ready:
+    """What setup makes: the samples and who holds them."""
+
+    def __init__(
+        self,
+        catalogue: Catalogue,
+        division: Division,
+        how: dict[str, Any],
+        store: Store,
+        lookup: Tensor,
+    ) -> None:
+        self.catalogue = catalogue
+        self.division = division
+        self.how = how
+        self.store = store
+        self._lookup = lookup
+        self._views: dict[tuple[int | None, Split], View] = {}
+
+    def view(self, key: tuple[int | None, Split], ids: Ints, augment: Augmentation | None) -> View:
+        """The view of some samples, made once a key."""
+        if key not in self._views:
+            rows = self._lookup[torch.from_numpy(ids)]
+            self._views[key] = View(self.store, rows, augment if key[1] == "train" else None)
+        return self._views[key]
+
+
+def _channels(values: Sequence[float] | float) -> tuple[float, ...]:
+    return (values,) if isinstance(values, int | float) else tuple(values)

@@ -1,0 +1,212 @@
+"""Image files: finding, decoding and caching them."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import os
+import tempfile
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from PIL import Image, ImageOps
+from rich.console import Console
+from rich.progress import track
+from torch import Tensor
+
+SUFFIXES = frozenset({".jpg", ".jpeg", ".png", ".bmp", ".ppm", ".pgm", ".webp", ".tif", ".tiff"})
+MEMORY_LIMIT = 8 * 2**30
+_CHUNK = 64
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Shape:
+    """What every decoded image becomes.
+
+    Args:
+        size: Height and width: the largest centred square, resized. ``None`` changes nothing, and
+            all images must then have one size.
+        grayscale: One channel instead of three.
+    """
+
+    size: int | None = None
+    grayscale: bool = False
+
+    def __post_init__(self) -> None:
+        if self.size is not None and self.size < 1:
+            raise ValueError(f"image_size must be at least 1, got {self.size}")
+
+    def of(self, first: str) -> tuple[int, int, int]:
+        """Channels, height and width of the images of which ``first`` is one."""
+        channels = 1 if self.grayscale else 3
+        if self.size is not None:
+            return channels, self.size, self.size
+        return channels, *_opened(first, lambda image: (image.height, image.width))
+
+
+def image_files(folder: Path) -> list[str]:
+    """Paths of all image files in a folder and below it, in order.
+
+    They are strings, because a million ``Path`` objects take many seconds.
+
+    Raises:
+        ValueError: There is none, or the folder cannot be read.
+    """
+
+    def refuse(error: OSError) -> None:
+        raise ValueError(f"cannot read the folder {error.filename}: {error.strerror}") from error
+
+    found = [
+        os.path.join(parent, name)
+        for parent, _, names in os.walk(folder, onerror=refuse, followlinks=True)
+        for name in names
+        if os.path.splitext(name)[1].lower() in SUFFIXES and not name.startswith(".")
+    ]
+    if not found:
+        raise ValueError(f"the folder {folder} holds no image ({', '.join(sorted(SUFFIXES))})")
+    return sorted(found)
+
+
+def subfolders(folder: Path, layout: str) -> list[Path]:
+    """The folders in a folder, in order of their names.
+
+    Args:
+        folder: Where to look.
+        layout: How the folder must look, for the message.
+
+    Raises:
+        FileNotFoundError: The folder does not exist or holds no folder.
+    """
+    if not folder.is_dir():
+        raise FileNotFoundError(f"there is no folder {folder}; {layout}")
+    found = sorted(p for p in folder.iterdir() if p.is_dir() and not p.name.startswith("."))
+    if not found:
+        raise FileNotFoundError(f"the folder {folder} holds no folders; {layout}")
+    return found
+
+
+def files_digest(root: Path, files: Iterable[str], *, stamps: bool = False) -> str:
+    """A hash of names (below ``root``) and sizes: the same for two copies of a folder.
+
+    Args:
+        root: A folder above all files.
+        files: Paths of the files.
+        stamps: Take times of change in too, so that a file replaced by one of equal size tells.
+    """
+    digest = hashlib.sha256()
+    skip = len(str(root))
+    for file in files:
+        status = os.stat(file)
+        stamp = status.st_mtime_ns if stamps else ""
+        digest.update(f"{file[skip:].replace(os.sep, '/')}\0{status.st_size}\0{stamp}\n".encode())
+    return digest.hexdigest()[:32]
+
+
+def decode(files: Sequence[str], shape: Shape) -> Tensor:
+    """(n, C, H, W) uint8 pixels of files, in memory.
+
+    Raises:
+        ValueError: An image cannot be read or has another size than the first, or the images take
+            more than 8 GiB.
+    """
+    form = shape.of(files[0])
+    size = len(files) * math.prod(form)
+    if size > MEMORY_LIMIT:
+        raise ValueError(
+            f"{len(files):,} images of {form} take {size / 2**30:.1f} GiB of memory; give "
+            "cache_dir a folder for a memory-mapped copy, a smaller image_size or max_samples"
+        )
+    images = np.empty((len(files), *form), np.uint8)
+    _fill(images, files, shape, f"Decoding {len(files):,} images ({size / 2**20:,.0f} MiB)")
+    return torch.from_numpy(images)
+
+
+def decode_once(files: Sequence[str], shape: Shape, cache: Path) -> Tensor:
+    """(n, C, H, W) uint8 pixels of files, memory-mapped: only what is used is read.
+
+    Args:
+        files: Paths of the files.
+        shape: What every image becomes.
+        cache: The beginning of the path of the cache file; it must name the state of the files.
+
+    Raises:
+        ValueError: An image cannot be read or has another size than the first.
+    """
+    form = shape.of(files[0])
+    path = cache.with_name(f"{cache.name}-{'x'.join(map(str, form))}.npy")
+    if not path.exists():
+        _build(path, files, shape, form)
+    # Copy-on-write, because torch warns of arrays that cannot be written; nothing writes.
+    return torch.from_numpy(np.load(path, mmap_mode="c", allow_pickle=False))
+
+
+def _build(path: Path, files: Sequence[str], shape: Shape, form: tuple[int, int, int]) -> None:
+    """Decode all files into ``path``, which appears only when it is complete."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, unfinished = tempfile.mkstemp(dir=path.parent, suffix=".part")
+    os.close(handle)
+    try:
+        images = np.lib.format.open_memmap(
+            unfinished, mode="w+", dtype=np.uint8, shape=(len(files), *form)
+        )
+        text = f"Decoding {len(files):,} images into {path} ({images.nbytes / 2**20:,.0f} MiB)"
+        _fill(images, files, shape, text)
+        images.flush()
+        os.replace(unfinished, path)
+    finally:
+        Path(unfinished).unlink(missing_ok=True)
+
+
+def _fill(images: NDArray[np.uint8], files: Sequence[str], shape: Shape, text: str) -> None:
+    """Decode files into the rows of an array, on all cores (Pillow releases the interpreter)."""
+
+    def part(start: int) -> None:
+        for row, file in enumerate(files[start : start + _CHUNK], start):
+            images[row] = _pixels(file, shape, images.shape[1:])
+
+    starts = range(0, len(files), _CHUNK)
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        try:
+            done = pool.map(part, starts)
+            console = Console(stderr=True)
+            for _ in track(done, text, len(starts), console=console, transient=True):
+                pass
+        except BaseException:
+            pool.shutdown(cancel_futures=True)
+            raise
+
+
+def _pixels(file: str, shape: Shape, form: tuple[int, ...]) -> NDArray[np.uint8]:
+    """(C, H, W) of one file."""
+
+    def read(image: Image.Image) -> NDArray[np.uint8]:
+        image = image.convert("L" if shape.grayscale else "RGB")
+        if shape.size is not None:
+            image = ImageOps.fit(image, (shape.size, shape.size), Image.Resampling.BILINEAR)
+        pixels = np.asarray(image, np.uint8)
+        return pixels[None] if shape.grayscale else pixels.transpose(2, 0, 1)
+
+    pixels = _opened(file, read)
+    if pixels.shape != form:
+        _, height, width = pixels.shape
+        raise ValueError(
+            f"{file} is {width}x{height} pixels, others are {form[2]}x{form[1]}; "
+            "give image_size, to which all are cropped and resized"
+        )
+    return pixels
+
+
+def _opened(file: str, read: Callable[[Image.Image], T]) -> T:
+    try:
+        with Image.open(file) as image:
+            return read(image)
+    # Pillow reports broken files by whichever of these its decoders happen to raise.
+    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
+        raise ValueError(f"cannot read the image {file} ({error}); replace or remove it") from error

@@ -1,0 +1,94 @@
+"""What is known of a data set without its pixels."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+Ints: TypeAlias = NDArray[np.int64]
+
+
+@dataclass(frozen=True, eq=False)
+class Targets:
+    """What a partitioner may look at.
+
+    Attributes:
+        labels: (n,) class of each sample, as the model is to predict it.
+        fine: (n,) subclass of each sample, where the classes are superclasses.
+        domains: (n,) where each sample comes from: art style, hospital, writer.
+    """
+
+    labels: Ints
+    fine: Ints | None = None
+    domains: Ints | None = None
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def take(self, ids: Ints) -> Targets:
+        """The targets of some samples, in the order given."""
+        return Targets(
+            self.labels[ids],
+            None if self.fine is None else self.fine[ids],
+            None if self.domains is None else self.domains[ids],
+        )
+
+    def kinds(self) -> Ints:
+        """(n,) one number for each pair of subclass (class where there is none) and domain."""
+        classes = self.labels if self.fine is None else self.fine
+        if self.domains is None:
+            return classes
+        return classes * (int(self.domains.max(initial=0)) + 1) + self.domains
+
+
+@dataclass(frozen=True, eq=False)
+class Catalogue:
+    """All samples of a data set, by number: official training samples first, then official test.
+
+    Attributes:
+        targets: Of every sample.
+        num_train: Number of official training samples; all, where there is no official test set.
+        class_names: (C,) names of the classes.
+        fine_names: Names of the subclasses.
+        domain_names: Names of the domains.
+        digest: What identifies the inputs, the same on every machine: a hash of the arrays, or of
+            the files' names and sizes.
+    """
+
+    targets: Targets
+    num_train: int
+    class_names: Sequence[str]
+    fine_names: Sequence[str] = ()
+    domain_names: Sequence[str] = ()
+    digest: str = ""
+
+    def __post_init__(self) -> None:
+        counts = np.bincount(self.targets.labels[: self.num_train], minlength=len(self.class_names))
+        if len(counts) > len(self.class_names):
+            raise ValueError(
+                f"there is a label {len(counts) - 1}, but only {len(self.class_names)} classes"
+            )
+        if empty := np.flatnonzero(counts == 0).tolist():
+            names = ", ".join(self.class_names[c] for c in empty[:5])
+            raise ValueError(f"no training sample belongs to {len(empty)} of the classes: {names}")
+
+    def content_hash(self) -> str:
+        """A hash of inputs, labels, subclasses, domains and of the official division."""
+        parts = hashlib.sha256(f"{self.digest};{self.num_train}".encode())
+        for values in (self.targets.labels, self.targets.fine, self.targets.domains):
+            parts.update(b"none" if values is None else values.astype("<i8").tobytes())
+        return parts.hexdigest()[:32]
+
+
+def array_digest(*arrays: NDArray[np.uint8]) -> str:
+    """A hash of the shapes and values of arrays."""
+    digest = hashlib.sha256()
+    for array in arrays:
+        digest.update(f"{array.shape};".encode())
+        digest.update(np.ascontiguousarray(array).data)
+    return digest.hexdigest()[:32]

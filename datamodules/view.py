@@ -1,0 +1,112 @@
+"""Samples in one uint8 tensor, and the views of it that clients get."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+from torch.utils.data import Dataset
+
+from datamodules.augment import Augmentation
+from pfl.types import Batch
+
+
+class Store:
+    """The images and labels of all clients.
+
+    Args:
+        images: (n, C, H, W) uint8, possibly memory-mapped.
+        labels: (n,) int64.
+        mean: (C,) of inputs scaled to [0, 1], subtracted; or one number for all channels.
+        std: (C,) likewise; divides.
+    """
+
+    def __init__(
+        self, images: Tensor, labels: Tensor, mean: Sequence[float], std: Sequence[float]
+    ) -> None:
+        self.images = images
+        self.labels = labels
+        self.device = torch.device("cpu")
+        wide = torch.float64
+        self._scale = 1 / (255 * torch.tensor(std, dtype=wide).view(-1, 1, 1))
+        self._offset = -torch.tensor(mean, dtype=wide).view(-1, 1, 1) * self._scale * 255
+        self._constants: dict[torch.dtype, tuple[Tensor, Tensor]] = {}
+
+    def to(self, device: torch.device) -> None:
+        """Make batches on ``device``; the samples move there too if they fill half of it at most.
+
+        Larger sets stay in host memory (or on disk, if memory-mapped), and each batch is copied.
+        """
+        if device == self.device:
+            return
+        self.device = device
+        self._constants = {}
+        fits = True
+        if device.type == "cuda":
+            free, _ = torch.cuda.mem_get_info(device)
+            fits = self.images.nbytes <= free // 2
+        home = device if fits else torch.device("cpu")
+        self.images, self.labels = self.images.to(home), self.labels.to(home)
+
+    def batch(
+        self, rows: Tensor, augment: Augmentation | None, rng: torch.Generator | None
+    ) -> Batch:
+        """The samples in the given rows, on the working device, in torch's default float type."""
+        images = self.images.index_select(0, rows)
+        if augment is not None and rng is not None:
+            images = augment(images, rng)
+        dtype = torch.get_default_dtype()
+        if dtype not in self._constants:
+            self._constants[dtype] = (
+                self._scale.to(dtype).to(self.device),
+                self._offset.to(dtype).to(self.device),
+            )
+        scale, offset = self._constants[dtype]
+        # Bytes cross to the device, not floats.
+        x = images.to(self.device).to(dtype).mul_(scale).add_(offset)
+        return Batch(x, self.labels.index_select(0, rows).to(self.device))
+
+
+class View(Dataset[Batch]):
+    """One split of one client: rows of the store in a fixed order; nothing is copied.
+
+    It is also a map-style data set whose items are whole batches, for a ``DataLoader`` with
+    ``batch_size=None`` and a ``BatchSampler``.
+
+    Args:
+        store: All samples.
+        rows: (n,) int64 rows of the store.
+        augment: Applied to batches drawn with an rng.
+    """
+
+    def __init__(self, store: Store, rows: Tensor, augment: Augmentation | None = None) -> None:
+        self._store = store
+        self._rows = rows
+        self._augment = augment
+        self.labels = store.labels.index_select(0, rows.to(store.labels.device)).cpu()
+
+    @property
+    def augmented(self) -> bool:
+        """Whether :meth:`batch` draws random transforms."""
+        return self._augment is not None
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def batch(self, positions: Tensor, rng: torch.Generator | None = None) -> Batch:
+        """The samples at ``positions``, normalised, on the working device.
+
+        Args:
+            positions: (B,) positions within this split, on any device.
+            rng: CPU source of the random transforms; without it there are none.
+        """
+        home = self._store.images.device
+        if self._rows.device != home:
+            self._rows = self._rows.to(home)
+        rows = self._rows.index_select(0, positions.to(home))
+        return self._store.batch(rows, self._augment, rng)
+
+    def __getitem__(self, positions: Sequence[int]) -> Batch:
+        # A plain Trainer draws the order from torch's default stream; so are the transforms drawn.
+        return self.batch(torch.as_tensor(positions), torch.default_generator)
