@@ -85,3 +85,87 @@ def dirichlet(
             pieces[client].append(piece)
             sizes[client] += len(piece)
     return join(pieces)
+
+
+def client_dirichlet(
+    labels: Ints, num_clients: int, alpha: float, rng: np.random.Generator
+) -> list[Ints]:
+    """Equal sizes; each client's classes follow its own draw from Dir(alpha * class frequencies).
+
+    A class that runs out is left out of the draws that follow, so the clients dealt last come
+    closer to what remains than to their own draw; they are dealt in random order.
+    """
+    pools = members(labels, rng)
+    counts = np.array([len(pool) for pool in pools])
+    left, frequencies = counts.copy(), counts / counts.sum()
+    quotas = apportion(len(labels), np.ones(num_clients))
+    dealt = np.zeros((num_clients, len(pools)), np.int64)
+    for client in rng.permutation(num_clients):
+        wanted = rng.dirichlet(alpha * frequencies)
+        while (missing := int(quotas[client] - dealt[client].sum())) > 0:
+            shares = wanted * (left > 0)
+            if not shares.sum() > 0:
+                shares = left.astype(np.float64)
+            drawn = np.minimum(rng.multinomial(missing, shares / shares.sum()), left)
+            dealt[client] += drawn
+            left -= drawn
+    by_class = [cut(pool, sizes) for pool, sizes in zip(pools, dealt.T, strict=True)]
+    return join(list(zip(*by_class, strict=True)))
+
+
+def shards(labels: Ints, num_clients: int, per_client: int, rng: np.random.Generator) -> list[Ints]:
+    """Samples sorted by class, cut into equal shards, ``per_client`` random shards a client."""
+    pieces = np.array_split(np.concatenate(members(labels, rng)), num_clients * per_client)
+    order = rng.permutation(len(pieces)).reshape(num_clients, per_client)
+    return join([[pieces[piece] for piece in own] for own in order])
+
+
+def cut_points(
+    size: int, blocks: int, quantity: Quantity, sigma: float, rng: np.random.Generator
+) -> Ints:
+    """Where to cut ``size`` samples into non-empty blocks.
+
+    Args:
+        size: Number of samples, at least ``blocks``.
+        blocks: Number of blocks.
+        quantity: ``random_cuts`` draws distinct points uniformly, ``equal`` spaces them equally,
+            ``lognormal`` makes sizes in proportion to exp(sigma * N(0, 1)).
+        sigma: Spread of ``lognormal``.
+        rng: Source of the draws.
+
+    Returns:
+        (blocks - 1,) ascending points in 1..size-1.
+    """
+    if quantity == "random_cuts":
+        return np.sort(rng.choice(np.arange(1, size), blocks - 1, replace=False))
+    if quantity == "equal":
+        return np.arange(1, blocks) * size // blocks
+    weights = np.exp(sigma * rng.standard_normal(blocks))
+    return np.cumsum(1 + apportion(size - blocks, weights))[:-1]
+
+
+def slices(
+    classes: Ints,
+    owned: Sequence[Ints],
+    quantity: Quantity,
+    sigma: float,
+    rng: np.random.Generator,
+) -> list[Ints]:
+    """Every class cut at the same points; a client takes the next unused block of each of its own.
+
+    Classes of unequal size are cut at the same fractions instead: the points, drawn for the
+    smallest class, are scaled to each.
+
+    Args:
+        classes: (n,) class or subclass of each sample.
+        owned: The classes of each client. Every class must be owned equally often.
+        quantity: How block sizes are drawn; see :func:`cut_points`.
+        sigma: Spread of ``lognormal`` sizes.
+        rng: Source of the draws.
+    """
+    pools = dict(zip(np.unique(classes).tolist(), members(classes, rng), strict=True))
+    smallest = min(len(pool) for pool in pools.values())
+    blocks = sum(len(own) for own in owned) // len(pools)
+    points = cut_points(smallest, blocks, quantity, sigma, rng)
+    unused = {c: iter(np.split(pool, points * len(pool) // smallest)) for c, pool in pools.items()}
+    return join([[next(unused[c]) for c in own.tolist()] for own in owned])

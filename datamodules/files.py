@@ -6,8 +6,9 @@ import hashlib
 import math
 import os
 import tempfile
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
@@ -147,21 +148,28 @@ def decode_once(files: Sequence[str], shape: Shape, cache: Path) -> Tensor:
     return torch.from_numpy(np.load(path, mmap_mode="c", allow_pickle=False))
 
 
-def _build(path: Path, files: Sequence[str], shape: Shape, form: tuple[int, int, int]) -> None:
-    """Decode all files into ``path``, which appears only when it is complete."""
+@contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """A file to write to, which becomes ``path`` when it is complete, and only then."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    handle, unfinished = tempfile.mkstemp(dir=path.parent, suffix=".part")
+    handle, name = tempfile.mkstemp(dir=path.parent, suffix=".part")
     os.close(handle)
+    unfinished = Path(name)
     try:
+        yield unfinished
+        unfinished.replace(path)
+    finally:
+        unfinished.unlink(missing_ok=True)
+
+
+def _build(path: Path, files: Sequence[str], shape: Shape, form: tuple[int, int, int]) -> None:
+    with replacing(path) as unfinished:
         images = np.lib.format.open_memmap(
             unfinished, mode="w+", dtype=np.uint8, shape=(len(files), *form)
         )
         text = f"Decoding {len(files):,} images into {path} ({images.nbytes / 2**20:,.0f} MiB)"
         _fill(images, files, shape, text)
         images.flush()
-        os.replace(unfinished, path)
-    finally:
-        Path(unfinished).unlink(missing_ok=True)
 
 
 def _fill(images: NDArray[np.uint8], files: Sequence[str], shape: Shape, text: str) -> None:
@@ -175,12 +183,16 @@ def _fill(images: NDArray[np.uint8], files: Sequence[str], shape: Shape, text: s
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         try:
             done = pool.map(part, starts)
-            console = Console(stderr=True)
-            for _ in track(done, text, len(starts), console=console, transient=True):
+            for _ in progress(done, text, len(starts)):
                 pass
         except BaseException:
             pool.shutdown(cancel_futures=True)
             raise
+
+
+def progress(steps: Iterable[T], text: str, total: int) -> Iterable[T]:
+    """The same steps, with a bar on standard error."""
+    return track(steps, text, total, console=Console(stderr=True), transient=True)
 
 
 def _pixels(file: str, shape: Shape, form: tuple[int, ...]) -> NDArray[np.uint8]:

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from datamodules import draws
+from datamodules.checks import require
 from datamodules.targets import Ints, Targets
 
 
@@ -96,13 +97,13 @@ class Dirichlet(Partitioner):
     max_tries: int = 1000
 
     def __post_init__(self) -> None:
-        _require(self.alpha > 0, f"alpha must be greater than 0, got {self.alpha}")
-        _require(self.min_samples >= 0, f"min_samples is negative: {self.min_samples}")
-        _require(self.max_tries >= 1, f"max_tries must be at least 1, got {self.max_tries}")
+        require(self.alpha > 0, f"alpha must be greater than 0, got {self.alpha}")
+        require(self.min_samples >= 0, f"min_samples is negative: {self.min_samples}")
+        require(self.max_tries >= 1, f"max_tries must be at least 1, got {self.max_tries}")
 
     def draw(self, targets: Targets, num_clients: int, rng: np.random.Generator) -> list[Ints]:
         """Divide the samples; unchecked."""
-        _require(
+        require(
             num_clients * self.min_samples <= len(targets),
             f"{num_clients} clients cannot all have min_samples={self.min_samples} of "
             f"{len(targets)} samples; lower min_samples or num_clients",
@@ -123,6 +124,93 @@ class Dirichlet(Partitioner):
         )
 
 
-def _require(condition: bool, message: str) -> None:
-    if not condition:
-        raise ValueError(message)
+@dataclass(frozen=True)
+class ClientDirichlet(Partitioner):
+    """Clients of equal size, each with its own class proportions from Dir(alpha * frequencies).
+
+    Source: Hsu, Qi and Brown, "Measuring the effects of non-identical data distribution for
+    federated visual classification", 2019; ``alpha`` is the sum of the concentrations, so
+    ``alpha / C`` a class where classes are balanced.
+
+    Args:
+        alpha: Concentration; small is skewed.
+
+    Raises:
+        ValueError: ``alpha`` is not positive.
+    """
+
+    alpha: float = 1.0
+
+    def __post_init__(self) -> None:
+        require(self.alpha > 0, f"alpha must be greater than 0, got {self.alpha}")
+
+    def draw(self, targets: Targets, num_clients: int, rng: np.random.Generator) -> list[Ints]:
+        """Divide the samples; unchecked."""
+        return draws.client_dirichlet(targets.labels, num_clients, self.alpha, rng)
+
+
+@dataclass(frozen=True)
+class Shards(Partitioner):
+    """Sorted by class, cut into equal shards, a few random shards a client; "pathological" skew.
+
+    Source: McMahan et al., "Communication-efficient learning of deep networks from decentralized
+    data", AISTATS 2017; FedSimSup's shards are 2 or 5 (CIFAR-10), 5 or 20 (CIFAR-100).
+
+    Args:
+        shards_per_client: Shards a client; it bounds its number of classes (a shard that crosses a
+            border holds two).
+
+    Raises:
+        ValueError: ``shards_per_client`` is smaller than 1.
+    """
+
+    shards_per_client: int = 2
+
+    def __post_init__(self) -> None:
+        require(
+            self.shards_per_client >= 1,
+            f"shards_per_client must be at least 1, got {self.shards_per_client}",
+        )
+
+    def draw(self, targets: Targets, num_clients: int, rng: np.random.Generator) -> list[Ints]:
+        """Divide the samples; unchecked."""
+        total = num_clients * self.shards_per_client
+        require(
+            total <= len(targets),
+            f"{num_clients} clients with shards_per_client={self.shards_per_client} need {total} "
+            f"samples, there are {len(targets)}",
+        )
+        return draws.shards(targets.labels, num_clients, self.shards_per_client, rng)
+
+
+@dataclass(frozen=True)
+class ByDomain(Partitioner):
+    """Every client holds one domain, or a part of one: feature shift.
+
+    Client i belongs to domain i modulo the number of domains. Where there are fewer clients than
+    domains (writers, say), the domains are dealt to the clients in random order, one after another.
+
+    Args:
+        within: How a domain is divided over its clients; ``None`` is IID.
+    """
+
+    within: Partitioner | None = None
+
+    def draw(self, targets: Targets, num_clients: int, rng: np.random.Generator) -> list[Ints]:
+        """Divide the samples; unchecked."""
+        if targets.domains is None:
+            raise ValueError("ByDomain needs a data set with domains; this one has none")
+        groups = [np.flatnonzero(targets.domains == d) for d in np.unique(targets.domains)]
+        if num_clients < len(groups):
+            order = rng.permutation(len(groups))
+            return draws.join(
+                [[groups[d] for d in order[client::num_clients]] for client in range(num_clients)]
+            )
+        within = self.within or IID()
+        shares: list[Ints] = [np.empty(0, np.int64)] * num_clients
+        for domain, positions in enumerate(groups):
+            clients = range(domain, num_clients, len(groups))
+            parts = within(targets.take(positions), len(clients), rng)
+            for client, part in zip(clients, parts, strict=True):
+                shares[client] = positions[part]
+        return shares

@@ -1,0 +1,64 @@
+"""Data sets that come as arrays."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from datamodules.base import FederatedDataModule
+from datamodules.targets import Catalogue, Ints, Targets, array_digest
+
+
+@dataclass(frozen=True, eq=False)
+class Arrays:
+    """A whole data set, official training samples first.
+
+    Attributes:
+        pixels: (n, C, H, W).
+        targets: Of every sample.
+        num_train: Number of official training samples; all, where there is no official test set.
+        fine_names: Names of the subclasses.
+        domain_names: Names of the domains.
+    """
+
+    pixels: NDArray[np.uint8]
+    targets: Targets
+    num_train: int
+    fine_names: Sequence[str] = ()
+    domain_names: Sequence[str] = ()
+
+
+class ArrayData(FederatedDataModule):
+    """The base of data sets that come as arrays; a new one gives :meth:`read`."""
+
+    @abstractmethod
+    def read(self) -> Arrays:
+        """The whole data set."""
+
+    @cached_property
+    def arrays(self) -> Arrays:
+        """The whole data set, read once."""
+        return self.read()
+
+    def catalogue(self) -> Catalogue:
+        """Labels and the like of all samples."""
+        whole = self.arrays
+        return Catalogue(
+            whole.targets,
+            whole.num_train,
+            self.class_names,
+            whole.fine_names,
+            whole.domain_names,
+            array_digest(whole.pixels),
+        )
+
+    def images(self, ids: Ints) -> tuple[Tensor, Ints]:
+        """The pixels of all samples."""
+        return torch.from_numpy(self.arrays.pixels), ids

@@ -1,0 +1,136 @@
+"""FEMNIST: handwritten characters, by writer."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from datamodules.arrays import ArrayData, Arrays
+from datamodules.files import files_digest, progress, replacing
+from datamodules.targets import Ints, Targets
+
+
+class FEMNIST(ArrayData):
+    """About 805,000 characters of 28x28 pixels by about 3,550 writers; 62 classes.
+
+    The domain of a sample is its writer. LEAF's own tools choose how many writers and samples the
+    folder holds; all of it is used. Parsing takes about a minute a gigabyte, the pixels of the
+    memory for the complete set.
+
+    Source: Caldas et al., "LEAF: a benchmark for federated settings", 2018.
+
+    Args:
+        root: LEAF's folder ``data/femnist/data``: ``train/*.json`` and ``test/*.json``, or
+            ``all_data/*.json``, which has no official test set.
+        cache_dir: A folder for the parsed arrays (784 bytes a sample).
+        common: Arguments of :class:`~datamodules.base.FederatedDataModule`.
+    """
+
+    layout = (
+        "FEMNIST is made by github.com/TalwalkarLab/leaf (data/femnist, preprocess.sh); expected "
+        "are root/train/*.json and root/test/*.json, or root/all_data/*.json"
+    )
+
+    def __init__(self, root: str, cache_dir: str | None = None, **common: Any) -> None:
+        super().__init__(**common)
+        self.root = Path(root).expanduser()
+        self.cache_dir = None if cache_dir is None else Path(cache_dir).expanduser()
+
+    @property
+    def class_names(self) -> tuple[str, ...]:
+        """Digits, capitals, small letters."""
+        return tuple("0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz")
+
+    @property
+    def input_shape(self) -> tuple[int, int, int]:
+        """One channel of 28x28."""
+        return (1, 28, 28)
+
+    def prepare_data(self) -> None:
+        """Parse into the cache, where there is one and it is not there yet."""
+        if self.cache_dir is not None:
+            self._parsed()
+
+    def read(self) -> Arrays:
+        """The whole data set.
+
+        Raises:
+            FileNotFoundError: The folder is missing or looks otherwise.
+            ValueError: A file is not LEAF's.
+        """
+        parsed = self._parsed()
+        targets = Targets(parsed.labels, domains=parsed.writers)
+        return Arrays(
+            parsed.pixels, targets, int(parsed.num_train), domain_names=parsed.names.tolist()
+        )
+
+    def _parsed(self) -> _Parsed:
+        train = sorted((self.root / "train").glob("*.json"))
+        test = sorted((self.root / "test").glob("*.json"))
+        if not train:
+            train, test = sorted((self.root / "all_data").glob("*.json")), []
+        if not train:
+            raise FileNotFoundError(f"there is no LEAF data in {self.root}; {self.layout}")
+        if self.cache_dir is None:
+            return _parse(train, test)
+        state = files_digest(self.root, map(str, [*train, *test]), stamps=True)
+        cache = self.cache_dir / f"femnist-{state}.npz"
+        if not cache.exists():
+            parsed = _parse(train, test)
+            with replacing(cache) as unfinished, unfinished.open("wb") as file:
+                np.savez(file, **parsed._asdict())
+            return parsed
+        with np.load(cache, allow_pickle=False) as arrays:
+            return _Parsed(**arrays)
+
+
+class _Parsed(NamedTuple):
+    """The arrays of the cache; training samples first.
+
+    Attributes:
+        pixels: (n, 1, 28, 28).
+        labels: (n,).
+        writers: (n,) positions in ``names``.
+        names: Names of the writers, ascending.
+        num_train: () number of training samples.
+    """
+
+    pixels: NDArray[np.uint8]
+    labels: Ints
+    writers: Ints
+    names: NDArray[np.str_]
+    num_train: Ints
+
+
+def _parse(train: Sequence[Path], test: Sequence[Path]) -> _Parsed:
+    pixels: list[NDArray[np.uint8]] = []
+    labels: list[int] = []
+    written: list[str] = []
+    num_train = 0
+    files = [*train, *test]
+    for number, file in enumerate(progress(files, "Parsing FEMNIST", len(files)), 1):
+        try:
+            users = json.loads(file.read_text(encoding="utf-8"))["user_data"]
+            for writer, samples in users.items():
+                # LEAF divides grey values by 255.
+                values = np.rint(np.asarray(samples["x"], np.float64) * 255)
+                pixels.append(values.astype(np.uint8).reshape(-1, 1, 28, 28))
+                labels += [int(label) for label in samples["y"]]
+                written += [writer] * len(samples["y"])
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise ValueError(f"{file} is not a file of LEAF's FEMNIST ({error!r})") from error
+        if number == len(train):
+            num_train = len(labels)
+    names, writers = np.unique(np.array(written), return_inverse=True)
+    return _Parsed(
+        np.concatenate(pixels),
+        np.array(labels, np.int64),
+        writers.astype(np.int64),
+        names,
+        np.array(num_train, np.int64),
+    )

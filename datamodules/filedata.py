@@ -1,0 +1,178 @@
+"""Data sets that come as image files."""
+
+from __future__ import annotations
+
+import csv
+from abc import abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+
+from datamodules.base import FederatedDataModule
+from datamodules.files import Shape, decode, decode_once, files_digest
+from datamodules.targets import Catalogue, Ints, Targets
+
+
+@dataclass(frozen=True)
+class Listing:
+    """The files of a data set, official training files first.
+
+    Attributes:
+        files: Paths, one a sample.
+        classes: Name of each file's class.
+        num_train: Number of official training files; all, where there is no official test set.
+        domains: Name of each file's domain, where the data set has domains.
+    """
+
+    files: Sequence[str]
+    classes: Sequence[str]
+    num_train: int
+    domains: Sequence[str] = ()
+
+    def only(self, classes: frozenset[str]) -> Listing:
+        """The files of some classes."""
+        keep = [i for i, name in enumerate(self.classes) if name in classes]
+        return Listing(
+            [self.files[i] for i in keep],
+            [self.classes[i] for i in keep],
+            sum(i < self.num_train for i in keep),
+            [self.domains[i] for i in keep] if self.domains else (),
+        )
+
+
+class FileData(FederatedDataModule):
+    """The base of data sets that come as image files; a new one gives :meth:`scan`.
+
+    Classes, domains and superclasses are numbered in the order of their names.
+
+    Attributes:
+        layout: How the folder must look and where to get it, for messages.
+
+    Args:
+        root: The folder.
+        image_size: Height and width: the largest centred square of each image, resized. ``None``
+            leaves the images as they are; they must then all have one size.
+        grayscale: One channel instead of three.
+        superclasses: A CSV file with the columns ``class`` and ``superclass``. Classes become
+            subclasses, superclasses are what is predicted; classes not in the file are left out.
+        cache_dir: A folder for the decoded images (one byte a pixel and channel, one file for each
+            state of the files and each size), decoded once and memory-mapped from then on; sets
+            larger than memory need it. ``None`` decodes in memory each time.
+        common: Arguments of :class:`~datamodules.base.FederatedDataModule`.
+    """
+
+    layout: str
+
+    def __init__(
+        self,
+        root: str,
+        image_size: int | None = None,
+        grayscale: bool = False,
+        superclasses: str | None = None,
+        cache_dir: str | None = None,
+        **common: Any,
+    ) -> None:
+        super().__init__(**common)
+        self.root = Path(root).expanduser()
+        self.shape = Shape(image_size, grayscale)
+        self.superclasses = superclasses
+        self.cache_dir = None if cache_dir is None else Path(cache_dir).expanduser()
+
+    @abstractmethod
+    def scan(self) -> Listing:
+        """Find the files.
+
+        Raises:
+            FileNotFoundError: The folder is missing or looks otherwise.
+            ValueError: A class has no image.
+        """
+
+    @cached_property
+    def parents(self) -> dict[str, str]:
+        """The superclass of each class; empty without superclasses."""
+        return {} if self.superclasses is None else read_superclasses(self.superclasses)
+
+    @cached_property
+    def listing(self) -> Listing:
+        """The files to use, found once.
+
+        Raises:
+            ValueError: The CSV file names a class that is not there.
+        """
+        found = self.scan()
+        if not self.parents:
+            return found
+        if unknown := sorted(self.parents.keys() - set(found.classes)):
+            raise ValueError(
+                f"{self.superclasses} names the class {unknown[0]!r}, of which {self.root} has no "
+                f"image; there are {', '.join(sorted(set(found.classes))[:5])}, ..."
+            )
+        return found.only(frozenset(self.parents))
+
+    @cached_property
+    def class_names(self) -> tuple[str, ...]:
+        """Names of what is predicted."""
+        return tuple(sorted(set(self.parents.values()) or set(self.listing.classes)))
+
+    @cached_property
+    def input_shape(self) -> tuple[int, int, int]:
+        """Channels, height and width."""
+        return self.shape.of(self.listing.files[0])
+
+    def prepare_data(self) -> None:
+        """Decode into the cache, where there is one and it is not there yet."""
+        if self.cache_dir is not None:
+            self.images(np.empty(0, np.int64))
+
+    def catalogue(self) -> Catalogue:
+        """Labels and the like of all samples."""
+        listing, parents = self.listing, self.parents
+        predicted = [parents[name] for name in listing.classes] if parents else listing.classes
+        fine_names = sorted(set(listing.classes)) if parents else ()
+        domain_names = sorted(set(listing.domains))
+        targets = Targets(
+            _numbers(predicted, self.class_names),
+            _numbers(listing.classes, fine_names) if fine_names else None,
+            _numbers(listing.domains, domain_names) if domain_names else None,
+        )
+        digest = files_digest(self.root, listing.files)
+        return Catalogue(
+            targets, listing.num_train, self.class_names, fine_names, domain_names, digest
+        )
+
+    def images(self, ids: Ints) -> tuple[Tensor, Ints]:
+        """The pixels of at least the samples ``ids``, which ascend."""
+        files = self.listing.files
+        if self.cache_dir is None:
+            wanted = [files[i] for i in ids]
+            return decode(wanted, self.shape), np.arange(len(ids), dtype=np.int64)
+        state = files_digest(self.root, files, stamps=True)
+        cache = self.cache_dir / f"{type(self).__name__.lower()}-{state}"
+        return decode_once(files, self.shape, cache), ids
+
+
+def read_superclasses(path: str) -> dict[str, str]:
+    """The superclass of each class, from a CSV file.
+
+    Raises:
+        FileNotFoundError: There is no such file.
+        ValueError: It lacks a column, or is empty.
+    """
+    file = Path(path).expanduser()
+    if not file.is_file():
+        raise FileNotFoundError(f"there is no file {file}, given as superclasses")
+    with file.open(newline="", encoding="utf-8") as lines:
+        rows = list(csv.DictReader(lines))
+    if not rows or not {"class", "superclass"} <= rows[0].keys():
+        raise ValueError(f"{file} needs the columns class and superclass, and a row a class")
+    return {row["class"]: row["superclass"] for row in rows}
+
+
+def _numbers(names: Sequence[str], order: Sequence[str]) -> Ints:
+    number = {name: i for i, name in enumerate(order)}
+    return np.array([number[name] for name in names], np.int64)

@@ -1,0 +1,189 @@
+"""Partitioners that cut every class at the same points, so that class and quantity skew are apart.
+
+Source: Zhu, Ma and Blaschko, "Confidence-aware personalized federated learning via variational
+expectation maximization" (pFedVEM), CVPR 2023, and its released code: label skew, label-concept
+drift and quantity skew ("slicing"). There all classes have equal counts; where they do not, ours
+cuts at equal fractions.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import get_args
+
+import numpy as np
+
+from datamodules import draws
+from datamodules.checks import require
+from datamodules.draws import Quantity
+from datamodules.partition import Partitioner
+from datamodules.targets import Ints, Targets
+
+
+@dataclass(frozen=True, kw_only=True)
+class Slices(Partitioner):
+    """The base of the partitioners below: each class in blocks, a client takes one of each it owns.
+
+    Args:
+        quantity: Sizes of the blocks: ``random_cuts`` at distinct uniform points (pFedVEM),
+            ``equal``, or ``lognormal``.
+        sigma: Standard deviation of the logarithm of ``lognormal`` sizes.
+
+    Raises:
+        ValueError: ``sigma`` is negative, or ``quantity`` is none of the three.
+    """
+
+    quantity: Quantity = "random_cuts"
+    sigma: float = 1.0
+
+    def __post_init__(self) -> None:
+        require(self.sigma >= 0, f"sigma must not be negative, got {self.sigma}")
+        known = get_args(Quantity)
+        require(self.quantity in known, f"quantity is {self.quantity!r}, not one of {known}")
+
+    @abstractmethod
+    def owned(
+        self, targets: Targets, num_clients: int, rng: np.random.Generator
+    ) -> tuple[Ints, Sequence[Ints]]:
+        """What is cut, and who owns it.
+
+        Returns:
+            classes: (n,) class or subclass of each sample.
+            owned: The classes of each client; every class is owned equally often.
+        """
+
+    def draw(self, targets: Targets, num_clients: int, rng: np.random.Generator) -> list[Ints]:
+        """Divide the samples; unchecked."""
+        classes, owned = self.owned(targets, num_clients, rng)
+        counts = np.unique(classes, return_counts=True)[1]
+        blocks = sum(len(own) for own in owned) // len(counts)
+        require(
+            blocks <= counts.min(),
+            f"{type(self).__name__} cuts each class into {blocks} blocks for {num_clients} "
+            f"clients, but the smallest has {counts.min()} samples; lower num_clients",
+        )
+        return draws.slices(classes, owned, self.quantity, self.sigma, rng)
+
+
+@dataclass(frozen=True, kw_only=True)
+class QuantitySkew(Slices):
+    """Every client has all classes in equal proportions, and clients differ in size.
+
+    Args:
+        quantity: Sizes of the blocks: ``random_cuts`` at distinct uniform points (pFedVEM),
+            ``equal``, or ``lognormal``.
+        sigma: Standard deviation of the logarithm of ``lognormal`` sizes.
+    """
+
+    def owned(
+        self, targets: Targets, num_clients: int, rng: np.random.Generator
+    ) -> tuple[Ints, Sequence[Ints]]:
+        """All classes, for everybody."""
+        return targets.labels, [np.unique(targets.labels)] * num_clients
+
+
+@dataclass(frozen=True, kw_only=True)
+class FixedClasses(Slices):
+    """Every client has the same number of classes; pFedVEM's label skew with 5 of 10.
+
+    Clients come in groups of C / classes_per_client (in pairs, for 5 of 10), over which all classes
+    are dealt at random; the clients of a group have equal sizes.
+
+    Args:
+        classes_per_client: A divisor of the number of classes.
+        quantity: Sizes of the blocks: ``random_cuts`` at distinct uniform points (pFedVEM),
+            ``equal``, or ``lognormal``.
+        sigma: Standard deviation of the logarithm of ``lognormal`` sizes.
+
+    Raises:
+        ValueError: ``classes_per_client`` is smaller than 1.
+    """
+
+    classes_per_client: int = 5
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        given = self.classes_per_client
+        require(given >= 1, f"classes_per_client must be at least 1, got {given}")
+
+    def owned(
+        self, targets: Targets, num_clients: int, rng: np.random.Generator
+    ) -> tuple[Ints, Sequence[Ints]]:
+        """A random deal of all classes in each group."""
+        classes = np.unique(targets.labels)
+        per_client = self.classes_per_client
+        require(
+            len(classes) % per_client == 0,
+            f"classes_per_client={per_client} does not divide the {len(classes)} classes",
+        )
+        group = len(classes) // per_client
+        _require_groups("FixedClasses", num_clients, group)
+        deals = [rng.permutation(classes) for _ in range(num_clients // group)]
+        return targets.labels, [own for deal in deals for own in np.split(deal, group)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ConceptDrift(Slices):
+    """All superclasses for everybody, but each client its own subclasses: label-concept drift.
+
+    With s subclasses a superclass, clients come in groups of s / subclasses_per_client (5 on
+    CIFAR-100), over which the subclasses of every superclass are dealt at random; the clients of a
+    group have equal sizes.
+
+    Args:
+        subclasses_per_client: Subclasses of each superclass that a client has, a divisor of s. All
+            of them make pFedVEM's homogeneous variant.
+        quantity: Sizes of the blocks: ``random_cuts`` at distinct uniform points (pFedVEM),
+            ``equal``, or ``lognormal``.
+        sigma: Standard deviation of the logarithm of ``lognormal`` sizes.
+
+    Raises:
+        ValueError: ``subclasses_per_client`` is smaller than 1.
+    """
+
+    subclasses_per_client: int = 1
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        given = self.subclasses_per_client
+        require(given >= 1, f"subclasses_per_client must be at least 1, got {given}")
+
+    def owned(
+        self, targets: Targets, num_clients: int, rng: np.random.Generator
+    ) -> tuple[Ints, Sequence[Ints]]:
+        """In each group, a random deal of every superclass's subclasses."""
+        if targets.fine is None:
+            raise ValueError(
+                "ConceptDrift needs subclasses; predict superclasses (superclasses: ... of the "
+                "data set), so that the classes become subclasses"
+            )
+        under = [np.unique(targets.fine[targets.labels == c]) for c in np.unique(targets.labels)]
+        size = len(under[0])
+        require(
+            all(len(subclasses) == size for subclasses in under)
+            and len(np.unique(targets.fine)) == size * len(under),
+            "ConceptDrift needs equally many subclasses under each superclass, there are "
+            + ", ".join(str(len(subclasses)) for subclasses in under),
+        )
+        require(
+            size % self.subclasses_per_client == 0,
+            f"subclasses_per_client={self.subclasses_per_client} does not divide the {size} "
+            "subclasses of a superclass",
+        )
+        group = size // self.subclasses_per_client
+        _require_groups("ConceptDrift", num_clients, group)
+        owned: list[Ints] = []
+        for _ in range(num_clients // group):
+            deal = np.stack([rng.permutation(subclasses) for subclasses in under])
+            owned += [part.ravel() for part in np.split(deal, group, axis=1)]
+        return targets.fine, owned
+
+
+def _require_groups(name: str, num_clients: int, group: int) -> None:
+    require(
+        num_clients % group == 0,
+        f"{name} deals the classes over groups of {group} clients; num_clients={num_clients} is "
+        f"not divisible by {group}",
+    )

@@ -1,0 +1,131 @@
+"""Made-up images whose shifts between domains can be dialled."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from datamodules.arrays import ArrayData, Arrays
+from datamodules.checks import require
+from datamodules.draws import apportion
+from datamodules.targets import Ints, Targets
+from pfl.seeds import derive
+
+
+class Synthetic(ArrayData):
+    """Noisy copies of one random pattern a class, from domains that differ as asked.
+
+    With :class:`~datamodules.partition.ByDomain` and as many domains as clients, each client is a
+    domain. All shifts at 0 make identically distributed domains of equal size. For tests and for
+    trying out a method.
+
+    Args:
+        samples: Number of samples.
+        classes: Number of classes, C.
+        subclasses: Patterns (subclasses) a class.
+        channels: Channels of an image.
+        size: Height and width of an image.
+        domains: Number of domains, D; ``None`` makes one a client.
+        label_shift: In [0, 1]: domain d draws a class uniformly with probability
+            1 - label_shift, else it is class d modulo C.
+        concept_shift: In [0, 1]: of the first k = round(concept_shift * C) classes, pattern c bears
+            the label (c + d) modulo k in domain d.
+        feature_shift: In [0, 1]: brightness is shifted by up to half of this share of the range,
+            darkest in the first domain and brightest in the last.
+        quantity_shift: Standard deviation of the logarithm of domain sizes.
+        noise: Standard deviation of the noise on each pixel, as a share of the range.
+        data_seed: Seed of the samples.
+        common: Arguments of :class:`~datamodules.base.FederatedDataModule`.
+
+    Raises:
+        ValueError: A number is out of its range.
+    """
+
+    def __init__(
+        self,
+        samples: int = 1000,
+        classes: int = 4,
+        subclasses: int = 1,
+        channels: int = 1,
+        size: int = 8,
+        domains: int | None = None,
+        label_shift: float = 0.0,
+        concept_shift: float = 0.0,
+        feature_shift: float = 0.0,
+        quantity_shift: float = 0.0,
+        noise: float = 0.1,
+        data_seed: int = 0,
+        **common: Any,
+    ) -> None:
+        super().__init__(**common)
+        self.samples = samples
+        self.classes = classes
+        self.subclasses = subclasses
+        self.channels = channels
+        self.size = size
+        self.domains = self.num_clients if domains is None else domains
+        self.label_shift = label_shift
+        self.concept_shift = concept_shift
+        self.feature_shift = feature_shift
+        self.quantity_shift = quantity_shift
+        self.noise = noise
+        self.data_seed = data_seed
+        for name in ("classes", "subclasses", "channels", "size", "domains"):
+            value = getattr(self, name)
+            require(value >= 1, f"{name} must be at least 1, got {value}")
+        for name in ("label_shift", "concept_shift", "feature_shift"):
+            value = getattr(self, name)
+            require(0 <= value <= 1, f"{name} must lie in [0, 1], got {value}")
+        for name in ("quantity_shift", "noise"):
+            value = getattr(self, name)
+            require(value >= 0, f"{name} must not be negative, got {value}")
+        require(
+            samples >= self.domains,
+            f"{samples} samples are too few for {self.domains} domains",
+        )
+
+    @property
+    def class_names(self) -> tuple[str, ...]:
+        """``class 0`` and so on."""
+        return tuple(f"class {c}" for c in range(self.classes))
+
+    @property
+    def input_shape(self) -> tuple[int, int, int]:
+        """Channels, height and width."""
+        return (self.channels, self.size, self.size)
+
+    def read(self) -> Arrays:
+        """The whole data set."""
+        rng = np.random.default_rng(derive(self.data_seed, "synthetic"))
+        # Kept away from the ends of the range, so that noise and shifts are seldom cut off.
+        patterns = rng.uniform(0.3, 0.7, (self.classes * self.subclasses, *self.input_shape))
+        weights = np.exp(self.quantity_shift * rng.standard_normal(self.domains))
+        sizes = 1 + apportion(self.samples - self.domains, weights)
+        domains = np.repeat(np.arange(self.domains), sizes)
+        pattern = np.concatenate([self._patterns(d, n, rng) for d, n in enumerate(sizes)])
+        brightness = self.feature_shift * (np.linspace(0, 1, self.domains) - 0.5)
+        values = patterns[pattern] + brightness[domains][:, None, None, None]
+        values += self.noise * rng.standard_normal(values.shape)
+        pixels = np.rint(255 * values.clip(0, 1)).astype(np.uint8)
+        labels = self._labels(pattern // self.subclasses, domains)
+        fine = labels * self.subclasses + pattern % self.subclasses
+        targets = Targets(labels, fine if self.subclasses > 1 else None, domains)
+        names = [f"domain {d}" for d in range(self.domains)]
+        return Arrays(pixels, targets, len(labels), domain_names=names)
+
+    def _patterns(self, domain: int, count: int, rng: np.random.Generator) -> Ints:
+        """(count,) the pattern of each sample of one domain."""
+        uniform = np.full(self.classes, (1 - self.label_shift) / self.classes)
+        uniform[domain % self.classes] += self.label_shift
+        classes = np.repeat(np.arange(self.classes), apportion(count, uniform))
+        return rng.permutation(classes * self.subclasses) + rng.integers(
+            self.subclasses, size=count
+        )
+
+    def _labels(self, classes: Ints, domains: Ints) -> Ints:
+        """(n,) the labels that patterns of these classes bear."""
+        turned = round(self.concept_shift * self.classes)
+        if not turned:
+            return classes
+        return np.where(classes < turned, (classes + domains) % turned, classes)

@@ -1,0 +1,198 @@
+"""Data sets that torchvision reads, and downloads for a user who asks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from datamodules.arrays import ArrayData, Arrays
+from datamodules.superclasses import CIFAR100 as CIFAR100_SUPERCLASSES
+from datamodules.superclasses import CIFAR100_CLASSES, CIFAR100_PARENTS
+from datamodules.targets import Ints, Targets
+
+_TRAIN_OR_NOT = ({"train": True}, {"train": False})
+
+
+class TorchvisionData(ArrayData):
+    """The base of the sets below.
+
+    Attributes:
+        source: Name of the class in ``torchvision.datasets``.
+        parts: Its arguments for the official training set and for the official test set.
+        names: Names of the classes.
+        shape: Channels, height and width.
+
+    Args:
+        root: The folder in which torchvision keeps the set.
+        download: Fetch the set there, if it is not there yet.
+        common: Arguments of :class:`~datamodules.base.FederatedDataModule`.
+    """
+
+    source: ClassVar[str]
+    parts: ClassVar[Sequence[Mapping[str, Any]]] = _TRAIN_OR_NOT
+    names: ClassVar[tuple[str, ...]]
+    shape: ClassVar[tuple[int, int, int]]
+
+    def __init__(self, root: str = "data", download: bool = False, **common: Any) -> None:
+        super().__init__(**common)
+        self.root = root
+        self.download = download
+
+    @property
+    def class_names(self) -> tuple[str, ...]:
+        """Names of the classes."""
+        return self.names
+
+    @property
+    def input_shape(self) -> tuple[int, int, int]:
+        """Channels, height and width."""
+        return self.shape
+
+    def prepare_data(self) -> None:
+        """Download, if asked to."""
+        if self.download:
+            for part in self.parts:
+                self._part(part)
+
+    def read(self) -> Arrays:
+        """The whole data set.
+
+        Raises:
+            FileNotFoundError: It is not there.
+        """
+        (train, labels), (test, test_labels) = (self._part(part) for part in self.parts)
+        targets = self.targets(np.concatenate([labels, test_labels]))
+        return Arrays(np.concatenate([train, test]), targets, len(train))
+
+    def targets(self, labels: Ints) -> Targets:
+        """What there is to predict, from the published labels."""
+        return Targets(labels)
+
+    def _part(self, arguments: Mapping[str, Any]) -> tuple[NDArray[np.uint8], Ints]:
+        """(n, C, H, W) pixels and (n,) labels."""
+        import torchvision
+
+        try:
+            part = getattr(torchvision.datasets, self.source)(
+                self.root, download=self.download, **arguments
+            )
+        except (RuntimeError, OSError) as error:
+            advice = "" if self.download else "; to fetch it, say download: true"
+            raise FileNotFoundError(
+                f"torchvision's {self.source} cannot be read in {self.root!r} ({error}){advice}"
+            ) from error
+        pixels = np.asarray(part.data, np.uint8)
+        channels = self.shape[0]
+        if pixels.ndim == 3:
+            pixels = pixels[:, None]
+        elif pixels.shape[1] != channels:
+            pixels = pixels.transpose(0, 3, 1, 2)
+        labels = part.labels if hasattr(part, "labels") else part.targets
+        return pixels, np.asarray(labels, np.int64)
+
+
+class CIFAR10(TorchvisionData):
+    """60,000 photographs of 32x32 pixels, 10 classes; 10,000 are the official test set.
+
+    Inputs are normalised by the training set's mean and standard deviation; for [-1, 1] say
+    ``mean: 0.5`` and ``std: 0.5``.
+
+    Args:
+        root: The folder that holds ``cifar-10-batches-py``.
+        download: Fetch the set there, if it is not there yet (170 MB).
+        common: Arguments of :class:`~datamodules.base.FederatedDataModule`.
+    """
+
+    default_mean = (0.4914, 0.4822, 0.4465)
+    default_std = (0.2023, 0.1994, 0.2010)
+    source = "CIFAR10"
+    shape = (3, 32, 32)
+    names = (
+        "airplane",
+        "automobile",
+        "bird",
+        "cat",
+        "deer",
+        "dog",
+        "frog",
+        "horse",
+        "ship",
+        "truck",
+    )
+
+
+class CIFAR100(TorchvisionData):
+    """60,000 photographs of 32x32 pixels, 100 classes in 20 superclasses; 10,000 are for testing.
+
+    Inputs are normalised by the training set's mean and standard deviation; for [-1, 1] say
+    ``mean: 0.5`` and ``std: 0.5``.
+
+    Args:
+        root: The folder that holds ``cifar-100-python``.
+        download: Fetch the set there, if it is not there yet (170 MB).
+        superclasses: Predict the 20 superclasses; the 100 classes are then what
+            :class:`~datamodules.slices.ConceptDrift` divides.
+        common: Arguments of :class:`~datamodules.base.FederatedDataModule`.
+    """
+
+    default_mean = (0.5074, 0.4867, 0.4411)
+    default_std = (0.2011, 0.1987, 0.2025)
+    source = "CIFAR100"
+    shape = (3, 32, 32)
+    names = CIFAR100_CLASSES
+
+    def __init__(
+        self, root: str = "data", download: bool = False, superclasses: bool = False, **common: Any
+    ) -> None:
+        super().__init__(root, download, **common)
+        self.superclasses = superclasses
+
+    @property
+    def class_names(self) -> tuple[str, ...]:
+        """Names of what is predicted: classes or superclasses."""
+        return tuple(CIFAR100_SUPERCLASSES) if self.superclasses else self.names
+
+    def targets(self, labels: Ints) -> Targets:
+        """Classes, or superclasses with the classes as subclasses."""
+        if not self.superclasses:
+            return Targets(labels)
+        return Targets(np.array(CIFAR100_PARENTS, np.int64)[labels], fine=labels)
+
+
+class FashionMNIST(TorchvisionData):
+    """70,000 grey pictures of clothes, 28x28 pixels, 10 classes; 10,000 are the official test set.
+
+    Args:
+        root: The folder that holds ``FashionMNIST/raw``.
+        download: Fetch the set there, if it is not there yet (30 MB).
+        common: Arguments of :class:`~datamodules.base.FederatedDataModule`.
+    """
+
+    default_mean = (0.2860,)
+    default_std = (0.3530,)
+    source = "FashionMNIST"
+    shape = (1, 28, 28)
+    names = (
+        *("T-shirt/top", "Trouser", "Pullover", "Dress", "Coat"),
+        *("Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot"),
+    )
+
+
+class STL10(TorchvisionData):
+    """13,000 labelled photographs of 96x96 pixels, 10 classes; 8,000 are the official test set.
+
+    The 100,000 unlabelled ones are not used. Inputs lie in [-1, 1] by default (UniVarFL).
+
+    Args:
+        root: The folder that holds ``stl10_binary``.
+        download: Fetch the set there, if it is not there yet (2.6 GB).
+        common: Arguments of :class:`~datamodules.base.FederatedDataModule`.
+    """
+
+    source = "STL10"
+    parts = ({"split": "train"}, {"split": "test"})
+    shape = (3, 96, 96)
+    names = ("airplane", "bird", "car", "cat", "deer", "dog", "horse", "monkey", "ship", "truck")
