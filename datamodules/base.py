@@ -159,6 +159,21 @@ class FederatedDataModule(L.LightningDataModule):
         """Make batches on ``device``."""
         self._set_up().store.to(device)
 
+    @property
+    def division(self) -> Division:
+        """Who holds which samples, by their numbers in :attr:`contents`."""
+        return self._set_up().division
+
+    @property
+    def recipe(self) -> dict[str, Any]:
+        """How it was divided: class path and arguments of the partitioner, and the rule."""
+        return self._set_up().how
+
+    @property
+    def contents(self) -> Catalogue:
+        """Labels and the like of all samples of the data set, used or not."""
+        return self._set_up().catalogue
+
     def description(self) -> dict[str, Any]:
         """The partition as plain values: recipe, seed, indices, content hash."""
         ready = self._set_up()

@@ -110,9 +110,11 @@ class Synthetic(ArrayData):
         pixels = np.rint(255 * values.clip(0, 1)).astype(np.uint8)
         labels = self._labels(pattern // self.subclasses, domains)
         fine = labels * self.subclasses + pattern % self.subclasses
-        targets = Targets(labels, fine if self.subclasses > 1 else None, domains)
         names = [f"domain {d}" for d in range(self.domains)]
-        return Arrays(pixels, targets, len(labels), domain_names=names)
+        if self.subclasses == 1:
+            return Arrays(pixels, Targets(labels, None, domains), len(labels), (), names)
+        fine_names = [f"{c}/{i}" for c in self.class_names for i in range(self.subclasses)]
+        return Arrays(pixels, Targets(labels, fine, domains), len(labels), fine_names, names)
 
     def _patterns(self, domain: int, count: int, rng: np.random.Generator) -> Ints:
         """(count,) the pattern of each sample of one domain."""

@@ -68,14 +68,21 @@ class Catalogue:
     digest: str = ""
 
     def __post_init__(self) -> None:
-        counts = np.bincount(self.targets.labels[: self.num_train], minlength=len(self.class_names))
-        if len(counts) > len(self.class_names):
-            raise ValueError(
-                f"there is a label {len(counts) - 1}, but only {len(self.class_names)} classes"
-            )
-        if empty := np.flatnonzero(counts == 0).tolist():
-            names = ", ".join(self.class_names[c] for c in empty[:5])
-            raise ValueError(f"no training sample belongs to {len(empty)} of the classes: {names}")
+        targets = self.targets
+        for kind, values, names in (
+            ("class", targets.labels, self.class_names),
+            ("subclass", targets.fine, self.fine_names),
+            ("domain", targets.domains, self.domain_names),
+        ):
+            if (
+                values is not None
+                and len(values)
+                and not 0 <= values.min() <= values.max() < len(names)
+            ):
+                raise ValueError(
+                    f"there are {kind} numbers from {values.min()} to {values.max()}, "
+                    f"but {len(names)} {kind} names"
+                )
 
     def content_hash(self) -> str:
         """A hash of inputs, labels, subclasses, domains and of the official division."""

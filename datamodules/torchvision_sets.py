@@ -65,7 +65,8 @@ class TorchvisionData(ArrayData):
         """
         (train, labels), (test, test_labels) = (self._part(part) for part in self.parts)
         targets = self.targets(np.concatenate([labels, test_labels]))
-        return Arrays(np.concatenate([train, test]), targets, len(train))
+        fine_names = self.names if targets.fine is not None else ()
+        return Arrays(np.concatenate([train, test]), targets, len(train), fine_names)
 
     def targets(self, labels: Ints) -> Targets:
         """What there is to predict, from the published labels."""
