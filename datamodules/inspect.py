@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -171,12 +171,18 @@ def figure(data: FederatedDataModule, path: str | Path) -> None:
 
 
 def _title(data: FederatedDataModule) -> str:
-    """Data set, number of clients and recipe: ``Digits, 10 clients, IID``."""
-    recipe = data.recipe["partition"]
-    name = recipe["class_path"].rpartition(".")[2]
-    given = [f"{key}={value}" for key, value in recipe["init_args"].items() if not isinstance(value, dict | None)]
-    arguments = f"({', '.join(given)})" if given else ""
-    return f"{type(data).__name__}, {data.num_clients} clients, {name}{arguments}"
+    """Data set, number of clients and recipe: ``Digits, 10 clients, IID()``."""
+    recipe = _spelled(data.recipe["partition"])
+    return f"{type(data).__name__}, {data.num_clients} clients, {recipe}"
+
+
+def _spelled(recipe: Any) -> str:
+    """A recipe as one would write it in Python."""
+    if not isinstance(recipe, dict):
+        return str(recipe)
+    given = recipe["init_args"].items()
+    arguments = [f"{key}={_spelled(value)}" for key, value in given if value is not None]
+    return f"{recipe['class_path'].rpartition('.')[2]}({', '.join(arguments)})"
 
 
 def _draw_sizes(axes: Axes, seen: Survey) -> None:
