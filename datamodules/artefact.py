@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from pathlib import Path
 from typing import Any
@@ -30,25 +31,31 @@ def describe(
 ) -> dict[str, Any]:
     """The partition as plain values, ready for JSON.
 
+    ``content_hash`` tells whether two data sets are the same, ``hash`` whether two partitions are.
+
     Args:
         data: Name of the data set.
-        catalogue: Of the data set; its content hash tells other data of the same name apart.
+        catalogue: Of the data set.
         division: Who holds what.
         how: Recipe and rule.
     """
     pooled = division.pooled_test
-    return {
-        "format": FORMAT,
-        "data": data,
-        "samples": len(catalogue.targets),
+    held = {
         "content_hash": catalogue.content_hash(),
-        **how,
-        "num_clients": len(division.holdings),
         "clients": [
             {name: ids.tolist() for name, ids in vars(holding).items()}
             for holding in division.holdings
         ],
         "pooled_test": None if pooled is None else pooled.tolist(),
+    }
+    return {
+        "format": FORMAT,
+        "hash": hashlib.sha256(json.dumps(held).encode()).hexdigest()[:32],
+        "data": data,
+        "samples": len(catalogue.targets),
+        "num_clients": len(division.holdings),
+        **how,
+        **held,
     }
 
 
@@ -57,21 +64,18 @@ def how(partitioner: Partitioner, rule: Rule) -> dict[str, Any]:
     return {"partition": recipe(partitioner), **vars(rule)}
 
 
-def write(description: dict[str, Any], path: str | Path) -> None:
-    """Write a description as JSON; one line a list of samples."""
-    Path(path).write_text(json.dumps(description) + "\n", encoding="utf-8")
-
-
-def read(path: str | Path) -> dict[str, Any]:
+def read(path: Path) -> dict[str, Any]:
     """A description from its file.
 
     Raises:
         FileNotFoundError: There is no such file.
-        ValueError: It is no partition.
+        ValueError: It is no partition file.
     """
-    path = Path(path)
     if not path.is_file():
-        raise FileNotFoundError(f"there is no partition file {path}")
+        raise FileNotFoundError(
+            f"partition: there is no file {path}, nor a partitioner of that name (to see them: pfl "
+            "list partitions)"
+        )
     try:
         description = json.loads(path.read_text(encoding="utf-8"))
     except ValueError as error:
@@ -81,29 +85,33 @@ def read(path: str | Path) -> dict[str, Any]:
     return description
 
 
-def restore(description: dict[str, Any], catalogue: Catalogue, path: str | Path) -> Division:
+def restore(description: dict[str, Any], catalogue: Catalogue, path: Path) -> Division:
     """The division that a file describes, of the data set it was made for.
 
     Raises:
-        ValueError: It was made for other data, or names a sample twice or one that is not there.
+        ValueError: It was made for other data, is damaged, or is no partition.
     """
-    if description["content_hash"] != catalogue.content_hash():
-        raise ValueError(
-            f"the partition {path} was made for other data ({description['data']}, "
-            f"{description['samples']} samples, content hash {description['content_hash']}); this "
-            f"data set has {len(catalogue.targets)} samples and the hash {catalogue.content_hash()}"
+    try:
+        given = description["content_hash"]
+        holdings = tuple(
+            Holding(*(np.array(client[name], np.int64) for name in ("train", "val", "test")))
+            for client in description["clients"]
         )
-    holdings = tuple(
-        Holding(**{name: np.asarray(ids, np.int64) for name, ids in client.items()})
-        for client in description["clients"]
-    )
-    pooled = description["pooled_test"]
-    division = Division(holdings, None if pooled is None else np.asarray(pooled, np.int64))
+        pooled = description["pooled_test"]
+        division = Division(holdings, None if pooled is None else np.array(pooled, np.int64))
+    except (KeyError, TypeError, ValueError, OverflowError) as error:
+        raise ValueError(f"the partition file {path} is damaged ({error!r})") from error
+    if given != catalogue.content_hash():
+        raise ValueError(
+            f"the partition {path} was made for other data ({description.get('data')}, "
+            f"{description.get('samples')} samples, content hash {given}); this data set has "
+            f"{len(catalogue.targets)} samples and the hash {catalogue.content_hash()}"
+        )
     _check(division, len(catalogue.targets), path)
     return division
 
 
-def _check(division: Division, count: int, path: str | Path) -> None:
+def _check(division: Division, count: int, path: Path) -> None:
     """No sample out of range, trained on by two clients, or both trained and tested on."""
     fitted = [ids for h in division.holdings for ids in (h.train, h.val)]
     tested = [h.test for h in division.holdings]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, ClassVar
@@ -22,7 +22,7 @@ from datamodules.view import Store, View
 from pfl.types import Batch, Split
 
 
-class FederatedDataModule(L.LightningDataModule):
+class FederatedDataModule(L.LightningDataModule, ABC):
     """A data set and who holds which of its samples.
 
     The images of all clients are one uint8 tensor, a client's split is an array of row numbers, and
@@ -165,19 +165,13 @@ class FederatedDataModule(L.LightningDataModule):
         return self._set_up().division
 
     @property
-    def recipe(self) -> dict[str, Any]:
-        """How it was divided: class path and arguments of the partitioner, and the rule."""
-        return self._set_up().how
-
-    @property
     def contents(self) -> Catalogue:
         """Labels and the like of all samples of the data set, used or not."""
         return self._set_up().catalogue
 
     def description(self) -> dict[str, Any]:
         """The partition as plain values: recipe, seed, indices, content hash."""
-        ready = self._set_up()
-        return artefact.describe(type(self).__name__, ready.catalogue, ready.division, ready.how)
+        return self._set_up().description
 
     # What a plain Trainer uses.
 
@@ -229,7 +223,8 @@ class FederatedDataModule(L.LightningDataModule):
             if len(value) not in (1, channels):
                 raise ValueError(f"{name} has {len(value)} values for {channels} channels")
         store = Store(images, torch.from_numpy(labels), self._mean, self._std)
-        return _Ready(catalogue, division, how, store, torch.from_numpy(lookup))
+        description = artefact.describe(type(self).__name__, catalogue, division, how)
+        return _Ready(catalogue, division, description, store, torch.from_numpy(lookup))
 
     def _divide(self, catalogue: Catalogue) -> tuple[Division, dict[str, Any]]:
         if isinstance(self.partition, Partitioner):
@@ -243,7 +238,7 @@ class FederatedDataModule(L.LightningDataModule):
                 f"num_clients is {self.num_clients}, but the partition {path} has "
                 f"{len(division.holdings)} clients"
             )
-        return division, {name: description[name] for name in ("partition", *vars(self.rule))}
+        return division, {name: description.get(name) for name in ("partition", *vars(self.rule))}
 
 
 class _Ready:
@@ -253,13 +248,13 @@ class _Ready:
         self,
         catalogue: Catalogue,
         division: Division,
-        how: dict[str, Any],
+        description: dict[str, Any],
         store: Store,
         lookup: Tensor,
     ) -> None:
         self.catalogue = catalogue
         self.division = division
-        self.how = how
+        self.description = description
         self.store = store
         self._lookup = lookup
         self._views: dict[tuple[int | None, Split], View] = {}

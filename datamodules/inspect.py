@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -103,7 +103,7 @@ def table(data: FederatedDataModule) -> Group:
     """The partition as tables for a terminal: what is typical, and each client up to 40."""
     seen = survey(data)
     pooled = data.pooled_test()
-    about = Table(title=_title(data), title_justify="left")
+    about = Table(title=_title(data, seen.distinct), title_justify="left")
     about.add_column("a client's")
     for name in ("least", "median", "mean", "most", "total"):
         about.add_column(name, justify="right")
@@ -166,17 +166,17 @@ def figure(data: FederatedDataModule, path: str | Path) -> None:
     # Where clients are many, bubbles may be wider than their column: most neighbours are small.
     room = min(3 * (width - 1.8) / clients, height / rows) if clients > 30 else 0.35
     _draw_bubbles(below, seen, 72 * min(room, height / rows))
-    above.set_title(f"{_title(data)}, {seen.distinct:,} samples", fontsize=10)
+    above.set_title(_title(data, seen.distinct), loc="left", fontsize=10)
     picture.savefig(Path(path), dpi=110, format="png")
 
 
-def _title(data: FederatedDataModule) -> str:
-    """Data set, number of clients and recipe: ``Digits, 10 clients, IID()``."""
-    recipe = _spelled(data.recipe["partition"])
-    return f"{type(data).__name__}, {data.num_clients} clients, {recipe}"
+def _title(data: FederatedDataModule, samples: int) -> str:
+    """Two lines: the data set and its size; the recipe."""
+    about = f"{type(data).__name__}, {data.num_clients} clients, {samples:,} samples"
+    return f"{about}\n{_spelled(data.description()['partition'])}"
 
 
-def _spelled(recipe: Any) -> str:
+def _spelled(recipe: object) -> str:
     """A recipe as one would write it in Python."""
     if not isinstance(recipe, dict):
         return str(recipe)
