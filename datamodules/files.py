@@ -16,7 +16,7 @@ from typing import TypeVar
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from PIL import Image, ImageOps
+from PIL import Image
 from rich.console import Console
 from rich.progress import track
 from torch import Tensor
@@ -201,7 +201,10 @@ def _pixels(file: str, shape: Shape, form: tuple[int, ...]) -> NDArray[np.uint8]
     def read(image: Image.Image) -> NDArray[np.uint8]:
         image = image.convert("L" if shape.grayscale else "RGB")
         if shape.size is not None:
-            image = ImageOps.fit(image, (shape.size, shape.size), Image.Resampling.BILINEAR)
+            side = min(image.size)
+            left, top = (image.width - side) // 2, (image.height - side) // 2
+            square = image.crop((left, top, left + side, top + side))
+            image = square.resize((shape.size, shape.size), Image.Resampling.BILINEAR)
         pixels = np.asarray(image, np.uint8)
         return pixels[None] if shape.grayscale else pixels.transpose(2, 0, 1)
 

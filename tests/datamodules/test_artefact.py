@@ -1,0 +1,105 @@
+"""The partition as a file: what one run writes, another reads."""
+
+import json
+
+import pytest
+
+from datamodules import IID, ByDomain, Digits, Dirichlet, Shards, Synthetic
+
+
+@pytest.fixture
+def saved(tmp_path):
+    data = Digits(num_clients=4, partition=Dirichlet(0.3), val_fraction=0.1, max_samples=500)
+    path = tmp_path / "partition.json"
+    path.write_text(json.dumps(data.description()))
+    return path
+
+
+def change(path, **entries):
+    path.write_text(json.dumps(json.loads(path.read_text()) | entries))
+
+
+def digits(path, num_clients=4):
+    return Digits(num_clients=num_clients, partition=str(path))
+
+
+def test_a_file_gives_back_the_same_partition(saved):
+    assert digits(saved).description() == json.loads(saved.read_text())
+
+
+@pytest.mark.parametrize("protocol", ["pooled", "official_classes", "matched", "global"])
+def test_every_protocol_round_trips(tmp_path, protocol):
+    path = tmp_path / "partition.json"
+    data = Digits(num_clients=4, partition=Shards(2), test_protocol=protocol)
+    path.write_text(json.dumps(data.description()))
+    again = digits(path)
+    assert again.description() == data.description()
+    for client in range(4):
+        for name in ("train", "val", "test"):
+            assert again.split(client, name).labels.equal(data.split(client, name).labels)
+
+
+def test_the_recipe_is_written_as_a_config_writes_it():
+    data = Synthetic(num_clients=2, partition=ByDomain(within=Shards(2)))
+    assert data.description()["partition"] == {
+        "class_path": "datamodules.partition.ByDomain",
+        "init_args": {
+            "within": {
+                "class_path": "datamodules.partition.Shards",
+                "init_args": {"shards_per_client": 2},
+            }
+        },
+    }
+
+
+def test_another_data_set_is_refused(saved):
+    data = Synthetic(num_clients=4, partition=str(saved))
+    with pytest.raises(ValueError, match=r"made for other data \(Digits, 1797 samples"):
+        data.setup()
+
+
+def test_another_number_of_clients_is_refused(saved):
+    with pytest.raises(ValueError, match=r"num_clients is 5, but .* has 4 clients"):
+        digits(saved, num_clients=5).setup()
+
+
+def test_a_missing_file_may_be_a_misspelt_partitioner():
+    with pytest.raises(FileNotFoundError, match="no file Dirichelt, nor a partitioner of that"):
+        digits("Dirichelt").setup()
+
+
+def test_what_is_not_json_is_refused(saved):
+    saved.write_text(saved.read_text()[:-20])
+    with pytest.raises(ValueError, match="not valid JSON"):
+        digits(saved).setup()
+
+
+def test_another_json_is_refused(saved):
+    saved.write_text("{}")
+    with pytest.raises(ValueError, match='no "format": "pfl-partition-1"'):
+        digits(saved).setup()
+
+
+@pytest.mark.parametrize(
+    ("clients", "message"),
+    [
+        ([{"train": [0], "val": []}] * 4, "damaged"),
+        ([{"train": ["a"], "val": [], "test": []}] * 4, "damaged"),
+        (None, "damaged"),
+        ([{"train": [0], "val": [], "test": [5000]}], "samples outside 0..1796"),
+        ([{"train": [0], "val": [], "test": []}] * 4, "a training sample to two clients"),
+        ([{"train": [0], "val": [1], "test": [1]}], "tests on training samples"),
+    ],
+)
+def test_damage_is_noticed(saved, clients, message):
+    change(saved, clients=clients)
+    with pytest.raises(ValueError, match=message):
+        digits(saved).setup()
+
+
+def test_hashes_tell_partitions_and_data_apart():
+    one = Digits(num_clients=4, partition=IID()).description()
+    two = Digits(num_clients=5, partition=IID()).description()
+    other = Synthetic(num_clients=4, partition=IID()).description()
+    assert one["content_hash"] == two["content_hash"] != other["content_hash"]
+    assert len({one["hash"], two["hash"], other["hash"]}) == 3

@@ -1,0 +1,226 @@
+"""The data module as the loop, the engines and a plain Trainer use it."""
+
+import inspect as python_inspect
+import json
+import subprocess
+import sys
+
+import lightning as L
+import numpy as np
+import pytest
+import torch
+
+from datamodules import IID, CropFlip, Digits, Dirichlet, FederatedDataModule, Shards, Synthetic
+from datamodules.view import Store, View
+from lightning_modules.fedavg import FedAvg
+from lightning_modules.nets import SplitNet
+
+
+def digits(**arguments):
+    return Digits(**{"num_clients": 5, "partition": Dirichlet(0.5)} | arguments)
+
+
+def test_shape_and_classes_are_known_before_setup():
+    data = digits()
+    assert (data.num_classes, data.input_shape) == (10, (1, 8, 8))
+    assert data._ready is None
+
+
+def test_digits_are_sixteenths_in_minus_one_to_one():
+    """Grey value v of 16 becomes round(255 v / 16) / 255 * 2 - 1; never off by over 1 / 255."""
+    from sklearn.datasets import load_digits
+
+    data = digits(num_clients=1, partition=IID())
+    view = data.split(0, "train")
+    batch = view.batch(torch.arange(len(view)))
+    ids = data.division.holdings[0].train
+    expected = torch.from_numpy(load_digits().images[ids] / 8 - 1).float().unsqueeze(1)
+    assert (batch.x - expected).abs().max() <= 1 / 255 + 1e-6
+    assert batch.y.tolist() == load_digits().target[ids].tolist() == view.labels.tolist()
+
+
+def test_normalisation_subtracts_the_mean_and_divides_by_the_deviation():
+    """Bytes 0 and 255 with mean 0.25 and std 0.5: (0 - 0.25) / 0.5 = -0.5 and 0.75 / 0.5 = 1.5."""
+    images = torch.tensor([[[[0]]], [[[255]]]], dtype=torch.uint8)
+    view = View(Store(images, torch.tensor([3, 4]), (0.25,), (0.5,)), torch.tensor([1, 0]))
+    batch = view.batch(torch.tensor([0, 1, 1]))
+    assert batch.x.flatten().tolist() == pytest.approx([1.5, -0.5, -0.5])
+    assert batch.y.tolist() == [4, 3, 3]
+    assert batch.weight is None
+
+
+def test_batches_follow_the_default_float_type():
+    view = digits().split(0, "train")
+    single = view.batch(torch.arange(3)).x
+    torch.set_default_dtype(torch.float64)
+    try:
+        double = view.batch(torch.arange(3)).x
+    finally:
+        torch.set_default_dtype(torch.float32)
+    assert (single.dtype, double.dtype) == (torch.float32, torch.float64)
+    assert torch.allclose(single.double(), double, atol=1e-6)
+    # In double precision the arithmetic is exact to the last bits.
+    assert torch.allclose((double + 1) / 2 * 255, ((double + 1) / 2 * 255).round(), atol=1e-10)
+
+
+def test_setup_is_idempotent_and_views_are_made_once():
+    data = digits()
+    data.setup("fit")
+    ready = data._ready
+    data.setup("test")
+    assert data._ready is ready
+    assert data.split(2, "train") is data.split(2, "train")
+
+
+def test_two_modules_of_one_recipe_are_the_same():
+    one, two = digits(), digits()
+    assert one.description() == two.description()
+    assert json.loads(json.dumps(one.description())) == one.description()
+    assert one.description()["hash"] != digits(split_seed=2).description()["hash"]
+    assert one.description()["content_hash"] == digits(split_seed=2).description()["content_hash"]
+
+
+def test_nothing_comes_from_or_goes_to_a_global_stream():
+    torch.manual_seed(0)
+    np.random.seed(0)
+    before = torch.get_rng_state(), np.random.get_state()[1]
+    first = digits().description()
+    assert torch.equal(torch.get_rng_state(), before[0])
+    assert (np.random.get_state()[1] == before[1]).all()
+    torch.manual_seed(1)
+    assert digits().description() == first
+
+
+def test_the_pooled_test_set_exists_only_where_one_is_kept():
+    assert digits().pooled_test() is None
+    data = digits(test_protocol="global")
+    assert len(data.pooled_test()) == 449
+    assert len(data.split(0, "test")) == 0
+
+
+def test_images_no_client_uses_are_not_needed():
+    data = digits(max_samples=100, num_clients=2, partition=Shards(2))
+    assert sum(len(data.split(c, n)) for c in (0, 1) for n in ("train", "test")) == 100
+
+
+def test_only_training_batches_drawn_with_an_rng_are_augmented():
+    data = digits(augment=CropFlip(padding=2))
+    train, test = data.split(0, "train"), data.split(0, "test")
+    assert train.augmented
+    assert not test.augmented
+    positions = torch.arange(len(train))
+    rng = torch.Generator().manual_seed(0)
+    plain = train.batch(positions).x
+    assert not torch.equal(train.batch(positions, rng).x, plain)
+    assert torch.equal(train.batch(positions).x, plain)
+    test_rng = torch.Generator().manual_seed(0)
+    assert torch.equal(test.batch(torch.arange(3), test_rng).x, test.batch(torch.arange(3)).x)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"num_clients": 0}, "num_clients must be at least 1, got 0"),
+        ({"batch_size": 0}, "batch_size must be at least 1, got 0"),
+        ({"eval_batch_size": 0}, "eval_batch_size must be at least 1, got 0"),
+        ({"std": 0.0}, "std must be greater than 0"),
+        ({"test_fraction": 2.0}, "test_fraction"),
+    ],
+)
+def test_numbers_out_of_range_are_refused(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        digits(**arguments)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"num_clients": 1798}, "num_clients is 1798, but there are only 1797 samples"),
+        ({"mean": [0.5, 0.5]}, "mean has 2 values for 1 channels"),
+    ],
+)
+def test_what_does_not_fit_the_data_is_refused_at_setup(arguments, message):
+    data = digits(partition=IID(), **({"num_clients": 5} | arguments))
+    with pytest.raises(ValueError, match=message):
+        data.setup()
+
+
+def test_there_is_no_such_client():
+    with pytest.raises(ValueError, match="there is no client 5, only 0 to 4"):
+        digits().split(5, "train")
+
+
+@pytest.mark.parametrize("client", [None, 1])
+def test_it_serves_a_plain_trainer(client):
+    data = digits(client=client, val_fraction=0.2, max_samples=400, drop_last=True)
+    module = FedAvg(SplitNet(torch.nn.Flatten(), torch.nn.Linear(64, 10)))
+    trainer = L.Trainer(
+        max_epochs=2, accelerator="cpu", logger=False, enable_checkpointing=False,
+        enable_progress_bar=False, enable_model_summary=False,
+    )  # fmt: skip
+    trainer.fit(module, datamodule=data)
+    trainer.test(module, datamodule=data, verbose=False)
+    assert trainer.global_step == 2 * len(data.train_dataloader())
+    sizes = [len(data.split(c, "train")) for c in range(5)]
+    expected = sum(sizes) if client is None else sizes[client]
+    assert len(data.train_dataloader()) == expected // 32
+
+
+def test_loaders_give_every_sample_once():
+    data = digits(test_protocol="global", num_clients=3, partition=IID(), max_samples=300)
+    train = torch.cat([batch.y for batch in data.train_dataloader()])
+    assert (
+        train.bincount().tolist()
+        == torch.cat([data.split(client, "train").labels for client in range(3)])
+        .bincount()
+        .tolist()
+    )
+    test = torch.cat([batch.y for batch in data.test_dataloader()])
+    assert test.tolist() == data.pooled_test().labels.tolist()
+
+
+def test_a_client_smaller_than_a_batch_is_not_dropped():
+    data = digits(client=0, partition=IID(), num_clients=150, batch_size=32, drop_last=True)
+    assert [len(batch.y) for batch in data.train_dataloader()] == [len(data.split(0, "train"))]
+
+
+def test_the_base_is_abstract():
+    assert python_inspect.isabstract(FederatedDataModule)
+    with pytest.raises(TypeError, match="abstract"):
+        FederatedDataModule(num_clients=1, partition=IID())
+
+
+def test_importing_needs_neither_wandb_nor_jsonargparse():
+    code = (
+        "import sys, datamodules\n"
+        "assert 'torch' not in sys.modules\n"
+        "[getattr(datamodules, name) for name in datamodules.__all__]\n"
+        "assert not {'wandb', 'jsonargparse', 'sklearn'} & set(sys.modules)\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_unknown_names_are_refused():
+    import datamodules
+
+    with pytest.raises(AttributeError, match="no attribute 'Digit'"):
+        _ = datamodules.Digit
+    assert set(dir(datamodules)) == set(datamodules.__all__)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.parametrize("channels", [1, 3])
+def test_a_gpu_gives_the_same_batches(channels):
+    data = Synthetic(num_clients=3, partition=IID(), channels=channels, augment=CropFlip())
+    view = data.split(0, "train")
+    positions = torch.arange(50)
+    on_cpu = view.batch(positions, torch.Generator().manual_seed(0))
+    data.to(torch.device("cuda"))
+    on_gpu = view.batch(positions, torch.Generator().manual_seed(0))
+    assert on_gpu.x.device.type == on_gpu.y.device.type == "cuda"
+    assert view.labels.device.type == "cpu"
+    assert torch.allclose(on_gpu.x.cpu(), on_cpu.x, atol=1e-6)
+    assert torch.equal(on_gpu.y.cpu(), on_cpu.y)
+    also = view.batch(positions.cuda())
+    data.to(torch.device("cpu"))
+    assert torch.allclose(also.x.cpu(), view.batch(positions).x, atol=1e-6)

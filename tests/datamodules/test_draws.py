@@ -1,0 +1,124 @@
+"""The pure functions behind the partitioners, with numbers worked by hand."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from datamodules import draws
+
+
+def rng(seed=0):
+    return np.random.default_rng(seed)
+
+
+def test_apportion_gives_the_largest_remainders_a_unit_more():
+    """10 * (1, 1, 2) / 4 = (2.5, 2.5, 5): floors 2 + 2 + 5 = 9, the first half gets the tenth."""
+    assert draws.apportion(10, np.array([1.0, 1.0, 2.0])).tolist() == [3, 2, 5]
+
+
+@given(st.integers(0, 500), st.lists(st.floats(0.01, 10), min_size=1, max_size=20))
+def test_apportion_sums_up_and_is_off_by_less_than_one(total, weights):
+    shares = draws.apportion(total, np.array(weights))
+    assert shares.sum() == total
+    assert np.abs(shares - total * np.array(weights) / np.sum(weights)).max() < 1 + 1e-9
+
+
+def test_equal_cuts():
+    """10 samples in 3 blocks: 10 // 3 = 3 and 20 // 3 = 6, so 3, 3 and 4."""
+    assert draws.cut_points(10, 3, "equal", 1.0, rng()).tolist() == [3, 6]
+
+
+def test_lognormal_cuts_without_spread_are_equal():
+    """One each, and 9 - 3 = 6 in equal shares of 2: blocks of 3."""
+    assert draws.cut_points(9, 3, "lognormal", 0.0, rng()).tolist() == [3, 6]
+
+
+@given(
+    st.integers(1, 30), st.integers(0, 60), st.sampled_from(["random_cuts", "equal", "lognormal"])
+)
+def test_no_block_is_empty(blocks, more, quantity):
+    points = draws.cut_points(blocks + more, blocks, quantity, 1.5, rng(more))
+    sizes = np.diff([0, *points, blocks + more])
+    assert len(sizes) == blocks
+    assert sizes.min() >= 1
+
+
+def test_slices_cut_unequal_classes_at_equal_fractions():
+    """Class 0 has 4 samples, class 1 has 8; in two equal blocks, 2 + 2 and 4 + 4."""
+    classes = np.repeat([0, 1], [4, 8])
+    owned = [np.array([0, 1]), np.array([0, 1])]
+    shares = draws.slices(classes, owned, "equal", 1.0, rng())
+    assert [np.bincount(classes[share]).tolist() for share in shares] == [[2, 4], [2, 4]]
+
+
+def test_dirichlet_with_cap_stops_dealing_to_a_full_client():
+    """One client of two holds half after the first class only if it got all of it.
+
+    Labels 0 and 1, ten each, n/N = 10. Whoever holds 10 samples of class 0 gets none of class 1.
+    """
+    labels = np.repeat([0, 1], 10)
+    capped = 0
+    for seed in range(300):
+        shares = draws.dirichlet(labels, 2, 0.05, rng(seed), cap=True)
+        if shares is None:
+            continue
+        counts = np.array([np.bincount(labels[share], minlength=2) for share in shares])
+        for own in counts:
+            if own[0] == 10:
+                capped += 1
+                assert own[1] == 0
+    assert capped > 50
+
+
+def test_dirichlet_plain_and_capped_draw_the_same_first_class():
+    labels = np.repeat([0, 1], 50)
+    plain = draws.dirichlet(labels, 3, 0.5, rng(3), cap=False)
+    capped = draws.dirichlet(labels, 3, 0.5, rng(3), cap=True)
+    assert [(labels[s] == 0).sum() for s in plain] == [(labels[s] == 0).sum() for s in capped]
+
+
+@pytest.mark.parametrize("alpha", [0.1, 0.5, 5.0])
+def test_dirichlet_shares_have_the_variance_of_the_distribution(alpha):
+    """A share of Dir(alpha * 1_N) has mean 1/N and variance (1/N)(1 - 1/N) / (N alpha + 1)."""
+    clients, count = 5, 1000
+    labels = np.zeros(count, np.int64)
+    shares = np.array(
+        [
+            [len(s) / count for s in draws.dirichlet(labels, clients, alpha, rng(i), cap=False)]
+            for i in range(1500)
+        ]
+    )
+    variance = 0.2 * 0.8 / (clients * alpha + 1)
+    assert shares.mean() == pytest.approx(0.2)
+    assert shares.var() == pytest.approx(variance, rel=0.1)
+    assert shares.mean(0) == pytest.approx([0.2] * 5, abs=4 * np.sqrt(variance / 1500))
+
+
+def test_client_dirichlet_follows_the_frequencies_when_alpha_is_large():
+    """With alpha = 1e6 each of 4 clients has classes as 3 : 1, within the multinomial's spread."""
+    labels = np.repeat([0, 1], [3000, 1000])
+    shares = draws.client_dirichlet(labels, 4, 1e6, rng())
+    assert [len(share) for share in shares] == [1000] * 4
+    zeros = np.array([(labels[share] == 0).sum() for share in shares])
+    assert np.abs(zeros - 750).max() < 5 * np.sqrt(1000 * 0.75 * 0.25)
+
+
+def test_client_dirichlet_with_a_tiny_alpha_gives_whole_classes_to_clients():
+    """4 clients and 4 classes of equal size: nearly all clients hold one or two classes."""
+    labels = np.repeat(np.arange(4), 100)
+    kinds = [
+        len(np.unique(labels[share]))
+        for seed in range(30)
+        for share in draws.client_dirichlet(labels, 4, 0.01, rng(seed))
+    ]
+    assert np.mean(kinds) < 1.8
+
+
+def test_shards_hold_neighbouring_labels():
+    """4 clients x 2 shards of 80 samples: 8 shards of 10, each of a single class of 20."""
+    labels = np.tile(np.arange(4), 20)
+    for share in draws.shards(labels, 4, 2, rng()):
+        counts = np.bincount(labels[share], minlength=4)
+        assert set(counts.tolist()) <= {0, 10, 20}
+        assert counts.sum() == 20

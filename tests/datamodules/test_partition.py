@@ -1,0 +1,252 @@
+"""Every partitioner: what it promises, over many sizes and seeds."""
+
+import numpy as np
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from datamodules import (
+    IID,
+    ByDomain,
+    ClientDirichlet,
+    ConceptDrift,
+    Dirichlet,
+    FixedClasses,
+    Partitioner,
+    QuantitySkew,
+    Shards,
+    Targets,
+)
+
+QUANTITIES = st.sampled_from(["random_cuts", "equal", "lognormal"])
+SEEDS = st.integers(0, 2**32)
+
+
+@st.composite
+def targets(draw, smallest=1):
+    """Classes of different sizes in mixed order, with domains."""
+    sizes = draw(st.lists(st.integers(smallest, 40), min_size=1, max_size=8))
+    rng = np.random.default_rng(draw(SEEDS))
+    labels = rng.permutation(np.repeat(np.arange(len(sizes)), sizes))
+    return Targets(labels, domains=rng.integers(0, 4, len(labels)))
+
+
+def deal(partitioner, given_targets, num_clients, seed):
+    return partitioner(given_targets, num_clients, np.random.default_rng(seed))
+
+
+def assert_partition(shares, count, num_clients):
+    assert len(shares) == num_clients
+    assert sorted(np.concatenate(shares).tolist()) == list(range(count))
+
+
+def assert_equal(a, b):
+    assert all(np.array_equal(x, y) for x, y in zip(a, b, strict=True))
+
+
+@given(
+    targets(),
+    st.integers(1, 12),
+    SEEDS,
+    st.sampled_from(
+        [
+            IID(),
+            Dirichlet(0.3, min_samples=0),
+            Dirichlet(5.0, min_samples=0, cap=False),
+            ClientDirichlet(0.2),
+            Shards(1),
+            ByDomain(),
+        ]
+    ),
+)
+@settings(max_examples=200)
+def test_every_sample_goes_to_one_client_and_the_seed_decides(data, clients, seed, partitioner):
+    assume(clients <= min(np.bincount(data.domains)[np.unique(data.domains)].min(), len(data)))
+    shares = deal(partitioner, data, clients, seed)
+    assert_partition(shares, len(data), clients)
+    assert_equal(shares, deal(partitioner, data, clients, seed))
+
+
+@given(targets(), st.integers(1, 12), SEEDS)
+def test_iid_sizes_differ_by_one_at_most(data, clients, seed):
+    assume(clients <= len(data))
+    sizes = [len(share) for share in deal(IID(), data, clients, seed)]
+    assert max(sizes) - min(sizes) <= 1
+
+
+@given(SEEDS, st.integers(2, 10), st.floats(0.3, 100), st.booleans())
+@settings(max_examples=50)
+def test_dirichlet_gives_every_client_enough(seed, clients, alpha, cap):
+    data = Targets(np.tile(np.arange(10), 60))
+    partitioner = Dirichlet(alpha, min_samples=5, cap=cap)
+    assert min(len(share) for share in deal(partitioner, data, clients, seed)) >= 5
+
+
+def test_dirichlet_gives_up_and_names_the_knobs():
+    data = Targets(np.zeros(100, np.int64))
+    with pytest.raises(ValueError, match=r"none of 3 draws.*Lower min_samples.*alpha or max_tries"):
+        deal(Dirichlet(0.01, min_samples=45, cap=False, max_tries=3), data, 2, 0)
+
+
+def test_dirichlet_does_not_try_the_impossible():
+    data = Targets(np.repeat([0, 1], 50))
+    with pytest.raises(ValueError, match="3 clients cannot all have min_samples=40 of 100"):
+        deal(Dirichlet(min_samples=40), data, 3, 0)
+
+
+@given(targets(), st.integers(1, 12), SEEDS)
+def test_client_dirichlet_sizes_differ_by_one_at_most(data, clients, seed):
+    assume(clients <= len(data))
+    sizes = [len(share) for share in deal(ClientDirichlet(0.1), data, clients, seed)]
+    assert max(sizes) - min(sizes) <= 1
+
+
+@given(SEEDS, st.integers(1, 10), st.integers(1, 4))
+def test_shards_bound_the_number_of_classes(seed, clients, per_client):
+    """A shard of at most a class's size touches two classes at most."""
+    data = Targets(np.repeat(np.arange(5), 40))
+    shares = deal(Shards(per_client), data, clients, seed)
+    assert_partition(shares, 200, clients)
+    if clients * per_client >= 5:
+        assert max(len(np.unique(data.labels[s])) for s in shares) <= 2 * per_client
+
+
+@given(SEEDS, st.integers(1, 5), st.sampled_from([1, 2, 5, 10]), QUANTITIES)
+def test_fixed_classes_deal_each_class_once_a_group(seed, groups, per_client, quantity):
+    """10 classes of 30: every client has its number of classes, in equal counts; the clients of a
+    group have equal sizes and share no class."""
+    data = Targets(np.random.default_rng(0).permutation(np.repeat(np.arange(10), 30)))
+    group = 10 // per_client
+    partitioner = FixedClasses(classes_per_client=per_client, quantity=quantity)
+    shares = deal(partitioner, data, groups * group, seed)
+    assert_partition(shares, 300, groups * group)
+    counts = np.array([np.bincount(data.labels[share], minlength=10) for share in shares])
+    assert ((counts > 0).sum(1) == per_client).all()
+    assert all(len(set(own[own > 0].tolist())) == 1 for own in counts)
+    for start in range(0, len(shares), group):
+        together = counts[start : start + group]
+        assert len(set(together.sum(1).tolist())) == 1
+        assert ((together > 0).sum(0) == 1).all()
+
+
+@given(SEEDS, st.integers(1, 4), st.sampled_from([1, 5]), QUANTITIES)
+def test_concept_drift_deals_the_subclasses_of_each_superclass(seed, groups, per_client, quantity):
+    """4 superclasses of 5 subclasses of 20: every client has all superclasses, ``per_client``
+    subclasses of each, in equal counts; a group's clients share none and have equal sizes."""
+    fine = np.random.default_rng(1).permutation(np.repeat(np.arange(20), 20))
+    data = Targets(fine // 5, fine=fine)
+    group = 5 // per_client
+    partitioner = ConceptDrift(subclasses_per_client=per_client, quantity=quantity)
+    shares = deal(partitioner, data, groups * group, seed)
+    assert_partition(shares, 400, groups * group)
+    counts = np.array([np.bincount(fine[share], minlength=20) for share in shares])
+    assert ((counts.reshape(-1, 4, 5) > 0).sum(2) == per_client).all()
+    assert all(len(set(own[own > 0].tolist())) == 1 for own in counts)
+    for start in range(0, len(shares), group):
+        together = counts[start : start + group]
+        assert len(set(together.sum(1).tolist())) == 1
+        assert ((together > 0).sum(0) == 1).all()
+
+
+@given(targets(smallest=12), st.integers(1, 12), SEEDS, QUANTITIES)
+def test_quantity_skew_keeps_the_proportions(data, clients, seed, quantity):
+    """A client's share of any class is its share of the smallest, within one sample."""
+    shares = deal(QuantitySkew(quantity=quantity), data, clients, seed)
+    assert_partition(shares, len(data), clients)
+    totals = np.bincount(data.labels)
+    counts = np.array([np.bincount(data.labels[s], minlength=len(totals)) for s in shares])
+    fractions = counts[:, totals.argmin()] / totals.min()
+    assert (np.abs(counts - fractions[:, None] * totals) <= 1 + 1e-9).all()
+
+
+@given(SEEDS, st.integers(3, 12))
+def test_by_domain_gives_each_client_one_domain(seed, clients):
+    data = Targets(np.zeros(120, np.int64), domains=np.repeat([0, 4, 9], [30, 40, 50]))
+    shares = deal(ByDomain(), data, clients, seed)
+    assert_partition(shares, 120, clients)
+    for client, share in enumerate(shares):
+        assert set(data.domains[share].tolist()) == {[0, 4, 9][client % 3]}
+
+
+@given(SEEDS, st.integers(1, 6))
+def test_by_domain_deals_whole_domains_to_fewer_clients(seed, clients):
+    data = Targets(np.zeros(70, np.int64), domains=np.arange(70) % 7)
+    shares = deal(ByDomain(), data, clients, seed)
+    assert_partition(shares, 70, clients)
+    held = [set(data.domains[share].tolist()) for share in shares]
+    assert sum(len(domains) for domains in held) == 7
+    assert max(map(len, held)) - min(map(len, held)) <= 1
+
+
+def test_by_domain_divides_a_domain_as_asked():
+    data = Targets(np.tile(np.arange(4), 50), domains=np.repeat([0, 1], 100))
+    shares = deal(ByDomain(within=Shards(1)), data, 8, 0)
+    assert all(len(np.unique(data.labels[share])) == 1 for share in shares)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: Dirichlet(0), "alpha must be greater than 0, got 0"),
+        (lambda: Dirichlet(-0.5), "alpha must be greater than 0, got -0.5"),
+        (lambda: Dirichlet(min_samples=-1), "min_samples is negative"),
+        (lambda: Dirichlet(max_tries=0), "max_tries must be at least 1"),
+        (lambda: ClientDirichlet(0), "alpha must be greater than 0"),
+        (lambda: Shards(0), "shards_per_client must be at least 1"),
+        (lambda: FixedClasses(classes_per_client=0), "classes_per_client must be at least 1"),
+        (lambda: ConceptDrift(subclasses_per_client=0), "subclasses_per_client must be at least 1"),
+        (lambda: QuantitySkew(sigma=-1), "sigma must not be negative"),
+        (lambda: QuantitySkew(quantity="even"), "quantity is 'even', not one of"),
+    ],
+)
+def test_numbers_out_of_range_are_refused(make, message):
+    with pytest.raises(ValueError, match=message):
+        make()
+
+
+TEN = Targets(np.tile(np.arange(10), 20))
+FINE = Targets(TEN.labels // 5, fine=TEN.labels)
+
+
+@pytest.mark.parametrize(
+    ("partitioner", "data", "clients", "message"),
+    [
+        (IID(), TEN, 0, "num_clients must be at least 1, got 0"),
+        (IID(), TEN, 201, "num_clients is 201, but there are only 200 samples"),
+        (Shards(3), TEN, 100, "need 300 samples, there are 200"),
+        (FixedClasses(classes_per_client=3), TEN, 10, "3 does not divide the 10 classes"),
+        (FixedClasses(), TEN, 5, "num_clients=5 is not divisible by 2"),
+        (FixedClasses(), TEN, 60, "into 30 blocks for 60 clients, but the smallest has 20"),
+        (ConceptDrift(), TEN, 5, "needs subclasses"),
+        (ConceptDrift(), FINE, 7, "num_clients=7 is not divisible by 5"),
+        (ConceptDrift(subclasses_per_client=2), FINE, 5, "2 does not divide the 5 subclasses"),
+        (ConceptDrift(), Targets(TEN.labels // 4, fine=TEN.labels), 4, "4, 4, 2"),
+        (ByDomain(), TEN, 2, "needs a data set with domains"),
+    ],
+)
+def test_recipes_that_do_not_fit_the_data_are_refused(partitioner, data, clients, message):
+    with pytest.raises(ValueError, match=message):
+        deal(partitioner, data, clients, 0)
+
+
+class Broken(Partitioner):
+    def __init__(self, shares):
+        self.shares = shares
+
+    def draw(self, targets, num_clients, rng):
+        return [np.array(share, np.int64) for share in self.shares]
+
+
+@pytest.mark.parametrize(
+    ("shares", "message"),
+    [
+        ([[0, 1], [1, 2]], "0 went to no client and 1 to more than one"),
+        ([[0], [2]], "1 went to no client"),
+        ([[0, 1, 2]], "made 1 shares for 2 clients"),
+        ([[0, 1], [2, 3]], "a position outside 0..2"),
+        ([[0, 1], [2, -1]], "a position outside 0..2"),
+    ],
+)
+def test_what_is_no_partition_is_refused(shares, message):
+    with pytest.raises(ValueError, match=message):
+        deal(Broken(shares), Targets(np.zeros(3, np.int64)), 2, 0)

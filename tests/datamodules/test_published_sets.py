@@ -1,0 +1,287 @@
+"""The published data sets, from small files in their publishers' layout."""
+
+import gzip
+import json
+import struct
+
+import numpy as np
+import pytest
+import torchvision
+from PIL import Image
+
+from datamodules import (
+    CIFAR10,
+    CIFAR100,
+    FEMNIST,
+    HAM10000,
+    IID,
+    STL10,
+    SUN397,
+    ByDomain,
+    ConceptDrift,
+    FashionMNIST,
+)
+from datamodules.superclasses import CIFAR100 as SUPERCLASSES
+from datamodules.superclasses import CIFAR100_CLASSES, CIFAR100_PARENTS
+
+
+def make(kind, **arguments):
+    return kind(**{"num_clients": 2, "partition": IID()} | arguments)
+
+
+class FakeSet:
+    """What torchvision's CIFAR classes look like from outside, with two samples a class."""
+
+    classes = 10
+
+    def __init__(self, root, train, download):
+        count = 2 * self.classes
+        if root == "nowhere":
+            raise RuntimeError("Dataset not found or corrupted.")
+        self.data = np.zeros((count, 32, 32, 3), np.uint8)
+        self.data[..., 1] = np.arange(count)[:, None, None] + 100 * (not train)
+        self.targets = list(range(self.classes)) * 2
+
+
+@pytest.fixture
+def cifar(monkeypatch):
+    monkeypatch.setattr(torchvision.datasets, "CIFAR10", FakeSet)
+    hundred = type("FakeHundred", (FakeSet,), {"classes": 100})
+    monkeypatch.setattr(torchvision.datasets, "CIFAR100", hundred)
+
+
+def test_cifar10_has_channels_first_and_training_samples_first(cifar):
+    data = make(CIFAR10)
+    assert (data.num_classes, data.input_shape) == (10, (3, 32, 32))
+    pixels = data.arrays.pixels
+    assert pixels.shape == (40, 3, 32, 32)
+    assert pixels[:, 1, 0, 0].tolist() == [*range(20), *range(100, 120)]
+    assert pixels[:, 0].max() == 0
+    assert data.contents.num_train == 20
+
+
+def test_cifar_is_normalised_by_its_own_statistics(cifar):
+    """A black image: channel 0 is -0.4914 / 0.2023."""
+    view = make(CIFAR10).split(0, "train")
+    assert view.batch(view.labels[:1]).x[0, 0, 0, 0].item() == pytest.approx(-0.4914 / 0.2023)
+
+
+def test_cifar100_classes_or_superclasses(cifar):
+    fine, coarse = make(CIFAR100), make(CIFAR100, superclasses=True)
+    assert (fine.num_classes, coarse.num_classes) == (100, 20)
+    assert fine.contents.targets.fine is None
+    assert coarse.contents.targets.fine.tolist() == fine.contents.targets.labels.tolist()
+    apple = CIFAR100_CLASSES.index("apple")
+    assert coarse.class_names[coarse.contents.targets.labels[apple]] == "fruit_and_vegetables"
+
+
+def test_cifar100_divides_by_concept(cifar):
+    data = make(
+        CIFAR100,
+        superclasses=True,
+        num_clients=5,
+        partition=ConceptDrift(quantity="equal"),
+        test_protocol="official_classes",
+    )
+    targets = data.contents.targets
+    for holding in data.division.holdings:
+        assert np.bincount(targets.labels[holding.train]).tolist() == [2] * 20
+        assert set(targets.fine[holding.train]) == set(targets.fine[holding.test])
+
+
+def test_superclasses_are_twenty_of_five():
+    """The published numbers of the first ten classes: apple 4, aquarium fish 1, baby 14, bear 8,
+    beaver 0, bed 6, bee 7, beetle 7, bicycle 18, bottle 3; and of the last: worm 13."""
+    assert CIFAR100_PARENTS[:10] == (4, 1, 14, 8, 0, 6, 7, 7, 18, 3)
+    assert (CIFAR100_CLASSES[-1], CIFAR100_PARENTS[-1]) == ("worm", 13)
+    assert len(SUPERCLASSES) == 20
+    assert np.bincount(CIFAR100_PARENTS).tolist() == [5] * 20
+
+
+def test_a_missing_set_says_how_to_fetch_it(cifar):
+    with pytest.raises(FileNotFoundError, match=r"CIFAR10 cannot be read in 'nowhere'.*download"):
+        make(CIFAR10, root="nowhere").setup()
+
+
+def write_idx(path, values):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    header = struct.pack(f">HBB{values.ndim}I", 0, 8, values.ndim, *values.shape)
+    with gzip.open(path.with_suffix(".gz"), "wb") as file:
+        file.write(header + values.tobytes())
+    path.write_bytes(header + values.tobytes())
+
+
+def test_fashion_mnist_in_its_own_format(tmp_path):
+    raw = tmp_path / "FashionMNIST" / "raw"
+    for name, count in (("train", 20), ("t10k", 10)):
+        write_idx(
+            raw / f"{name}-images-idx3-ubyte",
+            np.tile(np.arange(count, dtype=np.uint8)[:, None, None], (1, 28, 28)),
+        )
+        write_idx(raw / f"{name}-labels-idx1-ubyte", np.arange(count, dtype=np.uint8) % 10)
+    data = make(FashionMNIST, root=str(tmp_path))
+    assert data.arrays.pixels.shape == (30, 1, 28, 28)
+    assert data.arrays.pixels[:, 0, 5, 5].tolist() == [*range(20), *range(10)]
+    assert data.contents.targets.labels.tolist() == [*range(10)] * 3
+
+
+def test_stl10_in_its_own_format(tmp_path, monkeypatch):
+    monkeypatch.setattr(torchvision.datasets.STL10, "_check_integrity", lambda self: True)
+    folder = tmp_path / "stl10_binary"
+    folder.mkdir()
+    (folder / "class_names.txt").write_text(
+        "airplane bird car cat deer dog horse monkey ship truck".replace(" ", "\n")
+    )
+    for name, count in (("train", 10), ("test", 20)):
+        pixels = np.zeros((count, 3, 96, 96), np.uint8)
+        # The files hold columns, so that this is the first row of channel 0.
+        pixels[:, 0, :, 0] = 9
+        pixels.tofile(folder / f"{name}_X.bin")
+        (np.arange(count, dtype=np.uint8) % 10 + 1).tofile(folder / f"{name}_y.bin")
+    data = make(STL10, root=str(tmp_path), test_protocol="global")
+    assert data.arrays.pixels.shape == (30, 3, 96, 96)
+    assert (data.arrays.pixels[:, 0, 0] == 9).all()
+    assert data.contents.targets.labels.tolist() == [*range(10)] * 3
+    assert len(data.pooled_test()) == 20
+
+
+def save(path, value, size=(6, 4)):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Image.new("RGB", size, (value, 0, 0)).save(path)
+
+
+@pytest.fixture
+def ham(tmp_path):
+    rows = ["lesion_id,image_id,dx,dx_type,age,sex,localization,dataset"]
+    for i in range(12):
+        dx, source = ("mel", "nv")[i % 2], ("rosendahl", "vidir_modern")[i // 6]
+        rows.append(f"HAM_{i},ISIC_{i:07},{dx},histo,50,male,back,{source}")
+        save(tmp_path / f"HAM10000_images_part_{1 + i // 6}" / f"ISIC_{i:07}.jpg", i)
+    (tmp_path / "HAM10000_metadata.csv").write_text("\n".join(rows))
+    return tmp_path
+
+
+def test_ham10000_has_sources_as_domains(ham):
+    data = make(HAM10000, root=str(ham), image_size=2, partition=ByDomain())
+    assert data.class_names == ("mel", "nv")
+    assert data.contents.domain_names == ["rosendahl", "vidir_modern"]
+    assert data.contents.targets.labels.tolist() == [0, 1] * 6
+    assert data.input_shape == (3, 2, 2)
+    for client, holding in enumerate(data.division.holdings):
+        assert set(data.contents.targets.domains[holding.train].tolist()) == {client}
+
+
+def test_ham10000_in_tabs_and_without_sources(ham):
+    lines = (ham / "HAM10000_metadata.csv").read_text().splitlines()
+    (ham / "HAM10000_metadata.csv").unlink()
+    text = "\n".join(line.rpartition(",")[0].replace(",", "\t") for line in lines)
+    (ham / "HAM10000_metadata").write_text(text)
+    data = make(HAM10000, root=str(ham), partition=ByDomain())
+    assert data.input_shape == (3, 4, 6)
+    with pytest.raises(ValueError, match="needs a data set with domains"):
+        data.setup()
+
+
+def test_ham10000_with_an_image_missing(ham):
+    (ham / "HAM10000_images_part_1" / "ISIC_0000003.jpg").unlink()
+    with pytest.raises(FileNotFoundError, match=r"1 images .* the first is ISIC_0000003.jpg"):
+        make(HAM10000, root=str(ham)).setup()
+
+
+@pytest.mark.parametrize("content", ["", "a,b\n1,2\n"])
+def test_ham10000_with_wrong_metadata(ham, content):
+    (ham / "HAM10000_metadata.csv").write_text(content)
+    with pytest.raises(ValueError, match="lacks the columns image_id and dx"):
+        make(HAM10000, root=str(ham)).setup()
+
+
+def test_ham10000_missing(tmp_path):
+    with pytest.raises(FileNotFoundError, match=r"Harvard Dataverse.*expected are the metadata"):
+        make(HAM10000, root=str(tmp_path)).setup()
+
+
+@pytest.fixture
+def sun(tmp_path):
+    names = ["/a/abbey", "/a/apartment_building/outdoor", "/b/beach"]
+    for label, name in enumerate(names):
+        for i in range(4):
+            save(tmp_path / "SUN397" / name[1:] / f"sun_{i}.jpg", 10 * label + i)
+    (tmp_path / "SUN397" / "ClassName.txt").write_text("\n".join(names) + "\n")
+    return tmp_path
+
+
+def test_sun397_names_and_sizes(sun):
+    data = make(SUN397, root=str(sun), images_per_class=3)
+    assert data.class_names == ("abbey", "apartment_building/outdoor", "beach")
+    assert data.input_shape == (3, 64, 64)
+    assert data.contents.targets.labels.tolist() == [0] * 3 + [1] * 3 + [2] * 3
+
+
+def test_sun397_superclasses(sun):
+    csv = sun / "levels.csv"
+    csv.write_text("class,superclass\nabbey,man-made\nbeach,natural\n")
+    data = make(SUN397, root=str(sun), superclasses=str(csv))
+    assert data.class_names == ("man-made", "natural")
+    assert data.contents.fine_names == ["abbey", "beach"]
+
+
+def test_sun397_missing(tmp_path):
+    with pytest.raises(FileNotFoundError, match=r"ClassName.txt; SUN397 is at"):
+        make(SUN397, root=str(tmp_path)).setup()
+
+
+def test_sun397_needs_an_image_a_class():
+    with pytest.raises(ValueError, match="images_per_class must be at least 1"):
+        make(SUN397, images_per_class=0)
+
+
+def write_leaf(path, users):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    data = {
+        writer: {"x": [[value / 255] * 784 for value in values], "y": [v % 62 for v in values]}
+        for writer, values in users.items()
+    }
+    path.write_text(json.dumps({"users": list(users), "num_samples": [], "user_data": data}))
+
+
+@pytest.fixture
+def leaf(tmp_path):
+    write_leaf(tmp_path / "train" / "all_data_0.json", {"w2": [1, 2, 3], "w1": [4, 5, 6]})
+    write_leaf(tmp_path / "train" / "all_data_1.json", {"w3": [7, 8]})
+    write_leaf(tmp_path / "test" / "all_data_0.json", {"w1": [9], "w2": [10], "w3": [255]})
+    return tmp_path
+
+
+def test_femnist_has_writers_as_domains(leaf):
+    data = make(FEMNIST, root=str(leaf), num_clients=3, partition=ByDomain())
+    assert (data.num_classes, data.input_shape) == (62, (1, 28, 28))
+    assert data.contents.domain_names == ["w1", "w2", "w3"]
+    assert data.contents.targets.domains.tolist() == [1, 1, 1, 0, 0, 0, 2, 2, 0, 1, 2]
+    assert data.arrays.pixels[:, 0, 3, 3].tolist() == [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 255]
+    assert data.contents.num_train == 8
+
+
+def test_femnist_from_its_cache(leaf, tmp_path, monkeypatch):
+    cache = str(tmp_path / "cache")
+    make(FEMNIST, root=str(leaf), cache_dir=cache).prepare_data()
+    monkeypatch.setattr("datamodules.femnist._parse", None)
+    cached = make(FEMNIST, root=str(leaf), cache_dir=cache).description()
+    monkeypatch.undo()
+    assert cached == make(FEMNIST, root=str(leaf)).description()
+
+
+def test_femnist_without_an_official_test_set(leaf):
+    (leaf / "train").rename(leaf / "all_data")
+    assert make(FEMNIST, root=str(leaf)).contents.num_train == 8
+
+
+@pytest.mark.parametrize("content", ["{", "{}", '{"user_data": {"w": {"x": [[1]], "y": [0]}}}'])
+def test_femnist_with_a_foreign_file(leaf, content):
+    (leaf / "train" / "all_data_0.json").write_text(content)
+    with pytest.raises(ValueError, match=r"all_data_0.json is not a file of LEAF's FEMNIST"):
+        make(FEMNIST, root=str(leaf)).setup()
+
+
+def test_femnist_missing(tmp_path):
+    with pytest.raises(FileNotFoundError, match=r"no LEAF data in .*preprocess.sh"):
+        make(FEMNIST, root=str(tmp_path)).setup()
