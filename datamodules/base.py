@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -135,8 +136,7 @@ class FederatedDataModule(L.LightningDataModule, ABC):
 
     def setup(self, stage: str | None = None) -> None:
         """Read the data set and divide it, once."""
-        if self._ready is None:
-            self._ready = self._read()
+        self._set_up()
 
     def split(self, client: int, name: Split) -> View:
         """One split of one client; may be empty.
@@ -173,6 +173,14 @@ class FederatedDataModule(L.LightningDataModule, ABC):
         """The partition as plain values: recipe, seed, indices, content hash."""
         return self._set_up().description
 
+    def __getstate__(self) -> dict[str, Any]:
+        """The recipe without what was read: another process reads for itself."""
+        kinds = type(self).__mro__
+        read = {
+            n for kind in kinds for n, v in vars(kind).items() if isinstance(v, cached_property)
+        }
+        return {n: v for n, v in self.__dict__.items() if n not in read} | {"_ready": None}
+
     # What a plain Trainer uses.
 
     def train_dataloader(self) -> DataLoader[Batch]:
@@ -205,8 +213,8 @@ class FederatedDataModule(L.LightningDataModule, ABC):
         return ready.view((None, name), ids, self.augment)
 
     def _set_up(self) -> _Ready:
-        self.setup()
-        assert self._ready is not None
+        if self._ready is None:
+            self._ready = self._read()
         return self._ready
 
     def _read(self) -> _Ready:

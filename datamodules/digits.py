@@ -19,15 +19,8 @@ class Digits(ArrayData):
     :class:`~datamodules.base.FederatedDataModule`.
     """
 
-    @property
-    def class_names(self) -> tuple[str, ...]:
-        """The ten digits."""
-        return tuple("0123456789")
-
-    @property
-    def input_shape(self) -> tuple[int, int, int]:
-        """One channel of 8x8."""
-        return (1, 8, 8)
+    class_names = tuple("0123456789")
+    input_shape = (1, 8, 8)
 
     def read(self) -> Arrays:
         """The whole data set."""

@@ -30,6 +30,8 @@ class FEMNIST(ArrayData):
         common: Arguments of :class:`~datamodules.base.FederatedDataModule`.
     """
 
+    class_names = tuple("0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz")
+    input_shape = (1, 28, 28)
     layout = (
         "FEMNIST is made by github.com/TalwalkarLab/leaf (data/femnist, preprocess.sh); expected "
         "are root/train/*.json and root/test/*.json, or root/all_data/*.json"
@@ -39,16 +41,6 @@ class FEMNIST(ArrayData):
         super().__init__(**common)
         self.root = Path(root).expanduser()
         self.cache_dir = None if cache_dir is None else Path(cache_dir).expanduser()
-
-    @property
-    def class_names(self) -> tuple[str, ...]:
-        """Digits, capitals, small letters."""
-        return tuple("0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz")
-
-    @property
-    def input_shape(self) -> tuple[int, int, int]:
-        """One channel of 28x28."""
-        return (1, 28, 28)
 
     def prepare_data(self) -> None:
         """Parse into the cache, where there is one and it is not there yet."""

@@ -22,8 +22,6 @@ class TorchvisionData(ArrayData):
     Attributes:
         source: Name of the class in ``torchvision.datasets``.
         parts: Its arguments for the official training set and for the official test set.
-        names: Names of the classes.
-        shape: Channels, height and width.
 
     Args:
         root: The folder in which torchvision keeps the set.
@@ -33,23 +31,11 @@ class TorchvisionData(ArrayData):
 
     source: ClassVar[str]
     parts: ClassVar[Sequence[Mapping[str, Any]]] = _TRAIN_OR_NOT
-    names: ClassVar[tuple[str, ...]]
-    shape: ClassVar[tuple[int, int, int]]
 
     def __init__(self, root: str = "data", download: bool = False, **common: Any) -> None:
         super().__init__(**common)
         self.root = root
         self.download = download
-
-    @property
-    def class_names(self) -> tuple[str, ...]:
-        """Names of the classes."""
-        return self.names
-
-    @property
-    def input_shape(self) -> tuple[int, int, int]:
-        """Channels, height and width."""
-        return self.shape
 
     def prepare_data(self) -> None:
         """Download, if asked to."""
@@ -65,7 +51,7 @@ class TorchvisionData(ArrayData):
         """
         (train, labels), (test, test_labels) = (self._part(part) for part in self.parts)
         targets = self.targets(np.concatenate([labels, test_labels]))
-        fine_names = self.names if targets.fine is not None else ()
+        fine_names = CIFAR100_CLASSES if targets.fine is not None else ()
         return Arrays(np.concatenate([train, test]), targets, len(train), fine_names)
 
     def targets(self, labels: Ints) -> Targets:
@@ -86,7 +72,7 @@ class TorchvisionData(ArrayData):
                 f"torchvision's {self.source} cannot be read in {self.root!r} ({error}){advice}"
             ) from error
         pixels = np.asarray(part.data, np.uint8)
-        channels = self.shape[0]
+        channels = self.input_shape[0]
         if pixels.ndim == 3:
             pixels = pixels[:, None]
         elif pixels.shape[1] != channels:
@@ -110,18 +96,10 @@ class CIFAR10(TorchvisionData):
     default_mean = (0.4914, 0.4822, 0.4465)
     default_std = (0.2023, 0.1994, 0.2010)
     source = "CIFAR10"
-    shape = (3, 32, 32)
-    names = (
-        "airplane",
-        "automobile",
-        "bird",
-        "cat",
-        "deer",
-        "dog",
-        "frog",
-        "horse",
-        "ship",
-        "truck",
+    input_shape = (3, 32, 32)
+    class_names = (
+        *("airplane", "automobile", "bird", "cat", "deer"),
+        *("dog", "frog", "horse", "ship", "truck"),
     )
 
 
@@ -142,8 +120,7 @@ class CIFAR100(TorchvisionData):
     default_mean = (0.5074, 0.4867, 0.4411)
     default_std = (0.2011, 0.1987, 0.2025)
     source = "CIFAR100"
-    shape = (3, 32, 32)
-    names = CIFAR100_CLASSES
+    input_shape = (3, 32, 32)
 
     def __init__(
         self, root: str = "data", download: bool = False, superclasses: bool = False, **common: Any
@@ -154,7 +131,7 @@ class CIFAR100(TorchvisionData):
     @property
     def class_names(self) -> tuple[str, ...]:
         """Names of what is predicted: classes or superclasses."""
-        return tuple(CIFAR100_SUPERCLASSES) if self.superclasses else self.names
+        return tuple(CIFAR100_SUPERCLASSES) if self.superclasses else CIFAR100_CLASSES
 
     def targets(self, labels: Ints) -> Targets:
         """Classes, or superclasses with the classes as subclasses."""
@@ -175,8 +152,8 @@ class FashionMNIST(TorchvisionData):
     default_mean = (0.2860,)
     default_std = (0.3530,)
     source = "FashionMNIST"
-    shape = (1, 28, 28)
-    names = (
+    input_shape = (1, 28, 28)
+    class_names = (
         *("T-shirt/top", "Trouser", "Pullover", "Dress", "Coat"),
         *("Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot"),
     )
@@ -195,5 +172,8 @@ class STL10(TorchvisionData):
 
     source = "STL10"
     parts = ({"split": "train"}, {"split": "test"})
-    shape = (3, 96, 96)
-    names = ("airplane", "bird", "car", "cat", "deer", "dog", "horse", "monkey", "ship", "truck")
+    input_shape = (3, 96, 96)
+    class_names = (
+        *("airplane", "bird", "car", "cat", "deer"),
+        *("dog", "horse", "monkey", "ship", "truck"),
+    )

@@ -2,6 +2,7 @@
 
 import inspect as python_inspect
 import json
+import pickle
 import subprocess
 import sys
 
@@ -182,6 +183,21 @@ def test_loaders_give_every_sample_once():
 def test_a_client_smaller_than_a_batch_is_not_dropped():
     data = digits(client=0, partition=IID(), num_clients=150, batch_size=32, drop_last=True)
     assert [len(batch.y) for batch in data.train_dataloader()] == [len(data.split(0, "train"))]
+
+
+@pytest.mark.parametrize("kind", [Digits, Synthetic])
+def test_another_process_gets_the_recipe_and_reads_for_itself(kind):
+    data = kind(num_clients=3, partition=Shards(2), max_samples=300)
+    unread = len(pickle.dumps(data))
+    data.setup()
+    sent = pickle.dumps(data)
+    assert len(sent) == unread < 5000
+    there = pickle.loads(sent)
+    assert there.description() == data.description()
+    assert torch.equal(
+        there.split(1, "train").batch(torch.arange(9)).x,
+        data.split(1, "train").batch(torch.arange(9)).x,
+    )
 
 
 def test_the_base_is_abstract():
