@@ -243,4 +243,4 @@ class ClientModule(L.LightningModule):
             f"{split}/loss": F.cross_entropy(logits, batch.y),
             f"{split}/acc": accuracy,
         }
-        self.log_dict(dict(scores), prog_bar=True)
+        self.log_dict(dict(scores), prog_bar=True, batch_size=len(batch.y))

@@ -98,7 +98,8 @@ class FederatedLoop:
     Example::
 
         loop = FederatedLoop(rounds=20, sampler=UniformSampler(0.5))
-        run = loop.fit(FedPer(CNN2(10)), CIFAR10(num_clients=20))
+        data = CIFAR10(num_clients=20, partition=Dirichlet(0.1), download=True)
+        run = loop.fit(FedPer(CNN2(10)), data)
         print(run.summary["test/personal/acc/last"])
 
     Args:

@@ -32,7 +32,8 @@ class Records(Callback):
         if run.config is not None:
             (folder / "config.yaml").write_text(run.config)
         _write_json(folder / "environment.json", environment() | {"header": run.header})
-        _write_json(folder / "partition.json", run.data.description())
+        # Not indented: it lists every sample.
+        _write_json(folder / "partition.json", run.data.description(), indent=None)
         for table in ("metrics.csv", "clients.csv"):
             _truncate(folder / table, run.round)
 
@@ -65,9 +66,9 @@ def _folder(run: Run) -> Path:
     return run.folder
 
 
-def _write_json(path: Path, content: Mapping[str, Any]) -> None:
+def _write_json(path: Path, content: Mapping[str, Any], indent: int | None = 1) -> None:
     scratch = path.with_name(f".{path.name}")
-    scratch.write_text(json.dumps(content, indent=1))
+    scratch.write_text(json.dumps(content, indent=indent))
     scratch.replace(path)
 
 

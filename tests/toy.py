@@ -1,4 +1,4 @@
-"""A federation of a few samples, made of tensors: what the tests of loop, engines and methods run on."""
+"""A federation of a few samples, made of tensors, on which loop, engines and methods are tested."""
 
 from __future__ import annotations
 
