@@ -1,0 +1,142 @@
+"""Class statistics of features, and loss terms that know a class by one vector.
+
+``weight``: (B,) is one for a real sample and zero for padding, and all functions run under
+``torch.func.vmap``, as in ``losses``. Class means, prototypes and embeddings are tables (C, D).
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch.nn.functional as F
+from torch import Tensor
+
+from lightning_modules.losses import at_least_float32, cross_entropy, full_precision, mean, one_hot
+
+
+def class_sums(
+    z: Tensor, y: Tensor, num_classes: int, weight: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
+    """Sum of the features of each class, and number of its samples.
+
+    Both add up over batches; :func:`class_means` turns the totals into means.
+
+    Args:
+        z: (B, D) features.
+        y: (B,) labels.
+        num_classes: C.
+        weight: (B,) or ``None``.
+
+    Returns:
+        (C, D) sums and (C,) counts, in float32 at least.
+
+    Example:
+        >>> import torch
+        >>> z, y = torch.tensor([[1.0], [2.0], [4.0]]), torch.tensor([1, 0, 1])
+        >>> sums, counts = class_sums(z, y, 3)
+        >>> sums.tolist(), counts.tolist()
+        ([[2.0], [5.0], [0.0]], [1.0, 2.0, 0.0])
+    """
+    with full_precision(z):
+        z = at_least_float32(z)
+        member = one_hot(y, num_classes, z)
+        if weight is not None:
+            member = member * weight.to(z.dtype)[:, None]
+        return member.mT @ z, member.sum(0)
+
+
+def class_means(sums: Tensor, counts: Tensor) -> Tensor:
+    """(C, D) mean features; zero for a class without samples.
+
+    Args:
+        sums: (C, D) of :func:`class_sums`.
+        counts: (C,) of :func:`class_sums`.
+
+    Example:
+        >>> import torch
+        >>> class_means(torch.tensor([[4.0], [0.0]]), torch.tensor([2.0, 0.0])).tolist()
+        [[2.0], [0.0]]
+    """
+    return sums / counts.clamp_min(1)[:, None]
+
+
+def prototype_mse(
+    z: Tensor, y: Tensor, prototypes: Tensor, present: Tensor, weight: Tensor | None = None
+) -> Tensor:
+    """Squared distance of features from the prototypes of their classes, where there are any.
+
+    ``1/(B D) sum_j present[y_j] ||z_j - c_{y_j}||^2``: a sample whose class has no prototype adds
+    nothing and stays in the denominator. FedProto (Tan et al., AAAI 2022, arXiv 2105.00243, as
+    coded) and FedPAC (Xu et al., ICLR 2023, arXiv 2306.11867).
+
+    Args:
+        z: (B, D) features.
+        y: (B,) labels.
+        prototypes: (C, D).
+        present: (C,) whether the class has a prototype, as 0 or 1.
+        weight: (B,) or ``None``.
+
+    Example:
+        >>> import torch
+        >>> z, y, c = torch.tensor([[1.0], [3.0]]), torch.tensor([0, 1]), torch.zeros(2, 1)
+        >>> prototype_mse(z, y, c, present=torch.tensor([0.0, 1.0]))  # 9 / 2
+        tensor(4.5000)
+    """
+    squares = (at_least_float32(z) - prototypes[y]).square().mean(-1)
+    return mean(squares * present[y], weight)
+
+
+def angular(z: Tensor, y: Tensor, embeddings: Tensor, weight: Tensor | None = None) -> Tensor:
+    """Cross-entropy whose logits are the cosines between features and class embeddings.
+
+    GPFL (Zhang et al., ICCV 2023, arXiv 2308.10279), its angle-level guidance; no temperature, so
+    it lies between ``log(1 + (C - 1) e^-2)`` and ``log(1 + (C - 1) e^2)``.
+
+    Args:
+        z: (B, D) features of the generic route.
+        y: (B,) labels.
+        embeddings: (C, D), trained.
+        weight: (B,) or ``None``.
+
+    Example:
+        >>> import torch
+        >>> angular(torch.ones(1, 2), torch.tensor([0]), torch.tensor([[5.0, 5.0], [-1.0, -1.0]]))
+        tensor(0.1269)
+    """
+    with full_precision(z):
+        z, embeddings = at_least_float32(z), at_least_float32(embeddings)
+        cosines = F.normalize(z, dim=-1) @ F.normalize(embeddings, dim=-1).mT
+        return cross_entropy(cosines, y, weight)
+
+
+def magnitude(
+    z: Tensor,
+    y: Tensor,
+    embeddings: Tensor,
+    weight: Tensor | None = None,
+    reduction: Literal["batch_norm", "sample_mean"] = "batch_norm",
+) -> Tensor:
+    """Distance of features from the received embeddings of their classes.
+
+    GPFL (Zhang et al., ICCV 2023, arXiv 2308.10279), its magnitude-level guidance. 1e-12 stands
+    inside the root, so that the gradient is finite at distance zero (not in the official code).
+
+    Args:
+        z: (B, D) features of the generic route.
+        y: (B,) labels.
+        embeddings: (C, D), constant.
+        weight: (B,) or ``None``.
+        reduction: ``batch_norm`` is the norm of all differences of the batch at once (official
+            code; grows with the root of B), ``sample_mean`` the mean distance (paper).
+
+    Example:
+        >>> import torch
+        >>> z, y, table = torch.tensor([[3.0], [4.0]]), torch.tensor([0, 0]), torch.zeros(1, 1)
+        >>> magnitude(z, y, table), magnitude(z, y, table, reduction="sample_mean")
+        (tensor(5.), tensor(3.5000))
+    """
+    squares = (at_least_float32(z) - embeddings[y]).square().sum(-1)
+    if reduction == "sample_mean":
+        return mean((squares + 1e-12).sqrt(), weight)
+    total = squares.sum() if weight is None else (squares * weight).sum()
+    return (total + 1e-12).sqrt()

@@ -1,0 +1,17 @@
+"""Random tensors for tests, from seeds of their own."""
+
+from __future__ import annotations
+
+import torch
+
+from pfl.seeds import generator
+
+
+def normal(*shape: int, seed: int = 0) -> torch.Tensor:
+    return torch.randn(shape, generator=generator(seed, "test"), dtype=torch.float64)
+
+
+def batch(samples: int, seed: int = 0, size: int = 4):
+    """Features, other features and labels of ``size`` classes."""
+    y = torch.randint(size, (samples,), generator=generator(seed, "labels"))
+    return normal(samples, size, seed=seed), normal(samples, size, seed=seed + 100), y
