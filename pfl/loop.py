@@ -453,6 +453,14 @@ class _Federation:
 
     def _restore(self, content: Mapping[str, Any]) -> None:
         run, device = self.run, self.loop.fabric.device
+        for what, found, wanted in (
+            ("method", content["method"], type(run.module).__name__),
+            ("partition", content["partition"], run.data.description().get("hash")),
+        ):
+            if found != wanted:
+                raise checkpoint.CheckpointError(
+                    f"the checkpoint was written with the {what} {found}, this run has {wanted}"
+                )
         template = checkpoint.move(content["template"], device)
         if template.keys() != self.context.template.keys():
             raise checkpoint.CheckpointError(

@@ -1,0 +1,59 @@
+"""All methods, and how the tests build each."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import inspect
+import pkgutil
+
+import lightning_modules
+from lightning_modules.base import ClientModule
+
+
+def methods() -> list[type[ClientModule]]:
+    """Every concrete method class defined in a module of ``lightning_modules``."""
+    found = []
+    for info in pkgutil.iter_modules(lightning_modules.__path__):
+        module = importlib.import_module(f"lightning_modules.{info.name}")
+        found += [
+            item
+            for _, item in inspect.getmembers(module, inspect.isclass)
+            if issubclass(item, ClientModule)
+            and item is not ClientModule
+            and item.__module__ == module.__name__
+            and not inspect.isabstract(item)
+        ]
+    return found
+
+
+def test_module(method):
+    """The test file of a method, ``tests/methods/test_<file>.py``; ``None`` if there is none."""
+    name = f"tests.methods.test_{method.__module__.rsplit('.', 1)[-1]}"
+    return importlib.import_module(name) if importlib.util.find_spec(name) else None
+
+
+test_module.__test__ = False
+
+
+def build(method, net, **options):
+    """The method on a network: by its test file's ``make`` where the constructor wants more."""
+    make = getattr(test_module(method), "make", None)
+    module = make(net, method=method, **options) if _takes_method(make) else None
+    if module is None:
+        module = make(net, **options) if make is not None else method(net, **options)
+    return module
+
+
+def floats(module):
+    """(down, up) floats a participant moves in a round, by the card's formula."""
+    formula = getattr(test_module(type(module)), "floats", None)
+    if formula is not None:
+        return formula(module)
+    entries = module.state_dict()
+    count = sum(entries[name].numel() for name in module.shared_names())
+    return count, count
+
+
+def _takes_method(make):
+    return make is not None and "method" in inspect.signature(make).parameters

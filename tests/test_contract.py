@@ -1,0 +1,188 @@
+"""The promises of every method, of DESIGN's list; methods are found, not listed.
+
+The promise that engines agree stands in ``tests/engines``, that a method builds from its YAML in
+``tests/test_configs.py``.
+"""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import replace
+from functools import partial
+
+import lightning as L
+import pytest
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+
+from pfl import local
+from pfl.loop import FederatedLoop, Run, _Federation
+from pfl.sampling import UniformSampler
+from pfl.state import clone, fingerprint, matches, nbytes
+from pfl.types import Batch
+from tests.discovery import build, floats, methods
+from tests.toy import blobs, mlp, normed
+
+SGD = partial(torch.optim.SGD, lr=0.05)
+every_method = pytest.mark.parametrize("method", methods(), ids=lambda m: m.__name__)
+
+
+@pytest.fixture(autouse=True)
+def _quiet():
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
+
+
+def federation(method, net=mlp, rounds=3, **loop):
+    loop = {"sampler": UniformSampler(0.7), "progress": False, **loop}
+    return FederatedLoop(rounds=rounds, **loop), build(method, net(), optimizer=SGD), blobs()
+
+
+def fit(method, net=mlp, rounds=3, ckpt_path=None, **loop) -> Run:
+    loop, module, data = federation(method, net, rounds, **loop)
+    return loop.fit(module, data, ckpt_path=ckpt_path)
+
+
+@every_method
+def test_a_misspelt_argument_is_refused(method):
+    with pytest.raises(TypeError, match="epoch_count"):
+        build(method, mlp(), epoch_count=3)
+
+
+@every_method
+def test_fits_under_a_plain_trainer_and_the_loss_falls(method):
+    module = build(method, mlp(), optimizer=SGD)
+    x, y = blobs().split(0, "train").x, blobs().split(0, "train").labels
+    before = _supervised_loss(module, x, y)
+    trainer = L.Trainer(
+        max_epochs=15,
+        accelerator="cpu",
+        logger=False,
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+    )
+    trainer.fit(module, DataLoader(TensorDataset(x, y), batch_size=4))
+    assert _supervised_loss(module, x, y) < before
+
+
+def _supervised_loss(module, x, y):
+    """Of the module's own objective, as a mean over draws where it is random."""
+    module.eval()
+    losses = [module.training_step(Batch(x, y), 0)["loss"].item() for _ in range(8)]
+    return sum(losses) / len(losses)
+
+
+@every_method
+def test_patterns_match_and_do_not_overlap(method):
+    module = build(method, mlp())
+    shared, kept = module.shared_names(), module.kept_names()
+    assert not set(shared) & set(kept)
+    for pattern in (*module.shared, *module.kept):
+        assert any(matches(name, (pattern,)) for name in module.state_dict())
+
+
+@every_method
+@pytest.mark.parametrize("net", [mlp, normed], ids=["plain", "batch_norm"])
+def test_a_client_does_not_depend_on_who_ran_before(method, net):
+    context, jobs = _jobs(method, net)
+    forward = {job.info.client: local.train(context, job) for job in jobs}
+    backward = {job.info.client: local.train(context, job) for job in reversed(jobs)}
+    for client, result in forward.items():
+        assert _bits(result) == _bits(backward[client])
+
+
+@every_method
+@pytest.mark.parametrize("net", [mlp, normed], ids=["plain", "batch_norm"])
+def test_clients_leave_broadcast_server_and_template_as_they_are(method, net):
+    context, jobs = _jobs(method, net)
+    sent = [state for job in jobs for state in (job.broadcast.shared, job.broadcast.extra)]
+    before = fingerprint([*sent, context.template])
+    for job in jobs:
+        local.train(context, job)
+        local.test(context, job)
+    assert fingerprint([*sent, context.template]) == before
+
+
+@every_method
+def test_testing_changes_nothing_and_repeats(method):
+    context, jobs = _jobs(method, mlp)
+    once = [local.test(context, job) for job in jobs]
+    assert once == [local.test(context, job) for job in jobs]
+
+
+@every_method
+def test_a_resumed_run_equals_an_unbroken_one(method, tmp_path):
+    whole = fit(method, rounds=4)
+    folder = fit(method, rounds=2, default_root_dir=str(tmp_path)).folder
+    resumed = fit(method, rounds=4, default_root_dir=str(tmp_path), ckpt_path=str(folder))
+    assert resumed.fingerprint == whole.fingerprint
+    assert [_numbers(row) for row in resumed.history] == [_numbers(row) for row in whole.history]
+
+
+def _numbers(row):
+    return {key: value for key, value in row.items() if not key.startswith("time/")}
+
+
+@every_method
+def test_evaluating_more_often_changes_nothing(method):
+    assert fit(method, evaluate_every=3).fingerprint == fit(method, evaluate_every=1).fingerprint
+
+
+@every_method
+def test_uploads_carry_what_is_declared_and_count_as_the_card_says(method):
+    context, jobs = _jobs(method, mlp)
+    down, up = floats(context.module)
+    for job in jobs:
+        upload = local.train(context, job).upload
+        assert upload is not None
+        assert set(upload.shared) <= set(context.module.shared_names())
+        assert set(upload.extra) <= set(context.module.extra)
+        size = 4
+        assert nbytes(job.broadcast.shared) + nbytes(job.broadcast.extra) == size * down
+        assert nbytes(upload.shared) + nbytes(upload.extra) == size * up
+
+
+@every_method
+def test_uploads_share_no_storage_with_the_module(method):
+    context, jobs = _jobs(method, mlp)
+    first = local.train(context, jobs[0])
+    bits = _bits(first)
+    local.train(context, jobs[1])
+    assert _bits(first) == bits
+
+
+@every_method
+def test_clients_of_one_class_and_of_one_sample_run(method):
+    data = blobs(sizes=(8, 1, 5))
+    x, y = data._splits["train"][2]
+    data._splits["train"][2] = (x, torch.zeros_like(y))
+    loop = FederatedLoop(rounds=2, progress=False)
+    run = loop.fit(build(method, mlp(), optimizer=SGD), data)
+    assert run.round == 2
+
+
+@every_method
+def test_a_client_without_data_is_left_out(method):
+    data = blobs(sizes=(8, 0, 5))
+    loop = FederatedLoop(rounds=2, progress=False)
+    run = loop.fit(build(method, mlp(), optimizer=SGD), data)
+    assert 1 not in run.kept
+
+
+def _jobs(method, net):
+    """The jobs of a second round, so that kept states are not empty."""
+    loop, module, data = federation(method, net, rounds=2, sampler=UniformSampler(1.0))
+    federation_ = _Federation(loop, module, data, None, None)
+    for _ in federation_.rounds(lambda result: None):
+        break
+    jobs = [federation_._job(client, 2, federation_.run.server) for client in range(3)]
+    return federation_.context, [
+        replace(job, kept=clone(job.kept), splits=("test",)) for job in jobs
+    ]
+
+
+def _bits(result):
+    upload = result.upload
+    return fingerprint([result.kept, {} if upload is None else {**upload.shared, **upload.extra}])

@@ -1,0 +1,283 @@
+"""The arithmetic of a client's round, on one parameter."""
+
+from dataclasses import replace
+from functools import partial
+
+import pytest
+import torch
+from lightning.fabric import Fabric
+from torch import nn
+
+from lightning_modules.base import ClientModule
+from lightning_modules.fedavg import FedAvg
+from pfl import local
+from pfl.types import Broadcast, ClientInfo, Job, Pass, Phase
+from tests.toy import ToyData, blobs, mlp, normed
+
+
+class Line(nn.Module):
+    """y = w x, one parameter."""
+
+    def __init__(self):
+        super().__init__()
+        self.w = nn.Parameter(torch.tensor([1.0]))
+
+    def forward(self, x):
+        return x * self.w
+
+
+class Pull(ClientModule):
+    """Loss mean(x) * w, whose gradient is mean(x)."""
+
+    def losses(self, batch):
+        return {"pull": (batch.x * self.net.w).mean()}
+
+
+def context(module, data, **options):
+    return local.Context(module, data, Fabric(accelerator="cpu", devices=1), **options)
+
+
+def job(client=0, kept=None, broadcast=None, samples=4, seed=3, round=1):
+    info = ClientInfo(client, samples, torch.zeros(3, dtype=torch.long), round, 10)
+    return Job(info, kept or {}, broadcast, seed, ())
+
+
+def numbers(*x):
+    x = torch.tensor(x).reshape(-1, 1)
+    return ToyData([(x, torch.zeros(len(x), dtype=torch.long))], num_classes=3, batch_size=2)
+
+
+def pull(**options):
+    return Pull(Line(), optimizer=partial(torch.optim.SGD, lr=0.1), **options)
+
+
+def test_two_steps_by_hand():
+    """Batches hold two of 1, 2, 3, 4 each, so the two gradients add up to 5: w = 1 - 0.1 * 5."""
+    result = local.train(context(pull(), numbers(1.0, 2.0, 3.0, 4.0)), job())
+    assert result.upload.shared["net.w"].item() == pytest.approx(0.5)
+    assert (result.steps, result.samples) == (2, 4)
+
+
+def test_mean_loss_is_over_steps():
+    """One sample a step, x = 1 and 1: losses 1 * 1 and 1 * 0.9; their mean is 0.95."""
+    data = numbers(1.0, 1.0)
+    data.batch_size = 1
+    result = local.train(context(pull(), data), job())
+    assert result.train["local/pull"] == pytest.approx(0.95)
+
+
+def test_rates_decay_by_round():
+    """lr_decay 0.5 in round 3 leaves a quarter of the rate: 1 - 0.025 * 5."""
+    module = pull(lr_decay=0.5)
+    result = local.train(context(module, numbers(1.0, 2.0, 3.0, 4.0)), job(round=3))
+    assert result.upload.shared["net.w"].item() == pytest.approx(1 - 0.025 * 5)
+
+
+def test_drop_last_keeps_the_only_batch():
+    data = numbers(1.0, 2.0, 3.0)
+    data.drop_last = True
+    assert local.train(context(pull(), data), job()).samples == 2
+    data = numbers(1.0)
+    data.drop_last = True
+    assert local.train(context(pull(), data), job()).samples == 1
+
+
+def test_batch_norm_never_sees_a_single_sample():
+    data = blobs(sizes=(5,), batch_size=4)
+    assert local.train(context(FedAvg(mlp()), data), job()).samples == 5
+    assert local.train(context(FedAvg(normed()), data), job()).samples == 4
+
+
+def test_steps_instead_of_epochs():
+    class Steps(Pull):
+        def plan(self):
+            return [Phase(name="local", steps=5)]
+
+    result = local.train(context(Steps(Line()), numbers(1.0, 2.0, 3.0, 4.0)), job())
+    assert (result.steps, result.samples) == (5, 10)
+
+
+def test_full_batch():
+    """One step an epoch with gradient 2.5; two epochs: 1 - 0.1 * 5."""
+
+    class Full(Pull):
+        def plan(self):
+            return [Phase(name="local", epochs=2, full_batch=True)]
+
+    module = Full(Line(), optimizer=partial(torch.optim.SGD, lr=0.1))
+    result = local.train(context(module, numbers(1.0, 2.0, 3.0, 4.0)), job())
+    assert result.upload.shared["net.w"].item() == pytest.approx(0.5)
+    assert result.steps == 2
+
+
+def test_clipping():
+    """Gradients of at least 1 are cut to 0.5: two steps give 1 - 0.1 * 1."""
+    data = numbers(2.0, 2.0, 3.0, 4.0)
+    result = local.train(context(pull(), data, gradient_clip_val=0.5), job())
+    assert result.upload.shared["net.w"].item() == pytest.approx(0.9)
+
+
+class Counting(ClientModule):
+    """A pass that adds up the data into a buffer, then a change of state without data."""
+
+    def __init__(self, net):
+        super().__init__(net)
+        self.register_buffer("total", torch.zeros(1))
+
+    def plan(self):
+        return [
+            Pass(
+                name="sum",
+                statistic=lambda batch: {"x": batch.x.sum(0)},
+                then=lambda totals: {"total": totals["x"]},
+            ),
+            Pass(name="double", statistic=None, then=lambda _: {"total": 2 * self.total}),
+        ]
+
+
+def test_passes():
+    """1 + 2 + 3 + 4 = 10, doubled; no parameter moves."""
+    ctx = context(Counting(Line()), numbers(1.0, 2.0, 3.0, 4.0))
+    result = local.train(ctx, job())
+    assert ctx.module.total.item() == 20
+    assert result.upload.shared["net.w"].item() == 1.0
+
+
+class Halves(ClientModule):
+    """Two phases, each training its own part."""
+
+    def plan(self):
+        return [
+            Phase(name="head", trains=("net.head.*",), objective=self.losses, evals=("net",)),
+            Phase(name="body", trains=("net.backbone.*",), objective=self.losses),
+        ]
+
+
+def test_a_phase_trains_its_parameters_only():
+    """Not even momentum and weight decay move what a phase does not train."""
+    sgd = partial(torch.optim.SGD, lr=0.1, momentum=0.9, weight_decay=0.1)
+    ctx = context(Halves(normed(), optimizer=sgd), blobs())
+    start = {name: value.clone() for name, value in ctx.entries.items()}
+    head, body = ctx.module.plan()
+    tally = local.Tally()
+    ctx.load({})
+    local.run_plan(ctx, job(), [head], tally)
+    moved = {n for n in start if not torch.equal(start[n], ctx.entries[n])}
+    assert moved == {"net.head.weight", "net.head.bias"}
+    middle = {name: value.clone() for name, value in ctx.entries.items()}
+    local.run_plan(ctx, job(), [body], tally)
+    moved = {n for n in start if not torch.equal(middle[n], ctx.entries[n])}
+    assert moved == {n for n in start if n.startswith("net.backbone.")}
+
+
+def test_constant_inputs_and_noise():
+    seen = []
+
+    class Features(ClientModule):
+        def plan(self):
+            return [
+                Phase(
+                    name="head",
+                    objective=self.head_loss,
+                    trains=("net.head.*",),
+                    inputs=lambda batch: self.net.backbone(batch.x),
+                    noise={"eps": (2, 3)},
+                )
+            ]
+
+        def head_loss(self, batch):
+            seen.append((batch.x.shape, batch.noise["eps"]))
+            return {"ce": nn.functional.cross_entropy(self.net.head(batch.x), batch.y)}
+
+    ctx = context(Features(mlp()), blobs(sizes=(8,)))
+    local.train(ctx, job())
+    first = [noise for _, noise in seen]
+    assert all(shape == (4, 6) for shape, _ in seen)
+    assert not torch.equal(first[0], first[1])
+    seen.clear()
+    local.train(ctx, job())
+    assert all(torch.equal(a, b) for a, (_, b) in zip(first, seen, strict=True))
+
+
+def test_kept_state_and_optimiser_state_come_back():
+    """With momentum 0.9 kept, the second job's first step is g + 0.9 * buffer.
+
+    Full batches of gradient 1, two jobs of one step each, w reset between them: the first step is
+    0.1, the second 0.1 * (1 + 0.9).
+    """
+
+    class Full(Pull):
+        def plan(self):
+            return [Phase(name="local", full_batch=True)]
+
+    sgd = partial(torch.optim.SGD, lr=0.1, momentum=0.9)
+    ctx = context(Full(Line(), optimizer=sgd, persist_optimizer=True), numbers(1.0, 1.0))
+    first = local.train(ctx, job())
+    assert first.upload.shared["net.w"].item() == pytest.approx(0.9)
+    second = local.train(ctx, job(kept=first.kept))
+    assert second.upload.shared["net.w"].item() == pytest.approx(1 - 0.19)
+
+
+def test_dropout_draws_from_the_client_and_leaves_the_default_stream():
+    net = nn.Sequential(nn.Linear(5, 8), nn.Dropout(0.5), nn.Linear(8, 3))
+    ctx = context(FedAvg(net), blobs())
+    before = torch.get_rng_state()
+    a = local.train(ctx, job()).upload.shared
+    b = local.train(ctx, job()).upload.shared
+    assert torch.equal(before, torch.get_rng_state())
+    assert all(torch.equal(a[name], b[name]) for name in a)
+
+
+def test_non_finite_training_is_reported():
+    result = local.train(context(pull(), numbers(float("nan"), 1.0)), job())
+    assert not result.finite
+
+
+def test_more_than_one_optimiser_is_refused():
+    class Two(FedAvg):
+        def configure_optimizers(self):
+            return [super().configure_optimizers()], []
+
+    with pytest.raises(TypeError, match=r"Two\.configure_optimizers returned tuple"):
+        local.train(context(Two(mlp()), blobs()), job())
+
+
+def test_a_parameter_frozen_by_the_user_stays():
+    net = mlp()
+    net.head.bias.requires_grad_(False)
+    ctx = context(FedAvg(net), blobs())
+    local.train(ctx, job())
+    assert torch.equal(ctx.entries["net.head.bias"], ctx.template["net.head.bias"])
+
+
+def test_broadcast_is_loaded_and_evaluation_is_scored():
+    ctx = context(FedAvg(mlp()), blobs())
+    zeros = {name: torch.zeros_like(ctx.entries[name]) for name in ctx.module.shared_names()}
+    test = replace(job(broadcast=Broadcast(zeros)), splits=("test", "pooled"))
+    scores = local.test(ctx, test)
+    assert set(scores) == {"test", "pooled"}
+    assert scores["test"]["loss"] == pytest.approx(1.0986, abs=1e-3)  # ln 3
+
+
+def test_lightning_hooks_run_in_order():
+    calls = []
+
+    class Hooks(FedAvg):
+        def on_before_zero_grad(self, optimizer):
+            calls.append("zero")
+
+        def on_before_backward(self, loss):
+            calls.append("before")
+
+        def on_after_backward(self):
+            calls.append("after")
+
+        def on_before_optimizer_step(self, optimizer):
+            calls.append("step")
+
+        def on_train_batch_end(self, outputs, batch, batch_idx):
+            calls.append(f"end {batch_idx}")
+
+    local.train(context(Hooks(mlp()), blobs(sizes=(8,))), job())
+    step = ["zero", "before", "after", "step"]
+    assert calls == [*step, "end 0", *step, "end 1"]

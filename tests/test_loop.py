@@ -1,0 +1,297 @@
+import csv
+import json
+from functools import partial
+from itertools import pairwise
+
+import pytest
+import torch
+
+from lightning_modules.fedavg import FedAvg
+from lightning_modules.fedper import FedPer
+from lightning_modules.local import Local
+from pfl.callbacks import Callback, EarlyStopping
+from pfl.checkpoint import CheckpointError, load, save
+from pfl.loop import FederatedLoop, NonFiniteError
+from pfl.sampling import BernoulliSampler, UniformSampler
+from pfl.summary import summarise
+from tests.toy import blobs, mlp
+
+SGD = partial(torch.optim.SGD, lr=0.1)
+
+
+def loop(rounds=3, **options):
+    return FederatedLoop(rounds=rounds, progress=False, **options)
+
+
+def rows(path):
+    with path.open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def test_fedavg_by_hand():
+    """One epoch, full batch, everyone: w - lr * sum_i p_i grad F_i(w), with p_i = n_i / n."""
+    data, net = blobs(batch_size=99), mlp()
+    sizes = [len(data.split(client, "train")) for client in range(3)]
+    start = [p.detach().clone() for p in net.parameters()]
+    grads = [torch.zeros_like(p) for p in start]
+    for client, size in enumerate(sizes):
+        split = data.split(client, "train")
+        loss = torch.nn.functional.cross_entropy(net(split.x), split.labels)
+        for total, grad in zip(grads, torch.autograd.grad(loss, net.parameters()), strict=True):
+            total += size / sum(sizes) * grad
+    run = loop(1).fit(FedAvg(net, optimizer=SGD), data)
+    for value, before, grad in zip(run.server.shared.values(), start, grads, strict=True):
+        assert torch.allclose(value, before - 0.1 * grad, atol=1e-6)
+
+
+def test_same_seed_same_bits_other_seed_other_bits():
+    marks = [loop(seed=s).fit(FedAvg(mlp(), optimizer=SGD), blobs()).fingerprint for s in (1, 1, 2)]
+    assert marks[0] == marks[1] != marks[2]
+
+
+def test_the_default_stream_is_not_touched():
+    before = torch.get_rng_state()
+    loop().fit(FedAvg(mlp(), optimizer=SGD), blobs())
+    assert torch.equal(before, torch.get_rng_state())
+
+
+def test_rounds_can_be_driven_from_outside():
+    results = list(loop(2).rounds_of(FedPer(mlp(), optimizer=SGD), blobs()))
+    assert [result.round for result in results] == [1, 2]
+
+
+def test_names_of_the_metrics():
+    row = loop(1).fit(FedAvg(mlp(), optimizer=SGD), blobs()).history[-1]
+    for model in ("personal", "global"):
+        for name in ("acc", "acc_weighted", "acc_worst10", "acc_std", "loss", "f1", "ece"):
+            assert f"test/{model}/{name}" in row
+    assert "test/pooled/acc" in row
+    assert {"comm/bytes_up", "comm/bytes_down", "time/round", "train/local/ce"} <= row.keys()
+
+
+def test_no_global_model_no_global_number():
+    row = loop(1).fit(FedPer(mlp(), optimizer=SGD), blobs()).history[-1]
+    assert not any("global" in key or "pooled" in key for key in row)
+
+
+def test_bytes_by_hand():
+    """5 * 6 + 6 = 36 floats of backbone; two of three clients: 288 bytes each way a round."""
+    run = loop(2, sampler=UniformSampler(0.7)).fit(FedPer(mlp(), optimizer=SGD), blobs())
+    assert run.history[0]["comm/bytes_up"] == run.history[0]["comm/bytes_down"] == 2 * 36 * 4
+    assert run.history[1]["comm/bytes_total"] == 4 * 2 * 36 * 4
+
+
+def test_trains_and_uploads_differ():
+    """All train, few upload: heads of all clients are kept, the average is of the uploads."""
+    sampler = BernoulliSampler(0.4, minimum=1)
+    run = loop(1, sampler=sampler).fit(FedPer(mlp(), optimizer=SGD), blobs())
+    assert sorted(run.kept) == [0, 1, 2]
+    assert run.history[0]["comm/bytes_up"] < run.history[0]["comm/bytes_down"]
+
+
+def test_a_client_that_sits_out_keeps_its_state():
+    results = []
+    module = FedPer(mlp(), optimizer=SGD)
+
+    class Watch(Callback):
+        def on_round_end(self, run, result):
+            results.append((result.cohort, {c: dict(k) for c, k in run.kept.items()}))
+
+    loop(4, sampler=UniformSampler(0.4), callbacks=[Watch()]).fit(module, blobs())
+    for (_, before), (cohort, after) in pairwise(results):
+        for client in before.keys() - set(cohort.trains):
+            for name, value in before[client].items():
+                assert torch.equal(value, after[client][name])
+
+
+def test_both_points():
+    run = loop(1, sampler=UniformSampler(0.4), evaluate_at=["post_local", "post_broadcast"]).fit(
+        FedAvg(mlp(), optimizer=SGD), blobs()
+    )
+    row = run.history[-1]
+    assert row["test/personal/loss"] != row["test/personal_post_broadcast/loss"]
+    assert row["test/personal_post_broadcast/loss"] == pytest.approx(row["test/global/loss"])
+
+
+class Diverges(FedAvg):
+    def upload(self, info):
+        upload = super().upload(info)
+        if info.client == 1:
+            upload.shared["net.head.bias"][0] = float("nan")
+        return upload
+
+
+def test_non_finite_stops_or_skips():
+    with pytest.raises(NonFiniteError, match="round 1, client 1"):
+        loop().fit(Diverges(mlp(), optimizer=SGD), blobs())
+    run = loop(on_nonfinite="skip").fit(Diverges(mlp(), optimizer=SGD), blobs())
+    assert run.history[-1]["train/discarded"] == 1
+    assert all(value.isfinite().all() for value in run.server.shared.values())
+
+
+def test_empty_clients_and_empty_federations():
+    loop().fit(FedAvg(mlp(), optimizer=SGD), blobs(sizes=(5, 0)))
+    with pytest.raises(ValueError, match="no client has training data"):
+        loop().fit(FedAvg(mlp(), optimizer=SGD), blobs(sizes=(0, 0)))
+
+
+@pytest.mark.parametrize("key", ["rounds", "evaluate_every", "checkpoint_every"])
+def test_bad_numbers(key):
+    with pytest.raises(ValueError, match=f"{key} must be at least 1, got 0"):
+        FederatedLoop(**{key: 0})
+
+
+def test_a_pattern_that_matches_nothing_says_what_to_do():
+    with pytest.raises(ValueError, match=r"FedPer\.shared has the pattern 'net\.backbone\.\*'"):
+        loop().fit(FedPer(torch.nn.Linear(5, 3)), blobs())
+
+
+# Records.
+
+
+def test_records(tmp_path):
+    run = loop(3, default_root_dir=str(tmp_path), evaluate_every=2, name="x").fit(
+        FedAvg(mlp(), optimizer=SGD), blobs(), config="seed: 42\n"
+    )
+    assert run.folder.parent == tmp_path / "x"
+    assert [row["round"] for row in rows(run.folder / "metrics.csv")] == ["1", "2", "3"]
+    clients = rows(run.folder / "clients.csv")
+    assert [(row["round"], row["client"]) for row in clients] == [
+        (r, c) for r in "23" for c in "012"
+    ]
+    assert (run.folder / "config.yaml").read_text() == "seed: 42\n"
+    summary = json.loads((run.folder / "summary.json").read_text())
+    assert summary["fingerprint"] == run.fingerprint
+    assert json.loads((run.folder / "environment.json").read_text())["packages"]["torch"]
+
+
+def test_two_runs_never_share_a_folder(tmp_path):
+    folders = {
+        loop(1, default_root_dir=str(tmp_path)).fit(Local(mlp()), blobs()).folder for _ in range(3)
+    }
+    assert len(folders) == 3
+
+
+def test_a_resume_drops_rows_beyond_the_checkpoint(tmp_path):
+    """The checkpoint is of round 2, the tables reach round 3 as after a kill; they end at 1..4."""
+
+    class Die(Callback):
+        def on_round_end(self, run, result):
+            if result.round == 3:
+                raise KeyboardInterrupt
+
+    broken = loop(4, default_root_dir=str(tmp_path), checkpoint_every=2)
+    saver = next(c for c in broken.callbacks if c.name == "Checkpoint")
+    saver.on_interrupt = lambda run: None  # a kill saves nothing
+    broken.callbacks.append(Die())
+    with pytest.raises(KeyboardInterrupt):
+        broken.fit(FedAvg(mlp(), optimizer=SGD), blobs())
+    run = loop(4, default_root_dir=str(tmp_path)).fit(
+        FedAvg(mlp(), optimizer=SGD), blobs(), ckpt_path="last"
+    )
+    assert [row["round"] for row in rows(run.folder / "metrics.csv")] == ["1", "2", "3", "4"]
+    assert run.fingerprint == loop(4).fit(FedAvg(mlp(), optimizer=SGD), blobs()).fingerprint
+
+
+def test_an_interruption_saves_the_last_finished_round(tmp_path):
+    class Stop(Callback):
+        def on_result(self, run, result):
+            if run.round == 2:
+                raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        loop(5, default_root_dir=str(tmp_path), callbacks=[Stop()], name="x").fit(
+            FedAvg(mlp(), optimizer=SGD), blobs()
+        )
+    (path,) = tmp_path.glob("x/*/checkpoints/last.ckpt")
+    assert load(path)["round"] == 2
+
+
+def test_early_stopping_survives_a_resume(tmp_path):
+    stop = EarlyStopping("val/personal/loss", patience=2, mode="min", min_delta=10.0)
+    run = loop(9, callbacks=[stop], default_root_dir=str(tmp_path)).fit(
+        FedAvg(mlp(), optimizer=SGD), blobs()
+    )
+    assert run.round == 3
+    fresh = EarlyStopping("val/personal/loss", patience=3, mode="min", min_delta=10.0)
+    run = loop(9, callbacks=[fresh], default_root_dir=str(tmp_path)).fit(
+        FedAvg(mlp(), optimizer=SGD), blobs(), ckpt_path="last"
+    )
+    assert run.round == 4
+
+
+def test_early_stopping_names_what_there_is():
+    with pytest.raises(ValueError, match="monitors 'val/acc'; there are only test/"):
+        loop(callbacks=[EarlyStopping("val/acc")]).fit(FedAvg(mlp()), blobs())
+
+
+# Checkpoints.
+
+
+def test_checkpoint_errors(tmp_path):
+    module = FedAvg(mlp(), optimizer=SGD)
+    cases = {"none.ckpt": "there is no checkpoint at", "text.ckpt": "cannot be read"}
+    (tmp_path / "text.ckpt").write_text("hello")
+    save(tmp_path / "good.ckpt", {"round": 1})
+    whole = (tmp_path / "good.ckpt").read_bytes()
+    (tmp_path / "cut.ckpt").write_bytes(whole[: len(whole) // 2])
+    torch.save({"state_dict": {}}, tmp_path / "foreign.ckpt")
+    cases |= {"cut.ckpt": "cannot be read", "foreign.ckpt": "is not a checkpoint of this program"}
+    for name, message in cases.items():
+        with pytest.raises(CheckpointError, match=message):
+            loop().fit(module, blobs(), ckpt_path=str(tmp_path / name))
+    with pytest.raises(CheckpointError, match="there is no checkpoint below"):
+        loop(default_root_dir=str(tmp_path)).fit(module, blobs(), ckpt_path="last")
+
+
+def test_a_checkpoint_of_another_method_is_refused(tmp_path):
+    run = loop(1, default_root_dir=str(tmp_path)).fit(FedAvg(mlp()), blobs())
+    with pytest.raises(CheckpointError, match="with the method FedAvg, this run has FedPer"):
+        loop(2).fit(FedPer(mlp()), blobs(), ckpt_path=str(run.folder))
+
+
+def test_a_failed_save_leaves_the_old_file(tmp_path):
+    path = tmp_path / "last.ckpt"
+    save(path, {"round": 1})
+    with pytest.raises(Exception, match="pickle"):
+        save(path, {"round": 2, "bad": lambda: None})
+    assert load(path)["round"] == 1
+    assert [file.name for file in tmp_path.iterdir()] == ["last.ckpt"]
+
+
+def test_personal_model_of_a_checkpoint(tmp_path):
+    data = blobs()
+    run = loop(3, default_root_dir=str(tmp_path)).fit(FedPer(mlp(), optimizer=SGD), data)
+    module = FedPer(mlp(seed=9), optimizer=SGD)
+    loop(3).personal(module, data, str(run.folder), 2)
+    state = module.state_dict()
+    for name, value in {**run.server.shared, **run.kept[2]}.items():
+        assert torch.equal(state[name], value)
+    with pytest.raises(ValueError, match="no client 3; the clients are 0 to 2"):
+        loop(3).personal(module, data, str(run.folder), 3)
+
+
+def test_testing_a_checkpoint_gives_the_last_round_s_numbers(tmp_path):
+    run = loop(2, default_root_dir=str(tmp_path)).fit(FedPer(mlp(), optimizer=SGD), blobs())
+    row = loop(2).test(FedPer(mlp(), optimizer=SGD), blobs(), ckpt_path=str(run.folder))
+    assert row
+    assert row == {key: run.history[-1][key] for key in row}
+
+
+# Summary.
+
+
+def test_summary_by_hand():
+    """Accuracies .1 .5 .3 at rounds 1, 11, 12: the last ten rounds are 3 to 12, their mean .4."""
+    history = [
+        {"round": 1, "test/personal/acc": 0.1, "val/personal/acc": 0.9},
+        {"round": 2, "train/local/ce": 1.0},
+        {"round": 11, "test/personal/acc": 0.5, "val/personal/acc": 0.2},
+        {"round": 12, "test/personal/acc": 0.3, "val/personal/acc": 0.3},
+    ]
+    summary = summarise(history)
+    assert summary["test/personal/acc/last"] == 0.3
+    assert summary["test/personal/acc/mean_last10"] == pytest.approx(0.4)
+    assert summary["test/personal/acc/best_by_val"] == 0.1
+    assert summary["test/personal/acc/best_on_test"] == 0.5
+    assert summarise([]) == {}

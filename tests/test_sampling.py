@@ -1,0 +1,59 @@
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pfl.sampling import BernoulliSampler, UniformSampler
+from pfl.seeds import generator
+
+
+@given(st.integers(1, 60), st.floats(0.01, 1.0), st.integers(0, 99))
+def test_uniform_takes_the_number_of_the_cards(clients, fraction, seed):
+    """max(1, int(n * fraction)), distinct, ascending, and the same for the same rng."""
+    sampler = UniformSampler(fraction)
+    cohort = sampler(range(clients), generator(seed))
+    assert len(cohort.uploads) == min(clients, max(1, int(clients * fraction + 1e-9)))
+    assert list(cohort.uploads) == sorted(set(cohort.uploads))
+    assert cohort.trains == cohort.uploads
+    assert cohort == sampler(range(clients), generator(seed))
+
+
+def test_floating_point_does_not_lose_a_client():
+    assert len(UniformSampler(0.29)(range(100), generator(0)).uploads) == 29
+
+
+def test_only_eligible_clients_are_drawn():
+    cohort = UniformSampler(1.0)([3, 5, 8], generator(0))
+    assert cohort.trains == (3, 5, 8)
+
+
+def test_train_all():
+    cohort = UniformSampler(0.2, train_all=True)(range(10), generator(0))
+    assert cohort.trains == tuple(range(10))
+    assert len(cohort.uploads) == 2
+
+
+@given(st.integers(2, 50), st.integers(0, 99))
+def test_bernoulli_draws_again_until_enough_upload(clients, seed):
+    cohort = BernoulliSampler(0.05)(range(clients), generator(seed))
+    assert len(cohort.uploads) >= 2
+    assert cohort.trains == tuple(range(clients))
+
+
+def test_bernoulli_may_choose_nobody():
+    cohort = BernoulliSampler(0.01, minimum=0, train_all=False)(range(3), generator(0))
+    assert cohort.uploads == () == cohort.trains
+
+
+def test_bernoulli_mean():
+    """400 draws of 50 clients at 0.1 upload 2000 times on average; 5 deviations: 212."""
+    sampler = BernoulliSampler(0.1, minimum=0)
+    drawn = sum(len(sampler(range(50), generator(0, i)).uploads) for i in range(400))
+    assert abs(drawn - 2000) < 212
+
+
+@pytest.mark.parametrize("fraction", [0, -0.1, 1.1])
+def test_fractions_out_of_range(fraction):
+    with pytest.raises(ValueError, match="fraction must lie in"):
+        UniformSampler(fraction)
+    with pytest.raises(ValueError, match="probability must lie in"):
+        BernoulliSampler(fraction)

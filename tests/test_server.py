@@ -1,0 +1,28 @@
+import torch
+
+from pfl.server import Server, ServerState
+from pfl.types import Upload
+
+
+def upload(client, samples, value):
+    return Upload(client, samples, {"w": torch.tensor([value])})
+
+
+def test_weights_by_samples_and_uniform():
+    """30 and 10 samples: 3/4 and 1/4, so 0.75 * 2 + 0.25 * 6 = 3; uniform: (2 + 6) / 2 = 4."""
+    uploads = [upload(0, 30, 2.0), upload(3, 10, 6.0)]
+    state = ServerState({"w": torch.zeros(1)})
+    after = Server().aggregate(state, uploads)
+    assert after.shared["w"].item() == 3.0
+    assert after.client_report == {"weight": {0: 0.75, 3: 0.25}}
+    assert after.round == 1
+    assert Server("uniform").aggregate(state, uploads).shared["w"].item() == 4.0
+    assert state.shared["w"].item() == 0.0
+    assert state.round == 0
+
+
+def test_nobody_uploads():
+    state = ServerState({"w": torch.ones(1)})
+    after = Server().aggregate(state, [])
+    assert after.shared is state.shared
+    assert after.round == 1
