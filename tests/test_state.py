@@ -1,0 +1,83 @@
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import nn
+
+from pfl import state
+from pfl.seeds import generator
+
+
+def test_weighted_mean_by_hand():
+    """0.25 * [1, 2] + 0.75 * [5, 6] = [4, 5]; the counter takes the largest."""
+    a = {"w": torch.tensor([1.0, 2.0]), "n": torch.tensor(3)}
+    b = {"w": torch.tensor([5.0, 6.0]), "n": torch.tensor(2)}
+    mean = state.weighted_mean([a, b], torch.tensor([0.25, 0.75], dtype=torch.float64))
+    assert mean["w"].tolist() == [4.0, 5.0]
+    assert mean["n"] == 3
+
+
+@given(st.integers(0, 10**6), st.lists(st.integers(1, 999), min_size=1, max_size=9))
+def test_mean_of_equal_states_is_that_state(seed, sizes):
+    value = {"w": torch.randn(7, generator=generator(seed))}
+    weights = torch.tensor(sizes, dtype=torch.float64)
+    mean = state.weighted_mean([value] * len(sizes), weights / weights.sum())
+    assert torch.equal(mean["w"], value["w"])
+
+
+def test_mean_needs_a_weight_for_each_state():
+    with pytest.raises(ValueError, match="0 states"):
+        state.weighted_mean([], torch.ones(0))
+
+
+def test_mean_leaves_its_arguments():
+    a = {"w": torch.ones(2)}
+    state.weighted_mean([a, a], torch.tensor([0.5, 0.5]))
+    assert a["w"].tolist() == [1.0, 1.0]
+
+
+def test_add_and_subtract():
+    a, b = {"w": torch.tensor([3.0])}, {"w": torch.tensor([1.0])}
+    assert state.add(a, b, 2.0)["w"].item() == 5.0
+    assert state.subtract(a, b)["w"].item() == 2.0
+
+
+def test_assign_refuses_unknown_names():
+    with pytest.raises(KeyError, match="no entry 'bais'"):
+        state.assign(nn.Linear(1, 1), {"bais": torch.zeros(1)})
+
+
+def test_select_by_pattern():
+    values = {"net.head.weight": torch.ones(1), "net.backbone.0.bias": torch.ones(1)}
+    assert list(state.select(values, ("net.head.*",))) == ["net.head.weight"]
+
+
+def test_clone_shares_nothing():
+    a = {"w": torch.zeros(1)}
+    b = state.clone(a)
+    b["w"] += 1
+    assert a["w"].item() == 0
+
+
+def test_fingerprint_sees_every_bit_name_and_type():
+    a = {"w": torch.zeros(2)}
+    marks = {
+        state.fingerprint([a]),
+        state.fingerprint([{"v": torch.zeros(2)}]),
+        state.fingerprint([{"w": torch.tensor([0.0, -0.0])}]),
+        state.fingerprint([{"w": torch.zeros(2, dtype=torch.float64)}]),
+        state.fingerprint([{"w": torch.zeros(2, 1)}]),
+    }
+    assert len(marks) == 5
+    assert state.fingerprint([{"w": torch.zeros(2)}]) in marks
+
+
+def test_finite():
+    assert state.finite({})
+    assert state.finite({"w": torch.ones(1), "n": torch.tensor(1)})
+    assert not state.finite({"w": torch.tensor([1.0, float("nan")])})
+    assert not state.finite({"w": torch.tensor([float("inf")])})
+
+
+def test_nbytes():
+    assert state.nbytes({"w": torch.zeros(3), "n": torch.tensor(1)}) == 3 * 4 + 8
