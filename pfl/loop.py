@@ -270,7 +270,7 @@ class _Federation:
         content = None if source is None else checkpoint.load(source)
         data.to(loop.fabric.device)
         self.context = Context(module, data, loop.fabric, loop.gradient_clip_val)
-        self.infos = [_info(data, client) for client in range(data.num_clients)]
+        self.infos = [_info(data, client, loop.rounds) for client in range(data.num_clients)]
         self.eligible = [info.client for info in self.infos if info.samples > 0]
         if not self.eligible:
             raise ValueError("no client has training data")
@@ -357,7 +357,7 @@ class _Federation:
 
     def _job(self, client: int, number: int, state: ServerState) -> Job:
         return Job(
-            info=replace(self.infos[client], round=number, rounds=self.loop.rounds),
+            info=replace(self.infos[client], round=number),
             kept=self.run.kept.get(client, {}),
             broadcast=self.server.broadcast(state, client, number),
             seed=derive(self.loop.seed, "client", number, client),
@@ -475,10 +475,10 @@ class _Federation:
             callback.load_state_dict(content["callbacks"].get(callback.name, {}))
 
 
-def _info(data: FederatedData, client: int) -> ClientInfo:
+def _info(data: FederatedData, client: int, rounds: int) -> ClientInfo:
     labels = data.split(client, "train").labels
     counts = torch.bincount(labels, minlength=data.num_classes)
-    return ClientInfo(client=client, samples=len(labels), label_counts=counts)
+    return ClientInfo(client=client, samples=len(labels), label_counts=counts, rounds=rounds)
 
 
 def _folder(root: Path | None, source: Path | None) -> Path | None:
