@@ -231,9 +231,15 @@ class ClientModule(L.LightningModule):
         ]
         stays = [name for name in names if matches(name, self.kept)]
         if self.buffer_policy == "local":
-            parameters = {name for name, _ in self.named_parameters()}
-            stays += [n for n in travels if n not in parameters and n not in stays]
-            travels = [name for name in travels if name in parameters]
+            # Only batch norms' own: prototypes and other buffers of a method travel all the same.
+            statistics = {
+                f"{path}.{name}"
+                for path, part in self.named_modules()
+                if isinstance(part, nn.modules.batchnorm._BatchNorm)
+                for name, _ in part.named_buffers()
+            }
+            stays += [n for n in travels if n in statistics and n not in stays]
+            travels = [name for name in travels if name not in statistics]
         return tuple(travels), tuple(stays)
 
     def _log_scores(self, batch: Batch, split: str) -> None:

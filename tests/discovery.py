@@ -39,21 +39,24 @@ test_module.__test__ = False
 def build(method, net, **options):
     """The method on a network: by its test file's ``make`` where the constructor wants more."""
     make = getattr(test_module(method), "make", None)
-    module = make(net, method=method, **options) if _takes_method(make) else None
+    module = make(net, method=method, **options) if _takes(make, "method") else None
     if module is None:
         module = make(net, **options) if make is not None else method(net, **options)
     return module
 
 
-def floats(module):
-    """(down, up) floats a participant moves in a round, by the card's formula."""
+def floats(module, info):
+    """(down, up) floats a participant moves in a round, by the card's formula.
+
+    A formula takes the module, and the client's ``info`` where the number depends on the client.
+    """
     formula = getattr(test_module(type(module)), "floats", None)
     if formula is not None:
-        return formula(module)
+        return formula(module, info) if _takes(formula, "info") else formula(module)
     entries = module.state_dict()
     count = sum(entries[name].numel() for name in module.shared_names())
     return count, count
 
 
-def _takes_method(make):
-    return make is not None and "method" in inspect.signature(make).parameters
+def _takes(function, argument):
+    return function is not None and argument in inspect.signature(function).parameters

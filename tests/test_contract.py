@@ -133,8 +133,8 @@ def test_evaluating_more_often_changes_nothing(method):
 @every_method
 def test_uploads_carry_what_is_declared_and_count_as_the_card_says(method):
     context, jobs = _jobs(method, mlp)
-    down, up = floats(context.module)
     for job in jobs:
+        down, up = floats(context.module, job.info)
         upload = local.train(context, job).upload
         assert upload is not None
         assert set(upload.shared) <= set(context.module.shared_names())
