@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
+from lightning_modules.layers import VariationalLinear
 from pfl.types import Patterns
 
 ImageShape: TypeAlias = tuple[int, int, int]
@@ -48,7 +49,7 @@ class SplitNet(nn.Module):
         num_classes: int | None = None,
     ) -> None:
         super().__init__()
-        linears = [module for module in head.modules() if isinstance(module, nn.Linear)]
+        linears = [m for m in head.modules() if isinstance(m, (nn.Linear, VariationalLinear))]
         if not linears and (features is None or num_classes is None):
             raise ValueError(
                 f"the head {type(head).__name__} has no linear layer that tells the number of "
