@@ -20,7 +20,7 @@ from pfl.types import Result, RoundResult
 if TYPE_CHECKING:
     from lightning.pytorch.loggers import Logger
 
-    from pfl.loop import Run
+    from pfl.run import Run
 
 
 class Callback:

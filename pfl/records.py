@@ -16,7 +16,7 @@ from pfl.callbacks import Callback
 from pfl.types import RoundResult
 
 if TYPE_CHECKING:
-    from pfl.loop import Run
+    from pfl.run import Run
 
 
 class Records(Callback):

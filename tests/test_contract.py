@@ -16,7 +16,10 @@ import torch
 from torch.utils.data import DataLoader, TensorDataset
 
 from pfl import local
-from pfl.loop import FederatedLoop, Run, _Federation
+from pfl.callbacks import Callback
+from pfl.federation import Federation
+from pfl.loop import FederatedLoop
+from pfl.run import Run
 from pfl.sampling import UniformSampler
 from pfl.state import clone, fingerprint, matches, nbytes
 from pfl.types import Batch
@@ -112,11 +115,22 @@ def test_testing_changes_nothing_and_repeats(method):
     assert once == [local.test(context, job) for job in jobs]
 
 
+class StopAfter(Callback):
+    """Ends a run after some round, as an interruption between two rounds does."""
+
+    def __init__(self, rounds):
+        self.rounds = rounds
+
+    def on_round_end(self, run, result):
+        self.should_stop = result.round == self.rounds
+
+
 @every_method
 def test_a_resumed_run_equals_an_unbroken_one(method, tmp_path):
     whole = fit(method, rounds=4)
-    folder = fit(method, rounds=2, default_root_dir=str(tmp_path)).folder
-    resumed = fit(method, rounds=4, default_root_dir=str(tmp_path), ckpt_path=str(folder))
+    broken = fit(method, rounds=4, default_root_dir=str(tmp_path), callbacks=[StopAfter(2)])
+    resumed = fit(method, rounds=4, default_root_dir=str(tmp_path), ckpt_path=str(broken.folder))
+    assert broken.round == 2
     assert resumed.fingerprint == whole.fingerprint
     assert [_numbers(row) for row in resumed.history] == [_numbers(row) for row in whole.history]
 
@@ -174,10 +188,10 @@ def test_a_client_without_data_is_left_out(method):
 def _jobs(method, net):
     """The jobs of a second round, so that kept states are not empty."""
     loop, module, data = federation(method, net, rounds=2, sampler=UniformSampler(1.0))
-    federation_ = _Federation(loop, module, data, None, None)
+    federation_ = Federation(loop, module, data)
     for _ in federation_.rounds(lambda result: None):
         break
-    jobs = [federation_._job(client, 2, federation_.run.server) for client in range(3)]
+    jobs = [federation_._job(client, federation_.run.server, 2) for client in range(3)]
     return federation_.context, [
         replace(job, kept=clone(job.kept), splits=("test",)) for job in jobs
     ]

@@ -11,7 +11,8 @@ from lightning_modules.fedper import FedPer
 from lightning_modules.local import Local
 from pfl.callbacks import Callback, EarlyStopping
 from pfl.checkpoint import CheckpointError, load, save
-from pfl.loop import FederatedLoop, NonFiniteError
+from pfl.federation import NonFiniteError
+from pfl.loop import FederatedLoop
 from pfl.sampling import BernoulliSampler, UniformSampler
 from pfl.summary import summarise
 from tests.toy import blobs, mlp
