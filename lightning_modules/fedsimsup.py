@@ -1,0 +1,315 @@
+"""FedSimSup: a private supervisor beside an inter-learning model that the server keeps and mixes.
+
+"Personalized Federated Learning under Local Supervision", ICCV 2025. A client predicts with the sum
+of the logits of two networks (Eq. 3); a round trains first the supervisor (Eqs. 4, 11), then the
+inter-learning model (Eqs. 5, 12). The server holds one inter-learning model for each client: those
+of this round's participants stay as uploaded (Eq. 6), the others move towards them by label
+similarity, with a strength that fades late in training (Eqs. 7-10). With full participation nothing
+is ever mixed, and clients train alone.
+
+The paper's appendix and code are not public: values that the main text does not give are our
+assumptions, marked in ``docs/methods.md`` with the readings adopted where the text disagrees with
+itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal, TypeAlias
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from lightning_modules.base import ClientModule
+from lightning_modules.initial import redraw, seed_of, zero_last_layer
+from lightning_modules.optimizers import with_lr
+from pfl.seeds import derive
+from pfl.server import Server, ServerState
+from pfl.state import assign
+from pfl.types import Broadcast, ClientInfo, Patterns, Phase, Plan, State, Upload
+
+AbsentRule: TypeAlias = Literal["similarity", "size_average", "none"]
+ZeroSimilarity: TypeAlias = Literal["keep", "size_weighted", "uniform"]
+
+
+class FedSimSup(ClientModule):
+    """The inter-learning model ``net`` travels, the supervisor stays.
+
+    Before any broadcast a plain Trainer trains both networks together.
+
+    Args:
+        net: theta, the inter-learning model; (B, C) logits.
+        supervisor: s, the private model; (B, C) logits. In the paper about a sixth as large.
+        lr_sup: eta_s, learning rate of the supervisor; it takes the place of the optimiser's own.
+        lr_inter: eta_theta, learning rate of the inter-learning model, likewise.
+        sup_epochs: tau_s, length of the supervisor's phase. That of the inter-learning model,
+            tau_theta (``inter_epochs``), is the common argument ``epochs``.
+        epochs: tau_theta, length of the inter-learning model's phase.
+        local_unit: What the two lengths count: walks over the data, or single optimiser steps.
+        mix_C: C in Eq. 10. Mixing starts to fade at round ``C T^gamma``; 0 switches it off.
+        mix_gamma: gamma in Eq. 10.
+        absent_rule: How the models of clients without an upload change: by Eq. 7, to the
+            ``size_average`` of this round's uploads (Eq. 2), or not at all.
+        zero_similarity: Partners of an absent client that is similar to no participant: it stays,
+            or mixes with all of them by size or evenly.
+        eval_inter: Which inter-learning model is tested: the server's current copy, or the client's
+            own from its last participation (before it, the server's).
+        supervisor_init: Each client draws its ``own`` initial supervisor (from a seed made of the
+            given one's values and the client's number, in every submodule that has
+            ``reset_parameters``), or all start from the given one.
+        sup_zero_init: The last layer of every initial supervisor is zero, so that a client that
+            never took part predicts with its inter-learning model alone.
+        options: See :class:`ClientModule`.
+
+    Raises:
+        ValueError: A number is out of its range.
+    """
+
+    kept: Patterns = ("supervisor.*", "participated")
+    global_model = False
+    vectorizable = True
+
+    def __init__(
+        self,
+        net: nn.Module,
+        supervisor: nn.Module,
+        *,
+        lr_sup: float = 0.01,
+        lr_inter: float = 0.01,
+        sup_epochs: int = 5,
+        epochs: int = 5,
+        local_unit: Literal["epochs", "steps"] = "epochs",
+        mix_C: float = 40.0,  # noqa: N803 (the paper's letter)
+        mix_gamma: float = 3 / 7,
+        absent_rule: AbsentRule = "similarity",
+        zero_similarity: ZeroSimilarity = "keep",
+        eval_inter: Literal["server_copy", "last_local"] = "server_copy",
+        supervisor_init: Literal["own", "common"] = "own",
+        sup_zero_init: bool = False,
+        **options: Any,
+    ) -> None:
+        super().__init__(net, epochs=epochs, **options)
+        if sup_epochs < 0:
+            raise ValueError(f"sup_epochs must not be negative, got {sup_epochs}")
+        self.supervisor = supervisor
+        self.register_buffer("participated", torch.tensor(False))
+        self.participated: Tensor
+        self.lengths = {"supervisor": sup_epochs, "net": epochs}
+        self.rates = {
+            "supervisor": with_lr(self.optimizer, lr_sup),
+            "net": with_lr(self.optimizer, lr_inter),
+        }
+        self.local_unit = local_unit
+        self.mixer = SimSupServer(mix_C, mix_gamma, absent_rule, zero_similarity, self.weighting)
+        self.eval_inter = eval_inter
+        self.supervisor_init = supervisor_init
+        self.sup_zero_init = sup_zero_init
+        if eval_inter == "last_local":
+            self.kept = (*self.kept, "net.*")
+        if sup_zero_init:
+            zero_last_layer(supervisor)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(B, C) logits, the sum over both networks."""
+        logits: Tensor = self.net(x) + self.supervisor(x)
+        return logits
+
+    def plan(self) -> Plan:
+        """The supervisor against the received model, then that model against the supervisor."""
+        return [self._phase("supervisor", still="net"), self._phase("net", still="supervisor")]
+
+    def _phase(self, part: str, still: str) -> Phase:
+        length, by_steps = self.lengths[part], self.local_unit == "steps"
+        return Phase(
+            name="inter" if part == "net" else part,
+            objective=self.losses,
+            epochs=length,
+            steps=length if by_steps else None,
+            trains=(f"{part}.*",),
+            evals=(still, f"{still}.*"),
+            optimizer=self.rates[part],
+        )
+
+    def receive(self, broadcast: Broadcast, info: ClientInfo) -> None:
+        """Load the server's copy; draw the supervisor at the first participation."""
+        super().receive(broadcast, info)
+        self._draw_supervisor(info)
+        self.participated.fill_(True)
+
+    def personalise(self, broadcast: Broadcast, info: ClientInfo) -> None:
+        """The inter-learning model that ``eval_inter`` names, and the client's supervisor."""
+        if self.eval_inter == "server_copy" or not self.participated:
+            assign(self, broadcast.shared)
+        self._draw_supervisor(info)
+
+    def _draw_supervisor(self, info: ClientInfo) -> None:
+        if self.supervisor_init == "common" or self.participated:
+            return
+        # Still the given values: the seed is the same in every process and after a resume.
+        redraw(self.supervisor, derive(seed_of(self.supervisor), "supervisor", info.client))
+        if self.sup_zero_init:
+            zero_last_layer(self.supervisor)
+
+    def server(self) -> Server[Any]:
+        """One inter-learning model a client."""
+        return self.mixer
+
+
+@dataclass(frozen=True, kw_only=True)
+class SimSupState(ServerState):
+    """One inter-learning model for each of the n clients: ``shared`` has a leading axis of n.
+
+    Attributes:
+        similarity: (n, n) cosine similarities of label proportions, from 0 to 1.
+        samples: (n,) training samples, m_i.
+        rounds: T.
+    """
+
+    similarity: Tensor
+    samples: Tensor
+    rounds: int
+
+
+class SimSupServer(Server[SimSupState]):
+    """Keeps participants as they are and mixes the absent ones; memory n times ``net``.
+
+    The arguments are those of :class:`FedSimSup`; ``weighting`` is used wherever uploads are averaged
+    by size.
+
+    Raises:
+        ValueError: ``mix_C`` is negative.
+    """
+
+    def __init__(
+        self,
+        mix_C: float = 40.0,  # noqa: N803
+        mix_gamma: float = 3 / 7,
+        absent_rule: AbsentRule = "similarity",
+        zero_similarity: ZeroSimilarity = "keep",
+        weighting: Literal["samples", "uniform"] = "samples",
+    ) -> None:
+        super().__init__(weighting)
+        if mix_C < 0:
+            raise ValueError(f"mix_C must not be negative, got {mix_C}")
+        self.mix_C = mix_C
+        self.mix_gamma = mix_gamma
+        self.absent_rule = absent_rule
+        self.zero_similarity = zero_similarity
+
+    def init(self, shared: State, clients: Sequence[ClientInfo]) -> SimSupState:
+        """The common initial model for every client, and what clients tell once of their labels.
+
+        Raises:
+            ValueError: The number of rounds is not known.
+        """
+        rounds = clients[0].rounds
+        if rounds < 1:
+            raise ValueError(f"FedSimSup needs the number of rounds, T >= 1, got {rounds}")
+        counts = torch.stack([info.label_counts for info in clients])
+        return SimSupState(
+            shared={n: v.expand(len(clients), *v.shape).clone() for n, v in shared.items()},
+            similarity=label_similarity(counts).float(),
+            samples=torch.tensor([info.samples for info in clients]),
+            rounds=rounds,
+        )
+
+    def broadcast(self, state: SimSupState, client: int, round: int) -> Broadcast:
+        """The client's own model as it is now, also if it was mixed meanwhile."""
+        return Broadcast(shared={name: v[client].clone() for name, v in state.shared.items()})
+
+    def aggregate(self, state: SimSupState, uploads: Sequence[Upload]) -> SimSupState:
+        """Eqs. 6-10; without uploads every model stays."""
+        number = state.round + 1
+        if not uploads:
+            return replace(state, round=number)
+        fade = time_factor(number, state.rounds, self.mix_C, self.mix_gamma)
+        strength, partners = self._mixing(state, uploads, fade)
+        participants = [upload.client for upload in uploads]
+        strength[participants] = 0
+        shared = {}
+        for name, models in state.shared.items():
+            sent = torch.stack([upload.shared[name] for upload in uploads])
+            shared[name] = _mix(models, sent, strength, partners)
+            shared[name][participants] = sent
+        return replace(
+            state,
+            shared=shared,
+            round=number,
+            report={"time_factor": fade},
+            client_report={"mix": dict(enumerate(strength.tolist()))},
+        )
+
+    def _mixing(
+        self, state: SimSupState, uploads: Sequence[Upload], fade: float
+    ) -> tuple[Tensor, Tensor]:
+        """(n,) alpha_i, and (n, K) shares of the participants, rows that sum to one or zero."""
+        by_size, count = self.weights(uploads), len(state.samples)
+        if self.absent_rule != "similarity":
+            whole = float(self.absent_rule == "size_average")
+            return torch.full((count,), whole, dtype=torch.float64), by_size.expand(count, -1)
+        strength = fade * size_factor(state.samples.cpu(), [upload.samples for upload in uploads])
+        similar = state.similarity.cpu().double()[:, [upload.client for upload in uploads]]
+        lonely = similar.sum(1, keepdim=True) == 0
+        if self.zero_similarity == "keep":
+            strength = torch.where(lonely[:, 0], 0, strength)
+        instead = by_size if self.zero_similarity == "size_weighted" else torch.ones_like(by_size)
+        partners = torch.where(lonely, instead, similar)
+        return strength, partners / partners.sum(1, keepdim=True)
+
+
+def label_similarity(label_counts: Tensor) -> Tensor:
+    """(n, n) cosine similarities of the clients' label proportions; 0 for a client without data.
+
+    Args:
+        label_counts: (n, C) training samples of each client and class.
+
+    Example:
+        >>> label_similarity(torch.tensor([[3, 4], [30, 40], [0, 5]])).tolist()
+        [[1.0, 1.0, 0.8], [1.0, 1.0, 0.8], [0.8, 0.8, 1.0]]
+    """
+    # The cosine does not see that counts are proportions times the number of samples.
+    directions = F.normalize(label_counts.double(), dim=1)
+    return (directions @ directions.T).clamp(0, 1)
+
+
+def size_factor(samples: Tensor, uploaded: Sequence[int]) -> Tensor:
+    """(n,) lambda_i = M / (M + K m_i), Eq. 9: the larger a client, the less it is mixed.
+
+    Args:
+        samples: (n,) m_i.
+        uploaded: Samples of the K clients that uploaded; M is their sum.
+
+    Example:
+        >>> size_factor(torch.tensor([10, 30]), [10, 10]).tolist()
+        [0.5, 0.25]
+    """
+    together = sum(uploaded)
+    return together / (together + len(uploaded) * samples.double())
+
+
+def time_factor(round: int, rounds: int, mix_C: float, mix_gamma: float) -> float:  # noqa: N803
+    """beta, Eq. 10: 1 before round ``C T^gamma``, its squared ratio to the round from there on.
+
+    Args:
+        round: t, from 1.
+        rounds: T.
+        mix_C: C.
+        mix_gamma: gamma.
+
+    Example:
+        >>> time_factor(50, 100, 10, 0.5), time_factor(200, 400, 5, 0.5)
+        (1.0, 0.25)
+    """
+    turn = mix_C * rounds**mix_gamma
+    return 1.0 if round < turn else (turn / round) ** 2
+
+
+def _mix(models: Tensor, sent: Tensor, strength: Tensor, partners: Tensor) -> Tensor:
+    """Eq. 7 for one entry: (n, ...) models towards their shares of (K, ...) uploads."""
+    wide = torch.float32 if models.device.type == "mps" else torch.float64
+    alpha = strength.to(models.device, wide)[:, None]
+    shares = partners.to(models.device, wide)
+    old, new = (value.reshape(len(value), -1).to(wide) for value in (models, sent))
+    return ((1 - alpha) * old + alpha * (shares @ new)).to(models.dtype).view_as(models)

@@ -1,0 +1,285 @@
+"""pFedVEM: a Bayesian head for each client, aggregated by how confident the client is.
+
+Zhu, Ma and Blaschko, "Confidence-aware Personalized Federated Learning via Variational Expectation
+Maximization", CVPR 2023, arXiv 2305.12557; code: github.com/JunyiZhu-AI/confidence_aware_PFL. The
+base network is that of FedAvg. The head of client j is a Gaussian with means mu_j and diagonal
+covariance Sigma_j; the server's head w is the mean of its prior, whose one variance rho_j^2 has a
+closed form. The confidence tau_j = 1 / rho_j^2 sets how strongly the prior pulls at the client, and
+how much the client's means count in the next w.
+
+Follows the code where the two differ; ``docs/methods.md`` lists where, and the switches.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, Literal, TypeAlias, cast
+
+import torch
+from torch import Tensor
+
+from lightning_modules.base import ClientModule
+from lightning_modules.initial import seed_of
+from lightning_modules.layers import VariationalLinear
+from lightning_modules.losses import cross_entropy, monte_carlo_cross_entropy
+from lightning_modules.nets import SplitNet
+from lightning_modules.optimizers import with_lr
+from pfl.seeds import scoped
+from pfl.server import Server, ServerState, weight_report
+from pfl.state import weighted_mean
+from pfl.types import (
+    Batch,
+    Broadcast,
+    ClientInfo,
+    OptimizerFactory,
+    Pass,
+    Phase,
+    Plan,
+    State,
+    Terms,
+    Upload,
+)
+
+SERVER_HEAD = {"server_head_weight": "mean_weight", "server_head_bias": "mean_bias"}
+TauTerms: TypeAlias = Literal["both", "uncertainty", "deviation"]
+
+
+class PFedVEM(ClientModule):
+    """The base travels, a Gaussian head stays; its means and its confidence go up.
+
+    All clients train in every round, and a sample of them uploads: ``BernoulliSampler`` with
+    ``probability`` s, ``minimum`` uploads and ``train_all``. A client whose loss is not finite
+    falls back to its posterior before the round and uploads nothing, under the loop's
+    ``on_nonfinite: skip``.
+
+    Before any broadcast a plain Trainer minimises the expected cross-entropy over base and head.
+
+    Args:
+        net: A ``SplitNet`` whose head is one linear layer. Its shape is kept, D features to C
+            logits; its values give way to means from N(0, 1), weights and biases, which are common
+            to the server and all clients.
+        optimizer: See :class:`ClientModule`; its own rate counts under a plain Trainer only.
+        lr_head: Learning rate of the head's means and raw standard deviations.
+        lr_base: Learning rate of the base.
+        head_epochs: R, full-batch steps on the head.
+        epochs: Epochs on the base (``base_epochs``).
+        mc_samples: K, draws of the head in each step.
+        init_std: Standard deviation of every weight and bias of the head at the start.
+        tau_timing: The confidence is updated from the posterior of the last round and the new w
+            ``before_head`` training, or ``after_head`` training, for the upload and the next round
+            (Algorithm 1).
+        tau_terms: What makes up ``rho^2 = (tr Sigma + ||mu - w||^2) / d``: both terms, or only the
+            first or the second (ablations of Tables 2 and 3). If it is zero, tau is 1.
+        base_loss: Loss of the base: over draws of the head, or at its means.
+        server_momentum: beta in ``beta * old + (1 - beta) * average``, for base and head.
+        options: See :class:`ClientModule`.
+
+    Raises:
+        TypeError: ``net`` is no ``SplitNet`` with one linear layer as its head.
+        ValueError: A number is out of its range.
+    """
+
+    shared = ("net.backbone.*", "server_head_*")
+    kept = ("net.head.*", "confidence")
+    extra = ("confidence",)
+    evaluate_at = "post_local"
+    global_model = True
+    vectorizable = True
+    net: SplitNet
+
+    def __init__(
+        self,
+        net: SplitNet,
+        *,
+        optimizer: OptimizerFactory = lambda params: torch.optim.SGD(params, 0.001, momentum=0.9),
+        lr_head: float = 0.001,
+        lr_base: float = 0.001,
+        head_epochs: int = 10,
+        epochs: int = 5,
+        mc_samples: int = 5,
+        init_std: float = 1.0,
+        tau_timing: Literal["before_head", "after_head"] = "before_head",
+        tau_terms: TauTerms = "both",
+        base_loss: Literal["mc", "mean_head"] = "mc",
+        server_momentum: float = 0.0,
+        **options: Any,
+    ) -> None:
+        super().__init__(_with_gaussian_head(net, init_std), optimizer, epochs, **options)
+        if head_epochs < 0:
+            raise ValueError(f"head_epochs must not be negative, got {head_epochs}")
+        self.head_optimizer = with_lr(self.optimizer, lr_head)
+        self.base_optimizer = with_lr(self.optimizer, lr_base)
+        self.head_epochs = head_epochs
+        self.draws = self.head.noise_shapes(mc_samples)
+        self.mc_samples = mc_samples
+        self.tau_timing = tau_timing
+        self.tau_terms = tau_terms
+        self.base_loss = base_loss
+        self.mixer = VEMServer(server_momentum, self.weighting)
+        for name, mean in SERVER_HEAD.items():
+            self.register_buffer(name, getattr(self.head, mean).detach().clone())
+        self.register_buffer("confidence", torch.tensor(init_std**-2))
+        self.server_head_weight: Tensor
+        self.server_head_bias: Tensor
+        self.confidence: Tensor
+
+    @property
+    def head(self) -> VariationalLinear:
+        """The posterior of the head."""
+        return cast(VariationalLinear, self.net.head)
+
+    def receive(self, broadcast: Broadcast, info: ClientInfo) -> None:
+        """Load base and server head; the confidence follows in closed form (M-step)."""
+        super().receive(broadcast, info)
+        if self.tau_timing == "before_head":
+            self.confidence.copy_(self._confidence())
+
+    def plan(self) -> Plan:
+        """The posterior of the head against the received base, then the base against that."""
+        head = Phase(
+            name="head",
+            objective=self.free_energy,
+            epochs=self.head_epochs,
+            trains=("net.head.*",),
+            optimizer=self.head_optimizer,
+            full_batch=True,
+            inputs=self.features,
+            noise=self.draws,
+        )
+        base = Phase(
+            name="base",
+            objective=self.losses,
+            epochs=self.epochs,
+            trains=("net.backbone.*",),
+            optimizer=self.base_optimizer,
+            noise=self.draws if self.base_loss == "mc" else {},
+        )
+        if self.tau_timing == "before_head":
+            return [head, base]
+        update = Pass(
+            name="confidence", statistic=None, then=lambda _: {"confidence": self._confidence()}
+        )
+        return [head, update, base]
+
+    def features(self, batch: Batch) -> Tensor:
+        """(B, D) features, constant while the head is trained."""
+        z: Tensor = self.net.backbone(batch.x)
+        return z
+
+    def free_energy(self, batch: Batch) -> Terms:
+        """The head's objective on all of a client's features: a sum over the data, and the KL."""
+        logits = self.head(batch.x, self.mc_samples, batch.noise)
+        nll = monte_carlo_cross_entropy(logits, batch.y, batch.weight, reduction="sum")
+        prior = self.server_head_weight, self.server_head_bias
+        return {"nll": nll, "kl": self.head.kl(*prior, self.confidence.rsqrt())}
+
+    def losses(self, batch: Batch) -> Terms:
+        """The base's objective: a mean over the batch, without KL."""
+        if self.base_loss == "mean_head":
+            return {"ce": cross_entropy(self(batch.x), batch.y, batch.weight)}
+        logits = self.head(self.features(batch), self.mc_samples, batch.noise)
+        return {"nll": monte_carlo_cross_entropy(logits, batch.y, batch.weight)}
+
+    def upload(self, info: ClientInfo) -> Upload | None:
+        """The base, the posterior means in place of the server's head, and the confidence."""
+        sent = super().upload(info)
+        return sent and replace(
+            sent,
+            shared=sent.shared | {n: getattr(self.head, m).clone() for n, m in SERVER_HEAD.items()},
+            extra={"confidence": self.confidence.clone()},
+        )
+
+    def generalise(self, broadcast: Broadcast) -> None:
+        """The aggregated base under the server's head."""
+        super().generalise(broadcast)
+        for name, mean in SERVER_HEAD.items():
+            getattr(self.head, mean).copy_(broadcast.shared[name])
+
+    def server(self) -> Server[Any]:
+        """The base by samples, the head by confidence."""
+        return self.mixer
+
+    def _confidence(self) -> Tensor:
+        head = self.head
+        mean, std, prior = (
+            torch.cat([weight.flatten(), bias])
+            for weight, bias in (
+                (head.mean_weight, head.mean_bias),
+                (head.std_weight, head.std_bias),
+                (self.server_head_weight, self.server_head_bias),
+            )
+        )
+        return confidence(mean, std, prior, self.tau_terms)
+
+
+class VEMServer(Server[ServerState]):
+    """Averages the base by samples and the head's means by confidence.
+
+    Args:
+        momentum: beta in ``beta * old + (1 - beta) * average``; the paper has none.
+        weighting: Of the base.
+
+    Raises:
+        ValueError: ``momentum`` is outside [0, 1).
+    """
+
+    def __init__(
+        self, momentum: float = 0.0, weighting: Literal["samples", "uniform"] = "samples"
+    ) -> None:
+        super().__init__(weighting)
+        if not 0 <= momentum < 1:
+            raise ValueError(f"server_momentum must lie in [0, 1), got {momentum}")
+        self.momentum = momentum
+
+    def aggregate(self, state: ServerState, uploads: Sequence[Upload]) -> ServerState:
+        """``theta = sum n_j theta_j / sum n_j`` and ``w = sum tau_j mu_j / sum tau_j``."""
+        averaged = super().aggregate(state, uploads)
+        if not uploads:
+            return averaged
+        taus = torch.stack([upload.extra["confidence"] for upload in uploads]).cpu().double()
+        heads: list[State] = [{n: u.shared[n] for n in SERVER_HEAD} for u in uploads]
+        average = averaged.shared | weighted_mean(heads, taus / taus.sum())
+        momentum = torch.tensor([self.momentum, 1 - self.momentum])
+        return replace(
+            averaged,
+            shared=weighted_mean([state.shared, average], momentum),
+            client_report={
+                **(averaged.client_report or {}),
+                "confidence": weight_report(uploads, taus),
+            },
+        )
+
+
+def confidence(mean: Tensor, std: Tensor, prior: Tensor, terms: TauTerms = "both") -> Tensor:
+    """The inverse prior variance, ``tau = d / (sum std^2 + sum (mean - w)^2)``.
+
+    It minimises the KL divergence of the posterior from the prior N(w, 1 / tau).
+
+    Args:
+        mean: (d,) posterior means.
+        std: (d,) posterior standard deviations.
+        prior: (d,) w.
+        terms: Both sums, or only the first or the second. A sum of zero gives 1, a small one
+            counts as 1e-8.
+
+    Example:
+        >>> confidence(torch.tensor([1.0, 3.0]), torch.ones(2), torch.ones(2))  # 2 / (2 + 4)
+        tensor(0.3333)
+    """
+    spread = torch.zeros_like(std) if terms == "deviation" else std.square()
+    if terms != "uncertainty":
+        spread = spread + (mean - prior).square()
+    total = spread.sum()
+    return torch.where(total > 0, len(mean) / total.clamp_min(1e-8), 1.0)
+
+
+def _with_gaussian_head(net: SplitNet, init_std: float) -> SplitNet:
+    if not (isinstance(net, SplitNet) and isinstance(net.head, torch.nn.Linear)):
+        raise TypeError(
+            "PFedVEM needs a lightning_modules.nets.SplitNet whose head is one torch.nn.Linear, "
+            f"got {type(net).__name__} with the head {type(getattr(net, 'head', None)).__name__}"
+        )
+    with scoped(seed_of(net)):
+        head = VariationalLinear(net.features, net.num_classes, init_std)
+    return SplitNet(net.backbone, head, net.features, net.num_classes)
