@@ -6,8 +6,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Literal
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor
 
@@ -31,7 +33,6 @@ def class_sums(
         (C, D) sums and (C,) counts, in float32 at least.
 
     Example:
-        >>> import torch
         >>> z, y = torch.tensor([[1.0], [2.0], [4.0]]), torch.tensor([1, 0, 1])
         >>> sums, counts = class_sums(z, y, 3)
         >>> sums.tolist(), counts.tolist()
@@ -53,11 +54,63 @@ def class_means(sums: Tensor, counts: Tensor) -> Tensor:
         counts: (C,) of :func:`class_sums`.
 
     Example:
-        >>> import torch
         >>> class_means(torch.tensor([[4.0], [0.0]]), torch.tensor([2.0, 0.0])).tolist()
         [[2.0], [0.0]]
     """
     return sums / counts.clamp_min(1)[:, None]
+
+
+def unknown_prototypes(num_classes: int, features: int) -> Tensor:
+    """(C, D) table of prototypes before any is known: a row of NaN says that a class has none.
+
+    So a table tells by itself which classes it knows, and travels as C D numbers.
+    """
+    return torch.full((num_classes, features), float("nan"))
+
+
+def known(prototypes: Tensor) -> tuple[Tensor, Tensor]:
+    """A table with zeros for unknown rows, and which rows are known.
+
+    Args:
+        prototypes: (C, D) with rows of NaN, see :func:`unknown_prototypes`.
+
+    Returns:
+        (C, D) values and (C,) ones and zeros.
+
+    Example:
+        >>> values, present = known(torch.tensor([[1.0, 2.0], [float("nan")] * 2]))
+        >>> values.tolist(), present.tolist()
+        ([[1.0, 2.0], [0.0, 0.0]], [1.0, 0.0])
+    """
+    return prototypes.nan_to_num(), (~prototypes[:, 0].isnan()).to(prototypes.dtype)
+
+
+def merge_prototypes(
+    previous: Tensor, prototypes: Sequence[Tensor], counts: Sequence[Tensor]
+) -> Tensor:
+    """Weighted mean over clients, class by class; a class that no client holds keeps its old row.
+
+    Sums run in float64 (float32 on devices that have no float64), in the order given.
+
+    Args:
+        previous: (C, D) with rows of NaN for unknown classes.
+        prototypes: (C, D) of each client; the rows of weight zero are not looked at.
+        counts: (C,) weights of each client's rows, zero for a class that it does not hold.
+
+    Example:
+        >>> tables = [torch.tensor([[1.0], [0.0]]), torch.tensor([[4.0], [0.0]])]
+        >>> counts = [torch.tensor([2.0, 0.0]), torch.tensor([1.0, 0.0])]
+        >>> merge_prototypes(torch.tensor([[9.0], [9.0]]), tables, counts).tolist()
+        [[2.0], [9.0]]
+    """
+    wide = torch.float32 if previous.device.type == "mps" else torch.float64
+    total, mass = torch.zeros_like(previous, dtype=wide), previous.new_zeros(len(previous)).to(wide)
+    for table, count in zip(prototypes, counts, strict=True):
+        weight = count.to(mass)
+        total += torch.where(weight[:, None] > 0, weight[:, None] * table.to(wide), 0)
+        mass += weight
+    means = (total / mass[:, None]).to(previous.dtype)
+    return torch.where(mass[:, None] > 0, means, previous)
 
 
 def prototype_mse(
@@ -77,7 +130,6 @@ def prototype_mse(
         weight: (B,) or ``None``.
 
     Example:
-        >>> import torch
         >>> z, y, c = torch.tensor([[1.0], [3.0]]), torch.tensor([0, 1]), torch.zeros(2, 1)
         >>> prototype_mse(z, y, c, present=torch.tensor([0.0, 1.0]))  # 9 / 2
         tensor(4.5000)
@@ -99,7 +151,6 @@ def angular(z: Tensor, y: Tensor, embeddings: Tensor, weight: Tensor | None = No
         weight: (B,) or ``None``.
 
     Example:
-        >>> import torch
         >>> angular(torch.ones(1, 2), torch.tensor([0]), torch.tensor([[5.0, 5.0], [-1.0, -1.0]]))
         tensor(0.1269)
     """
@@ -130,7 +181,6 @@ def magnitude(
             code; grows with the root of B), ``sample_mean`` the mean distance (paper).
 
     Example:
-        >>> import torch
         >>> z, y, table = torch.tensor([[3.0], [4.0]]), torch.tensor([0, 0]), torch.zeros(1, 1)
         >>> magnitude(z, y, table), magnitude(z, y, table, reduction="sample_mean")
         (tensor(5.), tensor(3.5000))

@@ -1,0 +1,175 @@
+"""FedProto: class prototypes travel, models stay.
+
+Tan et al., "FedProto: Federated Prototype Learning across Heterogeneous Clients", AAAI 2022, arXiv
+2105.00243; the authors' released code.
+
+Departs from the paper: the pull towards the prototypes is the mean over batch and features (as in
+all released code; Eq. 6 sums a distance over classes), and the mean over clients lacks the
+additional factor 1/|N_y| of Eq. 6, which would shrink prototypes. Departs from the released code:
+prototypes are taken in one clean pass after training (there from features seen while the weights
+still move), the server keeps the prototypes of classes that no participant holds, and the nearest
+prototype is looked for among all classes (``candidates="own"`` goes back).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from lightning_modules.base import ClientModule
+from lightning_modules.losses import cross_entropy
+from lightning_modules.nets import SplitNet
+from lightning_modules.prototypes import (
+    class_means,
+    class_sums,
+    known,
+    merge_prototypes,
+    prototype_mse,
+    unknown_prototypes,
+)
+from pfl.server import Server, ServerState
+from pfl.types import Batch, Broadcast, ClientInfo, Pass, Phase, Plan, State, Terms, Upload
+
+
+class FedProto(ClientModule):
+    """The global prototypes come down, the client's own go up; the whole network stays.
+
+    Args:
+        net: Backbones may differ between clients' networks only as long as D is the same.
+        prototype_weight: lambda, strength of the pull of features towards the global prototypes.
+            The authors take 1 for MNIST and FEMNIST, 0.1 for CIFAR-10.
+        prediction: The class of the nearest prototype (paper), or of the private head. Before the
+            first prototypes exist it is the head's in both cases. Training does not depend on it:
+            both readings of one run come from testing its checkpoint twice.
+        candidates: Classes the nearest prototype is looked for among: ``all`` that have one, or the
+            client's ``own`` (authors' code).
+        weighting: ``uniform`` averages a class's prototypes over the clients that hold it, all
+            alike (all code); ``samples`` by their samples of the class (what the paper intends).
+        options: See :class:`ClientModule`.
+
+    Raises:
+        ValueError: ``prototype_weight`` is negative.
+    """
+
+    shared = ("prototypes",)
+    kept = ("net.*",)
+    extra = ("classes", "means", "counts")
+    global_model = False
+    vectorizable = True
+    net: SplitNet
+    prototypes: Tensor
+    means: Tensor
+    own: Tensor
+
+    def __init__(
+        self,
+        net: SplitNet,
+        *,
+        prototype_weight: float = 1.0,
+        prediction: Literal["nearest_prototype", "classifier"] = "nearest_prototype",
+        candidates: Literal["all", "own"] = "all",
+        weighting: Literal["samples", "uniform"] = "uniform",
+        **options: Any,
+    ) -> None:
+        super().__init__(net, weighting=weighting, **options)
+        if prototype_weight < 0:
+            raise ValueError(f"prototype_weight must not be negative, got {prototype_weight}")
+        self.prototype_weight = prototype_weight
+        self.prediction = prediction
+        self.candidates = candidates
+        size = net.num_classes, net.features
+        self.register_buffer("prototypes", unknown_prototypes(*size))
+        self.register_buffer("means", torch.zeros(size))
+        self.register_buffer("own", torch.ones(net.num_classes))
+
+    def receive(self, broadcast: Broadcast, info: ClientInfo) -> None:
+        """Take the global prototypes, and note the client's own classes."""
+        super().receive(broadcast, info)
+        self.own.copy_(info.label_counts > 0)
+
+    def plan(self) -> Plan:
+        """Train towards the prototypes, then take the client's own."""
+        return [
+            Phase(name="local", epochs=self.epochs),
+            Pass(name="prototypes", statistic=self._sums, then=self._means),
+        ]
+
+    def losses(self, batch: Batch) -> Terms:
+        """``ce``, and the weighted distance from the global prototypes."""
+        z = self.net.backbone(batch.x)
+        values, present = known(self.prototypes)
+        distance = prototype_mse(z, batch.y, values, present, batch.weight)
+        return {
+            "ce": cross_entropy(self.net.head(z), batch.y, batch.weight),
+            "prototype": self.prototype_weight * distance,
+        }
+
+    def upload(self, info: ClientInfo) -> Upload:
+        """One row for each class that the client holds: C_i (D + 1) numbers, no parameter.
+
+        Weighting by samples sends their counts besides.
+        """
+        classes = info.label_counts.nonzero()[:, 0]
+        extra = {
+            "classes": classes.to(torch.int32),
+            "means": self.means[classes.to(self.means.device)].clone(),
+        }
+        if self.weighting == "samples":
+            extra["counts"] = info.label_counts[classes].to(torch.int32)
+        return Upload(client=info.client, samples=info.samples, shared={}, extra=extra)
+
+    def server(self) -> Server[ServerState]:
+        """Averages prototypes class by class."""
+        return FedProtoServer(self.weighting)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(B, C): minus the distance from each prototype, or the head's logits.
+
+        Classes that are no candidates rank behind all others.
+        """
+        z = self.net.backbone(x)
+        logits: Tensor = self.net.head(z)
+        if self.prediction == "classifier":
+            return logits
+        values, present = known(self.prototypes)
+        candidate = present * self.own if self.candidates == "own" else present
+        near = -torch.cdist(z, values.to(z.dtype))
+        last = near.amin(-1, keepdim=True) - 1
+        near = torch.where(candidate > 0, near, last)
+        return torch.where(candidate.any(), near, logits)
+
+    def _sums(self, batch: Batch) -> State:
+        with torch.no_grad():
+            z = self.net.backbone(batch.x)
+        sums, counts = class_sums(z, batch.y, self.net.num_classes, batch.weight)
+        return {"sums": sums, "counts": counts}
+
+    def _means(self, totals: State) -> State:
+        return {"means": class_means(totals["sums"], totals["counts"])}
+
+
+class FedProtoServer(Server[ServerState]):
+    """Averages each class's prototypes over the clients that hold it; others stay as they were."""
+
+    def aggregate(self, state: ServerState, uploads: Sequence[Upload]) -> ServerState:
+        """The new table of prototypes."""
+        previous = state.shared["prototypes"]
+        tables, counts = [], []
+        for upload in uploads:
+            rows = upload.extra["classes"].long().to(previous.device)
+            ones = torch.ones(len(rows), device=previous.device)
+            weight = upload.extra.get("counts", ones).to(previous)
+            tables.append(torch.zeros_like(previous).index_copy(0, rows, upload.extra["means"]))
+            counts.append(previous.new_zeros(len(previous)).index_copy(0, rows, weight))
+        prototypes = merge_prototypes(previous, tables, counts)
+        _, present = known(prototypes)
+        return replace(
+            state,
+            shared={"prototypes": prototypes},
+            round=state.round + 1,
+            report={"known_classes": float(present.sum())},
+        )
