@@ -198,7 +198,7 @@ class Result:
         steps: Optimiser steps taken.
         samples: Training samples seen, counted with repetition.
         scores: Metrics of the model right after training, by split (``Job.splits``).
-        finite: False if a loss or an uploaded value is not a finite number.
+        finite: False if a loss, a kept value or an uploaded weight is not a finite number.
     """
 
     client: int
