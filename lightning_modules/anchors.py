@@ -12,7 +12,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from lightning_modules.losses import at_least_float32, mean
+from lightning_modules.losses import mean
+from lightning_modules.numerics import at_least_float32, unit
 
 
 def proximal(parameters: Iterable[Tensor], anchors: Iterable[Tensor]) -> Tensor:
@@ -76,9 +77,7 @@ def model_contrastive(
         >>> model_contrastive(z, torch.ones(1, 2), torch.ones(1, 2))  # log 2
         tensor(0.6931)
     """
-    u, toward, away = (
-        F.normalize(at_least_float32(v), dim=-1, eps=1e-8) for v in (z, z_global, z_previous)
-    )
+    u, toward, away = (unit(at_least_float32(v)) for v in (z, z_global, z_previous))
     # p - g in one product, so that value and gradient are exact where both models agree.
     return mean(F.softplus((u * (away - toward)).sum(-1) / temperature), weight)
 

@@ -9,11 +9,13 @@ other models in ``anchors``.
 from __future__ import annotations
 
 import math
-from typing import Literal, TypeAlias
+from typing import Literal, TypeAlias, get_args
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+
+from lightning_modules.numerics import at_least_float32, full_precision, one_hot, one_of, unit
 
 EnergyForm: TypeAlias = Literal["inverse", "log", "chord", "rbf"]
 Spread: TypeAlias = Literal["var", "std"]
@@ -70,11 +72,15 @@ def monte_carlo_cross_entropy(
         weight: (B,) or ``None``.
         reduction: Over the samples.
 
+    Raises:
+        ValueError: ``reduction`` is unknown.
+
     Example:
         >>> logits, y = torch.zeros(5, 3, 2), torch.tensor([0, 1, 1])
         >>> monte_carlo_cross_entropy(logits, y, reduction="sum")  # 3 log 2
         tensor(2.0794)
     """
+    one_of("reduction", reduction, ("mean", "sum"))
     draws, _, _ = logits.shape
     values = F.cross_entropy(logits.flatten(0, 1), y.repeat(draws), reduction="none")
     values = values.reshape(draws, -1).mean(0)
@@ -100,11 +106,15 @@ def feature_distillation(
         weight: (B,) or ``None``.
         reduction: Mean over the features or their sum; always the mean over the samples.
 
+    Raises:
+        ValueError: ``reduction`` is unknown.
+
     Example:
         >>> z, target = torch.tensor([[1.0, 2.0]]), torch.zeros(1, 2)
         >>> feature_distillation(z, target), feature_distillation(z, target, reduction="sum_dim")
         (tensor(2.5000), tensor(5.))
     """
+    one_of("reduction", reduction, ("mean", "sum_dim"))
     squares = (at_least_float32(z) - target).square()
     return mean(squares.mean(-1) if reduction == "mean" else squares.sum(-1), weight)
 
@@ -167,31 +177,31 @@ def hyperspherical_energy(
         >>> hyperspherical_energy(torch.eye(4), eps=0.25)  # orthogonal features: 1 / (1 + eps)
         tensor(0.8000)
     """
+    one_of("form", form, get_args(EnergyForm))
     if eps <= 0:
         raise ValueError(f"eps must be positive, got {eps}")
     with full_precision(z):
         z = at_least_float32(z)
         real = z.new_ones(len(z)) if weight is None else weight.to(z.dtype)
-        pairs = real[:, None] * real[None, :] * (1 - torch.eye(len(z)).to(z))
+        others = 1 - torch.eye(len(z), dtype=z.dtype, device=z.device)
+        pairs = real[:, None] * real[None, :] * others
         energies = _pair_energies(z, pairs, form, eps)
         return (pairs * energies).sum() / pairs.sum().clamp_min(1)
 
 
-def _pair_energies(z: Tensor, pairs: Tensor, form: str, eps: float) -> Tensor:
+def _pair_energies(z: Tensor, pairs: Tensor, form: EnergyForm, eps: float) -> Tensor:
     """(B, B) energies; finite, also in their gradient, where ``pairs`` is zero."""
     if form == "rbf":
         squares = (z[:, None] - z[None, :]).square().sum(-1)
         return torch.exp(-squares / _median_of_positive(squares.detach() * pairs))
-    u = F.normalize(z, dim=-1, eps=1e-12)
+    u = unit(z)
     # Rounding can lift the cosine of two equal features above one.
     gaps = torch.where(pairs > 0, (1 - u @ u.mT).clamp_min(0), 1.0)
     if form == "inverse":
         return 1 / (gaps + eps)
     if form == "log":
         return -torch.log(gaps + eps)
-    if form == "chord":
-        return 1 / (2 * gaps + eps)
-    raise ValueError(f"form must be one of inverse, log, chord, rbf, got {form!r}")
+    return 1 / (2 * gaps + eps)
 
 
 def _median_of_positive(values: Tensor) -> Tensor:
@@ -215,10 +225,14 @@ def variance_floor(num_classes: int, statistic: Spread = "var", unbiased: bool =
         statistic: Variance or standard deviation.
         unbiased: Divide by C - 1 instead of C.
 
+    Raises:
+        ValueError: ``statistic`` is unknown.
+
     Example:
         >>> variance_floor(10), variance_floor(10, unbiased=True)
         (0.09, 0.1)
     """
+    one_of("statistic", statistic, get_args(Spread))
     variance = 1 / num_classes if unbiased else (num_classes - 1) / num_classes**2
     return variance if statistic == "var" else math.sqrt(variance)
 
@@ -236,8 +250,12 @@ def classifier_variance(
     Args:
         logits: (B, C).
         weight: (B,) or ``None``.
-        statistic: Variance, or standard deviation ``sqrt(v_c + 1e-8)``, on both sides.
+        statistic: Variance, or standard deviation, as ``sqrt(v_c + 1e-8)`` whose gradient is
+            finite.
         unbiased: Divide by B - 1 instead of B, and likewise in gamma.
+
+    Raises:
+        ValueError: ``statistic`` is unknown.
 
     Example:
         >>> classifier_variance(torch.zeros(8, 10))  # equal rows: gamma
@@ -277,18 +295,3 @@ def gaussian_kl(
     ratio = (std / prior_std).square()
     distance = ((mean - prior_mean) / prior_std).square()
     return 0.5 * (ratio - 1 - ratio.log() + distance).sum()
-
-
-def one_hot(y: Tensor, num_classes: int, like: Tensor) -> Tensor:
-    """(B, C), without the look at the values that vmap forbids."""
-    return (y[:, None] == torch.arange(num_classes, device=y.device)).to(like.dtype)
-
-
-def full_precision(z: Tensor) -> torch.autocast:
-    """A scope in which autocast does not lower the precision of what is computed from ``z``."""
-    return torch.autocast(z.device.type, enabled=False)
-
-
-def at_least_float32(z: Tensor) -> Tensor:
-    """Half precision becomes float32; float32 and float64 stay."""
-    return z if z.dtype.itemsize >= 4 else z.float()

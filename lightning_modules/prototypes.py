@@ -10,10 +10,10 @@ from collections.abc import Sequence
 from typing import Literal
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
-from lightning_modules.losses import at_least_float32, cross_entropy, full_precision, mean, one_hot
+from lightning_modules.losses import cross_entropy, mean
+from lightning_modules.numerics import at_least_float32, full_precision, one_hot, one_of, unit
 
 
 def class_sums(
@@ -156,8 +156,7 @@ def angular(z: Tensor, y: Tensor, embeddings: Tensor, weight: Tensor | None = No
     """
     with full_precision(z):
         z, embeddings = at_least_float32(z), at_least_float32(embeddings)
-        cosines = F.normalize(z, dim=-1) @ F.normalize(embeddings, dim=-1).mT
-        return cross_entropy(cosines, y, weight)
+        return cross_entropy(unit(z) @ unit(embeddings).mT, y, weight)
 
 
 def magnitude(
@@ -180,11 +179,15 @@ def magnitude(
         reduction: ``batch_norm`` is the norm of all differences of the batch at once (official
             code; grows with the root of B), ``sample_mean`` the mean distance (paper).
 
+    Raises:
+        ValueError: ``reduction`` is unknown.
+
     Example:
         >>> z, y, table = torch.tensor([[3.0], [4.0]]), torch.tensor([0, 0]), torch.zeros(1, 1)
         >>> magnitude(z, y, table), magnitude(z, y, table, reduction="sample_mean")
         (tensor(5.), tensor(3.5000))
     """
+    one_of("reduction", reduction, ("batch_norm", "sample_mean"))
     squares = (at_least_float32(z) - embeddings[y]).square().sum(-1)
     if reduction == "sample_mean":
         return mean((squares + 1e-12).sqrt(), weight)

@@ -64,6 +64,12 @@ def test_angular_by_hand():
     assert float(angular(-torch.ones(1, 2), y, table)) == pytest.approx(math.log(2))
 
 
+def test_angular_of_a_zero_feature_has_an_ordinary_slope():
+    """Equal cosines 0: the slope is the mean embedding less the own one, (1/2, 1/2) - (1, 0)."""
+    slope = grad(angular)(torch.zeros(1, 2), torch.tensor([0]), torch.eye(2))
+    assert slope.tolist() == [[-0.5, 0.5]]
+
+
 def test_magnitude_grows_with_the_root_of_the_batch_in_the_code_form_only():
     """GPFL: distances 3 and 4 give 5 and 3.5; four copies of the batch double the first."""
     z, y, table = torch.tensor([[3.0, 0.0], [0.0, 4.0]]), torch.tensor([0, 0]), torch.zeros(1, 2)
@@ -79,3 +85,8 @@ def test_magnitude_at_distance_zero_has_a_finite_slope(reduction):
     table = TABLE.float()
     y = torch.tensor([0, 3])
     assert grad(magnitude)(table[y], y, table, None, reduction).isfinite().all()
+
+
+def test_unknown_reduction_is_refused():
+    with pytest.raises(ValueError, match="one of batch_norm, sample_mean, got 'mean'"):
+        magnitude(normal(2, SIZE), torch.tensor([0, 1]), TABLE, reduction="mean")
