@@ -19,7 +19,7 @@ class Sampler(Protocol):
 
 
 @dataclass(frozen=True)
-class UniformSampler:
+class UniformSampler(Sampler):
     """``max(1, int(fraction * n))`` clients, uniformly without replacement, each round anew.
 
     Args:
@@ -47,7 +47,7 @@ class UniformSampler:
 
 
 @dataclass(frozen=True)
-class BernoulliSampler:
+class BernoulliSampler(Sampler):
     """Each client uploads independently with one probability; drawn again until enough do.
 
     Args:

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from pfl import local
+from pfl.engines.base import Engine
 from pfl.local import Context
 from pfl.types import Job, Result, Scores
 
 
-class SequentialEngine:
+class SequentialEngine(Engine):
     """Runs jobs one by one; any method, any network."""
 
     def setup(self, context: Context) -> str:
