@@ -1,0 +1,282 @@
+"""FedPAC: a shared body aligned to global class centroids, and private heads mixed for each client.
+
+Xu et al., "Personalized Federated Learning with Feature Alignment and Classifier Collaboration",
+ICLR 2023, arXiv 2306.11867; the authors' released code (simplified). Each client's head becomes the
+convex combination of this round's heads that minimises an estimate of its error.
+
+Departs from the released code in nothing but the solver: the quadratic program is solved exactly as
+a non-negative least-squares problem, from inner products (the code forms D x D matrices and calls a
+general solver). Other public codes list heads and statistics in different orders of clients, or
+average centroids without counts; here clients are ordered by their number throughout.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal, cast
+
+import numpy as np
+import torch
+from scipy.optimize import nnls
+from torch import Tensor
+
+from lightning_modules.base import ClientModule
+from lightning_modules.losses import cross_entropy
+from lightning_modules.nets import SplitNet
+from lightning_modules.optimizers import with_lr
+from lightning_modules.phases import part_phase
+from lightning_modules.prototypes import (
+    class_means,
+    class_sums,
+    known,
+    merge_prototypes,
+    prototype_mse,
+    unknown_prototypes,
+)
+from pfl.server import Server, ServerState, weight_report
+from pfl.state import select, weighted_mean
+from pfl.types import Batch, Broadcast, ClientInfo, Pass, Plan, State, Terms, Upload
+
+HEAD = ("net.head.*",)
+BODY = ("net.backbone.*",)
+
+
+class FedPAC(ClientModule):
+    """Body, class centroids and the client's mixed head come down; those and two statistics go up.
+
+    The head is private, but as the server mixes it the server also keeps it: a client that was away
+    gets back the one of its last participation.
+
+    Args:
+        net: Its features are aligned.
+        alignment: lambda, strength of the pull of features towards the centroids. The authors take
+            1; PFAKD searches {0.001, ..., 10} and takes 1, and 0.001 for CIFAR-100.
+        head_lr: eta_h, learning rate of the head's phase, in place of the optimiser's (authors:
+            0.1 beside 0.01 for the body).
+        head_epochs: Length of the head's phase, which comes before the ``epochs`` of the body's.
+        min_share: A head's share below this counts as zero.
+        options: See :class:`ClientModule`.
+
+    Raises:
+        ValueError: A number is out of its range.
+    """
+
+    shared = (*BODY, *HEAD, "centroids")
+    extra = ("counts", "variance", "profile")
+    global_model = False
+    vectorizable = True
+    net: SplitNet
+    centroids: Tensor
+    targets: Tensor
+    aligned: Tensor
+    variance: Tensor
+    profile: Tensor
+
+    def __init__(
+        self,
+        net: SplitNet,
+        *,
+        alignment: float = 1.0,
+        head_lr: float = 0.1,
+        head_epochs: int = 1,
+        min_share: float = 1e-3,
+        **options: Any,
+    ) -> None:
+        super().__init__(net, **options)
+        if alignment < 0:
+            raise ValueError(f"alignment must not be negative, got {alignment}")
+        if head_epochs < 0:
+            raise ValueError(f"head_epochs must not be negative, got {head_epochs}")
+        if not 0 <= min_share < 1:
+            raise ValueError(f"min_share must lie in [0, 1), got {min_share}")
+        self.alignment = alignment
+        self.head_optimizer = with_lr(self.optimizer, head_lr)
+        self.head_epochs = head_epochs
+        self.min_share = min_share
+        size = net.num_classes, net.features
+        self.register_buffer("centroids", unknown_prototypes(*size))
+        self.register_buffer("targets", torch.zeros(size))
+        self.register_buffer("aligned", torch.zeros(net.num_classes))
+        self.register_buffer("variance", torch.zeros(()))
+        self.register_buffer("profile", torch.zeros(size))
+
+    def plan(self) -> Plan:
+        """Statistics of the received body, head, body, centroids of the trained body."""
+        return [
+            Pass(name="statistics", statistic=self._sums, then=self._statistics),
+            part_phase(self, "head", self.head_epochs, optimizer=self.head_optimizer),
+            part_phase(self, "body", self.epochs, objective=self._guided),
+            Pass(name="centroids", statistic=self._sums, then=self._centroids),
+        ]
+
+    def upload(self, info: ClientInfo) -> Upload:
+        """Body, head, centroids with their counts, and the two statistics."""
+        extra = {
+            "counts": info.label_counts.to(torch.int32),
+            "variance": self.variance.clone(),
+            "profile": self.profile.clone(),
+        }
+        return replace(cast(Upload, super().upload(info)), extra=extra)
+
+    def server(self) -> Server[FedPACState]:
+        """Averages body and centroids, and mixes heads."""
+        return FedPACServer(self.weighting, self.min_share)
+
+    def _guided(self, batch: Batch) -> Terms:
+        z = self.net.backbone(batch.x)
+        distance = prototype_mse(z, batch.y, self.targets, self.aligned, batch.weight)
+        return {
+            "ce": cross_entropy(self.net.head(z), batch.y, batch.weight),
+            "alignment": self.alignment * distance,
+        }
+
+    def _sums(self, batch: Batch) -> State:
+        with torch.no_grad():
+            z = self.net.backbone(batch.x)
+        sums, counts = class_sums(z, batch.y, self.net.num_classes, batch.weight)
+        squares = z.to(sums).square().sum(-1)
+        real = squares.sum() if batch.weight is None else (squares * batch.weight).sum()
+        return {"sums": sums, "counts": counts, "squares": real}
+
+    def _statistics(self, totals: State) -> State:
+        """H_i, V_i, and where features are pulled: local centroids stand in for unknown ones.
+
+        ``H_i[y] = q_i(y) mu_{i,y}`` and ``V_i = (E||f||^2 - sum_y ||H_i[y]||^2) / n_i``.
+        """
+        samples = totals["counts"].sum()
+        profile = totals["sums"] / samples
+        variance = (totals["squares"] / samples - profile.square().sum()).clamp_min(0) / samples
+        values, present = known(self.centroids)
+        means = class_means(totals["sums"], totals["counts"])
+        return {
+            "profile": profile,
+            "variance": variance,
+            "targets": torch.where(present[:, None] > 0, values, means),
+            # In the first round there is nothing to align with.
+            "aligned": present.amax().expand_as(present),
+        }
+
+    def _centroids(self, totals: State) -> State:
+        return {"centroids": class_means(totals["sums"], totals["counts"])}
+
+
+@dataclass(frozen=True)
+class FedPACState(ServerState):
+    """The server's state with the mixed heads.
+
+    Attributes:
+        heads: The head of each client that has taken part. The entries of the head in ``shared``
+            are the initial ones, for all others.
+    """
+
+    heads: dict[int, State] = field(default_factory=dict)
+
+
+class FedPACServer(Server[FedPACState]):
+    """Averages bodies by samples, centroids by counts, and mixes the heads for each participant.
+
+    Args:
+        weighting: Of the bodies.
+        min_share: See :class:`FedPAC`.
+    """
+
+    def __init__(
+        self, weighting: Literal["samples", "uniform"] = "samples", min_share: float = 1e-3
+    ) -> None:
+        super().__init__(weighting)
+        self.min_share = min_share
+
+    def init(self, shared: State, clients: Sequence[ClientInfo]) -> FedPACState:
+        """Everybody has the initial head."""
+        return FedPACState(shared=shared)
+
+    def broadcast(self, state: FedPACState, client: int, round: int) -> Broadcast:
+        """Body, centroids and the client's own head."""
+        return Broadcast(shared={**state.shared, **state.heads.get(client, {})})
+
+    def aggregate(self, state: FedPACState, uploads: Sequence[Upload]) -> FedPACState:
+        """The state after a round."""
+        if not uploads:
+            return replace(state, round=state.round + 1)
+        weights = self.weights(uploads)
+        heads = [select(upload.shared, HEAD) for upload in uploads]
+        shares = head_shares(
+            torch.stack([upload.extra["variance"] for upload in uploads]),
+            torch.stack([upload.extra["profile"] for upload in uploads]),
+            self.min_share,
+        )
+        mixed = {
+            u.client: weighted_mean(heads, row) for u, row in zip(uploads, shares, strict=True)
+        }
+        centroids = merge_prototypes(
+            state.shared["centroids"],
+            [upload.shared["centroids"] for upload in uploads],
+            [upload.extra["counts"] for upload in uploads],
+        )
+        bodies = weighted_mean([select(upload.shared, BODY) for upload in uploads], weights)
+        return replace(
+            state,
+            shared={**state.shared, **bodies, "centroids": centroids},
+            round=state.round + 1,
+            heads={**state.heads, **mixed},
+            client_report={
+                "weight": weight_report(uploads, weights),
+                "own_head": weight_report(uploads, shares.diagonal()),
+            },
+        )
+
+
+def head_shares(variances: Tensor, profiles: Tensor, min_share: float = 1e-3) -> Tensor:
+    """How each of m clients mixes the m heads: row i minimises the estimate of client i's error.
+
+    Over the simplex, ``sum_j a_j^2 V_j + ||H_i - sum_j a_j H_j||^2 = a^T P_i a`` with
+    ``P_i = diag(V) + G_i G_i^T``, row j of G_i being ``H_i - H_j``. Shares below ``min_share``
+    become zero, and the rest is made to sum to one again.
+
+    Args:
+        variances: (m,) V.
+        profiles: (m, C, D) H.
+        min_share: Smallest share that counts.
+
+    Returns:
+        (m, m) float64; rows are non-negative and sum to one.
+
+    Example:
+        >>> head_shares(torch.tensor([1.0, 3.0]), torch.zeros(2, 1, 1))  # proportional to 1 / V
+        tensor([[0.7500, 0.2500],
+                [0.7500, 0.2500]], dtype=torch.float64)
+    """
+    flat = profiles.detach().cpu().double().flatten(1).numpy()
+    gram = flat @ flat.T
+    noise = np.diag(variances.detach().cpu().double().numpy() + 1e-8)
+    rows = []
+    for i in range(len(gram)):
+        quadratic = noise + gram[i, i] - gram[i][:, None] - gram[i][None, :] + gram
+        shares = simplex_minimum(quadratic)
+        large = np.where(shares < min_share, 0, shares)
+        rows.append(large / large.sum() if large.any() else shares)
+    return torch.from_numpy(np.stack(rows))
+
+
+def simplex_minimum(quadratic: np.ndarray) -> np.ndarray:
+    """The point of the simplex at which ``a^T P a`` is least, for positive semi-definite P.
+
+    With any A such that ``A^T A = P`` it is proportional to the non-negative least-squares solution
+    of ``[A; 1^T] b = [0; 1]``. Exact; about 0.5 ms for 20 clients and 14 ms for 100.
+
+    Args:
+        quadratic: (m, m) P.
+
+    Example:
+        >>> simplex_minimum(np.diag([1.0, 4.0])).round(6).tolist()
+        [0.8, 0.2]
+    """
+    # The scale of P does not matter for the answer, but for the solver's tolerance.
+    values, vectors = np.linalg.eigh(quadratic / np.abs(quadratic).max())
+    root = np.sqrt(values.clip(min=0))[:, None] * vectors.T
+    count = len(quadratic)
+    right = np.append(np.zeros(count), 1.0)
+    solution, _ = nnls(np.vstack([root, np.ones(count)]), right)
+    shares: np.ndarray = solution / solution.sum()
+    return shares
