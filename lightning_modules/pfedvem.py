@@ -27,7 +27,7 @@ from lightning_modules.nets import SplitNet
 from lightning_modules.optimizers import with_lr
 from pfl.seeds import scoped
 from pfl.server import Server, ServerState, weight_report
-from pfl.state import weighted_mean
+from pfl.state import assign, clone, weighted_mean
 from pfl.types import (
     Batch,
     Broadcast,
@@ -133,7 +133,7 @@ class PFedVEM(ClientModule):
         """Load base and server head; the confidence follows in closed form (M-step)."""
         super().receive(broadcast, info)
         if self.tau_timing == "before_head":
-            self.confidence.copy_(self._confidence())
+            assign(self, {"confidence": self._confidence()})
 
     def plan(self) -> Plan:
         """The posterior of the head against the received base, then the base against that."""
@@ -184,17 +184,14 @@ class PFedVEM(ClientModule):
     def upload(self, info: ClientInfo) -> Upload | None:
         """The base, the posterior means in place of the server's head, and the confidence."""
         sent = super().upload(info)
-        return sent and replace(
-            sent,
-            shared=sent.shared | {n: getattr(self.head, m).clone() for n, m in SERVER_HEAD.items()},
-            extra={"confidence": self.confidence.clone()},
-        )
+        means = {name: getattr(self.head, mean) for name, mean in SERVER_HEAD.items()}
+        extra = clone({"confidence": self.confidence})
+        return sent and replace(sent, shared=sent.shared | clone(means), extra=extra)
 
     def generalise(self, broadcast: Broadcast) -> None:
         """The aggregated base under the server's head."""
         super().generalise(broadcast)
-        for name, mean in SERVER_HEAD.items():
-            getattr(self.head, mean).copy_(broadcast.shared[name])
+        assign(self.head, {mean: broadcast.shared[name] for name, mean in SERVER_HEAD.items()})
 
     def server(self) -> Server[Any]:
         """The base by samples, the head by confidence."""

@@ -1,0 +1,64 @@
+"""An objective under ``torch.func.vmap`` over clients, against the same one client by client."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+from torch.func import functional_call, grad_and_value, vmap
+
+from pfl.state import total
+from pfl.types import Batch
+
+
+class _Objective(nn.Module):
+    def __init__(self, module, objective):
+        super().__init__()
+        self.module = module
+        self.objective = objective
+
+    def forward(self, batch):
+        return total(self.objective(batch))
+
+
+def check_vmap(module, objective, states, batches):
+    """Value and gradients agree, with batches of unequal size padded to the longest.
+
+    Args:
+        module: The method.
+        objective: One of its objectives.
+        states: A state dict for each client.
+        batches: A batch without weight for each client.
+    """
+    target = _Objective(module, objective)
+    trained = [name for name, _ in module.named_parameters()]
+
+    def loss(parameters, rest, batch):
+        state = {f"module.{n}": v for n, v in {**rest, **parameters}.items()}
+        return functional_call(target, state, (batch,))
+
+    def split(state):
+        return {n: state[n] for n in trained}, {n: v for n, v in state.items() if n not in trained}
+
+    step = grad_and_value(loss)
+    alone = [step(*split(state), batch) for state, batch in zip(states, batches, strict=True)]
+    stacked = {n: torch.stack([state[n] for state in states]) for n in states[0]}
+    gradients, values = vmap(step)(*split(stacked), _padded(batches))
+    for client, (gradient, value) in enumerate(alone):
+        torch.testing.assert_close(values[client], value)
+        for name, expected in gradient.items():
+            torch.testing.assert_close(gradients[name][client], expected)
+
+
+def _padded(batches):
+    size = max(len(batch.y) for batch in batches)
+    x = torch.stack([_rows(batch.x, size) for batch in batches])
+    y = torch.stack([_rows(batch.y, size) for batch in batches])
+    real = torch.stack([torch.arange(size) < len(batch.y) for batch in batches]).to(x.dtype)
+    noise = batches[0].noise and {
+        name: torch.stack([batch.noise[name] for batch in batches]) for name in batches[0].noise
+    }
+    return Batch(x, y, real, noise)
+
+
+def _rows(values, size):
+    return torch.cat([values, values.new_ones(size - len(values), *values.shape[1:])])
