@@ -1,0 +1,143 @@
+"""GPFL: one body, a generic route guided by class embeddings and a personal route that classifies.
+
+Zhang et al., "GPFL: Simultaneously Learning Global and Personalized Feature Information for
+Personalized Federated Learning", ICCV 2023, arXiv 2308.10279; the authors' released code. Body,
+class embeddings (GCE) and conditional valve (CoV) travel, the head stays.
+
+Departs from the released code: the conditions are made from the received embeddings, not from the
+client's older ones (``stale_conditions`` goes back), and class shares count all training samples
+(there a loader that drops the last batch). ``mag_reduction`` chooses between the code's magnitude
+term and the paper's.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from lightning_modules.base import ClientModule
+from lightning_modules.initial import seed_of
+from lightning_modules.layers import ConditionalValve
+from lightning_modules.losses import cross_entropy
+from lightning_modules.nets import SplitNet
+from lightning_modules.numerics import one_of
+from lightning_modules.prototypes import angular, magnitude
+from pfl.seeds import derive, scoped
+from pfl.types import Batch, Broadcast, ClientInfo, Pass, Patterns, Phase, Plan, State, Terms
+
+
+class GPFL(ClientModule):
+    """Body, embeddings and valve travel, the head stays.
+
+    With f the body's features, the head classifies ``CoV(f, u_i)``; ``CoV(f, g)`` is drawn to the
+    embedding of its class by angle and by distance. The conditions ``g = 1/C sum_y E_y`` and
+    ``u_i = sum_y q_i(y) E_y``, with q_i the client's class shares, are constant in a round. Before
+    any broadcast all classes have the same share.
+
+    Args:
+        net: Its head reads D features, as many as an embedding has.
+        magnitude_weight: lambda, strength of the distance term. The authors take 0.01 for small
+            networks, 1e-4 for ResNet-18; PFAKD 0.01, and 1e-4 for CIFAR-100.
+        guide_decay: mu, weight decay of embeddings and valve, in place of the optimiser's. The
+            authors take 0.1 for small networks, 0 for ResNet-18; PFAKD 0.1.
+        mag_reduction: The distance of the whole batch at once (released code; grows with the root
+            of the batch size), or its mean over samples (paper).
+        stale_conditions: Make the conditions from the embeddings as the client last left them, zero
+            at its first participation (released code), not from the received ones.
+        options: See :class:`ClientModule`.
+
+    Raises:
+        ValueError: A number is out of its range, or a word unknown.
+    """
+
+    shared = ("net.backbone.*", "embeddings", "valve.*")
+    kept: Patterns = ("net.head.*",)
+    vectorizable = True
+    net: SplitNet
+    received: Tensor
+    class_shares: Tensor
+    generic: Tensor
+    personal: Tensor
+
+    def __init__(
+        self,
+        net: SplitNet,
+        *,
+        magnitude_weight: float = 0.01,
+        guide_decay: float = 0.1,
+        mag_reduction: Literal["batch_norm", "sample_mean"] = "batch_norm",
+        stale_conditions: bool = False,
+        **options: Any,
+    ) -> None:
+        super().__init__(net, **options)
+        for name, value in (("magnitude_weight", magnitude_weight), ("guide_decay", guide_decay)):
+            if value < 0:
+                raise ValueError(f"{name} must not be negative, got {value}")
+        one_of("mag_reduction", mag_reduction, ("batch_norm", "sample_mean"))
+        self.magnitude_weight = magnitude_weight
+        self.guide_decay = guide_decay
+        self.mag_reduction: Literal["batch_norm", "sample_mean"] = mag_reduction
+        self.stale_conditions = stale_conditions
+        with scoped(derive(seed_of(net), "gpfl")):
+            self.embeddings = nn.Parameter(torch.randn(net.num_classes, net.features))
+            self.valve = ConditionalValve(net.features)
+        table = self.embeddings.detach()
+        mean = torch.zeros(net.features) if stale_conditions else table.mean(0)
+        self.register_buffer("received", table.clone())
+        self.register_buffer("class_shares", torch.full((net.num_classes,), 1 / net.num_classes))
+        self.register_buffer("generic", mean.clone())
+        self.register_buffer("personal", mean.clone())
+        if stale_conditions:
+            self.kept = (*self.kept, "generic", "personal")
+
+    def receive(self, broadcast: Broadcast, info: ClientInfo) -> None:
+        """Take in what travels, and make the round's constants of it."""
+        super().receive(broadcast, info)
+        self.received.copy_(self.embeddings)
+        self.class_shares.copy_(info.label_counts / max(1, info.samples))
+        if not self.stale_conditions:
+            for name, value in self._conditions({}).items():
+                getattr(self, name).copy_(value)
+
+    def plan(self) -> Plan:
+        """One phase over all parameters."""
+        train = Phase(name="local", epochs=self.epochs)
+        if not self.stale_conditions:
+            return [train]
+        return [train, Pass(name="conditions", statistic=None, then=self._conditions)]
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(B, C) logits of the personal route."""
+        logits: Tensor = self.net.head(self.valve(self.net.backbone(x), self.personal))
+        return logits
+
+    def losses(self, batch: Batch) -> Terms:
+        """``ce`` of the personal route, ``angular`` and weighted ``magnitude`` of the generic."""
+        z = self.net.backbone(batch.x)
+        logits = self.net.head(self.valve(z, self.personal))
+        generic = self.valve(z, self.generic)
+        distance = magnitude(generic, batch.y, self.received, batch.weight, self.mag_reduction)
+        return {
+            "ce": cross_entropy(logits, batch.y, batch.weight),
+            "angular": angular(generic, batch.y, self.embeddings, batch.weight),
+            "magnitude": self.magnitude_weight * distance,
+        }
+
+    def configure_optimizers(self) -> Optimizer:
+        """The optimiser, with a weight decay of their own for embeddings and valve."""
+        trained = [(n, p) for n, p in self.named_parameters() if p.requires_grad]
+        optimizer = self.optimizer(p for n, p in trained if n.startswith("net."))
+        guides = [p for n, p in trained if not n.startswith("net.")]
+        optimizer.add_param_group({"params": guides, "weight_decay": self.guide_decay})
+        return optimizer
+
+    def _conditions(self, totals: State) -> State:
+        """The conditions g and u_i that the present embeddings make."""
+        del totals
+        return {
+            "generic": self.embeddings.mean(0),
+            "personal": self.class_shares @ self.embeddings,
+        }
