@@ -49,3 +49,20 @@ def zero_last_layer(net: nn.Module) -> None:
     last, _ = last_layers(net, 1)
     entries = select(net.state_dict(), last)
     assign(net, {name: torch.zeros_like(value) for name, value in entries.items()})
+
+
+def orthogonalise(layer: nn.Linear) -> None:
+    """Replace a linear layer's weights (C, D) by the nearest ones with orthonormal rows.
+
+    The orthogonal factor of the polar decomposition: drawn weights give drawn directions, and
+    nothing else is drawn. With C > D, where rows cannot be orthonormal, the columns are.
+
+    Example:
+        >>> layer = nn.Linear(5, 3)
+        >>> orthogonalise(layer)
+        >>> bool(torch.allclose(layer.weight @ layer.weight.mT, torch.eye(3), atol=1e-5))
+        True
+    """
+    with torch.no_grad():
+        left, _, right = torch.linalg.svd(layer.weight, full_matrices=False)
+        layer.weight.copy_(left @ right)

@@ -1,0 +1,68 @@
+"""Freeze: FedAvg on the body, under one random head that is never trained.
+
+A baseline of UniVarFL (2025, arXiv 2506.08167), without a paper or released code of its own: the
+training of FedBABU (Oh et al., ICLR 2022, arXiv 2106.06042) without its personalisation. The body
+travels, both ways; the head is a constant that everybody knows from the start.
+
+The head is left out of the optimiser and of the average, so momentum and weight decay cannot move
+it (FL-bench's FedBABU zeroes its gradient, and weight decay shrinks it).
+"""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any, Literal
+
+from torch import nn
+
+from lightning_modules.base import ClientModule
+from lightning_modules.initial import orthogonalise
+from lightning_modules.nets import SplitNet
+from lightning_modules.phases import part_phase
+from pfl.types import Plan
+
+
+class Freeze(ClientModule):
+    """The backbone travels and is trained; the head stays as it was drawn.
+
+    Args:
+        net: Its head is taken over as drawn, or changed as the next two arguments say.
+        head_init: ``default`` keeps the drawn weights, ``orthogonal`` takes the nearest ones with
+            orthonormal rows. Which of them UniVarFL used is not established.
+        head_bias: Keep the drawn biases, or set them to zero for good (advised with
+            ``orthogonal``).
+        options: See :class:`ClientModule`.
+    """
+
+    shared = ("net.backbone.*",)
+    global_model = True
+    vectorizable = True
+
+    def __init__(
+        self,
+        net: SplitNet,
+        *,
+        head_init: Literal["default", "orthogonal"] = "default",
+        head_bias: bool = True,
+        **options: Any,
+    ) -> None:
+        super().__init__(net, **options)
+        for layer in (part for part in net.head.modules() if isinstance(part, nn.Linear)):
+            if head_init == "orthogonal":
+                _make_orthogonal(layer)
+            if not head_bias and layer.bias is not None:
+                nn.init.zeros_(layer.bias)
+
+    def plan(self) -> Plan:
+        """One phase over the body."""
+        return [part_phase(self, "body", self.epochs)]
+
+
+def _make_orthogonal(layer: nn.Linear) -> None:
+    if layer.out_features > layer.in_features:
+        warnings.warn(
+            f"a head of {layer.out_features} outputs on {layer.in_features} features cannot have "
+            "orthonormal rows; its columns are made orthonormal instead",
+            stacklevel=3,
+        )
+    orthogonalise(layer)
