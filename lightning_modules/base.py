@@ -46,6 +46,7 @@ class ClientModule(L.LightningModule):
             test holds a method to it.
         global_model: Whether the server holds a complete model that can be tested. ``None`` derives
             it: it does if every parameter of the network travels.
+        objects: Arguments that are objects; they are no part of the saved hyperparameters.
 
     Args:
         net: The network; logits of shape (B, C). Methods that split it need a ``SplitNet``.
@@ -68,6 +69,7 @@ class ClientModule(L.LightningModule):
     evaluate_at: EvaluationPoint = "post_broadcast"
     vectorizable: bool = False
     global_model: bool | None = None
+    objects: tuple[str, ...] = ("net", "optimizer")
 
     def __init__(
         self,
@@ -84,7 +86,7 @@ class ClientModule(L.LightningModule):
             raise ValueError(f"epochs must not be negative, got {epochs}")
         if not 0 < lr_decay <= 1:
             raise ValueError(f"lr_decay must lie in (0, 1], got {lr_decay}")
-        self.save_hyperparameters(ignore=["net", "optimizer"])
+        self.save_hyperparameters(ignore=self.objects)
         self.net = net
         self.optimizer = optimizer
         self.epochs = epochs

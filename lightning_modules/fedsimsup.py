@@ -7,9 +7,8 @@ of this round's participants stay as uploaded (Eq. 6), the others move towards t
 similarity, with a strength that fades late in training (Eqs. 7-10). With full participation nothing
 is ever mixed, and clients train alone.
 
-The paper's appendix and code are not public: values that the main text does not give are our
-assumptions, marked in ``docs/methods.md`` with the readings adopted where the text disagrees with
-itself.
+Appendix and code are not public: ``docs/methods.md`` marks what is our assumption, and the readings
+adopted where the text disagrees with itself.
 """
 
 from __future__ import annotations
@@ -44,21 +43,19 @@ class FedSimSup(ClientModule):
         supervisor: s, the private model; (B, C) logits. In the paper about a sixth as large.
         lr_sup: eta_s, learning rate of the supervisor; it takes the place of the optimiser's own.
         lr_inter: eta_theta, learning rate of the inter-learning model, likewise.
-        sup_epochs: tau_s, length of the supervisor's phase. That of the inter-learning model,
-            tau_theta (``inter_epochs``), is the common argument ``epochs``.
-        epochs: tau_theta, length of the inter-learning model's phase.
+        sup_epochs: tau_s, length of the supervisor's phase.
+        epochs: tau_theta (``inter_epochs``), length of the inter-learning model's phase.
         local_unit: What the two lengths count: walks over the data, or single optimiser steps.
-        mix_C: C in Eq. 10. Mixing starts to fade at round ``C T^gamma``; 0 switches it off.
-        mix_gamma: gamma in Eq. 10.
+        mix_C: C in Eqs. 7-10. Mixing starts to fade at round ``C T^gamma``; 0 switches it off.
+        mix_gamma: gamma there.
         absent_rule: How the models of clients without an upload change: by Eq. 7, to the
             ``size_average`` of this round's uploads (Eq. 2), or not at all.
         zero_similarity: Partners of an absent client that is similar to no participant: it stays,
             or mixes with all of them by size or evenly.
         eval_inter: Which inter-learning model is tested: the server's current copy, or the client's
             own from its last participation (before it, the server's).
-        supervisor_init: Each client draws its ``own`` initial supervisor (from a seed made of the
-            given one's values and the client's number, in every submodule that has
-            ``reset_parameters``), or all start from the given one.
+        supervisor_init: Each client draws its ``own`` initial supervisor, in every submodule that
+            has ``reset_parameters``, or all start from the given one.
         sup_zero_init: The last layer of every initial supervisor is zero, so that a client that
             never took part predicts with its inter-learning model alone.
         options: See :class:`ClientModule`.
@@ -70,6 +67,7 @@ class FedSimSup(ClientModule):
     kept: Patterns = ("supervisor.*", "participated")
     global_model = False
     vectorizable = True
+    objects = ("net", "supervisor", "optimizer")
 
     def __init__(
         self,
@@ -147,7 +145,7 @@ class FedSimSup(ClientModule):
     def _draw_supervisor(self, info: ClientInfo) -> None:
         if self.supervisor_init == "common" or self.participated:
             return
-        # Still the given values: the seed is the same in every process and after a resume.
+        # The given values and the client's number make the seed, in any process and after a resume.
         redraw(self.supervisor, derive(seed_of(self.supervisor), "supervisor", info.client))
         if self.sup_zero_init:
             zero_last_layer(self.supervisor)
@@ -175,8 +173,7 @@ class SimSupState(ServerState):
 class SimSupServer(Server[SimSupState]):
     """Keeps participants as they are and mixes the absent ones; memory n times ``net``.
 
-    The arguments are those of :class:`FedSimSup`; ``weighting`` is used wherever uploads are averaged
-    by size.
+    The arguments are those of :class:`FedSimSup`; ``weighting`` is that of averages by size.
 
     Raises:
         ValueError: ``mix_C`` is negative.
@@ -275,7 +272,7 @@ def label_similarity(label_counts: Tensor) -> Tensor:
 
 
 def size_factor(samples: Tensor, uploaded: Sequence[int]) -> Tensor:
-    """(n,) lambda_i = M / (M + K m_i), Eq. 9: the larger a client, the less it is mixed.
+    """(n,) lambda_i = M / (M + K m_i): the larger a client, the less it is mixed.
 
     Args:
         samples: (n,) m_i.
@@ -285,18 +282,12 @@ def size_factor(samples: Tensor, uploaded: Sequence[int]) -> Tensor:
         >>> size_factor(torch.tensor([10, 30]), [10, 10]).tolist()
         [0.5, 0.25]
     """
-    together = sum(uploaded)
+    together = torch.tensor(sum(uploaded), dtype=torch.float64)
     return together / (together + len(uploaded) * samples.double())
 
 
 def time_factor(round: int, rounds: int, mix_C: float, mix_gamma: float) -> float:  # noqa: N803
-    """beta, Eq. 10: 1 before round ``C T^gamma``, its squared ratio to the round from there on.
-
-    Args:
-        round: t, from 1.
-        rounds: T.
-        mix_C: C.
-        mix_gamma: gamma.
+    """beta: 1 before round ``C T^gamma``, its squared ratio to the round t from there on.
 
     Example:
         >>> time_factor(50, 100, 10, 0.5), time_factor(200, 400, 5, 0.5)

@@ -32,7 +32,8 @@ def check_vmap(module, objective, states, batches):
     target = _Objective(module, objective)
     trained = [name for name, _ in module.named_parameters()]
 
-    def loss(parameters, rest, batch):
+    def loss(parameters, rest, x, y, weight, noise):
+        batch = Batch(x, y, weight, noise or None)
         state = {f"module.{n}": v for n, v in {**rest, **parameters}.items()}
         return functional_call(target, state, (batch,))
 
@@ -40,9 +41,12 @@ def check_vmap(module, objective, states, batches):
         return {n: state[n] for n in trained}, {n: v for n, v in state.items() if n not in trained}
 
     step = grad_and_value(loss)
-    alone = [step(*split(state), batch) for state, batch in zip(states, batches, strict=True)]
+    alone = [
+        step(*split(state), batch.x, batch.y, None, batch.noise)
+        for state, batch in zip(states, batches, strict=True)
+    ]
     stacked = {n: torch.stack([state[n] for state in states]) for n in states[0]}
-    gradients, values = vmap(step)(*split(stacked), _padded(batches))
+    gradients, values = vmap(step)(*split(stacked), *_padded(batches))
     for client, (gradient, value) in enumerate(alone):
         torch.testing.assert_close(values[client], value)
         for name, expected in gradient.items():
@@ -54,10 +58,8 @@ def _padded(batches):
     x = torch.stack([_rows(batch.x, size) for batch in batches])
     y = torch.stack([_rows(batch.y, size) for batch in batches])
     real = torch.stack([torch.arange(size) < len(batch.y) for batch in batches]).to(x.dtype)
-    noise = batches[0].noise and {
-        name: torch.stack([batch.noise[name] for batch in batches]) for name in batches[0].noise
-    }
-    return Batch(x, y, real, noise)
+    names = batches[0].noise or ()
+    return x, y, real, {n: torch.stack([batch.noise[n] for batch in batches]) for n in names}
 
 
 def _rows(values, size):
