@@ -165,11 +165,21 @@ def split_batch(batch: Batch, parts: int, least: int = 1) -> list[Batch]:
     count = len(batch.y)
     if least > 1 and count < least * parts:
         return [batch] * parts
-    whole = [value for value in batch[:3] if value is not None]
-    divided = [[value[(k if k < count else 0) :: parts] for value in whole] for k in range(parts)]
-    if batch.weight is not None:
-        for k, part in enumerate(divided):
-            empty = part[2].sum() == 0
-            pairs = zip(part, divided[0], strict=True)
-            divided[k] = [torch.where(empty, first[: len(own)], own) for own, first in pairs]
-    return [Batch(*part) for part in divided]
+    found = []
+    for k in range(parts):
+        rows = slice(k if k < count else 0, None, parts)
+        weight = None if batch.weight is None else batch.weight[rows]
+        found.append(Batch(batch.x[rows], batch.y[rows], weight))
+    return [_unless_empty(part, found[0]) for part in found]
+
+
+def _unless_empty(part: Batch, first: Batch) -> Batch:
+    """The part, or the beginning of the first where the part is padding only."""
+    if part.weight is None or first.weight is None:
+        return part
+    empty, count = part.weight.sum() == 0, len(part.y)
+    return Batch(
+        torch.where(empty, first.x[:count], part.x),
+        torch.where(empty, first.y[:count], part.y),
+        torch.where(empty, first.weight[:count], part.weight),
+    )

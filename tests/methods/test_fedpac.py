@@ -10,10 +10,9 @@ from hypothesis import strategies as st
 from scipy.optimize import minimize
 from torch import nn
 
-from lightning_modules.base import ClientModule
 from lightning_modules.fedpac import FedPAC, FedPACServer, head_shares, simplex_minimum
+from lightning_modules.fedrep import FedRep
 from lightning_modules.nets import SplitNet
-from lightning_modules.phases import part_phase
 from pfl.seeds import generator
 from pfl.state import select
 from pfl.types import Upload
@@ -35,21 +34,11 @@ def pac(net=None, **options):
     return FedPAC(net, optimizer=sgd(), **{"head_lr": 0.1, **options})
 
 
-class HeadThenBody(ClientModule):
-    """FedRep: a private head, trained for one epoch before the shared body."""
-
-    shared = BODY
-    kept = HEAD
-
-    def plan(self):
-        return [part_phase(self, "head", 1), part_phase(self, "body", self.epochs)]
-
-
 @pytest.mark.parametrize("net", [mlp, normed])
 def test_without_alignment_and_mixing_it_is_fedrep(net):
     """Invariant 5, bitwise: a single participant's head is its own."""
     ours = Federation(pac(net(), alignment=0, epochs=2))
-    theirs = Federation(HeadThenBody(net(), optimizer=sgd(), epochs=2))
+    theirs = Federation(FedRep(net(), optimizer=sgd(), head_epochs=1, body_epochs=2))
     for client in (0, 2, 1, 0):
         ours.round(client)
         theirs.round(client)
