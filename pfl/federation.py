@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from pfl import checkpoint, local
+from pfl.context import Context
 from pfl.evaluation import Evaluator
-from pfl.local import Context
 from pfl.run import Row, Run
 from pfl.seeds import derive, generator
 from pfl.server import Server, ServerState

@@ -8,10 +8,13 @@ one.
 from __future__ import annotations
 
 import hashlib
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 import torch
+
+_DEFAULT_STREAM = threading.RLock()
 
 
 def derive(seed: int, *path: str | int) -> int:
@@ -41,10 +44,12 @@ def scoped(seed: int, device: torch.device | None = None) -> Iterator[None]:
     """Code that can only draw from torch's default stream draws from ``seed`` inside this scope.
 
     Two kinds of such code exist: the initialisers of ``torch.nn`` and dropout layers. The default
-    stream is put back as it was on leaving, so nothing outside can tell that it was borrowed.
+    stream is put back as it was on leaving, so nothing outside can tell that it was borrowed. One
+    thread borrows it at a time.
     """
     cuda = device is not None and device.type == "cuda"
-    with torch.random.fork_rng(devices=[device] if cuda and device is not None else []):
+    devices = [device] if cuda and device is not None else []
+    with _DEFAULT_STREAM, torch.random.fork_rng(devices=devices):
         torch.set_rng_state(torch.Generator().manual_seed(seed).get_state())
         if cuda and device is not None:
             torch.cuda.set_rng_state(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Protocol
 
-from pfl.local import Context
+from pfl.context import Context
 from pfl.types import Job, Result, Scores
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from pfl import local
+from pfl.context import Context
 from pfl.engines.base import Engine
-from pfl.local import Context
 from pfl.types import Job, Result, Scores
 
 

@@ -1,0 +1,134 @@
+"""Which samples a client's steps see, in which order, with which noise: all from the job's seed.
+
+Every engine makes its batches here, and so all make the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from pfl.context import Context
+from pfl.seeds import generator
+from pfl.types import Batch, ClientSplit, Job, Phase
+
+HELD_BYTES = 2**26
+"""A client's samples up to this size are normalised once a phase instead of batch by batch."""
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One optimiser step.
+
+    Attributes:
+        epoch: From 0.
+        index: Of the step within the epoch, from 0.
+        last: Whether the epoch ends with it.
+        positions: (B,) the samples, by their places in the client's split.
+    """
+
+    epoch: int
+    index: int
+    last: bool
+    positions: Tensor
+
+
+def steps(context: Context, job: Job, phase: Phase, samples: int) -> Iterator[Step]:
+    """The steps of a phase on a client with so many samples; none without samples."""
+    size = samples if phase.full_batch else phase.batch_size or context.data.batch_size
+    length = phase.epochs if phase.steps is None else phase.steps
+    epoch = taken = 0
+    while samples and (epoch if phase.steps is None else taken) < length:
+        batches = _epoch(context, job, phase, samples, size, epoch)
+        for index, positions in enumerate(batches):
+            if phase.steps is not None and taken == length:
+                return
+            yield Step(epoch, index, index == len(batches) - 1, positions)
+            taken += 1
+        epoch += 1
+
+
+def _epoch(
+    context: Context, job: Job, phase: Phase, samples: int, size: int, epoch: int
+) -> list[Tensor]:
+    if phase.shuffle and not phase.full_batch:
+        rng = generator(job.seed, "order", phase.name, epoch)
+        order = torch.randperm(samples, generator=rng)
+    else:
+        order = torch.arange(samples)
+    batches = list(torch.split(order, size))
+    short = len(batches[-1])
+    # A batch norm in train mode cannot use a batch of one sample.
+    lonely = short == 1 and size > 1 and context.normalised
+    if len(batches) > 1 and short < size and (context.data.drop_last or lonely):
+        batches.pop()
+    return batches
+
+
+def chunks(samples: int, size: int) -> Sequence[Tensor]:
+    """Positions 0 to ``samples - 1`` in stored order, ``size`` at a time; none without samples."""
+    return torch.split(torch.arange(samples), size) if samples else ()
+
+
+class Feed:
+    """The batches of one client in one phase.
+
+    Args:
+        job: From whose seed transforms and noise are drawn.
+        phase: What is trained.
+        split: The client's training data.
+        held: All samples in stored order, as the phase sees them, where that is the same at every
+            step; they are then not asked of ``split``.
+    """
+
+    def __init__(self, job: Job, phase: Phase, split: ClientSplit, held: Batch | None) -> None:
+        self._phase = phase
+        self._split = split
+        self._held = held
+        self._transforms = generator(job.seed, "augment", phase.name) if split.augmented else None
+        self._noise = generator(job.seed, "noise", phase.name)
+
+    def samples(self, positions: Tensor) -> Batch:
+        """The samples of a step, without noise; to be called once for each step, in order."""
+        if self._held is None:
+            return self._split.batch(positions, self._transforms)
+        if self._phase.full_batch:
+            return self._held
+        index = positions.to(self._held.y.device)
+        return Batch(self._held.x.index_select(0, index), self._held.y.index_select(0, index))
+
+    def noise(self) -> dict[str, Tensor]:
+        """The draws of the next step, on the CPU."""
+        shapes = self._phase.noise.items()
+        return {name: torch.randn(shape, generator=self._noise) for name, shape in shapes}
+
+
+def hold(phase: Phase, split: ClientSplit, batch_size: int) -> Batch | None:
+    """All samples, normalised at once; ``None`` if they change from step to step or fill too much.
+
+    It is not worth it, either, for a phase that does not see as many samples as there are.
+    """
+    seen = len(split) if phase.steps is None else phase.steps * (phase.batch_size or batch_size)
+    if split.augmented or (seen < len(split) and not phase.full_batch):
+        return None
+    first = split.batch(torch.zeros(1, dtype=torch.int64)).x
+    if first.nbytes * len(split) > HELD_BYTES and not phase.full_batch:
+        return None
+    return split.batch(torch.arange(len(split)))
+
+
+def constant_inputs(
+    context: Context, inputs: Callable[[Batch], Tensor], split: ClientSplit
+) -> Batch:
+    """All samples with the phase's constant map applied, in eval mode."""
+    context.module.eval()
+    xs, ys = [], []
+    with torch.no_grad():
+        for positions in chunks(len(split), context.data.eval_batch_size):
+            batch = split.batch(positions)
+            xs.append(inputs(batch))
+            ys.append(batch.y)
+    return Batch(torch.cat(xs), torch.cat(ys))

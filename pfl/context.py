@@ -1,0 +1,81 @@
+"""What an engine works with: the module that plays the clients, and all around it."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import torch
+from lightning.fabric import Fabric
+from torch import nn
+
+from pfl.seeds import derive, scoped
+from pfl.state import clone
+from pfl.types import FederatedData, Job, State
+
+if TYPE_CHECKING:
+    from lightning_modules.base import ClientModule
+
+DROPOUTS = (nn.modules.dropout._DropoutNd, nn.RReLU)
+
+
+class StoppedError(Exception):
+    """A job was left half done because the run is ending."""
+
+
+@dataclass
+class Context:
+    """The module that plays every client in turn, and what it works with.
+
+    Attributes:
+        module: On its device; its state belongs to the job at hand.
+        data: The federation's data, on the same device.
+        fabric: Device and precision.
+        gradient_clip_val: Largest norm of a step's gradient; ``None`` does not clip.
+        stop: Once it is set, training ends before its next step with :class:`StoppedError`.
+        template: The state every job starts from, before kept values and broadcast.
+        entries: The module's own tensors, by their names in its state dict.
+        trainable: Names of the parameters that the user wants trained at all.
+        stochastic: Whether layers draw from torch's default stream.
+        normalised: Whether there are batch norms.
+    """
+
+    module: ClientModule
+    data: FederatedData
+    fabric: Fabric
+    gradient_clip_val: float | None = None
+    stop: threading.Event = field(default_factory=threading.Event)
+    template: State = field(init=False)
+
+    def __post_init__(self) -> None:
+        # Converts to the precision's type and moves; the wrapper that it returns is not needed, as
+        # the loop below enters the precision's context by itself.
+        self.fabric.setup_module(self.module)
+        self.module.fabric = self.fabric
+        self.entries = self.module.state_dict()
+        self.template = clone(self.entries)
+        self.trainable = {n for n, p in self.module.named_parameters() if p.requires_grad}
+        self.stochastic = any(isinstance(m, DROPOUTS) for m in self.module.modules())
+        self.normalised = any(
+            isinstance(m, nn.modules.batchnorm._BatchNorm) for m in self.module.modules()
+        )
+        self.scaler = getattr(self.fabric.strategy.precision, "scaler", None)
+        self._scaler_start = self.scaler.state_dict() if self.scaler is not None else {}
+
+    def load(self, kept: Mapping[str, torch.Tensor]) -> None:
+        """Reset the module to the template with the kept values in place."""
+        with torch.no_grad():
+            for name, entry in self.entries.items():
+                entry.copy_(kept.get(name, self.template[name]))
+        if self._scaler_start:
+            # The loss scale of one client must not depend on who ran before.
+            self.fabric.strategy.precision.load_state_dict(self._scaler_start)
+
+    def isolated(self, job: Job) -> AbstractContextManager[None]:
+        """Dropout can only draw from the default stream: lend it one of the client's own."""
+        if not self.stochastic:
+            return nullcontext()
+        return scoped(derive(job.seed, "dropout"), self.module.device)

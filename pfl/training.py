@@ -1,0 +1,197 @@
+"""One phase of a client's training, step by step."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, cast
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from pfl import batching
+from pfl.context import Context, StoppedError
+from pfl.state import clone, matches, total
+from pfl.types import Batch, ClientInfo, ClientSplit, Job, Phase, State, Terms
+
+if TYPE_CHECKING:
+    from lightning_modules.base import ClientModule
+
+
+@dataclass
+class Tally:
+    """What the phases of one job add up to."""
+
+    sums: dict[str, Tensor] = field(default_factory=dict)
+    counts: dict[str, int] = field(default_factory=lambda: defaultdict(int))
+    steps: int = 0
+    samples: int = 0
+
+    def add(self, phase: str, terms: Terms, samples: int) -> None:
+        """Count one step."""
+        for name, term in terms.items():
+            key = f"{phase}/{name}"
+            value = term.detach()
+            self.sums[key] = self.sums[key] + value if key in self.sums else value
+            self.counts[key] += 1
+        self.steps += 1
+        self.samples += samples
+
+    def means(self) -> dict[str, float]:
+        """The mean of each term over its steps (one synchronisation)."""
+        if not self.sums:
+            return {}
+        values = torch.stack([value.float() for value in self.sums.values()]).tolist()
+        return {k: v / self.counts[k] for k, v in zip(self.sums, values, strict=True)}
+
+
+def run_phase(context: Context, job: Job, phase: Phase, split: ClientSplit, tally: Tally) -> State:
+    """Train for one phase; returns the optimiser state if the module keeps it.
+
+    Raises:
+        StoppedError: The run is ending.
+    """
+    if len(split) == 0 or (phase.epochs if phase.steps is None else phase.steps) == 0:
+        return {}
+    module, fabric = context.module, context.fabric
+    feed = _feed(context, job, phase, split)
+    trained = prepare(context, phase)
+    optimizer = make_optimizer(module, phase, job.info, trained)
+    _restore(optimizer, phase, job.kept, trained)
+    # The wrapper serves the loss scaler, and costs as much as a small step.
+    wrapped = optimizer
+    if context.scaler is not None:
+        wrapped = cast(Optimizer, fabric.setup_optimizers(optimizer))
+    objective = training_step(module, phase)
+    module.on_train_start()
+    for step in batching.steps(context, job, phase, len(split)):
+        if context.stop.is_set():
+            raise StoppedError
+        if step.index == 0:
+            module.on_train_epoch_start()
+        with fabric.autocast():
+            batch = _batch(feed, phase, step.positions, split)
+            module.on_train_batch_start(batch, step.index)
+            terms = objective(batch, step.index)
+        loss = terms.pop("loss")
+        module.on_before_zero_grad(optimizer)
+        module.optimizer_zero_grad(step.epoch, step.index, optimizer)
+        module.on_before_backward(loss)
+        fabric.backward(loss)
+        module.on_after_backward()
+        module.on_before_optimizer_step(optimizer)
+        if context.gradient_clip_val is not None:
+            module.configure_gradient_clipping(wrapped, context.gradient_clip_val, "norm")
+        module.optimizer_step(step.epoch, step.index, wrapped)
+        module.on_train_batch_end({"loss": loss.detach()}, batch, step.index)
+        tally.add(phase.name, terms or {"loss": loss}, len(step.positions))
+        if step.last:
+            module.on_train_epoch_end()
+    module.on_train_end()
+    optimizer.zero_grad(set_to_none=True)
+    return _state(phase, optimizer, trained) if module.persist_optimizer else {}
+
+
+def training_step(module: ClientModule, phase: Phase) -> Callable[[Batch, int], Terms]:
+    """The phase's objective in the form of a training step: named terms and their ``loss``.
+
+    A training step of a user may give a bare loss, as Lightning allows.
+    """
+    objective = phase.objective
+
+    def step(batch: Batch, index: int) -> Terms:
+        if objective is not None:
+            terms = objective(batch)
+            return {"loss": total(terms), **terms}
+        output = module.training_step(batch, index)
+        return dict(output) if isinstance(output, Mapping) else {"loss": output}
+
+    return step
+
+
+def prepare(context: Context, phase: Phase) -> dict[str, nn.Parameter]:
+    """Set modes and gradients for a phase; returns the parameters it trains."""
+    module = context.module
+    module.train()
+    for name, child in module.named_modules():
+        if phase.evals and matches(name, phase.evals):
+            child.eval()
+    trained = {}
+    for name, parameter in module.named_parameters():
+        active = name in context.trainable and matches(name, phase.trains)
+        parameter.requires_grad_(active)
+        if active:
+            trained[name] = parameter
+    return trained
+
+
+def make_optimizer(
+    module: ClientModule, phase: Phase, info: ClientInfo, trained: Mapping[str, nn.Parameter]
+) -> Optimizer:
+    """A fresh optimiser for a phase, at the rates of the round.
+
+    Raises:
+        TypeError: The module's optimiser configuration is not a single optimiser.
+    """
+    if phase.optimizer is not None:
+        optimizer = phase.optimizer(trained.values())
+    else:
+        optimizer = module.configure_optimizers()
+    if not isinstance(optimizer, Optimizer):
+        raise TypeError(
+            f"{type(module).__name__}.configure_optimizers returned "
+            f"{type(optimizer).__name__}; a client's phase needs exactly one torch Optimizer "
+            "(rates that change over the rounds belong into lr_factor)"
+        )
+    factor = module.lr_factor(info)
+    for group in optimizer.param_groups:
+        group["lr"] *= factor
+    return optimizer
+
+
+def optimizer_stem(phase: Phase, name: str = "") -> str:
+    """How names of kept optimiser state begin: of a phase, or of one of its parameters."""
+    return f"optimizer:{phase.name}:{name}:" if name else f"optimizer:{phase.name}:"
+
+
+def _restore(
+    optimizer: Optimizer, phase: Phase, kept: State, trained: Mapping[str, nn.Parameter]
+) -> None:
+    """Give an optimiser the state it had at the client's last participation."""
+    for name, parameter in trained.items():
+        stem = optimizer_stem(phase, name)
+        state = {k.removeprefix(stem): v for k, v in kept.items() if k.startswith(stem)}
+        if state:
+            optimizer.state[parameter] = clone(state)
+
+
+def _state(phase: Phase, optimizer: Optimizer, trained: Mapping[str, nn.Parameter]) -> State:
+    return {
+        optimizer_stem(phase, name) + key: torch.as_tensor(value).detach().clone()
+        for name, parameter in trained.items()
+        for key, value in optimizer.state[parameter].items()
+        if value is not None
+    }
+
+
+def _feed(context: Context, job: Job, phase: Phase, split: ClientSplit) -> batching.Feed:
+    with context.fabric.autocast():
+        if phase.inputs is not None and not split.augmented:
+            held: Batch | None = batching.constant_inputs(context, phase.inputs, split)
+        else:
+            held = batching.hold(phase, split, context.data.batch_size)
+    return batching.Feed(job, phase, split, held)
+
+
+def _batch(feed: batching.Feed, phase: Phase, positions: Tensor, split: ClientSplit) -> Batch:
+    """A step's batch, with the phase's map applied where it could not be applied once."""
+    batch = feed.samples(positions)
+    if phase.inputs is not None and split.augmented:
+        with torch.no_grad():
+            batch = batch._replace(x=phase.inputs(batch))
+    if phase.noise:
+        draws = feed.noise().items()
+        batch = batch._replace(noise={name: d.to(batch.x.device) for name, d in draws})
+    return batch
