@@ -1,18 +1,20 @@
 """FedPer: shared body, private head, trained together.
 
-Arivazhagan et al., "Federated Learning with Personalization Layers", 2019, arXiv 1912.00818. There
-is no released code. Departs from the paper: the average runs over the sampled clients, where the
-paper lets all take part.
+Arivazhagan et al., "Federated Learning with Personalization Layers", 2019, arXiv 1912.00818. The
+body travels, both ways; the head stays. There is no released code. Departs from the paper: the
+average runs over the sampled clients, where the paper lets all take part.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 
 from lightning_modules.base import ClientModule
 from lightning_modules.nets import last_layers
+from pfl.types import Broadcast, ClientInfo, Patterns, Phase, Plan
 
 
 class FedPer(ClientModule):
@@ -21,16 +23,62 @@ class FedPer(ClientModule):
     Args:
         net: A ``SplitNet``.
         personal_layers: How many of the last layers stay; ``None`` keeps the head of the network.
+        fit_head_before_eval: Epochs for which a client that never took part trains its head, on a
+            copy and under the frozen body, before each test; otherwise its head is the initial one.
+            With it a client's test depends on its past, so it does not vectorise.
         options: See :class:`ClientModule`.
+
+    Raises:
+        ValueError: The network has fewer than ``personal_layers`` layers, or
+            ``fit_head_before_eval`` is negative.
     """
 
-    shared = ("net.backbone.*",)
-    kept = ("net.head.*",)
+    shared: Patterns = ("net.backbone.*",)
+    kept: Patterns = ("net.head.*",)
     vectorizable = True
+    participated: Tensor
 
     def __init__(
-        self, net: nn.Module, *, personal_layers: int | None = None, **options: Any
+        self,
+        net: nn.Module,
+        *,
+        personal_layers: int | None = None,
+        fit_head_before_eval: int = 0,
+        **options: Any,
     ) -> None:
         super().__init__(net, **options)
+        if fit_head_before_eval < 0:
+            raise ValueError(
+                f"fit_head_before_eval must not be negative, got {fit_head_before_eval}"
+            )
         if personal_layers is not None:
             self.kept, self.shared = last_layers(net, personal_layers, prefix="net.")
+        self.personal = self.kept
+        self.fit_head_before_eval = fit_head_before_eval
+        if fit_head_before_eval:
+            self.vectorizable = False
+            self.register_buffer("participated", torch.tensor(False))
+            self.kept = (*self.kept, "participated")
+
+    def receive(self, broadcast: Broadcast, info: ClientInfo) -> None:
+        """Load the body."""
+        super().receive(broadcast, info)
+        if self.fit_head_before_eval:
+            self.participated.fill_(True)
+
+    def personalise(self, broadcast: Broadcast, info: ClientInfo) -> None:
+        """The body received, with the client's own head."""
+        super().receive(broadcast, info)
+
+    def adapt(self) -> Plan:
+        """Nothing, or the head of a client that never took part."""
+        if not self.fit_head_before_eval or self.participated:
+            return ()
+        return [
+            Phase(
+                name="fit_head",
+                epochs=self.fit_head_before_eval,
+                trains=self.personal,
+                evals=tuple(pattern.removesuffix(".*") for pattern in self.shared),
+            )
+        ]

@@ -30,9 +30,10 @@ def part_phase(
     name: str | None = None,
     optimizer: OptimizerFactory | None = None,
     objective: Callable[[Batch], Terms] | None = None,
+    frozen: Literal["eval", "train"] = "eval",
     evals: Patterns = (),
 ) -> Phase:
-    """Train the head, the body or all of a network; the other part is frozen, in eval mode.
+    """Train the head, the body or all of a network on local data; the other part is frozen.
 
     On cross-entropy the head alone is trained on features computed once, as the frozen body makes
     them in eval mode.
@@ -44,6 +45,8 @@ def part_phase(
         name: Of the phase; the part's if not given.
         optimizer: As in :class:`~pfl.types.Phase`.
         objective: Of the whole network; cross-entropy if not given.
+        frozen: Mode of the frozen part. In ``train`` its dropout is active and the running
+            statistics of its batch norms move, though its parameters do not.
         evals: Further submodules held in eval mode.
     """
     net = cast(SplitNet, module.net)
@@ -58,13 +61,13 @@ def part_phase(
         z: Tensor = net.backbone(batch.x)
         return z
 
-    cached = part == "head" and objective is None
+    cached = part == "head" and objective is None and frozen == "eval"
     return Phase(
         name=part if name is None else name,
         objective=objective or (on_features if cached else whole),
         epochs=epochs,
         trains=TRAINED[part],
         optimizer=optimizer,
-        evals=(*STILL[part], *evals),
+        evals=(*(STILL[part] if frozen == "eval" else ()), *evals),
         inputs=features if cached else None,
     )

@@ -1,0 +1,73 @@
+"""FedRep: shared body, private head, trained one after the other: first the head, then the body.
+
+Collins et al., "Exploiting Shared Representations for Personalized Federated Learning", ICML 2021,
+arXiv 2102.07078. The body travels, both ways; the head stays. Departs from the official code: each
+phase has an optimiser of its own, so that momentum and weight decay cannot move the frozen part;
+and batch norms of the frozen body keep their statistics (``frozen_bn: train`` is the code's).
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from lightning_modules.base import ClientModule
+from lightning_modules.nets import SplitNet
+from lightning_modules.phases import part_phase
+from pfl.types import Phase, Plan
+
+
+class FedRep(ClientModule):
+    """Many epochs of the head on the received body, then few epochs of the body under that head.
+
+    Args:
+        net: A ``SplitNet``.
+        head_epochs: Epochs of the head; ``None`` is ``epochs - body_epochs``, as the official code
+            counts.
+        body_epochs: Epochs of the body.
+        frozen_bn: Mode of the body while the head is trained. In ``eval`` its features are computed
+            once for all head epochs.
+        final_head_epochs: Epochs for which every client trains the head of a copy further before
+            each test. With 10 (or ``head_epochs``, if that is more) the last round's test is the
+            official code's, which ends with such a round.
+        options: See :class:`ClientModule`.
+
+    Raises:
+        ValueError: A number of epochs is negative.
+    """
+
+    shared = ("net.backbone.*",)
+    kept = ("net.head.*",)
+    vectorizable = True
+
+    def __init__(
+        self,
+        net: SplitNet,
+        *,
+        head_epochs: int | None = 10,
+        body_epochs: int = 1,
+        frozen_bn: Literal["eval", "train"] = "eval",
+        final_head_epochs: int = 0,
+        **options: Any,
+    ) -> None:
+        super().__init__(net, **options)
+        self.head_epochs = self.epochs - body_epochs if head_epochs is None else head_epochs
+        self.body_epochs = body_epochs
+        self.frozen_bn: Literal["eval", "train"] = frozen_bn
+        self.final_head_epochs = final_head_epochs
+        for name in ("head_epochs", "body_epochs", "final_head_epochs"):
+            if getattr(self, name) < 0:
+                raise ValueError(f"{name} must not be negative, got {getattr(self, name)}")
+
+    def plan(self) -> Plan:
+        """The head, then the body."""
+        return [
+            self._head_phase("head", self.head_epochs),
+            part_phase(self, "body", self.body_epochs),
+        ]
+
+    def adapt(self) -> Plan:
+        """More epochs of the head."""
+        return [self._head_phase("final_head", self.final_head_epochs)]
+
+    def _head_phase(self, name: str, epochs: int) -> Phase:
+        return part_phase(self, "head", epochs, name=name, frozen=self.frozen_bn)

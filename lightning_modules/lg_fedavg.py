@@ -1,0 +1,130 @@
+"""LG-FedAvg: private body, shared head; the mirror image of FedPer.
+
+Liang et al., "Think Locally, Act Globally: Federated Learning with Local and Global
+Representations", 2020, arXiv 2001.01523. The last layers travel, both ways; all before them stay.
+Departs from the official code: the average is weighted by samples (``weighting: uniform`` is the
+code's), only sampled clients receive the new head before they train, and nothing is selected on
+test data (the code reports each client's best test score so far).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from lightning_modules.base import ClientModule
+from lightning_modules.nets import last_layers
+from pfl.server import Server, ServerState
+from pfl.state import assign, select
+from pfl.types import Broadcast, ClientInfo, Patterns, State, Upload
+
+
+class LGFedAvg(ClientModule):
+    """The last layers travel, the layers before them stay; both are trained together.
+
+    Args:
+        net: The network.
+        num_global_layers: How many of the last layers travel. The authors: 2 for their CIFAR
+            network, 3 for their MLP.
+        warm_start_rounds: So many rounds are FedAvg's, in which everything travels; then each
+            client goes on with a body of its own. The authors start from a FedAvg model of hundreds
+            of rounds.
+        options: See :class:`ClientModule`.
+
+    Raises:
+        ValueError: The network has fewer than ``num_global_layers`` layers, or
+            ``warm_start_rounds`` is negative.
+    """
+
+    global_model = False
+    vectorizable = True
+    started: Tensor
+
+    def __init__(
+        self,
+        net: nn.Module,
+        *,
+        num_global_layers: int = 1,
+        warm_start_rounds: int = 0,
+        **options: Any,
+    ) -> None:
+        super().__init__(net, **options)
+        if warm_start_rounds < 0:
+            raise ValueError(f"warm_start_rounds must not be negative, got {warm_start_rounds}")
+        self.warm_start_rounds = warm_start_rounds
+        self.head, body = last_layers(net, num_global_layers, prefix="net.")
+        self.shared = (*self.head, *body) if warm_start_rounds else self.head
+        # Whether the client has a body of its own.
+        self.register_buffer("started", torch.tensor(False))
+        self.kept = (*body, "started")
+
+    def receive(self, broadcast: Broadcast, info: ClientInfo) -> None:
+        """Load the head, and FedAvg's body until the client has one of its own."""
+        assign(self, select(broadcast.shared, self.head) if self.started else broadcast.shared)
+        self.started.fill_(info.round > self.warm_start_rounds)
+
+    def upload(self, info: ClientInfo) -> Upload:
+        """The head; in the warm start everything."""
+        entries = self.state_dict()
+        shared = {name: entries[name].clone() for name in self.shared_names()}
+        if info.round > self.warm_start_rounds:
+            shared = select(shared, self.head)
+        return Upload(client=info.client, samples=info.samples, shared=shared)
+
+    def server(self) -> Server[Any]:
+        """Weighted averaging of the heads, after the warm start."""
+        return LGServer(self.head, self.warm_start_rounds, self.weighting)
+
+
+@dataclass(frozen=True)
+class LGState(ServerState):
+    """``shared`` holds the head and, with a warm start, the body in which it ended.
+
+    Attributes:
+        started: Clients that have a body of their own.
+    """
+
+    started: tuple[int, ...] = ()
+
+
+class LGServer(Server[LGState]):
+    """Averages what is uploaded and sends FedAvg's body to clients that have none of their own.
+
+    Args:
+        head: Patterns of the entries that travel after the warm start.
+        warm_start_rounds: Rounds in which everything travels.
+        weighting: As in :class:`~pfl.server.Server`.
+    """
+
+    def __init__(
+        self,
+        head: Patterns,
+        warm_start_rounds: int = 0,
+        weighting: Literal["samples", "uniform"] = "samples",
+    ) -> None:
+        super().__init__(weighting)
+        self.head = head
+        self.warm_start_rounds = warm_start_rounds
+
+    def init(self, shared: State, clients: Sequence[ClientInfo]) -> LGState:
+        """Nobody has a body of its own."""
+        return LGState(shared=shared)
+
+    def broadcast(self, state: LGState, client: int, round: int) -> Broadcast:
+        """The head; to a client that has not started all that is there."""
+        started = client in state.started
+        return Broadcast(select(state.shared, self.head) if started else state.shared)
+
+    def aggregate(self, state: LGState, uploads: Sequence[Upload]) -> LGState:
+        """The average of what was uploaded."""
+        after = super().aggregate(state, uploads)
+        started = set(state.started)
+        if state.round >= self.warm_start_rounds:
+            started |= {upload.client for upload in uploads}
+        return replace(
+            after, shared={**state.shared, **after.shared}, started=tuple(sorted(started))
+        )
