@@ -1,0 +1,96 @@
+"""Every configuration: its first line runs it, it parses, builds its method and survives a dump."""
+
+from __future__ import annotations
+
+import shlex
+from functools import cache
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+import yaml
+
+from pfl.config import Experiment, check_fit, fill, make_parser
+from pfl.explain import UsageError
+from pfl.seeds import scoped
+
+ROOT = Path(__file__).parent.parent
+CONFIGS = sorted(path.relative_to(ROOT) for path in (ROOT / "configs").rglob("*.yaml"))
+# What sets of image files tell only once they are there: classes and shape of an image.
+UNSEEN = {"SUN397": (3, 3), "ImageFolder": (1000, 3), "PACS": (7, 3), "HAM10000": (7, 3)}
+every_config = pytest.mark.parametrize("config", CONFIGS, ids=str)
+
+
+@pytest.fixture(autouse=True)
+def _in_the_repository(monkeypatch):
+    monkeypatch.chdir(ROOT)
+
+
+def command(config):
+    """The words after ``# pfl fit`` in the first line."""
+    first = config.read_text(encoding="utf-8").splitlines()[0]
+    words = shlex.split(first.removeprefix("#"))
+    assert words[:2] == ["pfl", "fit"], f"the first line is no command: {first}"
+    return words[2:]
+
+
+def parse(words):
+    return Experiment.parse(make_parser("fit", own=["ckpt_path"]), words)
+
+
+@cache
+def parsed(config):
+    return parse(command(config))
+
+
+def data_of(experiment):
+    """What the configuration's data module would say, without any sample."""
+    values = experiment.values.data
+    name = values.class_path.rpartition(".")[2]
+    if name in UNSEEN:
+        classes, channels = UNSEEN[name]
+        size = values.init_args.image_size or 224
+        return SimpleNamespace(num_classes=classes, input_shape=(channels, size, size))
+    return experiment._make("data", values)
+
+
+@every_config
+def test_the_first_line_runs_it(config):
+    assert str(config) in command(config)
+    assert parsed(config).values.model.class_path
+
+
+@every_config
+def test_it_builds_a_method_that_takes_the_data(config):
+    experiment = parsed(config)
+    data, model = data_of(experiment), experiment.values.model.clone()
+    fill(model, data)
+    with scoped(0):
+        module = experiment._make("model", model)
+    check_fit(module, data)
+    assert module.plan()
+    assert experiment.loop.rounds >= 1
+
+
+@every_config
+def test_what_it_prints_is_the_same_experiment(config, tmp_path):
+    """The resolved YAML that a run stores, with every default in it, is read back unchanged."""
+    printed = parsed(config).text
+    file = tmp_path / "config.yaml"
+    file.write_text(printed, encoding="utf-8")
+    assert parse(["--config", str(file)]).text == printed
+
+
+@every_config
+def test_a_misspelt_key_is_refused(config, tmp_path):
+    file = tmp_path / "wrong.yaml"
+    file.write_text(yaml.safe_dump({"model": {"init_args": {"epocs": 3}}}), encoding="utf-8")
+    with pytest.raises(UsageError, match="epocs"):
+        parse([*command(config), "--config", str(file)])
+
+
+def test_the_default_stream_is_left_alone():
+    state = torch.get_rng_state()
+    parse(command(CONFIGS[-1]))
+    assert torch.equal(torch.get_rng_state(), state)

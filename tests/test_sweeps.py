@@ -1,0 +1,72 @@
+"""Every point of every sweep is a command line that parses and sets what it says."""
+
+from __future__ import annotations
+
+import json
+from itertools import product
+from pathlib import Path
+
+import pytest
+import yaml
+
+from pfl.config import Experiment, make_parser
+
+ROOT = Path(__file__).parent.parent
+SWEEPS = sorted((ROOT / "sweeps").glob("*.yaml"))
+every_sweep = pytest.mark.parametrize("sweep", SWEEPS, ids=lambda path: path.stem)
+
+
+@pytest.fixture(autouse=True)
+def _in_the_repository(monkeypatch):
+    monkeypatch.chdir(ROOT)
+
+
+def read(sweep):
+    return yaml.safe_load(sweep.read_text(encoding="utf-8"))
+
+
+def points(parameters):
+    """All points of a grid, or the corners of the ranges that a search draws from."""
+    choices = [_choices(parameter) for parameter in parameters.values()]
+    return [dict(zip(parameters, point, strict=True)) for point in product(*choices)]
+
+
+def _choices(parameter):
+    if "values" in parameter:
+        return parameter["values"]
+    return [parameter[key] for key in ("value", "min", "max") if key in parameter]
+
+
+@every_sweep
+def test_it_is_what_wandb_expects(sweep):
+    content = read(sweep)
+    assert sweep.read_text(encoding="utf-8").startswith(f"# wandb sweep sweeps/{sweep.name}\n")
+    assert content["method"] in ("grid", "random", "bayes")
+    assert content["metric"]["goal"] in ("maximize", "minimize")
+    env, *words = content["command"]
+    assert (env, *words[:3], words[4:]) == (
+        *("${env}", "pfl", "fit", "--config"),
+        ["--config", "${args_json_file}"],
+    )
+    assert Path(words[3]).is_file()
+    assert all(_choices(parameter) for parameter in content["parameters"].values())
+
+
+@every_sweep
+def test_every_point_parses(sweep, tmp_path):
+    content = read(sweep)
+    parser = make_parser("fit", own=["ckpt_path"])
+    file = tmp_path / "args.json"
+    words = [str(file) if word == "${args_json_file}" else word for word in content["command"][3:]]
+    found = set()
+    for point in points(content["parameters"]):
+        file.write_text(json.dumps(point), encoding="utf-8")
+        values = Experiment.parse(parser, words).values
+        for key, value in point.items():
+            assert _plain(values[key]) == value or isinstance(value, list | dict), key
+        found.add(json.dumps(point, sort_keys=True))
+    assert len(found) == len(points(content["parameters"])), "two points are the same"
+
+
+def _plain(value):
+    return getattr(value, "class_path", value)
