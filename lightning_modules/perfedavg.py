@@ -15,16 +15,15 @@ from functools import partial
 from typing import Any, Literal
 
 import torch
-from torch import Tensor, nn
-from torch.func import functional_call, grad
+from torch import nn
 from torch.optim import Optimizer
 
 from lightning_modules.anchors import linear
 from lightning_modules.base import ClientModule
-from lightning_modules.losses import cross_entropy
+from lightning_modules.gradients import slopes_at
 from lightning_modules.numerics import one_of
 from pfl.state import add, subtract
-from pfl.types import Batch, Phase, Plan, State, Terms
+from pfl.types import Batch, Phase, Plan, Terms
 
 
 class PerFedAvg(ClientModule):
@@ -117,33 +116,21 @@ class PerFedAvg(ClientModule):
         """Cross-entropy of the adapted model, with the direction d in place of its gradient."""
         first, second, *third = split_batch(batch, self.parts, self.least)
         start = {name: value.detach() for name, value in self.net.named_parameters()}
-        slope, _, buffers = self._slope(start, dict(self.net.named_buffers()), first)
+        statistics = dict(self.net.named_buffers())
+        slope, _, buffers = slopes_at(self.net, start, statistics, first)
         adapted = add(start, slope, scale=-self.inner_lr)
-        direction, loss, buffers = self._slope(adapted, buffers, second)
+        direction, loss, buffers = slopes_at(self.net, adapted, buffers, second)
         for part in third:
             # What these two passes do to running statistics is discarded.
-            ahead, _, _ = self._slope(add(start, direction, self.delta), buffers, part)
-            behind, _, _ = self._slope(add(start, direction, -self.delta), buffers, part)
+            forth, back = (add(start, direction, sign * self.delta) for sign in (1, -1))
+            ahead, _, _ = slopes_at(self.net, forth, buffers, part)
+            behind, _, _ = slopes_at(self.net, back, buffers, part)
             curvature = subtract(ahead, behind)
             direction = add(direction, curvature, -self.inner_lr / (2 * self.delta))
-        for name, value in self.net.named_buffers():
+        for name, value in statistics.items():
             value.copy_(buffers[name])
         surrogate = linear(self.net.parameters(), direction.values())
         return {"ce": loss + surrogate - surrogate.detach()}
-
-    def _slope(
-        self, parameters: State, buffers: State, batch: Batch
-    ) -> tuple[State, Tensor, State]:
-        """Gradient, value, and the buffers as the forward pass leaves them."""
-
-        def loss(parameters: State) -> tuple[Tensor, tuple[Tensor, State]]:
-            after = {name: value.clone() for name, value in buffers.items()}
-            logits = functional_call(self.net, {**parameters, **after}, (batch.x,))
-            value = cross_entropy(logits, batch.y, batch.weight)
-            return value, (value, after)
-
-        slopes, (value, after) = grad(loss, has_aux=True)(parameters)
-        return slopes, value, after
 
 
 def split_batch(batch: Batch, parts: int, least: int = 1) -> list[Batch]:

@@ -64,6 +64,11 @@ class Federation:
         job = replace(self.job(client, self.number), splits=(split,))
         return local.test(self.context, job).get(split)
 
+    def personal(self, client):
+        """The state of the client's personalised model, in which the module is left."""
+        local.test(self.context, self.job(client, self.number))
+        return clone(self.module.net.state_dict())
+
     def start(self, client=0):
         """The module as the client's next round begins."""
         job = self.job(client)

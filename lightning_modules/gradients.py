@@ -1,0 +1,43 @@
+"""Gradients at weights that a network does not have, for methods that step inside an objective."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from torch import Tensor, nn
+from torch.func import functional_call, grad
+
+from lightning_modules.losses import cross_entropy
+from pfl.types import Batch, State
+
+
+def slopes_at(
+    net: nn.Module, parameters: State, buffers: Mapping[str, Tensor], batch: Batch
+) -> tuple[State, Tensor, State]:
+    """Gradient and value of the cross-entropy, and the buffers as the forward pass leaves them.
+
+    The network's own parameters and buffers stay as they are. Runs under ``torch.func.vmap``.
+
+    Args:
+        net: (B, C) logits.
+        parameters: Where the gradient is taken, by the names of the network's parameters.
+        buffers: Batch-norm statistics to start from, by the names of the network's buffers.
+        batch: One with padding gives the gradient of one without.
+
+    Example:
+        >>> import torch
+        >>> net = nn.Linear(1, 2, bias=False)
+        >>> batch = Batch(torch.tensor([[3.0]]), torch.tensor([0]))
+        >>> slopes, value, _ = slopes_at(net, {"weight": torch.zeros(2, 1)}, {}, batch)
+        >>> slopes["weight"].flatten().tolist(), value  # 3 (1/2 - 1), 3 * 1/2
+        ([-1.5, 1.5], tensor(0.6931))
+    """
+
+    def loss(parameters: State) -> tuple[Tensor, tuple[Tensor, State]]:
+        after = {name: value.clone() for name, value in buffers.items()}
+        logits = functional_call(net, {**parameters, **after}, (batch.x,))
+        value = cross_entropy(logits, batch.y, batch.weight)
+        return value, (value, after)
+
+    slopes, (value, after) = grad(loss, has_aux=True)(parameters)
+    return slopes, value, after

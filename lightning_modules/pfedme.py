@@ -1,0 +1,178 @@
+"""pFedMe: every client solves a proximal problem of its own; the solutions move a global model.
+
+Dinh et al., "Personalized Federated Learning with Moreau Envelopes", NeurIPS 2020, arXiv
+2006.08848; the authors' released code. The global model travels, the personal one stays.
+
+Departs from the paper: a round is ``epochs`` walks over the data (``local_steps`` gives its R
+batches), and the server weighs by samples as all code does (``weighting: uniform`` is the paper's).
+Departs from the released code: the personal model, not the local copy of the global one, is tested
+as such; the inner steps have no hidden weight decay (``inner_wd: 0.001`` is theirs); only sampled
+clients train (``train_all`` of the sampler goes back).
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from lightning_modules.anchors import linear, proximal
+from lightning_modules.base import ClientModule
+from lightning_modules.gradients import slopes_at
+from lightning_modules.layers import copy_into, frozen
+from lightning_modules.servers import MovingServer
+from pfl.server import Server, ServerState
+from pfl.state import assign, clone, subtract
+from pfl.types import Batch, Broadcast, ClientInfo, Phase, Plan, State, Terms, Upload
+
+
+class PFedMe(ClientModule):
+    """The network w travels, the personal network theta stays.
+
+    On each batch theta takes K steps ``theta <- theta - eta_p (grad CE(theta) + lambda (theta -
+    w))`` from where it was, then w one step of the optimiser (rate eta) along its gradient of the
+    envelope, ``lambda (w - theta)``. Both start the round as the received model. ``eta_p (lambda +
+    L) < 2``, with L the curvature of the loss, and ``eta lambda <= 1`` keep this stable.
+
+    Args:
+        net: The network.
+        proximity: lambda (authors: 15 to 30).
+        inner_steps: K.
+        inner_lr: eta_p (authors: 0.09 for an MLP, 0.01 for a CNN). ``lr_decay`` leaves it alone.
+        inner_wd: Weight decay of the inner steps.
+        local_steps: R, batches a round; ``None`` takes ``epochs`` instead.
+        server_step: beta; the server moves to ``(1 - beta) w + beta average`` (authors: 1; 2 when
+            tuned).
+        adapt_untrained: Before a test, a client that never trained makes its theta from the global
+            model, with one walk over its training data; without it, it is tested with that model.
+        options: See :class:`ClientModule`.
+
+    Raises:
+        ValueError: A number is out of its range.
+    """
+
+    kept = ("personal.*", "trained")
+    vectorizable = True
+    trained: Tensor
+
+    def __init__(
+        self,
+        net: nn.Module,
+        *,
+        proximity: float = 15.0,
+        inner_steps: int = 5,
+        inner_lr: float = 0.01,
+        inner_wd: float = 0.0,
+        local_steps: int | None = None,
+        server_step: float = 1.0,
+        adapt_untrained: bool = True,
+        **options: Any,
+    ) -> None:
+        super().__init__(net, **options)
+        for name, value in (
+            ("proximity", proximity),
+            ("inner_wd", inner_wd),
+            ("server_step", server_step),
+        ):
+            if value < 0:
+                raise ValueError(f"{name} must not be negative, got {value}")
+        if inner_lr <= 0:
+            raise ValueError(f"inner_lr must be positive, got {inner_lr}")
+        if inner_steps < 1:
+            raise ValueError(f"inner_steps must be at least 1, got {inner_steps}")
+        self.proximity = proximity
+        self.inner_steps = inner_steps
+        self.inner_lr = inner_lr
+        self.inner_wd = inner_wd
+        self.local_steps = local_steps
+        self.server_step = server_step
+        self.adapt_untrained = adapt_untrained
+        self.personal = frozen(net)
+        self.register_buffer("trained", torch.zeros(()))
+
+    def receive(self, broadcast: Broadcast, info: ClientInfo) -> None:
+        """Both models become the received one."""
+        super().receive(broadcast, info)
+        copy_into(self.personal, self.net)
+
+    def plan(self) -> Plan:
+        """One phase of inner and outer steps."""
+        return [
+            Phase(
+                name="local",
+                objective=self._envelope,
+                epochs=self.epochs,
+                steps=self.local_steps,
+            )
+        ]
+
+    def upload(self, info: ClientInfo) -> Upload | None:
+        """The local copy of the global model; what stays to be tested is the personal one."""
+        upload = super().upload(info)
+        self.trained.fill_(1)
+        assign(self.net, self.personal.module.state_dict())
+        return upload
+
+    def personalise(self, broadcast: Broadcast, info: ClientInfo) -> None:
+        """The stored personal model, or the global one if there is none."""
+        if self.trained:
+            assign(self.net, self.personal.module.state_dict())
+        else:
+            self.receive(broadcast, info)
+
+    def adapt(self) -> Plan:
+        """A personal model for a client that has none."""
+        if self.trained or not self.adapt_untrained:
+            return ()
+        optimizer = partial(torch.optim.SGD, lr=self.inner_lr)
+        return [Phase(name="adapt", objective=self._approach, optimizer=optimizer)]
+
+    def server(self) -> Server[ServerState]:
+        """Moves towards the average."""
+        return MovingServer(self.weighting, self.server_step)
+
+    def _envelope(self, batch: Batch) -> Terms:
+        """The Moreau envelope of the loss at w, by K steps of theta, which are stored."""
+        entries = dict(self.personal.module.named_buffers())
+        anchor = {name: value.detach() for name, value in self.net.named_parameters()}
+        theta, loss, buffers = self._solve({n: entries[n] for n in anchor}, anchor, batch)
+        for name, value in {**theta, **buffers}.items():
+            entries[name].copy_(value)
+        for name, value in self.net.named_buffers():
+            value.copy_(buffers[name])
+        distance = proximal(self.net.parameters(), theta.values())
+        return {"ce": loss, "proximal": self.proximity * distance}
+
+    def _approach(self, batch: Batch) -> Terms:
+        """The same K steps, taken by the network itself, with the personal copy in the place of w.
+
+        They become one step of the optimiser at rate eta_p.
+        """
+        start = {name: value.detach() for name, value in self.net.named_parameters()}
+        anchor = dict(self.personal.module.named_buffers())
+        theta, loss, buffers = self._solve(start, anchor, batch)
+        for name, value in self.net.named_buffers():
+            value.copy_(buffers[name])
+        slopes = [value / self.inner_lr for value in subtract(start, theta).values()]
+        surrogate = linear(self.net.parameters(), slopes)
+        return {"ce": loss + surrogate - surrogate.detach()}
+
+    def _solve(self, theta: State, anchor: State, batch: Batch) -> tuple[State, Tensor, State]:
+        """Theta after K steps, the loss before the last of them, and running statistics.
+
+        Those take in the batch once.
+        """
+        buffers = clone(dict(self.net.named_buffers()))
+        once: State = {}
+        for _ in range(self.inner_steps):
+            slopes, loss, after = slopes_at(self.net, theta, buffers, batch)
+            once = once or after
+            theta = {
+                name: value
+                - self.inner_lr
+                * (slopes[name] + self.proximity * (value - anchor[name]) + self.inner_wd * value)
+                for name, value in theta.items()
+            }
+        return theta, loss, once
