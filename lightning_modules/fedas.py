@@ -1,0 +1,250 @@
+"""FedAS: a shared backbone, aligned by each client as it arrives and averaged by Fisher traces.
+
+"FedAS: Bridging Inconsistency in Personalized Federated Learning", CVPR 2024; released code
+``FedAS``, a fork of PFLlib. What travels: the backbone both ways, and up one number, the trace of
+the Fisher information. What stays: the head, and the backbone as the client last left it; the two
+are its personalised model.
+
+Two additions to FedPer:
+
+- PA, parameter alignment (Eqs. 2-4): before training, the received backbone is drawn to the
+  features that the client's own last backbone gives on its data;
+- CS, client synchronisation (Eqs. 5-8): the server weighs uploads by their Fisher traces.
+
+Defaults follow the released code where it and the paper differ, except that every client aligns a
+private copy of the received backbone (the released code aligns the server's own tensors in place,
+so that each client of a round receives what the one before it has aligned) and that no sample is
+left out of the class means or the trace. Every other difference is a switch, named below.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any, Literal, TypeAlias
+
+import torch
+from torch import Tensor
+
+from lightning_modules.base import ClientModule
+from lightning_modules.fisher import FisherEstimator, fisher_share, fisher_trace
+from lightning_modules.layers import frozen
+from lightning_modules.losses import class_mean_alignment, feature_distillation
+from lightning_modules.nets import SplitNet
+from lightning_modules.prototypes import class_means, class_sums
+from pfl.server import Server, ServerState, weight_report
+from pfl.state import add, assign, subtract
+from pfl.types import Batch, Broadcast, ClientInfo, Pass, Phase, Plan, State, Terms, Upload
+
+Normaliser: TypeAlias = Literal["sum", "softmax", "min_max"]
+StepScale: TypeAlias = Literal["one", "one_over_m"]
+
+
+class FedAS(ClientModule):
+    """The backbone travels, aligned on arrival; head and last own backbone stay.
+
+    Without ``alignment`` and ``synchronisation`` it trains as FedPer does. Before any broadcast,
+    under a plain Trainer, it is cross-entropy on the whole network.
+
+    Args:
+        net: Its backbone gives the features (B, D).
+        alignment: PA, the phase that draws the received backbone to the client's last one.
+        align_target: ``class_mean`` draws each feature to the mean of its class, Eqs. 2-4 as
+            released: ``sum_c 1/(n_c D) sum_{j in c} ||f(a, x_j) - p_c||^2`` over the classes c of a
+            batch; ``per_sample`` draws it to the last backbone's feature of the same sample, Eqs.
+            2-4 as printed: ``1/(B D) sum_j ||f(a, x_j) - h_j||^2``.
+        align_lr: Learning rate of that phase, plain SGD.
+        align_epochs: Its length in walks over the data.
+        align_batch: Its batch size, in samples.
+        synchronisation: CS, weights ``trace_i / sum_k trace_k`` (Eq. 7). Without it the server
+            weighs by samples (``weighting``), and no trace is computed or sent.
+        fisher_estimator: Of the trace, after training, in eval mode, over all parameters and all
+            samples, in batches of the data module's size; see
+            :func:`~lightning_modules.fisher.fisher_trace`. ``batch_sum`` is the released code's,
+            ``full_data`` Eqs. 5-6 as printed.
+        trace_normaliser: Makes weights of traces: ``sum`` is Eq. 7; ``softmax`` and ``min_max``,
+            ``(trace - min) / (max - min)`` divided by its sum, are the paper's comparisons.
+        server_step_scale: c in ``global + c sum_i weight_i (base_i - global)``: ``one`` (released
+            code), or ``one_over_m``, one over the number of uploads (Eq. 8 as printed).
+        buffers: As in :class:`ClientModule`; the released code moves parameters only.
+        options: See :class:`ClientModule`. ``lr_decay`` also applies to the alignment.
+
+    Raises:
+        ValueError: A number is out of its range.
+    """
+
+    shared = ("net.backbone.*",)
+    kept = ("net.head.*", "previous.*")
+    evaluate_at = "post_local"
+    vectorizable = True
+    net: SplitNet
+    trace: Tensor
+    class_means: Tensor
+
+    def __init__(
+        self,
+        net: SplitNet,
+        *,
+        alignment: bool = True,
+        align_target: Literal["class_mean", "per_sample"] = "class_mean",
+        align_lr: float = 0.01,
+        align_epochs: int = 1,
+        align_batch: int = 16,
+        synchronisation: bool = True,
+        fisher_estimator: FisherEstimator = "batch_sum",
+        trace_normaliser: Normaliser = "sum",
+        server_step_scale: StepScale = "one",
+        buffers: Literal["average", "local"] = "local",
+        **options: Any,
+    ) -> None:
+        super().__init__(net, buffers=buffers, **options)
+        if align_lr <= 0:
+            raise ValueError(f"align_lr must be positive, got {align_lr}")
+        if align_epochs < 0:
+            raise ValueError(f"align_epochs must not be negative, got {align_epochs}")
+        if align_batch < 1:
+            raise ValueError(f"align_batch must be at least 1, got {align_batch}")
+        self.alignment = alignment
+        self.align_target = align_target
+        self.align_lr = align_lr
+        self.align_epochs = align_epochs
+        self.align_batch = align_batch
+        self.synchronisation = synchronisation
+        self.fisher_estimator = fisher_estimator
+        self.trace_normaliser: Normaliser = trace_normaliser
+        self.server_step_scale: StepScale = server_step_scale
+        self.previous = frozen(net.backbone)
+        if synchronisation:
+            self.extra = ("trace",)
+            self.register_buffer("trace", torch.zeros(()))
+        if alignment and align_target == "class_mean":
+            means = torch.zeros(net.num_classes, net.features)
+            self.register_buffer("class_means", means)
+
+    def plan(self) -> Plan:
+        """Align, train, measure the trace, remember the backbone."""
+        parts: list[Phase | Pass] = []
+        if self.alignment:
+            if self.align_target == "class_mean":
+                parts.append(Pass(name="targets", statistic=self._targets, then=self._class_means))
+            parts.append(
+                Phase(
+                    name="align",
+                    objective=self._alignment,
+                    epochs=self.align_epochs,
+                    batch_size=self.align_batch,
+                    trains=("net.backbone.*",),
+                    # Aligning moves parameters only, not the statistics of batch norms.
+                    evals=("net.backbone",),
+                    optimizer=partial(torch.optim.SGD, lr=self.align_lr),
+                )
+            )
+        parts.append(Phase(name="local", epochs=self.epochs))
+        if self.synchronisation:
+            parts.append(Pass(name="fisher", statistic=self._fisher, then=self._trace))
+        parts.append(Pass(name="remember", statistic=None, then=self._own_backbone))
+        return parts
+
+    def upload(self, info: ClientInfo) -> Upload | None:
+        """The backbone, and the trace."""
+        upload = super().upload(info)
+        if upload is None or not self.synchronisation:
+            return upload
+        return replace(upload, extra={"trace": self.trace.clone()})
+
+    def personalise(self, broadcast: Broadcast, info: ClientInfo) -> None:
+        """The client's own last backbone and head; what is broadcast plays no part."""
+        assign(self.net.backbone, self.previous.module.state_dict())
+
+    def server(self) -> Server[ServerState]:
+        """Weighs by traces, unless ``synchronisation`` is off."""
+        if not self.synchronisation:
+            return super().server()
+        return FedASServer(self.weighting, self.trace_normaliser, self.server_step_scale)
+
+    def _targets(self, batch: Batch) -> State:
+        with torch.no_grad():
+            z = self.previous(batch.x)
+        sums, counts = class_sums(z, batch.y, self.net.num_classes, batch.weight)
+        return {"sums": sums, "counts": counts}
+
+    def _class_means(self, totals: State) -> State:
+        return {"class_means": class_means(totals["sums"], totals["counts"])}
+
+    def _alignment(self, batch: Batch) -> Terms:
+        z = self.net.backbone(batch.x)
+        if self.align_target == "class_mean":
+            return {"mse": class_mean_alignment(z, batch.y, self.class_means, batch.weight)}
+        with torch.no_grad():
+            target = self.previous(batch.x)
+        return {"mse": feature_distillation(z, target, batch.weight)}
+
+    def _fisher(self, batch: Batch) -> State:
+        return fisher_share(self.net, batch, self.fisher_estimator)
+
+    def _trace(self, totals: State) -> State:
+        return {"trace": fisher_trace(totals, self.fisher_estimator)}
+
+    def _own_backbone(self, totals: State) -> State:
+        entries = self.net.backbone.state_dict()
+        return {f"previous.module.{name}": value for name, value in entries.items()}
+
+
+class FedASServer(Server[ServerState]):
+    """Weighs uploads by their Fisher traces (Eqs. 7-8).
+
+    Where the traces give no weights, because all are zero, or one is not a finite number, or
+    ``min_max`` finds them all equal, the round falls back on ``weighting``. Reports
+    ``trace_fallback``, 1 in such a round and else 0, and each client's ``trace``.
+
+    Args:
+        weighting: What a round falls back on.
+        normaliser: See :class:`FedAS`, ``trace_normaliser``.
+        step_scale: See :class:`FedAS`, ``server_step_scale``.
+    """
+
+    def __init__(
+        self,
+        weighting: Literal["samples", "uniform"] = "samples",
+        normaliser: Normaliser = "sum",
+        step_scale: StepScale = "one",
+    ) -> None:
+        super().__init__(weighting)
+        self.normaliser = normaliser
+        self.step_scale = step_scale
+
+    def weights(self, uploads: Sequence[Upload]) -> Tensor:
+        """(len(uploads),) float64 weights that sum to one."""
+        scores = self._scores(_traces(uploads))
+        return super().weights(uploads) if scores is None else scores / scores.sum()
+
+    def aggregate(self, state: ServerState, uploads: Sequence[Upload]) -> ServerState:
+        """The state after a round; see :meth:`Server.aggregate`."""
+        after = super().aggregate(state, uploads)
+        if not uploads:
+            return after
+        traces = _traces(uploads)
+        if self.step_scale == "one_over_m":
+            step = subtract(after.shared, state.shared)
+            after = replace(after, shared=add(state.shared, step, scale=1 / len(uploads)))
+        return replace(
+            after,
+            report={"trace_fallback": float(self._scores(traces) is None)},
+            client_report={**(after.client_report or {}), "trace": weight_report(uploads, traces)},
+        )
+
+    def _scores(self, traces: Tensor) -> Tensor | None:
+        """(m,) what the weights are proportional to; ``None`` if the traces do not tell."""
+        scores = traces
+        if self.normaliser == "softmax":
+            scores = traces.softmax(0)
+        elif self.normaliser == "min_max":
+            scores = (traces - traces.min()) / (traces.max() - traces.min())
+        told = traces.isfinite().all() and traces.any() and scores.isfinite().all()
+        return scores if told else None
+
+
+def _traces(uploads: Sequence[Upload]) -> Tensor:
+    """(len(uploads),) in float64."""
+    return torch.stack([upload.extra["trace"].cpu().double() for upload in uploads])
