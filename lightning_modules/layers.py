@@ -200,6 +200,22 @@ def copy_into(frozen_copy: Frozen, module: nn.Module) -> None:
     assign(frozen_copy.module, {name: values[name] for name in names})
 
 
+def frozen_parameters(frozen_copy: Frozen, module: nn.Module) -> list[Tensor]:
+    """A frozen copy's values of a module's parameters, in their order.
+
+    Args:
+        frozen_copy: Made by :func:`frozen` from ``module`` or one of the same make.
+        module: Says which entries are parameters; the copy knows only buffers.
+
+    Example:
+        >>> net = nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3))
+        >>> [tuple(value.shape) for value in frozen_parameters(frozen(net), net)]
+        [(3, 2), (3,), (3,), (3,)]
+    """
+    values = dict(frozen_copy.module.named_buffers())
+    return [values[name] for name, _ in module.named_parameters()]
+
+
 class ConditionalValve(nn.Module):
     """GPFL's conditional valve (CoV): scales and shifts features as a condition tells.
 

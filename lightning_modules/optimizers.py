@@ -1,7 +1,8 @@
-"""Optimiser factories for methods whose phases learn at rates of their own."""
+"""Learning rates: factories at rates of their own, and what a method must know of a rate."""
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterable
 
 from torch import Tensor
@@ -37,3 +38,40 @@ def with_lr(optimizer: OptimizerFactory, lr: float) -> OptimizerFactory:
         return made
 
     return make
+
+
+def learning_rate(optimizer: Optimizer) -> float:
+    """The rate of an optimiser whose parameter groups all have the same.
+
+    Raises:
+        ValueError: They have several.
+
+    Example:
+        >>> import torch
+        >>> learning_rate(torch.optim.SGD([torch.zeros(2)], lr=0.1))
+        0.1
+    """
+    rates = sorted({float(group["lr"]) for group in optimizer.param_groups})
+    if len(rates) > 1:
+        raise ValueError(f"one learning rate for all parameters is needed, got {rates}")
+    return rates[0]
+
+
+def warn_of_overshoot(optimizer: Optimizer, strength: float, name: str) -> None:
+    """Warn if a pull of this strength towards an anchor goes beyond the anchor in one step.
+
+    A step of rate eta on ``strength / 2 ||w - anchor||^2`` multiplies the distance by
+    ``1 - eta strength``: from 1 on it overshoots, from 2 on it diverges.
+
+    Args:
+        optimizer: Gives eta.
+        strength: Of the pull.
+        name: Of the argument that sets it.
+    """
+    product = learning_rate(optimizer) * strength
+    if product >= 1:
+        warnings.warn(
+            f"the learning rate times {name} is {product:g}: at 1 and above a step overshoots the "
+            "anchor, at 2 and above training diverges",
+            stacklevel=3,
+        )

@@ -1,0 +1,79 @@
+"""FedProx: FedAvg with a pull of the local weights towards the received ones.
+
+Li et al., "Federated Optimization in Heterogeneous Networks", MLSys 2020, arXiv 1812.06127. The
+whole network travels, both ways; nothing stays. Departs from the paper as its released code does:
+clients are drawn uniformly and weighted by samples, not drawn by samples and averaged uniformly.
+Slow clients that do less work are not simulated. FedProx-P is FedAS's name for the same training
+with local fine-tuning of the global model before the test.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from torch import nn
+
+from lightning_modules.anchors import proximal
+from lightning_modules.base import ClientModule
+from lightning_modules.finetune import FineTuned
+from lightning_modules.layers import copy_into, frozen, frozen_parameters
+from lightning_modules.optimizers import warn_of_overshoot
+from pfl.types import Batch, Broadcast, ClientInfo, Terms
+
+
+class FedProx(ClientModule):
+    """``CE(w) + mu / 2 ||w - w^t||^2`` over all parameters; no batch-norm statistics.
+
+    The pull is part of the gradient, before momentum and weight decay.
+
+    Args:
+        net: The network.
+        mu: Strength of the pull; the authors search {0.001, 0.01, 0.1, 1}. The learning rate times
+            ``mu`` must stay below 2, or training diverges.
+        options: See :class:`ClientModule`.
+
+    Raises:
+        ValueError: ``mu`` is negative.
+
+    Warns:
+        UserWarning: The learning rate times ``mu`` is 1 or more.
+    """
+
+    vectorizable = True
+
+    def __init__(self, net: nn.Module, *, mu: float = 0.01, **options: Any) -> None:
+        super().__init__(net, **options)
+        if mu < 0:
+            raise ValueError(f"mu must not be negative, got {mu}")
+        self.mu = mu
+        self.anchor = frozen(net)
+        warn_of_overshoot(self.configure_optimizers(), mu, "mu")
+
+    def receive(self, broadcast: Broadcast, info: ClientInfo) -> None:
+        """Load the network, and remember it as w^t."""
+        super().receive(broadcast, info)
+        copy_into(self.anchor, self.net)
+
+    def losses(self, batch: Batch) -> Terms:
+        """``ce`` and ``prox``, weighted."""
+        distance = proximal(self.net.parameters(), frozen_parameters(self.anchor, self.net))
+        return {**super().losses(batch), "prox": self.mu * distance}
+
+
+class FedProxP(FineTuned, FedProx):
+    """FedProx, tested after fine-tuning.
+
+    Args:
+        net: The network; a ``SplitNet`` where only a part is tuned.
+        ft_prox: Keep the pull, towards the model that is tuned; plain cross-entropy without it.
+        options: See :class:`FineTuned`, :class:`FedProx` and :class:`ClientModule`.
+    """
+
+    def __init__(self, net: nn.Module, *, ft_prox: bool = False, **options: Any) -> None:
+        super().__init__(net, **options)
+        self.ft_prox = ft_prox
+
+    def ft_objective(self) -> Callable[[Batch], Terms] | None:
+        """Cross-entropy, with the pull if ``ft_prox`` says so."""
+        return self.losses if self.ft_prox else None
