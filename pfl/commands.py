@@ -1,0 +1,143 @@
+"""The commands of the command line."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+import lightning
+import torch
+import yaml
+from jsonargparse import Namespace
+from rich.console import Console
+from rich.table import Table
+
+from pfl import catalogue, state
+from pfl.callbacks import Callback
+from pfl.config import REFUSALS, Experiment, make_parser
+from pfl.explain import explained, sources
+from pfl.federation import NonFiniteError
+
+if TYPE_CHECKING:
+    from pfl.run import Run
+
+CKPT_PATH = "last (of the newest run), a run's folder, or a checkpoint file"
+
+INSTANTIATOR = "lightning.pytorch.cli.instantiate_module"
+
+
+class Watch(Callback):
+    """Knows the run, for what is to be said at its end."""
+
+    run: Run | None = None
+
+    def on_fit_start(self, run: Run) -> None:
+        """Remember the run."""
+        self.run = run
+
+    def advice(self) -> str:
+        """How an interrupted run is gone on with."""
+        run = self.run
+        if run is None or run.round == 0:
+            return "interrupted before the first round was done; there is nothing to go on from"
+        if run.folder is None:
+            return (
+                f"interrupted after round {run.round}; nothing was saved (default_root_dir: null)"
+            )
+        return (
+            f"interrupted after round {run.round} of {run.rounds}; to go on:\n"
+            f"pfl fit --config {run.folder / 'config.yaml'} --ckpt_path {run.folder}"
+        )
+
+
+def fit(argv: Sequence[str]) -> None:
+    """Train a federation."""
+    parser = make_parser("fit", own=["ckpt_path"])
+    parser.add_argument("--ckpt_path", type=str | None, help=f"go on from there: {CKPT_PATH}")
+    watch = Watch()
+    try:
+        experiment = Experiment.parse(parser, argv)
+        loop, data, module = experiment.loop, experiment.data, experiment.module
+        loop.callbacks.append(watch)
+        with explained(sources(argv), *REFUSALS, NonFiniteError):
+            run = loop.fit(module, data, experiment.values.ckpt_path, experiment.text)
+    except KeyboardInterrupt:
+        print(watch.advice(), file=sys.stderr)
+        raise
+    if not experiment.values.loop.progress:
+        print(f"fingerprint {run.fingerprint}")
+
+
+def test(argv: Sequence[str]) -> None:
+    """Test the models of a checkpoint."""
+    parser = make_parser("test", own=["ckpt_path"])
+    parser.add_argument("--ckpt_path", type=str, required=True, help=CKPT_PATH)
+    experiment = Experiment.parse(parser, argv)
+    loop, data, module = experiment.loop, experiment.data, experiment.module
+    with explained(sources(argv), *REFUSALS):
+        row = loop.test(module, data, experiment.values.ckpt_path)
+    table = Table(title=f"{type(module).__name__} on {type(data).__name__}", show_header=False)
+    for name, value in row.items():
+        table.add_row(name, f"{value:.4f}")
+    Console().print(table)
+
+
+def export(argv: Sequence[str]) -> None:
+    """Write one client's personalised model as a Lightning checkpoint."""
+    parser = make_parser("export", own=["ckpt_path", "client", "output"])
+    parser.add_argument("--ckpt_path", type=str, required=True, help=CKPT_PATH)
+    parser.add_argument("--client", type=int, required=True, help="number of the client")
+    parser.add_argument("output", type=str, help="the file to write")
+    experiment = Experiment.parse(parser, argv)
+    loop, data, module = experiment.loop, experiment.data, experiment.module
+    values = experiment.values
+    with explained(sources(argv), *REFUSALS):
+        loop.personal(module, data, values.ckpt_path, values.client)
+        torch.save(lightning_checkpoint(experiment), values.output)
+    kind = type(module)
+    print(
+        f"wrote {values.output}; to use it:\n"
+        f"from {kind.__module__} import {kind.__name__}\n"
+        f'module = {kind.__name__}.load_from_checkpoint("{values.output}")'
+    )
+
+
+def list(argv: Sequence[str]) -> None:
+    """Show what there is of one kind."""
+    parser = argparse.ArgumentParser(prog="pfl list", description="Show what there is.")
+    parser.add_argument("kind", choices=tuple(catalogue.KINDS))
+    kind = parser.parse_args(argv).kind
+    catalogue.load()
+    catalogue.show(kind)
+
+
+def inspect(argv: Sequence[str]) -> None:
+    """Show who holds what, as tables and as a picture."""
+    parser = make_parser("data inspect", own=["out"], model=False)
+    parser.add_argument("--out", type=str, default="partition.png", help="the picture to write")
+    experiment = Experiment.parse(parser, argv)
+    data = experiment.data
+    picture = import_module("datamodules.inspect")
+    with explained(sources(argv), *REFUSALS):
+        Console().print(picture.table(data))
+        picture.figure(data, experiment.values.out)
+    print(f"wrote {experiment.values.out}")
+
+
+def lightning_checkpoint(experiment: Experiment) -> dict[str, Any]:
+    """A module as ``load_from_checkpoint`` reads it, with how to build it in plain values.
+
+    The instantiator is the one that Lightning trusts; it makes networks and optimisers of their
+    class paths, so that nobody has to name them again.
+    """
+    built = Namespace(model=experiment.model)
+    content = yaml.safe_load(experiment.parser.dump(built, skip_validation=True))
+    arguments = content["model"]["init_args"]
+    return {
+        "pytorch-lightning_version": lightning.__version__,
+        "state_dict": state.to(experiment.module.state_dict(), "cpu"),
+        "hyper_parameters": {**arguments, "_instantiator": INSTANTIATOR},
+    }
