@@ -32,6 +32,9 @@ from pfl.types import Broadcast, ClientInfo, Patterns, Phase, Plan, State, Uploa
 AbsentRule: TypeAlias = Literal["similarity", "size_average", "none"]
 ZeroSimilarity: TypeAlias = Literal["keep", "size_weighted", "uniform"]
 
+# Name of each phase, the network that it trains, and the one that rests.
+PHASES = (("supervisor", "supervisor", "net"), ("inter", "net", "supervisor"))
+
 
 class FedSimSup(ClientModule):
     """The inter-learning model ``net`` travels, the supervisor stays.
@@ -94,10 +97,10 @@ class FedSimSup(ClientModule):
         self.supervisor = supervisor
         self.register_buffer("participated", torch.tensor(False))
         self.participated: Tensor
-        self.lengths = {"supervisor": sup_epochs, "net": epochs}
+        self.lengths = {"supervisor": sup_epochs, "inter": epochs}
         self.rates = {
             "supervisor": with_lr(self.optimizer, lr_sup),
-            "net": with_lr(self.optimizer, lr_inter),
+            "inter": with_lr(self.optimizer, lr_inter),
         }
         self.local_unit = local_unit
         self.mixer = SimSupServer(mix_C, mix_gamma, absent_rule, zero_similarity, self.weighting)
@@ -116,19 +119,18 @@ class FedSimSup(ClientModule):
 
     def plan(self) -> Plan:
         """The supervisor against the received model, then that model against the supervisor."""
-        return [self._phase("supervisor", still="net"), self._phase("net", still="supervisor")]
-
-    def _phase(self, part: str, still: str) -> Phase:
-        length, by_steps = self.lengths[part], self.local_unit == "steps"
-        return Phase(
-            name="inter" if part == "net" else part,
-            objective=self.losses,
-            epochs=length,
-            steps=length if by_steps else None,
-            trains=(f"{part}.*",),
-            evals=(still, f"{still}.*"),
-            optimizer=self.rates[part],
-        )
+        return [
+            Phase(
+                name=name,
+                objective=self.losses,
+                epochs=self.lengths[name],
+                steps=self.lengths[name] if self.local_unit == "steps" else None,
+                trains=(f"{part}.*",),
+                evals=(still, f"{still}.*"),
+                optimizer=self.rates[name],
+            )
+            for name, part, still in PHASES
+        ]
 
     def receive(self, broadcast: Broadcast, info: ClientInfo) -> None:
         """Load the server's copy; draw the supervisor at the first participation."""
@@ -257,10 +259,7 @@ class SimSupServer(Server[SimSupState]):
 
 
 def label_similarity(label_counts: Tensor) -> Tensor:
-    """(n, n) cosine similarities of the clients' label proportions; 0 for a client without data.
-
-    Args:
-        label_counts: (n, C) training samples of each client and class.
+    """(n, n) cosine similarities of clients by their (n, C) label counts; 0 for one without data.
 
     Example:
         >>> label_similarity(torch.tensor([[3, 4], [30, 40], [0, 5]])).tolist()
