@@ -49,8 +49,8 @@ class FedSimSup(ClientModule):
         sup_epochs: tau_s, length of the supervisor's phase.
         epochs: tau_theta (``inter_epochs``), length of the inter-learning model's phase.
         local_unit: What the two lengths count: walks over the data, or single optimiser steps.
-        mix_C: C in Eqs. 7-10. Mixing starts to fade at round ``C T^gamma``; 0 switches it off.
-        mix_gamma: gamma there.
+        mix_C: C: mixing starts to fade at round ``C T^gamma``; 0 switches it off.
+        mix_gamma: gamma.
         absent_rule: How the models of clients without an upload change: by Eq. 7, to the
             ``size_average`` of this round's uploads (Eq. 2), or not at all.
         zero_similarity: Partners of an absent client that is similar to no participant: it stays,
@@ -243,7 +243,7 @@ class SimSupServer(Server[SimSupState]):
     def _mixing(
         self, state: SimSupState, uploads: Sequence[Upload], fade: float
     ) -> tuple[Tensor, Tensor]:
-        """(n,) alpha_i, and (n, K) shares of the participants, rows that sum to one or zero."""
+        """(n,) alpha_i, and (n, K) shares of the participants, which sum to one in each row."""
         by_size, count = self.weights(uploads), len(state.samples)
         if self.absent_rule != "similarity":
             whole = float(self.absent_rule == "size_average")
@@ -271,11 +271,7 @@ def label_similarity(label_counts: Tensor) -> Tensor:
 
 
 def size_factor(samples: Tensor, uploaded: Sequence[int]) -> Tensor:
-    """(n,) lambda_i = M / (M + K m_i): the larger a client, the less it is mixed.
-
-    Args:
-        samples: (n,) m_i.
-        uploaded: Samples of the K clients that uploaded; M is their sum.
+    """(n,) lambda_i = M / (M + K m_i), M the sum of the K sizes that uploaded, m_i of (n,) sizes.
 
     Example:
         >>> size_factor(torch.tensor([10, 30]), [10, 10]).tolist()
