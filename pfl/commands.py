@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import shlex
 import sys
 from collections.abc import Sequence
 from importlib import import_module
@@ -18,14 +19,13 @@ from rich.table import Table
 from pfl import catalogue, state
 from pfl.callbacks import Callback
 from pfl.config import REFUSALS, Experiment, make_parser
-from pfl.explain import explained, sources
+from pfl.explain import explained
 from pfl.federation import NonFiniteError
 
 if TYPE_CHECKING:
     from pfl.run import Run
 
 CKPT_PATH = "last (of the newest run), a run's folder, or a checkpoint file"
-
 INSTANTIATOR = "lightning.pytorch.cli.instantiate_module"
 
 
@@ -44,12 +44,11 @@ class Watch(Callback):
         if run is None or run.round == 0:
             return "interrupted before the first round was done; there is nothing to go on from"
         if run.folder is None:
-            return (
-                f"interrupted after round {run.round}; nothing was saved (default_root_dir: null)"
-            )
+            return f"interrupted after round {run.round}; nothing is saved without default_root_dir"
+        go_on = ["--config", str(run.folder / "config.yaml"), "--ckpt_path", str(run.folder)]
         return (
             f"interrupted after round {run.round} of {run.rounds}; to go on:\n"
-            f"pfl fit --config {run.folder / 'config.yaml'} --ckpt_path {run.folder}"
+            f"pfl fit {shlex.join(go_on)}"
         )
 
 
@@ -62,7 +61,7 @@ def fit(argv: Sequence[str]) -> None:
         experiment = Experiment.parse(parser, argv)
         loop, data, module = experiment.loop, experiment.data, experiment.module
         loop.callbacks.append(watch)
-        with explained(sources(argv), *REFUSALS, NonFiniteError):
+        with explained(experiment.given, ValueError, OSError, ImportError, NonFiniteError):
             run = loop.fit(module, data, experiment.values.ckpt_path, experiment.text)
     except KeyboardInterrupt:
         print(watch.advice(), file=sys.stderr)
@@ -77,7 +76,7 @@ def test(argv: Sequence[str]) -> None:
     parser.add_argument("--ckpt_path", type=str, required=True, help=CKPT_PATH)
     experiment = Experiment.parse(parser, argv)
     loop, data, module = experiment.loop, experiment.data, experiment.module
-    with explained(sources(argv), *REFUSALS):
+    with explained(experiment.given, *REFUSALS):
         row = loop.test(module, data, experiment.values.ckpt_path)
     table = Table(title=f"{type(module).__name__} on {type(data).__name__}", show_header=False)
     for name, value in row.items():
@@ -94,7 +93,7 @@ def export(argv: Sequence[str]) -> None:
     experiment = Experiment.parse(parser, argv)
     loop, data, module = experiment.loop, experiment.data, experiment.module
     values = experiment.values
-    with explained(sources(argv), *REFUSALS):
+    with explained(experiment.given, *REFUSALS):
         loop.personal(module, data, values.ckpt_path, values.client)
         torch.save(lightning_checkpoint(experiment), values.output)
     kind = type(module)
@@ -105,7 +104,7 @@ def export(argv: Sequence[str]) -> None:
     )
 
 
-def list(argv: Sequence[str]) -> None:
+def show(argv: Sequence[str]) -> None:
     """Show what there is of one kind."""
     parser = argparse.ArgumentParser(prog="pfl list", description="Show what there is.")
     parser.add_argument("kind", choices=tuple(catalogue.KINDS))
@@ -121,7 +120,7 @@ def inspect(argv: Sequence[str]) -> None:
     experiment = Experiment.parse(parser, argv)
     data = experiment.data
     picture = import_module("datamodules.inspect")
-    with explained(sources(argv), *REFUSALS):
+    with explained(experiment.given, *REFUSALS):
         Console().print(picture.table(data))
         picture.figure(data, experiment.values.out)
     print(f"wrote {experiment.values.out}")

@@ -21,7 +21,7 @@ from jsonargparse import ArgumentParser, Namespace, get_loader, set_dumper, set_
 from torch import nn
 
 from pfl import catalogue
-from pfl.explain import UsageError, explain, explained, find_misspelling, sources
+from pfl.explain import Given, UsageError, explain, explained, find_misspelling, sources
 from pfl.loop import FederatedLoop
 from pfl.seeds import derive, scoped
 
@@ -118,10 +118,14 @@ def from_data(kind: Any) -> list[str]:  # noqa: ANN401
 
     A default of ``None`` means that the network knows better ways to find out.
     """
-    if not (inspect.isclass(kind) and issubclass(kind, nn.Module)):
+    if not _is_network(kind):
         return []
     takes, own = arguments(kind), inspect.signature(kind).parameters
     return [n for n in FROM_DATA if n in takes and not (n in own and own[n].default is None)]
+
+
+def _is_network(kind: object) -> bool:
+    return inspect.isclass(kind) and issubclass(kind, nn.Module)
 
 
 def make_parser(command: str, own: Sequence[str] = (), model: bool = True) -> Parser:
@@ -164,12 +168,12 @@ class Experiment:
     Attributes:
         parser: That it was parsed with.
         values: The parsed configuration.
-        argv: The command line.
+        given: What it was parsed of.
     """
 
     parser: Parser
     values: Namespace
-    argv: Sequence[str]
+    given: Sequence[Given]
 
     @classmethod
     def parse(cls, parser: Parser, argv: Sequence[str]) -> Experiment:
@@ -183,28 +187,28 @@ class Experiment:
             sys.path.append(str(Path.cwd()))
         given = sources(argv)
         try:
-            return cls(parser, parser.parse_args(_spelled_out(argv)), argv)
+            return cls(parser, parser.parse_args(_spelled_out(argv)), given)
         except ArgumentError as error:
             top = dict.fromkeys(("config", "seed", "model", "data", "print_config", *parser.own))
             find_misspelling(given, {**top, "loop": FederatedLoop}, arguments)
             raise UsageError(explain(error, given)) from error
 
     @cached_property
-    def data(self) -> FederatedDataModule:
-        """The data module; what has to be fetched or decoded for it is there."""
-        with explained(sources(self.argv), *REFUSALS):
-            data: FederatedDataModule = self._make("data", self.values.data)
-            data.prepare_data()
-        return data
-
-    @cached_property
     def loop(self) -> FederatedLoop:
         """The loop."""
-        with explained(sources(self.argv), *REFUSALS):
-            loop: FederatedLoop = self.parser.instantiate(
-                Namespace(seed=self.values.seed, loop=self.values.loop)
-            ).loop
+        with explained(self.given, *REFUSALS, part="loop"):
+            part = Namespace(seed=self.values.seed, loop=self.values.loop)
+            loop: FederatedLoop = self.parser.instantiate(part).loop
         return loop
+
+    @cached_property
+    def data(self) -> FederatedDataModule:
+        """The data module, read and divided."""
+        with explained(self.given, *REFUSALS, part="data"):
+            data: FederatedDataModule = self._make("data", self.values.data)
+            data.prepare_data()
+            data.setup()
+        return data
 
     @cached_property
     def model(self) -> Namespace:
@@ -216,10 +220,11 @@ class Experiment:
     @cached_property
     def module(self) -> ClientModule:
         """The method, with initial weights that depend on nothing but the seed."""
-        with explained(sources(self.argv), *REFUSALS):
+        model, data = self.model, self.data
+        with explained(self.given, *REFUSALS, part="model"):
             with scoped(derive(self.values.seed, "init")):
-                module: ClientModule = self._make("model", self.model)
-            check_fit(module, self.data)
+                module: ClientModule = self._make("model", model)
+            check_fit(module, data)
         return module
 
     @property

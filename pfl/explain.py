@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
+from textwrap import shorten
 
 import yaml
 
@@ -66,8 +67,6 @@ def _file(path: Path) -> list[Given]:
     except yaml.MarkedYAMLError as error:
         line = error.problem_mark.line + 1 if error.problem_mark else 1
         raise UsageError(f"{path}:{line}: this is not YAML ({error.problem})") from error
-    if node is None:
-        return []
     if not isinstance(node, yaml.MappingNode):
         raise UsageError(f"{path}:1: a configuration has keys, such as seed, loop, model and data")
     return list(_walk(node, (), path))
@@ -122,6 +121,8 @@ def find_misspelling(
             at[parent] = _resolve(item, known)
         elif kind is not None and name not in (takes := arguments(kind)):
             raise _unknown(item, f"{kind.__name__} has no argument {name!r}", takes)
+        elif kind is None and len(parent) == 1:
+            raise _unknown(item, f"{parent[0]} has no class yet", ("class_path", "init_args"))
         elif item.text in known:
             at[item.keys] = known[item.text]
 
@@ -134,8 +135,8 @@ def _resolve(item: Given, known: Mapping[str, type]) -> type | None:
     try:
         kind = catalogue.find(name)
     except ImportError as error:
-        near = _nearest(name, catalogue.neighbours(name) or known)
-        raise UsageError(_line(item, f"there is no class {name!r}{near}")) from error
+        what = f"there is no class {name!r}{_nearest(name, catalogue.neighbours(name) or known)}"
+        raise UsageError(_line(item.place, item.keys, what)) from error
     return kind if isinstance(kind, type) else None
 
 
@@ -156,29 +157,40 @@ def explain(error: Exception, given: Sequence[Given]) -> str:
     path = _spoken(keys)
     said = _plain(message)
     if not path:
-        return locate(said, given)
+        return said
     places = [item.place for item in given if item.keys in (path, (*path, "class_path"))]
     if unknown := re.search(r"dot import path string: (\S+)", message):
         said = f"there is no class {unknown[1]!r}" + _nearest(unknown[1], catalogue.classes())
-    return ": ".join([*places[-1:], ".".join(path), said])
+    return _line(places[-1] if places else "", path, said)
 
 
-def locate(message: str, given: Sequence[Given]) -> str:
-    """A message with the place of the setting that it speaks of, by its name or by its value."""
+def locate(message: str, given: Sequence[Given], part: str) -> str:
+    """A message with the place of the setting that it speaks of, by its name or by its value.
+
+    Args:
+        message: What is wrong.
+        given: All settings.
+        part: The key at the top below which the cause is; if nothing fits, it is told itself.
+    """
     words = re.findall(r"\w+", message)
-    inner = [item for item in reversed(given) if len(item.keys) > 1]
+    inner = [item for item in reversed(given) if item.keys[0] == part and len(item.keys) > 1]
     named = [item for word in words for item in inner if item.keys[-1] == word]
     # A value such as 3 may be anybody's.
     shown = [item for item in inner if item.text and len(item.text) > 3 and item.text in message]
-    for item in (*named, *shown):
-        path = tuple(key for key in item.keys if key != "class_path")
-        return ": ".join(dict.fromkeys((item.place, ".".join(path), message)))
+    itself = [item for item in inner if item.keys == (part, "class_path")]
+    for item in (*named, *shown, *itself):
+        return _line(item.place, item.keys, message)
     return message
 
 
 @contextmanager
-def explained(given: Sequence[Given], *kinds: type[Exception]) -> Iterator[None]:
+def explained(given: Sequence[Given], *kinds: type[Exception], part: str = "") -> Iterator[None]:
     """Inside, errors of these kinds are the user's, and are told with the place of their cause.
+
+    Args:
+        given: All settings.
+        kinds: The kinds of errors.
+        part: See :func:`locate`.
 
     Raises:
         UsageError: In place of one of them.
@@ -186,30 +198,37 @@ def explained(given: Sequence[Given], *kinds: type[Exception]) -> Iterator[None]
     try:
         yield
     except kinds as error:
-        raise UsageError(locate(_plain(str(error)), given)) from error
+        raise UsageError(locate(_plain(str(_cause(error))), given, part)) from error
+
+
+def _cause(error: BaseException) -> BaseException:
+    """What the parser wrapped in errors of its own while it made objects."""
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    home = "" if trace is None else str(trace.tb_frame.f_globals.get("__name__"))
+    inner = error.__cause__ or error.__context__
+    return _cause(inner) if home.startswith("jsonargparse.") and inner is not None else error
 
 
 def _plain(message: str) -> str:
     """The parser's words without Python's."""
     message = re.sub(r"<class '(?:\w+\.)*(\w+)'>", r"\1", message.strip())
-    message = message.replace("typing.", "")
+    message = re.sub(r"(?:typing\.)?Literal\[(.*?)\]", r"one of \1", message)
     message = re.sub(r"^Expected an? (.*)\. Got value: (.*)$", r"expected \1, got \2", message)
-    return " ".join(message.split())
+    return shorten(message, 400)
 
 
 def _unknown(item: Given, what: str, choices: Iterable[str]) -> UsageError:
     name = item.keys[-1]
     near = _nearest(name, choices) or f"; there are {', '.join(sorted(choices))}"
-    return UsageError(_line(item, what + near))
+    return UsageError(_line(item.place, item.keys, what + near))
 
 
-def _line(item: Given, what: str) -> str:
-    path = ".".join(item.keys)
-    return (
-        f"{item.place}: {path}: {what}"
-        if not item.place.startswith("--")
-        else (f"{item.place}: {what}")
-    )
+def _line(place: str, keys: Keys, what: str) -> str:
+    """A flag says its keys itself."""
+    path = ".".join(key for key in keys if key != "class_path")
+    return ": ".join(part for part in (place, "" if place.startswith("--") else path, what) if part)
 
 
 def _nearest(name: str, choices: Iterable[str]) -> str:
