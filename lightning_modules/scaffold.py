@@ -1,0 +1,221 @@
+"""SCAFFOLD: FedAvg whose clients correct every gradient by control variates against drift.
+
+Karimireddy et al., "SCAFFOLD: Stochastic Controlled Averaging for Federated Learning", ICML 2020,
+arXiv 1910.06378. The network and the server's control variate c come down; the network and the
+change of the client's own variate c_i go up; c_i stays. There is no released code of the authors.
+Departs from the paper in nothing; from public codes in that c_i is stored with the client, and that
+Option II divides by the steps and the rate of the round, not by planned or initial ones.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal, cast
+
+import torch
+from torch import Tensor, nn
+
+from lightning_modules.anchors import linear
+from lightning_modules.base import ClientModule
+from lightning_modules.gradients import slopes_at
+from lightning_modules.optimizers import learning_rate
+from pfl.server import Server, ServerState
+from pfl.state import add, select, subtract
+from pfl.types import (
+    Batch,
+    Broadcast,
+    ClientInfo,
+    Pass,
+    Patterns,
+    Phase,
+    Plan,
+    State,
+    Terms,
+    Upload,
+)
+
+
+class SCAFFOLD(ClientModule):
+    """Steps along ``g_i - c_i + c``; variates are vectors over all trainable parameters.
+
+    Args:
+        net: The network. Parameters that take no gradient have no control variate.
+        eta_g: Step of the server along the mean change of the uploaded models.
+        option: The new c_i is the full gradient at the received model in eval mode (``I``, one more
+            walk over the data), or the mean gradient of the round, read off the way travelled
+            (``II``, as in all public codes).
+        weighting: How uploads are weighed; the paper's is ``uniform``.
+        options: See :class:`ClientModule`.
+
+    Raises:
+        ValueError: ``eta_g`` is not positive.
+
+    Warns:
+        UserWarning: The optimiser is not SGD without momentum. What a gradient moves is then not
+            the learning rate, by which Option II divides.
+    """
+
+    extra = ("control",)
+    kept = ("control",)
+    vectorizable = True
+    control: Tensor
+    common: Tensor
+    start: Tensor
+    change: Tensor
+    steps: Tensor
+    rate: Tensor
+
+    def __init__(
+        self,
+        net: nn.Module,
+        *,
+        eta_g: float = 1.0,
+        option: Literal["I", "II"] = "II",
+        weighting: Literal["samples", "uniform"] = "uniform",
+        **options: Any,
+    ) -> None:
+        super().__init__(net, weighting=weighting, **options)
+        if eta_g <= 0:
+            raise ValueError(f"eta_g must be positive, got {eta_g}")
+        self.eta_g = eta_g
+        self.option = option
+        self.controlled = tuple(name for name, p in net.named_parameters() if p.requires_grad)
+        zeros = torch.zeros_like(self._weights().detach())
+        self.register_buffer("control", zeros.clone())  # c_i
+        self.register_buffer("common", zeros.clone())  # c
+        self.register_buffer("start", zeros.clone())  # x
+        self.register_buffer("change", zeros.clone())  # c_i's in this round
+        self.register_buffer("steps", torch.zeros(()))
+        self.register_buffer("rate", torch.zeros(()))
+        _warn_unless_plain(self.configure_optimizers())
+
+    def receive(self, broadcast: Broadcast, info: ClientInfo) -> None:
+        """Load the network and c; note where the round starts, and its learning rate."""
+        super().receive(broadcast, info)
+        self.common.copy_(broadcast.extra["control"])
+        self.start.copy_(self._weights())
+        self.rate.fill_(learning_rate(self.configure_optimizers()) * self.lr_factor(info))
+
+    def plan(self) -> Plan:
+        """Training, then the new control variate; Option I takes its gradient beforehand."""
+        train = Phase(name="local", epochs=self.epochs)
+        if self.option == "I":
+            return [
+                Pass(name="gradient", statistic=self._gradients, then=self._option_one),
+                train,
+                Pass(name="control", statistic=None, then=self._renew),
+            ]
+        return [
+            train,
+            Pass(name="travelled", statistic=None, then=self._option_two),
+            Pass(name="control", statistic=None, then=self._renew),
+        ]
+
+    def losses(self, batch: Batch) -> Terms:
+        """``ce``, and the linear term whose gradient is ``c - c_i``."""
+        self.steps += 1
+        drift = linear([self._weights()], [self.common - self.control])
+        return {**super().losses(batch), "control": drift}
+
+    def upload(self, info: ClientInfo) -> Upload:
+        """The network, and the change of c_i."""
+        upload = cast(Upload, super().upload(info))
+        return replace(upload, extra={"control": self.change.clone()})
+
+    def server(self) -> Server[Any]:
+        """Averages models, and adds up changes of control variates."""
+        names = tuple(f"net.{name}" for name in self.controlled)
+        return ScaffoldServer(names, self.eta_g, self.weighting)
+
+    def _weights(self) -> Tensor:
+        parameters = dict(self.net.named_parameters())
+        return torch.cat([parameters[name].flatten() for name in self.controlled])
+
+    def _gradients(self, batch: Batch) -> State:
+        parameters: State = dict(self.net.named_parameters())
+        slopes, _, _ = slopes_at(self.net, parameters, dict(self.net.named_buffers()), batch)
+        mean = torch.cat([slopes[name].flatten() for name in self.controlled])
+        real = torch.ones_like(batch.y) if batch.weight is None else batch.weight
+        samples = real.sum().to(mean.dtype)
+        return {"gradient": mean * samples, "samples": samples}
+
+    def _option_one(self, totals: State) -> State:
+        return {"change": totals["gradient"] / totals["samples"] - self.control}
+
+    def _option_two(self, totals: State) -> State:
+        """``(x - y) / (K eta) - c``; zero if nothing was done."""
+        way = self.steps * self.rate
+        mean = (self.start - self._weights()) / torch.where(way > 0, way, 1)
+        return {"change": torch.where(way > 0, mean - self.common, 0)}
+
+    def _renew(self, totals: State) -> State:
+        return {"control": self.control + self.change}
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScaffoldState(ServerState):
+    """The model x in ``shared``, and the server's control variate.
+
+    Attributes:
+        control: c, over all trainable parameters.
+        clients: N, the clients that hold training data.
+    """
+
+    control: Tensor
+    clients: int
+
+
+class ScaffoldServer(Server[ScaffoldState]):
+    """``x + eta_g (mean y - x)``, and ``c`` plus the sum of the changes over N.
+
+    Args:
+        controlled: Names of the parameters that have control variates, and that ``eta_g`` scales;
+            the others are averaged.
+        eta_g: The server's step.
+        weighting: As in :class:`~pfl.server.Server`.
+    """
+
+    def __init__(
+        self,
+        controlled: Patterns,
+        eta_g: float = 1.0,
+        weighting: Literal["samples", "uniform"] = "uniform",
+    ) -> None:
+        super().__init__(weighting)
+        self.controlled = controlled
+        self.eta_g = eta_g
+
+    def init(self, shared: State, clients: Sequence[ClientInfo]) -> ScaffoldState:
+        """A control variate of zero."""
+        flat = torch.cat([shared[name].flatten() for name in self.controlled])
+        members = sum(info.samples > 0 for info in clients)
+        return ScaffoldState(shared=shared, control=torch.zeros_like(flat), clients=members)
+
+    def broadcast(self, state: ScaffoldState, client: int, round: int) -> Broadcast:
+        """The model and the control variate."""
+        return Broadcast(shared=state.shared, extra={"control": state.control})
+
+    def aggregate(self, state: ScaffoldState, uploads: Sequence[Upload]) -> ScaffoldState:
+        """The state after a round; without uploads everything stays."""
+        after = super().aggregate(state, uploads)
+        if not uploads:
+            return after
+        if self.eta_g != 1:
+            old = select(state.shared, self.controlled)
+            moved = add(old, subtract(select(after.shared, self.controlled), old), self.eta_g)
+            after = replace(after, shared={**after.shared, **moved})
+        changes = torch.stack([upload.extra["control"] for upload in uploads])
+        return replace(after, control=state.control + changes.sum(0) / state.clients)
+
+
+def _warn_unless_plain(optimizer: torch.optim.Optimizer) -> None:
+    momentum = any(group.get("momentum", 0) > 0 for group in optimizer.param_groups)
+    if momentum or not isinstance(optimizer, torch.optim.SGD):
+        kind = type(optimizer).__name__ + (" with momentum" if momentum else "")
+        warnings.warn(
+            f"SCAFFOLD's control variates assume plain SGD, got {kind}: they will be of the wrong "
+            "size",
+            stacklevel=3,
+        )
