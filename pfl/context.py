@@ -49,6 +49,10 @@ class Context:
     gradient_clip_val: float | None = None
     stop: threading.Event = field(default_factory=threading.Event)
     template: State = field(init=False)
+    entries: State = field(init=False)
+    trainable: set[str] = field(init=False)
+    stochastic: bool = field(init=False)
+    normalised: bool = field(init=False)
 
     def __post_init__(self) -> None:
         # Converts to the precision's type and moves; the wrapper that it returns is not needed, as

@@ -90,7 +90,7 @@ def run_phase(context: Context, job: Job, phase: Phase, split: ClientSplit, tall
         if step.last:
             module.on_train_epoch_end()
     module.on_train_end()
-    optimizer.zero_grad(set_to_none=True)
+    release(context)
     return _state(phase, optimizer, trained) if module.persist_optimizer else {}
 
 
@@ -125,6 +125,13 @@ def prepare(context: Context, phase: Phase) -> dict[str, nn.Parameter]:
         if active:
             trained[name] = parameter
     return trained
+
+
+def release(context: Context) -> None:
+    """Undo what :func:`prepare` did to gradients, so that the module can be used elsewhere."""
+    for name, parameter in context.module.named_parameters():
+        parameter.requires_grad_(name in context.trainable)
+        parameter.grad = None
 
 
 def make_optimizer(

@@ -1,0 +1,159 @@
+"""Clients side by side on the cores of one machine, a thread and a copy of the module for each."""
+
+from __future__ import annotations
+
+import copy
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from dataclasses import replace
+from typing import TypeVar
+
+import torch
+from lightning.fabric import Fabric
+
+from pfl import local
+from pfl.context import Context, StoppedError
+from pfl.engines.base import Engine
+from pfl.engines.sequential import SequentialEngine
+from pfl.types import Job, Result, Scores
+
+AnswerT = TypeVar("AnswerT", Result, Scores)
+
+
+class ThreadsEngine(Engine):
+    """Runs one job a thread, each with one op thread; bit for bit the sequential engine's numbers.
+
+    The sequential engine's, that is, with one op thread: sums over several op threads round
+    otherwise. What it cannot run in this way, it runs sequentially, and says why.
+
+    Args:
+        workers: Number of threads; ``None`` takes as many as torch has op threads.
+
+    Raises:
+        ValueError: ``workers`` is below one.
+    """
+
+    def __init__(self, workers: int | None = None) -> None:
+        if workers is not None and workers < 1:
+            raise ValueError(f"workers must be at least 1, got {workers}")
+        self.workers = workers
+        self._pool: ThreadPoolExecutor | None = None
+        self._worker = threading.local()
+        self._sequential = SequentialEngine()
+
+    def setup(self, context: Context) -> str:
+        """Copy the module once a worker and start the threads."""
+        self.close()
+        count = min(self.workers or torch.get_num_threads(), context.data.num_clients)
+        if reason := obstacle(context, count):
+            self._sequential.setup(context)
+            return f"sequential, not threads: {reason}"
+        self._stop = threading.Event()
+        self._pool = self._start([_replica(context, self._stop) for _ in range(count)])
+        return f"threads: {count} clients side by side, one op thread each"
+
+    def train(self, jobs: Sequence[Job]) -> Iterator[Result]:
+        """Run each client's round."""
+        if self._pool is None:
+            return self._sequential.train(jobs)
+        return self._run(self._pool, local.train, jobs)
+
+    def test(self, jobs: Sequence[Job]) -> Iterator[Scores]:
+        """Test each job's model on its splits."""
+        if self._pool is None:
+            return self._sequential.test(jobs)
+        return self._run(self._pool, local.test, jobs)
+
+    def close(self) -> None:
+        """End the threads."""
+        if self._pool is not None:
+            self._pool.shutdown()
+            self._pool = None
+
+    def _start(self, contexts: list[Context]) -> ThreadPoolExecutor:
+        """A pool whose threads have a context and one op thread each."""
+        op_threads = torch.get_num_threads()
+        everyone = threading.Barrier(len(contexts) + 1)
+        remaining = list(contexts)
+
+        def start() -> None:
+            self._worker.context = remaining.pop()
+            # A thread takes the common number over when it is first asked for its own.
+            torch.get_num_threads()
+            torch.set_num_threads(1)
+            everyone.wait()
+
+        pool = ThreadPoolExecutor(len(contexts), "pfl-client", initializer=start)
+        for _ in contexts:
+            pool.submit(int)
+        everyone.wait()
+        # From here on threads keep their one, and whoever comes later has as many as before.
+        torch.set_num_threads(op_threads)
+        return pool
+
+    def _run(
+        self,
+        pool: ThreadPoolExecutor,
+        verb: Callable[[Context, Job], AnswerT],
+        jobs: Sequence[Job],
+    ) -> Iterator[AnswerT]:
+        """Answers in the order of the jobs; the largest jobs start first, for balance."""
+
+        def work(job: Job) -> AnswerT:
+            try:
+                return verb(self._worker.context, job)
+            except BaseException:
+                self._stop.set()
+                raise
+
+        waiting: dict[int, Future[AnswerT]] = {}
+        try:
+            for index in sorted(range(len(jobs)), key=lambda i: -jobs[i].info.samples):
+                waiting[index] = pool.submit(work, jobs[index])
+            for index in range(len(jobs)):
+                yield waiting[index].result()
+                del waiting[index]
+        except StoppedError:
+            # Ended by the failure of another job, which is what the caller has to see.
+            wait(waiting.values())
+            raise _cause(waiting.values()) from None
+        finally:
+            # Nothing is left here unless a job failed, or the caller wants no more.
+            self._stop.set()
+            for future in waiting.values():
+                future.cancel()
+            wait(waiting.values())
+            self._stop.clear()
+
+
+def obstacle(context: Context, workers: int) -> str | None:
+    """Why clients cannot be trained, or not gain from being trained, by so many threads."""
+    if context.fabric.device.type != "cpu":
+        return f"threads do not gain on {context.fabric.device}"
+    if workers == 1:
+        return "there is one core or one client"
+    if context.stochastic:
+        return "dropout draws from a stream that all threads share"
+    outside = torch.get_default_dtype()
+    with context.fabric.autocast():
+        if torch.get_default_dtype() != outside:
+            return "this precision is a setting that all threads share"
+    return None
+
+
+def _replica(context: Context, stop: threading.Event) -> Context:
+    """The same with a module and a Fabric of its own; data and template stay common."""
+    precision = context.fabric.strategy.precision.precision
+    fabric = Fabric(accelerator="cpu", devices=1, precision=precision)
+    # The module refers to its Fabric, which is not to be copied.
+    module = copy.deepcopy(context.module, {id(context.fabric): fabric})
+    replica = replace(context, module=module, fabric=fabric, stop=stop)
+    replica.template, replica.trainable = context.template, context.trainable
+    return replica
+
+
+def _cause(futures: Iterable[Future[AnswerT]]) -> BaseException:
+    """The failure that ended the others."""
+    failures = [f.exception() for f in futures if f.done() and not f.cancelled()]
+    return next(f for f in failures if f is not None and not isinstance(f, StoppedError))

@@ -1,0 +1,31 @@
+"""A short federation with unequal clients, momentum and weight decay, on any engine."""
+
+from __future__ import annotations
+
+from pfl.loop import FederatedLoop
+from pfl.sampling import UniformSampler
+from tests.discovery import build
+from tests.federation import HEAVY, SGD
+from tests.toy import blobs
+
+SIZES = (4, 9, 1, 17, 6)
+
+
+def module_of(method, net, **options):
+    """The method with momentum and weight decay, or with plain steps where it refuses them."""
+    module = build(method, net(), optimizer=HEAVY, **options)
+    try:
+        module.configure_optimizers()
+    except ValueError:
+        module = build(method, net(), optimizer=SGD, **options)
+    return module
+
+
+def fit(module, engine, rounds=3, data=None, **loop):
+    loop = {"sampler": UniformSampler(0.8), "progress": False, **loop}
+    return FederatedLoop(rounds=rounds, engine=engine, **loop).fit(module, data or blobs(SIZES))
+
+
+def numbers(run):
+    """The rows of all rounds, without what the clock says."""
+    return [{k: v for k, v in row.items() if not k.startswith("time/")} for row in run.history]

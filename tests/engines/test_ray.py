@@ -1,0 +1,356 @@
+"""Ray actors give the sequential engine's bits, whatever becomes of them on the way."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import signal
+from dataclasses import replace
+from functools import partial
+
+import pytest
+import torch
+from torch import nn
+
+from lightning_modules.base import ClientModule
+from lightning_modules.fedavg import FedAvg
+from lightning_modules.fedper import FedPer
+from lightning_modules.nets import SplitNet
+from pfl.engines.actors import JobError, Recipe, Worker, WorkerError
+from pfl.engines.messages import Outbox, open_job, open_result, seal_result
+from pfl.engines.ray import RayEngine
+from pfl.engines.sequential import SequentialEngine
+from pfl.loop import FederatedLoop
+from pfl.sampling import UniformSampler
+from pfl.seeds import scoped
+from pfl.types import Broadcast, Result, Upload
+from tests.discovery import build, methods
+from tests.federation import HEAVY, SGD, context, equal, job
+from tests.toy import blobs, mlp, normed
+
+ray = pytest.importorskip("ray")
+
+SIZES = (4, 9, 1, 17, 6)
+CPU = torch.device("cpu")
+
+
+@pytest.fixture(autouse=True)
+def _one_op_thread():
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture(scope="module")
+def cluster():
+    """A cluster that the engines find running."""
+    ray.init(address="local", num_cpus=4, include_dashboard=False, logging_level="error")
+    yield
+    ray.shutdown()
+
+
+def numbers(run):
+    return [{k: v for k, v in row.items() if not k.startswith("time/")} for row in run.history]
+
+
+def fit(module, engine, rounds=3, data=None, ckpt_path=None, **loop):
+    loop = FederatedLoop(
+        rounds, engine=engine, progress=False, **{"sampler": UniformSampler(0.8), **loop}
+    )
+    return loop.fit(module, data or blobs(SIZES), ckpt_path=ckpt_path)
+
+
+def same(one, other):
+    return one.fingerprint == other.fingerprint and numbers(one) == numbers(other)
+
+
+# What travels, without a cluster.
+
+
+class OneWorker:
+    """A worker in this process, to which everything travels as it would to another."""
+
+    def setup(self, context):
+        recipe = Recipe.of(context, threads=1, gpu=False)
+        self.worker = Worker(pickle.loads(ray.cloudpickle.dumps(recipe)))
+        return "one worker"
+
+    def train(self, jobs):
+        for letter in self._run(self.worker.train, jobs):
+            yield open_result(letter, CPU)
+
+    def test(self, jobs):
+        return self._run(self.worker.test, jobs)
+
+    def _run(self, call, jobs):
+        outbox = Outbox(jobs, lambda data: data)
+        for item in jobs:
+            yield pickle.loads(pickle.dumps(call(*pickle.loads(pickle.dumps(outbox.letter(item))))))
+
+    def close(self):
+        pass
+
+
+@pytest.mark.parametrize("method", methods(), ids=lambda m: m.__name__)
+def test_every_method_gives_the_sequential_bits_in_a_worker(method):
+    alone = fit(build(method, mlp(), optimizer=SGD), SequentialEngine())
+    assert same(fit(build(method, mlp(), optimizer=SGD), OneWorker()), alone)
+
+
+@pytest.mark.parametrize("precision", ["32-true", "64-true", "bf16-mixed"])
+def test_batch_norm_clipping_and_kept_momentum_give_the_sequential_bits(precision):
+    options = {"optimizer": HEAVY, "persist_optimizer": True, "buffers": "local", "epochs": 2}
+    loop = {"precision": precision, "gradient_clip_val": 0.5}
+    alone = fit(FedAvg(normed(), **options), SequentialEngine(), **loop)
+    assert same(fit(FedAvg(normed(), **options), OneWorker(), **loop), alone)
+
+
+def test_a_worker_starts_from_the_template_of_a_resumed_run(tmp_path):
+    def sgd(seed):
+        return FedPer(mlp(seed=seed), optimizer=partial(torch.optim.SGD, lr=0.1))
+
+    whole = fit(sgd(1), SequentialEngine(), sampler=UniformSampler(0.4))
+    folder = str(tmp_path)
+    broken = fit(
+        sgd(1), OneWorker(), 1, sampler=UniformSampler(0.4), default_root_dir=folder
+    ).folder
+    # A network of other initial weights: what counts is the checkpoint's.
+    resumed = fit(sgd(2), OneWorker(), sampler=UniformSampler(0.4), ckpt_path=str(broken))
+    assert same(resumed, whole)
+
+
+def test_parameters_that_the_user_froze_stay_frozen():
+    net = mlp()
+    net.head.bias.requires_grad_(False)
+    found = context(FedAvg(net), blobs())
+    worker = Worker(Recipe.of(found, threads=1, gpu=False))
+    assert worker._context.trainable == found.trainable
+    assert "net.head.bias" not in found.trainable
+
+
+def travel(jobs):
+    """The jobs on arrival, and the numbers of tensors put into the store."""
+    stored = []
+    outbox = Outbox(jobs, lambda data: stored.append(data) or len(stored) - 1)
+    letters = [outbox.letter(item) for item in jobs]
+    return [open_job(letter, stored[place], CPU) for letter, place in letters], stored
+
+
+def test_what_jobs_share_travels_once():
+    """Three jobs share 4 kB and have 4 kB each of their own: 4 kB stored, not 12."""
+    data, common = blobs(), {"w": torch.randn(1000), "b": torch.zeros(0)}
+    jobs = [
+        job(data, c, Broadcast({"own": torch.randn(1000), **common}, {"w": common["w"]}))
+        for c in range(3)
+    ]
+    arrived, stored = travel(jobs)
+    (enclosure,) = stored
+    assert 4000 < len(enclosure) < 8000
+    for before, after in zip(jobs, arrived, strict=True):
+        assert list(after.broadcast.shared) == list(before.broadcast.shared)
+        assert equal(after.broadcast.shared, before.broadcast.shared)
+        assert equal(after.broadcast.extra, before.broadcast.extra)
+
+
+def test_a_part_of_a_large_tensor_travels_alone():
+    stacked = torch.randn(3, 1000)
+    jobs = [job(blobs(), c, Broadcast({"w": stacked[c]}), kept={"k": stacked[c]}) for c in range(3)]
+    outbox = Outbox(jobs, len)
+    letters = [outbox.letter(item)[0] for item in jobs]
+    assert all(8000 < len(letter.states) < 11000 for letter in letters)
+
+
+def test_types_strides_and_absence_survive():
+    kept = {
+        "strided": torch.randn(3, 4).t(),
+        "half": torch.randn(2).bfloat16(),
+        "count": torch.tensor(3),
+        "empty": torch.zeros(0, 2),
+    }
+    (arrived,), _ = travel([job(blobs(), kept=kept)])
+    assert arrived.broadcast is None
+    assert equal(arrived.kept, kept)
+    for name, value in kept.items():
+        assert arrived.kept[name].stride() == value.stride()
+        assert arrived.kept[name].dtype == value.dtype
+    result = Result(0, None, kept, {"local/ce": 1.0}, 2, 3, finite=False)
+    assert replace(open_result(seal_result(result), CPU), kept={}) == replace(result, kept={})
+    full = replace(result, upload=Upload(0, 3, {"a": kept["strided"]}, {"b": kept["half"]}))
+    upload = open_result(seal_result(full), CPU).upload
+    assert equal(upload.shared, full.upload.shared)
+    assert equal(upload.extra, full.upload.extra)
+    assert upload.samples == 3
+
+
+# Actors.
+
+
+def test_actors_of_a_cluster_of_its_own_give_the_sequential_bits():
+    """The engine starts the cluster and stops it, and SIGTERM keeps the meaning it had."""
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        beside = fit(with_dropout(), RayEngine(workers=2))
+        assert signal.getsignal(signal.SIGTERM) is signal.default_int_handler
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert beside.header["engine"] == "ray: 2 workers of 1 CPU, on a cluster of 1 node(s)"
+    assert not ray.is_initialized()
+    assert same(beside, fit(with_dropout(), SequentialEngine()))
+
+
+def with_dropout():
+    with scoped(1):
+        body = nn.Sequential(nn.Linear(5, 6), nn.BatchNorm1d(6), nn.ReLU(), nn.Dropout())
+        net = SplitNet(body, nn.Linear(6, 3))
+    return FedPer(net, optimizer=HEAVY)
+
+
+class Dies(FedAvg):
+    """Client 1 kills its process: the first time, or each time."""
+
+    def __init__(self, mark=None):
+        super().__init__(mlp(), optimizer=HEAVY)
+        self.mark = mark
+
+    def receive(self, broadcast, info):
+        super().receive(broadcast, info)
+        if info.client == 1 and (self.mark is None or not self.mark.exists()):
+            if self.mark is not None:
+                self.mark.touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("cluster")
+def test_an_actor_that_dies_is_replaced_and_the_result_is_the_same(tmp_path):
+    mark = tmp_path / "died"
+    beside = fit(Dies(mark), RayEngine(workers=2))
+    assert mark.exists()
+    assert same(beside, fit(Dies(mark), SequentialEngine()))
+    assert ray.is_initialized()
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("cluster")
+def test_a_job_that_kills_every_worker_ends_the_run():
+    with pytest.raises(WorkerError, match="client 1 in round 1: its worker died 3 times"):
+        fit(Dies(), RayEngine(workers=1))
+
+
+class Fails(ClientModule):
+    def receive(self, broadcast, info):
+        if info.client in (1, 2):
+            raise ArithmeticError(f"no luck for {info.client}")
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("cluster")
+def test_an_error_in_a_job_names_the_client_and_leaves_the_workers_alive():
+    data = blobs()
+    engine = RayEngine(workers=2)
+    engine.setup(context(Fails(mlp()), data))
+    bad = [job(data, client, Broadcast({})) for client in (1, 2)]
+    with pytest.raises(JobError, match=r"client [12] in round 1: ArithmeticError\('no luck for"):
+        list(engine.train(bad))
+    (result,) = engine.train([job(data, 0, Broadcast({}))])
+    assert result.client == 0
+    engine.close()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("workers", [1, 3])
+@pytest.mark.usefixtures("cluster")
+def test_the_number_of_actors_does_not_matter(workers):
+    options = {"rounds": 2, "evaluate_at": ["post_local", "post_broadcast"]}
+    alone = fit(with_dropout(), SequentialEngine(), **options)
+    assert same(fit(with_dropout(), RayEngine(workers=workers), **options), alone)
+
+
+class Unreadable(type(blobs())):
+    """Data that another process cannot read."""
+
+    def __setstate__(self, state):
+        self.__dict__ = state
+        self.to = self.refuse
+
+    def refuse(self, device):
+        raise FileNotFoundError("there is no folder data/")
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("cluster")
+def test_a_worker_that_cannot_start_says_why():
+    data = blobs()
+    data.__class__ = Unreadable
+    with pytest.raises(WorkerError, match=r"(?s)could not start.*there is no folder data/"):
+        fit(FedAvg(mlp()), RayEngine(workers=1), data=data)
+    assert ray.is_initialized()
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("cluster")
+def test_no_room():
+    with pytest.raises(ValueError, match=r"has room for 4 workers of .*, not for 5"):
+        fit(FedAvg(mlp()), RayEngine(workers=5))
+    with pytest.raises(ValueError, match=r"has room for 0 workers of .*'GPU': 0.5.*, not for any"):
+        fit(FedAvg(mlp()), RayEngine(gpus_per_worker=0.5))
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("cluster")
+def test_a_cluster_that_others_use(monkeypatch):
+    monkeypatch.setattr("pfl.engines.ray.ROOM_SECONDS", 0.5)
+    occupied = ray.util.placement_group([{"CPU": 4}])
+    assert occupied.wait(30)
+    with pytest.raises(WorkerError, match="others use the Ray cluster: 4 workers"):
+        fit(FedAvg(mlp()), RayEngine())
+    ray.util.remove_placement_group(occupied)
+
+
+@pytest.mark.slow
+def test_two_nodes_of_a_cluster_that_is_joined_and_the_loss_of_one():
+    """A worker a node; the driver's node stays, the other is lost after the first round."""
+    from ray.cluster_utils import Cluster
+
+    assert not ray.is_initialized()
+    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1})
+    try:
+        second = cluster.add_node(num_cpus=1)
+        cluster.wait_for_nodes()
+        engine = RayEngine(address=cluster.address)
+        loop = FederatedLoop(3, engine=engine, progress=False, sampler=UniformSampler(0.8))
+        rounds = loop.rounds_of(with_dropout(), blobs(SIZES))
+        history = [next(rounds).metrics]
+        cluster.remove_node(second, allow_graceful=False)
+        history += [result.metrics for result in rounds]
+        assert not ray.is_initialized()
+        alone = fit(with_dropout(), SequentialEngine())
+        for row, wanted in zip(history, numbers(alone), strict=True):
+            assert {k: v for k, v in row.items() if not k.startswith("time/")} == wanted
+        joined = RayEngine(address=cluster.address)
+        assert joined.setup(context(FedAvg(mlp()), blobs())).endswith("cluster of 1 node(s)")
+        joined.close()
+        ray.init(address=cluster.address, logging_level="error")
+        assert ray.cluster_resources()["CPU"] == 1
+    finally:
+        ray.shutdown()
+        cluster.shutdown()
+
+
+# What is refused.
+
+
+def test_bad_numbers():
+    with pytest.raises(ValueError, match="workers must be at least 1, got 0"):
+        RayEngine(workers=0)
+    with pytest.raises(ValueError, match="cpus_per_worker must be at least 1, got 0"):
+        RayEngine(cpus_per_worker=0)
+    with pytest.raises(ValueError, match="gpus_per_worker must not be negative, got -1"):
+        RayEngine(gpus_per_worker=-1)
+
+
+def test_a_missing_ray_says_how_to_get_it(monkeypatch):
+    monkeypatch.setitem(__import__("sys").modules, "ray", None)
+    with pytest.raises(ImportError, match=r"needs Ray: pip install 'pfl-lightning\[ray\]'"):
+        RayEngine()

@@ -1,0 +1,203 @@
+"""Threads give the sequential engine's bits, in its order, and end when they should."""
+
+from __future__ import annotations
+
+import signal
+import threading
+import time
+from dataclasses import replace
+
+import pytest
+import torch
+from lightning.fabric import Fabric
+from torch import nn
+
+from lightning_modules.base import ClientModule
+from lightning_modules.fedavg import FedAvg
+from lightning_modules.nets import SplitNet
+from pfl.context import Context
+from pfl.engines.sequential import SequentialEngine
+from pfl.engines.threads import ThreadsEngine
+from pfl.seeds import scoped
+from pfl.types import Broadcast, Phase
+from tests.discovery import methods
+from tests.engines.agreement import fit, module_of, numbers
+from tests.federation import HEAVY, equal, job
+from tests.toy import blobs, mlp, normed
+
+
+@pytest.fixture(autouse=True)
+def _one_op_thread():
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize("method", methods(), ids=lambda m: m.__name__)
+def test_every_method_gives_the_sequential_bits(method):
+    alone = fit(module_of(method, mlp), SequentialEngine())
+    beside = fit(module_of(method, mlp), ThreadsEngine(3))
+    assert beside.header["engine"] == "threads: 3 clients side by side, one op thread each"
+    assert beside.fingerprint == alone.fingerprint
+    assert numbers(beside) == numbers(alone)
+
+
+@pytest.mark.parametrize("precision", ["32-true", "bf16-mixed"])
+def test_batch_norm_clipping_and_kept_momentum_give_the_sequential_bits(precision):
+    options = {"optimizer": HEAVY, "persist_optimizer": True, "buffers": "local", "epochs": 2}
+    sizes = (4, 9, 18, 6)
+    loop = {"precision": precision, "gradient_clip_val": 0.5, "data": blobs(sizes)}
+    alone = fit(FedAvg(normed(), **options), SequentialEngine(), **loop)
+    beside = fit(FedAvg(normed(), **options), ThreadsEngine(2), **loop)
+    assert beside.fingerprint == alone.fingerprint
+    assert numbers(beside) == numbers(alone)
+
+
+class Waits(ClientModule):
+    """Client i takes ``lengths[i]`` steps of a millisecond; it fails where that is negative."""
+
+    def __init__(self, lengths):
+        super().__init__(mlp())
+        self.lengths = lengths
+
+    def receive(self, broadcast, info):
+        self.length = self.lengths[info.client]
+
+    def plan(self):
+        return [Phase(name="local", steps=abs(self.length), objective=self.wait)]
+
+    def wait(self, batch):
+        if self.length < 0:
+            raise ArithmeticError("a client failed")
+        time.sleep(0.001)
+        return {"ce": self(batch.x).square().mean()}
+
+
+FOREVER = 10**9
+
+
+def started(module, workers=2, precision="32-true"):
+    """An engine on three equal clients, and their jobs."""
+    data = blobs((4, 4, 4))
+    engine = ThreadsEngine(workers)
+    fabric = Fabric(accelerator="cpu", devices=1, precision=precision)
+    line = engine.setup(Context(module, data, fabric))
+    return engine, [job(data, client, Broadcast({})) for client in range(3)], line
+
+
+def test_answers_come_in_the_order_of_the_jobs():
+    """The first job ends last; with three workers all run at once."""
+    engine, jobs, _ = started(Waits([60, 1, 20]), workers=3)
+    assert [result.client for result in engine.train(jobs)] == [0, 1, 2]
+    assert [result.client for result in engine.train(jobs[::-1])] == [2, 1, 0]
+    engine.close()
+
+
+def test_large_clients_start_first():
+    """Two workers take the clients of 9 and 6 samples, the one of 1 has to wait."""
+
+    class Notes(FedAvg):
+        def receive(self, broadcast, info):
+            order.append(info.samples)
+
+    order = []
+    data = blobs((6, 1, 9))
+    engine = ThreadsEngine(2)
+    engine.setup(Context(Notes(mlp()), data, Fabric(accelerator="cpu", devices=1)))
+    list(engine.train([job(data, client, Broadcast({})) for client in range(3)]))
+    engine.close()
+    assert sorted(order[:2]) == [6, 9]
+    assert order[2] == 1
+
+
+def test_a_failing_client_ends_the_others_and_is_reported():
+    engine, jobs, _ = started(Waits([FOREVER, FOREVER, -1]), workers=3)
+    with pytest.raises(ArithmeticError, match="a client failed"):
+        list(engine.train(jobs))
+    assert list(engine.test(jobs)) == [{}, {}, {}]
+    engine.close()
+
+
+def test_whoever_wants_no_more_answers_waits_for_nobody():
+    engine, jobs, _ = started(Waits([1, FOREVER, FOREVER]))
+    answers = engine.train(jobs)
+    assert next(answers).client == 0
+    answers.close()
+    engine.close()
+    assert not [t for t in threading.enumerate() if t.name.startswith("pfl-client")]
+
+
+def test_an_interrupt_ends_the_round():
+    def interrupt(*_):
+        raise KeyboardInterrupt
+
+    engine, jobs, _ = started(Waits([FOREVER] * 3))
+    before = signal.signal(signal.SIGALRM, interrupt)
+    signal.setitimer(signal.ITIMER_REAL, 0.2)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            list(engine.train(jobs))
+    finally:
+        signal.signal(signal.SIGALRM, before)
+    engine.close()
+
+
+def test_workers_have_one_op_thread_and_the_caller_keeps_its_own():
+    class Notes(FedAvg):
+        def receive(self, broadcast, info):
+            found.append(torch.get_num_threads())
+
+    found = []
+    torch.set_num_threads(3)
+    engine, jobs, _ = started(Notes(mlp()))
+    list(engine.train(jobs))
+    assert found == [1, 1, 1]
+    assert torch.get_num_threads() == 3
+    fresh = []
+    thread = threading.Thread(target=lambda: fresh.append(torch.get_num_threads()))
+    thread.start()
+    thread.join()
+    assert fresh == [3]
+    engine.close()
+
+
+def test_code_that_borrows_the_default_stream_draws_the_same_in_every_thread():
+    class Draws(FedAvg):
+        def receive(self, broadcast, info):
+            with scoped(info.client):
+                time.sleep(0.01)
+                self.net.head.reset_parameters()
+
+    engine, jobs, _ = started(Draws(mlp()), workers=3)
+    beside = list(engine.train(jobs))
+    engine.close()
+    sequential = SequentialEngine()
+    data = blobs((4, 4, 4))
+    sequential.setup(Context(Draws(mlp()), data, Fabric(accelerator="cpu", devices=1)))
+    for one, other in zip(beside, sequential.train(jobs), strict=True):
+        assert equal(one.upload.shared, other.upload.shared)
+
+
+def with_dropout():
+    return SplitNet(nn.Sequential(nn.Linear(5, 6), nn.Dropout()), nn.Linear(6, 3))
+
+
+@pytest.mark.parametrize(
+    ("net", "workers", "precision", "reason"),
+    [
+        (with_dropout, 2, "32-true", "dropout draws from a stream that all threads share"),
+        (mlp, 1, "32-true", "there is one core or one client"),
+        (mlp, 2, "64-true", "this precision is a setting that all threads share"),
+    ],
+)
+def test_what_threads_cannot_do_runs_sequentially(net, workers, precision, reason):
+    engine, jobs, line = started(FedAvg(net()), workers, precision)
+    assert line == f"sequential, not threads: {reason}"
+    assert len(list(engine.train([replace(job, broadcast=None) for job in jobs]))) == 3
+    engine.close()
+
+
+def test_the_number_of_workers_is_checked():
+    with pytest.raises(ValueError, match="workers must be at least 1, got 0"):
+        ThreadsEngine(0)
