@@ -12,8 +12,10 @@ from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 from pfl.callbacks import Callback
-from pfl.types import RoundResult
+from pfl.types import FederatedData, RoundResult
 
 if TYPE_CHECKING:
     from pfl.run import Run
@@ -31,9 +33,11 @@ class Records(Callback):
         folder = _folder(run)
         if run.config is not None:
             (folder / "config.yaml").write_text(run.config)
-        _write_json(folder / "environment.json", environment() | {"header": run.header})
+        asked = {"seed": run.seed, "rounds": run.rounds, "header": run.header}
+        _write_json(folder / "environment.json", environment() | asked)
+        counts = {"label_counts": label_counts(run.data)}
         # Not indented: it lists every sample.
-        _write_json(folder / "partition.json", run.data.description(), indent=None)
+        _write_json(folder / "partition.json", run.data.description() | counts, indent=None)
         for table in ("metrics.csv", "clients.csv"):
             _truncate(folder / table, run.round)
 
@@ -58,6 +62,12 @@ def environment() -> dict[str, Any]:
         "cpus": os.cpu_count(),
         "packages": {name: metadata.version(name) for name in packages},
     }
+
+
+def label_counts(data: FederatedData) -> list[list[int]]:
+    """(N, C) training samples of each client and class."""
+    labels = (data.split(client, "train").labels for client in range(data.num_clients))
+    return [torch.bincount(y, minlength=data.num_classes).tolist() for y in labels]
 
 
 def _folder(run: Run) -> Path:
