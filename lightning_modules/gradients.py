@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 
+import torch
 from torch import Tensor, nn
 from torch.func import functional_call, grad
 
@@ -25,7 +27,6 @@ def slopes_at(
         batch: One with padding gives the gradient of one without.
 
     Example:
-        >>> import torch
         >>> net = nn.Linear(1, 2, bias=False)
         >>> batch = Batch(torch.tensor([[3.0]]), torch.tensor([0]))
         >>> slopes, value, _ = slopes_at(net, {"weight": torch.zeros(2, 1)}, {}, batch)
@@ -41,3 +42,37 @@ def slopes_at(
 
     slopes, (value, after) = grad(loss, has_aux=True)(parameters)
     return slopes, value, after
+
+
+def adam_step(
+    values: State,
+    slopes: State,
+    moments: tuple[State, State],
+    step: Tensor,
+    lr: float,
+    betas: tuple[float, float] = (0.9, 0.999),
+    eps: float = 1e-8,
+) -> tuple[State, tuple[State, State]]:
+    """One step of Adam as a pure function, as ``torch.optim.Adam`` takes it.
+
+    Args:
+        values: What is stepped.
+        slopes: Its gradient.
+        moments: Running means of the gradient and of its square, zeros before the first step.
+        step: Number of this step, from 1.
+        lr: Learning rate.
+        betas: How slowly the two means move.
+        eps: Added to the root of the second.
+
+    Returns:
+        The new values and moments.
+    """
+    first = {n: torch.lerp(slopes[n], mean, betas[0]) for n, mean in moments[0].items()}
+    second = {n: torch.lerp(slopes[n].square(), s, betas[1]) for n, s in moments[1].items()}
+    after = {}
+    # 1 - beta ** step, without its cancellation in float32.
+    unbias = [-torch.expm1(step * math.log(beta)) for beta in betas]
+    for name, value in values.items():
+        root = (second[name] / unbias[1]).sqrt()
+        after[name] = value - lr * first[name] / unbias[0] / (root + eps)
+    return after, (first, second)

@@ -1,0 +1,246 @@
+"""pFedBayes: every weight is a Gaussian; a client's posterior has the global one as its prior.
+
+Zhang et al., "Personalized Federated Learning via Variational Bayesian Inference", ICML 2022, arXiv
+2206.07977. There is no authors' code; details follow an unofficial re-implementation built on the
+code of pFedMe. The global Gaussians travel, the personal ones stay.
+
+Departs from that code: the noise of the draws has standard deviation 1 (there 0.001, which makes
+the network practically deterministic; ``eps_std`` goes back), the KL divergence weighs ``zeta /
+n_i`` beside the mean cross-entropy (there one over the number of local steps stands in the place of
+the number of batches), batches are shuffled, the server's beta counts, tests use the means (there
+one draw), and networks may have convolutions and normalisation layers, whose parameters stay plain
+numbers and are averaged.
+"""
+
+from __future__ import annotations
+
+import math
+from functools import partial
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call, grad
+
+from lightning_modules.base import ClientModule
+from lightning_modules.gradients import adam_step
+from lightning_modules.initial import seed_of
+from lightning_modules.layers import Frozen, draw_noise, frozen, softplus_std
+from lightning_modules.losses import monte_carlo_cross_entropy
+from lightning_modules.mean_field import MeanFieldNet, Moments, mean_field_kl
+from lightning_modules.numerics import one_of
+from lightning_modules.servers import MovingServer
+from pfl.seeds import derive, generator, scoped
+from pfl.server import Server, ServerState
+from pfl.state import assign
+from pfl.types import (
+    Batch,
+    Broadcast,
+    ClientInfo,
+    OptimizerFactory,
+    Phase,
+    Plan,
+    State,
+    Terms,
+    Upload,
+)
+
+
+class PFedBayes(ClientModule):
+    """The global Gaussians v travel, the personal ones q and the state of their optimiser stay.
+
+    On each batch q takes ``inner_steps`` of Adam on ``CE + zeta/n_i KL(q || v)``, with v constant,
+    then v one step of the optimiser on ``zeta/n_i KL(q || v)``, with q constant. q goes on from
+    where the client left it, v starts as received. A client that never trained is tested with the
+    initial q. Under a plain Trainer it is the cross-entropy of draws from v.
+
+    Args:
+        net: The network whose weights become means; see
+            :class:`~lightning_modules.mean_field.MeanFieldNet`.
+        kl_weight: zeta (searched over 0.5, 1, 5, 10, 20).
+        inner_steps: Steps of q on each batch.
+        mc_samples: Draws of the weights in each step.
+        inner_lr: Rate of q's Adam. ``lr_decay`` leaves it alone.
+        init_raw_std: rho of every weight at the start, sigma = softplus(rho).
+        init_mean_std: The means start as normal draws with this standard deviation; ``None`` keeps
+            the network's own.
+        eps_std: Standard deviation of the noise in the draws.
+        local_steps: R, batches a round (20 in the code); ``None`` takes ``epochs`` instead.
+        server_step: beta; the server moves to ``(1 - beta) v + beta average``.
+        eval_weights: Test the means, or the mean prediction of ``eval_samples`` draws.
+        eval_samples: Draws of a test, the same in every test.
+        optimizer: Of v.
+        weighting: As in :class:`ClientModule`; the paper averages all alike.
+        options: See :class:`ClientModule`.
+
+    Raises:
+        ValueError: A number is out of its range, or a word unknown.
+    """
+
+    kept = ("personal.*", "first.*", "second.*", "steps")
+    vectorizable = True
+    net: MeanFieldNet
+    steps: Tensor
+    per_sample: Tensor
+
+    def __init__(
+        self,
+        net: nn.Module,
+        *,
+        kl_weight: float = 10.0,
+        inner_steps: int = 5,
+        mc_samples: int = 1,
+        inner_lr: float = 1e-3,
+        init_raw_std: float = -3.0,
+        init_mean_std: float | None = 0.1,
+        eps_std: float = 1.0,
+        local_steps: int | None = None,
+        server_step: float = 1.0,
+        eval_weights: Literal["mean", "mc"] = "mean",
+        eval_samples: int = 10,
+        optimizer: OptimizerFactory = partial(torch.optim.Adam, lr=1e-3),  # noqa: B008
+        weighting: Literal["samples", "uniform"] = "uniform",
+        **options: Any,
+    ) -> None:
+        for name, number, least in (
+            ("kl_weight", kl_weight, 0),
+            ("inner_steps", inner_steps, 1),
+            ("mc_samples", mc_samples, 1),
+            ("inner_lr", inner_lr, 0),
+            ("eps_std", eps_std, 0),
+            ("server_step", server_step, 0),
+            ("eval_samples", eval_samples, 1),
+        ):
+            if number < least:
+                raise ValueError(f"{name} must be at least {least}, got {number}")
+        one_of("eval_weights", eval_weights, ("mean", "mc"))
+        with scoped(derive(seed_of(net), "pfedbayes")):
+            gaussian = MeanFieldNet(net, init_raw_std, init_mean_std)
+        super().__init__(gaussian, optimizer=optimizer, weighting=weighting, **options)
+        self.kl_weight = kl_weight
+        self.inner_steps = inner_steps
+        self.mc_samples = mc_samples
+        self.inner_lr = inner_lr
+        self.eps_std = eps_std
+        self.local_steps = local_steps
+        self.server_step = server_step
+        self.eval_weights = eval_weights
+        self.eval_samples = eval_samples
+        self.personal = frozen(gaussian)
+        self.first = _zeros(gaussian)
+        self.second = _zeros(gaussian)
+        self.register_buffer("steps", torch.zeros(()))
+        self.register_buffer("per_sample", torch.zeros(()))
+
+    def receive(self, broadcast: Broadcast, info: ClientInfo) -> None:
+        """Take in v; of q only what is no Gaussian becomes what was sent."""
+        super().receive(broadcast, info)
+        self.per_sample.fill_(1 / max(1, info.samples))
+        assign(self.personal.module, _plain(self.net))
+
+    def plan(self) -> Plan:
+        """One phase of steps of q and of v."""
+        shapes = self.net.noise_shapes(self.mc_samples)
+        return [
+            Phase(
+                name="local",
+                objective=self._fit,
+                epochs=self.epochs,
+                steps=self.local_steps,
+                noise={
+                    f"{step}:{name}": shape
+                    for step in range(self.inner_steps)
+                    for name, shape in shapes.items()
+                },
+            )
+        ]
+
+    def upload(self, info: ClientInfo) -> Upload | None:
+        """The Gaussians v, with q's plain numbers; what stays to be tested is q."""
+        assign(self.net, _plain(self.personal.module))
+        upload = super().upload(info)
+        assign(self.net, self.personal.module.state_dict())
+        return upload
+
+    def personalise(self, broadcast: Broadcast, info: ClientInfo) -> None:
+        """Become q."""
+        self.receive(broadcast, info)
+        assign(self.net, self.personal.module.state_dict())
+
+    def server(self) -> Server[ServerState]:
+        """Moves means and rhos towards their averages."""
+        return MovingServer(self.weighting, self.server_step)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(B, C) logits at the means, or log of the mean probabilities of draws."""
+        if self.eval_weights == "mean":
+            logits: Tensor = self.net(x)
+            return logits
+        draws: Tensor = self.net(x, self.eval_samples, generator=generator(0, "pfedbayes", "test"))
+        return draws.log_softmax(-1).logsumexp(0) - math.log(self.eval_samples)
+
+    def losses(self, batch: Batch) -> Terms:
+        """Cross-entropy of draws from v: without a federation there is no prior."""
+        shapes = self.net.noise_shapes(self.mc_samples)
+        draws = draw_noise(shapes, next(self.net.parameters()))
+        noise = {name: self.eps_std * draw for name, draw in draws.items()}
+        logits = self.net(batch.x, noise=noise)
+        return {"ce": monte_carlo_cross_entropy(logits, batch.y, batch.weight)}
+
+    def _fit(self, batch: Batch) -> Terms:
+        """Steps of q, which is stored, and the objective of v."""
+        entries, first, second = (
+            dict(copy.module.named_buffers()) for copy in (self.personal, self.first, self.second)
+        )
+        names = [name for name, _ in self.net.named_parameters()]
+        q = {name: entries[name] for name in names}
+        moments = {n: first[n] for n in names}, {n: second[n] for n in names}
+        statistics: State = {}
+        for step in range(self.inner_steps):
+            energy = partial(self._energy, batch=batch, step=step)
+            slopes, (ce, kl, after) = grad(energy, has_aux=True)(q)
+            statistics = statistics or after
+            q, moments = adam_step(q, slopes, moments, self.steps + step + 1, self.inner_lr)
+        for stored, found in zip((entries, first, second), (q | statistics, *moments), strict=True):
+            for name, value in found.items():
+                stored[name].copy_(value)
+        self.steps.add_(self.inner_steps)
+        return {"ce": ce, "kl": kl, "prior": self._divergence(q, self.net.moments())}
+
+    def _energy(
+        self, q: State, batch: Batch, step: int
+    ) -> tuple[Tensor, tuple[Tensor, Tensor, State]]:
+        """The objective of q with one step's noise; its terms, and batch-norm statistics."""
+        draws, stem = batch.noise or {}, f"{step}:"
+        noise = {
+            name.removeprefix(stem): self.eps_std * draw
+            for name, draw in draws.items()
+            if name.startswith(stem)
+        }
+        after = {
+            name: self.personal.module.get_buffer(name).clone()
+            for name, _ in self.net.named_buffers()
+        }
+        logits = functional_call(self.net, {**q, **after}, (batch.x,), {"noise": noise})
+        ce = monte_carlo_cross_entropy(logits, batch.y, batch.weight)
+        kl = self._divergence(q, self.net.moments(detach=True))
+        return ce + kl, (ce, kl, after)
+
+    def _divergence(self, q: State, prior: Moments) -> Tensor:
+        """``zeta / n_i KL(q || prior)``."""
+        posterior = {n: (q[f"mean.{n}"], softplus_std(q[f"raw_std.{n}"])) for n in prior}
+        return self.kl_weight * self.per_sample * mean_field_kl(posterior, prior)
+
+
+def _plain(net: nn.Module) -> State:
+    """The entries of a mean-field network, or a copy of it, that are no Gaussians."""
+    entries = net.state_dict()
+    stems = {name.removeprefix("raw_std.") for name in entries if name.startswith("raw_std.")}
+    gaussian = {f"{kind}.{stem}" for stem in stems for kind in ("mean", "raw_std")}
+    return {name: value for name, value in entries.items() if name not in gaussian}
+
+
+def _zeros(net: nn.Module) -> Frozen:
+    zeros = frozen(net)
+    assign(zeros, {name: torch.zeros_like(value) for name, value in zeros.state_dict().items()})
+    return zeros
