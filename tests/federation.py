@@ -8,12 +8,14 @@ from itertools import pairwise
 
 import torch
 from lightning.fabric import Fabric
+from torch import nn
 
 from pfl import local
 from pfl.callbacks import Callback
 from pfl.loop import FederatedLoop
 from pfl.state import clone
 from pfl.types import ClientInfo, Job
+from tests.toy import ToyData
 
 SGD = partial(torch.optim.SGD, lr=0.1)
 HEAVY = partial(torch.optim.SGD, lr=0.1, momentum=0.9, weight_decay=0.01)
@@ -70,3 +72,20 @@ def sitting_out(snapshots):
     for before, after in pairwise(snapshots):
         for client in before.kept.keys() - set(after.trained):
             yield before.kept[client], after.kept[client]
+
+
+class Line(nn.Module):
+    """y = w x, one parameter."""
+
+    def __init__(self, value=1.0):
+        super().__init__()
+        self.w = nn.Parameter(torch.tensor([value]))
+
+    def forward(self, x):
+        return x * self.w
+
+
+def lines(*slopes):
+    """One sample a client, x = slope: the loss ``(x * w).mean()`` has this constant gradient."""
+    y = torch.zeros(1, dtype=torch.long)
+    return ToyData([(torch.full((1, 1), slope), y) for slope in slopes])

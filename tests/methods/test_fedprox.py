@@ -4,30 +4,18 @@ from functools import partial
 
 import pytest
 import torch
-from torch import nn
 
 from lightning_modules.fedavg import FedAvg
 from lightning_modules.fedprox import FedProx, FedProxP
 from pfl import local
 from pfl.types import Broadcast
-from tests.federation import HEAVY, SGD, context, equal, fit, job
-from tests.toy import ToyData, blobs, mlp, normed
+from tests.federation import HEAVY, SGD, Line, context, equal, fit, job, lines
+from tests.toy import blobs, mlp, normed
 
 
 def floats(module):
     size = sum(p.numel() for p in module.net.parameters())
     return size, size
-
-
-class Line(nn.Module):
-    """y = w x."""
-
-    def __init__(self):
-        super().__init__()
-        self.w = nn.Parameter(torch.tensor([1.0]))
-
-    def forward(self, x):
-        return x * self.w
 
 
 class Slope(FedProx):
@@ -40,7 +28,7 @@ class Slope(FedProx):
 
 def walk(mu, steps, lr=0.1, start=3.0, slope=2.0):
     """w after some steps from the received value ``start``."""
-    data = ToyData([(torch.full((1, 1), slope), torch.zeros(1, dtype=torch.long))])
+    data = lines(slope)
     module = Slope(Line(), mu=mu, epochs=steps, optimizer=partial(torch.optim.SGD, lr=lr))
     sent = job(data, broadcast=Broadcast({"net.w": torch.tensor([start])}))
     return local.train(context(module, data), sent).upload.shared["net.w"].item()
@@ -91,7 +79,7 @@ def test_5_from_two_on_it_diverges(recwarn):
 
 def test_the_pull_comes_before_momentum():
     """Gradients 2 and 2 + 4 (-0.2) = 1.2, velocity 2 and 0.9 * 2 + 1.2 = 3: w = 3 - 0.5."""
-    data = ToyData([(torch.full((1, 1), 2.0), torch.zeros(1, dtype=torch.long))])
+    data = lines(2.0)
     optimizer = partial(torch.optim.SGD, lr=0.1, momentum=0.9)
     module = Slope(Line(), mu=4.0, epochs=2, optimizer=optimizer)
     sent = job(data, broadcast=Broadcast({"net.w": torch.tensor([3.0])}))

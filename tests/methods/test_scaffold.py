@@ -5,7 +5,6 @@ from itertools import pairwise
 
 import pytest
 import torch
-from torch import nn
 from torch.nn.functional import cross_entropy
 
 from lightning_modules.fedavg import FedAvg
@@ -13,7 +12,7 @@ from lightning_modules.scaffold import SCAFFOLD
 from pfl import local
 from pfl.sampling import UniformSampler
 from pfl.types import Broadcast, ClientInfo, Upload
-from tests.federation import SGD, close, context, equal, fit, follow, job
+from tests.federation import SGD, Line, close, context, equal, fit, follow, job, lines
 from tests.toy import ToyData, blobs, mlp, normed
 
 
@@ -23,27 +22,11 @@ def floats(module):
     return 2 * size, 2 * size
 
 
-class Line(nn.Module):
-    """y = w x."""
-
-    def __init__(self):
-        super().__init__()
-        self.w = nn.Parameter(torch.tensor([1.0]))
-
-    def forward(self, x):
-        return x * self.w
-
-
 class Slope(SCAFFOLD):
     """SCAFFOLD whose loss is w times the mean of x: a constant gradient."""
 
     def losses(self, batch):
         return {**super().losses(batch), "ce": (batch.x * self.net.w).mean()}
-
-
-def lines(*slopes):
-    y = torch.zeros(1, dtype=torch.long)
-    return ToyData([(torch.full((1, 1), slope), y) for slope in slopes])
 
 
 def test_two_clients_by_hand():

@@ -1,0 +1,108 @@
+"""Ditto: FedAvg, and beside it a personal model for each client that is pulled to the global one.
+
+Li et al., "Ditto: Fair and Robust Federated Learning Through Personalization", ICML 2021, arXiv
+2012.04221. The global network travels, both ways; the personal one stays. Departs from the official
+code: the average is weighted by samples (``weighting: uniform`` is the code's), and one strength of
+the pull serves all clients (the code may choose it for each on validation data).
+"""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+from torch import Tensor, nn
+
+from lightning_modules.anchors import proximal
+from lightning_modules.base import ClientModule
+from lightning_modules.losses import cross_entropy
+from lightning_modules.optimizers import warn_of_overshoot, with_lr
+from pfl.state import assign
+from pfl.types import Batch, Broadcast, Phase, Plan, Terms
+
+
+class Ditto(ClientModule):
+    """``net`` is trained as in FedAvg; ``personal`` on ``CE(v) + lambda / 2 ||v - w^t||^2``.
+
+    Args:
+        net: The network; ``personal`` starts as a copy of it.
+        proximity: lambda, strength of the pull towards the received model (the authors: 0.1, 1 or
+            2). The learning rate times it must stay below 2, or training diverges.
+        personal_epochs: Epochs of the personal model; ``None`` takes as many as the global one has.
+        personal_lr: Learning rate of the personal model; ``None`` takes the optimiser's own.
+        refresh_before_eval: Train a copy of the personal model once more, towards the model just
+            received, before each test; otherwise it is tested as its last participation left it.
+        options: See :class:`ClientModule`.
+
+    Raises:
+        ValueError: ``proximity`` or ``personal_epochs`` is negative.
+
+    Warns:
+        UserWarning: The learning rate times ``proximity`` is 1 or more.
+    """
+
+    kept = ("personal.*",)
+    vectorizable = True
+
+    def __init__(
+        self,
+        net: nn.Module,
+        *,
+        proximity: float = 1.0,
+        personal_epochs: int | None = None,
+        personal_lr: float | None = None,
+        refresh_before_eval: bool = False,
+        **options: Any,
+    ) -> None:
+        super().__init__(net, **options)
+        if proximity < 0:
+            raise ValueError(f"proximity must not be negative, got {proximity}")
+        if personal_epochs is not None and personal_epochs < 0:
+            raise ValueError(f"personal_epochs must not be negative, got {personal_epochs}")
+        self.personal = copy.deepcopy(net)
+        self.proximity = proximity
+        self.personal_epochs = self.epochs if personal_epochs is None else personal_epochs
+        slower = None if personal_lr is None else with_lr(self.optimizer, personal_lr)
+        self.personal_optimizer = slower
+        self.refresh_before_eval = refresh_before_eval
+        warn_of_overshoot(
+            (slower or self.optimizer)(self.personal.parameters()), proximity, "lambda"
+        )
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(B, C) logits of the personal model."""
+        logits: Tensor = self.personal(x)
+        return logits
+
+    def plan(self) -> Plan:
+        """The personal model while ``net`` is still the received one, then ``net``."""
+        return [
+            self._personal_phase("personal"),
+            Phase(name="local", objective=self._fedavg, epochs=self.epochs, trains=("net.*",)),
+        ]
+
+    def adapt(self) -> Plan:
+        """Nothing, or one more training of the personal model."""
+        return [self._personal_phase("refresh")] if self.refresh_before_eval else ()
+
+    def generalise(self, broadcast: Broadcast) -> None:
+        """The global model in the place of the personal one."""
+        super().generalise(broadcast)
+        assign(self.personal, self.net.state_dict())
+
+    def _personal_phase(self, name: str) -> Phase:
+        return Phase(
+            name=name,
+            objective=self._pulled,
+            epochs=self.personal_epochs,
+            trains=("personal.*",),
+            optimizer=self.personal_optimizer,
+        )
+
+    def _pulled(self, batch: Batch) -> Terms:
+        anchors = [value.detach() for value in self.net.parameters()]
+        distance = proximal(self.personal.parameters(), anchors)
+        return {**super().losses(batch), "prox": self.proximity * distance}
+
+    def _fedavg(self, batch: Batch) -> Terms:
+        return {"ce": cross_entropy(self.net(batch.x), batch.y, batch.weight)}
