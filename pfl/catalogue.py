@@ -29,8 +29,8 @@ _OTHERS = (
     "pfl.callbacks.Callback",
     "datamodules.Augmentation",
     "lightning.pytorch.loggers.Logger",
-)
-_PACKAGES = ("lightning_modules.", "datamodules.", "pfl.")
+)  # Where the project's own classes live.
+PACKAGES = ("lightning_modules.", "datamodules.", "pfl.")
 
 
 def load() -> None:
@@ -82,7 +82,7 @@ def clashes() -> dict[str, str]:
         name: path
         for name, paths in homes.items()
         for path in paths
-        if len(paths) > 1 and path.startswith(_PACKAGES)
+        if len(paths) > 1 and path.startswith(PACKAGES)
     }
 
 

@@ -29,7 +29,7 @@ CKPT_PATH = "last (of the newest run), a run's folder, or a checkpoint file"
 INSTANTIATOR = "lightning.pytorch.cli.instantiate_module"
 
 
-class Watch(Callback):
+class _Watch(Callback):
     """Knows the run, for what is to be said at its end."""
 
     run: Run | None = None
@@ -56,7 +56,7 @@ def fit(argv: Sequence[str]) -> None:
     """Train a federation."""
     parser = make_parser("fit", own=["ckpt_path"])
     parser.add_argument("--ckpt_path", type=str | None, help=f"go on from there: {CKPT_PATH}")
-    watch = Watch()
+    watch = _Watch()
     try:
         experiment = Experiment.parse(parser, argv)
         loop, data, module = experiment.loop, experiment.data, experiment.module

@@ -7,8 +7,9 @@ know of the data is not asked for: it is read off the data module once that is t
 from __future__ import annotations
 
 import inspect
+import re
 import sys
-from argparse import ArgumentError
+from argparse import Action, ArgumentError
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
@@ -17,7 +18,14 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 import yaml
-from jsonargparse import ArgumentParser, Namespace, get_loader, set_dumper, set_loader
+from jsonargparse import (
+    ArgumentParser,
+    DefaultHelpFormatter,
+    Namespace,
+    get_loader,
+    set_dumper,
+    set_loader,
+)
 from torch import nn
 
 from pfl import catalogue
@@ -37,6 +45,22 @@ REFUSALS = (ValueError, TypeError, OSError, ImportError)
 MODE = "pfl"
 
 
+class Formatter(DefaultHelpFormatter):
+    """Help that lists the project's own classes, where it has any, instead of all there are."""
+
+    def _expand_help(self, action: Action) -> str:
+        text: str = super()._expand_help(action)
+        return re.sub(r"known subclasses: ([\w., ]+)", self._own, text)
+
+    @staticmethod
+    def _own(listed: re.Match[str]) -> str:
+        names = listed[1].split(", ")
+        own = [name.rpartition(".")[2] for name in names if name.startswith(catalogue.PACKAGES)]
+        if "torch.nn.Module" in names:
+            own = [net.__name__ for net in catalogue.of_kind("nets")]
+        return f"known: {', '.join(own or names)}"
+
+
 class Parser(ArgumentParser):
     """A parser that does not ask for what :data:`FROM_DATA` names.
 
@@ -50,7 +74,7 @@ class Parser(ArgumentParser):
     """
 
     def __init__(self, *args: Any, own: Sequence[str] = (), **options: Any) -> None:
-        super().__init__(*args, **options)
+        super().__init__(*args, formatter_class=Formatter, **options)
         self.own = own
 
     def add_class_arguments(

@@ -45,7 +45,7 @@ def sources(argv: Sequence[str]) -> list[Given]:
         UsageError: A configuration file is missing or is not YAML.
     """
     found: list[Given] = []
-    for word, after in zip(argv, [*argv[1:], "--"], strict=True):
+    for word, after in zip(argv, [*argv[1:], "--"], strict=False):
         if not word.startswith("--"):
             continue
         flag, equals, value = word.partition("=")
@@ -117,7 +117,7 @@ def find_misspelling(
         if not parent and name not in top:
             raise _unknown(item, f"there is no key {name!r}", top)
         kind = at.get(parent)
-        if name == "class_path" and item.text is not None:
+        if name in ("class_path", "help") and item.text is not None:
             at[parent] = _resolve(item, known)
         elif kind is not None and name not in (takes := arguments(kind)):
             raise _unknown(item, f"{kind.__name__} has no argument {name!r}", takes)

@@ -1,0 +1,7 @@
+"""``python -m pfl`` is ``pfl``."""
+
+import sys
+
+from pfl.cli import main
+
+sys.exit(main())
