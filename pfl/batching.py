@@ -54,11 +54,13 @@ def steps(context: Context, job: Job, phase: Phase, samples: int) -> Iterator[St
 def _epoch(
     context: Context, job: Job, phase: Phase, samples: int, size: int, epoch: int
 ) -> list[Tensor]:
+    order = torch.arange(samples)
+    if phase.share < 1:
+        count = max(int(phase.share * samples + 1e-9), min(size, samples))
+        order = torch.randperm(samples, generator=generator(job.seed, "share", phase.name))[:count]
     if phase.shuffle and not phase.full_batch:
         rng = generator(job.seed, "order", phase.name, epoch)
-        order = torch.randperm(samples, generator=rng)
-    else:
-        order = torch.arange(samples)
+        order = order[torch.randperm(len(order), generator=rng)]
     batches = list(torch.split(order, size))
     short = len(batches[-1])
     # A batch norm in train mode cannot use a batch of one sample.

@@ -65,6 +65,7 @@ def run_phase(context: Context, job: Job, phase: Phase, split: ClientSplit, tall
     if context.scaler is not None:
         wrapped = cast(Optimizer, fabric.setup_optimizers(optimizer))
     objective = training_step(module, phase)
+    last_losses: list[float] = []
     module.on_train_start()
     for step in batching.steps(context, job, phase, len(split)):
         if context.stop.is_set():
@@ -89,6 +90,10 @@ def run_phase(context: Context, job: Job, phase: Phase, split: ClientSplit, tall
         tally.add(phase.name, terms or {"loss": loss}, len(step.positions))
         if step.last:
             module.on_train_epoch_end()
+            if phase.until is not None:
+                last_losses.append(loss.item())
+                if phase.until(last_losses):
+                    break
     module.on_train_end()
     release(context)
     return _state(phase, optimizer, trained) if module.persist_optimizer else {}

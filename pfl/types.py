@@ -60,6 +60,10 @@ class Phase:
         batch_size: Samples a step; ``None`` uses the data module's.
         full_batch: One step an epoch, over all data of the client.
         shuffle: A new order each epoch, or the stored order.
+        share: What part of the client's samples the phase sees, in (0, 1]; chosen anew for each
+            client and round, at least a batch. Not with ``full_batch``.
+        until: Asked after each epoch, with the loss of every epoch's last step so far, whether to
+            stop before ``epochs``. Clients then differ in length: not vectorizable.
         evals: Patterns of submodule names held in eval mode (frozen batch-norm statistics).
         inputs: A map of the batch that this phase leaves constant (say, features of a frozen
             backbone). It is applied once, before the first step, and the objective sees its output
@@ -76,6 +80,8 @@ class Phase:
     batch_size: int | None = None
     full_batch: bool = False
     shuffle: bool = True
+    share: float = 1.0
+    until: Callable[[Sequence[float]], bool] | None = None
     evals: Patterns = ()
     inputs: Callable[[Batch], Tensor] | None = None
     noise: Mapping[str, tuple[int, ...]] = field(default_factory=dict)

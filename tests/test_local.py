@@ -10,7 +10,7 @@ from torch import nn
 
 from lightning_modules.base import ClientModule
 from lightning_modules.fedavg import FedAvg
-from pfl import local
+from pfl import batching, local
 from pfl.types import Broadcast, ClientInfo, Job, Pass, Phase
 from tests.toy import ToyData, blobs, mlp, normed
 
@@ -281,3 +281,41 @@ def test_lightning_hooks_run_in_order():
     local.train(context(Hooks(mlp()), blobs(sizes=(8,))), job())
     step = ["zero", "before", "after", "step"]
     assert calls == [*step, "end 0", *step, "end 1"]
+
+
+def test_a_share_of_the_samples_is_the_same_in_every_epoch():
+    """Half of eight samples, in new orders; at least a batch (of two) of three."""
+    ctx = context(pull(), numbers(*(float(2**i) for i in range(8))))
+    chosen = Phase(name="part", epochs=4, share=0.5)
+
+    def orders(seed):
+        found = {}
+        for step in batching.steps(ctx, job(seed=seed), chosen, 8):
+            found.setdefault(step.epoch, []).append(step.positions)
+        return [torch.cat(positions).tolist() for positions in found.values()]
+
+    epochs = orders(seed=3)
+    assert [len(order) for order in epochs] == [4] * 4
+    assert len({frozenset(order) for order in epochs}) == 1
+    assert len({tuple(order) for order in epochs}) > 1
+    assert set(orders(seed=4)[0]) != set(epochs[0])
+    tiny = Phase(name="part", share=0.1)
+    assert [len(s.positions) for s in batching.steps(ctx, job(), tiny, 3)] == [2]
+
+
+def test_a_phase_may_stop_before_its_epochs():
+    """Asked after each epoch, with the last loss of each: 1, 0.9, 0.8; stops after three."""
+    asked = []
+
+    class Until(Pull):
+        def plan(self):
+            return [Phase(name="local", epochs=50, full_batch=True, until=self.enough)]
+
+        def enough(self, losses):
+            asked.append(list(losses))
+            return len(losses) == 3
+
+    ctx = context(Until(Line(), optimizer=partial(torch.optim.SGD, lr=0.1)), numbers(1.0, 1.0))
+    assert local.train(ctx, job()).steps == 3
+    assert [len(losses) for losses in asked] == [1, 2, 3]
+    assert asked[-1] == pytest.approx([1.0, 0.9, 0.8])
