@@ -1,0 +1,217 @@
+"""IFCA: k global models; every client trains the one with the lowest loss on its own data.
+
+Ghosh et al., "An Efficient Framework for Clustered Federated Learning", NeurIPS 2020, arXiv
+2006.04088. All k models come down; the trained one and its number go up; nothing stays. Departs
+from the official code: clusters are averaged by samples (``weighting: uniform`` is the code's), and
+before a test a client chooses by the loss on its training data (the code's test clients choose on
+the labelled test data themselves).
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from lightning_modules.base import ClientModule
+from lightning_modules.initial import redraw, seed_of
+from pfl.seeds import derive
+from pfl.server import Server, ServerState, weight_report
+from pfl.state import assign, matches, weighted_mean
+from pfl.types import Batch, Broadcast, ClientInfo, Pass, Phase, Plan, State, Upload
+
+BODY = ("backbone.*",)
+
+
+class IFCA(ClientModule):
+    """``clusters`` holds the k models, ``net`` the one that is chosen, trained and tested.
+
+    Args:
+        net: The first of the initial models. The others are drawn from its values, in every
+            submodule that has ``reset_parameters``: equal ones would never separate.
+        k: Number of clusters (the authors: 2 to 4).
+        averaging: The server sets a cluster to the average of its clients' models (``model``), or
+            adds to it the sum of their changes, each weighed in the whole round (``gradient``; the
+            paper's other variant if a client makes one step).
+        share_body: One body for all clusters, averaged over all clients, with a head for each
+            cluster (the paper's weight sharing); needs a ``SplitNet``.
+        options: See :class:`ClientModule`.
+
+    Raises:
+        ValueError: ``k`` is less than 1.
+    """
+
+    shared = ("clusters.*",)
+    extra = ("cluster",)
+    vectorizable = True
+    cluster: Tensor
+
+    def __init__(
+        self,
+        net: nn.Module,
+        *,
+        k: int = 2,
+        averaging: Literal["model", "gradient"] = "model",
+        share_body: bool = False,
+        **options: Any,
+    ) -> None:
+        super().__init__(net, **options)
+        if k < 1:
+            raise ValueError(f"k must be at least 1, got {k}")
+        self.k = k
+        self.averaging: Literal["model", "gradient"] = averaging
+        self.share_body = share_body
+        self.clusters = nn.ModuleList(copy.deepcopy(net) for _ in range(k)).requires_grad_(False)
+        for number, cluster in enumerate(self.clusters):
+            fresh = cluster.get_submodule("head") if share_body else cluster
+            if number > 0:
+                redraw(fresh, derive(seed_of(net), "cluster", number))
+        self.register_buffer("cluster", torch.tensor(0))
+
+    def receive(self, broadcast: Broadcast, info: ClientInfo) -> None:
+        """Load all models; a common body is sent once."""
+        super().receive(broadcast, info)
+        if self.share_body:
+            first, *others = self.clusters
+            for other in others:
+                assign(other, {f"backbone.{n}": v for n, v in _body(first).items()})
+
+    def plan(self) -> Plan:
+        """Choose, train, and put the trained model in the place of the chosen one."""
+        return [
+            *self.adapt(),
+            Phase(name="local", epochs=self.epochs, trains=("net.*",)),
+            Pass(name="return", statistic=None, then=self._put_back),
+        ]
+
+    def adapt(self) -> Plan:
+        """Choose by the loss on the training data."""
+        return [Pass(name="choose", statistic=self._losses, then=self._choose)]
+
+    def upload(self, info: ClientInfo) -> Upload:
+        """The trained model and its number."""
+        entries, prefix = self.state_dict(), f"clusters.{int(self.cluster)}."
+        names = [name for name in self.shared_names() if name.startswith(prefix)]
+        return Upload(
+            client=info.client,
+            samples=info.samples,
+            shared={name: entries[name].clone() for name in names},
+            extra={"cluster": self.cluster.to(torch.int32)},
+        )
+
+    def server(self) -> Server[ServerState]:
+        """One average a cluster."""
+        return IFCAServer(self.k, self.averaging, self.share_body, self.weighting)
+
+    def _losses(self, batch: Batch) -> State:
+        rows = [F.cross_entropy(net(batch.x), batch.y, reduction="none") for net in self.clusters]
+        losses = torch.stack(rows)
+        return {"loss": (losses if batch.weight is None else losses * batch.weight).sum(1)}
+
+    def _choose(self, totals: State) -> State:
+        """The lowest loss wins; of equal ones the first."""
+        choice = totals["loss"].argmin()
+        states = [net.state_dict() for net in self.clusters]
+        chosen = {
+            f"net.{name}": torch.stack([state[name] for state in states])
+            .index_select(0, choice[None])
+            .squeeze(0)
+            for name in states[0]
+        }
+        return {**chosen, "cluster": choice}
+
+    def _put_back(self, totals: State) -> State:
+        trained = self.net.state_dict()
+        return {
+            f"clusters.{number}.{name}": torch.where(self.cluster == number, trained[name], value)
+            for number, net in enumerate(self.clusters)
+            for name, value in net.state_dict().items()
+        }
+
+
+class IFCAServer(Server[ServerState]):
+    """Averages every cluster over the clients that chose it; one that nobody chose stays.
+
+    The arguments are those of :class:`IFCA`.
+    """
+
+    def __init__(
+        self,
+        k: int,
+        averaging: Literal["model", "gradient"] = "model",
+        share_body: bool = False,
+        weighting: Literal["samples", "uniform"] = "samples",
+    ) -> None:
+        super().__init__(weighting)
+        self.k = k
+        self.averaging = averaging
+        self.share_body = share_body
+
+    def broadcast(self, state: ServerState, client: int, round: int) -> Broadcast:
+        """All models, a common body only once."""
+        sent = {
+            name: value
+            for name, value in state.shared.items()
+            if not (self.share_body and self._repeats_body(name))
+        }
+        return Broadcast(shared=sent)
+
+    def aggregate(self, state: ServerState, uploads: Sequence[Upload]) -> ServerState:
+        """The state after a round; without uploads every model stays."""
+        if not uploads:
+            return super().aggregate(state, uploads)
+        groups: list[list[int]] = [[] for _ in range(self.k)]
+        for position, upload in enumerate(uploads):
+            groups[int(upload.extra["cluster"])].append(position)
+        shared = dict(state.shared)
+        for members in filter(None, groups):
+            shared |= self._average(state, uploads, members)
+        weights = self.weights(uploads)
+        if self.share_body:
+            shared |= self._common_body(uploads, weights)
+        return replace(
+            state,
+            shared=shared,
+            round=state.round + 1,
+            report={f"cluster_{number}": len(members) for number, members in enumerate(groups)},
+            client_report={
+                "weight": weight_report(uploads, weights),
+                "cluster": {u.client: float(u.extra["cluster"]) for u in uploads},
+            },
+        )
+
+    def _average(
+        self, state: ServerState, uploads: Sequence[Upload], members: Sequence[int]
+    ) -> State:
+        sent = [uploads[member].shared for member in members]
+        if self.averaging == "model":
+            return weighted_mean(sent, self.weights([uploads[member] for member in members]))
+        parts = self.weights(uploads)[list(members)]
+        old = {name: state.shared[name] for name in sent[0]}
+        return weighted_mean([old, *sent], torch.cat([1 - parts.sum()[None], parts]))
+
+    def _common_body(self, uploads: Sequence[Upload], weights: Tensor) -> State:
+        bodies = [
+            {inner: v for n, v in upload.shared.items() if matches(inner := _inner(n), BODY)}
+            for upload in uploads
+        ]
+        body = weighted_mean(bodies, weights)
+        return {f"clusters.{n}.{name}": v for n in range(self.k) for name, v in body.items()}
+
+    @staticmethod
+    def _repeats_body(name: str) -> bool:
+        return matches(_inner(name), BODY) and not name.startswith("clusters.0.")
+
+
+def _inner(name: str) -> str:
+    """``clusters.2.head.bias`` -> ``head.bias``."""
+    return name.split(".", 2)[2]
+
+
+def _body(net: nn.Module) -> State:
+    return net.get_submodule("backbone").state_dict()
