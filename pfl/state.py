@@ -5,11 +5,14 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
+from typing import TypeVar
 
 import torch
 from torch import Tensor, nn
 
 from pfl.types import Patterns, State
+
+Name = TypeVar("Name")
 
 
 def matches(name: str, patterns: Patterns) -> bool:
@@ -30,6 +33,17 @@ def clone(state: Mapping[str, Tensor]) -> State:
 def to(state: Mapping[str, Tensor], device: torch.device | str) -> State:
     """The entries on a device; an entry already there is not copied."""
     return {name: value.to(device) for name, value in state.items()}
+
+
+def compact(state: Mapping[Name, Tensor]) -> dict[Name, Tensor]:
+    """The entries; one that looks at a part of a larger storage only is copied out of it.
+
+    Whoever writes tensors away writes whole storages.
+    """
+    return {
+        name: value.clone() if value.untyped_storage().nbytes() > value.nbytes else value
+        for name, value in state.items()
+    }
 
 
 def assign(module: nn.Module, values: Mapping[str, Tensor]) -> None:

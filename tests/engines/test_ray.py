@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import pickle
 import signal
+import sys
 from dataclasses import replace
 from functools import partial
 
@@ -30,7 +31,7 @@ from tests.toy import blobs, mlp, normed
 
 ray = pytest.importorskip("ray")
 
-SIZES = (4, 9, 1, 17, 6)
+SIZES = (4, 9, 2, 17, 6)
 CPU = torch.device("cpu")
 
 
@@ -42,7 +43,7 @@ def _one_op_thread():
     torch.set_num_threads(before)
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="class")
 def cluster():
     """A cluster that the engines find running."""
     ray.init(address="local", num_cpus=4, include_dashboard=False, logging_level="error")
@@ -222,49 +223,37 @@ class Dies(FedAvg):
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("cluster")
-def test_an_actor_that_dies_is_replaced_and_the_result_is_the_same(tmp_path):
-    mark = tmp_path / "died"
-    beside = fit(Dies(mark), RayEngine(workers=2))
-    assert mark.exists()
-    assert same(beside, fit(Dies(mark), SequentialEngine()))
-    assert ray.is_initialized()
+def test_two_nodes_of_a_cluster_that_is_joined_and_the_loss_of_one():
+    """A worker on each node; the second node is lost after the first round."""
+    from ray.cluster_utils import Cluster
 
-
-@pytest.mark.slow
-@pytest.mark.usefixtures("cluster")
-def test_a_job_that_kills_every_worker_ends_the_run():
-    with pytest.raises(WorkerError, match="client 1 in round 1: its worker died 3 times"):
-        fit(Dies(), RayEngine(workers=1))
+    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1})
+    try:
+        second = cluster.add_node(num_cpus=1)
+        cluster.wait_for_nodes()
+        engine = RayEngine(address=cluster.address)
+        loop = FederatedLoop(3, engine=engine, progress=False, sampler=UniformSampler(0.8))
+        rounds = loop.rounds_of(with_dropout(), blobs(SIZES))
+        history = [next(rounds).metrics]
+        assert len(ray.nodes()) == 2
+        cluster.remove_node(second, allow_graceful=False)
+        history += [result.metrics for result in rounds]
+        assert not ray.is_initialized()
+        alone = fit(with_dropout(), SequentialEngine())
+        for row, wanted in zip(history, numbers(alone), strict=True):
+            assert {k: v for k, v in row.items() if not k.startswith("time/")} == wanted
+        # What was joined goes on without the run.
+        ray.init(address=cluster.address, logging_level="error")
+        assert ray.cluster_resources()["CPU"] >= 1
+    finally:
+        ray.shutdown()
+        cluster.shutdown()
 
 
 class Fails(ClientModule):
     def receive(self, broadcast, info):
         if info.client in (1, 2):
             raise ArithmeticError(f"no luck for {info.client}")
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures("cluster")
-def test_an_error_in_a_job_names_the_client_and_leaves_the_workers_alive():
-    data = blobs()
-    engine = RayEngine(workers=2)
-    engine.setup(context(Fails(mlp()), data))
-    bad = [job(data, client, Broadcast({})) for client in (1, 2)]
-    with pytest.raises(JobError, match=r"client [12] in round 1: ArithmeticError\('no luck for"):
-        list(engine.train(bad))
-    (result,) = engine.train([job(data, 0, Broadcast({}))])
-    assert result.client == 0
-    engine.close()
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("workers", [1, 3])
-@pytest.mark.usefixtures("cluster")
-def test_the_number_of_actors_does_not_matter(workers):
-    options = {"rounds": 2, "evaluate_at": ["post_local", "post_broadcast"]}
-    alone = fit(with_dropout(), SequentialEngine(), **options)
-    assert same(fit(with_dropout(), RayEngine(workers=workers), **options), alone)
 
 
 class Unreadable(type(blobs())):
@@ -280,62 +269,59 @@ class Unreadable(type(blobs())):
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("cluster")
-def test_a_worker_that_cannot_start_says_why():
-    data = blobs()
-    data.__class__ = Unreadable
-    with pytest.raises(WorkerError, match=r"(?s)could not start.*there is no folder data/"):
-        fit(FedAvg(mlp()), RayEngine(workers=1), data=data)
-    assert ray.is_initialized()
+class TestOnARunningCluster:
+    def test_an_actor_that_dies_is_replaced_and_the_result_is_the_same(self, tmp_path):
+        mark = tmp_path / "died"
+        beside = fit(Dies(mark), RayEngine(workers=2))
+        assert mark.exists()
+        assert same(beside, fit(Dies(mark), SequentialEngine()))
+        assert ray.is_initialized()
 
+    def test_a_job_that_kills_every_worker_ends_the_run(self):
+        with pytest.raises(WorkerError, match="client 1 in round 1: its worker died 3 times"):
+            fit(Dies(), RayEngine(workers=1))
 
-@pytest.mark.slow
-@pytest.mark.usefixtures("cluster")
-def test_no_room():
-    with pytest.raises(ValueError, match=r"has room for 4 workers of .*, not for 5"):
-        fit(FedAvg(mlp()), RayEngine(workers=5))
-    with pytest.raises(ValueError, match=r"has room for 0 workers of .*'GPU': 0.5.*, not for any"):
-        fit(FedAvg(mlp()), RayEngine(gpus_per_worker=0.5))
+    def test_an_error_in_a_job_names_the_client_and_leaves_the_workers_alive(self):
+        data = blobs()
+        engine = RayEngine(workers=2)
+        engine.setup(context(Fails(mlp()), data))
+        bad = [job(data, client, Broadcast({})) for client in (1, 2)]
+        with pytest.raises(
+            JobError, match=r"client [12] in round 1: ArithmeticError\('no luck for"
+        ):
+            list(engine.train(bad))
+        (result,) = engine.train([job(data, 0, Broadcast({}))])
+        assert result.client == 0
+        engine.close()
 
+    @pytest.mark.parametrize("workers", [1, 3])
+    def test_the_number_of_actors_does_not_matter(self, workers):
+        options = {"rounds": 2, "evaluate_at": ["post_local", "post_broadcast"]}
+        alone = fit(with_dropout(), SequentialEngine(), **options)
+        assert same(fit(with_dropout(), RayEngine(workers=workers), **options), alone)
 
-@pytest.mark.slow
-@pytest.mark.usefixtures("cluster")
-def test_a_cluster_that_others_use(monkeypatch):
-    monkeypatch.setattr("pfl.engines.ray.ROOM_SECONDS", 0.5)
-    occupied = ray.util.placement_group([{"CPU": 4}])
-    assert occupied.wait(30)
-    with pytest.raises(WorkerError, match="others use the Ray cluster: 4 workers"):
-        fit(FedAvg(mlp()), RayEngine())
-    ray.util.remove_placement_group(occupied)
+    def test_a_worker_that_cannot_start_says_why(self):
+        data = blobs()
+        data.__class__ = Unreadable
+        with pytest.raises(WorkerError, match=r"(?s)could not start.*there is no folder data/"):
+            fit(FedAvg(mlp()), RayEngine(workers=1), data=data)
+        assert ray.is_initialized()
 
+    def test_no_room(self):
+        with pytest.raises(ValueError, match=r"has room for 4 workers of .*, not for 5"):
+            fit(FedAvg(mlp()), RayEngine(workers=5))
+        with pytest.raises(
+            ValueError, match=r"has room for 0 workers of .*'GPU': 0.5.*, not for any"
+        ):
+            fit(FedAvg(mlp()), RayEngine(gpus_per_worker=0.5))
 
-@pytest.mark.slow
-def test_two_nodes_of_a_cluster_that_is_joined_and_the_loss_of_one():
-    """A worker a node; the driver's node stays, the other is lost after the first round."""
-    from ray.cluster_utils import Cluster
-
-    assert not ray.is_initialized()
-    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1})
-    try:
-        second = cluster.add_node(num_cpus=1)
-        cluster.wait_for_nodes()
-        engine = RayEngine(address=cluster.address)
-        loop = FederatedLoop(3, engine=engine, progress=False, sampler=UniformSampler(0.8))
-        rounds = loop.rounds_of(with_dropout(), blobs(SIZES))
-        history = [next(rounds).metrics]
-        cluster.remove_node(second, allow_graceful=False)
-        history += [result.metrics for result in rounds]
-        assert not ray.is_initialized()
-        alone = fit(with_dropout(), SequentialEngine())
-        for row, wanted in zip(history, numbers(alone), strict=True):
-            assert {k: v for k, v in row.items() if not k.startswith("time/")} == wanted
-        joined = RayEngine(address=cluster.address)
-        assert joined.setup(context(FedAvg(mlp()), blobs())).endswith("cluster of 1 node(s)")
-        joined.close()
-        ray.init(address=cluster.address, logging_level="error")
-        assert ray.cluster_resources()["CPU"] == 1
-    finally:
-        ray.shutdown()
-        cluster.shutdown()
+    def test_a_cluster_that_others_use(self, monkeypatch):
+        monkeypatch.setattr("pfl.engines.ray.ROOM_SECONDS", 0.5)
+        occupied = ray.util.placement_group([{"CPU": 4}])
+        assert occupied.wait(30)
+        with pytest.raises(WorkerError, match="others use the Ray cluster: 4 workers"):
+            fit(FedAvg(mlp()), RayEngine())
+        ray.util.remove_placement_group(occupied)
 
 
 # What is refused.
@@ -351,6 +337,6 @@ def test_bad_numbers():
 
 
 def test_a_missing_ray_says_how_to_get_it(monkeypatch):
-    monkeypatch.setitem(__import__("sys").modules, "ray", None)
+    monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(ImportError, match=r"needs Ray: pip install 'pfl-lightning\[ray\]'"):
         RayEngine()

@@ -1,0 +1,174 @@
+"""Clients trained in Ray actors, on one machine or on a cluster."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from importlib import import_module
+from typing import Any, TypeAlias, cast
+
+from pfl.context import Context
+from pfl.engines.actors import Pool, Recipe, Reply, WorkerError, import_ray
+from pfl.engines.base import Engine
+from pfl.engines.messages import Letter, open_result
+from pfl.types import Job, Result, Scores
+
+Place: TypeAlias = Any  # Ray's PlacementGroup; its types cannot be named where it is not installed
+ROOM_SECONDS = 60.0
+
+
+class RayEngine(Engine):
+    """Runs jobs in long-lived Ray actors; on the CPU, the same bits as one after another.
+
+    Each actor holds the method and reads the data for itself, once. One that dies is replaced, and
+    what it had not finished runs again, with the same result.
+
+    Args:
+        workers: Number of actors; ``None`` makes as many as there is room for.
+        address: Of a running cluster, to join it. ``None`` takes what the program is connected to,
+            ``RAY_ADDRESS`` names or ``ray start`` started here; else it starts a cluster on this
+            machine and stops it at the end.
+        cpus_per_worker: CPUs that an actor reserves; its op threads.
+        gpus_per_worker: GPUs that an actor reserves; 0.25 lets four share one.
+
+    Raises:
+        ImportError: Ray is not installed.
+        ValueError: A number is out of its range.
+    """
+
+    def __init__(
+        self,
+        workers: int | None = None,
+        address: str | None = None,
+        cpus_per_worker: int = 1,
+        gpus_per_worker: float = 0.0,
+    ) -> None:
+        for name, value in (("workers", workers), ("cpus_per_worker", cpus_per_worker)):
+            if value is not None and value < 1:
+                raise ValueError(f"{name} must be at least 1, got {value}")
+        if gpus_per_worker < 0:
+            raise ValueError(f"gpus_per_worker must not be negative, got {gpus_per_worker}")
+        self.workers = workers
+        self.address = address
+        self.cpus_per_worker = cpus_per_worker
+        self.gpus_per_worker = gpus_per_worker
+        import_ray()
+        self._connected = False
+        self._place: Place | None = None
+        self._pool: Pool | None = None
+
+    def setup(self, context: Context) -> str:
+        """Connect, and start the actors.
+
+        Raises:
+            ValueError: The loop is on a GPU and the actors are not, or there is no room for them.
+            WorkerError: There is no cluster, no room at present, or an actor does not start.
+        """
+        ray = import_ray()
+        strategies = import_module("ray.util.scheduling_strategies")
+        self._device, gpus = context.fabric.device, self.gpus_per_worker
+        if self._device.type != "cpu" and not gpus:
+            raise ValueError(
+                f"the loop runs on {self._device}, but its Ray workers have no GPU: set "
+                "gpus_per_worker (say, 0.25), or loop.accelerator to cpu"
+            )
+        try:
+            self._connect()
+            self._place = self._reserve()
+            count = self._place.bundle_count
+            self._pool = Pool(
+                Recipe.of(context, self.cpus_per_worker, gpu=gpus > 0),
+                count,
+                num_cpus=self.cpus_per_worker,
+                num_gpus=gpus,
+                scheduling_strategy=strategies.PlacementGroupSchedulingStrategy(self._place),
+            )
+        except BaseException:
+            self.close()
+            raise
+        nodes = sum(node["Alive"] for node in ray.nodes())
+        each = f"{self.cpus_per_worker} CPU" + (f", {gpus:g} GPU" if gpus else "")
+        return f"ray: {count} workers of {each}, on a cluster of {nodes} node(s)"
+
+    def train(self, jobs: Sequence[Job]) -> Iterator[Result]:
+        """Run each client's round; who has most samples starts first."""
+        order = sorted(range(len(jobs)), key=lambda index: -jobs[index].info.samples)
+        for letter in self._run("train", jobs, order):
+            yield open_result(cast(Letter, letter), self._device)
+
+    def test(self, jobs: Sequence[Job]) -> Iterator[Scores]:
+        """Test each job's model on its splits."""
+        for scores in self._run("test", jobs, range(len(jobs))):
+            yield cast(Scores, scores)
+
+    def close(self) -> None:
+        """Stop the actors, and the cluster if it was started here."""
+        ray = import_ray()
+        if ray.is_initialized():
+            if self._pool is not None:
+                self._pool.close()
+            if self._place is not None:
+                ray.util.remove_placement_group(self._place)
+        if self._connected:
+            ray.shutdown()
+        self._pool = self._place = None
+        self._connected = False
+
+    def _run(self, call: str, jobs: Sequence[Job], order: Sequence[int]) -> Iterator[Reply]:
+        if self._pool is None:
+            raise RuntimeError("setup has not been called")
+        return self._pool.run(call, jobs, order)
+
+    def _connect(self) -> None:
+        ray = import_ray()
+        if ray.is_initialized():
+            return
+        # A cluster that nobody asked for does not report home.
+        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+        with _termination():
+            try:
+                ray.init(address=self.address, include_dashboard=False, logging_level="error")
+            except ConnectionError as error:
+                raise WorkerError(
+                    f"there is no Ray cluster at {self.address or 'RAY_ADDRESS'}: {error}"
+                ) from error
+        self._connected = True
+
+    def _reserve(self) -> Place:
+        """Room for the actors, and for the successors of those that die."""
+        ray = import_ray()
+        share = {"CPU": float(self.cpus_per_worker), "GPU": self.gpus_per_worker}
+        share = {name: amount for name, amount in share.items() if amount}
+        nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+        # The added 1e-9 keeps 1 / 0.1 = 10 actors at ten.
+        room = sum(
+            int(min(node.get(name, 0) / amount for name, amount in share.items()) + 1e-9)
+            for node in nodes
+        )
+        count = room if self.workers is None else self.workers
+        if not 0 < count <= room:
+            raise ValueError(
+                f"the Ray cluster has room for {room} workers of {share}, not for "
+                f"{self.workers or 'any'}: change loop.engine's workers, cpus_per_worker or "
+                "gpus_per_worker"
+            )
+        place = ray.util.placement_group([share] * count)
+        if not place.wait(ROOM_SECONDS):
+            ray.util.remove_placement_group(place)
+            raise WorkerError(
+                f"others use the Ray cluster: {count} workers of {share} found no place within "
+                f"{ROOM_SECONDS:g} seconds; ask for fewer workers"
+            )
+        return place
+
+
+@contextmanager
+def _termination() -> Iterator[None]:
+    """What SIGTERM does stays what the program set: Ray's own answer would take its place."""
+    before = signal.getsignal(signal.SIGTERM)
+    yield
+    if callable(before) and threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, before)
