@@ -89,14 +89,16 @@ class SCAFFOLD(ClientModule):
         self.register_buffer("change", zeros.clone())  # c_i's in this round
         self.register_buffer("steps", torch.zeros(()))
         self.register_buffer("rate", torch.zeros(()))
-        _warn_unless_plain(self.configure_optimizers())
+        optimizer = self.configure_optimizers()
+        self.lr = learning_rate(optimizer)
+        _warn_unless_plain(optimizer)
 
     def receive(self, broadcast: Broadcast, info: ClientInfo) -> None:
         """Load the network and c; note where the round starts, and its learning rate."""
         super().receive(broadcast, info)
         self.common.copy_(broadcast.extra["control"])
         self.start.copy_(self._weights())
-        self.rate.fill_(learning_rate(self.configure_optimizers()) * self.lr_factor(info))
+        self.rate.fill_(self.lr * self.lr_factor(info))
 
     def plan(self) -> Plan:
         """Training, then the new control variate; Option I takes its gradient beforehand."""
