@@ -154,8 +154,10 @@ class PFedMe(ClientModule):
         anchor = dict(self.personal.module.named_buffers())
         theta, loss, buffers = self._solve(start, anchor, batch)
         for name, value in self.net.named_buffers():
-            value.copy_(buffers[name])
-        slopes = [value / self.inner_lr for value in subtract(start, theta).values()]
+            value.copy_(torch.where(self.trained > 0, value, buffers[name]))
+        # Several clients at once have one plan, so that those who need no adapting come here too.
+        rate = torch.where(self.trained > 0, 0.0, 1 / self.inner_lr)
+        slopes = [rate * value for value in subtract(start, theta).values()]
         surrogate = linear(self.net.parameters(), slopes)
         return {"ce": loss + surrogate - surrogate.detach()}
 

@@ -193,6 +193,22 @@ def test_an_untrained_client_makes_its_theta_from_the_global_model(square_loss):
     assert plain.personal(0)["w"].tolist() == [1.0]
 
 
+def test_who_has_a_theta_is_not_adapted(square_loss):
+    """Not even where a plan that is common to many clients says so."""
+    federation = point(1.0)
+    federation.round()
+    expected = theta(federation)
+    module = federation.module
+    plan = PFedMe(Point(1.0)).adapt()
+    assert [part.name for part in plan] == ["adapt"]
+    federation.personal(0)
+    assert not list(module.adapt())
+    loss = module._approach(Batch(torch.zeros(1, 1), torch.zeros(1, dtype=torch.long)))["ce"]
+    (slope,) = torch.autograd.grad(loss, module.net.w)
+    assert slope.tolist() == [0.0]
+    assert module.net.w.tolist() == expected
+
+
 def test_running_statistics_take_a_batch_in_once():
     """Momentum 0.1 from 0 and five inner steps on one batch of mean (2, 3): 0.1 of it."""
     norm = nn.BatchNorm1d(2, affine=False)

@@ -1,0 +1,154 @@
+"""FedALA: each round starts from a learned element-wise mix of the global and the own model.
+
+Zhang et al., "FedALA: Adaptive Local Aggregation for Personalized Federated Learning", AAAI 2023,
+arXiv 2212.01197; the authors' released code. The whole network travels; the client's own network
+and its mixing weights stay.
+
+Departs from the released code: only participants mix (there all clients, every round, which changes
+what they keep), the first learning of the weights is capped, its samples are drawn at random (there
+a contiguous slice), and whether a client has a model of its own is remembered, not read off the
+difference of one tensor.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from lightning_modules.base import ClientModule
+from lightning_modules.layers import copy_into, frozen
+from lightning_modules.losses import cross_entropy
+from lightning_modules.nets import last_layers
+from pfl.state import matches
+from pfl.types import Batch, ClientInfo, Pass, Phase, Plan, State, Terms, Upload
+
+
+class FedALA(ClientModule):
+    """The whole network travels; the own one and the mixing weights W of its top stay.
+
+    Participating again, a client takes ``own + (global - own) * W`` in the top layers and the
+    global model below, after W has followed the cross-entropy of that mix, element by element and
+    within [0, 1]; then it trains as in FedAvg. Tests mix in the same way, on a copy.
+
+    Args:
+        net: The network.
+        top: p, how many of the last layers are mixed, or ``all``.
+        mix_lr: eta_w, rate of the plain gradient steps of W.
+        mix_percent: s, part of the training samples that W is learned on, drawn anew each time.
+        threshold: The first learning lasts until the standard deviation of the losses of the last
+            ``window`` epochs is below this; later ones last an epoch. An epoch's loss is that of
+            its last batch, and there must be more than ``window`` of them.
+        window: See ``threshold``.
+        max_init_epochs: Most epochs of the first learning.
+        options: See :class:`ClientModule`.
+
+    Raises:
+        ValueError: A number is out of its range.
+    """
+
+    kept = ("own.*", "mix.*", "visits")
+    visits: Tensor
+
+    def __init__(
+        self,
+        net: nn.Module,
+        *,
+        top: int | Literal["all"] = 1,
+        mix_lr: float = 1.0,
+        mix_percent: float = 80.0,
+        threshold: float = 0.1,
+        window: int = 10,
+        max_init_epochs: int = 50,
+        **options: Any,
+    ) -> None:
+        super().__init__(net, **options)
+        if not 0 < mix_percent <= 100:
+            raise ValueError(f"mix_percent must lie in (0, 100], got {mix_percent}")
+        for name, value in (("mix_lr", mix_lr), ("threshold", threshold)):
+            if value < 0:
+                raise ValueError(f"{name} must not be negative, got {value}")
+        for name, value in (("window", window), ("max_init_epochs", max_init_epochs)):
+            if value < 1:
+                raise ValueError(f"{name} must be at least 1, got {value}")
+        patterns = ("*",) if top == "all" else last_layers(net, top)[0]
+        self.top = [name for name, _ in net.named_parameters() if matches(name, patterns)]
+        self.mix_lr = mix_lr
+        self.mix_percent = mix_percent
+        self.threshold = threshold
+        self.window = window
+        self.max_init_epochs = max_init_epochs
+        self.own = frozen(net)
+        parameters = dict(net.named_parameters())
+        self.mix = nn.ParameterDict({_key(n): torch.ones_like(parameters[n]) for n in self.top})
+        self.register_buffer("visits", torch.zeros((), dtype=torch.int64))
+
+    def plan(self) -> Plan:
+        """Learn to mix, mix, train."""
+        return [*self.adapt(), Phase(name="local", epochs=self.epochs, trains=("net.*",))]
+
+    def adapt(self) -> Plan:
+        """Learn to mix, and mix; nothing without a model of one's own."""
+        if not self.visits:
+            return ()
+        first = bool(self.visits == 1)
+        learn = Phase(
+            name="mix",
+            objective=self._mixing,
+            epochs=self.max_init_epochs if first else 1,
+            until=self._settled if first else None,
+            share=self.mix_percent / 100,
+            trains=("mix.*",),
+            optimizer=partial(UnitIntervalSGD, lr=self.mix_lr),
+        )
+        return [learn, Pass(name="mixed", statistic=None, then=self._mix)]
+
+    def upload(self, info: ClientInfo) -> Upload | None:
+        """The trained network, which becomes the client's own."""
+        copy_into(self.own, self.net)
+        self.visits.add_(1)
+        return super().upload(info)
+
+    def _mixing(self, batch: Batch) -> Terms:
+        """Cross-entropy of the mix, as a function of W alone."""
+        # What this does to running statistics is discarded.
+        statistics = {name: value.clone() for name, value in self.net.named_buffers()}
+        logits = functional_call(self.net, {**self._mixed_top(), **statistics}, (batch.x,))
+        return {"ce": cross_entropy(logits, batch.y, batch.weight)}
+
+    def _mixed_top(self) -> State:
+        own = dict(self.own.module.named_buffers())
+        received = dict(self.net.named_parameters())
+        # Exactly the own value at 0 and the global one at 1.
+        return {n: torch.lerp(own[n], received[n].detach(), self.mix[_key(n)]) for n in self.top}
+
+    def _mix(self, totals: State) -> State:
+        del totals
+        return {f"net.{name}": value for name, value in self._mixed_top().items()}
+
+    def _settled(self, losses: Sequence[float]) -> bool:
+        recent = losses[-self.window :]
+        return len(losses) > self.window and float(np.std(recent)) < self.threshold
+
+
+class UnitIntervalSGD(torch.optim.SGD):
+    """Gradient steps, each followed by the projection onto [0, 1]."""
+
+    def step(self, closure: Any = None) -> Any:  # noqa: ANN401
+        """One step."""
+        loss = super().step(closure)
+        with torch.no_grad():
+            for group in self.param_groups:
+                for parameter in group["params"]:
+                    parameter.clamp_(0, 1)
+        return loss
+
+
+def _key(name: str) -> str:
+    """The name of a parameter's mixing weights; a dot would be a level of modules."""
+    return name.replace(".", "/")
