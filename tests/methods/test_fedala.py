@@ -55,7 +55,7 @@ def test_weights_of_zero_on_all_layers_are_local():
 
 
 def mixed(federation, client):
-    """The client's state after it has learned W and mixed, not yet trained, and what it received."""
+    """The client's state after mixing, before training; and as it was received."""
     module = federation.start(client)
     received = clone(module.state_dict())
     training = module.plan()[:-1]
