@@ -116,22 +116,12 @@ class IFCA(ClientModule):
     def _choose(self, totals: State) -> State:
         """The lowest loss wins; of equal ones the first."""
         choice = totals["loss"].argmin()
-        states = [net.state_dict() for net in self.clusters]
-        chosen = {
-            f"net.{name}": torch.stack([state[name] for state in states])
-            .index_select(0, choice[None])
-            .squeeze(0)
-            for name in states[0]
-        }
-        return {**chosen, "cluster": choice}
+        chosen = self.clusters[int(choice)].state_dict()
+        return {"cluster": choice, **{f"net.{name}": value for name, value in chosen.items()}}
 
     def _put_back(self, totals: State) -> State:
-        trained = self.net.state_dict()
-        return {
-            f"clusters.{number}.{name}": torch.where(self.cluster == number, trained[name], value)
-            for number, net in enumerate(self.clusters)
-            for name, value in net.state_dict().items()
-        }
+        trained, number = self.net.state_dict(), int(self.cluster)
+        return {f"clusters.{number}.{name}": value for name, value in trained.items()}
 
 
 class IFCAServer(Server[ServerState]):
