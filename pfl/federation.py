@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -130,24 +131,42 @@ class Federation:
             clock.lap("time/train")
             uploads = _uploads(results, cohort)
             after = self.server.aggregate(before, uploads)
-            # From here on the round counts: what is interrupted before it is done again.
-            run.kept.update({client: result.kept for client, result in results.items()})
-            run.server, run.round = after, number
             clock.lap("time/aggregate")
             row: Row = {"round": number, **_train_row(results, len(jobs) - len(results))}
             row |= self._traffic(jobs, uploads)
             row |= {f"server/{name}": value for name, value in (after.report or {}).items()}
             clients: list[Row] = []
-            if evaluated:
-                scores, clients = self.evaluator.evaluate(results, before, after)
-                row |= scores
-                for client_row in clients:
-                    client_row["trained"] = client_row["client"] in cohort.trains
-                    client_row["uploaded"] = client_row["client"] in cohort.uploads
-            clock.lap("time/evaluate")
-            row |= clock.laps
-            run.history.append(row)
+            with self._outcome(jobs, results, after):
+                if evaluated:
+                    scores, clients = self.evaluator.evaluate(results, before, after)
+                    row |= scores
+                    for client_row in clients:
+                        client_row["trained"] = client_row["client"] in cohort.trains
+                        client_row["uploaded"] = client_row["client"] in cohort.uploads
+                clock.lap("time/evaluate")
+                row |= clock.laps
+                run.history.append(row)
             yield RoundResult(number, cohort, row, clients, evaluated)
+
+    @contextmanager
+    def _outcome(
+        self, jobs: Sequence[Job], results: Mapping[int, Result], after: ServerState
+    ) -> Iterator[None]:
+        """A round's outcome becomes the run's; if its tests are interrupted, it is taken back.
+
+        Then the round is done again on a resume, and no row of the history is missing.
+        """
+        run, before, number = self.run, self.run.server, self.run.round
+        try:
+            run.kept.update({client: result.kept for client, result in results.items()})
+            run.server, run.round = after, number + 1
+            yield
+        except BaseException:
+            run.server, run.round = before, number
+            for job in jobs:
+                run.kept.pop(job.info.client, None)
+            run.kept.update({job.info.client: job.kept for job in jobs if job.kept})
+            raise
 
     def personal(self, client: int) -> None:
         """Leave the module as the client's personalised model."""

@@ -38,8 +38,10 @@ class Records(Callback):
         counts = {"label_counts": label_counts(run.data)}
         # Not indented: it lists every sample.
         _write_json(folder / "partition.json", run.data.description() | counts, indent=None)
-        for table in ("metrics.csv", "clients.csv"):
-            _truncate(folder / table, run.round)
+        if run.history:
+            # Not only cut: the run may have ended between a round and its row.
+            _rewrite(folder / "metrics.csv", _columns(run.history), run.history)
+        _truncate(folder / "clients.csv", run.round)
 
     def on_round_end(self, run: Run, result: RoundResult) -> None:
         """Append this round's rows."""
@@ -86,7 +88,7 @@ def _append(path: Path, rows: Sequence[Mapping[str, float]]) -> None:
     """Append rows; a column that appears for the first time makes the file be written anew."""
     if not rows:
         return
-    columns = list(dict.fromkeys(key for row in rows for key in row))
+    columns = _columns(rows)
     header = _header(path)
     if set(columns) <= set(header):
         with path.open("a", newline="") as file:
@@ -100,6 +102,10 @@ def _truncate(path: Path, last: int) -> None:
     if path.exists():
         rows = [row for row in _read(path) if int(row["round"]) <= last]
         _rewrite(path, _header(path), rows)
+
+
+def _columns(rows: Sequence[Mapping[str, float]]) -> list[str]:
+    return list(dict.fromkeys(key for row in rows for key in row))
 
 
 def _header(path: Path) -> list[str]:
