@@ -1,0 +1,251 @@
+"""CD2-pFed: every layer has shared and private channels, which teach each other.
+
+Shen et al., "CD2-pFed: Cyclic Distillation-guided Channel Decoupling for Model Personalization in
+Federated Learning", CVPR 2022, arXiv 2204.03880. There is no released code, and what is not in the
+paper's abstract and reviews is our reading: which channels are private (the last ones of each
+layer, the same for all clients), that the classifier is divided by its inputs, that neither
+direction of the distillation stops its gradient, and every default number.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from lightning_modules.anchors import symmetric_kl
+from lightning_modules.base import ClientModule
+from lightning_modules.channels import Division, divisions, paste, shared_part
+from lightning_modules.layers import frozen
+from lightning_modules.losses import cross_entropy
+from pfl.server import Server, ServerState, weight_report
+from pfl.state import weighted_mean
+from pfl.types import Batch, Broadcast, ClientInfo, Pass, Phase, Plan, State, Terms, Upload
+
+
+class CD2PFed(ClientModule):
+    """The shared channels travel, the private ones stay.
+
+    With y^s the prediction of the shared channels alone and y^l that of the private ones, the
+    objective is ``CE + lambda/2 [KL(y^s || y^l) + KL(y^l || y^s)]``, without the distillation as
+    long as a layer lacks one or the other. After each epoch the private weights become
+    ``b w + (1 - b) w_before``. A channel that turns private starts from what the client last
+    received. An optimiser starts afresh in each epoch, unless there is no averaging.
+
+    A sub-network is the network with the other's weights at zero, which silences its channels if
+    activations map zero to zero (ReLU does). The statistics of a group norm see silent channels as
+    zeros.
+
+    Args:
+        net: Convolutions, linear layers and normalisations; its last linear layer classifies.
+        private_share: p, the final share of private channels.
+        ramp_rounds: T_ramp; in round t the share is ``p min(1, t / T_ramp)``. ``None`` takes all
+            planned rounds, 0 makes it p from the start.
+        distillation: lambda_cd.
+        average_max: b at the end of its own ramp; 1 with ``average_ramp: 0`` switches the averaging
+            off.
+        average_ramp: Part of the rounds in which b grows from 0.
+        options: See :class:`ClientModule`.
+
+    Raises:
+        ValueError: A number is out of its range, or the network cannot be divided.
+    """
+
+    kept = ("own.*",)
+    global_model = False
+    vectorizable = True
+    private: Tensor
+    average: Tensor
+
+    def __init__(
+        self,
+        net: nn.Module,
+        *,
+        private_share: float = 0.5,
+        ramp_rounds: int | None = None,
+        distillation: float = 1.0,
+        average_max: float = 0.9,
+        average_ramp: float = 0.1,
+        **options: Any,
+    ) -> None:
+        super().__init__(net, **options)
+        for name, value in (
+            ("private_share", private_share),
+            ("average_max", average_max),
+            ("average_ramp", average_ramp),
+        ):
+            if not 0 <= value <= 1:
+                raise ValueError(f"{name} must lie in [0, 1], got {value}")
+        for name, number in (("ramp_rounds", ramp_rounds or 0), ("distillation", distillation)):
+            if number < 0:
+                raise ValueError(f"{name} must not be negative, got {number}")
+        self.private_share = private_share
+        self.ramp_rounds = ramp_rounds
+        self.distillation = distillation
+        self.average_max = average_max
+        self.average_ramp = average_ramp
+        self.own = frozen(net)
+        found = divisions(net)
+        travelling = (name.removeprefix("net.") for name in self.shared_names())
+        self.divisions = {name: found[name] for name in travelling}
+        self.register_buffer("private", torch.zeros(len(self.divisions), dtype=torch.int64))
+        self.register_buffer("average", torch.ones(()))
+
+    def receive(self, broadcast: Broadcast, info: ClientInfo) -> None:
+        """Assemble the network of received shared and own private entries."""
+        net, own = self.net.state_dict(), self.own.module.state_dict()
+        for index, (name, division) in enumerate(self.divisions.items()):
+            part = broadcast.shared[f"net.{name}"]
+            self.private[index] = division.size - part.shape[division.dim]
+            # Private channels start from what was received while they were shared.
+            paste(own[name], part)
+            net[name].copy_(own[name])
+        ramp = self.average_ramp * info.rounds
+        self.average.fill_(self.average_max * (min(1.0, info.round / ramp) if ramp else 1.0))
+
+    def plan(self) -> Plan:
+        """Epochs, each followed by the averaging of private weights over time."""
+        if self.average_max == 1 and self.average_ramp == 0:
+            spans = [("local", self.epochs)]
+        else:
+            spans = [(f"local{epoch}", 1) for epoch in range(1, self.epochs + 1)]
+        parts: list[Phase | Pass] = []
+        for name, epochs in spans:
+            parts.append(Phase(name=name, epochs=epochs))
+            parts.append(Pass(name=f"average_{name}", statistic=None, then=self._average))
+        return parts
+
+    def losses(self, batch: Batch) -> Terms:
+        """``ce`` of the whole network, and the weighted distillation between its two parts."""
+        terms = {"ce": cross_entropy(self.net(batch.x), batch.y, batch.weight)}
+        if self.distillation:
+            shared, private = self.parts(batch.x)
+            apart = symmetric_kl(shared, private, batch.weight)
+            terms["cd"] = self.distillation * torch.where(self._divided(), apart, 0.0)
+        return terms
+
+    def parts(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """(B, C) logits of the shared channels alone, and of the private ones.
+
+        Args:
+            x: (B, ...).
+        """
+        masks, parameters = self._masks(), dict(self.net.named_parameters())
+        logits = []
+        for keep in (False, True):
+            alone = {n: torch.where(masks[n] == keep, p, 0.0) for n, p in parameters.items()}
+            # What this does to running statistics is discarded.
+            statistics = {name: value.clone() for name, value in self.net.named_buffers()}
+            logits.append(functional_call(self.net, {**alone, **statistics}, (x,)))
+        return logits[0], logits[1]
+
+    def upload(self, info: ClientInfo) -> Upload:
+        """The shared entries of the network."""
+        counts = zip(self.divisions.items(), self.private.tolist(), strict=True)
+        private = {f"net.{name}": (division.dim, count) for (name, division), count in counts}
+        shared = shared_part(self.state_dict(), private)
+        return Upload(client=info.client, samples=info.samples, shared=shared)
+
+    def server(self) -> Server[CD2State]:
+        """Averages the shared entries and says which they are."""
+        whole = {f"net.{name}": division for name, division in self.divisions.items()}
+        return CD2Server(self.weighting, whole, self.private_share, self.ramp_rounds)
+
+    def _average(self, totals: State) -> State:
+        """Private entries move towards the trained ones by b, and are remembered."""
+        del totals
+        net, own, masks = self.net.state_dict(), self.own.module.state_dict(), self._masks()
+        values: State = {}
+        for name in self.divisions:
+            private = torch.lerp(own[name], net[name], self.average.to(net[name]))
+            values[f"net.{name}"] = torch.where(masks[name], private, net[name])
+            values[f"own.module.{name}"] = torch.where(masks[name], private, own[name])
+        return values
+
+    def _masks(self) -> dict[str, Tensor]:
+        """True at private entries, in shapes that broadcast."""
+        sizes = {name: value.dim() for name, value in self.net.state_dict().items()}
+        return {
+            name: division.mask(count, sizes[name])
+            for (name, division), count in zip(self.divisions.items(), self.private, strict=True)
+        }
+
+    def _divided(self) -> Tensor:
+        """Whether every layer has shared and private channels."""
+        sizes = [d.size if d.channels > 1 else 0 for d in self.divisions.values()]
+        size = torch.tensor(sizes, device=self.private.device)
+        return ((size == 0) | ((self.private > 0) & (self.private < size))).all()
+
+
+@dataclass(frozen=True)
+class CD2State(ServerState):
+    """The server's state with the planned number of rounds.
+
+    Attributes:
+        rounds: T. Entries of ``shared`` are whole; the private ends keep what they last were.
+    """
+
+    rounds: int = 0
+
+
+class CD2Server(Server[CD2State]):
+    """Sends and averages the entries that are shared in a round.
+
+    Args:
+        weighting: As in :class:`~pfl.server.Server`.
+        divisions: How each entry is divided.
+        private_share: See :class:`CD2PFed`.
+        ramp_rounds: See :class:`CD2PFed`.
+    """
+
+    def __init__(
+        self,
+        weighting: Literal["samples", "uniform"],
+        divisions: dict[str, Division],
+        private_share: float,
+        ramp_rounds: int | None,
+    ) -> None:
+        super().__init__(weighting)
+        self.divisions = divisions
+        self.private_share = private_share
+        self.ramp_rounds = ramp_rounds
+
+    def init(self, shared: State, clients: Sequence[ClientInfo]) -> CD2State:
+        """The common initial values."""
+        return CD2State(shared=shared, rounds=clients[0].rounds)
+
+    def broadcast(self, state: CD2State, client: int, round: int) -> Broadcast:
+        """The shared entries of this round."""
+        share = self.share(round, state.rounds)
+        private = {name: (d.dim, d.private(share)) for name, d in self.divisions.items()}
+        return Broadcast(shared=shared_part(state.shared, private))
+
+    def share(self, round: int, rounds: int) -> float:
+        """p_t, the share of private channels in a round.
+
+        Args:
+            round: t, from 1.
+            rounds: T.
+        """
+        ramp = rounds if self.ramp_rounds is None else self.ramp_rounds
+        return self.private_share * (min(1.0, round / ramp) if ramp else 1.0)
+
+    def aggregate(self, state: CD2State, uploads: Sequence[Upload]) -> CD2State:
+        """The average of the shared entries in their places."""
+        if not uploads:
+            return replace(state, round=state.round + 1)
+        weights = self.weights(uploads)
+        shared = {name: value.clone() for name, value in state.shared.items()}
+        for name, mean in weighted_mean([upload.shared for upload in uploads], weights).items():
+            paste(shared[name], mean)
+        return replace(
+            state,
+            shared=shared,
+            round=state.round + 1,
+            report={"private_share": self.share(state.round + 1, state.rounds)},
+            client_report={"weight": weight_report(uploads, weights)},
+        )
