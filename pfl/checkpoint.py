@@ -39,7 +39,9 @@ def save(path: Path, content: Mapping[str, Any]) -> None:
 
 
 def load(path: Path) -> dict[str, Any]:
-    """Read a checkpoint onto the CPU.
+    """A checkpoint's content; its tensors are mapped from the file, and come in as they are read.
+
+    Whoever keeps one for long copies it, or the file stays on the disk after it was replaced.
 
     Raises:
         CheckpointError: There is no such file, it is not whole, or it is not a checkpoint of ours.
@@ -47,7 +49,7 @@ def load(path: Path) -> dict[str, Any]:
     if not path.is_file():
         raise CheckpointError(f"there is no checkpoint at {path}")
     try:
-        content = torch.load(path, map_location="cpu", weights_only=True)
+        content = torch.load(path, map_location="cpu", mmap=True, weights_only=True)
     except Exception as error:
         raise CheckpointError(
             f"{path} cannot be read as a checkpoint (truncated, or written by another program)"
@@ -94,15 +96,23 @@ def unpack(initial: StateT, content: Mapping[str, Any], device: torch.device | s
             f"the checkpoint holds the server entries {sorted(content)}, this method needs "
             f"{sorted(names)}: it was written by another method"
         )
-    return replace(initial, **{name: move(value, device) for name, value in content.items()})
+    return replace(
+        initial, **{name: move(value, device, copy=True) for name, value in content.items()}
+    )
 
 
-def move(value: Any, device: torch.device | str) -> Any:  # noqa: ANN401
-    """Move every tensor in nested dicts, lists and tuples."""
+def move(value: Any, device: torch.device | str, copy: bool = False) -> Any:  # noqa: ANN401
+    """Move every tensor in nested dicts, lists and tuples.
+
+    Args:
+        value: What holds the tensors.
+        device: Where they shall be.
+        copy: Whether those that are there already are copied.
+    """
     if isinstance(value, Tensor):
-        return value.detach().to(device)
+        return value.detach().to(device, copy=copy)
     if isinstance(value, Mapping):
-        return {key: move(item, device) for key, item in value.items()}
+        return {key: move(item, device, copy) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return type(value)(move(item, device) for item in value)
+        return type(value)(move(item, device, copy) for item in value)
     return value

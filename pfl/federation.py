@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -17,8 +17,9 @@ from pfl.evaluation import Evaluator
 from pfl.run import Row, Run
 from pfl.seeds import derive, generator
 from pfl.server import Server, ServerState
-from pfl.state import clone, nbytes
-from pfl.types import ClientInfo, Cohort, FederatedData, Job, Result, RoundResult, Upload
+from pfl.state import clone, nbytes, to
+from pfl.store import KeptStates
+from pfl.types import ClientInfo, Cohort, FederatedData, Job, Result, RoundResult, State, Upload
 
 if TYPE_CHECKING:
     from lightning_modules.base import ClientModule
@@ -66,12 +67,16 @@ class Federation:
             raise ValueError("no client has training data")
         self.server: Server[Any] = module.server()
         shared = clone({n: self.context.template[n] for n in module.shared_names()})
+        kept: MutableMapping[int, State] = {}
+        if loop.kept_memory is not None:
+            kept = KeptStates(int(loop.kept_memory * 1e9), self.root)
         self.run = Run(
             module=module,
             data=data,
             seed=loop.seed,
             rounds=loop.rounds,
             server=self.server.init(shared, clients),
+            kept=kept,
             template=self.context.template,
             callbacks=loop.callbacks,
         )
@@ -140,9 +145,10 @@ class Federation:
                 if evaluated:
                     scores, clients = self.evaluator.evaluate(results, before, after)
                     row |= scores
+                    trained, uploaded = set(cohort.trains), set(cohort.uploads)
                     for client_row in clients:
-                        client_row["trained"] = client_row["client"] in cohort.trains
-                        client_row["uploaded"] = client_row["client"] in cohort.uploads
+                        client_row["trained"] = client_row["client"] in trained
+                        client_row["uploaded"] = client_row["client"] in uploaded
                 clock.lap("time/evaluate")
                 row |= clock.laps
                 run.history.append(row)
@@ -177,7 +183,7 @@ class Federation:
         number = self.run.round if number is None else number
         return Job(
             info=replace(self.clients[client], round=number),
-            kept=self.run.kept.get(client, {}),
+            kept=to(self.run.kept.get(client, {}), self.loop.fabric.device),
             broadcast=self.server.broadcast(state, client, number),
             seed=derive(self.loop.seed, "client", number, client),
         )
@@ -220,7 +226,7 @@ class Federation:
                 raise checkpoint.CheckpointError(
                     f"the checkpoint was written with the {what} {found}, this run has {wanted}"
                 )
-        template = checkpoint.move(content["template"], device)
+        template = checkpoint.move(content["template"], device, copy=True)
         if template.keys() != self.context.template.keys():
             raise checkpoint.CheckpointError(
                 "the checkpoint's network has other entries than the configured one"
@@ -228,7 +234,8 @@ class Federation:
         self.context.template = run.template = template
         run.round = content["round"]
         run.server = checkpoint.unpack(run.server, content["server"], device)
-        run.kept = {int(c): checkpoint.move(k, device) for c, k in content["kept"].items()}
+        for client, kept in content["kept"].items():
+            run.kept[int(client)] = clone(kept)
         run.history = content["history"]
         for callback in self.loop.callbacks:
             callback.load_state_dict(content["callbacks"].get(callback.name, {}))

@@ -51,6 +51,9 @@ class FederatedLoop:
         default_root_dir: Below it each run gets a folder ``<name>/<time>``; ``None`` writes none.
         name: Name of the experiment; ``None`` makes it of the method and the data.
         checkpoint_every: Save after every this many rounds, and after the last.
+        kept_memory: Gigabytes of CPU memory for what clients keep from round to round; what goes
+            beyond lies in files beside the runs, or else in the system's temporary folder.
+            ``None`` keeps everything on the device.
         progress: Show a progress bar and the closing table.
         seed: From which every random choice derives. The network's initial weights are those of the
             module given.
@@ -76,6 +79,7 @@ class FederatedLoop:
         default_root_dir: str | None = None,
         name: str | None = None,
         checkpoint_every: int = 10,
+        kept_memory: float | None = None,
         progress: bool = True,
         seed: int = 42,
     ) -> None:
@@ -88,6 +92,8 @@ class FederatedLoop:
                 raise ValueError(f"{key} must be at least 1, got {value}")
         if gradient_clip_val is not None and gradient_clip_val <= 0:
             raise ValueError(f"gradient_clip_val must be positive, got {gradient_clip_val}")
+        if kept_memory is not None and kept_memory < 0:
+            raise ValueError(f"kept_memory must not be negative, got {kept_memory}")
         self.rounds = rounds
         self.sampler = sampler
         self.engine = SequentialEngine() if engine is None else engine
@@ -97,6 +103,7 @@ class FederatedLoop:
         self.on_nonfinite = on_nonfinite
         self.default_root_dir = default_root_dir
         self.name = name
+        self.kept_memory = kept_memory
         self.seed = seed
         self.fabric = Fabric(accelerator=accelerator, devices=devices, precision=precision)
         self.callbacks: list[Callback] = [*(callbacks or []), *map(LightningLogger, loggers or [])]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import MutableMapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -56,7 +57,7 @@ class Run:
     @property
     def fingerprint(self) -> str:
         """Hash of the server's weights and of every client's kept state."""
-        return fingerprint([self.server.shared, *(self.kept[c] for c in sorted(self.kept))])
+        return fingerprint(chain([self.server.shared], (self.kept[c] for c in sorted(self.kept))))
 
     @property
     def summary(self) -> dict[str, float]:
