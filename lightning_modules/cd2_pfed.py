@@ -24,7 +24,18 @@ from lightning_modules.layers import frozen
 from lightning_modules.losses import cross_entropy
 from pfl.server import Server, ServerState, weight_report
 from pfl.state import weighted_mean
-from pfl.types import Batch, Broadcast, ClientInfo, Pass, Phase, Plan, State, Terms, Upload
+from pfl.types import (
+    Batch,
+    Broadcast,
+    ClientInfo,
+    Pass,
+    Patterns,
+    Phase,
+    Plan,
+    State,
+    Terms,
+    Upload,
+)
 
 
 class CD2PFed(ClientModule):
@@ -55,7 +66,7 @@ class CD2PFed(ClientModule):
         ValueError: A number is out of its range, or the network cannot be divided.
     """
 
-    kept = ("own.*",)
+    kept: Patterns = ("own.*",)
     global_model = False
     vectorizable = True
     private: Tensor
@@ -89,9 +100,7 @@ class CD2PFed(ClientModule):
         self.average_max = average_max
         self.average_ramp = average_ramp
         self.own = frozen(net)
-        found = divisions(net)
-        travelling = (name.removeprefix("net.") for name in self.shared_names())
-        self.divisions = {name: found[name] for name in travelling}
+        self.divisions = divisions(net)
         self.register_buffer("private", torch.zeros(len(self.divisions), dtype=torch.int64))
         self.register_buffer("average", torch.ones(()))
 
@@ -99,7 +108,9 @@ class CD2PFed(ClientModule):
         """Assemble the network of received shared and own private entries."""
         net, own = self.net.state_dict(), self.own.module.state_dict()
         for index, (name, division) in enumerate(self.divisions.items()):
-            part = broadcast.shared[f"net.{name}"]
+            part = broadcast.shared.get(f"net.{name}")
+            if part is None:
+                continue
             self.private[index] = division.size - part.shape[division.dim]
             # Private channels start from what was received while they were shared.
             paste(own[name], part)
@@ -147,7 +158,8 @@ class CD2PFed(ClientModule):
         """The shared entries of the network."""
         counts = zip(self.divisions.items(), self.private.tolist(), strict=True)
         private = {f"net.{name}": (division.dim, count) for (name, division), count in counts}
-        shared = shared_part(self.state_dict(), private)
+        entries = self.state_dict()
+        shared = shared_part({name: entries[name] for name in self.shared_names()}, private)
         return Upload(client=info.client, samples=info.samples, shared=shared)
 
     def server(self) -> Server[CD2State]:
@@ -176,7 +188,11 @@ class CD2PFed(ClientModule):
 
     def _divided(self) -> Tensor:
         """Whether every layer has shared and private channels."""
-        sizes = [d.size if d.channels > 1 else 0 for d in self.divisions.values()]
+        parameters = dict(self.net.named_parameters())
+        sizes = [
+            division.size if name in parameters and division.channels > 1 else 0
+            for name, division in self.divisions.items()
+        ]
         size = torch.tensor(sizes, device=self.private.device)
         return ((size == 0) | ((self.private > 0) & (self.private < size))).all()
 

@@ -100,11 +100,12 @@ def shared_part(state: Mapping[str, Tensor], private: Mapping[str, tuple[int, in
 
     Args:
         state: Whole entries.
-        private: Dimension and number of private positions of each.
+        private: Dimension and number of private positions of each, and perhaps of others.
     """
     return {
-        name: state[name].narrow(dim, 0, state[name].shape[dim] - count).clone()
-        for name, (dim, count) in private.items()
+        name: value.narrow(dim, 0, value.shape[dim] - count).clone()
+        for name, value in state.items()
+        for dim, count in (private[name],)
     }
 
 

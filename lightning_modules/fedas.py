@@ -21,21 +21,24 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
 from typing import Any, Literal, TypeAlias
 
 import torch
 from torch import Tensor
 
+from lightning_modules.alignment import (
+    AlignTarget,
+    alignment_parts,
+    check_alignment,
+    remember_backbone,
+)
 from lightning_modules.base import ClientModule
 from lightning_modules.fisher import FisherEstimator, fisher_share, fisher_trace
 from lightning_modules.layers import frozen
-from lightning_modules.losses import class_mean_alignment, feature_distillation
 from lightning_modules.nets import SplitNet
-from lightning_modules.prototypes import class_means, class_sums
 from pfl.server import Server, ServerState, weight_report
 from pfl.state import add, assign, subtract
-from pfl.types import Batch, Broadcast, ClientInfo, Pass, Phase, Plan, State, Terms, Upload
+from pfl.types import Batch, Broadcast, ClientInfo, Pass, Phase, Plan, State, Upload
 
 Normaliser: TypeAlias = Literal["sum", "softmax", "min_max"]
 StepScale: TypeAlias = Literal["one", "one_over_m"]
@@ -87,7 +90,7 @@ class FedAS(ClientModule):
         net: SplitNet,
         *,
         alignment: bool = True,
-        align_target: Literal["class_mean", "per_sample"] = "class_mean",
+        align_target: AlignTarget = "class_mean",
         align_lr: float = 0.01,
         align_epochs: int = 1,
         align_batch: int = 16,
@@ -99,14 +102,9 @@ class FedAS(ClientModule):
         **options: Any,
     ) -> None:
         super().__init__(net, buffers=buffers, **options)
-        if align_lr <= 0:
-            raise ValueError(f"align_lr must be positive, got {align_lr}")
-        if align_epochs < 0:
-            raise ValueError(f"align_epochs must not be negative, got {align_epochs}")
-        if align_batch < 1:
-            raise ValueError(f"align_batch must be at least 1, got {align_batch}")
+        check_alignment(align_lr, align_epochs, align_batch)
         self.alignment = alignment
-        self.align_target = align_target
+        self.align_target: AlignTarget = align_target
         self.align_lr = align_lr
         self.align_epochs = align_epochs
         self.align_batch = align_batch
@@ -126,24 +124,13 @@ class FedAS(ClientModule):
         """Align, train, measure the trace, remember the backbone."""
         parts: list[Phase | Pass] = []
         if self.alignment:
-            if self.align_target == "class_mean":
-                parts.append(Pass(name="targets", statistic=self._targets, then=self._class_means))
-            parts.append(
-                Phase(
-                    name="align",
-                    objective=self._alignment,
-                    epochs=self.align_epochs,
-                    batch_size=self.align_batch,
-                    trains=("net.backbone.*",),
-                    # Aligning moves parameters only, not the statistics of batch norms.
-                    evals=("net.backbone",),
-                    optimizer=partial(torch.optim.SGD, lr=self.align_lr),
-                )
+            parts += alignment_parts(
+                self, self.align_target, self.align_lr, self.align_epochs, self.align_batch
             )
         parts.append(Phase(name="local", epochs=self.epochs))
         if self.synchronisation:
             parts.append(Pass(name="fisher", statistic=self._fisher, then=self._trace))
-        parts.append(Pass(name="remember", statistic=None, then=self._own_backbone))
+        parts.append(remember_backbone(self))
         return parts
 
     def upload(self, info: ClientInfo) -> Upload | None:
@@ -163,32 +150,11 @@ class FedAS(ClientModule):
             return super().server()
         return FedASServer(self.weighting, self.trace_normaliser, self.server_step_scale)
 
-    def _targets(self, batch: Batch) -> State:
-        with torch.no_grad():
-            z = self.previous(batch.x)
-        sums, counts = class_sums(z, batch.y, self.net.num_classes, batch.weight)
-        return {"sums": sums, "counts": counts}
-
-    def _class_means(self, totals: State) -> State:
-        return {"class_means": class_means(totals["sums"], totals["counts"])}
-
-    def _alignment(self, batch: Batch) -> Terms:
-        z = self.net.backbone(batch.x)
-        if self.align_target == "class_mean":
-            return {"mse": class_mean_alignment(z, batch.y, self.class_means, batch.weight)}
-        with torch.no_grad():
-            target = self.previous(batch.x)
-        return {"mse": feature_distillation(z, target, batch.weight)}
-
     def _fisher(self, batch: Batch) -> State:
         return fisher_share(self.net, batch, self.fisher_estimator)
 
     def _trace(self, totals: State) -> State:
         return {"trace": fisher_trace(totals, self.fisher_estimator)}
-
-    def _own_backbone(self, totals: State) -> State:
-        entries = self.net.backbone.state_dict()
-        return {f"previous.module.{name}": value for name, value in entries.items()}
 
 
 class FedASServer(Server[ServerState]):

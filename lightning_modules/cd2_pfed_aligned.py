@@ -1,0 +1,73 @@
+"""CD2-pFed with FedAS's parameter alignment on top.
+
+"FedAS: Bridging Inconsistency in Personalized Federated Learning", CVPR 2024, Fig. 6b and the last
+paragraph of section 3.2: where features need private weights too, the target is the embedding that
+the client's whole last model gives, and what is aligned is the newly assembled model. Neither paper
+gives settings; see ``cd2_pfed`` for what is ours there.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from lightning_modules.alignment import (
+    AlignTarget,
+    alignment_parts,
+    check_alignment,
+    remember_backbone,
+)
+from lightning_modules.cd2_pfed import CD2PFed
+from lightning_modules.layers import frozen
+from lightning_modules.nets import SplitNet
+from lightning_modules.numerics import one_of
+from pfl.types import Patterns, Plan
+
+
+class CD2PFedAligned(CD2PFed):
+    """CD2-pFed whose clients align the backbone that they assemble, before they train it.
+
+    Args:
+        net: Its backbone gives the features (B, D).
+        align_target: See :func:`~lightning_modules.alignment.alignment_parts`.
+        align_lr: Learning rate of the alignment, plain SGD.
+        align_epochs: Its length in walks over the data.
+        align_batch: Its batch size, in samples.
+        options: See :class:`CD2PFed`.
+
+    Raises:
+        ValueError: A number is out of its range, or a word unknown.
+    """
+
+    kept: Patterns = ("own.*", "previous.*")
+    net: SplitNet
+    class_means: Tensor
+
+    def __init__(
+        self,
+        net: SplitNet,
+        *,
+        align_target: AlignTarget = "class_mean",
+        align_lr: float = 0.01,
+        align_epochs: int = 1,
+        align_batch: int = 16,
+        **options: Any,
+    ) -> None:
+        one_of("align_target", align_target, ("class_mean", "per_sample"))
+        check_alignment(align_lr, align_epochs, align_batch)
+        super().__init__(net, **options)
+        self.align_target: AlignTarget = align_target
+        self.align_lr = align_lr
+        self.align_epochs = align_epochs
+        self.align_batch = align_batch
+        self.previous = frozen(net.backbone)
+        self.register_buffer("class_means", torch.zeros(net.num_classes, net.features))
+
+    def plan(self) -> Plan:
+        """Align, train as CD2-pFed does, remember the backbone."""
+        align = alignment_parts(
+            self, self.align_target, self.align_lr, self.align_epochs, self.align_batch
+        )
+        return [*align, *super().plan(), remember_backbone(self)]
