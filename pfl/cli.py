@@ -12,13 +12,19 @@ from contextlib import contextmanager
 from importlib import import_module, metadata
 from types import FrameType
 
-# The function in pfl.commands of each command, and what it does.
+# The function of each command, by its path within pfl, and what it does.
 COMMANDS = {
-    "fit": ("fit", "train a federation"),
-    "test": ("test", "test the models of a checkpoint"),
-    "export": ("export", "write one client's personalised model as a Lightning checkpoint"),
-    "list": ("show", "show what there is: methods, nets, data, partitions"),
-    "data inspect": ("inspect", "show who holds what, as tables and as a picture"),
+    "fit": ("commands.fit", "train a federation"),
+    "test": ("commands.test", "test the models of a checkpoint"),
+    "export": (
+        "commands.export",
+        "write one client's personalised model as a Lightning checkpoint",
+    ),
+    "list": ("commands.show", "show what there is: methods, nets, data, partitions"),
+    "data inspect": ("commands.inspect", "show who holds what, as tables and as a picture"),
+    "plot": ("results.commands.plot", "draw runs: curves, clients, weights, calibration"),
+    "compare": ("results.commands.compare", "tables of runs: scores, costs, paired tests"),
+    "report": ("results.commands.report", "one run as one HTML page"),
 }
 USAGE_ERROR = 2
 
@@ -85,7 +91,8 @@ def _run(name: str, words: Sequence[str], debug: bool) -> int:
     command: Callable[[Sequence[str]], None]
     try:
         with _terminable():
-            command = getattr(import_module("pfl.commands"), COMMANDS[name][0])
+            home, _, function = COMMANDS[name][0].rpartition(".")
+            command = getattr(import_module(f"pfl.{home}"), function)
             command(words)
     except explain.UsageError as error:
         if debug:

@@ -1,0 +1,1 @@
+"""Reading finished runs: pictures, comparisons with statistics, one page to hand around."""

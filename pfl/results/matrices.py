@@ -1,0 +1,159 @@
+"""Pictures of matrices: what the server reported of each client over rounds, and similar labels."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.colors import LogNorm, Normalize
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+from numpy.typing import NDArray
+from scipy.cluster.hierarchy import leaves_list, linkage, optimal_leaf_ordering
+from scipy.spatial.distance import squareform
+
+from pfl.results.runs import Floats, RunError, RunFolder
+from pfl.results.settings import Setting
+from pfl.results.style import HEAT, WIDTH, wrapped
+
+# What servers report of each client, by its column in ``clients.csv``.
+REPORTED = {
+    "weight": "aggregation weight",
+    "trace": "trace of Fisher information",
+    "confidence": "confidence of the head",
+    "mix": "strength of mixing",
+    "own_head": "weight of the client's own head",
+}
+# Values that span more than this ratio get a logarithmic scale of colours.
+_LOGARITHMIC = 50
+_LABELLED = 30
+
+
+def reported(settings: Sequence[Setting], column: str) -> Figure:
+    """A number that the server reported of each client in each evaluated round, as a map.
+
+    Clients stand in order of their training samples, the largest at the top; where a client did not
+    take part the map is empty. Of several seeds the first is drawn.
+
+    Args:
+        settings: One map each, where there is something to draw.
+        column: One of :data:`REPORTED`.
+
+    Raises:
+        RunError: No run reported it.
+    """
+    runs = [(s.label, s.runs[0]) for s in settings if column in s.runs[0].clients]
+    found = {label: run.over_rounds(column, run.evaluated()) for label, run in runs}
+    found = {label: values for label, values in found.items() if not np.isnan(values).all()}
+    if not found:
+        raise RunError(f"no run reported {column!r} of its clients")
+    columns = min(len(found), 4)
+    rows = -(-len(found) // columns)
+    figure = Figure(
+        figsize=(WIDTH * max(0.55, columns / 4), 0.5 + 2.1 * rows), layout="constrained"
+    )
+    grid = figure.subplots(rows, columns, squeeze=False)
+    norm = _norm(list(found.values()))
+    for panel, (label, run) in zip(grid.flat, [r for r in runs if r[0] in found], strict=False):
+        _map(panel, run, found[label], norm)
+        panel.set_title(wrapped(label, 1.4))
+    for panel in grid.flat[len(found) :]:
+        panel.set_axis_off()
+    for panel in grid[:, 0]:
+        panel.set_ylabel("clients, by training samples")
+    for panel in grid.T.flat[: len(found)] if rows == 1 else grid[-1]:
+        panel.set_xlabel("round")
+    image = grid[0, 0].collections[0]
+    figure.colorbar(image, ax=grid, label=REPORTED[column], shrink=0.9, aspect=30 * rows)
+    return figure
+
+
+def _map(panel: Axes, run: RunFolder, values: Floats, norm: Normalize) -> None:
+    order = np.argsort(run.samples, kind="stable")
+    rounds = run.evaluated()
+    edges = np.append(rounds, rounds[-1] + (rounds[-1] - rounds[-2] if len(rounds) > 1 else 1))
+    panel.pcolormesh(
+        edges - 0.5,
+        np.arange(len(order) + 1),
+        np.ma.masked_invalid(values[:, order].T),
+        cmap=HEAT,
+        norm=norm,
+        rasterized=True,
+    )
+    panel.grid(visible=False)
+    panel.set_facecolor("#F2F2F2")
+    panel.set_yticks([0.5, len(order) - 0.5], [f"{run.samples[order[i]]:,.0f}" for i in (0, -1)])
+    panel.xaxis.set_major_locator(MaxNLocator(4, integer=True))
+
+
+def _norm(values: Sequence[Floats]) -> Normalize:
+    """One scale for all maps."""
+    together = np.concatenate([found.ravel() for found in values])
+    together = together[np.isfinite(together)]
+    low, high = float(together.min()), float(together.max())
+    if low > 0 and high > _LOGARITHMIC * low:
+        return LogNorm(low, high)
+    if 0 < low < high / 2 or low == high:
+        low = min(low, 0)
+    return Normalize(low, high if high > low else 1)
+
+
+def similarity(settings: Sequence[Setting]) -> Figure:
+    """How alike the clients' labels are: cosine similarity of their label proportions.
+
+    It is what FedSimSup's server mixes by. Clients of like labels stand together, in the order of a
+    hierarchical clustering. The first run's partition is drawn.
+
+    Raises:
+        RunError: The run did not record the label counts.
+    """
+    run = settings[0].runs[0]
+    counts = run.label_counts
+    if counts is None:
+        raise RunError(f"the partition of {run.path} has no label counts")
+    matrix = label_similarity(counts)
+    order = _clustered(matrix)
+    figure = Figure(figsize=(0.55 * WIDTH, 0.47 * WIDTH), layout="constrained")
+    panel = figure.subplots()
+    mesh = panel.pcolormesh(
+        matrix[np.ix_(order, order)], cmap=HEAT, vmin=0, vmax=1, rasterized=True
+    )
+    panel.set_aspect("equal")
+    panel.invert_yaxis()
+    panel.grid(visible=False)
+    if len(order) <= _LABELLED:
+        ticks = np.arange(len(order)) + 0.5
+        panel.set_xticks(ticks, order.tolist(), fontsize=6)
+        panel.set_yticks(ticks, order.tolist(), fontsize=6)
+        panel.tick_params(length=0)
+    else:
+        panel.set_xticks([])
+        panel.set_yticks([])
+    panel.set_xlabel("clients, like labels together")
+    panel.set_ylabel("clients")
+    figure.colorbar(mesh, ax=panel, label="similarity of labels (cosine)")
+    return figure
+
+
+def label_similarity(counts: Floats) -> Floats:
+    """(N, N) cosine similarities; 0 for a client without data.
+
+    Args:
+        counts: (N, C) training samples of each client and class.
+    """
+    lengths = np.linalg.norm(counts, axis=1, keepdims=True)
+    directions = counts / np.where(lengths, lengths, 1)
+    similar: Floats = np.clip(directions @ directions.T, 0, 1)
+    return similar
+
+
+def _clustered(matrix: Floats) -> NDArray[np.intp]:
+    """(N,) clients, similar ones together."""
+    if len(matrix) < 3:
+        return np.arange(len(matrix))
+    distances = squareform(1 - matrix, checks=False)
+    tree = linkage(distances, "average")
+    # Best order of the leaves takes long where there are many.
+    tree = optimal_leaf_ordering(tree, distances) if len(matrix) <= 500 else tree
+    return leaves_list(tree).astype(np.intp)

@@ -1,0 +1,66 @@
+"""Words for what tables hold."""
+
+from __future__ import annotations
+
+_SCORES = {
+    "acc": "accuracy",
+    "loss": "cross-entropy",
+    "f1": "macro F1",
+    "ece": "calibration error",
+    "acc_weighted": "accuracy weighted by samples",
+    "acc_worst10": "accuracy of the worst tenth",
+    "acc_std": "spread of accuracy over clients",
+}
+_MODELS = {
+    "personal": "personal models",
+    "global": "global model",
+    "pooled": "global model, common test set",
+    "personal_post_local": "personal models right after training",
+    "personal_post_broadcast": "personal models after the broadcast",
+}
+_KINDS = {
+    "last": "last round",
+    "mean_last10": "mean of the last ten rounds",
+    "best_by_val": "best round by validation",
+    "best_on_test": "best round, chosen on the test data",
+}
+
+
+def score(metric: str) -> str:
+    """For instance ``test accuracy`` for ``test/personal/acc``; an unknown name stays as it is."""
+    split, _, name = metric.split("/") if metric.count("/") == 2 else ("", "", "")
+    split = "validation" if split == "val" else split
+    return f"{split} {_SCORES[name]}" if name in _SCORES else metric
+
+
+def model(metric: str) -> str:
+    """Whose score it is; empty for an unknown name."""
+    parts = metric.split("/")
+    return _MODELS.get(parts[1], parts[1]) if len(parts) == 3 else ""
+
+
+def described(metric: str) -> str:
+    """For instance ``test accuracy, global model``."""
+    return ", ".join(filter(None, (score(metric), model(metric))))
+
+
+def kind(at: str) -> str:
+    """Which rounds a number is about."""
+    return _KINDS[at]
+
+
+def heading(metric: str, at: str) -> str:
+    """For instance ``Test accuracy (personal models, last round)``."""
+    about = ", ".join(filter(None, (model(metric), kind(at))))
+    first = score(metric)
+    return f"{first[0].upper()}{first[1:]} ({about})"
+
+
+def is_accuracy(metric: str) -> bool:
+    """Whether a metric is an accuracy, of which more is better."""
+    return metric.rpartition("/")[2] in ("acc", "acc_weighted", "acc_worst10")
+
+
+def in_per_cent(metric: str) -> bool:
+    """Whether a metric reads best in per cent."""
+    return is_accuracy(metric) or metric.rpartition("/")[2] in ("acc_std", "ece")

@@ -1,0 +1,114 @@
+"""Pieces of an HTML page that needs nothing but itself."""
+
+from __future__ import annotations
+
+import io
+import re
+from collections.abc import Iterable, Sequence
+from html import escape
+
+from matplotlib.figure import Figure
+
+from pfl.results.style import save
+
+_STYLE = """
+:root { color: #1a1a1a; background: #fff; font: 15px/1.45 system-ui, sans-serif; }
+body { max-width: 66rem; margin: 2rem auto; padding: 0 1rem; }
+h1 { font-size: 1.7rem; margin: 0; } h2 { font-size: 1.15rem; margin: 2.2rem 0 .6rem; }
+p.under { color: #555; margin: .2rem 0 1.2rem; }
+table { border-collapse: collapse; font-size: .87rem; font-variant-numeric: tabular-nums; }
+th, td { padding: .2rem 0 .2rem 1rem; text-align: right; }
+td { white-space: nowrap; } td.text { white-space: normal; }
+th:first-child, td:first-child, td.text { text-align: left; }
+th:first-child, td:first-child { padding-left: 0; }
+th { border-bottom: 1.5px solid #1a1a1a; font-weight: 600; vertical-align: bottom; }
+td { border-bottom: 1px solid #e5e5e5; }
+.wide { overflow-x: auto; }
+td svg { display: block; border-bottom: 1px solid #bbb; }
+.pictures { display: flex; flex-wrap: wrap; gap: 1.2rem 2rem; align-items: end; }
+figure { display: table; margin: 0; break-inside: avoid; }
+figure svg { max-width: 100%; height: auto; }
+figcaption { display: table-caption; caption-side: bottom; color: #555; font-size: .87rem; }
+pre { background: #f6f6f6; padding: 1rem; font-size: .8rem; white-space: pre-wrap; }
+@page { margin: 16mm; }
+@media print {
+  :root { font-size: 10pt; } body { margin: 0; max-width: none; padding: 0; }
+  thead { display: table-header-group; } tr, h2 { break-inside: avoid; } h2 { break-after: avoid; }
+  th, td { padding-left: .5rem; font-size: .72rem; }
+  .wide { overflow: visible; } pre { padding: 0; background: none; }
+}
+"""
+
+
+class Markup(str):
+    """Text that is HTML already."""
+
+    __slots__ = ()
+
+
+def page(title: str, under: str, parts: Iterable[Markup]) -> str:
+    """The whole page."""
+    return (
+        f'<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
+        f'<meta name="viewport" content="width=device-width, initial-scale=1">\n'
+        f"<title>{escape(title)}</title>\n<style>{_STYLE}</style>\n</head>\n<body>\n"
+        f'<h1>{escape(title)}</h1>\n<p class="under">{escape(under)}</p>\n'
+        + "\n".join(parts)
+        + "\n</body>\n</html>\n"
+    )
+
+
+def section(title: str, *parts: Markup) -> Markup:
+    """A heading and what stands under it."""
+    return Markup(f"<section>\n<h2>{escape(title)}</h2>\n" + "\n".join(parts) + "\n</section>")
+
+
+def table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> Markup:
+    """The first column holds names, the others numbers; a table without headings holds text."""
+    text = "" if any(columns) else ' class="text"'
+    head = "".join(f"<th>{escape(column)}</th>" for column in columns)
+    body = "\n".join(
+        "<tr>" + "".join(f"<td{text}>{_safe(cell)}</td>" for cell in row) + "</tr>" for row in rows
+    )
+    heading = f"<thead><tr>{head}</tr></thead>" if any(columns) else ""
+    return Markup(f'<div class="wide"><table>{heading}<tbody>\n{body}\n</tbody></table></div>')
+
+
+def _safe(cell: str) -> str:
+    return cell if isinstance(cell, Markup) else escape(cell)
+
+
+def side_by_side(parts: Iterable[Markup]) -> Markup:
+    """Pictures, as many in a row as there is room for."""
+    return Markup('<div class="pictures">\n' + "\n".join(parts) + "\n</div>")
+
+
+def verbatim(text: str) -> Markup:
+    """Text as it stands, for instance a file."""
+    return Markup(f"<pre>{escape(text)}</pre>")
+
+
+def picture(name: str, figure: Figure, caption: str) -> Markup:
+    """A picture as inline SVG, with names of its own."""
+    stream = io.StringIO()
+    save(figure, stream, "svg")
+    svg = stream.getvalue()
+    svg = svg[svg.index("<svg") :]
+    # Several pictures on a page must not share the names by which they refer to their own parts.
+    svg = re.sub(r'(\bid="|href="#|url\(#)', rf"\g<1>{name}-", svg)
+    svg = svg.replace("<svg", f'<svg role="img" aria-label="{escape(caption)}"', 1)
+    return Markup(f"<figure>\n{svg}<figcaption>{escape(caption)}</figcaption>\n</figure>")
+
+
+def bars(values: Sequence[float], label: str, width: float = 90, height: float = 16) -> Markup:
+    """A small bar chart within a line of text; the tallest bar fills the height."""
+    top, step = max(values, default=0) or 1, width / max(1, len(values))
+    path = "".join(
+        f"M{number * step:.1f} {height}v{-height * value / top:.1f}h{0.85 * step:.1f}V{height}z"
+        for number, value in enumerate(values)
+        if value > 0
+    )
+    return Markup(
+        f'<svg width="{width:g}" height="{height:g}" role="img" aria-label="{escape(label)}">'
+        f'<title>{escape(label)}</title><path d="{path}" fill="#0072B2"/></svg>'
+    )

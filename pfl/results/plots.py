@@ -1,0 +1,221 @@
+"""Accuracy against rounds, bytes and seconds, over clients, and against the size of their data."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import reduce
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import (
+    EngFormatter,
+    FuncFormatter,
+    LogLocator,
+    MaxNLocator,
+    NullFormatter,
+    PercentFormatter,
+)
+from numpy.typing import NDArray
+
+from pfl.results import names
+from pfl.results.runs import METRIC, At, Floats, RunError, RunFolder
+from pfl.results.settings import Setting
+from pfl.results.style import WIDTH, Look, legend_above, panels, wrapped
+
+# More clients than this are not drawn one by one beside a box.
+_DOTS = 200
+# Costs that differ by more than this factor do not share a linear axis.
+_FAR_MORE = 8
+# More clouds of clients than this hide one another.
+_CLOUDS = 3
+
+
+def curves(settings: Sequence[Setting], metric: str = METRIC) -> Figure:
+    """A metric against rounds, bytes moved and seconds of training.
+
+    Over several seeds: the mean, in a band of one standard error, at the rounds after which all of
+    them were tested; bytes and seconds are means as well.
+
+    Args:
+        settings: One line each.
+        metric: A column of ``metrics.csv``.
+
+    Raises:
+        RunError: A run lacks the metric, or the seeds of a setting have no such round in common.
+    """
+    figure, axes = panels(3, WIDTH, 2.1, sharey=True)
+    for number, setting in enumerate(settings):
+        rounds = _common_rounds(setting, metric)
+        values = np.stack([run.values(metric, rounds) for run in setting.runs])
+        moved, passed = (
+            np.mean([getattr(run, what)[_rows(run, rounds)] for run in setting.runs], 0)
+            for what in ("bytes", "seconds")
+        )
+        for panel, x in zip(axes, (rounds, moved, passed), strict=True):
+            _line(panel, x, values, number, _label(setting))
+    axes[0].set_ylabel(f"{names.score(metric)}\n({names.model(metric)})")
+    axes[0].set_xlabel("communication rounds")
+    axes[0].xaxis.set_major_locator(MaxNLocator(5, integer=True))
+    axes[1].set_xlabel("moved both ways")
+    axes[2].set_xlabel("training and aggregation")
+    for panel in axes[1:]:
+        _spread_costs(panel)
+    axes[1].xaxis.set_major_formatter(EngFormatter("B"))
+    axes[2].xaxis.set_major_formatter(EngFormatter("s"))
+    _per_cent(axes[0], metric)
+    legend_above(figure, axes[0])
+    return figure
+
+
+def _spread_costs(panel: Axes) -> None:
+    """From zero on; logarithmic, but for zero itself, where some cost far more than others."""
+    lines = [np.asarray(line.get_xdata(), np.float64) for line in panel.lines]
+    totals = [x[-1] for x in lines if x[-1] > 0]
+    if totals and max(totals) > _FAR_MORE * min(totals):
+        least = min(x[x > 0].min() for x in lines if x[-1] > 0)
+        panel.set_xscale("symlog", linthresh=10 ** np.floor(np.log10(least)), linscale=0.5)
+    else:
+        panel.xaxis.set_major_locator(MaxNLocator(4))
+    panel.set_xlim(left=0)
+
+
+def _common_rounds(setting: Setting, metric: str) -> Floats:
+    rounds: Floats = reduce(np.intersect1d, [run.evaluated(metric) for run in setting.runs])
+    if len(rounds) == 0:
+        raise RunError(f"the runs of {setting.label} were never tested after the same round")
+    return rounds
+
+
+def _rows(run: RunFolder, rounds: Floats) -> NDArray[np.bool_]:
+    return np.isin(run.metrics["round"], rounds)
+
+
+def _line(panel: Axes, x: Floats, values: Floats, number: int, label: str) -> None:
+    """The mean of (runs, points) values, and its standard error where there is one."""
+    look = Look.of(number)
+    every = max(1, len(x) // 6)
+    panel.plot(
+        x,
+        values.mean(0),
+        color=look.color,
+        linestyle=look.linestyle,
+        marker=look.marker,
+        # Lines that meet keep their markers apart.
+        markevery=(number % every, every),
+        label=label,
+    )
+    if len(values) > 1:
+        error = values.std(0, ddof=1) / np.sqrt(len(values))
+        low, high = values.mean(0) - error, values.mean(0) + error
+        panel.fill_between(x, low, high, color=look.color, alpha=0.18, linewidth=0)
+
+
+def clients(settings: Sequence[Setting], metric: str = METRIC, at: At = "last") -> Figure:
+    """How a metric spreads over clients: a box and its clients for each setting.
+
+    Each client counts with its mean over the runs of a setting. The diamond is the mean over
+    clients, the triangle the mean over the tenth of them with the least values.
+
+    Raises:
+        RunError: A run lacks the metric.
+    """
+    figure, (panel,) = panels(1, WIDTH, 0.9 + 0.36 * len(settings))
+    for number, setting in enumerate(settings):
+        values = np.sort(setting.per_client(metric, at).values)
+        look = Look.of(number)
+        panel.boxplot(
+            values,
+            positions=[number],
+            orientation="horizontal",
+            widths=0.55,
+            showfliers=False,
+            whis=(0, 100),
+            boxprops={"color": look.color},
+            whiskerprops={"color": look.color},
+            capprops={"color": look.color},
+            medianprops={"color": "black", "linewidth": 1.6},
+        )
+        if len(values) <= _DOTS:
+            # Neighbours in rank lie on different heights, so that equal values can be told apart.
+            heights = number + 0.2 * (np.arange(len(values)) % 5 - 2) / 2
+            _dots(panel, values, heights, look, 9, 0.6)
+        worst = values[: -(-len(values) // 10)].mean()
+        for x, marker, label in ((values.mean(), "D", "mean"), (worst, "<", "worst tenth")):
+            style: dict[str, Any] = {
+                "facecolor": "white",
+                "edgecolor": "black",
+                "label": label,
+                "zorder": 3,
+            }
+            panel.scatter([x], [number], s=34, marker=marker, **style)
+    panel.set_yticks(range(len(settings)), [wrapped(_label(setting), 1.8) for setting in settings])
+    panel.set_ylim(len(settings) - 0.5, -0.5)
+    panel.grid(visible=False, axis="y")
+    panel.set_xlabel(f"{names.score(metric)} of a client ({names.kind(at)})")
+    if names.in_per_cent(metric):
+        panel.xaxis.set_major_formatter(PercentFormatter(1, decimals=0))
+    handles, labels = panel.get_legend_handles_labels()
+    figure.legend(handles[:2], labels[:2], loc="outside upper right", ncols=2)
+    return figure
+
+
+def _dots(panel: Axes, x: Floats, y: Floats, look: Look, size: float, alpha: float) -> None:
+    panel.scatter(x, y, s=size, c=look.color, marker=look.marker, alpha=alpha, linewidths=0)
+
+
+def data_size(settings: Sequence[Setting], metric: str = METRIC, at: At = "last") -> Figure:
+    """A metric against the number of a client's training samples.
+
+    Lines join the means over clients of similar size, about ten in a group; a client is a dot where
+    there are not too many settings.
+
+    Raises:
+        RunError: A run lacks the metric.
+    """
+    figure, (panel,) = panels(1, 0.65 * WIDTH, 2.6)
+    for number, setting in enumerate(settings):
+        found, look = setting.per_client(metric, at), Look.of(number)
+        sizes, values = found.samples, found.values
+        if len(settings) <= _CLOUDS:
+            _dots(panel, sizes, values, look, 12, 0.35)
+        order = np.argsort(sizes, kind="stable")
+        groups = np.array_split(order, int(np.clip(len(order) // 5, 1, 12)))
+        panel.plot(
+            [sizes[group].mean() for group in groups],
+            [values[group].mean() for group in groups],
+            color=look.color,
+            linestyle=look.linestyle,
+            marker=look.marker,
+            label=_label(setting),
+        )
+    _spread_sizes(panel, np.concatenate([run.samples for s in settings for run in s.runs]))
+    panel.set_xlabel("training samples of a client")
+    panel.set_ylabel(f"{names.score(metric)}\n({names.kind(at)})")
+    _per_cent(panel, metric)
+    legend_above(figure, panel)
+    return figure
+
+
+def _spread_sizes(panel: Axes, sizes: Floats) -> None:
+    """Sizes of several orders of magnitude get a logarithmic axis, with plain numbers."""
+    sizes = sizes[sizes > 0]
+    if sizes.max() <= 20 * sizes.min():
+        return
+    panel.set_xscale("log")
+    panel.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    panel.xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{x:,.0f}"))
+    panel.xaxis.set_minor_formatter(NullFormatter())
+
+
+def _per_cent(panel: Axes, metric: str) -> None:
+    if names.in_per_cent(metric):
+        panel.yaxis.set_major_formatter(PercentFormatter(1, decimals=0))
+
+
+def _label(setting: Setting) -> str:
+    unfinished = [run for run in setting.runs if not run.finished]
+    if not unfinished:
+        return setting.label
+    return f"{setting.label} (unfinished, round {min(run.round for run in unfinished)})"

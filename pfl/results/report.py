@@ -1,0 +1,165 @@
+"""One run as one HTML page: summary, pictures, clients, configuration."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+from matplotlib.ticker import EngFormatter
+
+from pfl.results import names, page
+from pfl.results.page import Markup
+from pfl.results.pictures import CAPTIONS, draw
+from pfl.results.runs import METRIC, Floats, RunFolder
+from pfl.results.settings import group
+from pfl.summary import KINDS, summarise
+
+# Who uploaded shows in the weights.
+_UNLISTED = ("round", "client", "samples", "uploaded")
+_LISTED = ("acc", "acc_weighted", "acc_worst10", "acc_std", "f1", "loss", "ece")
+
+
+def report(run: RunFolder) -> str:
+    """The page.
+
+    Raises:
+        RunError: The run was never tested, or its files are damaged.
+    """
+    run.evaluated()
+    data = "" if run.data is None else f" on {run.data}"
+    planned = run.environment.get("rounds")
+    state = f"{run.round} rounds" if run.finished else f"unfinished: round {run.round} of {planned}"
+    about = [run.path.resolve().name, state]
+    about += [] if run.seed is None else [f"seed {run.seed}"]
+    about += [f"fingerprint {run.summary['fingerprint']}"] if run.finished and run.summary else []
+    config = run.path / "config.yaml"
+    parts = [
+        page.section("Results", _scores(run)),
+        page.section("Cost", _costs(run)),
+        page.section("Pictures", page.side_by_side(_pictures(run))),
+        page.section(f"Clients after round {run.evaluated()[-1]:.0f}", _clients(run)),
+        page.section("Run", _facts(run)),
+    ]
+    if config.is_file():
+        parts.append(page.section("Configuration", page.verbatim(config.read_text("utf-8"))))
+    return page.page(f"{run.method}{data}", ", ".join(about), parts)
+
+
+def _scores(run: RunFolder) -> Markup:
+    """A row a metric, a column for each way of choosing rounds."""
+    groups = {name.rpartition("/")[0] for name in run.metrics.columns if name.startswith("test/")}
+    metrics = [f"{g}/{n}" for g in sorted(groups, key=_order) for n in _LISTED]
+    found = summarise(list(run.metrics.rows()))
+    rows = [
+        [
+            names.described(metric),
+            *(_number(metric, found.get(f"{metric}/{at}", np.nan)) for at in KINDS),
+        ]
+        for metric in metrics
+        if metric in run.metrics
+    ]
+    return page.table(["", *(names.kind(at) for at in KINDS)], rows)
+
+
+def _order(group: str) -> tuple[bool, str]:
+    return group != METRIC.rpartition("/")[0], group
+
+
+def _number(metric: str, value: float) -> str:
+    if np.isnan(value):
+        return "-"
+    return f"{100 * value:.2f} %" if names.in_per_cent(metric) else f"{value:.4f}"
+
+
+def _costs(run: RunFolder) -> Markup:
+    bytes_, rounds = EngFormatter("B", places=2), run.round
+    rows = [
+        [what, bytes_(total), bytes_(total / rounds)]
+        for what, total in (
+            ("sent to clients", run.metrics["comm/bytes_down"].sum()),
+            ("sent to the server", run.metrics["comm/bytes_up"].sum()),
+        )
+    ]
+    rows += [
+        [what, f"{total:,.1f} s", f"{total / rounds:,.3f} s"]
+        for what, total in (
+            (name, run.metrics[f"time/{key}"].sum())
+            for name, key in (
+                ("training", "train"),
+                ("aggregation", "aggregate"),
+                ("tests", "evaluate"),
+            )
+        )
+    ]
+    rows += [
+        [what, f"{total:,.0f}", f"{total / rounds:,.1f}"]
+        for what, total in (
+            ("training samples seen", run.metrics["train/samples"].sum()),
+            ("optimiser steps", run.metrics["train/steps"].sum()),
+        )
+    ]
+    return page.table(["", "in all rounds", "a round"], rows)
+
+
+def _pictures(run: RunFolder) -> Iterator[Markup]:
+    settings, _ = group([run])
+    for picture in draw(settings):
+        if picture.figure is not None:
+            yield page.picture(picture.name, picture.figure, CAPTIONS[picture.name])
+
+
+def _clients(run: RunFolder) -> Markup:
+    """A row a client, of the last evaluated round."""
+    rounds, counts = run.evaluated()[-1:], run.label_counts
+    shown = [name for name in run.clients.columns if _is_listed(name)]
+    values = {name: run.over_rounds(name, rounds)[0] for name in shown}
+    labels = [] if counts is None else ["labels held", ""]
+    heads = [
+        "client",
+        "training samples",
+        *labels,
+        *map(_heading, shown),
+    ]
+    rows = []
+    for client, samples in enumerate(run.samples):
+        cells = [str(client), f"{samples:,.0f}"]
+        if counts is not None:
+            cells += _labels(counts[client])
+        cells += [_cell(name, values[name][client]) for name in shown]
+        rows.append(cells)
+    return page.table(heads, rows)
+
+
+def _is_listed(column: str) -> bool:
+    """Test scores of the personal models, accuracy of others, and what the server reported."""
+    group, _, name = column.rpartition("/")
+    if group in ("", METRIC.rpartition("/")[0]):
+        return column not in _UNLISTED
+    return group.startswith("test/") and name == "acc"
+
+
+def _heading(column: str) -> str:
+    personal = column.startswith(METRIC.rpartition("/")[0])
+    return names.score(column) if personal or "/" not in column else names.described(column)
+
+
+def _cell(column: str, value: float) -> str:
+    if np.isnan(value):
+        return "-"
+    if column == "trained":
+        return "yes" if value else "no"
+    return _number(column, value) if "/" in column else f"{value:.3g}"
+
+
+def _labels(counts: Floats) -> list[str]:
+    held = int((counts > 0).sum())
+    return [str(held), page.bars(counts.tolist(), f"samples of each of {len(counts)} classes")]
+
+
+def _facts(run: RunFolder) -> Markup:
+    """What the run says of itself and of where it ran."""
+    facts = dict(run.environment.get("header", {}))
+    facts |= {key: run.environment[key] for key in ("platform", "python") if key in run.environment}
+    facts |= run.environment.get("packages", {})
+    facts["partition hash"] = run.split_hash
+    return page.table(["", ""], [[str(key), str(value)] for key, value in facts.items()])

@@ -1,0 +1,159 @@
+"""Runs that differ in nothing but their seeds make one setting; its label says what is its own."""
+
+from __future__ import annotations
+
+from collections.abc import Container, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from pfl.results.runs import At, Floats, Replicate, RunFolder, mean_present
+
+Flat: TypeAlias = dict[str, str]
+
+# What a run's numbers do not depend on, or only as they depend on chance.
+_IRRELEVANT = (
+    *("seed", "loop.seed", "loop.name", "loop.default_root_dir", "loop.progress"),
+    *("loop.checkpoint_every", "loop.callbacks", "loop.loggers", "loop.engine"),
+    *("loop.accelerator", "loop.devices", "loop.evaluate_every", "data.split_seed"),
+)
+
+
+@dataclass(frozen=True, eq=False)
+class PerClient:
+    """A metric of each client that was tested; clients of different partitions are different ones.
+
+    Attributes:
+        clients: (n,) partition and number of the client.
+        values: (n,) mean over the runs on that partition.
+        samples: (n,) training samples.
+    """
+
+    clients: tuple[tuple[str, int], ...]
+    values: Floats
+    samples: Floats
+
+
+@dataclass(frozen=True, eq=False)
+class Setting:
+    """One setting's runs.
+
+    Attributes:
+        label: Unique among the settings at hand.
+        runs: One for each replicate, in order of these.
+    """
+
+    label: str
+    runs: tuple[RunFolder, ...]
+
+    def only(self, replicates: Container[Replicate]) -> Setting:
+        """The same with the runs of some replicates."""
+        return Setting(self.label, tuple(run for run in self.runs if run.replicate in replicates))
+
+    def values(self, metric: str, at: At) -> Floats:
+        """(runs,) a metric of each run."""
+        return np.array([run.score(metric, run.chosen(at, metric)) for run in self.runs])
+
+    def per_client(self, metric: str, at: At) -> PerClient:
+        """A metric of each client.
+
+        Raises:
+            RunError: A run has no such metric.
+        """
+        splits: dict[str, list[RunFolder]] = {}
+        for run in self.runs:
+            splits.setdefault(run.split_hash, []).append(run)
+        clients: list[tuple[str, int]] = []
+        values, samples = [], []
+        for split, runs in splits.items():
+            found = np.stack([run.by_client(metric, run.chosen(at, metric)) for run in runs])
+            for client in np.flatnonzero(~np.isnan(found).all(0)).tolist():
+                clients.append((split, client))
+                values.append(mean_present(found[:, client]))
+                samples.append(runs[0].samples[client])
+        return PerClient(tuple(clients), np.array(values), np.array(samples))
+
+
+def group(runs: Sequence[RunFolder]) -> tuple[list[Setting], list[RunFolder]]:
+    """Settings in order of first appearance, and repeated runs that were left out.
+
+    Of several runs of one setting and replicate the newest counts, by the name of its folder. Runs
+    whose configuration is not known are never taken for one setting.
+    """
+    flats = {id(run): _flat(run.config) for run in runs}
+    found: dict[object, dict[Replicate, RunFolder]] = {}
+    repeated = []
+    for run in runs:
+        flat = flats[id(run)]
+        key = tuple(sorted(flat.items())) if flat else run.path.resolve()
+        replicates = found.setdefault(key, {})
+        newest = run
+        if run.replicate in replicates:
+            pair = (replicates[run.replicate], run)
+            older, newest = sorted(pair, key=lambda item: item.path.name)
+            repeated.append(older)
+        replicates[run.replicate] = newest
+    members = [
+        tuple(sorted(replicates.values(), key=lambda run: run.replicate))
+        for replicates in found.values()
+    ]
+    labels = _labels([runs[0] for runs in members], [flats[id(runs[0])] for runs in members])
+    return [Setting(*pair) for pair in zip(labels, members, strict=True)], repeated
+
+
+def _flat(config: Mapping[str, Any]) -> Flat:
+    """A configuration as dotted keys, without class paths' modules and ``init_args``."""
+    flat: Flat = {}
+
+    def walk(value: object, keys: tuple[str, ...]) -> None:
+        if ".".join(keys) in _IRRELEVANT:
+            return
+        if isinstance(value, Mapping):
+            for key, item in value.items():
+                inner = () if key in ("class_path", "init_args") else (str(key),)
+                walk(item, (*keys, *inner))
+        elif isinstance(value, list):
+            for number, item in enumerate(value):
+                walk(item, (*keys, str(number)))
+        else:
+            flat[".".join(keys)] = str(value).rpartition(".")[2] if _is_path(value) else str(value)
+
+    walk(config, ())
+    return flat
+
+
+def _is_path(value: object) -> bool:
+    """Whether a value is a dotted path to a class, of which the last part is enough."""
+    return isinstance(value, str) and all(part.isidentifier() for part in value.split("."))
+
+
+def _labels(runs: Sequence[RunFolder], flats: Sequence[Flat]) -> list[str]:
+    """The method, and what differs: among all settings for data, else among those of one method."""
+    labels = []
+    for run, flat in zip(runs, flats, strict=True):
+        same = [f for r, f in zip(runs, flats, strict=True) if r.method == run.method]
+        differing = [
+            key
+            for key, value in flat.items()
+            if any(
+                other.get(key, value) != value
+                for other in (flats if key.startswith("data") else same)
+            )
+        ]
+        parts = [f"{_short(key, differing)}={flat[key]}" for key in differing]
+        labels.append(", ".join([run.method, *parts]))
+    return [
+        label if labels.count(label) == 1 else f"{label} ({run.path.name})"
+        for label, run in zip(labels, runs, strict=True)
+    ]
+
+
+def _short(key: str, keys: Sequence[str]) -> str:
+    """The end of a dotted key, as long as it takes to tell it from the others."""
+    parts = key.split(".")
+    for count in range(1, len(parts)):
+        end = ".".join(parts[-count:])
+        if sum(f".{other}".endswith(f".{end}") for other in keys) == 1:
+            return end
+    return key

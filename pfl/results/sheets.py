@@ -1,0 +1,141 @@
+"""A table for people, in the forms in which people want it."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.box import SIMPLE_HEAD
+from rich.table import Table
+
+Record = Mapping[str, str | float | int | None]
+
+_LATEX = str.maketrans(
+    {
+        **{c: rf"\{c}" for c in "&%$#_{}"},
+        **{"~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "\\": r"\textbackslash{}"},
+        **{"±": r"$\pm$", "<": "$<$", ">": "$>$"},
+    }
+)
+
+
+@dataclass(frozen=True)
+class Sheet:
+    """Rows of text under a title, and the numbers that they were made of.
+
+    Attributes:
+        title: One line.
+        columns: Headings; the first column holds names, the others numbers.
+        rows: Cells, as they are printed.
+        notes: Lines below the table.
+        records: One mapping a row, unrounded: what a CSV file holds instead of the rows.
+    """
+
+    title: str
+    columns: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    notes: Sequence[str] = ()
+    records: Sequence[Record] = ()
+
+    def rich(self) -> Table:
+        """For a terminal."""
+        table = Table(
+            title=self.title,
+            title_justify="left",
+            box=SIMPLE_HEAD,
+            pad_edge=False,
+            collapse_padding=True,
+            caption="\n".join(self.notes) or None,
+            caption_justify="left",
+        )
+        for number, column in enumerate(self.columns):
+            table.add_column(column, justify="right" if number else "left", overflow="fold")
+        for row in self.rows:
+            table.add_row(*row)
+        return table
+
+
+def markdown(sheets: Sequence[Sheet]) -> str:
+    """Titles in bold, notes as text."""
+    parts = []
+    for sheet in sheets:
+        cells = [list(sheet.columns), *map(list, sheet.rows)]
+        safe = [[cell.replace("|", r"\|") for cell in row] for row in cells]
+        widths = [max(3, *map(len, column)) for column in zip(*safe, strict=True)]
+        lines = ["| " + " | ".join(_fill(row, widths)) + " |" for row in safe]
+        rule = (
+            "| "
+            + " | ".join(
+                "-" * width if not number else "-" * (width - 1) + ":"
+                for number, width in enumerate(widths)
+            )
+            + " |"
+        )
+        parts += [f"**{sheet.title}**", "\n".join([lines[0], rule, *lines[1:]]), *sheet.notes]
+    return "\n\n".join(parts) + "\n"
+
+
+def _fill(row: Sequence[str], widths: Sequence[int]) -> list[str]:
+    first, *others = zip(row, widths, strict=True)
+    return [first[0].ljust(first[1]), *(cell.rjust(width) for cell, width in others)]
+
+
+def latex(sheets: Sequence[Sheet]) -> str:
+    """A ``table`` each; needs the package ``booktabs``."""
+    parts = []
+    for sheet in sheets:
+        body = [" & ".join(_tex(cell) for cell in row) + r" \\" for row in sheet.rows]
+        heading = " & ".join(_tex(column) for column in sheet.columns) + r" \\"
+        caption = " ".join([f"{sheet.title}.", *sheet.notes])
+        lines = [
+            r"\begin{table}",
+            r"  \centering",
+            rf"  \caption{{{_tex(caption)}}}",
+            rf"  \begin{{tabular}}{{l{'r' * (len(sheet.columns) - 1)}}}",
+            r"    \toprule",
+            f"    {heading}",
+            r"    \midrule",
+            *(f"    {line}" for line in body),
+            r"    \bottomrule",
+            r"  \end{tabular}",
+            r"\end{table}",
+        ]
+        parts.append("\n".join(lines))
+    return "\n\n".join(parts) + "\n"
+
+
+def _tex(text: str) -> str:
+    return text.translate(_LATEX)
+
+
+def comma_separated(sheets: Sequence[Sheet]) -> str:
+    """The records of all sheets in one table; columns that a row lacks are empty."""
+    records = [record for sheet in sheets for record in sheet.records]
+    stream = io.StringIO()
+    columns = list(dict.fromkeys(key for record in records for key in record))
+    writer = csv.DictWriter(stream, columns, restval="", lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(records)
+    return stream.getvalue()
+
+
+FORMATS: Mapping[str, Callable[[Sequence[Sheet]], str]] = {
+    ".md": markdown,
+    ".tex": latex,
+    ".csv": comma_separated,
+}
+
+
+def write(sheets: Sequence[Sheet], path: Path) -> None:
+    """Write tables to a file; its ending tells the format.
+
+    Raises:
+        ValueError: There is no such format.
+    """
+    if path.suffix not in FORMATS:
+        raise ValueError(f"{path}: a table is written as {', '.join(FORMATS)}, not {path.suffix!r}")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(FORMATS[path.suffix](sheets), encoding="utf-8")
