@@ -18,9 +18,10 @@ from rich.table import Table
 
 from pfl import catalogue, state
 from pfl.callbacks import Callback
-from pfl.config import REFUSALS, Experiment, make_parser
+from pfl.config import REFUSALS, Experiment
 from pfl.explain import explained
 from pfl.federation import NonFiniteError
+from pfl.parser import make_parser
 
 if TYPE_CHECKING:
     from pfl.run import Run

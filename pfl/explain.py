@@ -135,7 +135,11 @@ def _resolve(item: Given, known: Mapping[str, type]) -> type | None:
     try:
         kind = catalogue.find(name)
     except ImportError as error:
-        what = f"there is no class {name!r}{_nearest(name, catalogue.neighbours(name) or known)}"
+        if isinstance(error, ModuleNotFoundError) and not name.startswith(str(error.name)):
+            what = f"{name} cannot be imported: {error}"
+        else:
+            near = _nearest(name, catalogue.neighbours(name) or known)
+            what = f"there is no class {name!r}{near}"
         raise UsageError(_line(item.place, item.keys, what)) from error
     return kind if isinstance(kind, type) else None
 
@@ -144,24 +148,31 @@ def explain(error: Exception, given: Sequence[Given]) -> str:
     """One line for an error that the parser raised.
 
     The parser nests its errors, one for each level of keys; the innermost says what is wrong.
+
+    Raises:
+        UsageError: The parser's words would say less.
     """
     keys: list[str] = []
     message = last = ""
+    cause: BaseException = error
     link: BaseException | None = error
     while link is not None:
-        message = str(link)
+        cause, message = link, str(link)
         if message != last and (found := re.match(r'Parser key "([^"]+)":', message)):
             keys += found[1].split(".")
         last = message
         link = link.__cause__ or link.__context__
     path = _spoken(keys)
-    said = _plain(message)
     if not path:
-        return said
-    places = [item.place for item in given if item.keys in (path, (*path, "class_path"))]
+        return _plain(message)
+    there = [item for item in given if item.keys in (path, (*path, "class_path"))]
+    known = catalogue.classes()
+    if there and isinstance(cause, AttributeError | ImportError):
+        _resolve(there[-1], known)
+    said = _plain(message)
     if unknown := re.search(r"dot import path string: (\S+)", message):
-        said = f"there is no class {unknown[1]!r}" + _nearest(unknown[1], catalogue.classes())
-    return _line(places[-1] if places else "", path, said)
+        said = f"there is no class {unknown[1]!r}" + _nearest(unknown[1], known)
+    return _line(there[-1].place if there else "", path, said)
 
 
 def locate(message: str, given: Sequence[Given], part: str) -> str:

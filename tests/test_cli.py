@@ -18,8 +18,9 @@ import yaml
 from lightning_modules.base import ClientModule
 from lightning_modules.fedper import FedPer
 from pfl.cli import main
-from pfl.config import Experiment, make_parser
+from pfl.config import Experiment
 from pfl.explain import UsageError
+from pfl.parser import make_parser
 
 # Line numbers matter: the tests of errors name them.
 CONFIG = """\
@@ -250,6 +251,7 @@ FedPer | FedPerr | c.yaml:7: model: there is no class 'FedPerr'; did you mean 'F
 MLP | MPL | c.yaml:9: model.net: there is no class 'MPL'; did you mean 'MLP'?
 MLP | torch.nn.Liner | c.yaml:9: model.net: there is no class 'torch.nn.Liner'; did you mean 'torch.nn.Linear'?
 MLP | no_such.Net | c.yaml:9: model.net: there is no class 'no_such.Net'
+rounds: 2 | callbacks: [{class_path: EarlyStopping, init_args: {patience: 2, mod: max}}] | c.yaml:3: loop.callbacks.0.mod: EarlyStopping has no argument 'mod'; did you mean 'mode'?
 rounds: 2 | rounds: two | c.yaml:3: loop.rounds: expected int, got two
 hidden: 7 | hidden: wide | c.yaml:9: model.net.hidden: expected int, got wide
 lr: 0.005 | lr: slow | c.yaml:10: model.optimizer.lr: expected float, got slow
@@ -276,6 +278,7 @@ IN_FLAGS = """
 --model.init_args.net.init_args.hiden=3 | --model.init_args.net.init_args.hiden: MLP has no argument 'hiden'; did you mean 'hidden'?
 --model=FedAv | --model: there is no class 'FedAv'; did you mean 'FedAvg'?
 --model.net=LeNet6 | --model.net: there is no class 'LeNet6'; did you mean 'LeNet5'?
+--model.net=torch.nn.Liner | --model.net: there is no class 'torch.nn.Liner'; did you mean 'torch.nn.Linear'?
 --model.help=FedPre | --model.help: there is no class 'FedPre'; did you mean 'FedPer'?
 --model.net.hidden=x | --model.net.hidden: expected int, got x
 --data.num_clients=x | --data.num_clients: expected int, got x
@@ -305,6 +308,12 @@ def test_an_error_in_a_flag_names_the_flag(case, capsys):
     flag, message = case.split(" | ")
     assert pfl("fit", flag) == 2
     check(capsys, message)
+
+
+def test_a_class_whose_module_lacks_something(capsys):
+    Path("broken_net.py").write_text("import no_such_library\nclass Net: pass\n")
+    assert pfl("fit", "--model.net=broken_net.Net") == 2
+    check(capsys, "--model.net: broken_net.Net cannot be imported: No module named 'no_such_lib")
 
 
 @pytest.mark.parametrize("content", ["- 1", "", "text"])
@@ -340,7 +349,7 @@ def test_a_missing_configuration_says_what_is_required(capsys):
         (["--config", "c.yaml", "fit"], "--config comes after the command: pfl fit --config ..."),
         (["ft"], "there is no command 'ft'; did you mean 'pfl fit'?"),
         (["data", "inspekt"], "there is no command 'data'; did you mean 'pfl data inspect'?"),
-        (["xyz"], "there is no command 'xyz'; there are fit, test, export, list, data inspect"),
+        (["xyz"], "there is no command 'xyz'; there are fit, test, export, list, data inspect, plot, compare, report"),
     ],
 )
 def test_an_error_in_the_command(words, message, capsys):

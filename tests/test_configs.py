@@ -11,8 +11,9 @@ import pytest
 import torch
 import yaml
 
-from pfl.config import Experiment, check_fit, fill, make_parser
+from pfl.config import Experiment, check_fit, fill
 from pfl.explain import UsageError
+from pfl.parser import make_parser
 from pfl.seeds import scoped
 
 ROOT = Path(__file__).parent.parent
