@@ -1,0 +1,216 @@
+"""Several clients as one: their states on a common leading axis, played by one module."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias, TypeVar
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call, vmap
+
+from pfl.batching import chunks
+from pfl.context import Context
+from pfl.types import Batch, ClientSplit, Job, State
+
+ReturnT = TypeVar("ReturnT")
+Rows: TypeAlias = slice | Tensor
+
+
+class Stack:
+    """The states of K clients; row k belongs to the k-th job.
+
+    Rows stand in descending order of the clients' training samples. Whoever has fewer samples has
+    no more steps, so the clients still at work are always the first rows, and the state of those
+    that are done stays as it is because nothing is computed for them.
+
+    Attributes:
+        context: The module that plays all of them, its data and device.
+        jobs: K jobs, the client with the most training samples first.
+        splits: Their clients' training data.
+        state: Each entry of the module's state dict, of shape (K, ...).
+    """
+
+    def __init__(self, context: Context, jobs: Sequence[Job]) -> None:
+        self.context = context
+        self.jobs = jobs
+        self.splits = [context.data.split(job.info.client, "train") for job in jobs]
+        # Whoever looks at the module itself finds a client that has just been reset.
+        context.load({})
+        device = context.fabric.device
+        self.state: State = {
+            name: torch.stack([job.kept.get(name, value).to(device) for job in jobs])
+            for name, value in context.template.items()
+        }
+        self._buffers = {name for name, _ in context.module.named_buffers()}
+        self._player = _Player(context.module)
+
+    def __len__(self) -> int:
+        return len(self.jobs)
+
+    def alone(self, row: int, call: Callable[..., ReturnT], *arguments: object) -> ReturnT:
+        """Call a method of the module as one client, whose entries it may change in place."""
+        slot = {f"module.{name}": value[row] for name, value in self.state.items()}
+        with torch.no_grad():
+            result: ReturnT = functional_call(self._player, slot, (call, *arguments))
+        return result
+
+    def together(
+        self,
+        call: Callable[[Batch], ReturnT],
+        rows: Rows,
+        batch: Batch,
+        leaves: Mapping[str, Tensor] | None = None,
+    ) -> ReturnT:
+        """Call a function of a batch as several clients at once.
+
+        Args:
+            call: Uses the module, whose buffers it may change in place. Each tensor of its result
+                gets a leading axis of clients.
+            rows: Which clients.
+            batch: One a client, on a leading axis in each of its tensors.
+            leaves: Stands in for entries of the state that get a gradient; of at least these rows.
+        """
+        state = {
+            name: _rows((leaves or {}).get(name, value), rows) for name, value in self.state.items()
+        }
+
+        def one(state: State, tensors: State, noise: State) -> ReturnT:
+            slot = {f"module.{name}": value for name, value in state.items()}
+            batch = Batch(tensors["x"], tensors["y"], tensors.get("weight"), noise or None)
+            output: ReturnT = functional_call(self._player, slot, (call, batch))
+            return output
+
+        tensors = {"x": batch.x, "y": batch.y}
+        if batch.weight is not None:
+            tensors["weight"] = batch.weight
+        result: ReturnT = vmap(one)(state, tensors, dict(batch.noise or {}))
+        if isinstance(rows, Tensor):
+            # These rows are copies, and what the call did to them has to be put back.
+            for name in self._buffers & state.keys():
+                self.state[name][rows] = state[name].detach()
+        return result
+
+    def couples_samples(self) -> bool:
+        """Whether a batch norm, as the module stands, takes its statistics from the batch.
+
+        It would see the padding.
+        """
+        return any(
+            isinstance(child, nn.modules.batchnorm._BatchNorm)
+            and (child.training or child.running_mean is None)
+            for child in self.context.module.modules()
+        )
+
+
+class _Player(nn.Module):
+    """Calls a method of a module while ``functional_call`` has swapped the module's entries."""
+
+    def __init__(self, module: nn.Module) -> None:
+        super().__init__()
+        self.module = module
+
+    def forward(self, call: Callable[..., ReturnT], *arguments: object) -> ReturnT:
+        return call(*arguments)
+
+
+def _rows(value: Tensor, rows: Rows) -> Tensor:
+    # The whole is passed on as it is: the gradient of a slice would be a copy.
+    return value if isinstance(rows, slice) and rows.stop == len(value) else value[rows]
+
+
+@dataclass(frozen=True)
+class Group:
+    """Clients that go through the module together, and their batch.
+
+    Attributes:
+        rows: Which clients of the stack.
+        sizes: The number of real samples of each, by its row; the rest of the batch is padding.
+        batch: With a leading axis of these clients.
+    """
+
+    rows: Rows
+    sizes: dict[int, int]
+    batch: Batch
+
+
+def groups(sizes: Sequence[int], batch: Batch, apart: bool) -> Iterator[Group]:
+    """Divide the first clients of a stack into those that can go together.
+
+    Args:
+        sizes: The number of real samples of each.
+        batch: Theirs, with a leading axis of clients.
+        apart: Whether samples of a batch act upon each other (see :meth:`Stack.couples_samples`):
+            then clients go together with those of equal size, and nothing is padded.
+    """
+    if not apart or min(sizes) == max(sizes):
+        yield Group(slice(0, len(sizes)), dict(enumerate(sizes)), batch)
+        return
+    for size in sorted(set(sizes) - {0}, reverse=True):
+        members = [row for row, own in enumerate(sizes) if own == size]
+        rows = torch.tensor(members)
+        noise = {name: draws[rows] for name, draws in (batch.noise or {}).items()}
+        part = Batch(batch.x[rows, :size], batch.y[rows, :size], None, noise)
+        yield Group(rows, dict.fromkeys(members, size), part)
+
+
+def walk(splits: Sequence[ClientSplit], size: int, apart: bool) -> Iterator[Group]:
+    """Batches of all clients of a stack in stored order, ``size`` samples at a time.
+
+    Args:
+        splits: One a client; may be empty.
+        size: Samples a batch.
+        apart: As in :func:`groups`.
+    """
+    parts = [chunks(len(split), size) for split in splits]
+    nothing = torch.arange(0)
+    for number in range(max(map(len, parts), default=0)):
+        positions = [part[number] if number < len(part) else nothing for part in parts]
+        while not len(positions[-1]):
+            positions.pop()
+        batches = [
+            split.batch(own) if len(own) else None
+            for split, own in zip(splits, positions, strict=False)
+        ]
+        yield from groups([len(own) for own in positions], pad(batches), apart)
+
+
+def pad(batches: Sequence[Batch | None]) -> Batch:
+    """Stack the batches of K clients, padded to the largest by repeating samples.
+
+    Args:
+        batches: ``None`` is a client without samples; at least one has some.
+
+    Returns:
+        ``x``: (K, B, ...), ``y``: (K, B), ``weight``: (K, B) or ``None`` if nothing is padded.
+    """
+    sizes = [0 if batch is None else len(batch.y) for batch in batches]
+    size = max(sizes)
+    model = next(batch for batch in batches if batch is not None)
+    xs, ys = [], []
+    for batch in batches:
+        # A client without samples borrows: what it gives is left out anyway.
+        real = model if batch is None else batch
+        if len(real.y) < size:
+            index = torch.arange(size, device=real.y.device) % len(real.y)
+            real = Batch(real.x[index], real.y[index])
+        xs.append(real.x)
+        ys.append(real.y)
+    x = torch.stack(xs)
+    return Batch(x, torch.stack(ys), weights(sizes, x))
+
+
+def weights(sizes: Sequence[int], x: Tensor) -> Tensor | None:
+    """(K, B) ones for real samples and zeros for padding; ``None`` if nothing is padded.
+
+    Args:
+        sizes: K numbers of real samples.
+        x: (K, B, ...) inputs.
+    """
+    size = x.shape[1]
+    if min(sizes) == size:
+        return None
+    real = torch.arange(size) < torch.tensor(sizes)[:, None]
+    dtype = x.dtype if x.is_floating_point() else torch.get_default_dtype()
+    return real.to(x.device, dtype)

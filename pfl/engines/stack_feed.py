@@ -1,0 +1,115 @@
+"""The batches of several clients in one phase; see :class:`pfl.batching.Feed` for one client."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import torch
+from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
+
+from pfl import batching
+from pfl.batching import Step
+from pfl.engines.stack import Group, Stack, groups, pad, walk, weights
+from pfl.types import Batch, Phase
+
+
+class StackedFeed:
+    """Makes each step's batches of the clients that are still at work.
+
+    Where all samples fit in memory and stay the same from step to step, they are laid out once, and
+    a step's batches are one indexing.
+
+    Args:
+        stack: The clients.
+        phase: What is trained.
+        schedule: The steps of the first clients of the stack, of those that have any.
+    """
+
+    def __init__(self, stack: Stack, phase: Phase, schedule: Sequence[Sequence[Step]]) -> None:
+        self._stack = stack
+        self._phase = phase
+        self._schedule = schedule
+        self._splits = stack.splits[: len(schedule)]
+        self._feeds = [
+            batching.Feed(job, phase, split, None)
+            for job, split in zip(stack.jobs, self._splits, strict=False)
+        ]
+        with stack.context.fabric.autocast():
+            self._held = self._hold()
+        if self._held is not None:
+            self._positions = _positions(schedule).to(self._held.y.device)
+
+    def map_inputs(self, batch: Batch) -> Batch:
+        """One client's batch with the phase's map applied, where that has to be done each time."""
+        if self._phase.inputs is None or self._held is not None:
+            return batch
+        with torch.no_grad():
+            return batch._replace(x=self._phase.inputs(batch))
+
+    def groups(self, number: int, apart: bool) -> Iterator[Group]:
+        """The batches of a step; each is to be asked for once, in order.
+
+        Args:
+            number: Of the step.
+            apart: As in :func:`pfl.engines.stack.groups`.
+        """
+        sizes = [len(s[number].positions) for s in self._schedule if len(s) > number]
+        batch = self._samples(number, sizes)._replace(noise=self._noise(len(sizes)))
+        return groups(sizes, batch, apart)
+
+    def _samples(self, number: int, sizes: Sequence[int]) -> Batch:
+        count, size = len(sizes), max(sizes)
+        if self._held is None:
+            pairs = zip(self._feeds[:count], self._schedule, strict=False)
+            return pad([feed.samples(steps[number].positions) for feed, steps in pairs])
+        if self._phase.full_batch:
+            x, y = self._held.x[:count, :size], self._held.y[:count, :size]
+        else:
+            index = self._positions[:count, number, :size]
+            rows = torch.arange(count, device=index.device)[:, None]
+            x, y = self._held.x[rows, index], self._held.y[rows, index]
+        return Batch(x, y, weights(sizes, x))
+
+    def _noise(self, count: int) -> dict[str, Tensor]:
+        draws = [feed.noise() for feed in self._feeds[:count]]
+        device = self._stack.context.fabric.device
+        return {name: torch.stack([d[name] for d in draws]).to(device) for name in draws[0]}
+
+    def _hold(self) -> Batch | None:
+        """All samples of all clients as the phase sees them, (K, n, ...), or ``None``."""
+        augmented = any(split.augmented for split in self._splits)
+        if self._phase.inputs is not None and not augmented:
+            return self._constant_inputs()
+        size = self._stack.context.data.batch_size
+        held = []
+        for split in self._splits:
+            samples = batching.hold(self._phase, split, size)
+            if samples is None:
+                return None
+            held.append(samples)
+        return pad(held)
+
+    def _constant_inputs(self) -> Batch:
+        """All samples with the phase's constant map applied, in eval mode."""
+        assert self._phase.inputs is not None
+        context, parts = self._stack.context, [list[Batch]() for _ in self._splits]
+        context.module.eval()
+        apart = self._stack.couples_samples()
+        for group in walk(self._splits, context.data.eval_batch_size, apart):
+            with torch.no_grad():
+                whole = group.batch._replace(weight=None)
+                outputs = self._stack.together(self._phase.inputs, group.rows, whole)
+            for (row, size), x, y in zip(group.sizes.items(), outputs, whole.y, strict=True):
+                parts[row].append(Batch(x[:size], y[:size]))
+        return pad(
+            [Batch(torch.cat([b.x for b in own]), torch.cat([b.y for b in own])) for own in parts]
+        )
+
+
+def _positions(schedule: Sequence[Sequence[Step]]) -> Tensor:
+    """(K, steps, B) positions of all steps, padded with zeros."""
+    padded = [pad_sequence([s.positions for s in own], batch_first=True) for own in schedule]
+    size = max(rows.shape[1] for rows in padded)
+    widened = [torch.nn.functional.pad(rows, (0, size - rows.shape[1])) for rows in padded]
+    return pad_sequence(widened, batch_first=True)

@@ -1,0 +1,112 @@
+"""An ordinary optimiser that trains several clients at once."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor, nn
+from torch.optim import SGD, Adam, AdamW, Optimizer
+
+from pfl.engines.stack import Stack
+from pfl.training import optimizer_stem
+from pfl.types import Phase, State
+
+ELEMENTWISE = (SGD, Adam, AdamW)
+
+
+class StackedOptimizer:
+    """Optimises stacked parameters, (K, ...), by a rule that acts on each element by itself.
+
+    So every client moves as it would alone. It is made of the optimiser that one client would have,
+    pointed at rows of the stack instead of at the module's parameters.
+
+    Attributes:
+        leaves: The parameters it trains, of the clients still at work; they share the memory of the
+            stack.
+
+    Args:
+        optimizer: Over the module's parameters, with no state.
+        trained: The parameters that this phase trains, by name.
+        stack: The clients.
+        clients: How many of the first rows take part.
+        phase: What is trained.
+    """
+
+    def __init__(
+        self,
+        optimizer: Optimizer,
+        trained: Mapping[str, nn.Parameter],
+        stack: Stack,
+        clients: int,
+        phase: Phase,
+    ) -> None:
+        self._optimizer = optimizer
+        self._phase = phase
+        self._started = self.clients = clients
+        self.leaves = {
+            name: stack.state[name][:clients].detach().requires_grad_() for name in trained
+        }
+        names = {id(parameter): name for name, parameter in trained.items()}
+        for group in optimizer.param_groups:
+            # Parameters that the phase does not train would get no gradient, and stay.
+            found = [names[id(p)] for p in group["params"] if id(p) in names]
+            group["params"] = [self.leaves[name] for name in found]
+        for name, leaf in self.leaves.items():
+            stem = optimizer_stem(phase, name)
+            for key in (k for k in stack.jobs[0].kept if k.startswith(stem)):
+                values = [job.kept[key].to(leaf.device) for job in stack.jobs[:clients]]
+                optimizer.state[leaf][key.removeprefix(stem)] = torch.stack(values)
+        self._whole: dict[str, State] = {}
+
+    def keep_first(self, clients: int) -> None:
+        """Leave out the clients after the first ones: they are done."""
+        if clients == self.clients:
+            return
+        if not self._whole:
+            # The state of all clients; steps to come change its first rows in place.
+            self._whole = {n: dict(self._optimizer.state[v]) for n, v in self.leaves.items()}
+        self.clients = clients
+        old = self.leaves
+        self.leaves = {n: v.detach()[:clients].requires_grad_() for n, v in old.items()}
+        successor = {id(old[name]): leaf for name, leaf in self.leaves.items()}
+        for group in self._optimizer.param_groups:
+            group["params"] = [successor[id(p)] for p in group["params"]]
+        for name, leaf in self.leaves.items():
+            state = self._optimizer.state.pop(old[name], {})
+            self._optimizer.state[leaf] = {
+                key: value[:clients] if _stacked(value, old[name]) else value
+                for key, value in state.items()
+            }
+
+    def step(self, gradient_clip_val: float | None) -> None:
+        """Clip each client's gradient by its norm, if so asked, and take a step."""
+        if gradient_clip_val is not None:
+            clip([v.grad for v in self.leaves.values() if v.grad is not None], gradient_clip_val)
+        self._optimizer.step()
+        self._optimizer.zero_grad(set_to_none=True)
+
+    def kept(self) -> list[State]:
+        """Each client's optimiser state, by the names under which it is kept."""
+        last = {n: dict(self._optimizer.state[leaf]) for n, leaf in self.leaves.items()}
+        return [
+            {
+                optimizer_stem(self._phase, name) + key: value[row].clone()
+                for name, state in (self._whole or last).items()
+                for key, value in state.items()
+                if isinstance(value, Tensor)
+            }
+            for row in range(self._started)
+        ]
+
+
+def clip(gradients: list[Tensor], limit: float) -> None:
+    """Scale stacked gradients in place so that no client's norm over all exceeds a limit."""
+    norms = torch.stack([g.reshape(len(g), -1).norm(dim=1) for g in gradients]).norm(dim=0)
+    factors = (limit / (norms + 1e-6)).clamp(max=1.0)
+    for gradient in gradients:
+        gradient.mul_(factors.view(-1, *[1] * (gradient.dim() - 1)))
+
+
+def _stacked(value: object, leaf: Tensor) -> bool:
+    return isinstance(value, Tensor) and value.shape == leaf.shape

@@ -1,0 +1,158 @@
+"""Clients side by side on one device, as one stacked model."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from typing import TypeVar
+
+import lightning as L
+import torch
+from torch import nn
+
+from pfl.context import Context
+from pfl.engines import stack_round
+from pfl.engines.base import Engine
+from pfl.engines.sequential import SequentialEngine
+from pfl.engines.stack_optimizer import ELEMENTWISE
+from pfl.training import make_optimizer, prepare, release
+from pfl.types import ClientInfo, Job, Phase, Result, Scores
+
+AnswerT = TypeVar("AnswerT", Result, Scores)
+
+HOOKS = (
+    "on_train_start",
+    "on_train_epoch_start",
+    "on_train_batch_start",
+    "on_before_zero_grad",
+    "optimizer_zero_grad",
+    "on_before_backward",
+    "on_after_backward",
+    "on_before_optimizer_step",
+    "configure_gradient_clipping",
+    "optimizer_step",
+    "on_train_batch_end",
+    "on_train_epoch_end",
+    "on_train_end",
+)
+"""Steps of the training loop that are not taken for one client at a time."""
+
+
+class VectorisedEngine(Engine):
+    """Stacks the clients' weights and trains them in one go, to the sequential engine's numbers.
+
+    They agree up to the rounding of sums. What cannot be stacked runs sequentially, and the engine
+    says why.
+
+    Args:
+        clients: How many go together at most; ``None`` takes as many as fit in half of the memory
+            that is free, going by what the largest client of the first round needs.
+
+    Raises:
+        ValueError: ``clients`` is below one.
+    """
+
+    def __init__(self, clients: int | None = None) -> None:
+        if clients is not None and clients < 1:
+            raise ValueError(f"clients must be at least 1, got {clients}")
+        self.clients = clients
+        self._sequential = SequentialEngine()
+
+    def setup(self, context: Context) -> str:
+        """Find out whether the method can be stacked."""
+        self._context = context
+        self._sequential.setup(context)
+        self._size = self.clients
+        self._obstacle = obstacle(context)
+        if self._obstacle:
+            return f"sequential, not vectorised: {self._obstacle}"
+        return f"vectorised: {self.clients or 'all'} clients in one go"
+
+    def train(self, jobs: Sequence[Job]) -> Iterator[Result]:
+        """Run each client's round."""
+        if self._obstacle:
+            return self._sequential.train(jobs)
+        return self._run(stack_round.train, jobs)
+
+    def test(self, jobs: Sequence[Job]) -> Iterator[Scores]:
+        """Test each job's model on its splits."""
+        if self._obstacle:
+            return self._sequential.test(jobs)
+        return self._run(stack_round.test, jobs)
+
+    def close(self) -> None:
+        """Nothing to release."""
+
+    def _run(
+        self, verb: Callable[[Context, Sequence[Job]], list[AnswerT]], jobs: Sequence[Job]
+    ) -> Iterator[AnswerT]:
+        """Answers in the order of the jobs; clients that go together are of about equal size."""
+        answers: dict[int, AnswerT] = {}
+        size = self._size or len(jobs)
+        for alike in _alike(self._context, jobs):
+            for start in range(0, len(alike), size):
+                chunk = alike[start : start + size]
+                found = verb(self._context, [jobs[index] for index in chunk])
+                answers.update(zip(chunk, found, strict=True))
+        for index in range(len(jobs)):
+            yield answers[index]
+
+
+def _alike(context: Context, jobs: Sequence[Job]) -> list[list[int]]:
+    """Indices of jobs that can go together, largest clients first."""
+    groups: dict[Hashable, list[int]] = {}
+    for index in sorted(range(len(jobs)), key=lambda i: -jobs[i].info.samples):
+        job = jobs[index]
+        rate = context.module.lr_factor(job.info)
+        kept = frozenset(name for name in job.kept if name.startswith("optimizer:"))
+        key = (job.model, job.broadcast is None, job.splits, rate, kept)
+        groups.setdefault(key, []).append(index)
+    return list(groups.values())
+
+
+def obstacle(context: Context) -> str | None:
+    """Why clients of this method and network cannot be stacked."""
+    module = context.module
+    name = type(module).__name__
+    if not module.vectorizable:
+        return f"{name} has steps of its own for each client"
+    if context.stochastic:
+        return "dropout draws from torch's default stream, client by client"
+    if context.scaler is not None:
+        return f"the loss scale of {context.fabric.strategy.precision.precision} is a client's own"
+    if hook := _overridden(module):
+        return f"{name} overrides {hook}"
+    if _shares_weights(context):
+        return "the network shares weights between layers"
+    for child in module.modules():
+        # Only without momentum does it read its counter of batches, and as one number.
+        if isinstance(child, nn.modules.batchnorm._BatchNorm) and child.momentum is None:
+            return "a batch norm without momentum counts its batches, client by client"
+    return _optimizers(context)
+
+
+def _overridden(module: L.LightningModule) -> str | None:
+    """A hook of the training loop that a method changed."""
+    order = type(module).__mro__
+    base = order[order.index(L.LightningModule) - 1]
+    return next((h for h in HOOKS if getattr(type(module), h) is not getattr(base, h)), None)
+
+
+def _shares_weights(context: Context) -> bool:
+    places = [value.data_ptr() for value in context.entries.values() if value.numel()]
+    return len(set(places)) < len(places)
+
+
+def _optimizers(context: Context) -> str | None:
+    """An optimiser that does not act on each element by itself, or keeps what cannot be stacked."""
+    module, info = context.module, ClientInfo(0, 0, torch.zeros(context.data.num_classes))
+    for part in module.plan():
+        if not isinstance(part, Phase):
+            continue
+        optimizer = make_optimizer(module, part, info, prepare(context, part))
+        release(context)
+        kind = type(optimizer)
+        if kind not in ELEMENTWISE:
+            return f"{kind.__name__} is not known to act on each weight by itself"
+        if module.persist_optimizer and kind is not torch.optim.SGD:
+            return f"{kind.__name__} counts steps, and its state is kept from round to round"
+    return None
