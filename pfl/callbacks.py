@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import yaml
@@ -253,6 +254,7 @@ class WandB(Callback):
         mode: ``offline`` needs no network and no account; ``None`` leaves it to the environment
             (``WANDB_MODE``).
         client_table: Send the table of clients.
+        pictures: Send the pictures of ``pfl plot`` at the end, if the run has a folder.
     """
 
     def __init__(
@@ -261,11 +263,13 @@ class WandB(Callback):
         name: str | None = None,
         mode: Literal["online", "offline", "disabled"] | None = None,
         client_table: bool = True,
+        pictures: bool = True,
     ) -> None:
         self.project = project
         self.run_name = name
         self.mode = mode
         self.client_table = client_table
+        self.pictures = pictures
         self._id: str | None = None
 
     def on_fit_start(self, run: Run) -> None:
@@ -298,9 +302,20 @@ class WandB(Callback):
         self._run.log(row)
 
     def on_fit_end(self, run: Run) -> None:
-        """Send the summary and close."""
+        """Send the pictures and the summary, and close."""
+        if self.pictures and run.folder is not None:
+            self._run.log({"round": run.round, **self._images(run.folder)})
         self._run.summary.update({**run.summary, "fingerprint": run.fingerprint})
         self._run.finish()
+
+    def _images(self, folder: Path) -> dict[str, Any]:
+        import wandb
+
+        from pfl.results import pictures, runs, settings
+
+        groups, _ = settings.group([runs.RunFolder.read(folder)])
+        files = pictures.write(pictures.draw(groups), folder / "plots")
+        return {f"pictures/{file.stem}": wandb.Image(str(file)) for file in files}
 
     def on_interrupt(self, run: Run) -> None:
         """Close as unfinished."""

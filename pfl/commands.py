@@ -73,12 +73,20 @@ def fit(argv: Sequence[str]) -> None:
 
 def test(argv: Sequence[str]) -> None:
     """Test the models of a checkpoint."""
-    parser = make_parser("test", own=["ckpt_path"])
+    parser = make_parser("test", own=["ckpt_path", "reliability"])
     parser.add_argument("--ckpt_path", type=str, required=True, help=CKPT_PATH)
+    parser.add_argument(
+        "--reliability",
+        action="store_true",
+        help="also write what the reliability diagram of pfl plot shows into the run's folder",
+    )
     experiment = Experiment.parse(parser, argv)
     loop, data, module = experiment.loop, experiment.data, experiment.module
     with explained(experiment.given, *REFUSALS):
         row = loop.test(module, data, experiment.values.ckpt_path)
+        if experiment.values.reliability:
+            reliability = import_module("pfl.results.reliability")
+            print(f"wrote {reliability.measure(loop, module, data, experiment.values.ckpt_path)}")
     table = Table(title=f"{type(module).__name__} on {type(data).__name__}", show_header=False)
     for name, value in row.items():
         table.add_row(name, f"{value:.4f}")

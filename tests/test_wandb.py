@@ -50,12 +50,12 @@ def history(folder):
     return rows
 
 
-def fit(tmp_path, rounds, ckpt_path=None):
+def fit(tmp_path, rounds, ckpt_path=None, pictures=False):
     loop = FederatedLoop(
         rounds=rounds,
         progress=False,
         default_root_dir=str(tmp_path),
-        callbacks=[WandB(mode="offline")],
+        callbacks=[WandB(mode="offline", pictures=pictures)],
     )
     module = FedAvg(mlp(), optimizer=partial(torch.optim.SGD, lr=0.1))
     return loop.fit(module, blobs(), ckpt_path=ckpt_path, config="seed: 42\n")
@@ -78,3 +78,13 @@ def test_one_call_a_round_with_every_key_and_one_id_over_a_resume(tmp_path):
             assert row[key] == pytest.approx(value)
     ids = {path.stem for path in run.folder.glob("wandb/offline-run-*/*.wandb")}
     assert len(ids) == 1
+
+
+def test_the_pictures_go_along_at_the_end(tmp_path):
+    run = fit(tmp_path, 2, pictures=True)
+    rounds, pictures = history(run.folder)[:-1], history(run.folder)[-1]
+    assert [row["round"] for row in rounds] == [1, 2]
+    assert pictures["round"] == 2
+    for name in ("curves", "clients", "data_size", "weight", "similarity"):
+        assert pictures[f"pictures/{name}/_type"] == "image-file"
+        assert (run.folder / "plots" / f"{name}.png").is_file()

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 from matplotlib.figure import Figure
-from matplotlib.ticker import PercentFormatter
+from matplotlib.ticker import FuncFormatter, PercentFormatter
 
 from pfl.results.runs import Floats, RunError, RunFolder, Table
 from pfl.results.settings import Setting
@@ -130,8 +130,10 @@ def diagram(settings: Sequence[Setting]) -> Figure:
     below.set_ylabel("samples")
     below.set_xlabel("confidence of the personal models on test data")
     below.set_yscale("log")
-    for axis in (above.yaxis, below.yaxis, below.xaxis):
-        axis.set_major_formatter(PercentFormatter(1, decimals=None))
+    for axis in (above.yaxis, below.xaxis):
+        axis.set_major_formatter(PercentFormatter(1, decimals=0))
+    # A logarithmic axis shows shares below one per cent as well.
+    below.yaxis.set_major_formatter(FuncFormatter(lambda share, _: f"{100 * share:g}%"))
     above.set_ylim(-0.02, 1.02)
     legend_above(figure, above)
     return figure

@@ -1,0 +1,86 @@
+"""The commands that read runs."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+
+from pfl.cli import main
+from tests.results.folders import write_run
+
+
+@pytest.fixture
+def runs(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for method in ("FedAvg", "FedAS"):
+        for seed in (1, 2):
+            write_run(
+                tmp_path / "runs" / f"{method}{seed}",
+                [[0.3, 0.5], [0.1 * seed, 0.8]],
+                method=method,
+                seed=seed,
+                config={"model": {"class_path": method}},
+            )
+    return tmp_path / "runs"
+
+
+def test_plot_writes_beside_a_run_or_where_it_is_told(runs, capsys):
+    assert main(["plot", "runs/FedAvg1", "--only", "curves", "--format", "png"]) == 0
+    assert (runs / "FedAvg1" / "plots" / "curves.png").stat().st_size > 1000
+    assert main(["plot", "runs", "--format", "svg", "--out", "pictures"]) == 0
+    files = {path.name for path in (runs.parent / "pictures").iterdir()}
+    assert files == {"curves.svg", "clients.svg", "data_size.svg"}
+    assert capsys.readouterr().out.count("\n") == 4
+
+
+def test_plot_of_what_is_not_there_is_an_error_only_if_asked_for(runs, capsys):
+    assert main(["plot", "runs", "--only", "trace"]) == 2
+    assert capsys.readouterr().err == (
+        "pfl plot: error: trace: no run reported 'trace' of its clients\n"
+    )
+
+
+def test_compare_prints_and_writes(runs, capsys):
+    assert main(["compare", "runs", "--at", "mean_last10", "--out", "a.md", "b/c.csv"]) == 0
+    out = capsys.readouterr().out
+    assert "Paired over seeds, against FedAS" in out
+    assert "mean of the last ten rounds" in (runs.parent / "a.md").read_text(encoding="utf-8")
+    assert (runs.parent / "b" / "c.csv").read_text().startswith("setting,at,")
+
+
+def test_compare_says_which_runs_it_left_out(runs, capsys):
+    write_run(runs / "FedAS3", [[0.5, 0.5]], "FedAS", config={"model": {"class_path": "FedAS"}})
+    assert main(["compare", "runs"]) == 0
+    assert "left out runs/FedAS1: there is a newer run" in capsys.readouterr().out
+
+
+def test_report_writes_a_page(runs, capsys):
+    assert main(["report", "runs/FedAS1"]) == 0
+    assert capsys.readouterr().out == "wrote runs/FedAS1/report.html\n"
+    assert (runs / "FedAS1" / "report.html").read_text(encoding="utf-8").endswith("</html>\n")
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["plot", "nothing"], "there is no folder nothing"),
+        (["report", "runs"], "runs is not a run's folder"),
+        (["compare", "runs", "--reference", "x"], "there is no setting 'x' among FedAS, FedAvg"),
+        (["compare", "runs", "--metric", "acc"], "has no column 'acc'"),
+        (["compare", "runs", "--out", "a.doc"], "a table is written as"),
+        (["plot", "runs", "--at", "best_by_val", "--only", "clients"], "has no validation data"),
+    ],
+)
+def test_errors_are_one_line(runs, words, message, capsys):
+    assert main(words) == 2
+    error = capsys.readouterr().err
+    assert message in error
+    assert error.count("\n") == 1
+
+
+def test_reading_runs_does_not_load_torch(runs):
+    import subprocess
+
+    code = "import sys, pfl.results.commands; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

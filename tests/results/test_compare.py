@@ -1,0 +1,144 @@
+"""Settings side by side, with numbers worked out by hand."""
+
+from __future__ import annotations
+
+import csv
+import io
+
+import pytest
+
+from pfl.results.compare import compare, sheets
+from pfl.results.runs import RunError, RunFolder
+from pfl.results.settings import group
+from pfl.results.sheets import Sheet, comma_separated, latex, markdown, write
+from tests.results.folders import write_run
+
+CONFIG = {"data": {"init_args": {"alpha": 0.1}}}
+
+
+@pytest.fixture
+def settings(tmp_path):
+    """Two methods with two seeds each, and a third with one, on two clients."""
+    table = {
+        ("FedAvg", 1): [0.2, 0.4],
+        ("FedAvg", 2): [0.4, 0.8],
+        ("FedAS", 1): [0.5, 0.6],
+        ("FedAS", 2): [0.6, 0.7],
+        ("Local", 2): [0.1, 0.9],
+    }
+    runs = [
+        write_run(
+            tmp_path / f"{method}{seed}",
+            [[0.0, 0.0], row],
+            method=method,
+            seed=seed,
+            config={"model": {"class_path": method}, **CONFIG},
+        )
+        for (method, seed), row in table.items()
+    ]
+    return group([RunFolder.read(run) for run in runs])[0]
+
+
+def test_scores_and_costs(settings):
+    """FedAvg: means of its runs 0.3 and 0.6, so 0.45 with the error 0.15; worst clients 0.2, 0.4.
+
+    Two rounds of 500 bytes and 2.5 seconds.
+    """
+    row, _, alone = compare(settings).rows
+    accuracy = row.scores["test/personal/acc"]
+    assert (accuracy.mean, accuracy.error) == (pytest.approx(0.45), pytest.approx(0.15))
+    assert row.scores["test/personal/acc_worst10"].mean == pytest.approx(0.3)
+    assert (row.bytes.mean, row.seconds.mean, row.rounds, row.runs) == (1000, 5, 2, 2)
+    assert alone.scores["test/personal/acc"].error is None
+
+
+def test_pairs_are_of_the_same_clients_and_seeds(settings):
+    """FedAS - FedAvg: over clients (0.55, 0.65) - (0.3, 0.6) = (0.25, 0.05).
+
+    Over seeds (0.55, 0.65) - (0.3, 0.6), which is the same by chance. Local has seed 2 only and is
+    compared with FedAvg's seed 2: (0.1, 0.9) - (0.4, 0.8).
+    """
+    fedas, local = compare(settings).contrasts
+    assert fedas.clients.difference == pytest.approx(0.15)
+    assert (fedas.clients.pairs, fedas.replicates.pairs) == (2, 2)
+    assert fedas.replicates.difference == pytest.approx(0.15)
+    assert local.clients.difference == pytest.approx(-0.1)
+    assert (local.clients.better, local.clients.worse) == (1, 1)
+    assert local.replicates is None
+
+
+def test_another_reference(settings):
+    found = compare(settings, reference="Local")
+    assert [contrast.label for contrast in found.contrasts] == ["FedAvg", "FedAS"]
+    with pytest.raises(RunError, match="no setting 'local' among FedAvg, FedAS, Local"):
+        compare(settings, reference="local")
+
+
+def test_clients_of_another_partition_are_no_pairs(tmp_path):
+    runs = [
+        write_run(tmp_path / split, [[0.2, 0.3]], method=split, split=split) for split in ("a", "b")
+    ]
+    settings, _ = group([RunFolder.read(run) for run in runs])
+    assert compare(settings).contrasts[0].clients is None
+    assert len(sheets(compare(settings))) == 1
+
+
+def test_an_unfinished_run_is_not_compared(tmp_path):
+    run = RunFolder.read(write_run(tmp_path / "a", [[0.5]], planned=7))
+    with pytest.raises(RunError, match=r"not finished \(round 1 of 7\)"):
+        compare(group([run])[0])
+
+
+def test_the_tables(settings):
+    scores, clients, seeds = sheets(compare(settings))
+    assert scores.columns[3] == "accuracy (%)"
+    assert scores.rows[0][:6] == [
+        "FedAvg",
+        "2",
+        "2",
+        "45.00 ± 15.00",
+        "30.00 ± 10.00",
+        "10.00 ± 0.00",
+    ]
+    assert scores.rows[0][6:] == ["1.0 kB", "5.0 ± 0.0"]
+    assert clients.rows[0][:3] == ["FedAS", "2/0/0", "+15.00"]
+    assert [row[0] for row in seeds.rows] == ["FedAS"]
+    assert scores.rich().row_count == 3
+
+
+def test_csv_holds_every_number_in_one_table(settings):
+    rows = list(csv.DictReader(io.StringIO(comma_separated(sheets(compare(settings))))))
+    assert [row["setting"] for row in rows] == ["FedAvg", "FedAS", "Local"]
+    assert float(rows[0]["test/personal/acc/stderr"]) == pytest.approx(0.15)
+    assert rows[0]["clients/p"] == ""
+    assert float(rows[1]["clients/difference"]) == pytest.approx(0.15)
+    assert rows[2]["replicates/p"] == ""
+
+
+SHEET = Sheet("A_B", ("a|b", "c (%)"), [("x & y", "1.00 ± 0.10"), ("z", "<0.001")], ("Note 5%.",))
+
+
+def test_markdown():
+    assert markdown([SHEET]) == (
+        "**A_B**\n\n"
+        "| a\\|b  |       c (%) |\n"
+        "| ----- | ----------: |\n"
+        "| x & y | 1.00 ± 0.10 |\n"
+        "| z     |      <0.001 |\n\n"
+        "Note 5%.\n"
+    )
+
+
+def test_latex():
+    text = latex([SHEET])
+    assert r"\caption{A\_B. Note 5\%.}" in text
+    assert r"x \& y & 1.00 $\pm$ 0.10 \\" in text
+    assert r"z & $<$0.001 \\" in text
+    assert r"\begin{tabular}{lr}" in text
+
+
+def test_a_format_that_does_not_exist(tmp_path):
+    with pytest.raises(ValueError, match=r"written as \.md, \.tex, \.csv, not '\.doc'"):
+        write([SHEET], tmp_path / "a.doc")
+    write([SHEET], tmp_path / "new" / "a.md")
+    assert (tmp_path / "new" / "a.md").read_text(encoding="utf-8") == markdown([SHEET])

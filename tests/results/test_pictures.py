@@ -1,0 +1,187 @@
+"""The pictures: what is drawn, and that it is all on the page."""
+
+from __future__ import annotations
+
+import matplotlib
+import numpy as np
+import pytest
+
+from pfl.results.matrices import label_similarity, reported, similarity
+from pfl.results.pictures import CAPTIONS, draw, write
+from pfl.results.plots import clients, curves, data_size
+from pfl.results.runs import RunError, RunFolder
+from pfl.results.settings import group
+from pfl.results.style import Look, styled, wrapped
+from tests.results.folders import write_run
+
+
+def settings_of(tmp_path, number, seeds=1, rounds=4, count=12, **options):
+    rng = np.random.default_rng(0)
+    runs = [
+        write_run(
+            tmp_path / f"{method}-{seed}",
+            rng.uniform(0.2, 1, (rounds, count)).tolist(),
+            method=f"Method{method}",
+            seed=seed,
+            config={"model": {"class_path": f"Method{method}"}},
+            labels=rng.integers(0, 20, (count, 5)).tolist(),
+            columns={"weight": rng.uniform(0.01, 0.1, (rounds, count)).tolist()},
+            **options,
+        )
+        for method in range(number)
+        for seed in range(seeds)
+    ]
+    return group([RunFolder.read(run) for run in runs])[0]
+
+
+@pytest.mark.parametrize(("number", "seeds"), [(1, 1), (8, 2)])
+def test_nothing_leaves_the_page_or_overlaps_the_legend(tmp_path, number, seeds):
+    settings = settings_of(tmp_path, number, seeds)
+    names = ("curves", "clients", "data_size", "weight", "similarity")
+    for picture in draw(settings, names):
+        figure = picture.figure
+        with styled():
+            figure.draw_without_rendering()
+            box, page = figure.get_tightbbox(), figure.bbox_inches
+        assert box.x0 >= -0.01
+        assert box.y0 >= -0.01
+        assert box.x1 <= page.x1 + 0.01, picture.name
+        assert box.y1 <= page.y1 + 0.01, picture.name
+        for legend in figure.legends:
+            for axes in figure.axes:
+                assert not legend.get_window_extent().overlaps(axes.get_window_extent())
+
+
+def test_one_picture_more_does_not_change_anybody_elses(tmp_path):
+    before = dict(matplotlib.rcParams)
+    settings = settings_of(tmp_path, 2)
+    write(draw(settings, ("curves",)), tmp_path / "plots", ("png", "svg"))
+    assert dict(matplotlib.rcParams) == before
+
+
+def test_the_same_run_gives_the_same_files(tmp_path):
+    settings = settings_of(tmp_path, 1, seeds=2)
+    for folder in ("a", "b"):
+        files = write(draw(settings), tmp_path / folder, ("png", "svg"))
+    assert {file.stem for file in files} == {
+        "curves",
+        "clients",
+        "data_size",
+        "weight",
+        "similarity",
+    }
+    for file in files:
+        assert file.read_bytes() == (tmp_path / "a" / file.name).read_bytes()
+
+
+def test_curves_are_means_over_seeds_at_common_rounds(tmp_path):
+    """Means of the clients 0.2 and 0.4 after round 2; of 0.6 and 1.0 after round 4.
+
+    The standard error of two values is half their distance.
+    """
+    config = {"model": {"class_path": "FedAvg"}}
+    runs = [
+        write_run(tmp_path / "a", [[], [0.2], [0.3], [0.6]], seed=1, config=config),
+        write_run(tmp_path / "b", [[], [0.4], [], [1.0]], seed=2, config=config),
+    ]
+    figure = curves(group([RunFolder.read(run) for run in runs])[0])
+    rounds, moved, seconds = (axes.lines[0].get_xydata() for axes in figure.axes)
+    np.testing.assert_allclose(rounds, [[2, 0.3], [4, 0.8]])
+    np.testing.assert_allclose(moved[:, 0], [1000, 2000])
+    np.testing.assert_allclose(seconds[:, 0], [5, 10])
+    band = figure.axes[0].collections[0].get_paths()[0].vertices[:, 1]
+    assert (band.min(), band.max()) == (pytest.approx(0.2), pytest.approx(1))
+
+
+def test_seeds_that_share_no_round(tmp_path):
+    config = {"model": {"class_path": "FedAvg"}}
+    runs = [
+        write_run(tmp_path / "a", [[], [0.2]], seed=1, config=config),
+        write_run(tmp_path / "b", [[0.4], [], []], seed=2, config=config),
+    ]
+    with pytest.raises(RunError, match="never tested after the same round"):
+        curves(group([RunFolder.read(run) for run in runs])[0])
+
+
+def test_costs_that_differ_widely_share_a_logarithmic_axis_also_with_none(tmp_path):
+    settings = settings_of(tmp_path, 3)
+    settings[0].runs[0].bytes[:] = 0
+    settings[1].runs[0].bytes[:] *= 100
+    scales = [axes.get_xscale() for axes in curves(settings).axes]
+    assert scales == ["linear", "symlog", "linear"]
+
+
+def test_a_run_that_is_not_finished_says_so(tmp_path):
+    figure = clients(settings_of(tmp_path, 1, planned=9))
+    assert "unfinished" in figure.axes[0].get_yticklabels()[0].get_text()
+
+
+def test_marks_of_mean_and_worst_tenth(tmp_path):
+    """Of eleven clients the worst tenth are two: 0 and 0.1, mean 0.05."""
+    run = write_run(tmp_path / "a", [[number / 10 for number in range(11)]])
+    panel = clients(group([RunFolder.read(run)])[0]).axes[0]
+    mean, worst = (mark.get_offsets()[0, 0] for mark in panel.collections[-2:])
+    assert (mean, worst) == (pytest.approx(0.5), pytest.approx(0.05))
+
+
+def test_means_of_clients_of_like_size(tmp_path):
+    """Ten clients make two groups, of sizes 10 to 50 and 60 to 100."""
+    run = write_run(tmp_path / "a", [[0.0] * 5 + [1.0] * 5])
+    line = data_size(group([RunFolder.read(run)])[0]).axes[0].lines[0]
+    np.testing.assert_allclose(line.get_xydata(), [[30, 0], [80, 1]])
+
+
+def test_a_map_of_weights_lists_clients_by_size_and_leaves_out_the_absent(tmp_path):
+    run = write_run(
+        tmp_path / "a",
+        [[0.5, 0.5], [0.5, 0.5]],
+        samples=[30, 20],
+        columns={"weight": [[0.6, 0.4], [None, 1.0]]},
+    )
+    settings, _ = group([RunFolder.read(run)])
+    drawn = reported(settings, "weight").axes[0].collections[0].get_array()
+    assert drawn.tolist() == [[0.4, 1.0], [0.6, None]]
+    with pytest.raises(RunError, match="no run reported 'trace'"):
+        reported(settings, "trace")
+
+
+def test_similarity_of_labels(tmp_path):
+    """(3, 4) and (4, 3): 24 / 25. A client without data is like nobody."""
+    found = label_similarity(np.array([[3.0, 4], [4, 3], [0, 0]]))
+    np.testing.assert_allclose(found, [[1, 0.96, 0], [0.96, 1, 0], [0, 0, 0]])
+    run = write_run(tmp_path / "a", [[0.5, 0.5, 0.5]], labels=[[1, 0], [0, 1], [1, 0]])
+    figure = similarity(group([RunFolder.read(run)])[0])
+    order = [int(label.get_text()) for label in figure.axes[0].get_xticklabels()]
+    assert sorted(order) == [0, 1, 2]
+    assert order[1] != 1
+    bare = write_run(tmp_path / "b", [[0.5]])
+    with pytest.raises(RunError, match="no label counts"):
+        similarity(group([RunFolder.read(bare)])[0])
+
+
+def test_one_client_and_one_round(tmp_path):
+    run = write_run(tmp_path / "a", [[0.5]], labels=[[3, 4]], columns={"weight": [[1.0]]})
+    settings, _ = group([RunFolder.read(run)])
+    assert len(write(draw(settings), tmp_path / "plots")) == 5
+
+
+def test_every_picture_is_drawn_or_refused(real, tmp_path):
+    settings, _ = group([RunFolder.read(run.folder) for run in real.values()])
+    drawn = draw(settings)
+    assert [picture.name for picture in drawn] == list(CAPTIONS)
+    assert {picture.name for picture in drawn if picture.figure is None} == {
+        *("confidence", "mix", "own_head", "reliability")
+    }
+    for picture in drawn:
+        assert (picture.figure is None) == bool(picture.refusal)
+
+
+def test_forty_settings_look_different():
+    assert (
+        len({(look.color, str(look.linestyle), look.marker) for look in map(Look.of, range(40))})
+        == 40
+    )
+
+
+def test_labels_are_wrapped_at_words():
+    assert wrapped("FedAS, align_lr=0.001", 1) == "FedAS,\nalign_lr=0.001"

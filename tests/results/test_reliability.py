@@ -1,0 +1,61 @@
+"""Bins of confidence, counted over the models of a checkpoint."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from lightning_modules.fedas import FedAS
+from lightning_modules.fedavg import FedAvg
+from pfl.loop import FederatedLoop
+from pfl.results.reliability import bins, diagram, measure
+from pfl.results.runs import RunError, RunFolder, Table
+from pfl.results.settings import group
+from tests.results.conftest import SGD
+from tests.toy import blobs, mlp
+
+
+def test_bins_by_hand():
+    """Borders are fifteenths: 0.41 and 0.45 lie in bin 6, from 0.4 on; 1.0 in the last."""
+    found = bins(np.array([0.45, 0.41, 1.0, 0.05]), np.array([True, False, True, True]))
+    assert found == [
+        {"bin": 0, "samples": 1, "confidence": 0.05, "accuracy": 1},
+        {"bin": 6, "samples": 2, "confidence": pytest.approx(0.43), "accuracy": 0.5},
+        {"bin": 14, "samples": 1, "confidence": 1, "accuracy": 1},
+    ]
+
+
+@pytest.mark.parametrize("kind", [FedAS, FedAvg])
+def test_bins_give_the_calibration_error_that_the_run_recorded(real, kind):
+    """It is the mean over samples of |accuracy - confidence| of their bins."""
+    run = real[kind.__name__]
+    loop = FederatedLoop(rounds=3, progress=False, default_root_dir=str(run.folder.parent.parent))
+    path = measure(loop, kind(mlp(seed=9), optimizer=SGD), blobs(), str(run.folder))
+    assert path == run.folder / "reliability.csv"
+    table, folder = Table.read(path), RunFolder.read(run.folder)
+    recorded = folder.by_client("test/personal/ece", folder.evaluated()[-1:])
+    for client, expected in enumerate(recorded):
+        own = table["client"] == client
+        samples, sure, right = (table[n][own] for n in ("samples", "confidence", "accuracy"))
+        assert samples.sum() == 6
+        assert samples @ np.abs(right - sure) / 6 == pytest.approx(expected, abs=1e-6)
+    settings, _ = group([folder])
+    drawn = diagram(settings).axes[0].lines[1].get_xydata()
+    assert drawn.shape[1] == 2
+    path.unlink()
+
+
+def test_a_diagram_of_an_earlier_round_is_not_drawn(real):
+    run = real["FedAvg"]
+    header = "round,client,bin,samples,confidence,accuracy\n"
+    (run.folder / "reliability.csv").write_text(f"{header}2,0,1,6,0.1,0.1\n")
+    with pytest.raises(RunError, match="was not counted after the last round"):
+        diagram(group([RunFolder.read(run.folder)])[0])
+    (run.folder / "reliability.csv").unlink()
+
+
+def test_a_checkpoint_that_is_in_no_runs_folder(real, tmp_path):
+    lone = tmp_path / "x.ckpt"
+    lone.write_bytes((real["FedAvg"].folder / "checkpoints" / "last.ckpt").read_bytes())
+    with pytest.raises(RunError, match="in no run's folder"):
+        measure(FederatedLoop(rounds=3, progress=False), FedAvg(mlp()), blobs(), str(lone))

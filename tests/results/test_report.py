@@ -1,0 +1,93 @@
+"""The page of a run: complete, valid, and alone."""
+
+from __future__ import annotations
+
+import re
+from html.parser import HTMLParser
+
+import pytest
+
+from pfl.results import page
+from pfl.results.report import report
+from pfl.results.runs import RunError, RunFolder
+from tests.results.folders import write_run
+
+VOID = {"meta", "br"}
+
+
+class Checker(HTMLParser):
+    """Collects what tags there are, and holds every tag to its end."""
+
+    def __init__(self):
+        super().__init__()
+        self.open, self.ids, self.links, self.words = [], [], [], []
+
+    def handle_starttag(self, tag, attrs):
+        if tag not in VOID:
+            self.open.append(tag)
+        for name, value in attrs:
+            if name == "id":
+                self.ids.append(value)
+            if name in ("href", "src", "xlink:href", "data"):
+                self.links.append(value)
+
+    def handle_startendtag(self, tag, attrs):
+        self.handle_starttag(tag, attrs)
+        if tag not in VOID:
+            self.open.pop()
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        self.words.append(data)
+
+
+def checked(text):
+    checker = Checker()
+    checker.feed(text)
+    assert checker.open == []
+    return checker
+
+
+def test_the_page_is_valid_and_needs_nothing_else(real):
+    run = real["FedAS"]
+    text = report(RunFolder.read(run.folder))
+    found = checked(text)
+    assert len(found.ids) == len(set(found.ids))
+    own = {f"#{name}" for name in found.ids}
+    assert {link for link in found.links if not link.startswith("data:image/png")} <= own
+    assert set(re.findall(r"url\((.*?)\)", text)) <= own
+    assert "<script" not in text
+    assert "@import" not in text
+
+
+def test_the_page_tells_the_run(real):
+    run = real["FedAS"]
+    words = " ".join(checked(report(RunFolder.read(run.folder))).words)
+    accuracy = run.summary["test/personal/acc/last"]
+    for said in ("FedAS", "3 rounds, seed 3", run.fingerprint, f"{100 * accuracy:.2f} %"):
+        assert said in words
+    assert "lightning_modules.FedAS" in words
+    assert "Trace of Fisher information" in words
+
+
+def test_what_the_user_wrote_is_text_and_no_markup(tmp_path):
+    run = write_run(tmp_path / "<b>", [[0.5, 0.6]], method="<i>A&B", config={"x": "</pre><script>"})
+    text = report(RunFolder.read(run))
+    assert "<script" not in text
+    assert "&lt;i&gt;A&amp;B" in text
+    checked(text)
+
+
+def test_an_unfinished_run_says_so_and_one_that_was_never_tested_has_no_page(tmp_path):
+    run = write_run(tmp_path / "a", [[0.5]], planned=5)
+    assert "unfinished: round 1 of 5" in report(RunFolder.read(run))
+    with pytest.raises(RunError, match="no column"):
+        report(RunFolder.read(write_run(tmp_path / "b", [[]])))
+
+
+def test_small_bars():
+    """Two classes of width 45: no bar for none, the whole height for the most."""
+    assert 'd="M45.0 16v-16.0h38.2V16z"' in page.bars([0, 7], "x")
+    assert 'd=""' in page.bars([0, 0], "x")

@@ -1,0 +1,111 @@
+"""Reading a run's folder."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pfl.results.runs import RunError, RunFolder, Table, find
+from pfl.summary import KINDS, summarise
+from tests.results.folders import write_run
+
+ACC = "test/personal/acc"
+
+
+def test_a_real_run_is_read_as_it_was(real):
+    run = real["FedAS"]
+    folder = RunFolder.read(run.folder)
+    assert (folder.method, folder.seed, folder.round, folder.finished) == ("FedAS", 3, 3, True)
+    for row, expected in zip(folder.metrics.rows(), run.history, strict=True):
+        assert row == pytest.approx(expected)
+    labels = [run.data.split(client, "train").labels for client in range(3)]
+    counts = [np.bincount(y, minlength=3).tolist() for y in labels]
+    assert folder.label_counts.tolist() == counts
+    assert folder.samples.tolist() == [9, 6, 4]
+    assert folder.bytes[-1] == run.history[-1]["comm/bytes_total"]
+    traces = folder.over_rounds("trace", folder.evaluated())
+    uploads = folder.over_rounds("uploaded", folder.evaluated())
+    assert (np.isnan(traces) == (uploads == 0)).all()
+
+
+@pytest.mark.parametrize("at", KINDS)
+def test_chosen_rounds_give_the_numbers_of_the_summary(real, at):
+    run = real["FedAvg"]
+    folder = RunFolder.read(run.folder)
+    assert folder.score(ACC, folder.chosen(at)) == pytest.approx(run.summary[f"{ACC}/{at}"])
+
+
+@given(
+    rows=st.lists(
+        st.tuples(st.integers(1, 6), st.floats(0, 1), st.floats(0, 1)), min_size=1, max_size=12
+    ),
+    at=st.sampled_from(KINDS),
+)
+def test_any_history_is_reported_as_the_summary_reports_it(rows, at):
+    """Rounds lie 1 to 6 apart, so that the last ten hold some of the tested rounds or all."""
+    rounds = np.cumsum([gap for gap, _, _ in rows])
+    history = [
+        {"round": int(number), ACC: test, "val/personal/acc": val}
+        for number, (_, test, val) in zip(rounds, rows, strict=True)
+    ]
+    columns = {key: np.array([float(row[key]) for row in history]) for key in history[0]}
+    folder = RunFolder("run", {}, {}, {}, Table(columns, "metrics.csv"), {})
+    expected = summarise(history)[f"{ACC}/{at}"]
+    assert folder.score(ACC, folder.chosen(at)) == pytest.approx(expected)
+
+
+def test_rounds_without_a_test_and_clients_without_a_value(tmp_path):
+    run = RunFolder.read(write_run(tmp_path / "a", [[0.5, None], [], [0.7, 0.9]]))
+    assert run.evaluated().tolist() == [1, 3]
+    assert run.by_client(ACC, run.evaluated()).tolist() == pytest.approx([0.6, 0.9])
+    assert run.by_client(ACC, run.evaluated()[:1]).tolist() == pytest.approx(
+        [0.5, np.nan], nan_ok=True
+    )
+    assert run.seconds.tolist() == [2.5, 5, 7.5]
+
+
+def test_an_unfinished_run_and_one_that_was_resumed_and_stopped(tmp_path):
+    run = RunFolder.read(write_run(tmp_path / "a", [[0.5]], planned=4))
+    assert not run.finished
+    resumed = write_run(tmp_path / "b", [[0.5]])
+    text = (resumed / "metrics.csv").read_text()
+    (resumed / "metrics.csv").write_text(text + text.splitlines()[1].replace("1", "2", 1) + "\n")
+    assert not RunFolder.read(resumed).finished
+
+
+def test_a_run_that_ended_early_is_finished(tmp_path):
+    run = write_run(tmp_path / "a", [[0.5]], planned=4)
+    (run / "summary.json").write_text('{"rounds": 1}')
+    assert RunFolder.read(run).finished
+
+
+def test_what_is_no_run_is_told(tmp_path):
+    run = write_run(tmp_path / "x" / "run", [[0.5]])
+    with pytest.raises(RunError, match="there is no folder"):
+        RunFolder.read(tmp_path / "nothing")
+    with pytest.raises(RunError, match=r"not a run's folder.*runs below it: .*x/run"):
+        RunFolder.read(tmp_path)
+    with pytest.raises(RunError, match=r"no column 'test/personal/ac'; it has test/personal/acc"):
+        RunFolder.read(run).evaluated("test/personal/ac")
+    with pytest.raises(RunError, match="no validation data"):
+        RunFolder.read(run).chosen("best_by_val")
+    with pytest.raises(RunError, match="that of an accuracy"):
+        RunFolder.read(run).chosen("best_on_test", "test/personal/ece")
+    (run / "summary.json").write_text("{")
+    with pytest.raises(RunError, match=r"summary\.json is damaged"):
+        RunFolder.read(run)
+    (run / "metrics.csv").write_text("round,x\n1,abc\n")
+    with pytest.raises(RunError, match="no table of numbers"):
+        RunFolder.read(run)
+    (run / "metrics.csv").unlink()
+    with pytest.raises(RunError, match="has not finished any round"):
+        RunFolder.read(run)
+
+
+def test_a_folder_of_runs_stands_for_all_in_it_and_each_counts_once(tmp_path):
+    for name in "ab":
+        write_run(tmp_path / name, [[0.5]])
+    found = find([tmp_path, tmp_path / "b"])
+    assert [run.path.name for run in found] == ["a", "b"]
