@@ -22,11 +22,11 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from lightning_modules.base import ClientModule
-from lightning_modules.layers import copy_into, frozen
+from lightning_modules.layers import frozen
 from lightning_modules.losses import cross_entropy
 from lightning_modules.nets import last_layers
 from pfl.state import matches
-from pfl.types import Batch, ClientInfo, Pass, Phase, Plan, State, Terms, Upload
+from pfl.types import Batch, Pass, Phase, Plan, State, Terms
 
 
 class FedALA(ClientModule):
@@ -89,8 +89,10 @@ class FedALA(ClientModule):
         self.register_buffer("visits", torch.zeros((), dtype=torch.int64))
 
     def plan(self) -> Plan:
-        """Learn to mix, mix, train."""
-        return [*self.adapt(), Phase(name="local", epochs=self.epochs, trains=("net.*",))]
+        """Learn to mix, mix, train, remember."""
+        train = Phase(name="local", epochs=self.epochs, trains=("net.*",))
+        remember = Pass(name="remember", statistic=None, then=self._remember)
+        return [*self.adapt(), train, remember]
 
     def adapt(self) -> Plan:
         """Learn to mix, and mix; nothing without a model of one's own."""
@@ -108,12 +110,6 @@ class FedALA(ClientModule):
         )
         return [learn, Pass(name="mixed", statistic=None, then=self._mix)]
 
-    def upload(self, info: ClientInfo) -> Upload | None:
-        """The trained network, which becomes the client's own."""
-        copy_into(self.own, self.net)
-        self.visits.add_(1)
-        return super().upload(info)
-
     def _mixing(self, batch: Batch) -> Terms:
         """Cross-entropy of the mix, as a function of W alone."""
         # What this does to running statistics is discarded.
@@ -130,6 +126,13 @@ class FedALA(ClientModule):
     def _mix(self, totals: State) -> State:
         del totals
         return {f"net.{name}": value for name, value in self._mixed_top().items()}
+
+    def _remember(self, totals: State) -> State:
+        """The trained network becomes the client's own."""
+        del totals
+        trained = self.net.state_dict()
+        own = {f"own.module.{name}": value for name, value in trained.items()}
+        return {**own, "visits": self.visits + 1}
 
     def _settled(self, losses: Sequence[float]) -> bool:
         recent = losses[-self.window :]

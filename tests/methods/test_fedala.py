@@ -58,7 +58,7 @@ def mixed(federation, client):
     """The client's state after mixing, before training; and as it was received."""
     module = federation.start(client)
     received = clone(module.state_dict())
-    training = module.plan()[:-1]
+    training = module.plan()[:-2]
     local.run_plan(federation.context, federation.job(client), training, local.Tally())
     return clone(module.state_dict()), received
 
