@@ -181,17 +181,18 @@ class Pool:
     def _send(self, errand: _Errand) -> None:
         """Give waiting jobs to the workers that hold fewest, until all hold enough."""
         load = dict.fromkeys(self._standing, 0)
-        for worker, _ in errand.flying.values():
+        for worker, index in errand.flying.values():
             if worker in load:
-                load[worker] += 1
+                load[worker] += errand.weight(index)
         while errand.waiting and load:
+            index = errand.waiting[0]
             worker = min(load, key=lambda worker: load[worker])
-            if load[worker] == AHEAD:
+            if load[worker] + errand.weight(index) > AHEAD:
                 return
-            index = errand.waiting.popleft()
+            errand.waiting.popleft()
             ref = getattr(worker, errand.call).remote(*errand.letter(index))
             errand.flying[ref] = (worker, index)
-            load[worker] += 1
+            load[worker] += errand.weight(index)
 
     def _receive(self, ref: Ref, errand: _Errand) -> None:
         """Take an answer; what a dead worker leaves undone waits again."""
@@ -201,7 +202,7 @@ class Pool:
             errand.done[index] = ray.get(ref)
         except ray.exceptions.RayTaskError as error:
             raise JobError(f"{errand.name(index)}: {error.cause!r}") from error
-        except (ray.exceptions.RayActorError, ray.exceptions.ObjectLostError) as error:
+        except ray.exceptions.RayError as error:
             errand.deaths[index] += 1
             if errand.deaths[index] == ATTEMPTS:
                 raise WorkerError(
@@ -265,6 +266,13 @@ class _Errand:
     def letter(self, index: int) -> tuple[Letter, Any]:
         """A job as it is sent."""
         return self._outbox.letter(self._jobs[index])
+
+    def weight(self, index: int) -> int:
+        """Places that a job takes at a worker.
+
+        One whose worker died has it to itself: if that one dies too, it is known by which job.
+        """
+        return AHEAD if self.deaths[index] else 1
 
     def name(self, index: int) -> str:
         """A job as it is named in messages."""

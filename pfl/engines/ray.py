@@ -67,6 +67,7 @@ class RayEngine(Engine):
             ValueError: The loop is on a GPU and the actors are not, or there is no room for them.
             WorkerError: There is no cluster, no room at present, or an actor does not start.
         """
+        self.close()
         ray = import_ray()
         strategies = import_module("ray.util.scheduling_strategies")
         self._device, gpus = context.fabric.device, self.gpus_per_worker
@@ -91,7 +92,7 @@ class RayEngine(Engine):
             raise
         nodes = sum(node["Alive"] for node in ray.nodes())
         each = f"{self.cpus_per_worker} CPU" + (f", {gpus:g} GPU" if gpus else "")
-        return f"ray: {count} workers of {each}, on a cluster of {nodes} node(s)"
+        return f"ray: {count} workers of {each}, on {nodes} node" + ("s" if nodes > 1 else "")
 
     def train(self, jobs: Sequence[Job]) -> Iterator[Result]:
         """Run each client's round; who has most samples starts first."""

@@ -195,7 +195,7 @@ def test_actors_of_a_cluster_of_its_own_give_the_sequential_bits():
         assert signal.getsignal(signal.SIGTERM) is signal.default_int_handler
     finally:
         signal.signal(signal.SIGTERM, before)
-    assert beside.header["engine"] == "ray: 2 workers of 1 CPU, on a cluster of 1 node(s)"
+    assert beside.header["engine"] == "ray: 2 workers of 1 CPU, on 1 node"
     assert not ray.is_initialized()
     assert same(beside, fit(with_dropout(), SequentialEngine()))
 
