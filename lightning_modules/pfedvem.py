@@ -142,6 +142,7 @@ class PFedVEM(ClientModule):
             objective=self.free_energy,
             epochs=self.head_epochs,
             trains=("net.head.*",),
+            evals=("net.backbone",),
             optimizer=self.head_optimizer,
             full_batch=True,
             inputs=self.features,

@@ -5,6 +5,7 @@ Every engine makes its batches here, and so all make the same.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -37,12 +38,27 @@ class Step:
 
 
 def steps(context: Context, job: Job, phase: Phase, samples: int) -> Iterator[Step]:
-    """The steps of a phase on a client with so many samples; none without samples."""
+    """The steps of a phase on a client with so many samples; none without samples.
+
+    A batch of one sample is left out where a batch norm takes its statistics from the batch: there
+    are none. A client that has no other batch takes no step, and a warning names it.
+
+    Raises:
+        ValueError: Every batch would be such a one.
+    """
     size = samples if phase.full_batch else phase.batch_size or context.data.batch_size
     length = phase.epochs if phase.steps is None else phase.steps
     epoch = taken = 0
     while samples and (epoch if phase.steps is None else taken) < length:
         batches = _epoch(context, job, phase, samples, size, epoch)
+        if not batches:
+            warnings.warn(
+                f"client {job.info.client} takes no step in phase {phase.name!r}: it has one "
+                "sample, of which a batch norm has no statistics. Let every client have two "
+                "(min_samples of the partition), or give the network group norm (norm: group)",
+                stacklevel=2,
+            )
+            return
         for index, positions in enumerate(batches):
             if phase.steps is not None and taken == length:
                 return
@@ -63,9 +79,14 @@ def _epoch(
         order = order[torch.randperm(len(order), generator=rng)]
     batches = list(torch.split(order, size))
     short = len(batches[-1])
-    # A batch norm in train mode cannot use a batch of one sample.
-    lonely = short == 1 and size > 1 and context.normalised
-    if len(batches) > 1 and short < size and (context.data.drop_last or lonely):
+    lonely = short == 1 and context.couples_samples(phase.evals)
+    if lonely and size == 1 and not phase.full_batch:
+        raise ValueError(
+            f"the batches of phase {phase.name!r} hold one sample each, of which a batch norm has "
+            "no statistics: set a batch_size of 2 or more, or give the network group norm "
+            "(norm: group)"
+        )
+    if lonely or (len(batches) > 1 and short < size and context.data.drop_last):
         batches.pop()
     return batches
 

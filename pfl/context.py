@@ -13,8 +13,8 @@ from lightning.fabric import Fabric
 from torch import nn
 
 from pfl.seeds import derive, scoped
-from pfl.state import clone
-from pfl.types import FederatedData, Job, State
+from pfl.state import clone, matches
+from pfl.types import FederatedData, Job, Patterns, State
 
 if TYPE_CHECKING:
     from lightning_modules.base import ClientModule
@@ -40,7 +40,8 @@ class Context:
         entries: The module's own tensors, by their names in its state dict.
         trainable: Names of the parameters that the user wants trained at all.
         stochastic: Whether layers draw from torch's default stream.
-        normalised: Whether there are batch norms.
+        batch_norms: Names of the batch norms that take statistics from the batch while the module
+            is trained, and whether they have no others, so that they do it in eval mode too.
     """
 
     module: ClientModule
@@ -52,7 +53,7 @@ class Context:
     entries: State = field(init=False)
     trainable: set[str] = field(init=False)
     stochastic: bool = field(init=False)
-    normalised: bool = field(init=False)
+    batch_norms: dict[str, bool] = field(init=False)
 
     def __post_init__(self) -> None:
         # Converts to the precision's type and moves; the wrapper that it returns is not needed, as
@@ -63,9 +64,14 @@ class Context:
         self.template = clone(self.entries)
         self.trainable = {n for n, p in self.module.named_parameters() if p.requires_grad}
         self.stochastic = any(isinstance(m, DROPOUTS) for m in self.module.modules())
-        self.normalised = any(
-            isinstance(m, nn.modules.batchnorm._BatchNorm) for m in self.module.modules()
-        )
+        self.module.train()
+        self.batch_norms = {
+            name: child.running_mean is None
+            for name, child in self.module.named_modules()
+            if isinstance(child, nn.modules.batchnorm._BatchNorm)
+            # A frozen copy stays in eval mode.
+            and (child.training or child.running_mean is None)
+        }
         self.scaler = getattr(self.fabric.strategy.precision, "scaler", None)
         self._scaler_start = self.scaler.state_dict() if self.scaler is not None else {}
 
@@ -78,8 +84,23 @@ class Context:
             # The loss scale of one client must not depend on who ran before.
             self.fabric.strategy.precision.load_state_dict(self._scaler_start)
 
+    def couples_samples(self, evals: Patterns = ()) -> bool:
+        """Whether samples of a training batch act upon each other, through a batch norm.
+
+        Args:
+            evals: Patterns of the names of submodules in eval mode, as in
+                :class:`~pfl.types.Phase`.
+        """
+        return any(always or not _within(name, evals) for name, always in self.batch_norms.items())
+
     def isolated(self, job: Job) -> AbstractContextManager[None]:
         """Dropout can only draw from the default stream: lend it one of the client's own."""
         if not self.stochastic:
             return nullcontext()
         return scoped(derive(job.seed, "dropout"), self.module.device)
+
+
+def _within(name: str, patterns: Patterns) -> bool:
+    """Whether a submodule, or one that it is part of, fits one of the patterns."""
+    parts = name.split(".")
+    return any(matches(".".join(parts[: end + 1]), patterns) for end in range(len(parts)))

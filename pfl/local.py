@@ -32,7 +32,7 @@ def train(context: Context, job: Job) -> Result:
                 module.receive(job.broadcast, info)
         optimisers = run_plan(context, job, module.plan(), tally)
     with torch.no_grad():
-        upload = module.upload(info)
+        upload = None if tally.idle else module.upload(info)
     kept = clone({name: context.entries[name] for name in module.kept_names()}) | optimisers
     means = tally.means()
     sound = finite(kept) and all(v - v == 0 for v in means.values())

@@ -22,12 +22,26 @@ if TYPE_CHECKING:
 
 @dataclass
 class Tally:
-    """What the phases of one job add up to."""
+    """What the phases of one job add up to.
+
+    Attributes:
+        sums: Of each logged term over its steps, by ``"<phase>/<term>"``.
+        counts: The steps that were added to it.
+        steps: Optimiser steps.
+        samples: Samples seen.
+        skipped: Phases that had samples and epochs, but no batch that could be used.
+    """
 
     sums: dict[str, Tensor] = field(default_factory=dict)
     counts: dict[str, int] = field(default_factory=lambda: defaultdict(int))
     steps: int = 0
     samples: int = 0
+    skipped: int = 0
+
+    @property
+    def idle(self) -> bool:
+        """Whether the client had something to train on, and could not take one step."""
+        return self.steps == 0 and self.skipped > 0
 
     def add(self, phase: str, terms: Terms, samples: int) -> None:
         """Count one step."""
@@ -66,6 +80,7 @@ def run_phase(context: Context, job: Job, phase: Phase, split: ClientSplit, tall
         wrapped = cast(Optimizer, fabric.setup_optimizers(optimizer))
     objective = training_step(module, phase)
     last_losses: list[float] = []
+    taken = tally.steps
     module.on_train_start()
     for step in batching.steps(context, job, phase, len(split)):
         if context.stop.is_set():
@@ -96,6 +111,7 @@ def run_phase(context: Context, job: Job, phase: Phase, split: ClientSplit, tall
                     break
     module.on_train_end()
     release(context)
+    tally.skipped += tally.steps == taken
     return _state(phase, optimizer, trained) if module.persist_optimizer else {}
 
 

@@ -198,7 +198,8 @@ class Result:
 
     Attributes:
         client: Index of the client.
-        upload: For the server; ``None`` if the method or a non-finite value withholds it.
+        upload: For the server; ``None`` if the method or a non-finite value withholds it, or the
+            client could not take a single step.
         kept: To be given back to this client in its next job.
         train: Mean of each loss term, by ``"<phase>/<term>"``, and what passes report.
         steps: Optimiser steps taken.

@@ -21,7 +21,7 @@ from pfl.federation import Federation
 from pfl.loop import FederatedLoop
 from pfl.run import Run
 from pfl.sampling import UniformSampler
-from pfl.state import clone, fingerprint, matches, nbytes
+from pfl.state import clone, fingerprint, finite, matches, nbytes
 from pfl.types import Batch
 from tests.discovery import build, floats, methods
 from tests.toy import blobs, mlp, normed
@@ -168,13 +168,15 @@ def test_uploads_share_no_storage_with_the_module(method):
 
 
 @every_method
-def test_clients_of_one_class_and_of_one_sample_run(method):
+@pytest.mark.parametrize("net", [mlp, normed], ids=["plain", "batch_norm"])
+def test_clients_of_one_class_and_of_one_sample_run(method, net):
     data = blobs(sizes=(8, 1, 5))
     x, y = data._splits["train"][2]
     data._splits["train"][2] = (x, torch.zeros_like(y))
     loop = FederatedLoop(rounds=2, progress=False)
-    run = loop.fit(build(method, mlp(), optimizer=SGD), data)
+    run = loop.fit(build(method, net(), optimizer=SGD), data)
     assert run.round == 2
+    assert all(finite(state) for state in (run.server.shared, *run.kept.values()))
 
 
 @every_method

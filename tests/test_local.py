@@ -10,6 +10,7 @@ from torch import nn
 
 from lightning_modules.base import ClientModule
 from lightning_modules.fedavg import FedAvg
+from lightning_modules.nets import SplitNet
 from pfl import batching, local
 from pfl.types import Broadcast, ClientInfo, Job, Pass, Phase
 from tests.toy import ToyData, blobs, mlp, normed
@@ -51,6 +52,12 @@ def pull(**options):
     return Pull(Line(), optimizer=partial(torch.optim.SGD, lr=0.1), **options)
 
 
+def spatial():
+    """Batch norm over maps of one pixel."""
+    body = nn.Sequential(nn.Linear(5, 6), nn.Unflatten(1, (6, 1, 1)), nn.BatchNorm2d(6))
+    return SplitNet(nn.Sequential(body, nn.Flatten()), nn.Linear(6, 3))
+
+
 def test_two_steps_by_hand():
     """Batches hold two of 1, 2, 3, 4 each, so the two gradients add up to 5: w = 1 - 0.1 * 5."""
     result = local.train(context(pull(), numbers(1.0, 2.0, 3.0, 4.0)), job())
@@ -86,6 +93,41 @@ def test_batch_norm_never_sees_a_single_sample():
     data = blobs(sizes=(5,), batch_size=4)
     assert local.train(context(FedAvg(mlp()), data), job()).samples == 5
     assert local.train(context(FedAvg(normed()), data), job()).samples == 4
+
+
+class HeadOnly(ClientModule):
+    def plan(self):
+        return [Phase(name="head", trains=("net.head.*",), evals=("net.backbone",))]
+
+
+def test_a_batch_norm_in_eval_mode_takes_a_single_sample():
+    data = blobs(sizes=(5,), batch_size=4)
+    assert local.train(context(HeadOnly(normed()), data), job()).samples == 5
+    data.batch_size = 1
+    assert local.train(context(HeadOnly(normed()), data), job()).steps == 5
+
+
+@pytest.mark.parametrize("net", [normed, spatial], ids=["vector", "map of one pixel"])
+def test_who_has_one_sample_under_batch_norm_sits_out(net):
+    """Neither a step nor an upload, and nothing that stays changes; the others go on."""
+    data = blobs(sizes=(1, 5), batch_size=4)
+    ctx = context(FedAvg(net(), buffers="local"), data)
+    with pytest.warns(UserWarning, match="client 0 takes no step in phase 'local'"):
+        result = local.train(ctx, job())
+    assert (result.steps, result.upload, result.finite) == (0, None, True)
+    assert all(torch.equal(value, ctx.template[name]) for name, value in result.kept.items())
+    assert local.train(ctx, job(client=1)).samples == 4
+
+
+def test_batches_of_one_sample_under_batch_norm_are_refused():
+    data = blobs(sizes=(5,), batch_size=1)
+    with pytest.raises(ValueError, match="batch_size of 2 or more"):
+        local.train(context(FedAvg(normed()), data), job())
+
+
+def test_without_any_phase_of_its_own_a_client_still_uploads():
+    data = blobs(sizes=(1,), batch_size=4)
+    assert local.train(context(FedAvg(normed(), epochs=0), data), job()).upload is not None
 
 
 def test_steps_instead_of_epochs():

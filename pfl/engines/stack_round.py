@@ -41,6 +41,7 @@ class StackedTally:
         counts: (K,) the steps that were added to it.
         steps: (K,) optimiser steps.
         samples: (K,) samples seen.
+        skipped: (K,) phases without a batch that could be used; see :class:`pfl.training.Tally`.
     """
 
     clients: int
@@ -50,6 +51,11 @@ class StackedTally:
     def __post_init__(self) -> None:
         self.steps = [0] * self.clients
         self.samples = [0] * self.clients
+        self.skipped = [0] * self.clients
+
+    def idle(self, row: int) -> bool:
+        """Whether a client had something to train on, and could not take one step."""
+        return self.steps[row] == 0 and self.skipped[row] > 0
 
     def add(self, phase: str, rows: Rows, terms: Terms) -> None:
         """Count one step of some of the clients."""
@@ -80,7 +86,10 @@ def train(context: Context, jobs: Sequence[Job]) -> list[Result]:
         if job.broadcast is not None:
             stack.alone(row, module.receive, job.broadcast, job.info)
     optimisers = run_plan(stack, module.plan(), tally)
-    uploads = [stack.alone(row, module.upload, job.info) for row, job in enumerate(jobs)]
+    uploads = [
+        None if tally.idle(row) else stack.alone(row, module.upload, job.info)
+        for row, job in enumerate(jobs)
+    ]
     names = module.kept_names()
     kept = [
         {name: stack.state[name][row].clone() for name in names} | optimisers[row]
@@ -185,8 +194,12 @@ def run_phase(stack: Stack, phase: Phase, tally: StackedTally) -> list[State]:
         StoppedError: The run is ending.
     """
     context, module = stack.context, stack.context.module
+    if (phase.epochs if phase.steps is None else phase.steps) == 0:
+        return []
     pairs = zip(stack.jobs, stack.splits, strict=True)
     schedule = [list(batching.steps(context, job, phase, len(split))) for job, split in pairs]
+    for row, (split, steps) in enumerate(zip(stack.splits, schedule, strict=True)):
+        tally.skipped[row] += bool(len(split) and not steps)
     schedule = [steps for steps in schedule if steps]
     if not schedule:
         return []
