@@ -53,15 +53,25 @@ class _Watch(Callback):
         )
 
 
-def fit(argv: Sequence[str]) -> None:
-    """Train a federation."""
+def fit_experiment(argv: Sequence[str]) -> Experiment:
+    """What ``pfl fit`` with these words would train."""
     parser = make_parser("fit", own=["ckpt_path"])
     parser.add_argument("--ckpt_path", type=str | None, help=f"go on from there: {CKPT_PATH}")
+    return Experiment.parse(parser, argv)
+
+
+def fit(argv: Sequence[str], callbacks: Sequence[Callback] = ()) -> Run:
+    """Train a federation; returns the finished run.
+
+    Args:
+        argv: The words after ``pfl fit``.
+        callbacks: Called after those of the configuration.
+    """
     watch = _Watch()
     try:
-        experiment = Experiment.parse(parser, argv)
+        experiment = fit_experiment(argv)
         loop, data, module = experiment.loop, experiment.data, experiment.module
-        loop.callbacks.append(watch)
+        loop.callbacks += [*callbacks, watch]
         with explained(experiment.given, ValueError, OSError, ImportError, NonFiniteError):
             run = loop.fit(module, data, experiment.values.ckpt_path, experiment.text)
     except KeyboardInterrupt:
@@ -69,6 +79,7 @@ def fit(argv: Sequence[str]) -> None:
         raise
     if not experiment.values.loop.progress:
         print(f"fingerprint {run.fingerprint}")
+    return run
 
 
 def test(argv: Sequence[str]) -> None:
