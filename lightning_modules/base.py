@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias, get_args
 
 import lightning as L
 import torch
@@ -13,6 +14,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from lightning_modules.losses import cross_entropy
+from lightning_modules.numerics import one_of
 from pfl.server import Server
 from pfl.state import assign, clone, matches, total
 from pfl.types import (
@@ -27,6 +29,8 @@ from pfl.types import (
     Terms,
     Upload,
 )
+
+Schedule: TypeAlias = Literal["constant", "cosine"]
 
 
 class ClientModule(L.LightningModule):
@@ -56,11 +60,14 @@ class ClientModule(L.LightningModule):
             (``average``) or stay with the client (``local``). Counters do not travel.
         weighting: How the default server weighs uploads.
         lr_decay: The learning rate of round t is multiplied by ``lr_decay ** (t - 1)``.
+        lr_schedule: ``cosine`` multiplies it by ``(1 + cos(pi (t - 1) / T)) / 2`` besides, T the
+            planned rounds, so that it falls from the full rate to almost none.
         persist_optimizer: Keep momentum and the like from round to round instead of starting
             afresh.
 
     Raises:
-        ValueError: A number is out of its range, or a pattern matches nothing in the network.
+        ValueError: A number is out of its range, a word is unknown, or a pattern matches nothing in
+            the network.
     """
 
     shared: Patterns = ("net.*",)
@@ -79,6 +86,7 @@ class ClientModule(L.LightningModule):
         buffers: Literal["average", "local"] = "average",
         weighting: Literal["samples", "uniform"] = "samples",
         lr_decay: float = 1.0,
+        lr_schedule: Schedule = "constant",
         persist_optimizer: bool = False,
     ) -> None:
         super().__init__()
@@ -86,6 +94,7 @@ class ClientModule(L.LightningModule):
             raise ValueError(f"epochs must not be negative, got {epochs}")
         if not 0 < lr_decay <= 1:
             raise ValueError(f"lr_decay must lie in (0, 1], got {lr_decay}")
+        one_of("lr_schedule", lr_schedule, get_args(Schedule))
         self.save_hyperparameters(ignore=self.objects)
         self.net = net
         self.optimizer = optimizer
@@ -93,6 +102,7 @@ class ClientModule(L.LightningModule):
         self.buffer_policy = buffers
         self.weighting = weighting
         self.lr_decay = lr_decay
+        self.lr_schedule: Schedule = lr_schedule
         self.persist_optimizer = persist_optimizer
 
     # The client's round, in the order in which the engine calls.
@@ -107,7 +117,11 @@ class ClientModule(L.LightningModule):
 
     def lr_factor(self, info: ClientInfo) -> float:
         """What every learning rate of this round is multiplied by."""
-        return self.lr_decay ** max(0, info.round - 1)
+        done = max(0, info.round - 1)
+        factor = self.lr_decay**done
+        if self.lr_schedule == "cosine" and info.rounds > 0:
+            factor *= (1 + math.cos(math.pi * done / info.rounds)) / 2
+        return factor
 
     def upload(self, info: ClientInfo) -> Upload | None:
         """What goes back to the server; ``None`` withholds it."""

@@ -71,7 +71,8 @@ class FedAS(ClientModule):
         server_step_scale: c in ``global + c sum_i weight_i (base_i - global)``: ``one`` (released
             code), or ``one_over_m``, one over the number of uploads (Eq. 8 as printed).
         buffers: As in :class:`ClientModule`; the released code moves parameters only.
-        options: See :class:`ClientModule`. ``lr_decay`` also applies to the alignment.
+        options: See :class:`ClientModule`. ``lr_decay`` and ``lr_schedule`` also apply to
+            the alignment.
 
     Raises:
         ValueError: A number is out of its range.

@@ -28,8 +28,8 @@ class FineTuned(ClientModule):
         net: The network; a ``SplitNet`` where only a part is tuned.
         ft_epochs: Epochs of fine-tuning; ``None`` takes the local epochs of a round.
         ft_part: What is tuned. The rest is frozen, in eval mode.
-        ft_lr: Learning rate of the fine-tuning, before ``lr_decay``; ``None`` takes that of
-            training.
+        ft_lr: Learning rate of the fine-tuning in the first round, from which it falls as that of
+            training does; ``None`` takes that of training.
         ft_bn: Whether batch norms of the tuned part use the statistics of each batch (and move
             their running ones), or keep those of the federation. For clients of one or two batches.
         p_mode: ``all_clients`` is the definition above. ``participants_only`` is what the released

@@ -45,7 +45,8 @@ class PerFedAvg(ClientModule):
         adapt_steps: Steps of adaptation before the test, each on one training batch (paper: 1).
         adapt_epochs: Adapt for whole epochs instead.
         weighting: As in :class:`ClientModule`; the paper averages all alike.
-        options: See :class:`ClientModule`. ``lr_decay`` applies to beta and to the adaptation.
+        options: See :class:`ClientModule`. ``lr_decay`` and ``lr_schedule`` apply to
+            beta and to the adaptation.
 
     Raises:
         ValueError: A number is out of its range, a word unknown, or the optimiser has momentum.

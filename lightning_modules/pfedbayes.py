@@ -60,7 +60,7 @@ class PFedBayes(ClientModule):
         kl_weight: zeta (searched over 0.5, 1, 5, 10, 20).
         inner_steps: Steps of q on each batch.
         mc_samples: Draws of the weights in each step.
-        inner_lr: Rate of q's Adam. ``lr_decay`` leaves it alone.
+        inner_lr: Rate of q's Adam. It stays the same over the rounds.
         init_raw_std: rho of every weight at the start, sigma = softplus(rho).
         init_mean_std: The means start as normal draws with this standard deviation; ``None`` keeps
             the network's own.

@@ -40,7 +40,8 @@ class PFedMe(ClientModule):
         net: The network.
         proximity: lambda (authors: 15 to 30).
         inner_steps: K.
-        inner_lr: eta_p (authors: 0.09 for an MLP, 0.01 for a CNN). ``lr_decay`` leaves it alone.
+        inner_lr: eta_p (authors: 0.09 for an MLP, 0.01 for a CNN). It stays the
+            same over the rounds.
         inner_wd: Weight decay of the inner steps.
         local_steps: R, batches a round; ``None`` takes ``epochs`` instead.
         server_step: beta; the server moves to ``(1 - beta) w + beta average`` (authors: 1; 2 when

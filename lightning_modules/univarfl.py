@@ -12,13 +12,12 @@ the same two ideas. Every such choice is an argument.
 
 from __future__ import annotations
 
-import math
-from typing import Any, Literal
+from typing import Any
 
 import torch.nn.functional as F
 from torch import Tensor
 
-from lightning_modules.base import ClientModule
+from lightning_modules.base import ClientModule, Schedule
 from lightning_modules.losses import (
     EnergyForm,
     Spread,
@@ -27,7 +26,7 @@ from lightning_modules.losses import (
     hyperspherical_energy,
 )
 from lightning_modules.nets import SplitNet
-from pfl.types import Batch, ClientInfo, Terms
+from pfl.types import Batch, Terms
 
 
 class UniVarFL(ClientModule):
@@ -47,8 +46,7 @@ class UniVarFL(ClientModule):
         eps: Bounds the energy of coinciding features by 1 / eps; its value is lost. The slope near
             them grows as eps^-1.5.
         normalize_for_head: The classifier, too, reads features of length one.
-        lr_schedule: ``cosine`` multiplies the learning rate of round t of T by
-            ``(1 + cos(pi (t - 1) / T)) / 2`` (FedUV; the paper is silent).
+        lr_schedule: As in :class:`ClientModule`; ``cosine`` is FedUV's, the paper is silent.
         options: See :class:`ClientModule`.
 
     Raises:
@@ -69,10 +67,10 @@ class UniVarFL(ClientModule):
         he_form: EnergyForm = "inverse",
         eps: float = 1e-3,
         normalize_for_head: bool = False,
-        lr_schedule: Literal["cosine", "constant"] = "cosine",
+        lr_schedule: Schedule = "cosine",
         **options: Any,
     ) -> None:
-        super().__init__(net, **options)
+        super().__init__(net, lr_schedule=lr_schedule, **options)
         self.w_cv = net.num_classes / 4 if w_cv is None else w_cv
         self.w_he = w_he
         for name, value in (("w_cv", self.w_cv), ("w_he", w_he)):
@@ -85,7 +83,6 @@ class UniVarFL(ClientModule):
         self.he_form: EnergyForm = he_form
         self.eps = eps
         self.normalize_for_head = normalize_for_head
-        self.lr_schedule = lr_schedule
 
     def forward(self, x: Tensor) -> Tensor:
         """(B, C) logits."""
@@ -103,13 +100,6 @@ class UniVarFL(ClientModule):
             short = classifier_variance(logits, batch.weight, self.cv_statistic, self.cv_unbiased)
             terms["cv"] = self.w_cv * short
         return terms
-
-    def lr_factor(self, info: ClientInfo) -> float:
-        """The cosine over the rounds, times ``lr_decay``'s."""
-        factor = super().lr_factor(info)
-        if self.lr_schedule == "cosine" and info.rounds > 0:
-            factor *= (1 + math.cos(math.pi * max(0, info.round - 1) / info.rounds)) / 2
-        return factor
 
     def _classify(self, z: Tensor) -> Tensor:
         logits: Tensor = self.net.head(F.normalize(z, dim=-1) if self.normalize_for_head else z)

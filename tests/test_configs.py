@@ -91,6 +91,16 @@ def test_a_misspelt_key_is_refused(config, tmp_path):
         parse([*command(config), "--config", str(file)])
 
 
+@pytest.mark.parametrize("baseline", ["fedavg", "fedprox", "moon", "freeze"])
+def test_a_baseline_takes_over_the_setting_it_is_laid_upon(baseline):
+    setting = "configs/univarfl_stl10.yaml"
+    found = parse(["--config", setting, "--config", f"configs/baselines/{baseline}.yaml"]).values
+    own, theirs = found.model.init_args, parsed(Path(setting)).values.model.init_args
+    assert own.lr_schedule == "cosine"
+    for name in ("net", "optimizer", "epochs", "lr_decay"):
+        assert own[name] == theirs[name]
+
+
 def test_the_default_stream_is_left_alone():
     state = torch.get_rng_state()
     parse(command(CONFIGS[-1]))

@@ -1,5 +1,6 @@
 """The arithmetic of a client's round, on one parameter."""
 
+import math
 from dataclasses import replace
 from functools import partial
 
@@ -78,6 +79,20 @@ def test_rates_decay_by_round():
     module = pull(lr_decay=0.5)
     result = local.train(context(module, numbers(1.0, 2.0, 3.0, 4.0)), job(round=3))
     assert result.upload.shared["net.w"].item() == pytest.approx(1 - 0.025 * 5)
+
+
+def test_rates_fall_as_a_cosine_over_the_rounds():
+    """Rounds 1, 3, 4 of 4: 1, (1 + cos pi/2) / 2, (1 + cos 3 pi/4) / 2, beside a decay of 1/2."""
+    module = pull(lr_decay=0.5, lr_schedule="cosine")
+    info = job().info
+    found = [module.lr_factor(replace(info, round=t, rounds=4)) for t in (1, 3, 4)]
+    cosines = [1, 1 / 2, (1 - math.sqrt(1 / 2)) / 2]
+    assert found == pytest.approx([c * 0.5**t for c, t in zip(cosines, (0, 2, 3), strict=True)])
+    # Of how many rounds is not known.
+    assert pull(lr_schedule="cosine").lr_factor(replace(info, round=3, rounds=0)) == 1
+    assert pull().lr_factor(replace(info, round=3, rounds=4)) == 1
+    with pytest.raises(ValueError, match="lr_schedule must be one of constant, cosine"):
+        pull(lr_schedule="linear")
 
 
 def test_drop_last_keeps_the_only_batch():
