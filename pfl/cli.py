@@ -25,6 +25,8 @@ COMMANDS = {
     "plot": ("results.commands.plot", "draw runs: curves, clients, weights, calibration"),
     "compare": ("results.commands.compare", "tables of runs: scores, costs, paired tests"),
     "report": ("results.commands.report", "one run as one HTML page"),
+    "sweep": ("sweeps.commands.sweep", "run a W&B sweep file here, on Optuna"),
+    "table": ("tables.commands.table", "run the grid behind a paper's table, and print it"),
 }
 USAGE_ERROR = 2
 

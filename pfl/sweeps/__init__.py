@@ -1,0 +1,1 @@
+"""Sweeps: a W&B sweep file, run here, on Optuna."""

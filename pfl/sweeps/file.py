@@ -1,0 +1,230 @@
+"""A sweep file as ``wandb sweep`` takes it: read, checked, and told what of it has no meaning here.
+
+The keys are those of the schema of W&B's sweeps. What is not supported is refused by its name; keys
+that only concern W&B's service are listed as unused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+from jsonargparse import get_loader
+
+from pfl.explain import Given, UsageError, sources
+from pfl.summary import KINDS
+from pfl.sweeps.parameters import read_space
+from pfl.sweeps.space import Space
+
+Method = Literal["grid", "random", "bayes"]
+# Which keys mean something here, and which mean nothing because no service is asked.
+_USED = ("method", "metric", "parameters", "early_terminate", "command", "run_cap", "program")
+_UNUSED = ("project", "entity", "name", "description", "apiVersion", "kind", "controller")
+_COMMAND = ("${env}", "${interpreter}", "${program}", "${args}")
+
+
+@dataclass(frozen=True)
+class Metric:
+    """What a sweep looks for.
+
+    Attributes:
+        name: As a run logs or sums it up.
+        maximize: Whether more is better.
+        target: A value at which the search ends.
+    """
+
+    name: str
+    maximize: bool
+    target: float | None = None
+
+    @property
+    def logged(self) -> bool:
+        """Whether it has a value after each tested round, not only at the end."""
+        return self.name.rpartition("/")[2] not in KINDS
+
+    def reached(self, value: float) -> bool:
+        """Whether a value is as good as the target."""
+        if self.target is None:
+            return False
+        return value >= self.target if self.maximize else value <= self.target
+
+
+@dataclass(frozen=True)
+class Early:
+    """Successive halving, of which W&B's ``hyperband`` is one bracket.
+
+    Attributes:
+        first: Number of values of the metric after which runs are first compared; then after
+            ``eta`` times, ``eta ** 2`` times as many.
+        eta: The best ``1 / eta`` of the runs that came so far go on.
+        last: Number of values from which on no run is stopped.
+    """
+
+    first: int
+    eta: int
+    last: int | None = None
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """A sweep file.
+
+    Attributes:
+        path: The file.
+        method: How points are chosen.
+        metric: What is looked for.
+        space: What is searched.
+        command: What runs a point, with W&B's macros.
+        program: What ``${program}`` stands for.
+        early: When runs are stopped early.
+        run_cap: Largest number of points.
+        unused: Keys of the file that have no meaning here.
+        content: All of the file.
+    """
+
+    path: Path
+    method: Method
+    metric: Metric
+    space: Space
+    command: Sequence[str]
+    program: str
+    early: Early | None
+    run_cap: int | None
+    unused: Sequence[str]
+    content: Mapping[str, Any]
+
+
+class Reader:
+    """Tells what is wrong in a sweep file with its line.
+
+    Args:
+        path: The file.
+
+    Raises:
+        UsageError: There is no such file, or it is not YAML.
+    """
+
+    def __init__(self, path: Path) -> None:
+        if not path.is_file():
+            near = get_close_matches(path.name, [f.name for f in path.parent.glob("*.yaml")], n=1)
+            hint = f"; did you mean {str(path.with_name(near[0]))!r}?" if near else ""
+            raise UsageError(f"there is no sweep file {path}{hint}")
+        self.path = path
+        self._given: Sequence[Given] = sources(["--config", str(path)])
+
+    def content(self) -> Mapping[str, Any]:
+        """The file's content; ``1e-3`` is a number, as in every configuration."""
+        content: Mapping[str, Any] = get_loader("yaml")(self.path.read_text(encoding="utf-8"))
+        return content
+
+    def error(self, what: str, *keys: str) -> UsageError:
+        """An error at a key of the file."""
+        # Lines are known by keys without those that only spell a class and its arguments.
+        there = tuple(key for key in keys if key != "init_args")
+        places = [given.place for given in self._given if given.keys == there]
+        return UsageError(f"{places[-1] if places else self.path}: {'.'.join(keys)}: {what}")
+
+    def check_keys(self, given: Mapping[str, Any], known: Sequence[str], *keys: str) -> None:
+        """Refuse keys that are not known, by their names.
+
+        Raises:
+            UsageError: There is one.
+        """
+        for key in given:
+            if key not in known:
+                near = get_close_matches(str(key), known, n=1)
+                hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(known)}"
+                raise self.error(f"this key is not supported; {hint}", *keys, str(key))
+
+    def mapping(self, content: Mapping[str, Any], *keys: str) -> Mapping[str, Any]:
+        """A part of the file that must have keys.
+
+        Raises:
+            UsageError: It is missing or something else.
+        """
+        value = content.get(keys[-1])
+        if not isinstance(value, Mapping) or not value:
+            raise self.error(f"expected keys and values, got {value!r}", *keys)
+        return value
+
+
+def read(path: Path) -> Sweep:
+    """Read a sweep file.
+
+    Raises:
+        UsageError: It cannot be run here; the message names the key.
+    """
+    reader = Reader(path)
+    content = reader.content()
+    reader.check_keys(content, (*_USED, *_UNUSED))
+    method: Method = content.get("method", "none")
+    if method not in (methods := get_args(Method)):
+        raise reader.error(f"expected one of {', '.join(methods)}, got {method!r}", "method")
+    metric = _metric(reader, content)
+    command = content.get("command", list(_COMMAND))
+    if not isinstance(command, list) or not command:
+        raise reader.error(f"expected a list of words, got {command!r}", "command")
+    program = str(content.get("program", ""))
+    run_cap = content.get("run_cap")
+    if run_cap is not None and (not isinstance(run_cap, int) or run_cap < 1):
+        raise reader.error(f"expected a whole number from 1, got {run_cap!r}", "run_cap")
+    unused = [key for key in content if key in _UNUSED]
+    if program and not any("${program}" in str(word) for word in command):
+        unused.append("program")
+    return Sweep(
+        path=path,
+        method=method,
+        metric=metric,
+        space=read_space(reader, content, method),
+        command=[str(word) for word in command],
+        program=program,
+        early=_early(reader, content, metric) if "early_terminate" in content else None,
+        run_cap=run_cap,
+        unused=unused,
+        content=content,
+    )
+
+
+def _metric(reader: Reader, content: Mapping[str, Any]) -> Metric:
+    given = reader.mapping(content, "metric")
+    reader.check_keys(given, ("name", "goal", "target"), "metric")
+    name, goal, target = given.get("name"), given.get("goal", "minimize"), given.get("target")
+    if not isinstance(name, str):
+        raise reader.error(f"expected the name of a metric, got {name!r}", "metric", "name")
+    if goal not in ("minimize", "maximize"):
+        raise reader.error(f"expected minimize or maximize, got {goal!r}", "metric", "goal")
+    if target is not None and not isinstance(target, int | float):
+        raise reader.error(f"expected a number, got {target!r}", "metric", "target")
+    return Metric(name, goal == "maximize", target)
+
+
+def _early(reader: Reader, content: Mapping[str, Any], metric: Metric) -> Early:
+    key = "early_terminate"
+    given = reader.mapping(content, key)
+    if given.get("type") != "hyperband":
+        raise reader.error(f"only hyperband is supported, got {given.get('type')!r}", key, "type")
+    reader.check_keys(given, ("type", "min_iter", "max_iter", "s", "eta", "strict"), key)
+    if given.get("strict") is False:
+        what = "false is not supported: a run is stopped where it falls behind, as in the papers"
+        raise reader.error(what, key, "strict")
+    if not metric.logged:
+        raise reader.error(f"{metric.name} has no value after each round", key)
+    for name in ("min_iter", "max_iter", "s", "eta"):
+        value, least = given.get(name), 2 if name == "eta" else 1
+        if value is not None and (not isinstance(value, int) or value < least):
+            raise reader.error(f"expected a whole number from {least}, got {value!r}", key, name)
+    eta, last = given.get("eta", 3), given.get("max_iter")
+    if ("min_iter" in given) == (last is not None) or (last is None) != ("s" not in given):
+        raise reader.error("give either min_iter, or max_iter and s", key)
+    if last is None:
+        return Early(given["min_iter"], eta)
+    # W&B: max_iter / eta, max_iter / eta ** 2, ..., s of them at most, and none below one.
+    first = last
+    for _ in range(given["s"]):
+        first = first // eta or first
+    if first == last:
+        raise reader.error(f"max_iter must be at least eta, which is {eta}", key, "max_iter")
+    return Early(first, eta, last)

@@ -1,0 +1,140 @@
+"""What came of a sweep: its points, best first, as a table, a file and a command line."""
+
+from __future__ import annotations
+
+import csv
+import shlex
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from optuna.trial import FrozenTrial, TrialState
+from rich.table import Table
+
+from pfl.results import names
+from pfl.sweeps.command import flag_words
+from pfl.sweeps.file import Sweep
+from pfl.sweeps.space import Point
+
+_WORDS = {
+    TrialState.COMPLETE: "done",
+    TrialState.PRUNED: "stopped early",
+    TrialState.FAIL: "failed",
+    TrialState.RUNNING: "running",
+    TrialState.WAITING: "waiting",
+}
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """One point and what came of it.
+
+    Attributes:
+        number: Of the point, from 1.
+        state: In a word.
+        values: Of the varied parameters.
+        value: The metric: at the end, or where the run was stopped early.
+        seconds: How long it took.
+        folder: Of its run.
+        reason: Why it was not brought to its end.
+    """
+
+    number: int
+    state: str
+    values: Point
+    value: float | None
+    seconds: float | None
+    folder: str | None
+    reason: str
+
+    @property
+    def done(self) -> bool:
+        """Whether the value is final."""
+        return self.state == _WORDS[TrialState.COMPLETE]
+
+
+def outcomes(sweep: Sweep, trials: Sequence[FrozenTrial]) -> list[Outcome]:
+    """All points: finished ones first and best first, then those that were stopped early."""
+    found = [_outcome(sweep, trial) for trial in trials if trial.params]
+    sign, order = (-1 if sweep.metric.maximize else 1), list(_WORDS.values())
+
+    def rank(outcome: Outcome) -> tuple[int, float, int]:
+        value = sign * outcome.value if outcome.value is not None else 0.0
+        return order.index(outcome.state), value, outcome.number
+
+    return sorted(found, key=rank)
+
+
+def _outcome(sweep: Sweep, trial: FrozenTrial) -> Outcome:
+    value = trial.value
+    if trial.state == TrialState.PRUNED and trial.last_step is not None:
+        value = trial.intermediate_values[trial.last_step]
+    space = sweep.space
+    return Outcome(
+        number=trial.user_attrs["point"] + 1,
+        state=_WORDS[trial.state],
+        values={name: space.varied[name].decode(trial.params[name]) for name in space.varied},
+        value=value,
+        seconds=None if trial.duration is None else trial.duration.total_seconds(),
+        folder=trial.user_attrs.get("folder"),
+        reason=trial.user_attrs.get("reason", ""),
+    )
+
+
+def short_names(full: Sequence[str]) -> dict[str, str]:
+    """The last part of each dotted name, or as many as tell it from the others."""
+
+    def tail(name: str, count: int) -> str:
+        return ".".join(name.split(".")[-count:])
+
+    found = {}
+    for name in full:
+        count = 1
+        while any(tail(other, count) == tail(name, count) for other in full if other != name):
+            count += 1
+        found[name] = tail(name, count)
+    return found
+
+
+def text(value: Any) -> str:  # noqa: ANN401
+    """A parameter's value, for people."""
+    if isinstance(value, dict) and "class_path" in value:
+        return str(value["class_path"]).rpartition(".")[2]
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+def table(sweep: Sweep, found: Sequence[Outcome]) -> Table:
+    """All points, best first."""
+    shown = Table(title=f"{sweep.path.stem}: {names.described(sweep.metric.name)}, best first")
+    for name in ("point", *short_names(list(sweep.space.varied)).values(), "value", "seconds"):
+        shown.add_column(name, justify="right", overflow="fold")
+    shown.add_column("")
+    for outcome in found:
+        shown.add_row(
+            str(outcome.number),
+            *map(text, outcome.values.values()),
+            "-" if outcome.value is None else f"{outcome.value:.4f}",
+            "-" if outcome.seconds is None else f"{outcome.seconds:.0f}",
+            outcome.state,
+            style="bold" if outcome is found[0] and outcome.done else None,
+        )
+    return shown
+
+
+def write(sweep: Sweep, found: Sequence[Outcome], file: Path) -> None:
+    """Write all points as CSV, best first."""
+    own = ("point", "state", sweep.metric.name, "seconds", "folder", "reason")
+    with file.open("w", newline="", encoding="utf-8") as stream:
+        writer = csv.writer(stream)
+        writer.writerow([*own[:2], *sweep.space.varied, *own[2:]])
+        for one in found:
+            values = one.values.values()
+            row = [one.value, one.seconds, one.folder, one.reason]
+            writer.writerow([one.number, one.state, *values, *row])
+
+
+def command_line(sweep: Sweep, outcome: Outcome, flags: Sequence[str]) -> str:
+    """What fits a point again."""
+    point = {**outcome.values, **sweep.space.constants}
+    return f"pfl fit {shlex.join([*flag_words(sweep, point), *flags])}"

@@ -1,0 +1,204 @@
+"""Pictures of a sweep: all points as lines across their parameters, and which parameters matter."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import matplotlib
+import numpy as np
+import optuna
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.ticker import LogLocator, MaxNLocator, PercentFormatter
+from numpy.typing import NDArray
+from optuna.importance import FanovaImportanceEvaluator, get_param_importances
+
+from pfl.results import names
+from pfl.results.pictures import Picture
+from pfl.results.style import COLOURS, HEAT, WIDTH, panels, styled, wrapped
+from pfl.sweeps.file import Sweep
+from pfl.sweeps.outcome import Outcome, short_names, text
+from pfl.sweeps.space import Categorical, Parameter, Range
+
+# With fewer finished points, shares of variance say nothing.
+LEAST = 8
+
+
+@dataclass(frozen=True)
+class _Axis:
+    """One upright axis: where values lie between 0 and 1, and what its ticks say."""
+
+    label: str
+    heights: NDArray[np.float64]
+    ticks: Sequence[float]
+    words: Sequence[str]
+
+
+def draw(sweep: Sweep, found: Sequence[Outcome], study: optuna.Study) -> list[Picture]:
+    """Both pictures, or what they lack.
+
+    Args:
+        sweep: The sweep.
+        found: All points, best first.
+        study: Where they are kept.
+    """
+    drawn = []
+    with styled():
+        for name in ("parallel_coordinates", "importance"):
+            try:
+                if name == "importance":
+                    drawn.append(Picture(name, importance(sweep, study)))
+                else:
+                    drawn.append(Picture(name, parallel_coordinates(sweep, found)))
+            except ValueError as error:
+                drawn.append(Picture(name, refusal=str(error)))
+    return drawn
+
+
+def parallel_coordinates(sweep: Sweep, found: Sequence[Outcome]) -> Figure:
+    """A line a point, across its parameters, to the metric; the darker, the better.
+
+    The best is drawn apart; dashed lines were stopped early and end at their last value.
+
+    Args:
+        sweep: The sweep.
+        found: All points, best first.
+
+    Raises:
+        ValueError: No point has a value.
+    """
+    shown = [one for one in found if one.value is not None and np.isfinite(one.value)]
+    if not shown:
+        raise ValueError("no point has a value yet")
+    labels = short_names(list(sweep.space.varied))
+    axes = [
+        _axis(labels[name], parameter, [one.values[name] for one in shown])
+        for name, parameter in sweep.space.varied.items()
+    ]
+    axes.append(_metric_axis(sweep.metric.name, [float(one.value or 0) for one in shown]))
+    figure, (panel,) = panels(1, WIDTH, 2.8)
+    colours = matplotlib.colormaps[HEAT](np.linspace(0, 0.85, len(shown)))
+    # The best last, on top of the others.
+    for place in reversed(range(len(shown))):
+        style: dict[str, Any] = {"color": colours[place], "linewidth": 0.9}
+        if place == 0 and shown[0].done:
+            style = {"color": COLOURS[1], "linewidth": 2.2, "marker": "o"}
+        elif not shown[place].done:
+            style |= {"linestyle": (0, (4, 2))}
+        panel.plot(range(len(axes)), [axis.heights[place] for axis in axes], **style)
+    for x, axis in enumerate(axes):
+        _draw_axis(panel, x, axis)
+    panel.set_xticks(
+        range(len(axes)), [wrapped(axis.label, 0.8 * WIDTH / len(axes)) for axis in axes]
+    )
+    panel.tick_params(axis="x", length=0)
+    panel.set_xlim(-0.35, len(axes) - 0.75)
+    panel.set_ylim(-0.06, 1.06)
+    panel.yaxis.set_visible(False)
+    panel.grid(visible=False)
+    for side in ("left", "bottom"):
+        panel.spines[side].set_visible(False)
+    _legend(figure, found, colours[0])
+    return figure
+
+
+def _axis(label: str, parameter: Parameter, values: Sequence[Any]) -> _Axis:
+    if isinstance(parameter, Categorical):
+        choices, last = list(parameter.values), max(1, len(parameter.values) - 1)
+        at = np.array([choices.index(value) for value in values]) / last
+        # Lines of different ends that meet at a value stay apart, the better above.
+        spread = np.linspace(0.5, -0.5, len(values)) if len(values) > 1 else np.zeros(1)
+        room = min(0.06, 0.5 / last)
+        ticks = np.arange(len(choices)) / last
+        return _Axis(label, at + room * spread, list(ticks), [text(choice) for choice in choices])
+    return _scaled(label, parameter.low, parameter.high, values, parameter)
+
+
+def _metric_axis(name: str, values: Sequence[float]) -> _Axis:
+    axis = _scaled(names.score(name), min(values), max(values), values)
+    if not names.in_per_cent(name):
+        return axis
+    return _Axis(
+        axis.label, axis.heights, axis.ticks, [f"{100 * float(w):g} %" for w in axis.words]
+    )
+
+
+def _scaled(
+    label: str, low: float, high: float, values: Sequence[float], parameter: Range | None = None
+) -> _Axis:
+    log = parameter is not None and parameter.log
+    if high == low:
+        low, high = (low / 2, high * 2) if log else (low - 0.5, high + 0.5)
+
+    def height(value: Any) -> NDArray[np.float64]:  # noqa: ANN401
+        scale = np.log if log else np.asarray
+        shown = (scale(value) - scale(low)) / (scale(high) - scale(low))
+        return np.asarray(shown, np.float64)
+
+    whole = parameter is not None and parameter.whole
+    locator = LogLocator(numticks=6) if log else MaxNLocator(5, integer=whole)
+    ticks = [tick for tick in locator.tick_values(low, high) if low <= tick <= high]
+    if len(ticks) < 2:
+        ticks = [low, high]
+    return _Axis(label, height(values), list(height(ticks)), [f"{tick:.4g}" for tick in ticks])
+
+
+def _draw_axis(panel: Axes, x: int, axis: _Axis) -> None:
+    panel.vlines(x, 0, 1, color="black", linewidth=0.8, zorder=1)
+    for height, word in zip(axis.ticks, axis.words, strict=True):
+        panel.hlines(height, x - 0.015, x, color="black", linewidth=0.8)
+        box = {"facecolor": "white", "edgecolor": "none", "pad": 0.6, "alpha": 0.75}
+        panel.text(x - 0.03, height, word, ha="right", va="center", zorder=4, bbox=box)
+
+
+def _legend(figure: Figure, found: Sequence[Outcome], colour: Any) -> None:  # noqa: ANN401
+    best = found[0]
+    lines = []
+    if best.done:
+        label = f"best: point {best.number}"
+        lines.append(Line2D([], [], color=COLOURS[1], linewidth=2.2, marker="o", label=label))
+    states = {one.state for one in found[1:]}
+    if any(one.done for one in found[1:]):
+        lines.append(Line2D([], [], color=colour, label="others, the darker the better"))
+    if states - {"done", "failed"}:
+        label = "stopped early, or still running"
+        lines.append(Line2D([], [], color=colour, linestyle=(0, (4, 2)), label=label))
+    figure.legend(handles=lines, loc="outside upper center", ncols=len(lines))
+
+
+def importance(sweep: Sweep, study: optuna.Study) -> Figure:
+    """How much of the metric's variance over the searched space each parameter explains.
+
+    Optuna's functional ANOVA (Hutter, Hoos and Leyton-Brown, "An Efficient Approach for Assessing
+    Hyperparameter Importance", ICML 2014) on the points that were brought to their end.
+
+    Args:
+        sweep: The sweep.
+        study: Its points.
+
+    Raises:
+        ValueError: There are too few points, or fewer than two parameters.
+    """
+    if len(sweep.space.varied) < 2:
+        raise ValueError("importance compares parameters, and only one is searched")
+    states = (optuna.trial.TrialState.COMPLETE,)
+    values = [trial.value for trial in study.get_trials(deepcopy=False, states=states)]
+    if len(values) < LEAST:
+        raise ValueError(f"importance needs {LEAST} finished points, there are {len(values)}")
+    if len(set(values)) == 1:
+        raise ValueError("importance needs values that differ, all points have the same")
+    shares = get_param_importances(study, evaluator=FanovaImportanceEvaluator(seed=0))
+    labels = short_names(list(sweep.space.varied))
+    figure, (panel,) = panels(1, 0.65 * WIDTH, 0.8 + 0.3 * len(shares))
+    bars = panel.barh([labels[name] for name in shares], list(shares.values()), color=COLOURS[0])
+    panel.bar_label(bars, [f"{share:.0%}" for share in shares.values()], padding=3)
+    panel.invert_yaxis()
+    panel.grid(visible=False, axis="y")
+    panel.set_xlim(0, 1.1 * max(shares.values()))
+    panel.xaxis.set_major_formatter(PercentFormatter(1, decimals=0))
+    score = names.score(sweep.metric.name)
+    panel.set_xlabel(wrapped(f"share of the variance of {score} ({len(values)} points)", 4))
+    return figure

@@ -1,0 +1,191 @@
+"""A sweep from its file to its best point."""
+
+from __future__ import annotations
+
+import os
+import sys
+import traceback
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
+from pathlib import Path
+
+import optuna
+from optuna.trial import Trial
+from rich.console import Console
+
+from pfl import commands
+from pfl.explain import UsageError
+from pfl.results.pictures import write as write_pictures
+from pfl.sweeps import outcome as outcomes
+from pfl.sweeps import pictures
+from pfl.sweeps.command import fit_words
+from pfl.sweeps.file import Sweep, read
+from pfl.sweeps.search import Search, identity
+from pfl.sweeps.trial import UnknownMetricError, value_of
+
+SEED = 42
+
+
+def run(
+    file: Path,
+    storage: Path,
+    flags: Sequence[str],
+    seed: int | None = None,
+    trials: int | None = None,
+    retry: bool = False,
+) -> None:
+    """Run a sweep, or what is left of it.
+
+    Args:
+        file: The sweep file.
+        storage: SQLite file with the points.
+        flags: Flags of ``pfl fit`` for every point.
+        seed: Of the search and of every point.
+        trials: Largest number of points.
+        retry: Run points again that failed.
+
+    Raises:
+        UsageError: The sweep cannot be run, or no point could be brought to its end.
+    """
+    sweep = read(file)
+    limit = sweep.run_cap if trials is None else trials
+    if limit is None and sweep.method != "grid":
+        raise UsageError(f"{sweep.method} ends only at --trials N, or run_cap in {file}")
+    if storage.suffix != ".db":
+        raise UsageError(f"--storage: expected a file that ends in .db, got {storage}")
+    flags = [*flags, *([] if seed is None else [f"--seed={seed}"])]
+    _check_flags(sweep, flags)
+    _announce(sweep)
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    seed = SEED if seed is None else seed
+    with _without_wandb():
+        configs = _try(sweep, flags, storage.with_suffix("") / "points" / "example.json")
+        with closing(
+            Search(sweep, storage, seed, limit, identity(sweep, configs, flags, seed))
+        ) as search:
+            if retry:
+                search.retry()
+            while (trial := search.claim()) is not None:
+                _run_point(search, trial, flags)
+            _report(search, flags)
+
+
+def _check_flags(sweep: Sweep, flags: Sequence[str]) -> None:
+    """Refuse flags that every point would have to ignore, or that make all points the same."""
+    swept = {_plain(name): name for name in sweep.space.varied}
+    for flag in flags:
+        name = _plain(flag.partition("=")[0].removeprefix("--"))
+        if name in swept:
+            raise UsageError(f"{flag}: the sweep itself sets {swept[name]}")
+        if flag.startswith("--") and name == "ckpt_path":
+            raise UsageError(f"{flag}: every point of a sweep starts anew")
+
+
+def _plain(name: str) -> str:
+    return ".".join(part for part in name.rstrip("+").split(".") if part != "init_args")
+
+
+def _announce(sweep: Sweep) -> None:
+    if sweep.unused:
+        print(f"{sweep.path}: not used here: {', '.join(sweep.unused)}")
+    if sweep.early is not None:
+        early = sweep.early
+        steps = [early.first * early.eta**power for power in range(3)]
+        told = [str(step) for step in steps if early.last is None or step < early.last]
+        more = "" if len(told) < len(steps) else ", ..."
+        print(
+            f"after {', '.join(told)}{more} values of {sweep.metric.name}, the best "
+            f"1/{early.eta} of the points go on"
+        )
+
+
+@contextmanager
+def _without_wandb() -> Iterator[None]:
+    """W&B takes part only if somebody asks for it by its own ``WANDB_MODE``."""
+    if "WANDB_MODE" in os.environ:
+        yield
+        return
+    os.environ["WANDB_MODE"] = "disabled"
+    try:
+        yield
+    finally:
+        del os.environ["WANDB_MODE"]
+
+
+def _try(sweep: Sweep, flags: Sequence[str], file: Path) -> list[str]:
+    """Parse some point, so that mistakes of the whole sweep show at once; its other configs.
+
+    Raises:
+        UsageError: There is such a mistake.
+    """
+    words = [*fit_words(sweep, sweep.space.example(), file), *flags]
+    commands.fit_experiment(words)
+    file.unlink(missing_ok=True)
+    pairs = zip(words, [*words[1:], ""], strict=True)
+    found = [
+        after if word == "--config" else word.partition("=")[2]
+        for word, after in pairs
+        if word.partition("=")[0] == "--config"
+    ]
+    return [config for config in found if config != str(file)]
+
+
+def _run_point(search: Search, trial: Trial, flags: Sequence[str]) -> None:
+    """Run a point; whatever comes of it is kept.
+
+    Raises:
+        KeyboardInterrupt: The process was asked to end; the point is queued again.
+        UnknownMetricError: There is no point in going on.
+    """
+    sweep, number = search.sweep, trial.user_attrs["point"] + 1
+    point = sweep.space.decode(trial.params)
+    short = outcomes.short_names(list(sweep.space.varied))
+    told = ", ".join(f"{short[name]}={outcomes.text(point[name])}" for name in sweep.space.varied)
+    print(f"point {number} of {search.size}: {told}", flush=True)
+    try:
+        file = search.folder / "points" / f"{number}.json"
+        value = value_of([*fit_words(sweep, point, file), *flags], trial, sweep)
+    except KeyboardInterrupt:
+        search.interrupt(trial)
+        print("the same command goes on with this sweep", file=sys.stderr)
+        raise
+    except optuna.TrialPruned as pruned:
+        search.end(trial, str(pruned), pruned=True)
+        print(f"point {number} was {pruned}")
+    except UnknownMetricError as error:
+        search.end(trial, str(error))
+        raise
+    except Exception as error:  # whatever a method raises, the other points go on
+        if not isinstance(error, UsageError | ArithmeticError):
+            traceback.print_exc()
+        search.end(trial, f"{type(error).__name__}: {error}".removeprefix("UsageError: "))
+        print(f"point {number} failed: {error}", file=sys.stderr)
+    else:
+        search.finish(trial, value)
+
+
+def _report(search: Search, flags: Sequence[str]) -> None:
+    """Show what is known by now; the process that ends last shows all.
+
+    Raises:
+        UsageError: No point was brought to its end.
+    """
+    sweep = search.sweep
+    found = outcomes.outcomes(sweep, search.latest())
+    outcomes.write(sweep, found, search.folder / "points.csv")
+    Console().print(outcomes.table(sweep, found))
+    for one in found:
+        if one.reason and not one.done:
+            print(f"point {one.number}: {one.reason}")
+    if not found or not found[0].done:
+        raise UsageError("no point was brought to its end")
+    for picture in (drawn := pictures.draw(sweep, found, search.study)):
+        if picture.refusal:
+            print(f"no picture {picture.name}: {picture.refusal}")
+    for path in (
+        search.folder / "points.csv",
+        *write_pictures(drawn, search.folder, ("png", "svg")),
+    ):
+        print(f"wrote {path}")
+    print(f"best: point {found[0].number}, {sweep.metric.name} {found[0].value:.4f}, again by:")
+    print(outcomes.command_line(sweep, found[0], flags))

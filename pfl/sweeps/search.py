@@ -1,0 +1,226 @@
+"""The points of a sweep in a SQLite file: which is next, which are done, and who works on which.
+
+Processes that share the file agree through locks of the operating system beside it. One guards
+every choice of a point, so that no point is given away twice. One more is held by each process as
+long as it lives: a running point whose process let go of it was killed, and is queued again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import uuid
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import optuna
+from filelock import FileLock, Timeout
+from optuna.pruners import BasePruner, NopPruner, SuccessiveHalvingPruner
+from optuna.samplers import BaseSampler, RandomSampler, TPESampler
+from optuna.trial import FrozenTrial, Trial, TrialState
+
+from pfl.explain import UsageError
+from pfl.seeds import derive
+from pfl.sweeps.file import Early, Sweep
+
+# Why a trial is over that has no value.
+KILLED, INTERRUPTED = "its process was killed", "interrupted"
+_FINISHED = (TrialState.COMPLETE, TrialState.PRUNED)
+
+
+class Search:
+    """Hands out the points of a sweep, and keeps what came of them.
+
+    Args:
+        sweep: The sweep.
+        storage: The SQLite file; made if it is not there.
+        seed: From which all draws derive: a point's depends on its number, and for ``bayes`` on
+            what is known by then.
+        limit: Largest number of points, those of earlier calls and other processes included.
+        identity: What must be the same whenever the file is used, by what it is called.
+
+    Raises:
+        UsageError: The file holds another sweep, or is none.
+    """
+
+    def __init__(
+        self,
+        sweep: Sweep,
+        storage: Path,
+        seed: int,
+        limit: int | None,
+        identity: Mapping[str, str],
+    ) -> None:
+        self.sweep = sweep
+        self.folder = storage.with_suffix("")
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self._seed = seed
+        sizes = [size for size in (limit, sweep.space.size) if size is not None]
+        self.size = min(sizes) if sweep.method == "grid" else limit or 0
+        self._mutex = FileLock(self.folder / "choice.lock")
+        self._worker = uuid.uuid4().hex
+        self._alive = self._lock(self._worker)
+        self._alive.acquire()
+        with self._mutex:
+            self.study = _open(sweep, storage, identity)
+
+    def close(self) -> None:
+        """Let go of the file."""
+        self._alive.release()
+        Path(self._alive.lock_file).unlink(missing_ok=True)
+
+    def claim(self) -> Trial | None:
+        """The next point's trial, or ``None`` if there is none left to start."""
+        with self._mutex:
+            self._requeue_killed()
+            waiting = self.study.get_trials(deepcopy=False, states=(TrialState.WAITING,))
+            if not waiting:
+                number = len(self.latest())
+                if number >= self.size or self._reached():
+                    return None
+                self._enqueue(number, self._fixed(number))
+            number = waiting[0].user_attrs["point"] if waiting else number
+            self.study.sampler = _sampler(self.sweep, derive(self._seed, "point", number))
+            trial = self.study.ask(self.sweep.space.distributions)
+            trial.set_user_attr("worker", self._worker)
+        return trial
+
+    def finish(self, trial: Trial, value: float) -> None:
+        """Keep the value of a point."""
+        self.study.tell(trial, value)
+
+    def end(self, trial: Trial, reason: str, pruned: bool = False) -> None:
+        """Keep why a point has no value."""
+        trial.set_user_attr("reason", reason)
+        self.study.tell(trial, state=TrialState.PRUNED if pruned else TrialState.FAIL)
+
+    def interrupt(self, trial: Trial) -> None:
+        """Queue a point again that could not be brought to its end."""
+        with self._mutex:
+            self.end(trial, INTERRUPTED)
+            self._again(self.study.trials[trial.number])
+
+    def retry(self) -> int:
+        """Queue all points again that failed; returns their number."""
+        with self._mutex:
+            failed = [trial for trial in self.latest() if trial.state == TrialState.FAIL]
+            for trial in failed:
+                self._again(trial)
+        return len(failed)
+
+    def latest(self) -> list[FrozenTrial]:
+        """The last trial of each point, in the order of points."""
+        points = {
+            trial.user_attrs["point"]: trial for trial in self.study.get_trials(deepcopy=False)
+        }
+        return [points[number] for number in sorted(points)]
+
+    def _fixed(self, number: int) -> dict[str, Any]:
+        space = self.sweep.space
+        if self.sweep.method == "grid":
+            return space.on_grid(number)
+        return space.weighted(derive(self._seed, "point", number))
+
+    def _reached(self) -> bool:
+        values = [trial.value for trial in self.latest() if trial.state == TrialState.COMPLETE]
+        return any(value is not None and self.sweep.metric.reached(value) for value in values)
+
+    def _requeue_killed(self) -> None:
+        for trial in self.study.get_trials(deepcopy=False, states=(TrialState.RUNNING,)):
+            worker = trial.user_attrs.get("worker")
+            if worker == self._worker or (worker is not None and not self._is_gone(worker)):
+                continue
+            self.end(Trial(self.study, trial._trial_id), KILLED)
+            self._again(trial)
+
+    def _again(self, trial: FrozenTrial) -> None:
+        """Queue a trial's point; its run goes on in the same folder, if it left a checkpoint."""
+        choices = {**trial.system_attrs.get("fixed_params", {}), **trial.params}
+        self._enqueue(trial.user_attrs["point"], choices, trial.user_attrs.get("folder"))
+
+    def _enqueue(self, number: int, choices: Mapping[str, Any], folder: str | None = None) -> None:
+        self.study.enqueue_trial(dict(choices), {"point": number, "folder": folder})
+
+    def _lock(self, worker: str) -> FileLock:
+        return FileLock(self.folder / f"{worker}.lock")
+
+    def _is_gone(self, worker: str) -> bool:
+        lock = self._lock(worker)
+        try:
+            lock.acquire(timeout=0)
+        except Timeout:
+            return False
+        lock.release()
+        Path(lock.lock_file).unlink(missing_ok=True)
+        return True
+
+
+def identity(
+    sweep: Sweep, configs: Sequence[str], flags: Sequence[str], seed: int
+) -> dict[str, str]:
+    """What the points of one sweep have in common, by what it is called.
+
+    Args:
+        sweep: Its file counts by content, not by comments or layout.
+        configs: Configuration files, which count by content.
+        flags: For every point.
+        seed: Of the search.
+    """
+    content = json.dumps(sweep.content, sort_keys=True, default=str)
+    files = {f"the file {path}": _digest(Path(path).read_text("utf-8")) for path in configs}
+    return {
+        "the sweep file": _digest(content),
+        **files,
+        "the flags": " ".join(flags),
+        "the seed": str(seed),
+    }
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _open(sweep: Sweep, storage: Path, identity: Mapping[str, str]) -> optuna.Study:
+    # Another process may be writing for a moment.
+    url, options = f"sqlite:///{storage}", {"connect_args": {"timeout": 60}}
+    try:
+        store = optuna.storages.RDBStorage(url, engine_kwargs=options)
+    except Exception as error:
+        raise UsageError(f"--storage {storage}: this is no storage of a sweep ({error})") from error
+    directions = optuna.study.StudyDirection
+    direction = directions.MAXIMIZE if sweep.metric.maximize else directions.MINIMIZE
+    pruner = _pruner(sweep.early)
+    for name in optuna.get_all_study_names(store):
+        study = optuna.load_study(study_name=name, storage=store, pruner=pruner)
+        found = study.user_attrs.get("identity", {})
+        if found == identity:
+            return study
+        if any(trial.state != TrialState.FAIL for trial in study.get_trials(deepcopy=False)):
+            other = [
+                what for what in {**found, **identity} if found.get(what) != identity.get(what)
+            ]
+            raise UsageError(
+                f"{storage} holds the points of another sweep: {' and '.join(other)} differ; give "
+                "--storage another file, or remove this one"
+            )
+        # Nothing came of it: the sweep was mended after a first try.
+        optuna.delete_study(study_name=name, storage=store)
+    study = optuna.create_study(
+        study_name=sweep.path.stem, storage=store, direction=direction, pruner=pruner
+    )
+    study.set_user_attr("identity", dict(identity))
+    return study
+
+
+def _sampler(sweep: Sweep, seed: int) -> BaseSampler:
+    # Optuna's seeds have 32 bits.
+    if sweep.method == "bayes":
+        return TPESampler(seed=seed % 2**32)
+    return RandomSampler(seed=seed % 2**32)
+
+
+def _pruner(early: Early | None) -> BasePruner:
+    if early is None:
+        return NopPruner()
+    return SuccessiveHalvingPruner(min_resource=early.first, reduction_factor=early.eta)

@@ -1,0 +1,108 @@
+"""One point's run: the fit that the sweep's command says, watched from round to round."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from difflib import get_close_matches
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import optuna
+from optuna.trial import Trial
+
+from pfl import commands
+from pfl.callbacks import Callback
+from pfl.explain import UsageError
+from pfl.sweeps.file import Sweep
+from pfl.types import RoundResult
+
+if TYPE_CHECKING:
+    from pfl.run import Run
+
+
+class UnknownMetricError(UsageError):
+    """No run of the sweep has the metric that it looks for."""
+
+
+class Reporter(Callback):
+    """Tells a trial the metric after each round, and ends the run if it falls behind.
+
+    Args:
+        trial: The trial.
+        sweep: With the metric, and when runs are stopped early.
+
+    Raises:
+        UnknownMetricError: At the first tested round, if there is no such metric.
+        TrialPruned: The run falls behind; it is left as an interrupted one.
+    """
+
+    def __init__(self, trial: Trial, sweep: Sweep) -> None:
+        self._trial = trial
+        self._sweep = sweep
+        self._count = 0
+
+    def on_fit_start(self, run: Run) -> None:
+        """Note where the run is, and report the rounds of before an interruption."""
+        self._trial.set_user_attr("folder", None if run.folder is None else str(run.folder))
+        for row in run.history:
+            self._report(row)
+
+    def on_round_end(self, run: Run, result: RoundResult) -> None:
+        """Report the round; end the run if it falls behind."""
+        name = self._sweep.metric.name
+        if result.evaluated and name not in (known := logged(run)):
+            raise UnknownMetricError(f"there is no metric {name!r}; {_near(name, known)}")
+        # The comparison is also the others' measure, so it is made where it changes nothing here.
+        behind = self._report(result.metrics) and self._trial.should_prune()
+        early = self._sweep.early
+        if early is None or run.round == run.rounds:
+            return
+        if behind and (early.last is None or self._count < early.last):
+            value = result.metrics[name]
+            raise optuna.TrialPruned(
+                f"stopped after round {run.round} of {run.rounds}, with {value:.4g} not among the "
+                f"best 1/{early.eta} by then"
+            )
+
+    def _report(self, row: Mapping[str, float]) -> bool:
+        value = row.get(self._sweep.metric.name)
+        if value is None:
+            return False
+        self._count += 1
+        self._trial.report(value, self._count)
+        return True
+
+
+def logged(run: Run) -> dict[str, float]:
+    """What W&B has as a run's summary: the last value of all that was logged, and our own sums."""
+    last = {name: value for row in run.history for name, value in row.items()}
+    return last | run.summary
+
+
+def _near(name: str, known: Mapping[str, float]) -> str:
+    near = get_close_matches(name, known, n=4, cutoff=0.5)
+    if near:
+        return f"did you mean {' or '.join(near)}?"
+    tested = [key for key in known if key.startswith(("test/", "val/")) and key.count("/") == 2]
+    return f"there are {', '.join(tested)}"
+
+
+def value_of(words: Sequence[str], trial: Trial, sweep: Sweep) -> float:
+    """Run ``pfl fit`` for a trial; the last value of its metric.
+
+    A run of before an interruption is gone on with.
+
+    Raises:
+        UsageError: What the fit refuses.
+        TrialPruned: The run was stopped early.
+        ArithmeticError: The metric is not a finite number.
+    """
+    folder = trial.user_attrs.get("folder")
+    if folder is not None and (Path(folder) / "checkpoints" / "last.ckpt").is_file():
+        words = [*words, "--ckpt_path", folder]
+    found = logged(commands.fit(words, [Reporter(trial, sweep)]))
+    value = found[sweep.metric.name]
+    if not math.isfinite(value):
+        raise ArithmeticError(f"{sweep.metric.name} is {value}")
+    return value
