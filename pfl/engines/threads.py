@@ -45,7 +45,7 @@ class ThreadsEngine(Engine):
     def setup(self, context: Context) -> str:
         """Copy the module once a worker and start the threads."""
         self.close()
-        count = min(self.workers or torch.get_num_threads(), context.data.num_clients)
+        count = worker_count(context, self.workers)
         if reason := obstacle(context, count):
             self._sequential.setup(context)
             return f"sequential, not threads: {reason}"
@@ -125,6 +125,11 @@ class ThreadsEngine(Engine):
                 future.cancel()
             wait(waiting.values())
             self._stop.clear()
+
+
+def worker_count(context: Context, workers: int | None) -> int:
+    """As many as asked for, or as torch has op threads, but no more than there are clients."""
+    return min(workers or torch.get_num_threads(), context.data.num_clients)
 
 
 def obstacle(context: Context, workers: int) -> str | None:

@@ -1,0 +1,129 @@
+"""Seconds and memory of a round as the population grows and its participants do not.
+
+``python benchmarks/population.py 1000 10000`` trains a hundred clients a round of each population,
+with Ditto on LeNet-5 (a client keeps 62,006 floats), for each bound of ``kept_memory``, each in a
+process of its own.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import subprocess
+import sys
+import time
+from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import torch
+
+from datamodules import IID, Synthetic
+from lightning_modules.ditto import Ditto
+from lightning_modules.nets import LeNet5
+from pfl import checkpoint
+from pfl.callbacks import Callback, Checkpoint
+from pfl.loop import FederatedLoop
+from pfl.run import Run
+from pfl.sampling import UniformSampler
+from pfl.seeds import scoped
+from pfl.types import RoundResult
+
+
+def memory() -> tuple[float, float]:
+    """Megabytes of this process: its own, and of mapped files, which the system may take back."""
+    with open("/proc/self/status") as file:
+        values = dict(line.split(":", 1) for line in file)
+    own, mapped = (int(values[key].split()[0]) / 1e3 for key in ("RssAnon", "RssFile"))
+    return own, mapped
+
+
+class Watch(Callback):
+    """Notes seconds and memory of each round; all models are tested in the last."""
+
+    def __init__(self) -> None:
+        self.seconds: list[float] = []
+        self.memory: list[tuple[float, float]] = []
+
+    def on_round_end(self, run: Run, result: RoundResult) -> None:
+        """Note this round."""
+        self.seconds.append(result.metrics["time/round"] - result.metrics["time/evaluate"])
+        self.memory.append(memory())
+        self.evaluation = result.metrics["time/evaluate"]
+
+
+def measure(clients: int, kept_memory: float | None, rounds: int) -> dict[str, object]:
+    """A run's row."""
+    torch.set_num_threads(1)
+    data = Synthetic(
+        samples=20 * clients,
+        channels=3,
+        size=32,
+        classes=10,
+        domains=1,
+        num_clients=clients,
+        partition=IID(),
+        batch_size=10,
+    )
+    data.setup()
+    with scoped(1):
+        module = Ditto(LeNet5(10), optimizer=partial(torch.optim.SGD, lr=0.01))
+    watch, (before, _) = Watch(), memory()
+    run = FederatedLoop(
+        rounds,
+        UniformSampler(100 / clients),
+        evaluate_every=rounds,
+        accelerator="cpu",
+        kept_memory=kept_memory,
+        callbacks=[watch],
+        progress=False,
+    ).fit(module, data)
+    with TemporaryDirectory(dir=".") as folder:
+        start = time.perf_counter()
+        checkpoint.save(Path(folder) / "last.ckpt", Checkpoint().content(run))
+        saving = time.perf_counter() - start
+        size = sum(file.stat().st_size for file in Path(folder).iterdir())
+    own, mapped = watch.memory[-2]
+    return {
+        "clients": clients,
+        "kept_memory": kept_memory,
+        "have kept": len(run.kept),
+        "s/round, first 10": statistics.median(watch.seconds[:10]),
+        "s/round, last 10": statistics.median(watch.seconds[-10:]),
+        "MB before": before,
+        "MB after": own,
+        "MB mapped": mapped,
+        "MB after tests": watch.memory[-1][0],
+        "s of all tests": watch.evaluation,
+        "s of a checkpoint": saving,
+        "MB of it": size / 1e6,
+        "MB after it": memory()[0],
+        "fingerprint": run.fingerprint,
+    }
+
+
+def main() -> None:
+    """Print a table."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("clients", type=int, nargs="*", default=[1000, 10_000])
+    parser.add_argument("--rounds", type=int, default=50)
+    parser.add_argument("--kept-memory", type=float, default=None)
+    parser.add_argument("--one", action="store_true", help="this process measures one run")
+    given = parser.parse_args()
+    if given.one:
+        print(json.dumps(measure(given.clients[0], given.kept_memory, given.rounds)))
+        return
+    for clients in given.clients:
+        for bound in ([], ["--kept-memory=0.1"]):
+            words = [sys.executable, __file__, "--one", f"--rounds={given.rounds}", *bound]
+            row = json.loads(subprocess.check_output([*words, str(clients)]).splitlines()[-1])
+            for name, value in row.items():
+                print(
+                    f"{name:>20} {value:.4g}" if isinstance(value, float) else f"{name:>20} {value}"
+                )
+            print()
+
+
+if __name__ == "__main__":
+    main()
