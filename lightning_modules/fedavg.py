@@ -20,3 +20,6 @@ class FedAvg(ClientModule):
 
 class FedAvgP(FineTuned, FedAvg):
     """FedAvg, tested after fine-tuning; see :class:`FineTuned` for the arguments."""
+
+    def ft_objective(self) -> None:
+        """Plain cross-entropy."""

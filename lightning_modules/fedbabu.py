@@ -26,3 +26,6 @@ class FedBABU(FineTuned, Freeze):
 
     def __init__(self, net: SplitNet, *, ft_epochs: int = 5, **options: Any) -> None:
         super().__init__(net, ft_epochs=ft_epochs, **options)
+
+    def ft_objective(self) -> None:
+        """Plain cross-entropy."""

@@ -7,6 +7,7 @@ copy, and discards it. FedAS (Yang et al., CVPR 2024) compares with FedAvg-P and
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any, Literal
 
@@ -18,11 +19,11 @@ from lightning_modules.phases import Part, part_phase
 from pfl.types import Batch, Plan, Terms
 
 
-class FineTuned(ClientModule):
+class FineTuned(ClientModule, ABC):
     """Fine-tunes every client's copy of the tested model; stands before the method it extends.
 
-    ``class FedProxP(FineTuned, FedProx)`` is all that a variant needs. Nothing travels besides what
-    the method sends, and training is the method's own.
+    ``class FedProxP(FineTuned, FedProx)`` with its ``ft_objective`` is all that a variant needs.
+    Nothing travels besides what the method sends, and training is the method's own.
 
     Args:
         net: The network; a ``SplitNet`` where only a part is tuned.
@@ -85,6 +86,6 @@ class FineTuned(ClientModule):
             )
         ]
 
+    @abstractmethod
     def ft_objective(self) -> Callable[[Batch], Terms] | None:
         """What fine-tuning minimises; plain cross-entropy for ``None``."""
-        return None

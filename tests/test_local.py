@@ -6,7 +6,6 @@ from functools import partial
 
 import pytest
 import torch
-from lightning.fabric import Fabric
 from torch import nn
 
 from lightning_modules.base import ClientModule
@@ -14,18 +13,8 @@ from lightning_modules.fedavg import FedAvg
 from lightning_modules.nets import SplitNet
 from pfl import batching, local
 from pfl.types import Broadcast, ClientInfo, Job, Pass, Phase
-from tests.toy import ToyData, blobs, mlp, normed
-
-
-class Line(nn.Module):
-    """y = w x, one parameter."""
-
-    def __init__(self):
-        super().__init__()
-        self.w = nn.Parameter(torch.tensor([1.0]))
-
-    def forward(self, x):
-        return x * self.w
+from tests.federation import context
+from tests.toy import Line, ToyData, blobs, mlp, normed
 
 
 class Pull(ClientModule):
@@ -33,10 +22,6 @@ class Pull(ClientModule):
 
     def losses(self, batch):
         return {"pull": (batch.x * self.net.w).mean()}
-
-
-def context(module, data, **options):
-    return local.Context(module, data, Fabric(accelerator="cpu", devices=1), **options)
 
 
 def job(client=0, kept=None, broadcast=None, samples=4, seed=3, round=1):

@@ -81,3 +81,31 @@ def normed(num_classes=3, dim=5, hidden=6, seed=1):
             nn.Sequential(nn.Linear(dim, hidden), nn.BatchNorm1d(hidden), nn.ReLU()),
             nn.Linear(hidden, num_classes),
         )
+
+
+class Line(nn.Module):
+    """y = w x, one parameter."""
+
+    def __init__(self, value=1.0):
+        super().__init__()
+        self.w = nn.Parameter(torch.tensor([value]))
+
+    def forward(self, x):
+        return x * self.w
+
+
+def lines(*slopes):
+    """One sample a client, x = slope: the loss ``(x * w).mean()`` has this constant gradient."""
+    y = torch.zeros(1, dtype=torch.long)
+    return ToyData([(torch.full((1, 1), slope), y) for slope in slopes])
+
+
+class Point(nn.Module):
+    """Its output is its only parameter, w: (D,); the input is not looked at."""
+
+    def __init__(self, *w):
+        super().__init__()
+        self.w = nn.Parameter(torch.tensor(w, dtype=torch.float64))
+
+    def forward(self, x):
+        return self.w

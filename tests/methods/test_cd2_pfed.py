@@ -14,7 +14,7 @@ from lightning_modules.normalised_nets import ResNet18
 from pfl.state import clone, nbytes, select
 from pfl.types import Batch, ClientInfo, Upload
 from tests.draws import normal
-from tests.rounds import Federation, same, sgd
+from tests.federation import Federation, equal, own, sgd
 from tests.toy import mlp, normed
 
 ROUNDS = ((0, 1, 2), (0, 2), (1, 2), (0, 1))
@@ -34,12 +34,6 @@ def cd2(net=None, **options):
     return CD2PFed(mlp() if net is None else net, optimizer=sgd(), **options)
 
 
-def own(federation, client):
-    stem = "own.module."
-    kept = federation.kept[client]
-    return {f"net.{n.removeprefix(stem)}": v for n, v in kept.items() if n.startswith(stem)}
-
-
 @pytest.mark.parametrize("net", [mlp, normed])
 def test_without_private_channels_it_is_fedavg(net):
     """Invariant 1, bitwise."""
@@ -48,7 +42,7 @@ def test_without_private_channels_it_is_fedavg(net):
     for clients in ROUNDS:
         ours.round(*clients)
         theirs.round(*clients)
-        assert same(ours.state.shared, theirs.state.shared)
+        assert equal(ours.state.shared, theirs.state.shared)
 
 
 @pytest.mark.parametrize("net", [mlp, normed])
@@ -171,7 +165,7 @@ def test_running_statistics_see_the_whole_network_only():
     x = normal(6, 5).float()
     module.losses(Batch(x, torch.arange(6) % 3))
     other.net(x)
-    assert same(dict(module.net.named_buffers()), dict(other.net.named_buffers()))
+    assert equal(dict(module.net.named_buffers()), dict(other.net.named_buffers()))
 
 
 def test_the_private_set_grows():
@@ -238,7 +232,7 @@ def test_averaging_over_time():
     start = clone(mlp().state_dict())["backbone.0.bias"]
     full = trained.round(0)[0]
     part = averaged.round(0)[0]
-    assert same(full.upload.shared, part.upload.shared)
+    assert equal(full.upload.shared, part.upload.shared)
     name = "own.module.backbone.0.bias"
     expected = 0.25 * full.kept[name] + 0.75 * start
     torch.testing.assert_close(part.kept[name][3:], expected[3:])

@@ -6,8 +6,8 @@ import torch
 from lightning_modules.cd2_pfed import CD2PFed
 from lightning_modules.cd2_pfed_aligned import CD2PFedAligned
 from pfl.state import clone, select
+from tests.federation import Federation, equal, sgd
 from tests.methods.test_cd2_pfed import floats as floats
-from tests.rounds import Federation, same, sgd
 from tests.toy import mlp
 
 
@@ -22,8 +22,8 @@ def test_without_alignment_it_is_cd2_pfed(options):
     for clients in ((0, 1, 2), (1, 2)):
         ours.round(*clients)
         theirs.round(*clients)
-        assert same(ours.state.shared, theirs.state.shared)
-        assert same(select(ours.kept[1], ("own.*",)), theirs.kept[1])
+        assert equal(ours.state.shared, theirs.state.shared)
+        assert equal(select(ours.kept[1], ("own.*",)), theirs.kept[1])
 
 
 def test_the_target_is_the_whole_last_model():
@@ -36,7 +36,7 @@ def test_the_target_is_the_whole_last_model():
         for name, value in result.kept.items()
         if name.startswith("previous.")
     }
-    assert same(kept, backbone)
+    assert equal(kept, backbone)
     assert torch.equal(kept["0.bias"][:3], result.upload.shared["net.backbone.0.bias"])
     assert torch.equal(kept["0.bias"][3:], result.kept["own.module.backbone.0.bias"][3:])
 

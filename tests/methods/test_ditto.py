@@ -13,20 +13,8 @@ from lightning_modules.local import Local
 from pfl import local
 from pfl.sampling import UniformSampler
 from pfl.types import Broadcast
-from tests.federation import (
-    HEAVY,
-    SGD,
-    Line,
-    close,
-    context,
-    equal,
-    fit,
-    follow,
-    job,
-    lines,
-    sitting_out,
-)
-from tests.toy import blobs, mlp, normed
+from tests.federation import HEAVY, SGD, close, context, equal, fit, follow, job, sitting_out
+from tests.toy import Line, blobs, lines, mlp, normed
 
 
 def floats(module):

@@ -11,7 +11,7 @@ from pfl import local
 from pfl.state import clone, fingerprint, select
 from pfl.types import Batch
 from tests.draws import normal
-from tests.rounds import Federation, same, sgd
+from tests.federation import Federation, equal, own, sgd
 from tests.toy import mlp, normed
 
 ROUNDS = ((0, 1, 2), (0, 2), (1, 2), (0, 1))
@@ -19,12 +19,6 @@ ROUNDS = ((0, 1, 2), (0, 2), (1, 2), (0, 1))
 
 def ala(net=None, **options):
     return FedALA(mlp() if net is None else net, optimizer=sgd(), **options)
-
-
-def own(federation, client):
-    stem = "own.module."
-    kept = federation.kept[client]
-    return {f"net.{n.removeprefix(stem)}": v for n, v in kept.items() if n.startswith(stem)}
 
 
 @pytest.mark.parametrize("net", [mlp, normed])
@@ -36,7 +30,7 @@ def test_weights_of_one_are_fedavg(net, top):
     for clients in ROUNDS:
         ours.round(*clients)
         theirs.round(*clients)
-        assert same(ours.state.shared, theirs.state.shared)
+        assert equal(ours.state.shared, theirs.state.shared)
 
 
 def test_weights_of_zero_on_all_layers_are_local():
@@ -51,7 +45,7 @@ def test_weights_of_zero_on_all_layers_are_local():
         ours.round(*clients)
         theirs.round(*clients)
     for client in range(3):
-        assert same(own(ours, client), theirs.kept[client])
+        assert equal(own(ours, client), theirs.kept[client])
 
 
 def mixed(federation, client):
@@ -156,8 +150,8 @@ def test_weights_go_on_from_where_they_were():
         federation.round()
     left = select(federation.kept[0], ("mix.*",))
     federation.round(1, 2)
-    assert same(select(federation.kept[0], ("mix.*",)), left)
-    assert same(select(clone(federation.start(0).state_dict()), ("mix.*",)), left)
+    assert equal(select(federation.kept[0], ("mix.*",)), left)
+    assert equal(select(clone(federation.start(0).state_dict()), ("mix.*",)), left)
     assert int(federation.kept[0]["visits"]) == 2
 
 
@@ -168,7 +162,7 @@ def test_a_test_mixes_a_copy():
     before = fingerprint([federation.state.shared, *federation.kept.values()])
     tested = federation.personal(0)
     assert not torch.equal(tested["head.weight"], federation.state.shared["net.head.weight"])
-    assert same(
+    assert equal(
         select(tested, ("backbone.*",)),
         {
             name.removeprefix("net."): value
@@ -185,7 +179,7 @@ def test_a_mix_does_not_touch_running_statistics():
     module = ala(normed(), top="all").train()
     before = clone(dict(module.net.named_buffers()))
     module._mixing(Batch(normal(6, 5).float(), torch.arange(6) % 3))
-    assert same(clone(dict(module.net.named_buffers())), before)
+    assert equal(clone(dict(module.net.named_buffers())), before)
 
 
 @pytest.mark.parametrize(

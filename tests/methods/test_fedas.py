@@ -18,8 +18,7 @@ from pfl.seeds import generator
 from pfl.server import ServerState
 from pfl.state import clone, fingerprint, select
 from pfl.types import Batch, Broadcast, Upload
-from tests.federation import SGD, equal, fit
-from tests.rounds import Federation
+from tests.federation import SGD, Federation, equal, fit
 from tests.stacking import check_vmap
 from tests.toy import ToyData, blobs, mlp, normed
 

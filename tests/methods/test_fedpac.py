@@ -16,7 +16,7 @@ from lightning_modules.nets import SplitNet
 from pfl.seeds import generator
 from pfl.state import select
 from pfl.types import Upload
-from tests.rounds import Federation, same, sgd
+from tests.federation import Federation, equal, sgd
 from tests.toy import ToyData, mlp, normed
 
 HEAD, BODY = ("net.head.*",), ("net.backbone.*",)
@@ -42,8 +42,8 @@ def test_without_alignment_and_mixing_it_is_fedrep(net):
     for client in (0, 2, 1, 0):
         ours.round(client)
         theirs.round(client)
-        assert same(select(ours.state.shared, BODY), theirs.state.shared)
-        assert same(ours.state.heads[client], theirs.kept[client])
+        assert equal(select(ours.state.shared, BODY), theirs.state.shared)
+        assert equal(ours.state.heads[client], theirs.kept[client])
 
 
 def simplex_problem(seed, m=5, size=6):
@@ -221,12 +221,12 @@ def test_phases_train_their_own_part():
     federation = Federation(pac(epochs=0))
     before = federation.state.shared
     (result,) = federation.round(0)
-    assert same(select(result.upload.shared, BODY), select(before, BODY))
-    assert not same(select(result.upload.shared, HEAD), select(before, HEAD))
+    assert equal(select(result.upload.shared, BODY), select(before, BODY))
+    assert not equal(select(result.upload.shared, HEAD), select(before, HEAD))
     federation = Federation(pac(head_epochs=0))
     (result,) = federation.round(0)
-    assert not same(select(result.upload.shared, BODY), select(before, BODY))
-    assert same(select(result.upload.shared, HEAD), select(before, HEAD))
+    assert not equal(select(result.upload.shared, BODY), select(before, BODY))
+    assert equal(select(result.upload.shared, HEAD), select(before, HEAD))
 
 
 def stub(client, samples, head, counts, centroid, variance, profile):
@@ -276,11 +276,11 @@ def test_absent_clients_keep_their_head_under_a_new_body():
     federation.round()
     head = federation.state.heads[2]
     federation.round(0, 1)
-    assert same(federation.state.heads[2], head)
+    assert equal(federation.state.heads[2], head)
     federation.test(2)
     present = federation.module.state_dict()
-    assert same(select(present, HEAD), head)
-    assert same(select(present, BODY), select(federation.state.shared, BODY))
+    assert equal(select(present, HEAD), head)
+    assert equal(select(present, BODY), select(federation.state.shared, BODY))
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from lightning_modules.nets import SplitNet
 from lightning_modules.prototypes import class_means, class_sums, known, merge_prototypes
 from pfl.server import ServerState
 from pfl.types import Batch, Upload
-from tests.rounds import Federation, same, sgd
+from tests.federation import Federation, equal, sgd
 from tests.toy import ToyData, blobs, mlp, normed
 
 NAN = float("nan")
@@ -56,7 +56,7 @@ def test_without_the_pull_every_client_is_local(net):
         proto.round(*clients)
         alone.round(*clients)
     for client in range(3):
-        assert same(proto.kept[client], alone.kept[client])
+        assert equal(proto.kept[client], alone.kept[client])
 
 
 def test_uploads_are_rows_of_the_own_classes():
@@ -103,7 +103,7 @@ def test_there_is_no_pull_before_the_first_prototypes():
     alone = Federation(Local(mlp(), optimizer=sgd()))
     federation.round()
     alone.round()
-    assert all(same(federation.kept[client], alone.kept[client]) for client in range(3))
+    assert all(equal(federation.kept[client], alone.kept[client]) for client in range(3))
     assert all(result.train["local/prototype"] > 0 for result in federation.round())
 
 

@@ -9,8 +9,8 @@ from lightning_modules.fedavg import FedAvg
 from lightning_modules.fedprox import FedProx, FedProxP
 from pfl import local
 from pfl.types import Broadcast
-from tests.federation import HEAVY, SGD, Line, context, equal, fit, job, lines
-from tests.toy import blobs, mlp, normed
+from tests.federation import HEAVY, SGD, context, equal, fit, job
+from tests.toy import Line, blobs, lines, mlp, normed
 
 
 def floats(module):

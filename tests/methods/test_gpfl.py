@@ -13,7 +13,7 @@ from lightning_modules.nets import SplitNet
 from pfl.state import select
 from pfl.types import Batch
 from tests.draws import normal
-from tests.rounds import Federation, same, sgd
+from tests.federation import Federation, equal, sgd
 from tests.toy import blobs, mlp, normed
 
 HEAD = ("net.head.*",)
@@ -112,8 +112,8 @@ def test_the_personal_route_through_an_open_valve_is_fedper(net, monkeypatch):
     for clients in ((0, 1, 2), (0, 2), (1, 2)):
         ours.round(*clients)
         theirs.round(*clients)
-        assert same(select(ours.state.shared, ("net.*",)), theirs.state.shared)
-    assert all(same(ours.kept[client], theirs.kept[client]) for client in range(3))
+        assert equal(select(ours.state.shared, ("net.*",)), theirs.state.shared)
+    assert all(equal(ours.kept[client], theirs.kept[client]) for client in range(3))
 
 
 def test_the_angle_is_bounded():
@@ -129,9 +129,9 @@ def test_heads_stay():
     assert not any(name.startswith("net.head.") for name in results[0].upload.shared)
     absent = federation.kept[2]
     federation.round(0, 1)
-    assert same(federation.kept[2], absent)
+    assert equal(federation.kept[2], absent)
     federation.test(2)
-    assert same(select(federation.module.state_dict(), HEAD), absent)
+    assert equal(select(federation.module.state_dict(), HEAD), absent)
 
 
 def test_magnitude_by_hand():

@@ -14,20 +14,8 @@ from lightning_modules.perfedavg import PerFedAvg, split_batch
 from pfl.state import add, clone, fingerprint
 from pfl.types import Batch
 from tests.draws import normal
-from tests.rounds import Federation, same, sgd
-from tests.toy import ToyData, blobs, mlp, normed
-
-
-class Point(nn.Module):
-    """Its output is its only parameter, w: (D,); the input is not looked at."""
-
-    def __init__(self, *w):
-        super().__init__()
-        self.w = nn.Parameter(torch.tensor(w, dtype=torch.float64))
-
-    def forward(self, x):
-        return self.w
-
+from tests.federation import Federation, equal, sgd
+from tests.toy import Point, ToyData, blobs, mlp, normed
 
 MATRIX = torch.tensor([[3.0, 1.0], [1.0, 2.0]], dtype=torch.float64)
 TARGET = torch.tensor([1.0, -1.0], dtype=torch.float64)
@@ -171,7 +159,7 @@ def test_a_single_sample_is_all_parts(variant):
     before = federation.state.shared
     for result in federation.round():
         assert result.steps == 1
-        assert not same(result.upload.shared, before)
+        assert not equal(result.upload.shared, before)
 
 
 def test_split_batch():

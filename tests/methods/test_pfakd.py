@@ -16,8 +16,7 @@ from pfl.server import Server, ServerState
 from pfl.state import clone, select
 from pfl.summary import summarise
 from pfl.types import Batch, Upload
-from tests.federation import HEAVY, SGD, equal, fit
-from tests.rounds import Federation
+from tests.federation import HEAVY, SGD, Federation, equal, fit
 from tests.stacking import check_vmap
 from tests.toy import blobs, mlp, normed
 

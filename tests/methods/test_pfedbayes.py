@@ -15,7 +15,7 @@ from lightning_modules.pfedbayes import PFedBayes
 from pfl.state import clone, fingerprint, select, weighted_mean
 from pfl.types import Batch
 from tests.draws import normal
-from tests.rounds import Federation, same
+from tests.federation import Federation, equal
 from tests.toy import ToyData, mlp, normed
 
 
@@ -112,7 +112,7 @@ def test_without_prior_and_spread_q_is_local_and_v_stays():
     for _ in range(3):
         bayes.round()
         alone.round()
-    assert same(bayes.state.shared, before)
+    assert equal(bayes.state.shared, before)
     for client in range(3):
         found = q_of(bayes, client)
         for name, _ in mlp().named_parameters():
@@ -138,20 +138,20 @@ def test_the_servers_step():
     still = Federation(PFedBayes(mlp(), server_step=0.0))
     before = still.state.shared
     still.round()
-    assert same(still.state.shared, before)
+    assert equal(still.state.shared, before)
     federation = Federation(PFedBayes(mlp()))
     uploads = [result.upload.shared for result in federation.round()]
     third = torch.full((3,), 1 / 3, dtype=torch.float64)
-    assert same(federation.state.shared, weighted_mean(uploads, third))
+    assert equal(federation.state.shared, weighted_mean(uploads, third))
     (result,) = federation.round(1)
-    assert same(federation.state.shared, result.upload.shared)
+    assert equal(federation.state.shared, result.upload.shared)
 
 
 def test_the_same_seed_gives_the_same_draws():
     """Invariant 6; deviations stay positive."""
     runs = [Federation(PFedBayes(mlp(), mc_samples=2)) for _ in range(2)]
     results = [federation.round() for federation in runs]
-    assert same(*(federation.state.shared for federation in runs))
+    assert equal(*(federation.state.shared for federation in runs))
     assert [r.train for r in results[0]] == [r.train for r in results[1]]
     for client in range(3):
         for name, value in q_of(runs[0], client).items():
@@ -162,8 +162,8 @@ def test_initial_means_follow_the_network():
     before = torch.random.get_rng_state()
     one, again, other = (PFedBayes(mlp(seed=seed)).net.state_dict() for seed in (1, 1, 2))
     assert torch.equal(torch.random.get_rng_state(), before)
-    assert same(one, again)
-    assert not same(one, other)
+    assert equal(one, again)
+    assert not equal(one, other)
 
 
 def test_q_stays_while_a_client_is_away_and_goes_on():
@@ -171,23 +171,23 @@ def test_q_stays_while_a_client_is_away_and_goes_on():
     federation.round()
     left = q_of(federation, 2)
     federation.round(0, 1)
-    assert same(q_of(federation, 2), left)
+    assert equal(q_of(federation, 2), left)
     start = federation.start(2)
-    assert same(clone(start.personal.module.state_dict()), left)
-    assert same(select(start.state_dict(), ("net.*",)), federation.state.shared)
+    assert equal(clone(start.personal.module.state_dict()), left)
+    assert equal(select(start.state_dict(), ("net.*",)), federation.state.shared)
     assert federation.kept[2]["steps"].item() == 5  # one batch of five inner steps
 
 
 def test_q_is_tested_v_is_the_global_model():
     federation = Federation(PFedBayes(mlp()))
     federation.round()
-    assert same(federation.personal(1), q_of(federation, 1))
+    assert equal(federation.personal(1), q_of(federation, 1))
     federation.module.generalise(federation.server.broadcast(federation.state, 1, 1))
     state = select(federation.module.state_dict(), ("net.*",))
-    assert same(state, federation.state.shared)
+    assert equal(state, federation.state.shared)
     federation.train(1)
     left = clone(federation.module.net.state_dict())
-    assert same(left, clone(federation.module.personal.module.state_dict()))
+    assert equal(left, clone(federation.module.personal.module.state_dict()))
 
 
 def test_draws_of_a_test_repeat_and_are_probabilities():

@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from lightning_modules.gaussians import Gaussians, discriminant, estimate, unpack
 from lightning_modules.pfedfda import PFedFDA
 from pfl.state import clone, fingerprint, select
-from tests.rounds import Federation, same, sgd
+from tests.federation import Federation, equal, sgd
 from tests.toy import blobs, mlp, normed
 
 BODY = ("net.backbone.*",)
@@ -60,7 +60,7 @@ def test_only_the_body_is_trained_under_a_constant_head(monkeypatch):
     head = classifier(module)
     federation.train(0)
     assert len(heads) == 9
-    assert all(same(head, other) for other in heads)
+    assert all(equal(head, other) for other in heads)
     after = module.net.state_dict()
     assert all(
         torch.equal(after[name], value) == name.startswith("head.")
@@ -106,10 +106,10 @@ def test_every_client_adapts_before_a_test_and_nothing_of_it_stays():
     common = classifier(federation.start(2))
     federation.test(2)
     module = federation.module
-    assert not same(classifier(module), common)
+    assert not equal(classifier(module), common)
     assert fingerprint([federation.state.shared]) == before
     body = select(module.state_dict(), BODY)
-    assert same(body, select(federation.state.shared, BODY))
+    assert equal(body, select(federation.state.shared, BODY))
     split = federation.data.split(2, "train")
     with torch.no_grad():
         z = module.net.backbone(split.x).double()
@@ -149,7 +149,7 @@ def test_without_training_running_statistics_leave_the_gaussians():
     federation = Federation(fda(epochs=0))
     before = federation.state.shared
     (result,) = federation.round(0)
-    assert same(result.upload.shared, before)
+    assert equal(result.upload.shared, before)
 
 
 def test_runs_with_batch_norm():

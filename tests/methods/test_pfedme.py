@@ -9,20 +9,8 @@ from lightning_modules.pfedme import PFedMe
 from pfl.state import fingerprint
 from pfl.types import Batch
 from tests.draws import normal
-from tests.rounds import Federation, same, sgd
-from tests.toy import ToyData, mlp, normed
-
-
-class Point(nn.Module):
-    """Its output is its only parameter, w: (D,); the input is not looked at."""
-
-    def __init__(self, *w):
-        super().__init__()
-        self.w = nn.Parameter(torch.tensor(w, dtype=torch.float64))
-
-    def forward(self, x):
-        return self.w
-
+from tests.federation import Federation, equal, sgd
+from tests.toy import Point, ToyData, mlp, normed
 
 SLOPE = torch.tensor([2.0, 5.0], dtype=torch.float64)
 
@@ -57,8 +45,8 @@ def test_without_proximity_the_global_model_stays():
     federation = Federation(PFedMe(mlp(), proximity=0.0, optimizer=sgd()))
     before = federation.state.shared
     for result in federation.round():
-        assert same(result.upload.shared, before)
-    assert same(federation.state.shared, before)
+        assert equal(result.upload.shared, before)
+    assert equal(federation.state.shared, before)
 
 
 def test_the_servers_step():
@@ -70,8 +58,8 @@ def test_the_servers_step():
         uploads = [result.upload for result in federation.round()]
         average = FedAvg(mlp()).server().aggregate(federation.server.init(before, []), uploads)
         moved[beta] = federation.state.shared
-    assert same(moved[0.0], before)
-    assert same(moved[1.0], average.shared)
+    assert equal(moved[0.0], before)
+    assert equal(moved[1.0], average.shared)
     for name, value in before.items():
         torch.testing.assert_close(moved[2.0][name] - value, 2 * (moved[1.0][name] - value))
 
@@ -166,8 +154,8 @@ def test_theta_is_tested_and_stays_while_a_client_is_away():
         if name.startswith("personal.")
     }
     federation.round(0, 1)
-    assert same(federation.personal(2), stored)
-    assert not same(federation.personal(2), federation.personal(0))
+    assert equal(federation.personal(2), stored)
+    assert not equal(federation.personal(2), federation.personal(0))
 
 
 def test_right_after_training_theta_is_tested_too():

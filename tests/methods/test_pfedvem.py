@@ -16,10 +16,10 @@ from pfl.loop import FederatedLoop
 from pfl.sampling import BernoulliSampler
 from pfl.types import Job
 from tests.draws import normal
+from tests.federation import context
 from tests.methods.vem import (
     broadcast,
     broadcast_of,
-    context,
     head_batch,
     info,
     line,
@@ -44,7 +44,7 @@ def floats(module):
 
 def run(module, data, kept=None, server=None, splits=()):
     job = Job(info(), kept or {}, server or broadcast_of(module), 3, splits)
-    return local.train(context(module, data), job)
+    return local.train(context(module, data, "64-true"), job)
 
 
 def kept_of(module):
@@ -68,7 +68,7 @@ def test_one_head_step_by_hand():
 def test_each_phase_changes_its_own_part_only():
     for epochs, moving in (((3, 0), "net.head."), ((0, 3), "net.backbone.")):
         module = PFedVEM(mlp(), head_epochs=epochs[0], epochs=epochs[1])
-        working, server = context(module, blobs()), broadcast_of(module)
+        working, server = context(module, blobs(), "64-true"), broadcast_of(module)
         module.receive(server, info())
         before = {name: value.clone() for name, value in module.state_dict().items()}
         local.train(working, Job(info(), {}, server, 3, ()))

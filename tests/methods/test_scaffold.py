@@ -12,8 +12,8 @@ from lightning_modules.scaffold import SCAFFOLD
 from pfl import local
 from pfl.sampling import UniformSampler
 from pfl.types import Broadcast, ClientInfo, Upload
-from tests.federation import SGD, Line, close, context, equal, fit, follow, job, lines
-from tests.toy import ToyData, blobs, mlp, normed
+from tests.federation import SGD, close, context, equal, fit, follow, job
+from tests.toy import Line, ToyData, blobs, lines, mlp, normed
 
 
 def floats(module):

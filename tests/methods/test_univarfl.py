@@ -16,8 +16,7 @@ from lightning_modules.univarfl import UniVarFL
 from pfl.sampling import BernoulliSampler
 from pfl.seeds import generator, scoped
 from pfl.types import Batch, ClientInfo
-from tests.federation import HEAVY, SGD, close, equal, fit
-from tests.rounds import Federation
+from tests.federation import HEAVY, SGD, Federation, close, equal, fit
 from tests.stacking import check_vmap
 from tests.toy import ToyData, blobs, mlp, normed
 

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import torch
-from lightning.fabric import Fabric
 from torch import nn
 
 from lightning_modules.layers import inverse_softplus
 from lightning_modules.nets import SplitNet
 from lightning_modules.pfedvem import PFedVEM
-from pfl import local
 from pfl.types import Batch, Broadcast, ClientInfo
 from tests.draws import normal
 from tests.toy import ToyData
@@ -19,10 +17,6 @@ D, C = 6, 3  # of tests.toy.mlp
 
 def info(client=0, samples=4, round=1):
     return ClientInfo(client, samples, torch.zeros(C, dtype=torch.long), round, 10)
-
-
-def context(module, data):
-    return local.Context(module, data, Fabric(accelerator="cpu", devices=1, precision="64-true"))
 
 
 def line(**options):

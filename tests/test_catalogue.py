@@ -1,0 +1,74 @@
+"""Every method is listed, tested, configured and documented; every other module is tested."""
+
+from __future__ import annotations
+
+import pkgutil
+from pathlib import Path
+
+import pytest
+import yaml
+
+import lightning_modules
+from lightning_modules.finetune import FineTuned
+from pfl import catalogue
+from tests import discovery
+
+ROOT = Path(__file__).parent.parent
+METHODS = discovery.methods()
+FILES = {method.__module__.partition(".")[2] for method in METHODS}
+HELPERS = {info.name for info in pkgutil.iter_modules(lightning_modules.__path__)} - FILES
+every_method = pytest.mark.parametrize("method", METHODS, ids=lambda m: m.__name__)
+
+
+def read(name):
+    return (ROOT / name).read_text(encoding="utf-8")
+
+
+def file_of(method):
+    return method.__module__.partition(".")[2] + ".py"
+
+
+def configured():
+    """The class of each method's own configuration and overlay."""
+    paths = [*(ROOT / "configs").glob("*.yaml"), *(ROOT / "configs/baselines").glob("*.yaml")]
+    return {yaml.safe_load(path.read_text("utf-8"))["model"]["class_path"] for path in paths}
+
+
+def test_the_list_has_the_methods_that_can_be_used_and_no_other():
+    catalogue.load()
+    listed = catalogue.of_kind("methods")
+    assert set(listed) == set(METHODS)
+    # It is made to be mixed into a method.
+    assert FineTuned not in listed
+
+
+@every_method
+def test_a_method_has_a_test_file(method):
+    assert discovery.test_module(method) is not None
+
+
+def test_every_method_has_a_configuration():
+    assert {method.__name__ for method in METHODS} <= configured()
+
+
+@every_method
+def test_a_method_has_its_part_of_the_documentation(method):
+    text = read("docs/methods.md")
+    assert f"`{method.__name__}`" in text
+    assert file_of(method) in text
+
+
+@every_method
+def test_a_method_has_a_row_in_the_readme(method):
+    """Its own, or that of the method that it varies."""
+    rows = [line for line in read("README.md").splitlines() if line.startswith("|")]
+    files = {file_of(kind) for kind in method.__mro__ if kind in METHODS}
+    assert any(f"`{file}`" in row for file in files for row in rows)
+
+
+@pytest.mark.parametrize("helper", sorted(HELPERS))
+def test_a_helper_module_is_tested(helper):
+    """By a file of its own, or by one that imports it."""
+    line = f"from lightning_modules.{helper} import "
+    texts = (path.read_text(encoding="utf-8") for path in (ROOT / "tests").rglob("*.py"))
+    assert any(line in text for text in texts)
