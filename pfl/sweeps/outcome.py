@@ -15,11 +15,12 @@ from rich.table import Table
 from pfl.results import names
 from pfl.sweeps.command import flag_words
 from pfl.sweeps.file import Sweep
+from pfl.sweeps.search import failed
 from pfl.sweeps.space import Point
 
 _WORDS = {
     TrialState.COMPLETE: "done",
-    TrialState.PRUNED: "stopped early",
+    TrialState.PRUNED: "stopped",
     TrialState.FAIL: "failed",
     TrialState.RUNNING: "running",
     TrialState.WAITING: "waiting",
@@ -32,7 +33,7 @@ class Outcome:
 
     Attributes:
         number: Of the point, from 1.
-        state: In a word.
+        state: In a word; ``stopped`` is early.
         values: Of the varied parameters.
         value: The metric: at the end, or where the run was stopped early.
         seconds: How long it took.
@@ -47,6 +48,11 @@ class Outcome:
     seconds: float | None
     folder: str | None
     reason: str
+
+    @property
+    def failed(self) -> bool:
+        """Whether it ended without a value."""
+        return self.state == _WORDS[TrialState.FAIL]
 
     @property
     def done(self) -> bool:
@@ -68,12 +74,13 @@ def outcomes(sweep: Sweep, trials: Sequence[FrozenTrial]) -> list[Outcome]:
 
 def _outcome(sweep: Sweep, trial: FrozenTrial) -> Outcome:
     value = trial.value
-    if trial.state == TrialState.PRUNED and trial.last_step is not None:
+    stopped = trial.state == TrialState.PRUNED and not failed(trial)
+    if stopped and trial.last_step is not None:
         value = trial.intermediate_values[trial.last_step]
     space = sweep.space
     return Outcome(
         number=trial.user_attrs["point"] + 1,
-        state=_WORDS[trial.state],
+        state=_WORDS[TrialState.FAIL if failed(trial) else trial.state],
         values={name: space.varied[name].decode(trial.params[name]) for name in space.varied},
         value=value,
         seconds=None if trial.duration is None else trial.duration.total_seconds(),
@@ -100,14 +107,15 @@ def short_names(full: Sequence[str]) -> dict[str, str]:
 def text(value: Any) -> str:  # noqa: ANN401
     """A parameter's value, for people."""
     if isinstance(value, dict) and "class_path" in value:
-        return str(value["class_path"]).rpartition(".")[2]
+        given = ", ".join(f"{key}={text(item)}" for key, item in value.get("init_args", {}).items())
+        return str(value["class_path"]).rpartition(".")[2] + (f"({given})" if given else "")
     return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
 def table(sweep: Sweep, found: Sequence[Outcome]) -> Table:
     """All points, best first."""
     shown = Table(title=f"{sweep.path.stem}: {names.described(sweep.metric.name)}, best first")
-    for name in ("point", *short_names(list(sweep.space.varied)).values(), "value", "seconds"):
+    for name in ("#", *short_names(list(sweep.space.varied)).values(), "value", "seconds"):
         shown.add_column(name, justify="right", overflow="fold")
     shown.add_column("")
     for outcome in found:
@@ -120,6 +128,15 @@ def table(sweep: Sweep, found: Sequence[Outcome]) -> Table:
             style="bold" if outcome is found[0] and outcome.done else None,
         )
     return shown
+
+
+def reasons(found: Sequence[Outcome]) -> dict[str, list[int]]:
+    """The points that failed, by why they did."""
+    grouped: dict[str, list[int]] = {}
+    for outcome in found:
+        if outcome.failed:
+            grouped.setdefault(outcome.reason, []).append(outcome.number)
+    return grouped
 
 
 def write(sweep: Sweep, found: Sequence[Outcome], file: Path) -> None:

@@ -90,12 +90,12 @@ def parallel_coordinates(sweep: Sweep, found: Sequence[Outcome]) -> Figure:
             style |= {"linestyle": (0, (4, 2))}
         panel.plot(range(len(axes)), [axis.heights[place] for axis in axes], **style)
     for x, axis in enumerate(axes):
-        _draw_axis(panel, x, axis)
+        _draw_axis(panel, x, axis, last=x == len(axes) - 1)
     panel.set_xticks(
         range(len(axes)), [wrapped(axis.label, 0.8 * WIDTH / len(axes)) for axis in axes]
     )
     panel.tick_params(axis="x", length=0)
-    panel.set_xlim(-0.35, len(axes) - 0.75)
+    panel.set_xlim(-0.3, len(axes) - 0.75)
     panel.set_ylim(-0.06, 1.06)
     panel.yaxis.set_visible(False)
     panel.grid(visible=False)
@@ -118,7 +118,7 @@ def _axis(label: str, parameter: Parameter, values: Sequence[Any]) -> _Axis:
 
 
 def _metric_axis(name: str, values: Sequence[float]) -> _Axis:
-    axis = _scaled(names.score(name), min(values), max(values), values)
+    axis = _scaled(names.described(name), min(values), max(values), values)
     if not names.in_per_cent(name):
         return axis
     return _Axis(
@@ -146,12 +146,14 @@ def _scaled(
     return _Axis(label, height(values), list(height(ticks)), [f"{tick:.4g}" for tick in ticks])
 
 
-def _draw_axis(panel: Axes, x: int, axis: _Axis) -> None:
+def _draw_axis(panel: Axes, x: int, axis: _Axis, last: bool) -> None:
+    """Words stand to the left, over the lines that come in; after the last axis there are none."""
     panel.vlines(x, 0, 1, color="black", linewidth=0.8, zorder=1)
+    box = {"facecolor": "white", "edgecolor": "none", "pad": 0.8, "alpha": 0.85}
+    side, place = (1, "left") if last else (-1, "right")
     for height, word in zip(axis.ticks, axis.words, strict=True):
-        panel.hlines(height, x - 0.015, x, color="black", linewidth=0.8)
-        box = {"facecolor": "white", "edgecolor": "none", "pad": 0.6, "alpha": 0.75}
-        panel.text(x - 0.03, height, word, ha="right", va="center", zorder=4, bbox=box)
+        panel.hlines(height, x, x + side * 0.015, color="black", linewidth=0.8)
+        panel.text(x + side * 0.03, height, word, ha=place, va="center", zorder=4, bbox=box)
 
 
 def _legend(figure: Figure, found: Sequence[Outcome], colour: Any) -> None:  # noqa: ANN401
@@ -160,17 +162,19 @@ def _legend(figure: Figure, found: Sequence[Outcome], colour: Any) -> None:  # n
     if best.done:
         label = f"best: point {best.number}"
         lines.append(Line2D([], [], color=COLOURS[1], linewidth=2.2, marker="o", label=label))
-    states = {one.state for one in found[1:]}
-    if any(one.done for one in found[1:]):
+    others = [one for one in found[1:] if one.value is not None]
+    if any(one.done for one in others):
         lines.append(Line2D([], [], color=colour, label="others, the darker the better"))
-    if states - {"done", "failed"}:
-        label = "stopped early, or still running"
+    if not all(one.done for one in others):
+        label = "stopped early"
         lines.append(Line2D([], [], color=colour, linestyle=(0, (4, 2)), label=label))
     figure.legend(handles=lines, loc="outside upper center", ncols=len(lines))
 
 
 def importance(sweep: Sweep, study: optuna.Study) -> Figure:
-    """How much of the metric's variance over the searched space each parameter explains.
+    """How much of the metric's variance over the searched space each parameter explains alone.
+
+    What is missing to 100 % is explained by parameters together.
 
     Optuna's functional ANOVA (Hutter, Hoos and Leyton-Brown, "An Efficient Approach for Assessing
     Hyperparameter Importance", ICML 2014) on the points that were brought to their end.
@@ -190,15 +194,19 @@ def importance(sweep: Sweep, study: optuna.Study) -> Figure:
         raise ValueError(f"importance needs {LEAST} finished points, there are {len(values)}")
     if len(set(values)) == 1:
         raise ValueError("importance needs values that differ, all points have the same")
-    shares = get_param_importances(study, evaluator=FanovaImportanceEvaluator(seed=0))
+    evaluator = FanovaImportanceEvaluator(seed=0)
+    shares = get_param_importances(study, evaluator=evaluator, normalize=False)
     labels = short_names(list(sweep.space.varied))
     figure, (panel,) = panels(1, 0.65 * WIDTH, 0.8 + 0.3 * len(shares))
-    bars = panel.barh([labels[name] for name in shares], list(shares.values()), color=COLOURS[0])
-    panel.bar_label(bars, [f"{share:.0%}" for share in shares.values()], padding=3)
+    bars = panel.barh(
+        [labels[name] for name in shares], list(shares.values()), 0.6, color=COLOURS[0]
+    )
+    panel.bar_label(bars, [f"{100 * share:.0f} %" for share in shares.values()], padding=3)
     panel.invert_yaxis()
     panel.grid(visible=False, axis="y")
-    panel.set_xlim(0, 1.1 * max(shares.values()))
+    panel.set_xlim(0, 1)
     panel.xaxis.set_major_formatter(PercentFormatter(1, decimals=0))
     score = names.score(sweep.metric.name)
-    panel.set_xlabel(wrapped(f"share of the variance of {score} ({len(values)} points)", 4))
+    told = f"share of the variance of {score} that it explains alone ({len(values)} points)"
+    panel.set_xlabel(wrapped(told, 4))
     return figure

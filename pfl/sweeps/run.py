@@ -150,15 +150,15 @@ def _run_point(search: Search, trial: Trial, flags: Sequence[str]) -> None:
         print("the same command goes on with this sweep", file=sys.stderr)
         raise
     except optuna.TrialPruned as pruned:
-        search.end(trial, str(pruned), pruned=True)
+        search.stop(trial, str(pruned))
         print(f"point {number} was {pruned}")
     except UnknownMetricError as error:
-        search.end(trial, str(error))
+        search.fail(trial, str(error))
         raise
     except Exception as error:  # whatever a method raises, the other points go on
         if not isinstance(error, UsageError | ArithmeticError):
             traceback.print_exc()
-        search.end(trial, f"{type(error).__name__}: {error}".removeprefix("UsageError: "))
+        search.fail(trial, f"{type(error).__name__}: {error}".removeprefix("UsageError: "))
         print(f"point {number} failed: {error}", file=sys.stderr)
     else:
         search.finish(trial, value)
@@ -174,9 +174,8 @@ def _report(search: Search, flags: Sequence[str]) -> None:
     found = outcomes.outcomes(sweep, search.latest())
     outcomes.write(sweep, found, search.folder / "points.csv")
     Console().print(outcomes.table(sweep, found))
-    for one in found:
-        if one.reason and not one.done:
-            print(f"point {one.number}: {one.reason}")
+    for reason in (reasons := outcomes.reasons(found)):
+        print(f"failed: point {', '.join(map(str, reasons[reason]))}: {reason}")
     if not found or not found[0].done:
         raise UsageError("no point was brought to its end")
     for picture in (drawn := pictures.draw(sweep, found, search.study)):

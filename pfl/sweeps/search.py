@@ -26,7 +26,6 @@ from pfl.sweeps.file import Early, Sweep
 
 # Why a trial is over that has no value.
 KILLED, INTERRUPTED = "its process was killed", "interrupted"
-_FINISHED = (TrialState.COMPLETE, TrialState.PRUNED)
 
 
 class Search:
@@ -90,24 +89,36 @@ class Search:
         """Keep the value of a point."""
         self.study.tell(trial, value)
 
-    def end(self, trial: Trial, reason: str, pruned: bool = False) -> None:
-        """Keep why a point has no value."""
+    def stop(self, trial: Trial, reason: str) -> None:
+        """Keep that a point was stopped early."""
+        self._end(trial, reason, TrialState.PRUNED)
+
+    def fail(self, trial: Trial, reason: str) -> None:
+        """Keep that a point failed.
+
+        Of Optuna's failed trials a sampler learns nothing. For ``bayes`` they are pruned ones,
+        which rank below all that have a value: as with W&B, a failure counts as the worst.
+        """
+        trial.set_user_attr("failed", True)
+        bayes = self.sweep.method == "bayes"
+        self._end(trial, reason, TrialState.PRUNED if bayes else TrialState.FAIL)
+
+    def _end(self, trial: Trial, reason: str, state: TrialState) -> None:
         trial.set_user_attr("reason", reason)
-        self.study.tell(trial, state=TrialState.PRUNED if pruned else TrialState.FAIL)
+        self.study.tell(trial, state=state)
 
     def interrupt(self, trial: Trial) -> None:
         """Queue a point again that could not be brought to its end."""
         with self._mutex:
-            self.end(trial, INTERRUPTED)
+            self._end(trial, INTERRUPTED, TrialState.FAIL)
             self._again(self.study.trials[trial.number])
 
-    def retry(self) -> int:
-        """Queue all points again that failed; returns their number."""
+    def retry(self) -> None:
+        """Queue all points again that failed."""
         with self._mutex:
-            failed = [trial for trial in self.latest() if trial.state == TrialState.FAIL]
-            for trial in failed:
+            again = [trial for trial in self.latest() if failed(trial)]
+            for trial in again:
                 self._again(trial)
-        return len(failed)
 
     def latest(self) -> list[FrozenTrial]:
         """The last trial of each point, in the order of points."""
@@ -131,7 +142,7 @@ class Search:
             worker = trial.user_attrs.get("worker")
             if worker == self._worker or (worker is not None and not self._is_gone(worker)):
                 continue
-            self.end(Trial(self.study, trial._trial_id), KILLED)
+            self._end(Trial(self.study, trial._trial_id), KILLED, TrialState.FAIL)
             self._again(trial)
 
     def _again(self, trial: FrozenTrial) -> None:
@@ -154,6 +165,11 @@ class Search:
         lock.release()
         Path(lock.lock_file).unlink(missing_ok=True)
         return True
+
+
+def failed(trial: FrozenTrial) -> bool:
+    """Whether a trial ended without a value, and was not stopped early."""
+    return trial.state == TrialState.FAIL or bool(trial.user_attrs.get("failed"))
 
 
 def identity(
@@ -196,7 +212,7 @@ def _open(sweep: Sweep, storage: Path, identity: Mapping[str, str]) -> optuna.St
         found = study.user_attrs.get("identity", {})
         if found == identity:
             return study
-        if any(trial.state != TrialState.FAIL for trial in study.get_trials(deepcopy=False)):
+        if not all(failed(trial) for trial in study.get_trials(deepcopy=False)):
             other = [
                 what for what in {**found, **identity} if found.get(what) != identity.get(what)
             ]
