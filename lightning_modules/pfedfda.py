@@ -167,6 +167,9 @@ class PFedFDA(ClientModule):
         if not seen:
             return {}
         z = wide(torch.cat([features for features, _ in seen]))
+        if not z.isfinite().all():
+            # The loss tells the loop; here the Gaussians of others are all there is to go by.
+            return {}
         y = torch.cat([labels for _, labels in seen]).to(z.device)
         common, prior = self._gaussians(), wide(self.prior)
         coefficients = z.new_ones(2)

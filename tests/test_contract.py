@@ -17,13 +17,14 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from pfl import local
 from pfl.callbacks import Callback
-from pfl.federation import Federation
+from pfl.federation import Federation, NonFiniteError
 from pfl.loop import FederatedLoop
 from pfl.run import Run
-from pfl.sampling import UniformSampler
+from pfl.sampling import BernoulliSampler, UniformSampler
 from pfl.state import clone, fingerprint, finite, matches, nbytes
 from pfl.types import Batch
 from tests.discovery import build, floats, methods
+from tests.federation import Federation as Stepped
 from tests.toy import blobs, mlp, normed
 
 SGD = partial(torch.optim.SGD, lr=0.05)
@@ -185,6 +186,58 @@ def test_a_client_without_data_is_left_out(method):
     loop = FederatedLoop(rounds=2, progress=False)
     run = loop.fit(build(method, mlp(), optimizer=SGD), data)
     assert 1 not in run.kept
+
+
+@every_method
+def test_rounds_without_anybody_leave_the_server_and_its_model(method):
+    nobody = BernoulliSampler(1e-9, minimum=0, train_all=False)
+    loop, module, data = federation(method, rounds=2, sampler=nobody)
+    before = Federation(loop, module, data).run.server.shared
+    run = loop.fit(module, data)
+    assert fingerprint([run.server.shared]) == fingerprint([before])
+    assert not run.kept
+    assert (run.round, run.history[-1]["comm/bytes_total"]) == (2, 0)
+    assert 0 <= run.history[-1]["test/personal/acc"] <= 1
+
+
+def with_nan():
+    """The inputs of client 1 are no numbers."""
+    data = blobs()
+    x, y = data._splits["train"][1]
+    data._splits["train"][1] = (torch.full_like(x, float("nan")), y)
+    return data
+
+
+@every_method
+def test_a_client_of_nan_is_left_out_and_reaches_nobody(method):
+    loop = FederatedLoop(rounds=2, progress=False, on_nonfinite="skip")
+    module = build(method, mlp(), optimizer=SGD)
+    before = Federation(loop, module, with_nan()).run.server.shared
+    run = loop.fit(module, with_nan())
+    assert [row["train/discarded"] for row in run.history] == [1, 1]
+    assert 1 not in run.kept
+    assert all(finite(state) for state in run.kept.values())
+    for name, value in run.server.shared.items():
+        # FedProto's table starts with NaN, for classes without a prototype.
+        assert not (value.isnan() & ~before[name].isnan()).any()
+
+
+@every_method
+def test_a_client_of_nan_ends_the_run_by_name(method):
+    loop = FederatedLoop(rounds=2, progress=False)
+    with pytest.raises(NonFiniteError, match="round 1, client 1: the loss or the weights"):
+        loop.fit(build(method, mlp(), optimizer=SGD), with_nan())
+
+
+@every_method
+def test_who_sits_out_keeps_every_bit(method):
+    """Of its state, whatever the others do meanwhile; and no kept entry is the server's."""
+    federation_ = Stepped(build(method, mlp(), optimizer=SGD))
+    federation_.round()
+    before = clone(federation_.kept.get(1, {}))
+    federation_.round(0, 2)
+    assert fingerprint([federation_.kept.get(1, {})]) == fingerprint([before])
+    assert not set(federation_.kept.get(1, {})) & set(federation_.state.shared)
 
 
 def _jobs(method, net):

@@ -10,7 +10,6 @@ from lightning_modules.fedper import FedPer
 from lightning_modules.nets import CNN3, FashionCNN, SplitNet
 from lightning_modules.normalised_nets import ResNet18
 from lightning_modules.pfakd import PFAKD
-from pfl.sampling import BernoulliSampler
 from pfl.seeds import generator
 from pfl.server import Server, ServerState
 from pfl.state import clone, select
@@ -224,13 +223,6 @@ def test_a_client_of_one_class_stays_nearer_to_its_teacher():
         )
         assert result.train["local/ce"] < 0.5
     assert drift[1.0] < drift[0.0]
-
-
-def test_nobody_sampled_keeps_the_base():
-    sampler = BernoulliSampler(1e-9, minimum=0, train_all=False)
-    run = fit(make(mlp()), blobs(), 2, sampler=sampler)
-    start = make(mlp()).state_dict()
-    assert equal(run.server.shared, {name: start[name] for name in run.server.shared})
 
 
 def test_a_late_client_joins_with_its_initial_head():

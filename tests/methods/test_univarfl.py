@@ -13,10 +13,9 @@ from lightning_modules.fedavg import FedAvg
 from lightning_modules.nets import SplitNet
 from lightning_modules.normalised_nets import CNN8
 from lightning_modules.univarfl import UniVarFL
-from pfl.sampling import BernoulliSampler
 from pfl.seeds import generator, scoped
 from pfl.types import Batch, ClientInfo
-from tests.federation import HEAVY, SGD, Federation, close, equal, fit
+from tests.federation import HEAVY, SGD, Federation, close, fit
 from tests.stacking import check_vmap
 from tests.toy import ToyData, blobs, mlp, normed
 
@@ -169,13 +168,6 @@ def test_there_is_one_model_and_all_clients_are_tested_with_it():
     row = fit(module, blobs(), 2).history[-1]
     assert row["test/personal/acc"] == row["test/global/acc"]
     assert "test/pooled/acc" in row
-
-
-def test_nobody_sampled_keeps_the_model():
-    sampler = BernoulliSampler(1e-9, minimum=0, train_all=False)
-    run = fit(make(mlp()), blobs(), 2, sampler=sampler)
-    start = make(mlp()).state_dict()
-    assert equal(run.server.shared, {name: start[name] for name in run.server.shared})
 
 
 def test_duplicate_images_stay_finite():
