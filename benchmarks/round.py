@@ -36,12 +36,7 @@ from datamodules import Dirichlet, Synthetic
 from lightning_modules.fedavg import FedAvg
 from lightning_modules.nets import CNN2, MLP, LeNet5
 from lightning_modules.normalised_nets import ResNet18
-from pfl.engines.auto import AutoEngine
-from pfl.engines.base import Engine
-from pfl.engines.ray import RayEngine
-from pfl.engines.sequential import SequentialEngine
-from pfl.engines.threads import ThreadsEngine
-from pfl.engines.vectorised import VectorisedEngine
+from pfl.engines.named import ENGINES, EngineName
 from pfl.loop import FederatedLoop
 from pfl.seeds import generator, scoped
 from pfl.types import FederatedData
@@ -51,13 +46,6 @@ NETS: Mapping[str, Callable[[], nn.Module]] = {
     "lenet5": lambda: LeNet5(10),
     "cnn2": lambda: CNN2(10),
     "resnet18": lambda: ResNet18(10),
-}
-ENGINES: Mapping[str, Callable[[], Engine]] = {
-    "sequential": SequentialEngine,
-    "threads": ThreadsEngine,
-    "vectorised": VectorisedEngine,
-    "ray": RayEngine,
-    "auto": AutoEngine,
 }
 DEFAULT = ("sequential", "threads", "auto")
 SGD = partial(torch.optim.SGD, lr=0.005)
@@ -100,7 +88,7 @@ def bare(net: nn.Module, data: FederatedData, device: torch.device) -> Iterator[
 
 
 def federation(
-    engine: Engine, net: nn.Module, data: FederatedData, accelerator: str
+    engine: EngineName, net: nn.Module, data: FederatedData, accelerator: str
 ) -> Iterator[Turn]:
     """Rounds of FedAvg."""
     loop = FederatedLoop(10**6, engine=engine, accelerator=accelerator, progress=False)
@@ -117,7 +105,7 @@ def _since(begin: float, device: torch.device) -> float:
 
 
 def variants(
-    engines: list[str], make: Callable[[], nn.Module], data: FederatedData, accelerator: str
+    engines: list[EngineName], make: Callable[[], nn.Module], data: FederatedData, accelerator: str
 ) -> dict[tuple[str, int], Iterator[Turn]]:
     """Who takes turns, by name and number of op threads."""
     every = torch.get_num_threads()
@@ -129,7 +117,7 @@ def variants(
         # The others have op threads of their own, whatever the caller's.
         counts = {every, 1} if name == "sequential" and accelerator == "cpu" else {every}
         for count in sorted(counts):
-            turns = federation(ENGINES[name](), make(), data, accelerator)
+            turns = federation(name, make(), data, accelerator)
             found[name, count] = turns
     return found
 

@@ -153,6 +153,7 @@ def explain(error: Exception, given: Sequence[Given]) -> str:
         UsageError: The parser's words would say less.
     """
     keys: list[str] = []
+    words: list[str] = []
     message = last = ""
     cause: BaseException = error
     link: BaseException | None = error
@@ -160,6 +161,7 @@ def explain(error: Exception, given: Sequence[Given]) -> str:
         cause, message = link, str(link)
         if message != last and (found := re.match(r'Parser key "([^"]+)":', message)):
             keys += found[1].split(".")
+        words = _literals(message) or words
         last = message
         link = link.__cause__ or link.__context__
     path = _spoken(keys)
@@ -171,7 +173,9 @@ def explain(error: Exception, given: Sequence[Given]) -> str:
         _resolve(there[-1], known)
     said = _plain(message)
     if unknown := re.search(r"dot import path string: (\S+)", message):
-        said = f"there is no class {unknown[1]!r}" + _nearest(unknown[1], known)
+        name, what = unknown[1], f"neither one of {', '.join(words)} nor a class"
+        said = f"there is no class {name!r}" if not words else f"{name!r} is {what}"
+        said += _nearest(name, words) or _nearest(name, known)
     return _line(there[-1].place if there else "", path, said)
 
 
@@ -228,6 +232,12 @@ def _plain(message: str) -> str:
     message = re.sub(r"(?:typing\.)?Literal\[(.*?)\]", r"one of \1", message)
     message = re.sub(r"^Expected an? (.*)\. Got value: (.*)$", r"expected \1, got \2", message)
     return shorten(message, 400)
+
+
+def _literals(message: str) -> list[str]:
+    """The words that a setting may be, where it may be a class as well."""
+    found = re.search(r"Subtypes: .*Literal\[(.*?)\]", message)
+    return [] if found is None else [word.strip("' ") for word in found[1].split(",")]
 
 
 def _unknown(item: Given, what: str, choices: Iterable[str]) -> UsageError:

@@ -10,7 +10,7 @@ from lightning.fabric import Fabric
 
 from pfl.callbacks import Callback, Checkpoint, LightningLogger, ProgressBar
 from pfl.engines.base import Engine
-from pfl.engines.sequential import SequentialEngine
+from pfl.engines.named import EngineName, make_engine
 from pfl.federation import Federation
 from pfl.records import Records
 from pfl.run import Run
@@ -36,7 +36,8 @@ class FederatedLoop:
     Args:
         rounds: Communication rounds, T.
         sampler: Who trains and who uploads in each round.
-        engine: How the jobs of a round are run.
+        engine: How the jobs of a round are run, or its name: ``auto`` chooses by device, method,
+            network and sizes of the clients, and the run's header says what.
         evaluate_every: Test all models after every this many rounds, and after the last.
         evaluate_at: Points at which personalised models are tested; ``None`` takes the method's
             own. The first gives ``test/personal/...``, further ones ``test/personal_<point>/...``.
@@ -66,7 +67,7 @@ class FederatedLoop:
         self,
         rounds: int = 10,
         sampler: Sampler = UniformSampler(),  # noqa: B008 (frozen)
-        engine: Engine | None = None,
+        engine: Engine | EngineName = "auto",
         evaluate_every: int = 1,
         evaluate_at: list[EvaluationPoint] | None = None,
         accelerator: str = "auto",
@@ -96,7 +97,7 @@ class FederatedLoop:
             raise ValueError(f"kept_memory must not be negative, got {kept_memory}")
         self.rounds = rounds
         self.sampler = sampler
-        self.engine = SequentialEngine() if engine is None else engine
+        self.engine = make_engine(engine) if isinstance(engine, str) else engine
         self.evaluate_every = evaluate_every
         self.evaluate_at = evaluate_at
         self.gradient_clip_val = gradient_clip_val

@@ -62,6 +62,8 @@ def environment() -> dict[str, Any]:
         "python": sys.version.split()[0],
         "platform": platform.platform(),
         "cpus": os.cpu_count(),
+        # Sums over several threads round otherwise.
+        "op_threads": torch.get_num_threads(),
         "packages": {name: metadata.version(name) for name in packages},
     }
 

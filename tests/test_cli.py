@@ -279,6 +279,7 @@ IN_FLAGS = """
 --model=FedAv | --model: there is no class 'FedAv'; did you mean 'FedAvg'?
 --model.net=LeNet6 | --model.net: there is no class 'LeNet6'; did you mean 'LeNet5'?
 --model.net=torch.nn.Liner | --model.net: there is no class 'torch.nn.Liner'; did you mean 'torch.nn.Linear'?
+--loop.engine=theads | --loop.engine: 'theads' is neither one of auto, sequential, threads, vectorised, ray nor a class; did you mean 'threads'?
 --model.help=FedPre | --model.help: there is no class 'FedPre'; did you mean 'FedPer'?
 --model.net.hidden=x | --model.net.hidden: expected int, got x
 --data.num_clients=x | --data.num_clients: expected int, got x
