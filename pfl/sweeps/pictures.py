@@ -139,7 +139,8 @@ def _scaled(
         return np.asarray(shown, np.float64)
 
     whole = parameter is not None and parameter.whole
-    locator = LogLocator(numticks=6) if log else MaxNLocator(5, integer=whole)
+    near = (1.0, 2.0, 5.0) if log and high < 50 * low else (1.0,)
+    locator = LogLocator(subs=near, numticks=6) if log else MaxNLocator(5, integer=whole)
     ticks = [tick for tick in locator.tick_values(low, high) if low <= tick <= high]
     if len(ticks) < 2:
         ticks = [low, high]

@@ -72,20 +72,21 @@ class Range:
     @property
     def distribution(self) -> BaseDistribution:
         """As Optuna knows it, which cannot draw a logarithm in steps."""
-        if self.step is None or self.log:
-            if self.whole and self.step in (None, 1):
-                return IntDistribution(int(self.low), int(self.high), log=self.log)
+        step = self.step or 1
+        stepped = self.whole or self.step is not None
+        if not stepped or (self.log and not (self.whole and step == 1)):
             return FloatDistribution(self.low, self.high, log=self.log)
         first, last = (self._multiple(k) for k in self._multiples)
         if self.whole:
-            return IntDistribution(int(first), int(last), step=int(self.step))
-        return FloatDistribution(first, last, step=self.step)
+            return IntDistribution(int(first), int(last), log=self.log, step=int(step))
+        return FloatDistribution(first, last, step=step)
 
     @property
     def _multiples(self) -> tuple[int, int]:
         """The least and the largest k whose multiple of the step lies in the range."""
-        step = self.step or 1
-        return math.ceil(self.low / step - 1e-9), math.floor(self.high / step + 1e-9)
+        low, high = (bound / (self.step or 1) for bound in (self.low, self.high))
+        # 0.3 / 0.1 is 2.9999999999999996.
+        return math.ceil(low - 1e-9 * abs(low)), math.floor(high + 1e-9 * abs(high))
 
     def _multiple(self, k: int) -> float:
         # 3 * 0.1 is 0.30000000000000004, which nobody wants to read.

@@ -1,0 +1,69 @@
+"""The command of a sweep file: its macros, and what is no ``pfl fit``."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from pfl.explain import UsageError
+from pfl.sweeps.command import fit_words, flag_words
+from pfl.sweeps.file import read
+from tests.sweeps.conftest import write
+
+POINT = {"a.b": 1.5, "c": [{"class_path": "WandB"}], "d": "x y", "e": True, "f": None}
+FLAGS = ["--a.b=1.5", '--c=[{"class_path": "WandB"}]', "--d=x y", "--e=true", "--f=null"]
+
+
+def words(*command, **keys):
+    return fit_words(read(write(command=[*command], **keys)), POINT, Path("p", "1.json"))
+
+
+def test_the_point_goes_into_a_file():
+    assert words("${env}", "pfl", "fit", "--config", "c.yaml", "--config", "${args_json_file}") == [
+        *("--config", "c.yaml", "--config", "p/1.json")
+    ]
+    assert json.loads(Path("p/1.json").read_text()) == POINT
+
+
+def test_no_file_without_its_macro():
+    assert words("pfl", "fit", "${args}", "--seed=1") == [*FLAGS, "--seed=1"]
+    assert not Path("p").exists()
+
+
+def test_other_macros(monkeypatch):
+    monkeypatch.setenv("CONFIG", "c.yaml")
+    assert words("${env}", "${interpreter}", "-m", "pfl", "fit", "${envvar:CONFIG}") == ["c.yaml"]
+    assert words("${program}", "fit", "x", program="pfl") == ["x"]
+    assert words("pfl", "fit", "${args_no_equals}")[:4] == ["--a.b", "1.5", "--c", FLAGS[1][4:]]
+    assert words("pfl", "fit", "--x=${envvar:UNSET}") == ["--x=UNSET"]
+
+
+def test_a_command_to_copy_has_flags_in_place_of_the_file():
+    command = ["pfl", "fit", "--config", "c.yaml", "--config", "${args_json_file}", "--x=1"]
+    sweep = read(write(command=command))
+    assert flag_words(sweep, POINT) == ["--config", "c.yaml", *FLAGS, "--x=1"]
+
+
+@pytest.mark.parametrize(
+    ("command", "message"),
+    [
+        (["${env}", "python", "train.py", "${args}"], "only `pfl fit ...` runs here"),
+        (["pfl", "test"], "got pfl test"),
+        (["${env}"], "got nothing"),
+        (["pfl", "fit", "${args_no_boolean_flags}"], "${args_no_boolean_flags} is not supported;"),
+        (["pfl", "fit", "--config=${args_json_file}"], "--config=${args_json_file} is not supp"),
+        (["pfl", "fit", "${args_append_hydra}"], "supported are ${env}, ${interpreter}"),
+    ],
+)
+def test_other_commands_are_refused(command, message):
+    with pytest.raises(UsageError) as caught:
+        words(*command)
+    assert message in str(caught.value)
+
+
+def test_the_default_command_runs_a_program_of_ones_own():
+    sweep = read(write(command=None, program="train.py"))
+    with pytest.raises(UsageError, match=r"only `pfl fit ...` runs here.*got python train.py --a"):
+        fit_words(sweep, POINT, Path("p"))
