@@ -12,6 +12,7 @@ from typing import Literal, Protocol, TypeAlias
 import torch
 from torch import Tensor
 
+from lightning_modules.checks import at_least_one, not_negative, positive
 from lightning_modules.layers import Frozen
 from lightning_modules.losses import class_mean_alignment, feature_distillation
 from lightning_modules.nets import SplitNet
@@ -41,12 +42,9 @@ def check_alignment(align_lr: float, align_epochs: int, align_batch: int) -> Non
     Raises:
         ValueError: A number is out of its range.
     """
-    if align_lr <= 0:
-        raise ValueError(f"align_lr must be positive, got {align_lr}")
-    if align_epochs < 0:
-        raise ValueError(f"align_epochs must not be negative, got {align_epochs}")
-    if align_batch < 1:
-        raise ValueError(f"align_batch must be at least 1, got {align_batch}")
+    positive(align_lr=align_lr)
+    not_negative(align_epochs=align_epochs)
+    at_least_one(align_batch=align_batch)
 
 
 def alignment_parts(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from typing import Any, Literal, TypeAlias, get_args
+from typing import Any, Literal, TypeAlias
 
 import lightning as L
 import torch
@@ -13,8 +13,8 @@ from lightning.pytorch.core.optimizer import LightningOptimizer
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from lightning_modules.checks import known_words, not_negative
 from lightning_modules.losses import cross_entropy
-from lightning_modules.numerics import one_of
 from pfl.server import Server
 from pfl.state import assign, clone, matches, total
 from pfl.types import (
@@ -90,12 +90,11 @@ class ClientModule(L.LightningModule):
         persist_optimizer: bool = False,
     ) -> None:
         super().__init__()
-        if epochs < 0:
-            raise ValueError(f"epochs must not be negative, got {epochs}")
+        not_negative(epochs=epochs)
         if not 0 < lr_decay <= 1:
             raise ValueError(f"lr_decay must lie in (0, 1], got {lr_decay}")
-        one_of("lr_schedule", lr_schedule, get_args(Schedule))
         self.save_hyperparameters(ignore=self.objects)
+        known_words(type(self), self.hparams)
         self.net = net
         self.optimizer = optimizer
         self.epochs = epochs

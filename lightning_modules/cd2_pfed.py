@@ -20,6 +20,7 @@ from torch.func import functional_call
 from lightning_modules.anchors import symmetric_kl
 from lightning_modules.base import ClientModule
 from lightning_modules.channels import Division, divisions, paste, shared_part
+from lightning_modules.checks import not_negative
 from lightning_modules.layers import frozen
 from lightning_modules.losses import cross_entropy
 from pfl.server import Server, ServerState, weight_report
@@ -91,9 +92,7 @@ class CD2PFed(ClientModule):
         ):
             if not 0 <= value <= 1:
                 raise ValueError(f"{name} must lie in [0, 1], got {value}")
-        for name, number in (("ramp_rounds", ramp_rounds or 0), ("distillation", distillation)):
-            if number < 0:
-                raise ValueError(f"{name} must not be negative, got {number}")
+        not_negative(ramp_rounds=ramp_rounds, distillation=distillation)
         self.private_share = private_share
         self.ramp_rounds = ramp_rounds
         self.distillation = distillation

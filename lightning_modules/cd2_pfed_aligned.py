@@ -22,7 +22,6 @@ from lightning_modules.alignment import (
 from lightning_modules.cd2_pfed import CD2PFed
 from lightning_modules.layers import frozen
 from lightning_modules.nets import SplitNet
-from lightning_modules.numerics import one_of
 from pfl.types import Patterns, Plan
 
 
@@ -55,7 +54,6 @@ class CD2PFedAligned(CD2PFed):
         align_batch: int = 16,
         **options: Any,
     ) -> None:
-        one_of("align_target", align_target, ("class_mean", "per_sample"))
         check_alignment(align_lr, align_epochs, align_batch)
         super().__init__(net, **options)
         self.align_target: AlignTarget = align_target

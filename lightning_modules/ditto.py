@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from lightning_modules.anchors import proximal
 from lightning_modules.base import ClientModule
+from lightning_modules.checks import not_negative
 from lightning_modules.losses import cross_entropy
 from lightning_modules.optimizers import warn_of_overshoot, with_lr
 from pfl.state import assign
@@ -55,10 +56,7 @@ class Ditto(ClientModule):
         **options: Any,
     ) -> None:
         super().__init__(net, **options)
-        if proximity < 0:
-            raise ValueError(f"proximity must not be negative, got {proximity}")
-        if personal_epochs is not None and personal_epochs < 0:
-            raise ValueError(f"personal_epochs must not be negative, got {personal_epochs}")
+        not_negative(proximity=proximity, personal_epochs=personal_epochs)
         self.personal = copy.deepcopy(net)
         self.proximity = proximity
         self.personal_epochs = self.epochs if personal_epochs is None else personal_epochs

@@ -22,6 +22,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from lightning_modules.base import ClientModule
+from lightning_modules.checks import at_least_one, not_negative
 from lightning_modules.layers import frozen
 from lightning_modules.losses import cross_entropy
 from lightning_modules.nets import last_layers
@@ -70,12 +71,8 @@ class FedALA(ClientModule):
         super().__init__(net, **options)
         if not 0 < mix_percent <= 100:
             raise ValueError(f"mix_percent must lie in (0, 100], got {mix_percent}")
-        for name, value in (("mix_lr", mix_lr), ("threshold", threshold)):
-            if value < 0:
-                raise ValueError(f"{name} must not be negative, got {value}")
-        for name, value in (("window", window), ("max_init_epochs", max_init_epochs)):
-            if value < 1:
-                raise ValueError(f"{name} must be at least 1, got {value}")
+        not_negative(mix_lr=mix_lr, threshold=threshold)
+        at_least_one(window=window, max_init_epochs=max_init_epochs)
         patterns = ("*",) if top == "all" else last_layers(net, top)[0]
         self.top = [name for name, _ in net.named_parameters() if matches(name, patterns)]
         self.mix_lr = mix_lr

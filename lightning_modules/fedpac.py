@@ -22,6 +22,7 @@ from scipy.optimize import nnls
 from torch import Tensor
 
 from lightning_modules.base import ClientModule
+from lightning_modules.checks import not_negative
 from lightning_modules.losses import cross_entropy
 from lightning_modules.nets import SplitNet
 from lightning_modules.optimizers import with_lr
@@ -84,10 +85,7 @@ class FedPAC(ClientModule):
         **options: Any,
     ) -> None:
         super().__init__(net, **options)
-        if alignment < 0:
-            raise ValueError(f"alignment must not be negative, got {alignment}")
-        if head_epochs < 0:
-            raise ValueError(f"head_epochs must not be negative, got {head_epochs}")
+        not_negative(alignment=alignment, head_epochs=head_epochs)
         if not 0 <= min_share < 1:
             raise ValueError(f"min_share must lie in [0, 1), got {min_share}")
         self.alignment = alignment

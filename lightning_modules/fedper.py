@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from lightning_modules.base import ClientModule
+from lightning_modules.checks import not_negative
 from lightning_modules.nets import last_layers
 from pfl.types import Broadcast, ClientInfo, Patterns, Phase, Plan
 
@@ -47,10 +48,7 @@ class FedPer(ClientModule):
         **options: Any,
     ) -> None:
         super().__init__(net, **options)
-        if fit_head_before_eval < 0:
-            raise ValueError(
-                f"fit_head_before_eval must not be negative, got {fit_head_before_eval}"
-            )
+        not_negative(fit_head_before_eval=fit_head_before_eval)
         if personal_layers is not None:
             self.kept, self.shared = last_layers(net, personal_layers, prefix="net.")
         self.personal = self.kept

@@ -21,6 +21,7 @@ import torch
 from torch import Tensor
 
 from lightning_modules.base import ClientModule
+from lightning_modules.checks import not_negative
 from lightning_modules.losses import cross_entropy
 from lightning_modules.nets import SplitNet
 from lightning_modules.prototypes import (
@@ -76,8 +77,7 @@ class FedProto(ClientModule):
         **options: Any,
     ) -> None:
         super().__init__(net, weighting=weighting, **options)
-        if prototype_weight < 0:
-            raise ValueError(f"prototype_weight must not be negative, got {prototype_weight}")
+        not_negative(prototype_weight=prototype_weight)
         self.prototype_weight = prototype_weight
         self.prediction = prediction
         self.candidates = candidates

@@ -16,6 +16,7 @@ from torch import nn
 
 from lightning_modules.anchors import proximal
 from lightning_modules.base import ClientModule
+from lightning_modules.checks import not_negative
 from lightning_modules.finetune import FineTuned
 from lightning_modules.layers import copy_into, frozen, frozen_parameters
 from lightning_modules.optimizers import warn_of_overshoot
@@ -44,8 +45,7 @@ class FedProx(ClientModule):
 
     def __init__(self, net: nn.Module, *, mu: float = 0.01, **options: Any) -> None:
         super().__init__(net, **options)
-        if mu < 0:
-            raise ValueError(f"mu must not be negative, got {mu}")
+        not_negative(mu=mu)
         self.mu = mu
         self.anchor = frozen(net)
         warn_of_overshoot(self.configure_optimizers(), mu, "mu")

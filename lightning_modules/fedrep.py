@@ -11,6 +11,7 @@ from __future__ import annotations
 from typing import Any, Literal
 
 from lightning_modules.base import ClientModule
+from lightning_modules.checks import not_negative
 from lightning_modules.nets import SplitNet
 from lightning_modules.phases import part_phase
 from pfl.types import Phase, Plan
@@ -54,9 +55,11 @@ class FedRep(ClientModule):
         self.body_epochs = body_epochs
         self.frozen_bn: Literal["eval", "train"] = frozen_bn
         self.final_head_epochs = final_head_epochs
-        for name in ("head_epochs", "body_epochs", "final_head_epochs"):
-            if getattr(self, name) < 0:
-                raise ValueError(f"{name} must not be negative, got {getattr(self, name)}")
+        not_negative(
+            head_epochs=self.head_epochs,
+            body_epochs=body_epochs,
+            final_head_epochs=final_head_epochs,
+        )
 
     def plan(self) -> Plan:
         """The head, then the body."""

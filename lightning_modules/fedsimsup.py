@@ -22,6 +22,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from lightning_modules.base import ClientModule
+from lightning_modules.checks import not_negative
 from lightning_modules.initial import redraw, seed_of, zero_last_layer
 from lightning_modules.optimizers import with_lr
 from pfl.seeds import derive
@@ -92,8 +93,7 @@ class FedSimSup(ClientModule):
         **options: Any,
     ) -> None:
         super().__init__(net, epochs=epochs, **options)
-        if sup_epochs < 0:
-            raise ValueError(f"sup_epochs must not be negative, got {sup_epochs}")
+        not_negative(sup_epochs=sup_epochs)
         self.supervisor = supervisor
         self.register_buffer("participated", torch.tensor(False))
         self.participated: Tensor
@@ -190,8 +190,7 @@ class SimSupServer(Server[SimSupState]):
         weighting: Literal["samples", "uniform"] = "samples",
     ) -> None:
         super().__init__(weighting)
-        if mix_C < 0:
-            raise ValueError(f"mix_C must not be negative, got {mix_C}")
+        not_negative(mix_C=mix_C)
         self.mix_C = mix_C
         self.mix_gamma = mix_gamma
         self.absent_rule = absent_rule

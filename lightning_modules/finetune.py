@@ -14,6 +14,7 @@ from typing import Any, Literal
 from torch import nn
 
 from lightning_modules.base import ClientModule
+from lightning_modules.checks import not_negative
 from lightning_modules.optimizers import with_lr
 from lightning_modules.phases import Part, part_phase
 from pfl.types import Batch, Plan, Terms
@@ -55,8 +56,7 @@ class FineTuned(ClientModule, ABC):
         **options: Any,
     ) -> None:
         super().__init__(net, **options)
-        if ft_epochs is not None and ft_epochs < 0:
-            raise ValueError(f"ft_epochs must not be negative, got {ft_epochs}")
+        not_negative(ft_epochs=ft_epochs)
         self.ft_epochs = self.epochs if ft_epochs is None else ft_epochs
         self.ft_part: Part = ft_part
         self.ft_optimizer = None if ft_lr is None else with_lr(self.optimizer, ft_lr)

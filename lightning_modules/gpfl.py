@@ -19,11 +19,11 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from lightning_modules.base import ClientModule
+from lightning_modules.checks import not_negative
 from lightning_modules.initial import seed_of
 from lightning_modules.layers import ConditionalValve
 from lightning_modules.losses import cross_entropy
 from lightning_modules.nets import SplitNet
-from lightning_modules.numerics import one_of
 from lightning_modules.prototypes import angular, magnitude
 from pfl.seeds import derive, scoped
 from pfl.types import Batch, Broadcast, ClientInfo, Pass, Patterns, Phase, Plan, State, Terms
@@ -73,10 +73,7 @@ class GPFL(ClientModule):
         **options: Any,
     ) -> None:
         super().__init__(net, **options)
-        for name, value in (("magnitude_weight", magnitude_weight), ("guide_decay", guide_decay)):
-            if value < 0:
-                raise ValueError(f"{name} must not be negative, got {value}")
-        one_of("mag_reduction", mag_reduction, ("batch_norm", "sample_mean"))
+        not_negative(magnitude_weight=magnitude_weight, guide_decay=guide_decay)
         self.magnitude_weight = magnitude_weight
         self.guide_decay = guide_decay
         self.mag_reduction: Literal["batch_norm", "sample_mean"] = mag_reduction

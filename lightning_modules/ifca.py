@@ -19,6 +19,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from lightning_modules.base import ClientModule
+from lightning_modules.checks import at_least_one
 from lightning_modules.initial import redraw, seed_of
 from pfl.seeds import derive
 from pfl.server import Server, ServerState, weight_report
@@ -61,8 +62,7 @@ class IFCA(ClientModule):
         **options: Any,
     ) -> None:
         super().__init__(net, **options)
-        if k < 1:
-            raise ValueError(f"k must be at least 1, got {k}")
+        at_least_one(k=k)
         self.k = k
         self.averaging: Literal["model", "gradient"] = averaging
         self.share_body = share_body

@@ -10,6 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from lightning_modules.checks import at_least_one, not_negative, positive
 from lightning_modules.losses import gaussian_kl
 from pfl.state import assign
 
@@ -48,10 +49,8 @@ class VariationalLinear(nn.Module):
         init_mean_std: float = 1.0,
     ) -> None:
         super().__init__()
-        if init_std <= 0:
-            raise ValueError(f"init_std must be positive, got {init_std}")
-        if init_mean_std < 0:
-            raise ValueError(f"init_mean_std must not be negative, got {init_mean_std}")
+        positive(init_std=init_std)
+        not_negative(init_mean_std=init_mean_std)
         self.in_features = in_features
         self.out_features = out_features
         shape = (out_features, in_features)
@@ -91,7 +90,7 @@ class VariationalLinear(nn.Module):
             (B, C) at the means, (K, B, C) for draws.
 
         Raises:
-            ValueError: ``samples`` is not positive, or ``noise`` does not have its shapes.
+            ValueError: ``samples`` is below one, or ``noise`` does not have its shapes.
         """
         if noise is None:
             if samples is None:
@@ -106,10 +105,9 @@ class VariationalLinear(nn.Module):
         """Shapes of the standard normal draws that ``samples`` draws of the weights need.
 
         Raises:
-            ValueError: ``samples`` is not positive.
+            ValueError: ``samples`` is below one.
         """
-        if samples < 1:
-            raise ValueError(f"samples must be positive, got {samples}")
+        at_least_one(samples=samples)
         shape = (samples, self.out_features)
         return {"weight": (*shape, self.in_features), "bias": shape}
 

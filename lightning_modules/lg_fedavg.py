@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from lightning_modules.base import ClientModule
+from lightning_modules.checks import not_negative
 from lightning_modules.nets import last_layers
 from pfl.server import Server, ServerState
 from pfl.state import assign, select
@@ -53,8 +54,7 @@ class LGFedAvg(ClientModule):
         **options: Any,
     ) -> None:
         super().__init__(net, **options)
-        if warm_start_rounds < 0:
-            raise ValueError(f"warm_start_rounds must not be negative, got {warm_start_rounds}")
+        not_negative(warm_start_rounds=warm_start_rounds)
         self.warm_start_rounds = warm_start_rounds
         self.head, body = last_layers(net, num_global_layers, prefix="net.")
         self.shared = (*self.head, *body) if warm_start_rounds else self.head

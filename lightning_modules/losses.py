@@ -15,7 +15,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from lightning_modules.numerics import at_least_float32, full_precision, one_hot, one_of, unit
+from lightning_modules.checks import one_of, positive
+from lightning_modules.numerics import at_least_float32, full_precision, one_hot, unit
 
 EnergyForm: TypeAlias = Literal["inverse", "log", "chord", "rbf"]
 Spread: TypeAlias = Literal["var", "std"]
@@ -178,8 +179,7 @@ def hyperspherical_energy(
         tensor(0.8000)
     """
     one_of("form", form, get_args(EnergyForm))
-    if eps <= 0:
-        raise ValueError(f"eps must be positive, got {eps}")
+    positive(eps=eps)
     with full_precision(z):
         z = at_least_float32(z)
         real = z.new_ones(len(z)) if weight is None else weight.to(z.dtype)

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
+from lightning_modules.checks import at_least_one
 from lightning_modules.layers import check_noise, draw_noise, softplus_std
 from lightning_modules.losses import gaussian_kl
 
@@ -72,7 +73,7 @@ class MeanFieldNet(nn.Module):
             statistics of every draw.
 
         Raises:
-            ValueError: ``samples`` is not positive, or ``noise`` does not have its shapes.
+            ValueError: ``samples`` is below one, or ``noise`` does not have its shapes.
         """
         if noise is None:
             if samples is None:
@@ -97,10 +98,9 @@ class MeanFieldNet(nn.Module):
         """Shapes of the standard normal draws that ``samples`` draws of the weights need.
 
         Raises:
-            ValueError: ``samples`` is not positive.
+            ValueError: ``samples`` is below one.
         """
-        if samples < 1:
-            raise ValueError(f"samples must be positive, got {samples}")
+        at_least_one(samples=samples)
         return {n: (samples, *raw.shape) for n, raw in self.raw_std.named_parameters()}
 
     def moments(self, detach: bool = False) -> dict[str, tuple[Tensor, Tensor]]:

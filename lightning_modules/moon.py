@@ -16,6 +16,7 @@ from torch import Tensor
 
 from lightning_modules.anchors import model_contrastive
 from lightning_modules.base import ClientModule
+from lightning_modules.checks import not_negative, positive
 from lightning_modules.initial import seed_of
 from lightning_modules.layers import copy_into, frozen
 from lightning_modules.losses import cross_entropy
@@ -56,10 +57,8 @@ class MOON(ClientModule):
         out_dim: int = 256,
         **options: Any,
     ) -> None:
-        if mu < 0:
-            raise ValueError(f"mu must not be negative, got {mu}")
-        if tau <= 0:
-            raise ValueError(f"tau must be positive, got {tau}")
+        not_negative(mu=mu)
+        positive(tau=tau)
         if projector:
             with scoped(derive(seed_of(net), "projector")):
                 net = Projected(net, out_dim)

@@ -46,13 +46,3 @@ def full_precision(z: Tensor) -> torch.autocast:
 def at_least_float32(z: Tensor) -> Tensor:
     """Half precision becomes float32; float32 and float64 stay."""
     return z if z.dtype.itemsize >= 4 else z.float()
-
-
-def one_of(argument: str, given: str, known: tuple[str, ...]) -> None:
-    """Refuse a word that an argument does not know.
-
-    Raises:
-        ValueError: With the words that it knows.
-    """
-    if given not in known:
-        raise ValueError(f"{argument} must be one of {', '.join(known)}, got {given!r}")

@@ -20,8 +20,8 @@ from torch.optim import Optimizer
 
 from lightning_modules.anchors import linear
 from lightning_modules.base import ClientModule
+from lightning_modules.checks import at_least_one, not_negative, positive
 from lightning_modules.gradients import slopes_at
-from lightning_modules.numerics import one_of
 from pfl.state import add, subtract
 from pfl.types import Batch, Phase, Plan, Terms
 
@@ -68,14 +68,9 @@ class PerFedAvg(ClientModule):
         **options: Any,
     ) -> None:
         super().__init__(net, weighting=weighting, **options)
-        one_of("variant", variant, ("fo", "hf"))
-        for name, value in (("inner_lr", inner_lr), ("adapt_steps", adapt_steps)):
-            if value < 0:
-                raise ValueError(f"{name} must not be negative, got {value}")
-        if delta <= 0:
-            raise ValueError(f"delta must be positive, got {delta}")
-        if part_size is not None and part_size < 1:
-            raise ValueError(f"part_size must be at least 1, got {part_size}")
+        not_negative(inner_lr=inner_lr, adapt_steps=adapt_steps)
+        positive(delta=delta)
+        at_least_one(part_size=part_size)
         self.parts = 2 if variant == "fo" else 3
         self.inner_lr = inner_lr
         self.delta = delta

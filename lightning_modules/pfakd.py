@@ -16,6 +16,7 @@ from typing import Any, Literal
 import torch
 
 from lightning_modules.base import ClientModule
+from lightning_modules.checks import not_negative
 from lightning_modules.layers import copy_into, frozen
 from lightning_modules.losses import cross_entropy, feature_distillation
 from lightning_modules.nets import SplitNet
@@ -62,8 +63,7 @@ class PFAKD(ClientModule):
         **options: Any,
     ) -> None:
         super().__init__(net, buffers=buffers, **options)
-        if distill_weight < 0:
-            raise ValueError(f"distill_weight must not be negative, got {distill_weight}")
+        not_negative(distill_weight=distill_weight)
         self.distill_weight = distill_weight
         self.distill_reduction: Literal["mean", "sum_dim"] = distill_reduction
         self.teacher = frozen(net.backbone, batch_statistics=teacher_mode == "train")

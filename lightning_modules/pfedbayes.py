@@ -23,12 +23,12 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad
 
 from lightning_modules.base import ClientModule
+from lightning_modules.checks import at_least_one, not_negative
 from lightning_modules.gradients import adam_step
 from lightning_modules.initial import seed_of
 from lightning_modules.layers import Frozen, draw_noise, frozen, softplus_std
 from lightning_modules.losses import monte_carlo_cross_entropy
 from lightning_modules.mean_field import MeanFieldNet, Moments, mean_field_kl
-from lightning_modules.numerics import one_of
 from lightning_modules.servers import MovingServer
 from pfl.seeds import derive, generator, scoped
 from pfl.server import Server, ServerState
@@ -102,18 +102,10 @@ class PFedBayes(ClientModule):
         weighting: Literal["samples", "uniform"] = "uniform",
         **options: Any,
     ) -> None:
-        for name, number, least in (
-            ("kl_weight", kl_weight, 0),
-            ("inner_steps", inner_steps, 1),
-            ("mc_samples", mc_samples, 1),
-            ("inner_lr", inner_lr, 0),
-            ("eps_std", eps_std, 0),
-            ("server_step", server_step, 0),
-            ("eval_samples", eval_samples, 1),
-        ):
-            if number < least:
-                raise ValueError(f"{name} must be at least {least}, got {number}")
-        one_of("eval_weights", eval_weights, ("mean", "mc"))
+        not_negative(
+            kl_weight=kl_weight, inner_lr=inner_lr, eps_std=eps_std, server_step=server_step
+        )
+        at_least_one(inner_steps=inner_steps, mc_samples=mc_samples, eval_samples=eval_samples)
         with scoped(derive(seed_of(net), "pfedbayes")):
             gaussian = MeanFieldNet(net, init_raw_std, init_mean_std)
         super().__init__(gaussian, optimizer=optimizer, weighting=weighting, **options)

@@ -33,7 +33,6 @@ from lightning_modules.gaussians import (
 from lightning_modules.initial import seed_of
 from lightning_modules.losses import cross_entropy
 from lightning_modules.nets import SplitNet
-from lightning_modules.numerics import one_of
 from pfl.seeds import derive, scoped
 from pfl.types import Batch, Broadcast, ClientInfo, Pass, Phase, Plan, State, Terms
 
@@ -87,8 +86,6 @@ class PFedFDA(ClientModule):
         super().__init__(net, **options)
         if not 0 < eps < 1:
             raise ValueError(f"eps must lie in (0, 1), got {eps}")
-        one_of("stats", stats, ("running", "fresh_pass"))
-        one_of("cov_reg", cov_reg, ("official", "small"))
         self.eps = eps
         self.stats = stats
         self.cov_reg: CovarianceRegulariser = cov_reg

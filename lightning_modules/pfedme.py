@@ -20,6 +20,7 @@ from torch import Tensor, nn
 
 from lightning_modules.anchors import linear, proximal
 from lightning_modules.base import ClientModule
+from lightning_modules.checks import at_least_one, not_negative, positive
 from lightning_modules.gradients import slopes_at
 from lightning_modules.layers import copy_into, frozen
 from lightning_modules.servers import MovingServer
@@ -72,17 +73,9 @@ class PFedMe(ClientModule):
         **options: Any,
     ) -> None:
         super().__init__(net, **options)
-        for name, value in (
-            ("proximity", proximity),
-            ("inner_wd", inner_wd),
-            ("server_step", server_step),
-        ):
-            if value < 0:
-                raise ValueError(f"{name} must not be negative, got {value}")
-        if inner_lr <= 0:
-            raise ValueError(f"inner_lr must be positive, got {inner_lr}")
-        if inner_steps < 1:
-            raise ValueError(f"inner_steps must be at least 1, got {inner_steps}")
+        not_negative(proximity=proximity, inner_wd=inner_wd, server_step=server_step)
+        positive(inner_lr=inner_lr)
+        at_least_one(inner_steps=inner_steps)
         self.proximity = proximity
         self.inner_steps = inner_steps
         self.inner_lr = inner_lr

@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 
 from lightning_modules.base import ClientModule
+from lightning_modules.checks import not_negative
 from lightning_modules.initial import seed_of
 from lightning_modules.layers import VariationalLinear
 from lightning_modules.losses import cross_entropy, monte_carlo_cross_entropy
@@ -106,8 +107,7 @@ class PFedVEM(ClientModule):
         **options: Any,
     ) -> None:
         super().__init__(_with_gaussian_head(net, init_std), optimizer, epochs, **options)
-        if head_epochs < 0:
-            raise ValueError(f"head_epochs must not be negative, got {head_epochs}")
+        not_negative(head_epochs=head_epochs)
         self.head_optimizer = with_lr(self.optimizer, lr_head)
         self.base_optimizer = with_lr(self.optimizer, lr_base)
         self.head_epochs = head_epochs

@@ -12,8 +12,9 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from lightning_modules.checks import one_of
 from lightning_modules.losses import cross_entropy, mean
-from lightning_modules.numerics import at_least_float32, full_precision, one_hot, one_of, unit
+from lightning_modules.numerics import at_least_float32, full_precision, one_hot, unit
 
 
 def class_sums(

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from lightning_modules.anchors import linear
 from lightning_modules.base import ClientModule
+from lightning_modules.checks import positive
 from lightning_modules.gradients import slopes_at
 from lightning_modules.optimizers import learning_rate
 from pfl.server import Server, ServerState
@@ -77,8 +78,7 @@ class SCAFFOLD(ClientModule):
         **options: Any,
     ) -> None:
         super().__init__(net, weighting=weighting, **options)
-        if eta_g <= 0:
-            raise ValueError(f"eta_g must be positive, got {eta_g}")
+        positive(eta_g=eta_g)
         self.eta_g = eta_g
         self.option = option
         self.controlled = tuple(name for name, p in net.named_parameters() if p.requires_grad)

@@ -18,6 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from lightning_modules.base import ClientModule, Schedule
+from lightning_modules.checks import not_negative, positive
 from lightning_modules.losses import (
     EnergyForm,
     Spread,
@@ -73,11 +74,8 @@ class UniVarFL(ClientModule):
         super().__init__(net, lr_schedule=lr_schedule, **options)
         self.w_cv = net.num_classes / 4 if w_cv is None else w_cv
         self.w_he = w_he
-        for name, value in (("w_cv", self.w_cv), ("w_he", w_he)):
-            if value < 0:
-                raise ValueError(f"{name} must not be negative, got {value}")
-        if eps <= 0:
-            raise ValueError(f"eps must be positive, got {eps}")
+        not_negative(w_cv=self.w_cv, w_he=w_he)
+        positive(eps=eps)
         self.cv_statistic: Spread = cv_statistic
         self.cv_unbiased = cv_unbiased
         self.he_form: EnergyForm = he_form

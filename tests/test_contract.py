@@ -9,6 +9,7 @@ from __future__ import annotations
 import warnings
 from dataclasses import replace
 from functools import partial
+from typing import Literal, get_origin, get_type_hints
 
 import lightning as L
 import pytest
@@ -52,6 +53,20 @@ def fit(method, net=mlp, rounds=3, ckpt_path=None, **loop) -> Run:
 def test_a_misspelt_argument_is_refused(method):
     with pytest.raises(TypeError, match="epoch_count"):
         build(method, mlp(), epoch_count=3)
+
+
+def words(method):
+    """Arguments of a method that take one of several words."""
+    hints = [get_type_hints(kind.__init__) for kind in method.__mro__ if "__init__" in vars(kind)]
+    return {name for own in hints for name, hint in own.items() if get_origin(hint) is Literal}
+
+
+@every_method
+def test_an_unknown_word_is_refused(method):
+    assert {"buffers", "weighting", "lr_schedule"} <= words(method)
+    for name in words(method):
+        with pytest.raises(ValueError, match=f"{name} must be one of .*, got 'so'"):
+            build(method, mlp(), **{name: "so"})
 
 
 @every_method

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import pytest
 import torch
 import torch.nn.functional as F
 from torch.func import grad, vmap
 
-from lightning_modules.numerics import at_least_float32, full_precision, one_hot, one_of, unit
+from lightning_modules.numerics import at_least_float32, full_precision, one_hot, unit
 from tests.draws import normal
 
 
@@ -39,9 +38,3 @@ def test_types_are_raised_and_never_lowered():
         assert (z @ z).dtype == torch.bfloat16
         with full_precision(z):
             assert (z @ z).dtype == torch.float32
-
-
-def test_an_unknown_word_is_refused_with_the_known_ones():
-    one_of("form", "log", ("inverse", "log"))
-    with pytest.raises(ValueError, match="form must be one of inverse, log, got 'cosine'"):
-        one_of("form", "cosine", ("inverse", "log"))

@@ -1,0 +1,63 @@
+"""Arguments that cannot be are refused by name."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal, TypeAlias
+
+import pytest
+
+from lightning_modules.checks import at_least_one, known_words, not_negative, one_of, positive
+
+if TYPE_CHECKING:
+    from decimal import Decimal
+
+Form: TypeAlias = Literal["inverse", "log"]
+NAN = float("nan")
+
+
+@pytest.mark.parametrize(
+    ("check", "fine", "wrong", "message"),
+    [
+        (not_negative, (0, 0.5, None), (-1, NAN), "mu must not be negative"),
+        (positive, (0.5, None), (0, -1, NAN), "mu must be positive"),
+        (at_least_one, (1, 7, None), (0, -1, NAN), "mu must be at least 1"),
+    ],
+)
+def test_numbers(check, fine, wrong, message):
+    for value in fine:
+        check(mu=value, other=1)
+    for value in wrong:
+        with pytest.raises(ValueError, match=f"{message}, got {value}"):
+            check(other=1, mu=value)
+
+
+def test_an_unknown_word_is_refused_with_the_known_ones():
+    one_of("form", "log", ("inverse", "log"))
+    with pytest.raises(ValueError, match="form must be one of inverse, log, got 'cosine'"):
+        one_of("form", "cosine", ("inverse", "log"))
+
+
+class Base:
+    def __init__(self, form: Form = "log", size: int = 1):
+        pass
+
+
+class Kind(Base):
+    def __init__(self, part: Literal["head"] | None = None, top: int | Literal["all"] = 1):
+        pass
+
+
+def test_words_are_read_off_the_types_of_a_class_and_its_bases():
+    known_words(Kind, {"form": "log", "part": None, "top": 3, "size": "so", "unheard": 1})
+    with pytest.raises(ValueError, match="form must be one of inverse, log, got 'so'"):
+        known_words(Kind, {"form": "so"})
+    with pytest.raises(ValueError, match="part must be one of head, None, got 'so'"):
+        known_words(Kind, {"part": "so"})
+
+
+def test_types_for_the_type_checker_alone_are_passed_over():
+    class Later(Base):
+        def __init__(self, form: Form, price: Decimal):
+            pass
+
+    known_words(Later, {"form": "log"})
