@@ -1,0 +1,1 @@
+"""The tables of papers: run once, kept, and printed beside the reported numbers."""

@@ -1,0 +1,132 @@
+"""The cells of a table, and the command line that each of them stands for."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import product
+from typing import cast
+
+from pfl.explain import UsageError
+from pfl.results.runs import At
+from pfl.tables import reported
+from pfl.tables.reported import Reported
+from pfl.tables.spec import Part, TableFile
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One cell.
+
+    Attributes:
+        row: Label of its row.
+        column: Name and label of each axis.
+        words: The command line of its runs, without seeds.
+        metric: Column of ``metrics.csv``.
+        at: The rounds that the number is about.
+        reported: The paper's number.
+        skip: Why there is nothing to run.
+    """
+
+    row: str
+    column: tuple[tuple[str, str], ...]
+    words: tuple[str, ...]
+    metric: str
+    at: At
+    reported: Reported | None
+    skip: str | None
+
+    @property
+    def label(self) -> str:
+        """For messages: ``FedPer, beta=0.1, P=0.4``."""
+        return ", ".join([self.row, *(f"{axis}={label}" for axis, label in self.column)])
+
+
+def expand(
+    table: TableFile, rows: Sequence[str] | None = None, columns: Sequence[str] | None = None
+) -> list[Cell]:
+    """All cells of a table, row by row, or those of some rows and columns.
+
+    Args:
+        table: The table.
+        rows: Labels.
+        columns: Labels of options, or ``<axis>=<label>``.
+
+    Raises:
+        UsageError: There is no such row or column, or a reported number cannot be found.
+    """
+    chosen = _rows(table, rows)
+    options = [
+        [(axis, label) for label in labels] for axis, labels in _columns(table, columns).items()
+    ]
+    return [_cell(table, row, column) for row in chosen for column in product(*options)]
+
+
+def _rows(table: TableFile, wanted: Sequence[str] | None) -> list[str]:
+    for row in wanted or ():
+        if row not in table.rows:
+            raise UsageError(f"--rows {row}: {table.path} has the rows {', '.join(table.rows)}")
+    return [row for row in table.rows if wanted is None or row in wanted]
+
+
+def _columns(table: TableFile, wanted: Sequence[str] | None) -> dict[str, list[str]]:
+    """Labels of each axis, in the table's order; an axis that is not spoken of has all."""
+    known = [(axis.name, label) for axis in table.axes for label in axis.options]
+    asked: dict[str, set[str]] = {}
+    for word in wanted or ():
+        fits = [(a, label) for a, label in known if word in (label, f"{a}={label}")]
+        if len(fits) != 1:
+            told = ", ".join(f"{axis}={label}" for axis, label in fits or known)
+            what = "which of" if fits else "there are"
+            raise UsageError(f"--columns {word}: {table.path}: {what} {told}")
+        asked.setdefault(fits[0][0], set()).add(fits[0][1])
+    return {
+        axis.name: [label for label in axis.options if label in asked.get(axis.name, axis.options)]
+        for axis in table.axes
+    }
+
+
+def _cell(table: TableFile, row: str, column: tuple[tuple[str, str], ...]) -> Cell:
+    options = {axis.name: axis.options for axis in table.axes}
+    parts = [
+        table.common,
+        *(options[axis][label] for axis, label in column),
+        table.rows[row],
+        *(item.part for item in table.exceptions if item.fits(row, dict(column))),
+    ]
+    metric = [part.metric for part in parts if part.metric][-1]
+    name, _, at = metric.rpartition("/")
+    cell = Cell(
+        row=row,
+        column=column,
+        words=_words(parts),
+        metric=name,
+        at=cast(At, at),
+        reported=None,
+        skip=next((part.skip for part in parts if part.skip), None),
+    )
+    return replace(cell, reported=_reported(table, cell, parts))
+
+
+def _words(parts: Sequence[Part]) -> tuple[str, ...]:
+    """Configuration files of all parts, then their settings."""
+    configs = [word for part in parts for file in part.configs for word in ("--config", str(file))]
+    settings = {key: value for part in parts for key, value in part.settings.items()}
+    flags = [
+        f"--{key}={value if isinstance(value, str) else json.dumps(value)}"
+        for key, value in settings.items()
+    ]
+    return (*configs, *flags)
+
+
+def _reported(table: TableFile, cell: Cell, parts: Sequence[Part]) -> Reported | None:
+    if any(part.reported is None for part in parts):
+        return None
+    wanted = {"method": cell.row}
+    for part in parts:
+        wanted |= part.reported or {}
+    try:
+        return reported.find(wanted)
+    except LookupError as error:
+        raise UsageError(f"{table.path}: {cell.label}: reported: {error}") from error

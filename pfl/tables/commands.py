@@ -1,0 +1,134 @@
+"""``pfl table``: from a table's file to the table."""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from rich.console import Console
+from rich.markup import escape
+
+from pfl.explain import UsageError
+from pfl.results import sheets as forms
+from pfl.results.pictures import CAPTIONS
+from pfl.tables import estimate, illustrate
+from pfl.tables.cells import expand
+from pfl.tables.outcome import Outcome, outcome
+from pfl.tables.plan import ROOT, Plan, plan
+from pfl.tables.reader import read
+from pfl.tables.render import sheets
+from pfl.tables.runner import run_all, unfinished
+from pfl.tables.spec import TableFile
+
+
+def table(argv: Sequence[str]) -> None:
+    """Run, go on with or read the runs behind a table, and print it."""
+    options, overrides = _parser().parse_known_args(argv)
+    _check(options, overrides)
+    described = read(options.table)
+    cells = expand(described, options.rows, options.columns)
+    seeds = options.seeds or described.seeds
+    planned = plan(described, cells, seeds, options.scale, overrides)
+    if options.dry_run:
+        Console().print(estimate.sheet(described, planned).rich())
+        return
+    failures: dict[str, str] = {}
+    try:
+        if not options.read:
+            failures = run_all(planned, Console(stderr=True))
+    except KeyboardInterrupt:
+        print(_advice(planned, argv), file=sys.stderr)
+        raise
+    outcomes = [outcome(cell, planned, failures) for cell in cells]
+    _show(options, described, planned, outcomes)
+    if failures:
+        raise UsageError(f"{len(failures)} of {len(planned.runs)} runs failed; the notes tell why")
+
+
+def _show(
+    options: argparse.Namespace, described: TableFile, planned: Plan, outcomes: Sequence[Outcome]
+) -> None:
+    """Print the table, and write it and its pictures to files."""
+    found = sheets(described, planned, outcomes)
+    console = Console()
+    for sheet in found:
+        # Notes are longer than most tables are wide.
+        console.print(f"[bold]{escape(sheet.title)}[/]", highlight=False)
+        console.print(replace(sheet, title="", notes=()).rich())
+        for note in sheet.notes:
+            console.print(escape(note), highlight=False)
+    try:
+        for file in options.out:
+            forms.write(found, file)
+        wanted = described.pictures if options.pictures is None else options.pictures
+        folder = options.out[0].parent if options.out else Path(ROOT)
+        drawn = illustrate.write(wanted, outcomes, folder / described.path.stem)
+    except (ValueError, OSError) as error:
+        raise UsageError(str(error)) from error
+    for file in (*options.out, *drawn):
+        print(f"wrote {file}")
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="pfl table",
+        description="Run the grid behind a table of a paper, and print it beside the paper's "
+        "numbers. Every run is kept: what is finished is read, what was begun is gone on with.",
+        epilog="All other flags, such as --config FILE or --data.init_args.root=DIR, are those of "
+        "pfl fit; they go to all cells and win over the table.",
+        allow_abbrev=False,
+    )
+    parser.add_argument("table", metavar="TABLE", type=Path, help="a file of configs/tables")
+    parser.add_argument("--seeds", type=int, nargs="+", metavar="N", help="in place of the table's")
+    parser.add_argument("--rows", nargs="+", metavar="ROW", help="only these rows")
+    parser.add_argument(
+        "--columns", nargs="+", metavar="COLUMN", help="only these: labels, or AXIS=LABEL"
+    )
+    parser.add_argument(
+        "--scale", type=float, default=1, help="share of rounds and data, above 0, at most 1"
+    )
+    parser.add_argument(
+        "--dry-run",
+        action="store_true",
+        help="tell what is done, and estimate time, memory and bytes of the rest",
+    )
+    parser.add_argument("--read", action="store_true", help="run nothing, print what is finished")
+    parser.add_argument(
+        "--out",
+        type=Path,
+        nargs="+",
+        default=[],
+        metavar="FILE",
+        help=f"also write the table ({', '.join(forms.FORMATS)})",
+    )
+    parser.add_argument(
+        "--pictures",
+        nargs="*",
+        choices=tuple(CAPTIONS),
+        metavar="PICTURE",
+        help="those of pfl plot, one for each column (default: the table's own)",
+    )
+    return parser
+
+
+def _check(options: argparse.Namespace, overrides: Sequence[str]) -> None:
+    if not 0 < options.scale <= 1:
+        raise UsageError(f"--scale must lie in (0, 1], got {options.scale:g}")
+    for word in overrides:
+        if word.partition("=")[0] == "--seed":
+            raise UsageError("--seed: a table takes several, as --seeds 1 2 3")
+    for file in options.out:
+        if file.suffix not in forms.FORMATS:
+            raise UsageError(f"--out {file}: a table is written as {', '.join(forms.FORMATS)}")
+
+
+def _advice(planned: Plan, argv: Sequence[str]) -> str:
+    left = len(unfinished(planned))
+    return (
+        f"interrupted: {len(planned.runs) - left} of {len(planned.runs)} runs are finished, and "
+        f"nothing of them is computed again. To go on:\npfl table {shlex.join(argv)}"
+    )

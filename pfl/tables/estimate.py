@@ -1,0 +1,221 @@
+"""What the runs of a table will cost, from a few steps on made-up data; nothing is written."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import yaml
+from jsonargparse import Namespace
+from torch import Tensor
+
+from pfl import checkpoint
+from pfl.callbacks import readable_bytes
+from pfl.config import REFUSALS, Experiment
+from pfl.results.compare import NONE
+from pfl.results.sheets import Record, Sheet
+from pfl.run import Run
+from pfl.seeds import generator
+from pfl.state import nbytes
+from pfl.tables import kept, keys
+from pfl.tables.plan import Plan, PlannedRun
+from pfl.tables.sizes import Sizes, sizes
+from pfl.tables.spec import TableFile
+
+# The made-up federation: its clients, and the batches that each trains on and is tested on.
+_CLIENTS = 2
+_BATCHES = 6
+# Values, gradients, the optimiser's state, and the state that clients start from.
+_COPIES = 4
+
+
+@dataclass(frozen=True)
+class Rates:
+    """What one client costs in one round of the made-up federation.
+
+    Attributes:
+        train: Seconds of training and aggregation, a batch of its data.
+        test: Seconds of its tests, a batch of the data that they walk over.
+        adapts: Whether a test trains on a copy first, and walks over the training data.
+        down: Bytes that it receives.
+        up: Bytes that it sends.
+        keeps: Bytes that it keeps, and that the server keeps for it.
+        model: Bytes of its state.
+    """
+
+    train: float
+    test: float
+    adapts: bool
+    down: float
+    up: float
+    keeps: float
+    model: float
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What is still to come of a run.
+
+    Attributes:
+        seconds: One client after another, on this machine.
+        memory: Bytes of images, models and kept states.
+        moved: Bytes both ways.
+    """
+
+    seconds: float
+    memory: float
+    moved: float
+
+
+def sheet(table: TableFile, plan: Plan) -> Sheet:
+    """A row a run: what is done, and what the rest costs."""
+    rows: list[list[str]] = []
+    records: list[Record] = []
+    measured: dict[str, Rates] = {}
+    footnotes: dict[str, int] = {}
+    total = Cost(0, 0, 0)
+    done = 0
+    for run in plan.runs.values():
+        state, before = _state(run)
+        cost = Cost(0, 0, 0)
+        if state == "done":
+            done += 1
+        else:
+            try:
+                cost = _cost(run, before, measured)
+            except REFUSALS as error:
+                number = footnotes.setdefault(str(error).splitlines()[0], len(footnotes) + 1)
+                state += f" [{number}]"
+        total = Cost(
+            total.seconds + cost.seconds,
+            max(total.memory, cost.memory),
+            total.moved + cost.moved,
+        )
+        rows.append([run.label, state, *_cells(cost)])
+        records.append({"run": run.label, "folder": run.name, "state": state, **vars(cost)})
+    rows.append([f"{len(plan.runs)} runs", f"{done} done", *_cells(total)])
+    return Sheet(
+        title=f"{table.caption}: what is left to run",
+        columns=["run", "state", "time", "memory", "moved"],
+        rows=rows,
+        notes=[
+            "Estimated from a few steps on made-up data, one client after another, on this "
+            "machine; without reading the data. Memory: images, models and what clients keep.",
+            *(f"[{number}] {what}" for what, number in footnotes.items()),
+        ],
+        records=records,
+    )
+
+
+def _state(run: PlannedRun) -> tuple[str, int]:
+    """In words, and the rounds that are done."""
+    if kept.finished(run.root, run.name) is not None:
+        return "done", run.rounds
+    folder = kept.begun(run.root, run.name)
+    if folder is None:
+        return "missing", 0
+    done = kept.rounds_done(folder)
+    return f"round {done} of {run.rounds}", done
+
+
+def _cost(run: PlannedRun, before: int, measured: dict[str, Rates]) -> Cost:
+    """The rounds after ``before``, with their cohorts."""
+    found = sizes(run)
+    values = run.experiment.values
+    alike = keys.relevant(yaml.safe_load(run.experiment.text))["model"]
+    key = json.dumps([alike, found.shape, found.classes, values.data.init_args.batch_size])
+    if key not in measured:
+        measured[key] = _measure(run.experiment, found)
+    rates, loop = measured[key], run.experiment.loop
+    size = values.data.init_args.batch_size
+    batches = [-(-count // size) for count in found.train]
+    eligible = [client for client, count in enumerate(found.train) if count > 0]
+    seconds = moved = 0.0
+    walked = sum(batches) if rates.adapts else (found.tested + found.pooled) / size
+    for number in range(before + 1, run.rounds + 1):
+        cohort = loop.sampler(eligible, generator(loop.seed, "cohort", number))
+        seconds += rates.train * sum(batches[client] for client in cohort.trains)
+        moved += rates.down * len(cohort.trains) + rates.up * len(cohort.uploads)
+        if number % loop.evaluate_every == 0 or number == run.rounds:
+            seconds += rates.test * walked
+    memory = found.bytes + rates.keeps * len(eligible) + _COPIES * rates.model
+    return Cost(seconds, memory, moved)
+
+
+def _measure(experiment: Experiment, found: Sizes) -> Rates:
+    """Two rounds of a made-up federation, of which the first warms up."""
+    trial = Experiment(experiment.parser, _made_up(experiment, found), experiment.given)
+    run = trial.loop.fit(trial.module, trial.data)
+    row = run.history[-1]
+    clients = _CLIENTS * _BATCHES
+    return Rates(
+        train=(row["time/train"] + row["time/aggregate"]) / clients,
+        test=row["time/evaluate"] / clients,
+        adapts=bool(list(trial.module.adapt())),
+        down=row["comm/bytes_down"] / _CLIENTS,
+        up=row["comm/bytes_up"] / _CLIENTS,
+        keeps=_keeps(run),
+        model=nbytes(run.template),
+    )
+
+
+def _keeps(run: Run) -> float:
+    """Bytes that one more client costs: its own state, and the server's part for it."""
+    own = sum(nbytes(run.kept[client]) for client in run.kept) / _CLIENTS
+    packed = _tensors(checkpoint.pack(run.server))
+    return own + max(0, packed - nbytes(run.server.shared)) / _CLIENTS
+
+
+def _tensors(value: Any) -> int:  # noqa: ANN401
+    if isinstance(value, Tensor):
+        return value.nbytes
+    if isinstance(value, Mapping):
+        return sum(map(_tensors, value.values()))
+    return sum(map(_tensors, value)) if isinstance(value, list | tuple) else 0
+
+
+def _made_up(experiment: Experiment, found: Sizes) -> Namespace:
+    """The same method on small clients with data of the same shape."""
+    values = experiment.values.clone()
+    size = values.data.init_args.batch_size
+    values.data = Namespace(
+        class_path="datamodules.Synthetic",
+        init_args=Namespace(
+            num_clients=_CLIENTS,
+            partition=Namespace(class_path="datamodules.IID", init_args=Namespace()),
+            samples=_CLIENTS * 2 * _BATCHES * size,
+            classes=found.classes,
+            channels=found.shape[0],
+            size=round((found.shape[1] * found.shape[2]) ** 0.5),
+            batch_size=size,
+            test_fraction=0.5,
+        ),
+    )
+    for key, value in {
+        "rounds": 2,
+        "evaluate_every": 1,
+        "sampler": Namespace(class_path="pfl.sampling.UniformSampler", init_args=Namespace()),
+        "engine": "sequential",
+        "callbacks": None,
+        "loggers": None,
+        "default_root_dir": None,
+        "progress": False,
+        "on_nonfinite": "skip",
+    }.items():
+        values.loop[key] = value
+    return values
+
+
+def _cells(cost: Cost) -> list[str]:
+    if cost == Cost(0, 0, 0):
+        return [NONE] * 3
+    return [_duration(cost.seconds), readable_bytes(cost.memory), readable_bytes(cost.moved)]
+
+
+def _duration(seconds: float) -> str:
+    for unit, length in (("d", 86_400), ("h", 3_600), ("min", 60)):
+        if seconds >= length:
+            return f"{seconds / length:.1f} {unit}"
+    return f"{seconds:.1f} s"

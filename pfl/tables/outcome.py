@@ -1,0 +1,89 @@
+"""What became of a table's cells: our numbers beside the reported ones."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from scipy import stats
+
+from pfl.results.compare import Estimate
+from pfl.results.runs import Floats, RunError, RunFolder
+from pfl.tables import kept
+from pfl.tables.cells import Cell
+from pfl.tables.plan import Plan
+
+CONFIDENCE = 0.95
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """One cell.
+
+    Attributes:
+        cell: Which.
+        runs: Finished ones by seed.
+        values: (seeds,) the metric of each of these.
+        trouble: Why there are not more, each reason once.
+    """
+
+    cell: Cell
+    runs: Mapping[int, RunFolder]
+    values: Floats
+    trouble: tuple[str, ...]
+
+    @property
+    def ours(self) -> Estimate | None:
+        """Mean over seeds and its standard error."""
+        return Estimate.of(self.values) if len(self.values) else None
+
+    @property
+    def interval(self) -> tuple[float, float] | None:
+        """Student's interval of the mean; one seed has none."""
+        count, ours = len(self.values), self.ours
+        if ours is None or ours.error is None:
+            return None
+        half = float(stats.t.ppf((1 + CONFIDENCE) / 2, count - 1)) * ours.error
+        return ours.mean - half, ours.mean + half
+
+    @property
+    def difference(self) -> float | None:
+        """Ours minus the reported number."""
+        if self.ours is None or self.cell.reported is None:
+            return None
+        return self.ours.mean - self.cell.reported.value
+
+    @property
+    def inside(self) -> bool | None:
+        """Whether the reported number lies in our interval."""
+        if self.interval is None or self.cell.reported is None:
+            return None
+        low, high = self.interval
+        return low <= self.cell.reported.value <= high
+
+
+def outcome(cell: Cell, plan: Plan, failures: Mapping[str, str]) -> Outcome:
+    """Read the runs of a cell.
+
+    Args:
+        cell: Which.
+        plan: Its runs.
+        failures: Why runs failed, by their names.
+    """
+    if cell.skip is not None:
+        return Outcome(cell, {}, np.empty(0), (cell.skip,))
+    runs: dict[int, RunFolder] = {}
+    values: list[float] = []
+    trouble: dict[str, None] = {}
+    for seed, name in plan.names[cell].items():
+        try:
+            found = kept.finished(plan.runs[name].root, name)
+            if found is None:
+                trouble[failures.get(name, "not run yet")] = None
+                continue
+            values.append(found.score(cell.metric, found.chosen(cell.at, cell.metric)))
+            runs[seed] = found
+        except RunError as error:
+            trouble[str(error)] = None
+    return Outcome(cell, runs, np.array(values), tuple(trouble))

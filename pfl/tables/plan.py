@@ -1,0 +1,132 @@
+"""The runs behind some cells: each cell and seed parsed, and equal runs taken for one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import yaml
+
+from pfl.config import Experiment
+from pfl.explain import UsageError
+from pfl.parser import Parser, make_parser
+from pfl.tables import keys
+from pfl.tables.cells import Cell
+from pfl.tables.shorten import shorten
+from pfl.tables.spec import TableFile
+
+ROOT = "runs/tables"
+
+
+@dataclass(frozen=True, eq=False)
+class PlannedRun:
+    """One run that some cells need.
+
+    Attributes:
+        name: Of its folder; equal for equal runs.
+        label: The first cell that needs it, and the seed.
+        experiment: What is run.
+        scale: Of rounds (done already) and data.
+    """
+
+    name: str
+    label: str
+    experiment: Experiment
+    scale: float
+
+    @property
+    def root(self) -> str:
+        """Below it are the folders of all runs."""
+        return str(self.experiment.values.loop.default_root_dir)
+
+    @property
+    def rounds(self) -> int:
+        """Planned rounds."""
+        return int(self.experiment.values.loop.rounds)
+
+
+@dataclass(frozen=True, eq=False)
+class Plan:
+    """The runs of a table.
+
+    Attributes:
+        names: Name of the run of each cell and seed; cells without runs are left out.
+        runs: By name, in the order in which they are needed.
+        seeds: Of each cell.
+        scale: Of rounds and data.
+    """
+
+    names: Mapping[Cell, Mapping[int, str]]
+    runs: Mapping[str, PlannedRun]
+    seeds: Sequence[int]
+    scale: float
+
+
+def plan(
+    table: TableFile,
+    cells: Iterable[Cell],
+    seeds: Sequence[int],
+    scale: float = 1,
+    overrides: Sequence[str] = (),
+) -> Plan:
+    """Parse the configurations of some cells.
+
+    Args:
+        table: Theirs.
+        cells: Which.
+        seeds: Of each.
+        scale: Share of rounds and data.
+        overrides: Words of a command line, which win over the table.
+
+    Raises:
+        UsageError: A configuration is wrong.
+    """
+    parser = make_parser("table")
+    names: dict[Cell, dict[int, str]] = {}
+    runs: dict[str, PlannedRun] = {}
+    for cell in cells:
+        if cell.skip is not None:
+            continue
+        first = parse(parser, table, cell, overrides)
+        for seed in seeds:
+            run = _planned(table, cell, first, seed, scale)
+            runs.setdefault(run.name, run)
+            names.setdefault(cell, {})[seed] = run.name
+    return Plan(names, runs, seeds, scale)
+
+
+def parse(
+    parser: Parser, table: TableFile, cell: Cell, overrides: Sequence[str] = ()
+) -> Experiment:
+    """A cell's configuration, at the table's first seed.
+
+    Raises:
+        UsageError: It is wrong.
+    """
+    words = [*cell.words, f"--loop.default_root_dir={ROOT}", *overrides]
+    try:
+        return Experiment.parse(parser, words)
+    except UsageError as error:
+        raise UsageError(f"{table.path}: {cell.label}: {error}") from error
+
+
+def _planned(
+    table: TableFile, cell: Cell, first: Experiment, seed: int, scale: float
+) -> PlannedRun:
+    values = first.values.clone()
+    for key in table.seed_keys:
+        if key not in values:
+            raise UsageError(f"{table.path}: seed_keys: {cell.label} has no key {key!r}")
+        values[key] = seed
+    values["loop.seed"] = values["seed"]
+    values["loop.progress"] = False
+    if scale < 1:
+        shorten(values, scale, table.scaling)
+    # A tenth of a run is what may be lost, also of a short one.
+    often = max(1, values.loop.rounds // 10)
+    values["loop.checkpoint_every"] = min(values.loop.checkpoint_every, often)
+    experiment = Experiment(first.parser, values, first.given)
+    whole = scale == 1 or values.get("data.init_args.max_samples")
+    name = keys.name(yaml.safe_load(experiment.text), 1 if whole else scale)
+    values["loop.name"] = name
+    return PlannedRun(name, f"{cell.label}, seed {seed}", experiment, scale)

@@ -1,0 +1,217 @@
+"""The file that describes a table, read and checked."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any, NoReturn, TypeVar
+
+import yaml
+
+from pfl.explain import Keys, UsageError, sources
+from pfl.results.pictures import CAPTIONS
+from pfl.summary import KINDS
+from pfl.tables.reported import KEYS
+from pfl.tables.spec import Axis, Exceptional, Part, TableFile
+
+T = TypeVar("T")
+_PART = ("config", "set", "reported", "metric", "skip")
+_TABLE = (
+    *("caption", "paper", "table", "seeds", "seed_keys", "rows", "columns", "cells"),
+    *("notes", "pictures", "scaling", *_PART),
+)
+
+
+def read(path: Path) -> TableFile:
+    """Read a table's file.
+
+    Raises:
+        UsageError: It is missing or wrong.
+    """
+    if not path.is_file():
+        raise UsageError(f"there is no table file {path}")
+    return _Reader(path).table()
+
+
+class _Reader:
+    """Reads one file, and tells where it is wrong."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        # Refuses what is no YAML, and keys that are given twice.
+        self.places = {item.keys: item.place for item in sources(["--config", str(path)])}
+        self.content = yaml.safe_load(path.read_text(encoding="utf-8"))
+
+    def refuse(self, keys: Keys, what: str) -> NoReturn:
+        place = self.places.get(keys, str(self.path))
+        raise UsageError(f"{place}: {'.'.join(keys)}: {what}" if keys else f"{place}: {what}")
+
+    def table(self) -> TableFile:
+        content = self.mapping(self.content, (), _TABLE)
+        for key in ("caption", "metric", "rows"):
+            if key not in content:
+                self.refuse((), f"a table needs the key {key!r}")
+        axes = self.axes(content.get("columns") or {})
+        rows = {
+            label: self.part(value, ("rows", label))
+            for label, value in self.labelled(content["rows"], ("rows",)).items()
+        }
+        common = self.part({k: v for k, v in content.items() if k in _PART}, ())
+        if common.reported is not None:
+            given = {key: str(content[key]) for key in KEYS[:2] if key in content}
+            common = replace(common, reported={**given, **common.reported})
+        return TableFile(
+            path=self.path,
+            caption=self.kind(content["caption"], ("caption",), str),
+            seeds=tuple(self.items(content.get("seeds", [0]), ("seeds",), int)),
+            seed_keys=tuple(self.items(content.get("seed_keys", ["seed"]), ("seed_keys",), str)),
+            common=common,
+            rows=rows,
+            axes=axes,
+            exceptions=self.exceptions(content.get("cells") or [], rows, axes),
+            notes=tuple(self.items(content.get("notes", []), ("notes",), str)),
+            pictures=self.pictures(content.get("pictures", [])),
+            scaling={
+                key: float(self.kind(value, ("scaling", key), (int, float)))
+                for key, value in self.labelled(content.get("scaling", {}), ("scaling",)).items()
+            },
+        )
+
+    def axes(self, value: object) -> tuple[Axis, ...]:
+        found = []
+        for name, content in self.labelled(value, ("columns",)).items():
+            keys: Keys = ("columns", name)
+            if name == "row":
+                self.refuse(keys, "no columns can have this name, exceptions use it for rows")
+            given = self.mapping(content, keys, ("values", "set", "reported"))
+            values = given.get("values")
+            if isinstance(values, list):
+                found.append(Axis(name, self.listed(values, given, keys)))
+            elif isinstance(values, dict) and len(given) == 1:
+                inner = self.labelled(values, (*keys, "values"))
+                parts = {k: self.part(v, (*keys, "values", k)) for k, v in inner.items()}
+                found.append(Axis(name, parts))
+            else:
+                self.refuse(keys, "needs values: either a list, with the key to set, or a mapping")
+        return tuple(found)
+
+    def listed(
+        self, values: Sequence[Any], given: Mapping[str, Any], keys: Keys
+    ) -> dict[str, Part]:
+        """The options of an axis that sets one key to several values."""
+        if "set" not in given:
+            self.refuse(keys, "a list of values needs set, the dotted key that takes them")
+        key = self.kind(given["set"], (*keys, "set"), str)
+        column = given.get("reported")
+        if column is not None and column not in KEYS:
+            self.refuse((*keys, "reported"), _unknown(str(column), KEYS))
+        return {
+            str(value): Part(settings={key: value}, reported={column: str(value)} if column else {})
+            for value in values
+        }
+
+    def part(self, value: object, keys: Keys) -> Part:
+        """A part; a text or a list is its configuration files."""
+        if value is None:
+            return Part()
+        if isinstance(value, str | list):
+            value = {"config": value}
+        given = self.mapping(value, keys, _PART)
+        files = given.get("config", [])
+        files = [files] if isinstance(files, str) else files
+        metric, skip = given.get("metric"), given.get("skip")
+        if metric is not None and str(metric).rpartition("/")[2] not in KINDS:
+            self.refuse((*keys, "metric"), f"{metric} does not end in {', '.join(KINDS)}")
+        return Part(
+            configs=tuple(
+                self.file(name, (*keys, "config"))
+                for name in self.items(files, (*keys, "config"), str)
+            ),
+            settings=self.labelled(given.get("set") or {}, (*keys, "set")),
+            reported=self.selection(given.get("reported", {}), (*keys, "reported")),
+            metric=None if metric is None else str(metric),
+            skip=None if skip is None else str(skip),
+        )
+
+    def selection(self, value: object, keys: Keys) -> dict[str, str] | None:
+        if value is False:
+            return None
+        given = self.mapping(value, keys, KEYS)
+        return {key: "" if cell is None else str(cell) for key, cell in given.items()}
+
+    def exceptions(
+        self, value: object, rows: Mapping[str, Part], axes: Sequence[Axis]
+    ) -> tuple[Exceptional, ...]:
+        choices = {"row": list(rows), **{axis.name: list(axis.options) for axis in axes}}
+        found = []
+        for number, item in enumerate(self.items(value, ("cells",), dict)):
+            keys: Keys = ("cells", str(number))
+            given = self.mapping(item, keys, ("where", *_PART))
+            where = {}
+            for name, labels in self.mapping(
+                given.pop("where", {}), (*keys, "where"), choices
+            ).items():
+                accepted = [str(one) for one in (labels if isinstance(labels, list) else [labels])]
+                for label in accepted:
+                    if label not in choices[name]:
+                        self.refuse((*keys, "where", name), _unknown(label, choices[name]))
+                where[name] = tuple(accepted)
+            found.append(Exceptional(where, self.part(given, keys)))
+        return tuple(found)
+
+    def pictures(self, value: object) -> tuple[str, ...]:
+        names = self.items(value, ("pictures",), str)
+        for name in names:
+            if name not in CAPTIONS:
+                self.refuse(("pictures",), _unknown(name, list(CAPTIONS)))
+        return tuple(names)
+
+    def file(self, name: str, keys: Keys) -> Path:
+        path = self.path.parent / name
+        if not path.is_file():
+            near = get_close_matches(path.name, [f.name for f in path.parent.glob("*.yaml")], n=1)
+            hint = f"; did you mean {near[0]}?" if near else ""
+            self.refuse(keys, f"there is no file {path}{hint}")
+        return path
+
+    # Kinds of values.
+
+    def kind(self, value: object, keys: Keys, kind: type[T] | tuple[type[T], ...]) -> T:
+        if not isinstance(value, kind) or isinstance(value, bool):
+            names = kind if isinstance(kind, tuple) else (kind,)
+            wanted = " or ".join(_NAMES.get(one, one.__name__) for one in names)
+            self.refuse(keys, f"expected {wanted}, got {value!r}")
+        return value
+
+    def items(self, value: object, keys: Keys, kind: type[T]) -> list[T]:
+        return [self.kind(item, keys, kind) for item in self.kind(value, keys, list)]
+
+    def labelled(self, value: object, keys: Keys) -> dict[str, Any]:
+        content: dict[Any, Any] = self.kind(value, keys, dict)
+        return {str(key): item for key, item in content.items()}
+
+    def mapping(
+        self, value: object, keys: Keys, known: Sequence[str] | Mapping[str, Any]
+    ) -> dict[str, Any]:
+        content = self.labelled(value, keys)
+        for key in content:
+            if key not in known:
+                self.refuse((*keys, key), _unknown(key, list(known)))
+        return content
+
+
+_NAMES: Mapping[type, str] = {
+    str: "a text",
+    int: "a whole number",
+    float: "a number",
+    list: "a list",
+    dict: "a mapping",
+}
+
+
+def _unknown(name: str, choices: Sequence[str]) -> str:
+    near = get_close_matches(name, choices, n=1)
+    hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(choices)}"
+    return f"there is no {name!r} here; {hint}"

@@ -1,0 +1,128 @@
+"""A table as the paper lays it out, with its numbers beside ours."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import groupby
+
+from pfl.results import names
+from pfl.results.compare import NONE
+from pfl.results.sheets import Record, Sheet
+from pfl.tables.outcome import Outcome
+from pfl.tables.plan import Plan
+from pfl.tables.reported import Unit
+from pfl.tables.spec import TableFile
+
+# A sheet with more columns is divided by the first axis.
+_COLUMNS = 4
+
+
+def sheets(table: TableFile, plan: Plan, outcomes: Sequence[Outcome]) -> list[Sheet]:
+    """One sheet, or one for each option of the first axis if there are many columns.
+
+    The last one bears the notes to all of them.
+    """
+    columns = dict.fromkeys(outcome.cell.column for outcome in outcomes)
+    divided = len(columns) > _COLUMNS and max(map(len, columns)) > 1
+    parts = groupby(columns, lambda column: column[0]) if divided else [(None, columns)]
+    footnotes: dict[str, int] = {}
+    found = []
+    for head, members in parts:
+        chosen = set(members)
+        inside = [outcome for outcome in outcomes if outcome.cell.column in chosen]
+        title = table.caption + _shortened(plan) + (f"; {_named(head)}" if head else "")
+        found.append(_sheet(title, inside, 1 if head else 0, plan, footnotes))
+    told = [f"[{number}] {what}." for what, number in footnotes.items()]
+    notes = [_legend(outcomes, plan), *_scale_note(plan), *table.notes, *told]
+    return [*found[:-1], replace(found[-1], notes=notes)]
+
+
+def _sheet(
+    title: str, outcomes: Sequence[Outcome], skip: int, plan: Plan, footnotes: dict[str, int]
+) -> Sheet:
+    """A sheet without notes; the first ``skip`` axes stand in its title."""
+    columns = list(dict.fromkeys(outcome.cell.column for outcome in outcomes))
+    rows = list(dict.fromkeys(outcome.cell.row for outcome in outcomes))
+    found = {(outcome.cell.row, outcome.cell.column): outcome for outcome in outcomes}
+    unit = max((o.cell.reported.unit for o in outcomes if o.cell.reported), default=Unit())
+    cells = [
+        [row, *(_text(found[row, column], unit, footnotes) for column in columns)] for row in rows
+    ]
+    headings = [", ".join(map(_named, column[skip:])) or "ours" for column in columns]
+    return Sheet(
+        title=f"{title} ({unit.name})",
+        columns=["", *headings],
+        rows=cells,
+        records=[_record(plan, outcome) for outcome in outcomes],
+    )
+
+
+def _text(outcome: Outcome, unit: Unit, footnotes: dict[str, int]) -> str:
+    """For instance ``90.81 ± 0.31 (91.03, -0.22, in)``."""
+    ours, reported = outcome.ours, outcome.cell.reported
+    text = NONE if ours is None else ours.text(unit.factor, unit.digits)
+    if reported is not None:
+        theirs = f"{unit.factor * reported.value:.{unit.digits}f}"
+        if reported.error is not None:
+            theirs += f" ± {unit.factor * reported.error:.{unit.digits}f}"
+        apart, inside = outcome.difference, outcome.inside
+        gap = NONE if apart is None else f"{unit.factor * apart:+.{unit.digits}f}"
+        verdict = NONE if inside is None else ("in" if inside else "out")
+        text += f" ({theirs}, {gap}, {verdict})" if ours is not None else f" ({theirs})"
+    for what in outcome.trouble:
+        text += f" [{footnotes.setdefault(what, len(footnotes) + 1)}]"
+    return text
+
+
+def _legend(outcomes: Sequence[Outcome], plan: Plan) -> str:
+    metrics = dict.fromkeys((outcome.cell.metric, outcome.cell.at) for outcome in outcomes)
+    what = "; ".join(names.heading(metric, at) for metric, at in metrics)
+    seeds = ", ".join(map(str, plan.seeds))
+    legend = f"{what}. Ours: mean ± standard error over seeds ({seeds})"
+    if any(outcome.cell.reported for outcome in outcomes):
+        legend += (
+            "; in brackets the reported number, ours minus it, and whether it lies in our 95 % "
+            "interval (Student's t; one seed has none)"
+        )
+    return legend + "."
+
+
+def _shortened(plan: Plan) -> str:
+    return "" if plan.scale == 1 else f", at scale {plan.scale:g}"
+
+
+def _scale_note(plan: Plan) -> list[str]:
+    if plan.scale == 1:
+        return []
+    return [
+        f"Scale {plan.scale:g}: so much of the rounds and of the data. The reported numbers are "
+        "those of the whole experiment, and stand here for orientation only."
+    ]
+
+
+def _named(option: tuple[str, str]) -> str:
+    """A label that is a number needs the name of what it counts."""
+    axis, label = option
+    return f"{axis} {label}" if label[:1].isdigit() else label
+
+
+def _record(plan: Plan, outcome: Outcome) -> Record:
+    cell, ours, interval = outcome.cell, outcome.ours, outcome.interval
+    reported = cell.reported
+    return {
+        "row": cell.row,
+        **dict(cell.column),
+        "metric": f"{cell.metric}/{cell.at}",
+        "scale": plan.scale,
+        "seeds": " ".join(map(str, outcome.runs)),
+        "ours": None if ours is None else ours.mean,
+        "ours/stderr": None if ours is None else ours.error,
+        "ours/low": interval and interval[0],
+        "ours/high": interval and interval[1],
+        "reported": None if reported is None else reported.value,
+        "reported/stderr": None if reported is None else reported.error,
+        "difference": outcome.difference,
+        "inside": None if outcome.inside is None else str(outcome.inside).lower(),
+        "trouble": "; ".join(outcome.trouble),
+    }

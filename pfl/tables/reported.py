@@ -1,0 +1,84 @@
+"""What papers report, as it stands in ``reported.csv`` beside this file."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from importlib import resources
+
+# Columns by which a number is found; the others are the number itself.
+KEYS = (
+    *("paper", "table", "dataset", "partition", "param", "clients", "participation"),
+    *("local_epochs", "model", "method"),
+)
+# How a paper prints accuracies.
+_FACTORS = {"accuracy_pct": 100, "accuracy_frac": 1}
+
+
+@dataclass(frozen=True, order=True)
+class Unit:
+    """How numbers of a table are printed: multiplied by a factor, with some decimals."""
+
+    factor: int = 100
+    digits: int = 2
+
+    @property
+    def name(self) -> str:
+        """For headings."""
+        return "%" if self.factor == 100 else "fraction"
+
+
+@dataclass(frozen=True)
+class Reported:
+    """A paper's number.
+
+    Attributes:
+        value: As a fraction.
+        error: Likewise; what the paper prints behind its ±, if it does.
+        unit: Of the paper.
+    """
+
+    value: float
+    error: float | None
+    unit: Unit
+
+
+def find(wanted: Mapping[str, str]) -> Reported:
+    """The one number that a selection fits.
+
+    Args:
+        wanted: Some of :data:`KEYS` with their cells; numbers are compared as numbers.
+
+    Raises:
+        LookupError: It fits none, or several.
+    """
+    rows = [row for row in _rows() if all(_same(row[key], cell) for key, cell in wanted.items())]
+    told = ", ".join(f"{key}={cell or 'none'}" for key, cell in wanted.items())
+    if not rows:
+        raise LookupError(f"no number is reported for {told}")
+    if len(rows) > 1:
+        apart = [key for key in KEYS if len({row[key] for row in rows}) > 1]
+        raise LookupError(
+            f"{len(rows)} numbers are reported for {told}; they differ in {', '.join(apart)}"
+        )
+    row = rows[0]
+    unit = Unit(_FACTORS[row["metric"]], len(row["value"].partition(".")[2]))
+    error = float(row["stderr"]) / unit.factor if row["stderr"] else None
+    return Reported(float(row["value"]) / unit.factor, error, unit)
+
+
+@cache
+def _rows() -> list[dict[str, str]]:
+    file = resources.files("pfl.tables") / "reported.csv"
+    return list(csv.DictReader(file.read_text(encoding="utf-8").splitlines()))
+
+
+def _same(cell: str, wanted: str) -> bool:
+    if cell == wanted:
+        return True
+    try:
+        return float(cell) == float(wanted)
+    except ValueError:
+        return False

@@ -1,0 +1,118 @@
+"""Makes the runs of a plan: what is missing is run, what was begun is gone on with."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TaskID,
+    TextColumn,
+    TimeElapsedColumn,
+)
+
+from pfl.callbacks import Callback
+from pfl.config import REFUSALS
+from pfl.explain import explained
+from pfl.federation import NonFiniteError
+from pfl.run import Run
+from pfl.tables import kept
+from pfl.tables.plan import Plan, PlannedRun
+from pfl.tables.shorten import limit_samples
+from pfl.types import RoundResult
+
+
+class _Rounds(Callback):
+    """Moves the bar of the run at hand."""
+
+    def __init__(self, progress: Progress, task: TaskID) -> None:
+        self._progress = progress
+        self._task = task
+
+    def on_fit_start(self, run: Run) -> None:
+        """Start where the run starts."""
+        self._progress.update(self._task, total=run.rounds, completed=run.round)
+
+    def on_round_end(self, run: Run, result: RoundResult) -> None:
+        """One round more."""
+        self._progress.update(self._task, completed=result.round)
+
+
+def run_all(plan: Plan, console: Console) -> dict[str, str]:
+    """Make every run of a plan that is not finished.
+
+    A run that fails is told of and left; the others go on.
+
+    Args:
+        plan: The runs.
+        console: For progress.
+
+    Returns:
+        For each run that failed, by its name, why.
+
+    Raises:
+        KeyboardInterrupt: The run at hand was saved.
+    """
+    missing = [run for run in plan.runs.values() if kept.finished(run.root, run.name) is None]
+    failures: dict[str, str] = {}
+    if not missing:
+        return failures
+    with _bars(console) as progress:
+        done = len(plan.runs) - len(missing)
+        total = progress.add_task("runs", total=len(plan.runs), completed=done)
+        for run in missing:
+            task = progress.add_task(run.label, total=None)
+            start = time.perf_counter()
+            try:
+                _run(run, _Rounds(progress, task))
+                told = f"done in {time.perf_counter() - start:.0f} s"
+            except Exception as error:
+                failures[run.name] = _reason(error)
+                told = f"failed: {failures[run.name]}"
+            progress.console.print(escape(f"{run.label}: {told}"), highlight=False)
+            progress.remove_task(task)
+            progress.advance(total)
+    return failures
+
+
+def _bars(console: Console) -> Progress:
+    return Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        console=console,
+    )
+
+
+def _run(run: PlannedRun, watch: Callback) -> None:
+    """Run it, or go on with it, unless another process has just finished it."""
+    experiment = run.experiment
+    with (
+        kept.locked(run.root, run.name),
+        explained(experiment.given, *REFUSALS, NonFiniteError),
+    ):
+        if kept.finished(run.root, run.name) is not None:
+            return
+        limit_samples(experiment, run.scale)
+        loop, data, module = experiment.loop, experiment.data, experiment.module
+        loop.callbacks.append(watch)
+        kept.clear(run.root, run.name)
+        folder = kept.begun(run.root, run.name)
+        loop.fit(module, data, None if folder is None else str(folder), experiment.text)
+
+
+def _reason(error: Exception) -> str:
+    """One line."""
+    lines = str(error).strip().splitlines() or [type(error).__name__]
+    return lines[0]
+
+
+def unfinished(plan: Plan) -> Sequence[PlannedRun]:
+    """Runs that are still to be made."""
+    return [run for run in plan.runs.values() if kept.finished(run.root, run.name) is None]

@@ -1,0 +1,89 @@
+"""What a table is: its rows, its columns, and what their cells are made of."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Part:
+    """What the table, a row, a column or an exception gives to its cells.
+
+    Attributes:
+        configs: Configuration files, later ones win.
+        settings: Dotted keys of the configuration and their values.
+        reported: Columns of ``reported.csv`` and their cells; ``None``: nothing is reported.
+        metric: As in ``summary.json``, for instance ``test/personal/acc/last``.
+        skip: Why there is nothing to run.
+    """
+
+    configs: tuple[Path, ...] = ()
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    reported: Mapping[str, str] | None = field(default_factory=dict)
+    metric: str | None = None
+    skip: str | None = None
+
+
+@dataclass(frozen=True)
+class Axis:
+    """One of the things in which columns differ.
+
+    Attributes:
+        name: As the paper has it.
+        options: By label.
+    """
+
+    name: str
+    options: Mapping[str, Part]
+
+
+@dataclass(frozen=True)
+class Exceptional:
+    """What some cells have that their row and column do not give.
+
+    Attributes:
+        where: Labels of rows (under ``row``) and of axes' options.
+        part: What these cells have.
+    """
+
+    where: Mapping[str, tuple[str, ...]]
+    part: Part
+
+    def fits(self, row: str, column: Mapping[str, str]) -> bool:
+        """Whether it is about a cell."""
+        labels = {"row": row, **column}
+        return all(labels[name] in accepted for name, accepted in self.where.items())
+
+
+@dataclass(frozen=True)
+class TableFile:
+    """A table, as its file describes it.
+
+    Attributes:
+        path: The file.
+        caption: One line.
+        seeds: Of each cell's runs.
+        seed_keys: Dotted keys that get a run's seed.
+        common: What all cells have.
+        rows: By label; usually methods.
+        axes: Columns are all combinations of their options.
+        exceptions: In the order in which they act.
+        notes: Lines below the table.
+        pictures: Names of pictures that belong to the table.
+        scaling: Dotted keys and exponents: at scale s a value is multiplied by s to that power.
+    """
+
+    path: Path
+    caption: str
+    seeds: tuple[int, ...]
+    seed_keys: tuple[str, ...]
+    common: Part
+    rows: Mapping[str, Part]
+    axes: tuple[Axis, ...]
+    exceptions: tuple[Exceptional, ...]
+    notes: tuple[str, ...]
+    pictures: tuple[str, ...]
+    scaling: Mapping[str, float]
