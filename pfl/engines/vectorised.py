@@ -7,7 +7,6 @@ from typing import TypeVar
 
 import lightning as L
 import torch
-from torch import nn
 
 from pfl.context import Context
 from pfl.engines import stack_round
@@ -123,10 +122,8 @@ def obstacle(context: Context) -> str | None:
         return f"{name} overrides {hook}"
     if _shares_weights(context):
         return "the network shares weights between layers"
-    for child in module.modules():
-        # Only without momentum does it read its counter of batches, and as one number.
-        if isinstance(child, nn.modules.batchnorm._BatchNorm) and child.momentum is None:
-            return "a batch norm without momentum counts its batches, client by client"
+    if _counts_batches(context):
+        return "a batch norm without momentum counts its batches, client by client"
     return _optimizers(context)
 
 
@@ -140,6 +137,16 @@ def _overridden(module: L.LightningModule) -> str | None:
 def _shares_weights(context: Context) -> bool:
     places = [value.data_ptr() for value in context.entries.values() if value.numel()]
     return len(set(places)) < len(places)
+
+
+def _counts_batches(context: Context) -> bool:
+    """Whether a batch norm reads its counter, as one number: without momentum, where it has one.
+
+    A teacher in eval mode, or without running statistics, does not.
+    """
+    running = [name for name, without in context.batch_norms.items() if not without]
+    norms = (context.module.get_submodule(name) for name in running)
+    return any(getattr(norm, "momentum", None) is None for norm in norms)
 
 
 def _optimizers(context: Context) -> str | None:

@@ -6,16 +6,23 @@ steps, in the sequential loop as well as soon as the samples of a batch change p
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 import torch
 from torch import nn
 
+from lightning_modules.fedavg import FedAvg
+from lightning_modules.layers import frozen
+from lightning_modules.losses import mean
 from lightning_modules.nets import SplitNet
+from lightning_modules.pfakd import PFAKD
 from pfl.engines.sequential import SequentialEngine
 from pfl.engines.vectorised import VectorisedEngine
 from pfl.seeds import scoped
 from tests.discovery import methods
 from tests.engines.agreement import fit, module_of, numbers
+from tests.federation import SGD
 from tests.toy import blobs, mlp
 
 CLOSE = {"rtol": 1e-10, "atol": 1e-10}
@@ -55,3 +62,45 @@ def normed(seed=1):
 def test_every_method_agrees_with_batch_norm(method):
     """A batch of one sample is left out: the last of 9 and of 17, the only one of 1."""
     check(lambda: module_of(method, normed), data=blobs((4, 9, 1, 17, 6)))
+
+
+def spatial(momentum=0.1):
+    """Batch norm over maps of more than one pixel."""
+    with scoped(2):
+        body = nn.Sequential(
+            nn.Unflatten(1, (1, 5)),
+            nn.Conv1d(1, 4, 2, bias=False),
+            nn.BatchNorm1d(4, momentum=momentum),
+            nn.ReLU(),
+            nn.Flatten(),
+        )
+        return SplitNet(body, nn.Linear(16, 3))
+
+
+@pytest.mark.parametrize("buffers", ["local", "average"])
+@pytest.mark.parametrize("mode", ["train", "eval"])
+@pytest.mark.parametrize("net", [normed, spatial])
+def test_a_frozen_teacher_with_batch_norm_agrees(net, mode, buffers):
+    """Its statistics are the batch's, without padding, or the running ones as received."""
+    options = {"teacher_mode": mode, "buffers": buffers, "epochs": 2}
+    check(lambda: module_of(PFAKD, net, **options), data=blobs((4, 9, 2, 17, 6)))
+
+
+@pytest.mark.filterwarnings("ignore:client 2 takes no step")
+def test_only_a_counter_that_is_read_is_an_obstacle():
+    """Without momentum a batch norm reads it in training; a frozen copy does not."""
+    header = "sequential, not vectorised: a batch norm without momentum"
+    check(lambda: module_of(PFAKD, partial(spatial, momentum=None)), header)
+    check(lambda: Anchored(spatial(), optimizer=SGD))
+
+
+class Anchored(FedAvg):
+    """Beside the network rests a frozen one, whose batch norm has no momentum."""
+
+    def __init__(self, net, **options):
+        super().__init__(net, **options)
+        self.anchor = frozen(spatial(momentum=None))
+
+    def losses(self, batch):
+        distance = (self.net.backbone(batch.x) - self.anchor.module.backbone(batch.x)).square()
+        return {**super().losses(batch), "pull": mean(distance.mean(-1), batch.weight)}
