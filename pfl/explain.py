@@ -84,7 +84,8 @@ def _walk(node: yaml.Node, keys: Keys, path: Path) -> Iterator[Given]:
         if key.value in seen:
             raise UsageError(f"{place}: the key {key.value!r} is given a second time")
         seen.add(key.value)
-        inner = _spoken((*keys, key.value))
+        # The parser takes dotted keys too, as W&B writes them.
+        inner = _spoken((*keys, *str(key.value).split(".")))
         if inner != keys:
             yield Given(inner, value.value if isinstance(value, yaml.ScalarNode) else None, place)
         yield from _walk(value, inner, path)

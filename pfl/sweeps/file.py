@@ -122,8 +122,8 @@ class Reader:
 
     def error(self, what: str, *keys: str) -> UsageError:
         """An error at a key of the file."""
-        # Lines are known by keys without those that only spell a class and its arguments.
-        there = tuple(key for key in keys if key != "init_args")
+        # Lines are known by parts of keys, but for those that only spell a class's arguments.
+        there = tuple(part for part in ".".join(keys).split(".") if part != "init_args")
         places = [given.place for given in self._given if given.keys == there]
         return UsageError(f"{places[-1] if places else self.path}: {'.'.join(keys)}: {what}")
 

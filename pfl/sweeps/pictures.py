@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import LogLocator, MaxNLocator, PercentFormatter
 from numpy.typing import NDArray
-from optuna.importance import FanovaImportanceEvaluator, get_param_importances
+from optuna.importance import FanovaImportanceEvaluator
 
 from pfl.results import names
 from pfl.results.pictures import Picture
@@ -195,8 +195,8 @@ def importance(sweep: Sweep, study: optuna.Study) -> Figure:
         raise ValueError(f"importance needs {LEAST} finished points, there are {len(values)}")
     if len(set(values)) == 1:
         raise ValueError("importance needs values that differ, all points have the same")
-    evaluator = FanovaImportanceEvaluator(seed=0)
-    shares = get_param_importances(study, evaluator=evaluator, normalize=False)
+    found = FanovaImportanceEvaluator(seed=0).evaluate(study)
+    shares = dict(sorted(found.items(), key=lambda item: -item[1]))
     labels = short_names(list(sweep.space.varied))
     figure, (panel,) = panels(1, 0.65 * WIDTH, 0.8 + 0.3 * len(shares))
     bars = panel.barh(

@@ -203,7 +203,8 @@ def _open(sweep: Sweep, storage: Path, identity: Mapping[str, str]) -> optuna.St
     try:
         store = optuna.storages.RDBStorage(url, engine_kwargs=options)
     except Exception as error:
-        raise UsageError(f"--storage {storage}: this is no storage of a sweep ({error})") from error
+        what = str(error).partition("\n")[0]
+        raise UsageError(f"--storage {storage}: this is no storage of a sweep: {what}") from error
     directions = optuna.study.StudyDirection
     direction = directions.MAXIMIZE if sweep.metric.maximize else directions.MINIMIZE
     pruner = _pruner(sweep.early)

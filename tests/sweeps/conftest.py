@@ -24,7 +24,7 @@ model:
     personal_layers: 1
 data:
   class_path: Synthetic
-  init_args: {num_clients: 3, batch_size: 16}
+  init_args: {num_clients: 3, samples: 200, partition: {class_path: IID}, batch_size: 16}
 """
 LR = "model.init_args.optimizer.init_args.lr"
 HIDDEN = "model.init_args.net.init_args.hidden"

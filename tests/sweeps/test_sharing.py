@@ -1,0 +1,113 @@
+"""Sweeps that are interrupted or killed, and processes that share one."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import optuna
+import pytest
+from filelock import FileLock
+
+from pfl import commands
+from pfl.cli import main
+from pfl.sweeps.search import INTERRUPTED, KILLED
+from tests.sweeps.conftest import LR, sweep, write
+
+ROOT = Path(__file__).parents[2]
+FOLDER = Path("runs", "sweeps", "s")
+
+
+def trials():
+    return optuna.load_study(study_name=None, storage="sqlite:///runs/sweeps/s.db").trials
+
+
+def start(*words):
+    """Another process that runs the sweep."""
+    command = [sys.executable, "-m", "pfl", "sweep", "s.yaml", *words]
+    environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    return subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True)
+
+
+def wait_for(what, *processes):
+    while not what():
+        assert all(process.poll() is None for process in processes)
+        time.sleep(0.01)
+
+
+def test_two_processes_share_a_sweep():
+    """Both wait for the lock that the test holds, so that they start together."""
+    write({LR: {"values": [0.01 * number for number in range(1, 9)]}})
+    FOLDER.mkdir(parents=True)
+    with FileLock(FOLDER / "choice.lock"):
+        processes = [start(), start()]
+        wait_for(lambda: len(list(FOLDER.glob("*.lock"))) == 3, *processes)
+    for process in processes:
+        _, said = process.communicate(timeout=120)
+        assert process.returncode == 0, said
+    found = trials()
+    assert [trial.state.name for trial in found] == ["COMPLETE"] * 8
+    assert sorted(trial.user_attrs["point"] for trial in found) == list(range(8))
+    assert len({trial.params[LR] for trial in found}) == 8
+    assert len({trial.user_attrs["worker"] for trial in found}) == 2
+    # Who lives no longer holds no lock.
+    assert [path.name for path in FOLDER.glob("*.lock")] == ["choice.lock"]
+
+
+def test_a_killed_point_is_run_again_and_goes_on_from_its_checkpoint(capsys):
+    write()
+    process = start(words := "--loop.rounds=60", "--loop.checkpoint_every=1")
+    runs = Path("runs", "fedper_synthetic")
+
+    def is_under_way():
+        table = list(runs.glob("*/metrics.csv"))
+        saved = list(runs.glob("*/checkpoints/last.ckpt"))
+        return table and saved and len(table[0].read_text().splitlines()) > 4
+
+    wait_for(is_under_way, process)
+    process.kill()
+    process.communicate()
+    (folder,) = runs.iterdir()
+    assert trials()[0].state.name == "RUNNING"
+
+    assert sweep(words, "--loop.checkpoint_every=1") == 0
+    first, again, second = trials()
+    assert (first.state.name, first.user_attrs["reason"]) == ("FAIL", KILLED)
+    assert (again.user_attrs["point"], second.user_attrs["point"]) == (0, 1)
+    assert again.params == first.params
+    # The same folder, and as many rows as rounds: nothing was begun anew.
+    assert Path(again.user_attrs["folder"]) == folder
+    assert len((folder / "metrics.csv").read_text().splitlines()) == 61
+    assert sorted(again.intermediate_values) == list(range(1, 61))
+    found = json.loads((folder / "summary.json").read_text())["fingerprint"]
+    capsys.readouterr()
+    lr = first.params[LR]
+    assert main(["fit", "--config", "c.yaml", f"--{LR}={lr}", words]) == 0
+    assert capsys.readouterr().out == f"fingerprint {found}\n"
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupted_sweep_goes_on(number, monkeypatch, capsys):
+    def fit(words, callbacks):
+        if len(list(Path("runs").glob("fedper_synthetic/*"))) == 1:
+            signal.raise_signal(number)
+        return fit_as_ever(words, callbacks)
+
+    fit_as_ever = commands.fit
+    monkeypatch.setattr(commands, "fit", fit)
+    write()
+    assert sweep() == 128 + number
+    assert "the same command goes on with this sweep" in capsys.readouterr().err
+    monkeypatch.setattr(commands, "fit", fit_as_ever)
+    assert sweep() == 0
+    assert [trial.state.name for trial in trials()] == ["COMPLETE", "FAIL", "COMPLETE"]
+    assert trials()[1].user_attrs["reason"] == INTERRUPTED
+    assert [trial.user_attrs["point"] for trial in trials()] == [0, 1, 1]
+    # A point is shown with what came of it in the end.
+    assert (FOLDER / "points.csv").read_text().count("done") == 2
+    assert len((FOLDER / "points.csv").read_text().splitlines()) == 3
