@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 import traceback
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
+from itertools import pairwise
 from pathlib import Path
 
 import optuna
@@ -59,10 +61,11 @@ def run(
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     seed = SEED if seed is None else seed
     with _without_wandb():
-        configs = _try(sweep, flags, storage.with_suffix("") / "points" / "example.json")
-        with closing(
-            Search(sweep, storage, seed, limit, identity(sweep, configs, flags, seed))
-        ) as search:
+        # Other processes may be about the same thing.
+        example = storage.with_suffix("") / "points" / f"example-{os.getpid()}.json"
+        configs = _try(sweep, flags, example)
+        same = identity(sweep, configs, flags, seed)
+        with closing(Search(sweep, storage, seed, limit, same)) as search:
             if retry:
                 search.retry()
             while (trial := search.claim()) is not None:
@@ -113,7 +116,10 @@ def _without_wandb() -> Iterator[None]:
 
 
 def _try(sweep: Sweep, flags: Sequence[str], file: Path) -> list[str]:
-    """Parse some point, so that mistakes of the whole sweep show at once; its other configs.
+    """Parse some point, so that mistakes of the whole sweep show at once.
+
+    Returns:
+        The configuration files besides the point's own.
 
     Raises:
         UsageError: There is such a mistake.
@@ -121,12 +127,8 @@ def _try(sweep: Sweep, flags: Sequence[str], file: Path) -> list[str]:
     words = [*fit_words(sweep, sweep.space.example(), file), *flags]
     commands.fit_experiment(words)
     file.unlink(missing_ok=True)
-    pairs = zip(words, [*words[1:], ""], strict=True)
-    found = [
-        after if word == "--config" else word.partition("=")[2]
-        for word, after in pairs
-        if word.partition("=")[0] == "--config"
-    ]
+    parts = [part for word in words for part in re.split("(?<=^--config)=", word)]
+    found = [after for word, after in pairwise(parts) if word == "--config"]
     return [config for config in found if config != str(file)]
 
 

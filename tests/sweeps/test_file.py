@@ -91,7 +91,7 @@ def test_goal_and_target():
         ({"job": "x"}, "s.yaml:{line}: job: this key is not supported; there are method, "),
         (
             {"parameters": {"model.init_args.lr": {"vales": [1, 2]}}},
-            "s.yaml:7: parameters.model.init_args.lr.vales: this key is not supported; did you mean",
+            "s.yaml:7: parameters.model.init_args.lr.vales: this key is not supported; did",
         ),
         ({"metod": "grid"}, "metod: this key is not supported; did you mean 'method'?"),
         ({"method": "custom"}, "method: expected one of grid, random, bayes, got 'custom'"),
