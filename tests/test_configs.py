@@ -64,15 +64,20 @@ def test_the_first_line_runs_it(config):
     assert parsed(config).values.model.class_path
 
 
-@every_config
-def test_it_builds_a_method_that_takes_the_data(config):
-    experiment = parsed(config)
+def built(experiment):
+    """The method, on the network that the data ask for."""
     data, model = data_of(experiment), experiment.values.model.clone()
     fill(model, data)
     with scoped(0):
         module = experiment._make("model", model)
     check_fit(module, data)
-    assert module.plan()
+    return module
+
+
+@every_config
+def test_it_builds_a_method_that_takes_the_data(config):
+    experiment = parsed(config)
+    assert built(experiment).plan()
     assert experiment.loop.rounds >= 1
 
 
@@ -101,6 +106,32 @@ def test_a_baseline_takes_over_the_setting_it_is_laid_upon(baseline):
     assert own.lr_schedule == "cosine"
     for name in ("net", "optimizer", "epochs", "lr_decay"):
         assert own[name] == theirs[name]
+
+
+# What pFedVEM compares with, where the optimiser has momentum and all clients train.
+COMPARED = [
+    "local",
+    "fedavg",
+    "fedprox",
+    "scaffold",
+    "fedper",
+    "fedrep",
+    "perfedavg",
+    "pfedme",
+    "ifca",
+    "pfedbayes",
+]
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("baseline", COMPARED)
+def test_a_baseline_brings_along_what_it_needs_elsewhere(baseline):
+    setting = "configs/pfedvem_cifar100.yaml"
+    experiment = parse(["--config", setting, "--config", f"configs/baselines/{baseline}.yaml"])
+    module = built(experiment)
+    (rate,) = {group["lr"] for group in module.configure_optimizers().param_groups}
+    assert rate == 0.001
+    assert experiment.loop.sampler.train_all is (baseline != "scaffold")
 
 
 def test_the_default_stream_is_left_alone():
