@@ -109,8 +109,9 @@ class FederatedLoop:
         self.fabric = Fabric(accelerator=accelerator, devices=devices, precision=precision)
         self.callbacks: list[Callback] = [*(callbacks or []), *map(LightningLogger, loggers or [])]
         if default_root_dir is not None:
-            # Records first: rows beyond the checkpoint are dropped on a resume, never missing.
-            self.callbacks += [Records(), Checkpoint(checkpoint_every)]
+            # Records first, whatever the others do: rows beyond the checkpoint are dropped on a
+            # resume, never missing.
+            self.callbacks = [Records(), *self.callbacks, Checkpoint(checkpoint_every)]
         if progress:
             self.callbacks.append(ProgressBar())
 
