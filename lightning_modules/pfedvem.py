@@ -238,7 +238,7 @@ class VEMServer(Server[ServerState]):
         taus = torch.stack([upload.extra["confidence"] for upload in uploads]).cpu().double()
         heads: list[State] = [{n: u.shared[n] for n in SERVER_HEAD} for u in uploads]
         average = averaged.shared | weighted_mean(heads, taus / taus.sum())
-        momentum = torch.tensor([self.momentum, 1 - self.momentum])
+        momentum = torch.tensor([self.momentum, 1 - self.momentum], dtype=torch.float64)
         return replace(
             averaged,
             shared=weighted_mean([state.shared, average], momentum),
