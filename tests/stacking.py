@@ -6,6 +6,7 @@ import torch
 from torch import nn
 from torch.func import functional_call, grad_and_value, vmap
 
+from pfl.seeds import generator
 from pfl.state import total
 from pfl.types import Batch
 
@@ -51,6 +52,20 @@ def check_vmap(module, objective, states, batches):
         torch.testing.assert_close(values[client], value)
         for name, expected in gradient.items():
             torch.testing.assert_close(gradients[name][client], expected)
+
+
+def clients(module, sizes=(2, 5, 1), dim=5, classes=3):
+    """A state dict for each client, around the module's own, and a batch of its size."""
+    rng = generator(4, "clients")
+
+    def near(value):
+        if not value.is_floating_point():
+            return value
+        return value + 0.3 * torch.randn(value.shape, generator=rng, dtype=value.dtype)
+
+    states = [{name: near(value) for name, value in module.state_dict().items()} for _ in sizes]
+    inputs = [torch.randn(size, dim, generator=rng, dtype=torch.float64) for size in sizes]
+    return states, [Batch(x, torch.arange(len(x)) % classes, noise={}) for x in inputs]
 
 
 def _padded(batches):

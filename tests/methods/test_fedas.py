@@ -14,12 +14,13 @@ from lightning_modules.fedper import FedPer
 from lightning_modules.fisher import fisher_share, fisher_trace
 from lightning_modules.nets import CNN2, SplitNet
 from pfl import local
+from pfl.sampling import UniformSampler
 from pfl.seeds import generator
 from pfl.server import ServerState
 from pfl.state import clone, fingerprint, select
 from pfl.types import Batch, Broadcast, Upload
 from tests.federation import SGD, Federation, equal, fit
-from tests.stacking import check_vmap
+from tests.stacking import check_vmap, clients
 from tests.toy import ToyData, blobs, mlp, normed
 
 ESTIMATORS = ("batch_sum", "per_sample_mean", "full_data")
@@ -337,6 +338,15 @@ def test_the_tested_model_is_the_client_s_own_base_and_head():
     assert not equal(select(federation.state.shared, ("*",)), {})
 
 
+def test_before_or_after_the_broadcast_the_tested_models_are_the_same():
+    points = ["post_local", "post_broadcast"]
+    assert FedAS.evaluate_at == points[0]
+    sampler = UniformSampler(0.4)
+    row = fit(make(mlp()), blobs(), 4, evaluate_at=points, sampler=sampler).history[-1]
+    assert row["test/personal/acc"] == row["test/personal_post_broadcast/acc"]
+    assert row["test/personal/loss"] == row["test/personal_post_broadcast/loss"]
+
+
 def test_the_round_reports_traces_and_weights():
     run = fit(make(mlp()), blobs(), 1)
     assert run.history[0]["server/trace_fallback"] == 0
@@ -369,17 +379,7 @@ def test_statistics_of_batch_norms_stay_unless_averaging_is_asked_for():
 @pytest.mark.parametrize("estimator", ESTIMATORS)
 def test_runs_over_stacked_clients(target, estimator):
     module = make(mlp().double(), align_target=target, fisher_estimator=estimator).double()
-    rng = generator(4, "clients")
-
-    def perturbed(value):
-        noise = torch.randn(value.shape, generator=rng, dtype=torch.float64)
-        return value + 0.3 * noise if value.is_floating_point() else value
-
-    states = [{n: perturbed(v) for n, v in module.state_dict().items()} for _ in range(3)]
-    batches = [
-        Batch(torch.randn(n, 5, generator=rng, dtype=torch.float64), torch.arange(n) % 3, noise={})
-        for n in (2, 5, 1)
-    ]
+    states, batches = clients(module)
     for part in module.plan():
         function = getattr(part, "objective", None) or getattr(part, "statistic", None)
         if function is not None:

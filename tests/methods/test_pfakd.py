@@ -16,7 +16,7 @@ from pfl.state import clone, select
 from pfl.summary import summarise
 from pfl.types import Batch, Upload
 from tests.federation import HEAVY, SGD, Federation, equal, fit
-from tests.stacking import check_vmap
+from tests.stacking import check_vmap, clients
 from tests.toy import blobs, mlp, normed
 
 
@@ -259,16 +259,7 @@ def test_uniform_aggregation_by_hand():
 
 def test_runs_over_stacked_clients():
     module = make(mlp().double(), distill_weight=0.7).double()
-    rng = generator(4, "clients")
-    states = [
-        {n: v + 0.3 * torch.randn(v.shape, generator=rng, dtype=v.dtype) for n, v in s.items()}
-        for s in [module.state_dict()] * 3
-    ]
-    batches = [
-        Batch(torch.randn(n, 5, generator=rng, dtype=torch.float64), torch.arange(n) % 3, noise={})
-        for n in (2, 5, 1)
-    ]
-    check_vmap(module, objective(module), states, batches)
+    check_vmap(module, objective(module), *clients(module))
 
 
 def test_a_negative_weight_is_refused():

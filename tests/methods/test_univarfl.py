@@ -16,7 +16,7 @@ from lightning_modules.univarfl import UniVarFL
 from pfl.seeds import generator, scoped
 from pfl.types import Batch, ClientInfo
 from tests.federation import HEAVY, SGD, Federation, close, fit
-from tests.stacking import check_vmap
+from tests.stacking import check_vmap, clients
 from tests.toy import ToyData, blobs, mlp, normed
 
 # The toy networks' six unnormalised ReLU units do not bear the default energy, which is made for
@@ -205,16 +205,7 @@ def test_the_paper_s_network_learns_with_the_default_terms():
 @pytest.mark.parametrize("form", ["inverse", "log", "chord", "rbf"])
 def test_runs_over_stacked_clients(form):
     module = UniVarFL(mlp().double(), he_form=form, normalize_for_head=form == "log").double()
-    rng = generator(4, "clients")
-    states = [
-        {n: v + 0.3 * torch.randn(v.shape, generator=rng, dtype=v.dtype) for n, v in s.items()}
-        for s in [module.state_dict()] * 3
-    ]
-    batches = [
-        Batch(torch.randn(n, 5, generator=rng, dtype=torch.float64), torch.arange(n) % 3, noise={})
-        for n in (2, 5, 1)
-    ]
-    check_vmap(module, module.losses, states, batches)
+    check_vmap(module, module.losses, *clients(module))
 
 
 @pytest.mark.parametrize(
