@@ -11,16 +11,13 @@ import math
 from collections import OrderedDict
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import Literal, TypeAlias
+from typing import Literal
 
-import torch
 from torch import Tensor, nn
-from torch.func import functional_call
 
+from lightning_modules.blocks import ImageShape, conv, linears, mean_over_image, output_size
 from lightning_modules.layers import VariationalLinear
 from pfl.types import Patterns
-
-ImageShape: TypeAlias = tuple[int, int, int]
 
 
 class SplitNet(nn.Module):
@@ -108,7 +105,7 @@ class MLP(SplitNet):
     def __init__(
         self, num_classes: int, input_shape: ImageShape = (1, 28, 28), hidden: int = 100
     ) -> None:
-        backbone = nn.Sequential(nn.Flatten(), *_linears((math.prod(input_shape), hidden)))
+        backbone = nn.Sequential(nn.Flatten(), *linears((math.prod(input_shape), hidden)))
         super().__init__(backbone, nn.Linear(hidden, num_classes))
 
 
@@ -143,8 +140,8 @@ class LeNet5(SplitNet):
         if not hidden:
             raise ValueError("hidden must name the width of at least one linear layer, got none")
         first, second = channels
-        layers = [*_conv(input_shape[0], first, 5), *_conv(first, second, 5), nn.Flatten()]
-        layers += _linears((output_size(type(self), layers, input_shape), *hidden))
+        layers = [*conv(input_shape[0], first, 5), *conv(first, second, 5), nn.Flatten()]
+        layers += linears((output_size(type(self), layers, input_shape), *hidden))
         super().__init__(nn.Sequential(*layers), nn.Linear(hidden[-1], num_classes))
 
 
@@ -179,8 +176,8 @@ class FashionCNN(SplitNet):
     """
 
     def __init__(self, num_classes: int, input_shape: ImageShape = (1, 28, 28)) -> None:
-        layers = [*_conv(input_shape[0], 16, 5), *_conv(16, 32, 5, padding=1), nn.Flatten()]
-        layers += _linears((output_size(type(self), layers, input_shape), 128))
+        layers = [*conv(input_shape[0], 16, 5), *conv(16, 32, 5, padding=1), nn.Flatten()]
+        layers += linears((output_size(type(self), layers, input_shape), 128))
         super().__init__(nn.Sequential(*layers), nn.Linear(128, num_classes))
 
 
@@ -206,8 +203,8 @@ class CNN3(SplitNet):
         input_shape: ImageShape = (3, 32, 32),
         head_split: Literal["last_fc", "fc_block"] = "last_fc",
     ) -> None:
-        layers = [*_conv(input_shape[0], 16, 3), *_conv(16, 32, 4), *_conv(32, 64, 3), nn.Flatten()]
-        hidden = _linears((output_size(type(self), layers, input_shape), 64))
+        layers = [*conv(input_shape[0], 16, 3), *conv(16, 32, 4), *conv(32, 64, 3), nn.Flatten()]
+        hidden = linears((output_size(type(self), layers, input_shape), 64))
         last = nn.Linear(64, num_classes)
         if head_split == "last_fc":
             super().__init__(nn.Sequential(*layers, *hidden), last)
@@ -231,7 +228,7 @@ class CNN5(SplitNet):
         channels = (input_shape[0], 32, 64, 128, 256)
         layers: list[nn.Module] = []
         for inputs, outputs in pairwise(channels):
-            layers += _conv(inputs, outputs, 3, padding=1, pool_padding=1)
+            layers += conv(inputs, outputs, 3, padding=1, pool_padding=1)
         layers += [nn.Conv2d(256, 100, 3, padding=1), nn.ReLU(), *mean_over_image()]
         super().__init__(nn.Sequential(*layers), nn.Linear(100, num_classes))
 
@@ -258,53 +255,3 @@ class Projected(SplitNet):
             nn.Sequential(OrderedDict(encoder=net.backbone, projector=projection)),
             nn.Linear(width, net.num_classes),
         )
-
-
-def _conv(
-    inputs: int, outputs: int, kernel: int, padding: int = 0, pool_padding: int = 0
-) -> list[nn.Module]:
-    """Convolution, ReLU, max-pooling of 2x2."""
-    conv = nn.Conv2d(inputs, outputs, kernel, padding=padding)
-    return [conv, nn.ReLU(), nn.MaxPool2d(2, padding=pool_padding)]
-
-
-def _linears(sizes: Sequence[int]) -> list[nn.Module]:
-    """A linear layer and a ReLU from each size to the next."""
-    layers: list[nn.Module] = []
-    for inputs, outputs in pairwise(sizes):
-        layers += [nn.Linear(inputs, outputs), nn.ReLU()]
-    return layers
-
-
-def mean_over_image() -> list[nn.Module]:
-    """Global average pooling to (B, channels), also for a batch of one."""
-    return [nn.AdaptiveAvgPool2d(1), nn.Flatten()]
-
-
-def output_size(kind: type[nn.Module], layers: Sequence[nn.Module], shape: ImageShape) -> int:
-    """Number of values that ``layers`` make of one image.
-
-    Raises:
-        ValueError: The image is too small for them.
-    """
-    net = nn.Sequential(*layers)
-    size = _size_or_none(net, shape)
-    if size is not None:
-        return size
-    channels, *_ = shape
-    least = next((n for n in range(1, 129) if _size_or_none(net, (channels, n, n))), None)
-    needed = f"; it needs at least {channels}x{least}x{least}" if least else ""
-    raise ValueError(
-        f"{kind.__name__} cannot take images of shape {tuple(shape)} "
-        f"(channels, height, width){needed}"
-    )
-
-
-def _size_or_none(net: nn.Module, shape: ImageShape) -> int | None:
-    # On the meta device nothing is computed, and every layer still checks its sizes.
-    state = {name: value.to("meta") for name, value in net.state_dict().items()}
-    try:
-        output: Tensor = functional_call(net, state, torch.empty(2, *shape, device="meta"))
-    except RuntimeError:
-        return None
-    return output[0].numel()

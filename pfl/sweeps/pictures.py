@@ -15,12 +15,14 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import LogLocator, MaxNLocator, PercentFormatter
 from numpy.typing import NDArray
 from optuna.importance import FanovaImportanceEvaluator
+from optuna.trial import FrozenTrial, TrialState
 
 from pfl.results import names
 from pfl.results.pictures import Picture
 from pfl.results.style import COLOURS, HEAT, WIDTH, panels, styled, wrapped
 from pfl.sweeps.file import Sweep
-from pfl.sweeps.outcome import Outcome, short_names, text
+from pfl.sweeps.outcome import Outcome, outcomes, short_names, text
+from pfl.sweeps.search import failed
 from pfl.sweeps.space import Categorical, Parameter, Range
 
 # With fewer finished points, shares of variance say nothing.
@@ -37,22 +39,23 @@ class _Axis:
     words: Sequence[str]
 
 
-def draw(sweep: Sweep, found: Sequence[Outcome], study: optuna.Study) -> list[Picture]:
+def draw(sweep: Sweep, trials: Sequence[FrozenTrial]) -> list[Picture]:
     """Both pictures, or what they lack.
 
     Args:
         sweep: The sweep.
-        found: All points, best first.
-        study: Where they are kept.
+        trials: The last one of each point.
     """
     drawn = []
     with styled():
         for name in ("parallel_coordinates", "importance"):
             try:
                 if name == "importance":
-                    drawn.append(Picture(name, importance(sweep, study)))
+                    drawn.append(Picture(name, importance(sweep, trials)))
                 else:
-                    drawn.append(Picture(name, parallel_coordinates(sweep, found)))
+                    drawn.append(
+                        Picture(name, parallel_coordinates(sweep, outcomes(sweep, trials)))
+                    )
             except ValueError as error:
                 drawn.append(Picture(name, refusal=str(error)))
     return drawn
@@ -118,12 +121,10 @@ def _axis(label: str, parameter: Parameter, values: Sequence[Any]) -> _Axis:
 
 
 def _metric_axis(name: str, values: Sequence[float]) -> _Axis:
-    axis = _scaled(names.described(name), min(values), max(values), values)
+    axis = _scaled(names.score(name), min(values), max(values), values)
     if not names.in_per_cent(name):
         return axis
-    return _Axis(
-        axis.label, axis.heights, axis.ticks, [f"{100 * float(w):g} %" for w in axis.words]
-    )
+    return _Axis(axis.label, axis.heights, axis.ticks, [f"{100 * float(w):g}%" for w in axis.words])
 
 
 def _scaled(
@@ -172,29 +173,51 @@ def _legend(figure: Figure, found: Sequence[Outcome], colour: Any) -> None:  # n
     figure.legend(handles=lines, loc="outside upper center", ncols=len(lines))
 
 
-def importance(sweep: Sweep, study: optuna.Study) -> Figure:
+def _comparable(trials: Sequence[FrozenTrial]) -> tuple[list[FrozenTrial], int | None]:
+    """All trials with the value that they share a time of; after how many, if not at the end."""
+    stopped = [t for t in trials if t.state == TrialState.PRUNED and not failed(t)]
+    done = [trial for trial in trials if trial.state == TrialState.COMPLETE]
+    count = min((trial.last_step or 0 for trial in stopped), default=None)
+    if count is None:
+        return done, None
+    found = []
+    for trial in (*done, *stopped):
+        value = trial.intermediate_values.get(count, np.nan)
+        if np.isfinite(value):
+            found.append(
+                optuna.create_trial(
+                    value=value, params=trial.params, distributions=trial.distributions
+                )
+            )
+    return found, count
+
+
+def importance(sweep: Sweep, trials: Sequence[FrozenTrial]) -> Figure:
     """How much of the metric's variance over the searched space each parameter explains alone.
 
-    What is missing to 100 % is explained by parameters together.
+    What is missing to 100 % is explained by parameters together. Where points were stopped early,
+    all are compared by what they had reached when the first of them was: the points that were
+    brought to their end are too much alike.
 
     Optuna's functional ANOVA (Hutter, Hoos and Leyton-Brown, "An Efficient Approach for Assessing
-    Hyperparameter Importance", ICML 2014) on the points that were brought to their end.
+    Hyperparameter Importance", ICML 2014), without the points that failed.
 
     Args:
         sweep: The sweep.
-        study: Its points.
+        trials: The last one of each point.
 
     Raises:
         ValueError: There are too few points, or fewer than two parameters.
     """
     if len(sweep.space.varied) < 2:
         raise ValueError("importance compares parameters, and only one is searched")
-    states = (optuna.trial.TrialState.COMPLETE,)
-    values = [trial.value for trial in study.get_trials(deepcopy=False, states=states)]
+    values, count = _comparable(trials)
     if len(values) < LEAST:
-        raise ValueError(f"importance needs {LEAST} finished points, there are {len(values)}")
-    if len(set(values)) == 1:
+        raise ValueError(f"importance needs {LEAST} points with a value, there are {len(values)}")
+    if len({trial.value for trial in values}) == 1:
         raise ValueError("importance needs values that differ, all points have the same")
+    study = optuna.create_study()
+    study.add_trials(values)
     found = FanovaImportanceEvaluator(seed=0).evaluate(study)
     shares = dict(sorted(found.items(), key=lambda item: -item[1]))
     labels = short_names(list(sweep.space.varied))
@@ -202,12 +225,13 @@ def importance(sweep: Sweep, study: optuna.Study) -> Figure:
     bars = panel.barh(
         [labels[name] for name in shares], list(shares.values()), 0.6, color=COLOURS[0]
     )
-    panel.bar_label(bars, [f"{100 * share:.0f} %" for share in shares.values()], padding=3)
+    panel.bar_label(bars, [f"{share:.0%}" for share in shares.values()], padding=3)
     panel.invert_yaxis()
     panel.grid(visible=False, axis="y")
     panel.set_xlim(0, 1)
     panel.xaxis.set_major_formatter(PercentFormatter(1, decimals=0))
     score = names.score(sweep.metric.name)
-    told = f"share of the variance of {score} that it explains alone ({len(values)} points)"
+    after = "" if count is None else f" after {count} values"
+    told = f"share of the variance of {score}{after} that it explains alone ({len(values)} points)"
     panel.set_xlabel(wrapped(told, 4))
     return figure

@@ -173,14 +173,14 @@ def _report(search: Search, flags: Sequence[str]) -> None:
         UsageError: No point was brought to its end.
     """
     sweep = search.sweep
-    found = outcomes.outcomes(sweep, search.latest())
+    found = outcomes.outcomes(sweep, trials := search.latest())
     outcomes.write(sweep, found, search.folder / "points.csv")
     Console().print(outcomes.table(sweep, found))
     for reason in (reasons := outcomes.reasons(found)):
         print(f"failed: point {', '.join(map(str, reasons[reason]))}: {reason}")
     if not found or not found[0].done:
         raise UsageError("no point was brought to its end")
-    for picture in (drawn := pictures.draw(sweep, found, search.study)):
+    for picture in (drawn := pictures.draw(sweep, trials)):
         if picture.refusal:
             print(f"no picture {picture.name}: {picture.refusal}")
     for path in (

@@ -34,7 +34,7 @@ def table(argv: Sequence[str]) -> None:
     seeds = options.seeds or described.seeds
     planned = plan(described, cells, seeds, options.scale, overrides)
     if options.dry_run:
-        Console().print(estimate.sheet(described, planned).rich())
+        _print([estimate.sheet(described, planned)])
         return
     failures: dict[str, str] = {}
     try:
@@ -54,13 +54,7 @@ def _show(
 ) -> None:
     """Print the table, and write it and its pictures to files."""
     found = sheets(described, planned, outcomes)
-    console = Console()
-    for sheet in found:
-        # Notes are longer than most tables are wide.
-        console.print(f"[bold]{escape(sheet.title)}[/]", highlight=False)
-        console.print(replace(sheet, title="", notes=()).rich())
-        for note in sheet.notes:
-            console.print(escape(note), highlight=False)
+    _print(found)
     try:
         for file in options.out:
             forms.write(found, file)
@@ -71,6 +65,16 @@ def _show(
         raise UsageError(str(error)) from error
     for file in (*options.out, *drawn):
         print(f"wrote {file}")
+
+
+def _print(found: Sequence[forms.Sheet]) -> None:
+    """Titles and notes may be longer than the table is wide."""
+    console = Console()
+    for sheet in found:
+        console.print(f"[bold]{escape(sheet.title)}[/]", highlight=False)
+        console.print(replace(sheet, title="", notes=()).rich())
+        for note in sheet.notes:
+            console.print(escape(note), highlight=False)
 
 
 def _parser() -> argparse.ArgumentParser:

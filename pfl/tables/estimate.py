@@ -15,13 +15,13 @@ from pfl import checkpoint
 from pfl.callbacks import readable_bytes
 from pfl.config import REFUSALS, Experiment
 from pfl.results.compare import NONE
-from pfl.results.sheets import Record, Sheet
+from pfl.results.sheets import Sheet
 from pfl.run import Run
 from pfl.seeds import generator
 from pfl.state import nbytes
 from pfl.tables import kept, keys
 from pfl.tables.plan import Plan, PlannedRun
-from pfl.tables.sizes import Sizes, sizes
+from pfl.tables.sizes import Sizes, Surveyor
 from pfl.tables.spec import TableFile
 
 # The made-up federation: its clients, and the batches that each trains on and is tested on.
@@ -71,30 +71,29 @@ class Cost:
 
 def sheet(table: TableFile, plan: Plan) -> Sheet:
     """A row a run: what is done, and what the rest costs."""
+    estimator = _Estimator()
     rows: list[list[str]] = []
-    records: list[Record] = []
-    measured: dict[str, Rates] = {}
     footnotes: dict[str, int] = {}
-    total = Cost(0, 0, 0)
+    costs: list[Cost] = []
     done = 0
     for run in plan.runs.values():
         state, before = _state(run)
-        cost = Cost(0, 0, 0)
-        if state == "done":
+        cells = [NONE] * 3
+        if before == run.rounds:
             done += 1
         else:
             try:
-                cost = _cost(run, before, measured)
+                costs.append(estimator.cost(run, before))
+                cells = _cells(costs[-1])
             except REFUSALS as error:
                 number = footnotes.setdefault(str(error).splitlines()[0], len(footnotes) + 1)
                 state += f" [{number}]"
-        total = Cost(
-            total.seconds + cost.seconds,
-            max(total.memory, cost.memory),
-            total.moved + cost.moved,
-        )
-        rows.append([run.label, state, *_cells(cost)])
-        records.append({"run": run.label, "folder": run.name, "state": state, **vars(cost)})
+        rows.append([run.label, state, *cells])
+    total = Cost(
+        seconds=sum(cost.seconds for cost in costs),
+        memory=max((cost.memory for cost in costs), default=0),
+        moved=sum(cost.moved for cost in costs),
+    )
     rows.append([f"{len(plan.runs)} runs", f"{done} done", *_cells(total)])
     return Sheet(
         title=f"{table.caption}: what is left to run",
@@ -105,7 +104,6 @@ def sheet(table: TableFile, plan: Plan) -> Sheet:
             "machine; without reading the data. Memory: images, models and what clients keep.",
             *(f"[{number}] {what}" for what, number in footnotes.items()),
         ],
-        records=records,
     )
 
 
@@ -120,28 +118,43 @@ def _state(run: PlannedRun) -> tuple[str, int]:
     return f"round {done} of {run.rounds}", done
 
 
-def _cost(run: PlannedRun, before: int, measured: dict[str, Rates]) -> Cost:
-    """The rounds after ``before``, with their cohorts."""
-    found = sizes(run)
-    values = run.experiment.values
-    alike = keys.relevant(yaml.safe_load(run.experiment.text))["model"]
-    key = json.dumps([alike, found.shape, found.classes, values.data.init_args.batch_size])
-    if key not in measured:
-        measured[key] = _measure(run.experiment, found)
-    rates, loop = measured[key], run.experiment.loop
-    size = values.data.init_args.batch_size
-    batches = [-(-count // size) for count in found.train]
-    eligible = [client for client, count in enumerate(found.train) if count > 0]
-    seconds = moved = 0.0
-    walked = sum(batches) if rates.adapts else (found.tested + found.pooled) / size
-    for number in range(before + 1, run.rounds + 1):
-        cohort = loop.sampler(eligible, generator(loop.seed, "cohort", number))
-        seconds += rates.train * sum(batches[client] for client in cohort.trains)
-        moved += rates.down * len(cohort.trains) + rates.up * len(cohort.uploads)
-        if number % loop.evaluate_every == 0 or number == run.rounds:
-            seconds += rates.test * walked
-    memory = found.bytes + rates.keeps * len(eligible) + _COPIES * rates.model
-    return Cost(seconds, memory, moved)
+class _Estimator:
+    """Measures each method on each kind of data once."""
+
+    def __init__(self) -> None:
+        self._surveyor = Surveyor()
+        self._rates: dict[str, Rates] = {}
+
+    def cost(self, run: PlannedRun, before: int) -> Cost:
+        """The rounds after ``before``, with their cohorts.
+
+        Raises:
+            ValueError: The configuration does not fit the data.
+            OSError: The data are not there, and how many there are is not known.
+        """
+        found = self._surveyor.sizes(run)
+        rates, loop = self._measured(run.experiment, found), run.experiment.loop
+        size = run.experiment.values.data.init_args.batch_size
+        batches = [-(-count // size) for count in found.train]
+        eligible = [client for client, count in enumerate(found.train) if count > 0]
+        seconds = moved = 0.0
+        walked = sum(batches) if rates.adapts else (found.tested + found.pooled) / size
+        for number in range(before + 1, run.rounds + 1):
+            cohort = loop.sampler(eligible, generator(loop.seed, "cohort", number))
+            seconds += rates.train * sum(batches[client] for client in cohort.trains)
+            moved += rates.down * len(cohort.trains) + rates.up * len(cohort.uploads)
+            if number % loop.evaluate_every == 0 or number == run.rounds:
+                seconds += rates.test * walked
+        memory = found.bytes + rates.keeps * len(eligible) + _COPIES * rates.model
+        return Cost(seconds, memory, moved)
+
+    def _measured(self, experiment: Experiment, found: Sizes) -> Rates:
+        model = keys.relevant(yaml.safe_load(experiment.text))["model"]
+        size = experiment.values.data.init_args.batch_size
+        key = json.dumps([model, found.shape, found.classes, size], default=str)
+        if key not in self._rates:
+            self._rates[key] = _measure(experiment, found)
+        return self._rates[key]
 
 
 def _measure(experiment: Experiment, found: Sizes) -> Rates:
@@ -209,8 +222,6 @@ def _made_up(experiment: Experiment, found: Sizes) -> Namespace:
 
 
 def _cells(cost: Cost) -> list[str]:
-    if cost == Cost(0, 0, 0):
-        return [NONE] * 3
     return [_duration(cost.seconds), readable_bytes(cost.memory), readable_bytes(cost.moved)]
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import import_module
 from math import prod
 from typing import TYPE_CHECKING, Any
@@ -24,6 +24,10 @@ _PUBLISHED = {
     "FashionMNIST": (60_000, 10_000),
     "STL10": (5_000, 8_000),
 }
+
+
+# Arguments that say which samples there are.
+_WHICH = ("root", "superclasses", "images_per_class", "samples", "classes", "subclasses", "domains")
 
 
 @dataclass(frozen=True)
@@ -50,28 +54,38 @@ class Sizes:
         return (sum(self.train) + max(self.tested, self.pooled)) * prod(self.shape)
 
 
-def sizes(run: PlannedRun) -> Sizes:
-    """Divide the data set's labels as the run would.
+class Surveyor:
+    """Divides labels as runs would; opens each data set once."""
 
-    Raises:
-        ValueError: The recipe does not fit the data.
-        OSError: The data are not there, and how many there are is not known.
-    """
-    data = _data(run.experiment.parser, run.experiment.values.data)
-    catalogue = _catalogue(data)
-    if run.scale < 1 and data.rule.max_samples is None:
-        values = run.experiment.values.data.clone()
-        values.init_args.max_samples = part_of(len(catalogue.targets), run.scale)
+    def __init__(self) -> None:
+        self._catalogues: dict[tuple[str, ...], Catalogue] = {}
+
+    def sizes(self, run: PlannedRun) -> Sizes:
+        """The sizes of a run's clients.
+
+        Raises:
+            ValueError: The recipe does not fit the data.
+            OSError: The data are not there, and how many there are is not known.
+        """
+        values = run.experiment.values.data
         data = _data(run.experiment.parser, values)
-    divide = import_module("datamodules.splits").divide
-    division = divide(catalogue, data.partition, data.num_clients, data.rule)
-    return Sizes(
-        train=[len(holding.train) for holding in division.holdings],
-        tested=sum(len(holding.test) for holding in division.holdings),
-        pooled=0 if division.pooled_test is None else len(division.pooled_test),
-        shape=data.input_shape,
-        classes=data.num_classes,
-    )
+        arguments = (str(values.init_args.get(name)) for name in _WHICH)
+        which = (str(values.class_path), *arguments)
+        if which not in self._catalogues:
+            self._catalogues[which] = _catalogue(data)
+        catalogue = self._catalogues[which]
+        rule = data.rule
+        if run.scale < 1 and rule.max_samples is None:
+            rule = replace(rule, max_samples=part_of(len(catalogue.targets), run.scale))
+        divide = import_module("datamodules.splits").divide
+        division = divide(catalogue, data.partition, data.num_clients, rule)
+        return Sizes(
+            train=[len(holding.train) for holding in division.holdings],
+            tested=sum(len(holding.test) for holding in division.holdings),
+            pooled=0 if division.pooled_test is None else len(division.pooled_test),
+            shape=data.input_shape,
+            classes=data.num_classes,
+        )
 
 
 def _data(parser: Any, values: Namespace) -> FederatedDataModule:  # noqa: ANN401

@@ -100,8 +100,11 @@ def test_large_clients_start_first():
     class Notes(FedAvg):
         def receive(self, broadcast, info):
             order.append(info.samples)
+            if len(order) <= 2:
+                both_busy.wait(60)
 
     order = []
+    both_busy = threading.Barrier(2)
     data = blobs((6, 1, 9))
     engine = ThreadsEngine(2)
     engine.setup(Context(Notes(mlp()), data, Fabric(accelerator="cpu", devices=1)))

@@ -19,9 +19,8 @@ ROOT = Path(__file__).parents[2]
 )
 def test_every_sweep_of_the_project_can_be_run_here(path):
     sweep = read(path)
-    assert sweep.method == "grid"
-    assert sweep.space.size >= 5
-    assert sweep.space.constants == {"loop.callbacks": [{"class_path": "WandB"}]}
+    assert sweep.space.size >= 5 if sweep.method == "grid" else sweep.run_cap
+    assert sweep.space.constants["loop.callbacks"] == [{"class_path": "WandB"}]
     assert sweep.unused == ["project"]
 
 

@@ -38,7 +38,7 @@ def test_a_grid_runs_every_point_once_and_ends(capsys):
     said = capsys.readouterr().out
     assert "s.yaml: not used here: project, name" in said
     assert "point 2 of 4: lr=0.01, hidden=4\n" in said
-    assert "no picture importance: importance needs 8 finished points, there are 4" in said
+    assert "no picture importance: importance needs 8 points with a value, there are 4" in said
     rows = points()
     assert sorted((row[LR], row[HIDDEN]) for row in rows) == [
         *(("0.01", "3"), ("0.01", "4"), ("0.1", "3"), ("0.1", "4")),

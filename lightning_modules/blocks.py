@@ -1,0 +1,63 @@
+"""Pieces of which the networks are made, and the size of what they make of an image."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import TypeAlias
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+
+ImageShape: TypeAlias = tuple[int, int, int]
+
+
+def conv(
+    inputs: int, outputs: int, kernel: int, padding: int = 0, pool_padding: int = 0
+) -> list[nn.Module]:
+    """Convolution, ReLU, max-pooling of 2x2."""
+    conv = nn.Conv2d(inputs, outputs, kernel, padding=padding)
+    return [conv, nn.ReLU(), nn.MaxPool2d(2, padding=pool_padding)]
+
+
+def linears(sizes: Sequence[int]) -> list[nn.Module]:
+    """A linear layer and a ReLU from each size to the next."""
+    layers: list[nn.Module] = []
+    for inputs, outputs in pairwise(sizes):
+        layers += [nn.Linear(inputs, outputs), nn.ReLU()]
+    return layers
+
+
+def mean_over_image() -> list[nn.Module]:
+    """Global average pooling to (B, channels), also for a batch of one."""
+    return [nn.AdaptiveAvgPool2d(1), nn.Flatten()]
+
+
+def output_size(kind: type[nn.Module], layers: Sequence[nn.Module], shape: ImageShape) -> int:
+    """Number of values that ``layers`` make of one image.
+
+    Raises:
+        ValueError: The image is too small for them.
+    """
+    net = nn.Sequential(*layers)
+    size = _size_or_none(net, shape)
+    if size is not None:
+        return size
+    channels, *_ = shape
+    least = next((n for n in range(1, 129) if _size_or_none(net, (channels, n, n))), None)
+    needed = f"; it needs at least {channels}x{least}x{least}" if least else ""
+    raise ValueError(
+        f"{kind.__name__} cannot take images of shape {tuple(shape)} "
+        f"(channels, height, width){needed}"
+    )
+
+
+def _size_or_none(net: nn.Module, shape: ImageShape) -> int | None:
+    # On the meta device nothing is computed, and every layer still checks its sizes.
+    state = {name: value.to("meta") for name, value in net.state_dict().items()}
+    try:
+        output: Tensor = functional_call(net, state, torch.empty(2, *shape, device="meta"))
+    except RuntimeError:
+        return None
+    return output[0].numel()
