@@ -6,7 +6,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import product
-from typing import cast
+from typing import Any, cast
 
 from pfl.explain import UsageError
 from pfl.results.runs import At
@@ -112,7 +112,12 @@ def _cell(table: TableFile, row: str, column: tuple[tuple[str, str], ...]) -> Ce
 def _words(parts: Sequence[Part]) -> tuple[str, ...]:
     """Configuration files of all parts, then their settings."""
     configs = [word for part in parts for file in part.configs for word in ("--config", str(file))]
-    settings = {key: value for part in parts for key, value in part.settings.items()}
+    settings: dict[str, Any] = {}
+    for part in parts:
+        for key, value in part.settings.items():
+            # Anew at the end: a key in between may set what holds this one.
+            settings.pop(key, None)
+            settings[key] = value
     flags = [
         f"--{key}={value if isinstance(value, str) else json.dumps(value)}"
         for key, value in settings.items()
@@ -129,4 +134,5 @@ def _reported(table: TableFile, cell: Cell, parts: Sequence[Part]) -> Reported |
     try:
         return reported.find(wanted)
     except LookupError as error:
-        raise UsageError(f"{table.path}: {cell.label}: reported: {error}") from error
+        hint = "say reported: false where a paper prints none"
+        raise UsageError(f"{table.path}: {cell.label}: reported: {error}; {hint}") from error

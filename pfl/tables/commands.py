@@ -24,6 +24,13 @@ from pfl.tables.render import sheets
 from pfl.tables.runner import run_all, unfinished
 from pfl.tables.spec import TableFile
 
+# Flags of pfl fit that a table has no use for.
+_REFUSED = {
+    "--seed": "a table takes several, as --seeds 1 2 3",
+    "--loop.name": "a table names its runs by what they are",
+    "--ckpt_path": "a table finds the checkpoints of its runs itself",
+}
+
 
 def table(argv: Sequence[str]) -> None:
     """Run, go on with or read the runs behind a table, and print it."""
@@ -31,7 +38,7 @@ def table(argv: Sequence[str]) -> None:
     _check(options, overrides)
     described = read(options.table)
     cells = expand(described, options.rows, options.columns)
-    seeds = options.seeds or described.seeds
+    seeds = list(dict.fromkeys(options.seeds or described.seeds))
     planned = plan(described, cells, seeds, options.scale, overrides)
     if options.dry_run:
         _print([estimate.sheet(described, planned)])
@@ -60,11 +67,13 @@ def _show(
             forms.write(found, file)
         wanted = described.pictures if options.pictures is None else options.pictures
         folder = options.out[0].parent if options.out else Path(ROOT)
-        drawn = illustrate.write(wanted, outcomes, folder / described.path.stem)
+        drawn, lacking = illustrate.write(wanted, outcomes, folder / described.path.stem)
     except (ValueError, OSError) as error:
         raise UsageError(str(error)) from error
     for file in (*options.out, *drawn):
         print(f"wrote {file}")
+    for what in lacking:
+        print(f"no picture {what}")
 
 
 def _print(found: Sequence[forms.Sheet]) -> None:
@@ -95,12 +104,13 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--scale", type=float, default=1, help="share of rounds and data, above 0, at most 1"
     )
-    parser.add_argument(
+    instead = parser.add_mutually_exclusive_group()
+    instead.add_argument(
         "--dry-run",
         action="store_true",
         help="tell what is done, and estimate time, memory and bytes of the rest",
     )
-    parser.add_argument("--read", action="store_true", help="run nothing, print what is finished")
+    instead.add_argument("--read", action="store_true", help="run nothing, print what is finished")
     parser.add_argument(
         "--out",
         type=Path,
@@ -123,8 +133,10 @@ def _check(options: argparse.Namespace, overrides: Sequence[str]) -> None:
     if not 0 < options.scale <= 1:
         raise UsageError(f"--scale must lie in (0, 1], got {options.scale:g}")
     for word in overrides:
-        if word.partition("=")[0] == "--seed":
-            raise UsageError("--seed: a table takes several, as --seeds 1 2 3")
+        if (refusal := _REFUSED.get(word.partition("=")[0])) is not None:
+            raise UsageError(f"{word}: {refusal}")
+    if options.dry_run and (options.out or options.pictures):
+        raise UsageError("--dry-run writes nothing: leave --out and --pictures out")
     for file in options.out:
         if file.suffix not in forms.FORMATS:
             raise UsageError(f"--out {file}: a table is written as {', '.join(forms.FORMATS)}")

@@ -14,6 +14,7 @@ from torch import Tensor
 from pfl import checkpoint
 from pfl.callbacks import readable_bytes
 from pfl.config import REFUSALS, Experiment
+from pfl.explain import explained
 from pfl.results.compare import NONE
 from pfl.results.sheets import Sheet
 from pfl.run import Run
@@ -21,6 +22,8 @@ from pfl.seeds import generator
 from pfl.state import nbytes
 from pfl.tables import kept, keys
 from pfl.tables.plan import Plan, PlannedRun
+from pfl.tables.render import shortened
+from pfl.tables.runner import reason
 from pfl.tables.sizes import Sizes, Surveyor
 from pfl.tables.spec import TableFile
 
@@ -77,16 +80,18 @@ def sheet(table: TableFile, plan: Plan) -> Sheet:
     costs: list[Cost] = []
     done = 0
     for run in plan.runs.values():
-        state, before = _state(run)
         cells = [NONE] * 3
-        if before == run.rounds:
+        if kept.finished(run.root, run.name) is not None:
+            state = "done"
             done += 1
         else:
+            state, before = _state(run)
             try:
-                costs.append(estimator.cost(run, before))
+                with explained(run.experiment.given, *REFUSALS):
+                    costs.append(estimator.cost(run, before))
                 cells = _cells(costs[-1])
-            except REFUSALS as error:
-                number = footnotes.setdefault(str(error).splitlines()[0], len(footnotes) + 1)
+            except Exception as error:  # whatever a method raises, the others are estimated
+                number = footnotes.setdefault(reason(error), len(footnotes) + 1)
                 state += f" [{number}]"
         rows.append([run.label, state, *cells])
     total = Cost(
@@ -94,9 +99,9 @@ def sheet(table: TableFile, plan: Plan) -> Sheet:
         memory=max((cost.memory for cost in costs), default=0),
         moved=sum(cost.moved for cost in costs),
     )
-    rows.append([f"{len(plan.runs)} runs", f"{done} done", *_cells(total)])
+    rows.append(["together", f"{done} of {len(plan.runs)} done", *_cells(total)])
     return Sheet(
-        title=f"{table.caption}: what is left to run",
+        title=f"{table.caption}{shortened(plan)}: what is left to run",
         columns=["run", "state", "time", "memory", "moved"],
         rows=rows,
         notes=[
@@ -108,9 +113,7 @@ def sheet(table: TableFile, plan: Plan) -> Sheet:
 
 
 def _state(run: PlannedRun) -> tuple[str, int]:
-    """In words, and the rounds that are done."""
-    if kept.finished(run.root, run.name) is not None:
-        return "done", run.rounds
+    """Of a run that is not finished: in words, and the rounds that are done."""
     folder = kept.begun(run.root, run.name)
     if folder is None:
         return "missing", 0

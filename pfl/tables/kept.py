@@ -15,17 +15,15 @@ class BusyError(RuntimeError):
     """Another process is at work on the run."""
 
 
-def finished(root: str | Path, name: str) -> RunFolder | None:
-    """The run of a name, if it came to its end."""
-    for folder in _folders(root, name):
-        if (folder / "summary.json").is_file():
-            return RunFolder.read(folder)
-    return None
+def finished(root: str | Path, name: str) -> Path | None:
+    """The folder of a name's run, if it came to its end."""
+    folders = _folders(root, name)
+    return next((f for f in folders if (f / "summary.json").is_file()), None)
 
 
 def begun(root: str | Path, name: str) -> Path | None:
     """The newest folder that a run can be gone on from."""
-    folders = (folder for folder in _folders(root, name))
+    folders = _folders(root, name)
     return next((f for f in folders if (f / "checkpoints" / "last.ckpt").is_file()), None)
 
 

@@ -78,10 +78,11 @@ def outcome(cell: Cell, plan: Plan, failures: Mapping[str, str]) -> Outcome:
     trouble: dict[str, None] = {}
     for seed, name in plan.names[cell].items():
         try:
-            found = kept.finished(plan.runs[name].root, name)
-            if found is None:
+            folder = kept.finished(plan.runs[name].root, name)
+            if folder is None:
                 trouble[failures.get(name, "not run yet")] = None
                 continue
+            found = RunFolder.read(folder)
             values.append(found.score(cell.metric, found.chosen(cell.at, cell.metric)))
             runs[seed] = found
         except RunError as error:

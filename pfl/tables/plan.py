@@ -114,6 +114,8 @@ def _planned(
     table: TableFile, cell: Cell, first: Experiment, seed: int, scale: float
 ) -> PlannedRun:
     values = first.values.clone()
+    if values.loop.default_root_dir is None:
+        raise UsageError(f"{table.path}: {cell.label}: a table keeps runs, give default_root_dir")
     for key in table.seed_keys:
         if key not in values:
             raise UsageError(f"{table.path}: seed_keys: {cell.label} has no key {key!r}")

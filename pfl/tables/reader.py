@@ -14,7 +14,7 @@ from pfl.explain import Keys, UsageError, sources
 from pfl.results.pictures import CAPTIONS
 from pfl.summary import KINDS
 from pfl.tables.reported import KEYS
-from pfl.tables.spec import Axis, Exceptional, Part, TableFile
+from pfl.tables.spec import COLUMNS, Axis, Exceptional, Part, TableFile
 
 T = TypeVar("T")
 _PART = ("config", "set", "reported", "metric", "skip")
@@ -42,7 +42,10 @@ class _Reader:
         self.path = path
         # Refuses what is no YAML, and keys that are given twice.
         self.places = {item.keys: item.place for item in sources(["--config", str(path)])}
-        self.content = yaml.safe_load(path.read_text(encoding="utf-8"))
+        try:
+            self.content = yaml.safe_load(path.read_text(encoding="utf-8"))
+        except yaml.YAMLError as error:
+            raise UsageError(f"{path}: this is not YAML for a table ({error})") from error
 
     def refuse(self, keys: Keys, what: str) -> NoReturn:
         place = self.places.get(keys, str(self.path))
@@ -51,8 +54,11 @@ class _Reader:
     def table(self) -> TableFile:
         content = self.mapping(self.content, (), _TABLE)
         for key in ("caption", "metric", "rows"):
-            if key not in content:
+            if not content.get(key):
                 self.refuse((), f"a table needs the key {key!r}")
+        seeds = self.items(content.get("seeds", [0]), ("seeds",), int)
+        if not seeds or len(set(seeds)) < len(seeds):
+            self.refuse(("seeds",), f"expected one seed or several different ones, got {seeds}")
         axes = self.axes(content.get("columns") or {})
         rows = {
             label: self.part(value, ("rows", label))
@@ -65,7 +71,7 @@ class _Reader:
         return TableFile(
             path=self.path,
             caption=self.kind(content["caption"], ("caption",), str),
-            seeds=tuple(self.items(content.get("seeds", [0]), ("seeds",), int)),
+            seeds=tuple(seeds),
             seed_keys=tuple(self.items(content.get("seed_keys", ["seed"]), ("seed_keys",), str)),
             common=common,
             rows=rows,
@@ -83,13 +89,13 @@ class _Reader:
         found = []
         for name, content in self.labelled(value, ("columns",)).items():
             keys: Keys = ("columns", name)
-            if name == "row":
-                self.refuse(keys, "no columns can have this name, exceptions use it for rows")
+            if name in COLUMNS:
+                self.refuse(keys, "columns need another name, CSV files use it for something else")
             given = self.mapping(content, keys, ("values", "set", "reported"))
             values = given.get("values")
-            if isinstance(values, list):
+            if isinstance(values, list) and values:
                 found.append(Axis(name, self.listed(values, given, keys)))
-            elif isinstance(values, dict) and len(given) == 1:
+            elif isinstance(values, dict) and values and len(given) == 1:
                 inner = self.labelled(values, (*keys, "values"))
                 parts = {k: self.part(v, (*keys, "values", k)) for k, v in inner.items()}
                 found.append(Axis(name, parts))

@@ -31,10 +31,10 @@ def sheets(table: TableFile, plan: Plan, outcomes: Sequence[Outcome]) -> list[Sh
     for head, members in parts:
         chosen = set(members)
         inside = [outcome for outcome in outcomes if outcome.cell.column in chosen]
-        title = table.caption + _shortened(plan) + (f"; {_named(head)}" if head else "")
+        title = table.caption + shortened(plan) + (f"; {_named(head)}" if head else "")
         found.append(_sheet(title, inside, 1 if head else 0, plan, footnotes))
-    told = [f"[{number}] {what}." for what, number in footnotes.items()]
-    notes = [_legend(outcomes, plan), *_scale_note(plan), *table.notes, *told]
+    told = [f"[{number}] {what.rstrip('.')}." for what, number in footnotes.items()]
+    notes = [_legend(outcomes, plan), *_scale_note(outcomes, plan), *table.notes, *told]
     return [*found[:-1], replace(found[-1], notes=notes)]
 
 
@@ -88,23 +88,27 @@ def _legend(outcomes: Sequence[Outcome], plan: Plan) -> str:
     return legend + "."
 
 
-def _shortened(plan: Plan) -> str:
+def shortened(plan: Plan) -> str:
+    """What a caption adds where not the whole experiment is run."""
     return "" if plan.scale == 1 else f", at scale {plan.scale:g}"
 
 
-def _scale_note(plan: Plan) -> list[str]:
+def _scale_note(outcomes: Sequence[Outcome], plan: Plan) -> list[str]:
     if plan.scale == 1:
         return []
-    return [
-        f"Scale {plan.scale:g}: so much of the rounds and of the data. The reported numbers are "
-        "those of the whole experiment, and stand here for orientation only."
-    ]
+    note = f"Scale {plan.scale:g}: so much of the rounds and of the data."
+    if any(outcome.cell.reported for outcome in outcomes):
+        note += (
+            " The reported numbers are those of the whole experiment, and stand here for "
+            "orientation only."
+        )
+    return [note]
 
 
 def _named(option: tuple[str, str]) -> str:
     """A label that is a number needs the name of what it counts."""
     axis, label = option
-    return f"{axis} {label}" if label[:1].isdigit() else label
+    return f"{axis} {label}" if label.lstrip("-.")[:1].isdigit() else label
 
 
 def _record(plan: Plan, outcome: Outcome) -> Record:

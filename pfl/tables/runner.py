@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import traceback
 from collections.abc import Sequence
 
 from rich.console import Console
@@ -17,8 +18,8 @@ from rich.progress import (
 )
 
 from pfl.callbacks import Callback
-from pfl.config import REFUSALS
-from pfl.explain import explained
+from pfl.config import REFUSALS, Experiment
+from pfl.explain import UsageError, explained
 from pfl.federation import NonFiniteError
 from pfl.run import Run
 from pfl.tables import kept
@@ -58,7 +59,7 @@ def run_all(plan: Plan, console: Console) -> dict[str, str]:
     Raises:
         KeyboardInterrupt: The run at hand was saved.
     """
-    missing = [run for run in plan.runs.values() if kept.finished(run.root, run.name) is None]
+    missing = unfinished(plan)
     failures: dict[str, str] = {}
     if not missing:
         return failures
@@ -66,13 +67,16 @@ def run_all(plan: Plan, console: Console) -> dict[str, str]:
         done = len(plan.runs) - len(missing)
         total = progress.add_task("runs", total=len(plan.runs), completed=done)
         for run in missing:
-            task = progress.add_task(run.label, total=None)
+            task = progress.add_task(escape(run.label), total=None)
             start = time.perf_counter()
             try:
                 _run(run, _Rounds(progress, task))
                 told = f"done in {time.perf_counter() - start:.0f} s"
             except Exception as error:
-                failures[run.name] = _reason(error)
+                if not isinstance(error, UsageError | kept.BusyError):
+                    # A bug shows where it is.
+                    progress.console.print(escape(traceback.format_exc()), highlight=False)
+                failures[run.name] = reason(error)
                 told = f"failed: {failures[run.name]}"
             progress.console.print(escape(f"{run.label}: {told}"), highlight=False)
             progress.remove_task(task)
@@ -92,7 +96,9 @@ def _bars(console: Console) -> Progress:
 
 def _run(run: PlannedRun, watch: Callback) -> None:
     """Run it, or go on with it, unless another process has just finished it."""
-    experiment = run.experiment
+    planned = run.experiment
+    # Objects of its own: those of a plan would stay in memory, the images included.
+    experiment = Experiment(planned.parser, planned.values.clone(), planned.given)
     with (
         kept.locked(run.root, run.name),
         explained(experiment.given, *REFUSALS, NonFiniteError),
@@ -107,10 +113,12 @@ def _run(run: PlannedRun, watch: Callback) -> None:
         loop.fit(module, data, None if folder is None else str(folder), experiment.text)
 
 
-def _reason(error: Exception) -> str:
-    """One line."""
-    lines = str(error).strip().splitlines() or [type(error).__name__]
-    return lines[0]
+def reason(error: Exception) -> str:
+    """One line; of an error that is not the user's, with its kind."""
+    lines = str(error).strip().splitlines()
+    if isinstance(error, UsageError | kept.BusyError) and lines:
+        return lines[0]
+    return ": ".join([type(error).__name__, *lines[:1]])
 
 
 def unfinished(plan: Plan) -> Sequence[PlannedRun]:

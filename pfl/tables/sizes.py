@@ -38,6 +38,7 @@ class Sizes:
         train: (N,) training samples of each client.
         tested: Test samples of all clients together.
         pooled: Samples of the common test set.
+        images: Samples that anybody uses; clients may share test samples.
         shape: Channels, height and width.
         classes: C.
     """
@@ -45,13 +46,14 @@ class Sizes:
     train: Sequence[int]
     tested: int
     pooled: int
+    images: int
     shape: tuple[int, int, int]
     classes: int
 
     @property
     def bytes(self) -> int:
-        """Of all images, which are kept as one byte a pixel and channel."""
-        return (sum(self.train) + max(self.tested, self.pooled)) * prod(self.shape)
+        """Of these images, which are kept as one byte a pixel and channel."""
+        return self.images * prod(self.shape)
 
 
 class Surveyor:
@@ -83,6 +85,7 @@ class Surveyor:
             train=[len(holding.train) for holding in division.holdings],
             tested=sum(len(holding.test) for holding in division.holdings),
             pooled=0 if division.pooled_test is None else len(division.pooled_test),
+            images=len(division.samples()),
             shape=data.input_shape,
             classes=data.num_classes,
         )

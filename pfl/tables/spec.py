@@ -7,6 +7,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+# Columns of a table's CSV file besides its axes.
+COLUMNS = (
+    *("row", "metric", "scale", "seeds", "ours", "reported", "difference", "inside", "trouble"),
+)
+
 
 @dataclass(frozen=True)
 class Part:

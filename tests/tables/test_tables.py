@@ -1,0 +1,172 @@
+"""The tables that there are: every cell parses, and finds the number that its paper reports."""
+
+from __future__ import annotations
+
+import math
+from functools import cache
+from itertools import cycle, islice
+from pathlib import Path
+
+import pytest
+
+from pfl.parser import make_parser
+from pfl.tables import reported
+from pfl.tables.cells import expand
+from pfl.tables.commands import table as command
+from pfl.tables.plan import parse, plan
+from pfl.tables.reader import read
+from pfl.tables.sizes import Surveyor
+
+ROOT = Path(__file__).parents[2]
+TABLES = sorted(path.relative_to(ROOT) for path in (ROOT / "configs" / "tables").glob("*.yaml"))
+every_table = pytest.mark.parametrize("file", TABLES, ids=lambda file: file.stem)
+# Of these, papers print no numbers.
+PICTURES = {"fedas_figure6b", "pfedvem_data_size"}
+
+
+@pytest.fixture(autouse=True)
+def _in_the_repository(monkeypatch):
+    monkeypatch.chdir(ROOT)
+
+
+@cache
+def parser():
+    return make_parser("table")
+
+
+@cache
+def described(file):
+    return read(file)
+
+
+def some_cells(file):
+    """Enough cells for every row, every column and every exception to be among them."""
+    found = described(file)
+    cells = expand(found)
+    rows, columns = list(found.rows), list(dict.fromkeys(cell.column for cell in cells))
+    count = max(len(rows), len(columns))
+    pairs = set(zip(islice(cycle(rows), count), islice(cycle(columns), count), strict=True))
+    for exception in found.exceptions:
+        first = next(cell for cell in cells if exception.fits(cell.row, dict(cell.column)))
+        pairs.add((first.row, first.column))
+    return [cell for cell in cells if (cell.row, cell.column) in pairs and cell.skip is None]
+
+
+def names(file, cells):
+    """Names of the runs of some cells, at the table's first seed."""
+    found = described(file)
+    return set(plan(found, cells, found.seeds[:1]).runs)
+
+
+@every_table
+def test_the_first_line_is_the_command(file):
+    assert file.read_text(encoding="utf-8").splitlines()[0] == f"# pfl table {file}"
+
+
+@every_table
+def test_every_number_of_the_paper_is_found_once(file):
+    """But PFAKD's number of Local is that of three cells; of a picture none is looked for."""
+    found = [cell.reported for cell in expand(described(file))]
+    if file.stem in PICTURES:
+        assert set(found) == {None}
+        return
+    paper = described(file).common.reported
+    rows = [row for row in reported._rows() if paper.items() <= row.items()]
+    if file.stem == "pfakd_table1":
+        rows += 2 * [row for row in rows if row["method"] == "Local"]
+    printed = [f"{number.unit.factor * number.value:.{number.unit.digits}f}" for number in found]
+    assert sorted(printed) == sorted(row["value"] for row in rows)
+
+
+@pytest.mark.parametrize(
+    ("stem", "row", "column", "value"),
+    [
+        # As the papers print them.
+        ("fedas_table3", "FedAS", {"beta": "0.1", "P": "1.0"}, "91.03"),
+        ("fedas_table4", "PA and CS", {"P": "0.4"}, "90.60"),
+        ("fedsimsup_table2", "FedAs", {"data": "CIFAR-100", "alpha": "0.5", "n": "50"}, "0.342"),
+        ("pfakd_table1", "Local", {"data": "CIFAR-10", "E": "20"}, "68.70"),
+        ("pfedvem_table1", "pFedVEM GM", {"data": "SUN397", "J": "200"}, "74.3"),
+        ("pfedvem_table3", "pFedVEM", {"sizes": "equal sizes"}, "60.7"),
+        ("univarfl_table1", "UniVarFL", {"data": "STL-10 mild"}, "59.9"),
+    ],
+)
+def test_the_number_is_the_right_one(stem, row, column, value):
+    cells = expand(described(Path("configs", "tables", f"{stem}.yaml")))
+    (cell,) = [c for c in cells if c.row == row and dict(c.column) == column]
+    unit = cell.reported.unit
+    assert f"{unit.factor * cell.reported.value:.{unit.digits}f}" == value
+
+
+@every_table
+def test_rows_columns_and_exceptions_parse(file):
+    found = described(file)
+    for cell in some_cells(file):
+        values = parse(parser(), found, cell).values
+        for key in found.seed_keys:
+            assert key in values
+        for key in found.scaling:
+            assert values.get(key) is not None or cell.row != "FedSimSup"
+
+
+@pytest.mark.slow
+@every_table
+def test_every_cell_parses(file):
+    cells = [cell for cell in expand(described(file)) if cell.skip is None]
+    assert names(file, cells)
+
+
+def test_tables_share_their_runs():
+    """The picture of data sizes is of the runs of Table 1, as its file says; PM and GM are one."""
+    first = Path("configs", "tables", "pfedvem_table1.yaml")
+    picture = Path("configs", "tables", "pfedvem_data_size.yaml")
+    cells = expand(described(first), columns=["CIFAR-10", "J=100"])
+    drawn = expand(described(picture), columns=["CIFAR-10"])
+    assert names(picture, drawn) <= names(first, cells)
+    assert len(names(first, cells)) == len(cells) - 3
+
+
+def test_the_table_of_reported_numbers_is_well_formed():
+    rows = reported._rows()
+    assert len(rows) > 600
+    assert {*rows[0]} == {*reported.KEYS, "metric", "value", "stderr"}
+    assert {row["metric"] for row in rows} <= {*reported._FACTORS}
+    keys = [tuple(row[key] for key in reported.KEYS) for row in rows]
+    assert len(set(keys)) == len(keys)
+
+
+@pytest.mark.parametrize(
+    ("stem", "column", "clients", "samples", "pooled"),
+    [
+        # Data sets of which no file is here: their published sizes are divided.
+        ("fedas_table4", "1.0", 20, 60_000, 0),
+        ("univarfl_table2", "0.1", 10, 13_000, 8_000),
+        # Every client is tested on all test samples; they are there once.
+        ("pfedvem_table2", "homogeneous", 50, 60_000, 10_000),
+        ("pfakd_table3", "Fashion-MNIST", 10, 70_000, 0),
+    ],
+)
+def test_sizes_are_known_without_the_data(stem, column, clients, samples, pooled, tmp_path):
+    file = Path("configs", "tables", f"{stem}.yaml")
+    found = described(file)
+    cells = expand(found, columns=[column])[-1:]
+    root = tmp_path / "data"
+    overrides = [f"--data.init_args.root={root}"]
+    (run,) = plan(found, cells, found.seeds[:1], 1, overrides).runs.values()
+    sizes = Surveyor().sizes(run)
+    assert (len(sizes.train), sizes.pooled) == (clients, pooled)
+    # Some samples may be nobody's, as some validate.
+    assert 0.9 * samples < sizes.images <= samples
+    assert sizes.bytes == sizes.images * math.prod(sizes.shape)
+    assert not root.exists()
+
+
+def test_a_dry_run_of_a_papers_table(tmp_path, capsys):
+    file = ROOT / "configs" / "tables" / "fedas_table4.yaml"
+    words = ["--rows", "PA and CS", "--columns", "P=0.2", "--scale", "0.1", "--dry-run"]
+    root = tmp_path / "data"
+    command([str(file), *words, f"--data.init_args.root={root}"])
+    said = capsys.readouterr().out
+    assert "PA and CS, P=0.2, seed 0" in said
+    assert "missing" in said
+    assert not root.exists()
