@@ -34,7 +34,7 @@ class SplitNet(nn.Module):
 
     Example:
         >>> net = SplitNet(nn.Flatten(), nn.Linear(12, 5))
-        >>> net.features, net.num_classes, net(torch.zeros(2, 3, 2, 2)).shape
+        >>> net.features, net.num_classes, net(Tensor(2, 3, 2, 2)).shape
         (12, 5, torch.Size([2, 5]))
     """
 

@@ -187,9 +187,10 @@ class PFedBayes(ClientModule):
         names = [name for name, _ in self.net.named_parameters()]
         q = {name: entries[name] for name in names}
         moments = {n: first[n] for n in names}, {n: second[n] for n in names}
+        prior = self.net.moments(detach=True)
         statistics: State = {}
         for step in range(self.inner_steps):
-            energy = partial(self._energy, batch=batch, step=step)
+            energy = partial(self._energy, prior=prior, batch=batch, step=step)
             slopes, (ce, kl, after) = grad(energy, has_aux=True)(q)
             statistics = statistics or after
             q, moments = adam_step(q, slopes, moments, self.steps + step + 1, self.inner_lr)
@@ -200,7 +201,7 @@ class PFedBayes(ClientModule):
         return {"ce": ce, "kl": kl, "prior": self._divergence(q, self.net.moments())}
 
     def _energy(
-        self, q: State, batch: Batch, step: int
+        self, q: State, prior: Moments, batch: Batch, step: int
     ) -> tuple[Tensor, tuple[Tensor, Tensor, State]]:
         """The objective of q with one step's noise; its terms, and batch-norm statistics."""
         draws, stem = batch.noise or {}, f"{step}:"
@@ -215,7 +216,7 @@ class PFedBayes(ClientModule):
         }
         logits = functional_call(self.net, {**q, **after}, (batch.x,), {"noise": noise})
         ce = monte_carlo_cross_entropy(logits, batch.y, batch.weight)
-        kl = self._divergence(q, self.net.moments(detach=True))
+        kl = self._divergence(q, prior)
         return ce + kl, (ce, kl, after)
 
     def _divergence(self, q: State, prior: Moments) -> Tensor:
