@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import shutil
 from functools import cache
 from itertools import cycle, islice
 from pathlib import Path
@@ -52,10 +53,21 @@ def some_cells(file):
     return [cell for cell in cells if (cell.row, cell.column) in pairs and cell.skip is None]
 
 
-def names(file, cells):
+def names_of(table, cells):
     """Names of the runs of some cells, at the table's first seed."""
-    found = described(file)
-    return set(plan(found, cells, found.seeds[:1]).runs)
+    return set(plan(table, cells, table.seeds[:1]).runs)
+
+
+def test_the_example_of_the_documentation_is_a_part_of_the_table(tmp_path):
+    text = (ROOT / "docs" / "tables.md").read_text(encoding="utf-8")
+    (tmp_path / "t").mkdir()
+    file = tmp_path / "t" / "t.yaml"
+    file.write_text(text.split("```yaml")[1].split("```")[0], encoding="utf-8")
+    shutil.copy("configs/fedas_cifar10.yaml", tmp_path)
+    example = names_of(read(file), expand(read(file)))
+    whole = described(Path("configs", "tables", "fedas_table4.yaml"))
+    cells = expand(whole, ["PA alone", "PA and CS"], ["0.2", "1.0"])
+    assert example == names_of(whole, cells)
 
 
 @every_table
@@ -113,17 +125,17 @@ def test_rows_columns_and_exceptions_parse(file):
 @every_table
 def test_every_cell_parses(file):
     cells = [cell for cell in expand(described(file)) if cell.skip is None]
-    assert names(file, cells)
+    assert names_of(described(file), cells)
 
 
 def test_tables_share_their_runs():
     """The picture of data sizes is of the runs of Table 1, as its file says; PM and GM are one."""
     first = Path("configs", "tables", "pfedvem_table1.yaml")
     picture = Path("configs", "tables", "pfedvem_data_size.yaml")
-    cells = expand(described(first), columns=["CIFAR-10", "J=100"])
-    drawn = expand(described(picture), columns=["CIFAR-10"])
-    assert names(picture, drawn) <= names(first, cells)
-    assert len(names(first, cells)) == len(cells) - 3
+    rows = ["Local PM", "FedRep PM", "pFedMe PM", "pFedMe GM", "pFedVEM PM", "pFedVEM GM"]
+    cells = expand(described(first), rows, ["CIFAR-10", "J=100"])
+    drawn = expand(described(picture), ["Local", "FedRep", "pFedMe", "pFedVEM"], ["CIFAR-10"])
+    assert names_of(described(picture), drawn) == names_of(described(first), cells)
 
 
 def test_the_table_of_reported_numbers_is_well_formed():
