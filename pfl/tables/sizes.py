@@ -93,8 +93,10 @@ class Surveyor:
 
 def _data(parser: Any, values: Namespace) -> FederatedDataModule:  # noqa: ANN401
     values = values.clone()
-    if "download" in values.init_args:
-        values.init_args.download = False
+    # Nothing is fetched, and nothing written.
+    for name, value in (("download", False), ("cache_dir", None)):
+        if name in values.init_args:
+            values.init_args[name] = value
     data: FederatedDataModule = parser.instantiate(
         Namespace(data=values), instantiate_groups=False
     )["data"]

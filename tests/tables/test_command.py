@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import json
 import math
 from pathlib import Path
 
@@ -154,6 +155,22 @@ def test_a_dry_run_tells_of_cells_that_cannot_be_run(capsys):
     said = capsys.readouterr().out
     assert "missing [1]" in said
     assert "[1] Invalid learning rate: -1.0\n" in said
+    assert not RUNS.exists()
+
+
+def test_a_dry_run_leaves_the_cache_of_a_data_set_alone(capsys):
+    """Four writers with twelve characters each; FEMNIST keeps what it has parsed."""
+    writers = {f"w{n}": {"x": [[0.5] * 784] * 12, "y": [0, 1] * 6} for n in range(4)}
+    folder = Path("leaf", "all_data")
+    folder.mkdir(parents=True)
+    (folder / "a.json").write_text(json.dumps({"users": [*writers], "user_data": writers}))
+    arguments = {"num_clients": 4, "partition": {"class_path": "IID"}, "batch_size": 4}
+    arguments |= {"root": "leaf", "cache_dir": "cache"}
+    data = {"class_path": "FEMNIST", "init_args": arguments}
+    write(columns=None, rows={"FedPer": {"set": {"data": data}}})
+    assert table("--dry-run") == 0
+    assert "0 of 1 done" in capsys.readouterr().out
+    assert not Path("cache").exists()
     assert not RUNS.exists()
 
 
