@@ -29,7 +29,8 @@ _OTHERS = (
     "pfl.callbacks.Callback",
     "datamodules.Augmentation",
     "lightning.pytorch.loggers.Logger",
-)  # Where the project's own classes live.
+)
+# Where the project's own classes live.
 PACKAGES = ("lightning_modules.", "datamodules.", "pfl.")
 
 

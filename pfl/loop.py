@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from lightning.fabric import Fabric
 
-from pfl.callbacks import Callback, Checkpoint, LightningLogger, ProgressBar
+from pfl.callbacks import Callback, Checkpoint
 from pfl.engines.base import Engine
 from pfl.engines.named import EngineName, make_engine
 from pfl.federation import Federation
+from pfl.loggers import LightningLogger
+from pfl.progress import ProgressBar
 from pfl.records import Records
 from pfl.run import Run
 from pfl.sampling import Sampler, UniformSampler

@@ -8,10 +8,11 @@ from functools import partial
 
 import pytest
 import torch
+import wandb
 from wandb.proto.wandb_internal_pb2 import Record
 
 from lightning_modules.fedavg import FedAvg
-from pfl.callbacks import WandB
+from pfl.loggers import WandB
 from pfl.loop import FederatedLoop
 from tests.toy import blobs, mlp
 
@@ -63,7 +64,10 @@ def fit(tmp_path, rounds, ckpt_path=None, pictures=False):
 
 @pytest.fixture(autouse=True)
 def _silent(monkeypatch):
+    """Nothing is printed, and no settings stay behind for other tests in this process."""
     monkeypatch.setenv("WANDB_SILENT", "true")
+    yield
+    wandb.teardown()
 
 
 def test_one_call_a_round_with_every_key_and_one_id_over_a_resume(tmp_path):

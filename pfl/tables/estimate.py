@@ -12,9 +12,9 @@ from jsonargparse import Namespace
 from torch import Tensor
 
 from pfl import checkpoint
-from pfl.callbacks import readable_bytes
 from pfl.config import REFUSALS, Experiment
 from pfl.explain import explained
+from pfl.progress import readable_bytes
 from pfl.results.compare import NONE
 from pfl.results.sheets import Sheet
 from pfl.run import Run

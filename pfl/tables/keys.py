@@ -15,7 +15,7 @@ _LOOP = (
 )
 _DATA = ("root", "cache_dir", "download", "client")
 # Callbacks that only listen.
-_LISTENERS = ("pfl.callbacks.WandB", "pfl.callbacks.ProgressBar")
+_LISTENERS = ("pfl.loggers.WandB", "pfl.progress.ProgressBar")
 # Data sets that are nothing but their folder.
 _FOLDERS = ("datamodules.ImageFolder", "datamodules.DomainFolder")
 

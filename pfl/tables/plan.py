@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from copy import deepcopy
 from dataclasses import dataclass
+from functools import reduce
+from operator import getitem
+from typing import Any
 
 import yaml
 
@@ -87,9 +91,11 @@ def plan(
     for cell in cells:
         if cell.skip is not None:
             continue
-        first = parse(parser, table, cell, overrides)
+        first = _prepared(table, cell, parse(parser, table, cell, overrides), scale)
+        # Making the text takes long, and seeds are all that differs.
+        config = yaml.safe_load(first.text)
         for seed in seeds:
-            run = _planned(table, cell, first, seed, scale)
+            run = _planned(table, cell, first, config, seed, scale)
             runs.setdefault(run.name, run)
             names.setdefault(cell, {})[seed] = run.name
     return Plan(names, runs, seeds, scale)
@@ -98,7 +104,7 @@ def plan(
 def parse(
     parser: Parser, table: TableFile, cell: Cell, overrides: Sequence[str] = ()
 ) -> Experiment:
-    """A cell's configuration, at the table's first seed.
+    """A cell's configuration, without the seeds and the scale of a table.
 
     Raises:
         UsageError: It is wrong.
@@ -110,25 +116,40 @@ def parse(
         raise UsageError(f"{table.path}: {cell.label}: {error}") from error
 
 
-def _planned(
-    table: TableFile, cell: Cell, first: Experiment, seed: int, scale: float
-) -> PlannedRun:
-    values = first.values.clone()
+def _prepared(table: TableFile, cell: Cell, parsed: Experiment, scale: float) -> Experiment:
+    """What all seeds of a cell have in common."""
+    values = parsed.values
     if values.loop.default_root_dir is None:
         raise UsageError(f"{table.path}: {cell.label}: a table keeps runs, give default_root_dir")
     for key in table.seed_keys:
         if key not in values:
             raise UsageError(f"{table.path}: seed_keys: {cell.label} has no key {key!r}")
-        values[key] = seed
-    values["loop.seed"] = values["seed"]
     values["loop.progress"] = False
     if scale < 1:
         shorten(values, scale, table.scaling)
     # A tenth of a run is what may be lost, also of a short one.
     often = max(1, values.loop.rounds // 10)
     values["loop.checkpoint_every"] = min(values.loop.checkpoint_every, often)
-    experiment = Experiment(first.parser, values, first.given)
+    return parsed
+
+
+def _planned(
+    table: TableFile,
+    cell: Cell,
+    first: Experiment,
+    config: dict[str, Any],
+    seed: int,
+    scale: float,
+) -> PlannedRun:
+    """One seed of a cell, by its configuration and the content of that."""
+    values, config = first.values.clone(), deepcopy(config)
+    for key in table.seed_keys:
+        values[key] = seed
+        *parents, last = key.split(".")
+        reduce(getitem, parents, config)[last] = seed
+    values["loop.seed"] = values["seed"]
     whole = scale == 1 or values.get("data.init_args.max_samples")
-    name = keys.name(yaml.safe_load(experiment.text), 1 if whole else scale)
+    name = keys.name(config, 1 if whole else scale)
     values["loop.name"] = name
+    experiment = Experiment(first.parser, values, first.given)
     return PlannedRun(name, f"{cell.label}, seed {seed}", experiment, scale)

@@ -48,7 +48,7 @@ def test_order_and_what_changes_no_number_count_for_nothing():
     key = keys.key(CONFIGURATION)
     backwards = {name: CONFIGURATION[name] for name in reversed(CONFIGURATION)}
     assert keys.key(backwards) == key
-    listener = {"class_path": "pfl.callbacks.WandB", "init_args": {}}
+    listener = {"class_path": "pfl.loggers.WandB", "init_args": {}}
     for path, value in {
         "loop/engine": "sequential",
         "loop/accelerator": "gpu",
