@@ -96,11 +96,13 @@ def report(argv: Sequence[str]) -> None:
         description="One run as one HTML page that needs nothing but itself.",
         allow_abbrev=False,
     )
-    parser.add_argument("run", metavar="RUN", help="a run's folder")
+    parser.add_argument(
+        "run", metavar="RUN", help="a run's folder, or a folder of runs: the newest of them"
+    )
     parser.add_argument("--out", type=Path, help="the file to write (default: RUN/report.html)")
     options = parser.parse_args(argv)
     with _refusals():
-        run = RunFolder.read(options.run)
+        *_, run = find([options.run])
         file = options.out or run.path / "report.html"
         file.write_text(report_of(run), encoding="utf-8")
     print(f"wrote {file}")

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 
 import pytest
 
 from pfl.cli import main
+from pfl.results.report import report
+from pfl.results.runs import RunFolder
 from tests.results.folders import write_run
 
 
@@ -55,6 +58,13 @@ def test_compare_says_which_runs_it_left_out(runs, capsys):
     assert "left out runs/FedAS1: there is a newer run" in capsys.readouterr().out
 
 
+def test_report_of_a_folder_of_runs_is_of_the_newest(runs, capsys):
+    """Their folders are named by their times."""
+    newest = max(path.name for path in runs.iterdir())
+    assert main(["report", "runs", "--out", "page.html"]) == 0
+    assert Path("page.html").read_text(encoding="utf-8") == report(RunFolder.read(runs / newest))
+
+
 def test_report_writes_a_page(runs, capsys):
     assert main(["report", "runs/FedAS1"]) == 0
     assert capsys.readouterr().out == "wrote runs/FedAS1/report.html\n"
@@ -65,7 +75,7 @@ def test_report_writes_a_page(runs, capsys):
     ("words", "message"),
     [
         (["plot", "nothing"], "there is no folder nothing"),
-        (["report", "runs"], "runs is not a run's folder"),
+        (["report", "."], ". is not a run's folder"),
         (["compare", "runs", "--reference", "x"], "there is no setting 'x' among FedAS, FedAvg"),
         (["compare", "runs", "--metric", "acc"], "has no column 'acc'"),
         (["compare", "runs", "--out", "a.doc"], "a table is written as"),
