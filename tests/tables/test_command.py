@@ -153,6 +153,19 @@ def test_a_dry_run_estimates_and_changes_nothing(failing, fits, capsys):
     assert fits == [(1, 1), (2, 1)]
 
 
+def test_a_dry_run_counts_who_trains_and_who_uploads(capsys):
+    """FedAS: all three clients train, one of them uploads, which is more than it receives."""
+    sampler = {"class_path": "UniformSampler", "init_args": {"fraction": 0.3, "train_all": True}}
+    write(columns=None, rows={"FedAS": {"set": {"model": "FedAS", "loop.sampler": sampler}}})
+    assert table("--dry-run") == 0
+    (line,) = [line for line in capsys.readouterr().out.splitlines() if "seed 1" in line]
+    assert table() == 0
+    (folder,) = finished()
+    run = RunFolder.read(folder)
+    assert run.metrics["comm/bytes_up"][0] > run.metrics["comm/bytes_down"][0] / 3
+    assert line.rstrip().endswith(f"  {readable_bytes(run.bytes[-1])}")
+
+
 def test_a_dry_run_tells_of_cells_that_cannot_be_run(capsys):
     write(columns={"rate": {"set": LR, "values": [-1.0, 0.1]}}, rows={"FedPer": None})
     assert table("--dry-run") == 0
@@ -328,6 +341,16 @@ def test_many_columns_are_divided_by_the_first_axis():
     assert r"\caption{Toys; one \& all (\%).}" in tex
     assert r"    Fed\_Per \{x\} & - [1] & - [1] & - [1] \\" in tex
     assert r"[2] 50\% of it is lost." in tex
+
+
+def test_few_columns_stay_together():
+    rates = {"set": LR, "values": [0.1, 0.2]}
+    write(columns={"data": {"values": {"one": None, "2": None}}, "rate": rates})
+    assert table("--read", "--out", "t.md") == 0
+    lines = Path("t.md").read_text(encoding="utf-8").splitlines()
+    assert cells(lines[2])[1:] == [
+        *("one, rate 0.1", "one, rate 0.2", "data 2, rate 0.1", "data 2, rate 0.2"),
+    ]
 
 
 def test_cells_that_are_left_out_are_never_run(fits):

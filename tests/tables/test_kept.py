@@ -10,6 +10,9 @@ import pytest
 import yaml
 
 from pfl.tables import commands, kept, keys, runner
+from pfl.tables.cells import expand
+from pfl.tables.plan import plan
+from pfl.tables.reader import read
 from tests.tables.conftest import LR, RUNS, finished, snapshot, table, write
 
 CONFIGURATION = {
@@ -137,6 +140,28 @@ def test_every_key_that_takes_the_seed_gets_it():
     assert table() == 0
     config = yaml.safe_load((finished()[0] / "config.yaml").read_text())
     assert (config["seed"], config["data"]["init_args"]["split_seed"]) == (4, 4)
+
+
+def test_runs_of_less_data_are_others_even_if_nothing_else_shrinks(fits):
+    write(columns=None, rows={"FedPer": {"set": {"loop.rounds": 1}}})
+    assert table() == 0
+    assert table("--scale=0.5") == 0
+    assert table("--scale=0.6") == 0
+    assert table("--scale=0.5") == 0
+    assert len(fits) == len(finished()) == 3
+
+
+def test_a_tenth_of_a_run_is_all_that_a_killed_process_loses():
+    write(columns=None, rows={"FedPer": None})
+    described = read(Path("t.yaml"))
+
+    def every(*overrides):
+        (run,) = plan(described, expand(described), [1], 1, overrides).runs.values()
+        return run.experiment.values.loop.checkpoint_every
+
+    assert [every(f"--loop.rounds={rounds}") for rounds in (2, 50, 400)] == [1, 5, 10]
+    # Who wants less is heard.
+    assert every("--loop.rounds=50", "--loop.checkpoint_every=3") == 3
 
 
 # Going on.
