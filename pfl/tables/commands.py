@@ -37,6 +37,7 @@ def table(argv: Sequence[str]) -> None:
     options, overrides = _parser().parse_known_args(argv)
     _check(options, overrides)
     described = read(options.table)
+    _check_seeds(described, overrides)
     cells = expand(described, options.rows, options.columns)
     seeds = list(dict.fromkeys(options.seeds or described.seeds))
     planned = plan(described, cells, seeds, options.scale, overrides)
@@ -140,6 +141,18 @@ def _check(options: argparse.Namespace, overrides: Sequence[str]) -> None:
     for file in options.out:
         if file.suffix not in forms.FORMATS:
             raise UsageError(f"--out {file}: a table is written as {', '.join(forms.FORMATS)}")
+
+
+def _check_seeds(described: TableFile, overrides: Sequence[str]) -> None:
+    taken = {_plain(key) for key in described.seed_keys}
+    for word in overrides:
+        flag = word.partition("=")[0]
+        if flag.startswith("--") and _plain(flag.removeprefix("--")) in taken:
+            raise UsageError(f"{word}: in {described.path} it is a run's seed, see --seeds")
+
+
+def _plain(key: str) -> str:
+    return ".".join(part for part in key.split(".") if part != "init_args")
 
 
 def _advice(planned: Plan, argv: Sequence[str]) -> str:

@@ -255,6 +255,15 @@ def test_mistakes_in_the_command_line(words, message, capsys):
     assert not RUNS.exists()
 
 
+@pytest.mark.parametrize("key", ["data.init_args.split_seed", "data.split_seed"])
+def test_a_key_that_takes_the_seed_is_no_flag(key, capsys):
+    write(seed_keys=["seed", "data.init_args.split_seed"])
+    assert table(f"--{key}=3") == 2
+    assert capsys.readouterr().err == (
+        f"pfl table: error: --{key}=3: in t.yaml it is a run's seed, see --seeds\n"
+    )
+
+
 def test_a_missing_table(capsys):
     assert table(file="x.yaml") == 2
     assert capsys.readouterr().err == "pfl table: error: there is no table file x.yaml\n"
