@@ -151,14 +151,17 @@ def test_a_reported_number_that_is_not_the_one_is_refused(selection, message, ca
     ("keys", "message"),
     [
         (
-            {"captoin": "x"},
-            "t.yaml:18: captoin: there is no 'captoin' here; did you mean 'caption'",
+            {"captions": "x"},
+            "t.yaml:18: captions: there is no 'captions' here; did you mean 'caption'",
         ),
         ({"caption": None}, "t.yaml: a table needs the key 'caption'"),
         ({"metric": None}, "t.yaml: a table needs the key 'metric'"),
         ({"rows": {}}, "t.yaml: a table needs the key 'rows'"),
         ({"rows": ["a"]}, "rows: expected a mapping, got ['a']"),
-        ({"rows": {"a": {"confg": "c.yaml"}}}, "rows.a.confg: there is no 'confg' here; did you m"),
+        (
+            {"rows": {"a": {"configs": "c.yaml"}}},
+            "rows.a.configs: there is no 'configs' here; did you m",
+        ),
         ({"rows": {"a": 3}}, "rows.a: expected a mapping, got 3"),
         (
             {"rows": {"a": "cc.yaml"}},
@@ -174,14 +177,17 @@ def test_a_reported_number_that_is_not_the_one_is_refused(selection, message, ca
         ({"notes": [True]}, "notes: expected a text, got True"),
         ({"pictures": ["curve"]}, "pictures: there is no 'curve' here; did you mean 'curves'?"),
         ({"scaling": {LR: "x"}}, "expected a whole number or a number, got 'x'"),
-        ({"reported": {"dataste": 1}}, "reported.dataste: there is no 'dataste' here; did you me"),
+        (
+            {"reported": {"datasets": 1}},
+            "reported.datasets: there is no 'datasets' here; did you me",
+        ),
         ({"columns": {"row": {"values": {"x": None}}}}, "columns.row: columns need another name"),
         ({"columns": {"a": {"values": [1]}}}, "columns.a: a list of values needs set, the dotted"),
         ({"columns": {"a": {"values": []}}}, "columns.a: needs values: either a list, with the"),
         ({"columns": {"a": {"value": [1]}}}, "columns.a.value: there is no 'value' here; did you"),
         (
-            {"columns": {"a": {"set": LR, "values": [1], "reported": "parma"}}},
-            "columns.a.reported: there is no 'parma' here; did you mean 'param'?",
+            {"columns": {"a": {"set": LR, "values": [1], "reported": "params"}}},
+            "columns.a.reported: there is no 'params' here; did you mean 'param'?",
         ),
         (
             {"columns": {"a": {"set": LR, "values": {"x": None}}}},
