@@ -53,11 +53,13 @@ def output_size(kind: type[nn.Module], layers: Sequence[nn.Module], shape: Image
     )
 
 
+@torch.no_grad()
 def _size_or_none(net: nn.Module, shape: ImageShape) -> int | None:
-    # On the meta device nothing is computed, and every layer still checks its sizes.
-    state = {name: value.to("meta") for name, value in net.state_dict().items()}
+    # Copies of the state, which batch norms write to. Not on the meta device: up to torch 2.11 its
+    # pooling takes what is too small.
+    state = {name: value.clone() for name, value in net.state_dict().items()}
     try:
-        output: Tensor = functional_call(net, state, torch.empty(2, *shape, device="meta"))
+        output: Tensor = functional_call(net, state, torch.zeros(2, *shape))
     except RuntimeError:
         return None
     return output[0].numel()
