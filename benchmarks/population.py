@@ -1,6 +1,6 @@
 """Seconds and memory of a round as the population grows and its participants do not.
 
-``python benchmarks/population.py 1000 10000`` trains a hundred clients a round of each population,
+``python -m benchmarks.population 1000 10000`` trains a hundred clients a round of each population,
 with Ditto on LeNet-5 (a client keeps 62,006 floats), for each bound of ``kept_memory``, each in a
 process of its own.
 """
@@ -19,6 +19,7 @@ from tempfile import TemporaryDirectory
 
 import torch
 
+from benchmarks.memory import megabytes
 from datamodules import IID, Synthetic
 from lightning_modules.ditto import Ditto
 from lightning_modules.nets import LeNet5
@@ -31,25 +32,17 @@ from pfl.seeds import scoped
 from pfl.types import RoundResult
 
 
-def memory() -> tuple[float, float]:
-    """Megabytes of this process: its own, and of mapped files, which the system may take back."""
-    with open("/proc/self/status") as file:
-        values = dict(line.split(":", 1) for line in file)
-    own, mapped = (int(values[key].split()[0]) / 1e3 for key in ("RssAnon", "RssFile"))
-    return own, mapped
-
-
 class Watch(Callback):
     """Notes seconds and memory of each round; all models are tested in the last."""
 
     def __init__(self) -> None:
         self.seconds: list[float] = []
-        self.memory: list[tuple[float, float]] = []
+        self.memory: list[list[float]] = []
 
     def on_round_end(self, run: Run, result: RoundResult) -> None:
         """Note this round."""
         self.seconds.append(result.metrics["time/round"] - result.metrics["time/evaluate"])
-        self.memory.append(memory())
+        self.memory.append(megabytes("RssAnon", "RssFile"))
         self.evaluation = result.metrics["time/evaluate"]
 
 
@@ -69,10 +62,10 @@ def measure(clients: int, kept_memory: float | None, rounds: int) -> dict[str, o
     data.setup()
     with scoped(1):
         module = Ditto(LeNet5(10), optimizer=partial(torch.optim.SGD, lr=0.01))
-    watch, (before, _) = Watch(), memory()
+    watch, (before,) = Watch(), megabytes("RssAnon")
     run = FederatedLoop(
         rounds,
-        UniformSampler(100 / clients),
+        UniformSampler(min(1, 100 / clients)),
         evaluate_every=rounds,
         accelerator="cpu",
         kept_memory=kept_memory,
@@ -98,7 +91,7 @@ def measure(clients: int, kept_memory: float | None, rounds: int) -> dict[str, o
         "s of all tests": watch.evaluation,
         "s of a checkpoint": saving,
         "MB of it": size / 1e6,
-        "MB after it": memory()[0],
+        "MB after it": megabytes("RssAnon")[0],
         "fingerprint": run.fingerprint,
     }
 
@@ -116,8 +109,9 @@ def main() -> None:
         return
     for clients in given.clients:
         for bound in ([], ["--kept-memory=0.1"]):
-            words = [sys.executable, __file__, "--one", f"--rounds={given.rounds}", *bound]
-            row = json.loads(subprocess.check_output([*words, str(clients)]).splitlines()[-1])
+            words = [sys.executable, "-m", "benchmarks.population", "--one", *bound]
+            words += [f"--rounds={given.rounds}", str(clients)]
+            row = json.loads(subprocess.check_output(words).splitlines()[-1])
             for name, value in row.items():
                 print(
                     f"{name:>20} {value:.4g}" if isinstance(value, float) else f"{name:>20} {value}"

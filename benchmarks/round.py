@@ -4,8 +4,8 @@
 the settings. Variants take turns in one process, round by round, so that what else the machine does
 falls on all of them alike; what to look at are the medians and the ratios within a turn. Data are
 made up in the shape of CIFAR-10: clients of 400 training samples on average, Dirichlet(0.1). With
-``--memory`` each variant also runs one turn in a process of its own, whose peak is noted (Ray's
-workers are other processes and do not count).
+``--memory`` each variant also runs one turn in a process of its own, to note what it needs beyond
+the data and the network (Ray's workers are other processes and do not count).
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ import csv
 import multiprocessing
 import os
 import platform
-import resource
 import statistics
 import sys
 import time
@@ -32,6 +31,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from benchmarks.memory import megabytes, reset_peak
 from datamodules import Dirichlet, Synthetic
 from lightning_modules.fedavg import FedAvg
 from lightning_modules.nets import CNN2, MLP, LeNet5
@@ -201,11 +201,13 @@ def prepare(name: str, given: argparse.Namespace) -> dict[tuple[str, int], Itera
 
 
 def peak(name: str, given: argparse.Namespace, key: tuple[str, int]) -> float:
-    """Megabytes that this process needs at most for one turn of one variant."""
+    """Megabytes that one turn of one variant needs at most, beyond the data and the network."""
     variant = prepare(name, given)[key]
     torch.set_num_threads(key[1])
+    reset_peak()
+    (before,) = megabytes("VmRSS")
     next(variant)
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3
+    return megabytes("VmHWM")[0] - before
 
 
 def peaks(name: str, given: argparse.Namespace, keys: list[tuple[str, int]]) -> list[float]:
@@ -226,7 +228,7 @@ def main() -> None:
     parser.add_argument("--alpha", type=float, default=0.1, help="of the Dirichlet partition")
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--accelerator", choices=("cpu", "cuda"), default="cpu")
-    parser.add_argument("--memory", action="store_true", help="note peak memory as well")
+    parser.add_argument("--memory", action="store_true", help="note peak memory as well (Linux)")
     parser.add_argument("--out", type=Path, help="CSV file that rows are added to")
     given = parser.parse_args()
     for name in given.nets:
@@ -235,7 +237,7 @@ def main() -> None:
         rows = table(measure(found, given.repeats), given.total)
         if given.memory:
             for row, megabytes in zip(rows, peaks(name, given, list(found)), strict=True):
-                row["peak MB"] = round(megabytes)
+                row["peak MB more"] = round(megabytes)
         setting = {"net": name, "batch": given.batch_size, "clients": given.clients}
         print(f"\n{setting}, {given.total} samples a round; {where}")
         lines: list[list[object]] = [[*rows[0]], *([*row.values()] for row in rows)]
