@@ -55,9 +55,9 @@ class ProgressBar(Callback):
         if self._progress is None:
             return
         notes = [
-            f"{label} {result.metrics[key]:.4f}"
-            for label, key in (("personal", "test/personal/acc"), ("global", "test/global/acc"))
-            if key in result.metrics
+            f"{label} {result.metrics[f'test/{label}/acc']:.4f}"
+            for label in ("personal", "global", "pooled")
+            if f"test/{label}/acc" in result.metrics
         ]
         if notes:
             self._progress.update(self._rounds, note=" ".join(notes))
@@ -80,19 +80,20 @@ class ProgressBar(Callback):
 
 
 def closing_table(run: Run, seconds: float) -> Table:
-    """Method, accuracies, bytes moved, seconds and fingerprint of a finished run."""
+    """Method, accuracies that were tested, bytes moved, seconds and fingerprint of a run."""
     summary = run.summary
     accuracies = {
         "personal accuracy": "test/personal/acc",
         "  weighted by samples": "test/personal/acc_weighted",
         "  worst tenth of clients": "test/personal/acc_worst10",
         "global accuracy": "test/global/acc",
+        "global accuracy on the common test set": "test/pooled/acc",
     }
     table = Table(title=f"after {run.round} rounds, seed {run.seed}", show_header=False)
     table.add_row("method", type(run.module).__name__)
     for label, key in accuracies.items():
-        value = summary.get(f"{key}/last")
-        table.add_row(label, "-" if value is None else f"{value:.4f}")
+        if (value := summary.get(f"{key}/last")) is not None:
+            table.add_row(label, f"{value:.4f}")
     moved = run.history[-1]["comm/bytes_total"] if run.history else 0
     table.add_row("bytes moved", readable_bytes(moved))
     table.add_row("seconds", f"{seconds:.1f}")
