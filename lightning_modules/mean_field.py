@@ -58,6 +58,7 @@ class MeanFieldNet(nn.Module):
         samples: int | None = None,
         noise: Mapping[str, Tensor] | None = None,
         generator: torch.Generator | None = None,
+        moments: Moments | None = None,
     ) -> Tensor:
         """Logits at the means, or for S draws of all weights, each shared by the batch.
 
@@ -67,6 +68,7 @@ class MeanFieldNet(nn.Module):
             noise: Standard normal draws of :meth:`noise_shapes`, from which the weights follow;
                 ``None`` lets the network draw.
             generator: Where the network draws from; ``None`` is torch's default stream.
+            moments: Of :meth:`moments`, from which draws are made, if they are at hand.
 
         Returns:
             (B, C) at the means, (S, B, C) for draws. Batch norms in train mode take in the
@@ -82,7 +84,7 @@ class MeanFieldNet(nn.Module):
             like = next(self.mean.parameters())
             noise = draw_noise(self.noise_shapes(samples), like, generator)
         count = check_noise(noise, samples, self.noise_shapes)
-        moments = self.moments()
+        moments = self.moments() if moments is None else moments
         return torch.stack(
             [
                 functional_call(

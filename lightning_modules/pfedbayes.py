@@ -15,6 +15,7 @@ numbers and are averaged.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from functools import partial
 from typing import Any, Literal
 
@@ -198,7 +199,8 @@ class PFedBayes(ClientModule):
             for name, value in found.items():
                 stored[name].copy_(value)
         self.steps.add_(self.inner_steps)
-        return {"ce": ce, "kl": kl, "prior": self._divergence(q, self.net.moments())}
+        final = _moments(q, prior)
+        return {"ce": ce, "kl": kl, "prior": self._divergence(final, self.net.moments())}
 
     def _energy(
         self, q: State, prior: Moments, batch: Batch, step: int
@@ -214,15 +216,21 @@ class PFedBayes(ClientModule):
             name: self.personal.module.get_buffer(name).clone()
             for name, _ in self.net.named_buffers()
         }
-        logits = functional_call(self.net, {**q, **after}, (batch.x,), {"noise": noise})
+        posterior = _moments(q, prior)
+        given = {"noise": noise, "moments": posterior}
+        logits = functional_call(self.net, {**q, **after}, (batch.x,), given)
         ce = monte_carlo_cross_entropy(logits, batch.y, batch.weight)
-        kl = self._divergence(q, prior)
+        kl = self._divergence(posterior, prior)
         return ce + kl, (ce, kl, after)
 
-    def _divergence(self, q: State, prior: Moments) -> Tensor:
-        """``zeta / n_i KL(q || prior)``."""
-        posterior = {n: (q[f"mean.{n}"], softplus_std(q[f"raw_std.{n}"])) for n in prior}
+    def _divergence(self, posterior: Moments, prior: Moments) -> Tensor:
+        """``zeta / n_i KL(posterior || prior)``."""
         return self.kl_weight * self.per_sample * mean_field_kl(posterior, prior)
+
+
+def _moments(q: State, names: Iterable[str]) -> Moments:
+    """Means and standard deviations of the Gaussians with these names."""
+    return {n: (q[f"mean.{n}"], softplus_std(q[f"raw_std.{n}"])) for n in names}
 
 
 def _plain(net: nn.Module) -> State:
