@@ -34,6 +34,17 @@ class Arrays:
     fine_names: Sequence[str] = ()
     domain_names: Sequence[str] = ()
 
+    def catalogue(self, class_names: Sequence[str]) -> Catalogue:
+        """All but the pixels, with the names of what is predicted."""
+        return Catalogue(
+            self.targets,
+            self.num_train,
+            class_names,
+            self.fine_names,
+            self.domain_names,
+            array_digest(self.pixels),
+        )
+
 
 class ArrayData(FederatedDataModule):
     """The base of data sets that come as arrays; a new one gives :meth:`read`."""
@@ -49,15 +60,7 @@ class ArrayData(FederatedDataModule):
 
     def catalogue(self) -> Catalogue:
         """Labels and the like of all samples."""
-        whole = self.arrays
-        return Catalogue(
-            whole.targets,
-            whole.num_train,
-            self.class_names,
-            whole.fine_names,
-            whole.domain_names,
-            array_digest(whole.pixels),
-        )
+        return self.arrays.catalogue(self.class_names)
 
     def images(self, ids: Ints) -> tuple[Tensor, Ints]:
         """The pixels of all samples."""

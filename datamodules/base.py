@@ -113,6 +113,14 @@ class FederatedDataModule(L.LightningDataModule, ABC):
     def catalogue(self) -> Catalogue:
         """Labels and the like of all samples."""
 
+    def outline(self) -> Catalogue:
+        """The catalogue; labels alone, made up, of a set that is not there but whose size is known.
+
+        Raises:
+            OSError: It is not there, and how large it is is not known.
+        """
+        return self.catalogue()
+
     @abstractmethod
     def images(self, ids: Ints) -> tuple[Tensor, Ints]:
         """The pixels of at least the samples ``ids``, which ascend.
@@ -219,7 +227,7 @@ class FederatedDataModule(L.LightningDataModule, ABC):
 
     def _read(self) -> _Ready:
         catalogue = self.catalogue()
-        division, how = self._divide(catalogue)
+        division, how = self.divide(catalogue)
         ids = division.samples()
         images, rows = self.images(ids)
         lookup = np.full(len(catalogue.targets), -1, np.int64)
@@ -234,7 +242,12 @@ class FederatedDataModule(L.LightningDataModule, ABC):
         description = artefact.describe(type(self).__name__, catalogue, division, how)
         return _Ready(catalogue, division, description, store, torch.from_numpy(lookup))
 
-    def _divide(self, catalogue: Catalogue) -> tuple[Division, dict[str, Any]]:
+    def divide(self, catalogue: Catalogue) -> tuple[Division, dict[str, Any]]:
+        """Who holds which samples of a catalogue, and the recipe of it as plain values.
+
+        Raises:
+            ValueError: The partition does not fit the catalogue.
+        """
         if isinstance(self.partition, Partitioner):
             division = divide(catalogue, self.partition, self.num_clients, self.rule)
             return division, artefact.how(self.partition, self.rule)

@@ -87,7 +87,7 @@ def survey(data: FederatedDataModule) -> Survey:
         order = np.argsort(parents, kind="stable")
         counts, names = count(targets.fine, len(contents.fine_names)), contents.fine_names
     return Survey(
-        sizes=np.array([[len(h.train), len(h.val), len(h.test)] for h in holdings]),
+        sizes=data.division.sizes,
         distinct=len(Division(data.division.holdings, None).samples()),
         counts=counts[:, order],
         rows=tuple(names[row] for row in order.tolist()),

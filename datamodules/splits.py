@@ -42,6 +42,11 @@ class Division:
     holdings: tuple[Holding, ...]
     pooled_test: Ints | None
 
+    @property
+    def sizes(self) -> Ints:
+        """(N, 3) training, validation and test samples of each client."""
+        return np.array([[len(h.train), len(h.val), len(h.test)] for h in self.holdings])
+
     def samples(self) -> Ints:
         """Every sample that somebody uses, ascending."""
         used = [ids for h in self.holdings for ids in (h.train, h.val, h.test)]
