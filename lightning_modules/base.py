@@ -13,8 +13,8 @@ from lightning.pytorch.core.optimizer import LightningOptimizer
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from lightning_modules.checks import known_words, not_negative
 from lightning_modules.losses import cross_entropy
+from lightning_modules.parts.checks import known_words, not_negative
 from pfl.server import Server
 from pfl.state import assign, clone, matches, total
 from pfl.types import (

@@ -17,12 +17,12 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from lightning_modules.anchors import symmetric_kl
 from lightning_modules.base import ClientModule
-from lightning_modules.channels import Division, divisions, paste, shared_part
-from lightning_modules.checks import not_negative
 from lightning_modules.layers import frozen
 from lightning_modules.losses import cross_entropy
+from lightning_modules.parts.anchors import symmetric_kl
+from lightning_modules.parts.channels import Division, divisions, paste, shared_part
+from lightning_modules.parts.checks import not_negative
 from pfl.server import Server, ServerState, weight_report
 from pfl.state import weighted_mean
 from pfl.types import (

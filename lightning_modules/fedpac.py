@@ -22,12 +22,12 @@ from scipy.optimize import nnls
 from torch import Tensor
 
 from lightning_modules.base import ClientModule
-from lightning_modules.checks import not_negative
 from lightning_modules.losses import cross_entropy
 from lightning_modules.nets import SplitNet
-from lightning_modules.optimizers import with_lr
-from lightning_modules.phases import part_phase
-from lightning_modules.prototypes import (
+from lightning_modules.parts.checks import not_negative
+from lightning_modules.parts.optimizers import with_lr
+from lightning_modules.parts.phases import part_phase
+from lightning_modules.parts.prototypes import (
     class_means,
     class_sums,
     known,

@@ -13,8 +13,8 @@ import torch
 from torch import Tensor, nn
 
 from lightning_modules.base import ClientModule
-from lightning_modules.checks import not_negative
 from lightning_modules.nets import last_layers
+from lightning_modules.parts.checks import not_negative
 from pfl.types import Broadcast, ClientInfo, Patterns, Phase, Plan
 
 

@@ -21,10 +21,10 @@ import torch
 from torch import Tensor
 
 from lightning_modules.base import ClientModule
-from lightning_modules.checks import not_negative
 from lightning_modules.losses import cross_entropy
 from lightning_modules.nets import SplitNet
-from lightning_modules.prototypes import (
+from lightning_modules.parts.checks import not_negative
+from lightning_modules.parts.prototypes import (
     class_means,
     class_sums,
     known,

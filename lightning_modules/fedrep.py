@@ -11,9 +11,9 @@ from __future__ import annotations
 from typing import Any, Literal
 
 from lightning_modules.base import ClientModule
-from lightning_modules.checks import not_negative
 from lightning_modules.nets import SplitNet
-from lightning_modules.phases import part_phase
+from lightning_modules.parts.checks import not_negative
+from lightning_modules.parts.phases import part_phase
 from pfl.types import Phase, Plan
 
 

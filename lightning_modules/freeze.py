@@ -16,9 +16,9 @@ from typing import Any, Literal
 from torch import nn
 
 from lightning_modules.base import ClientModule
-from lightning_modules.initial import orthogonalise
 from lightning_modules.nets import SplitNet
-from lightning_modules.phases import part_phase
+from lightning_modules.parts.initial import orthogonalise
+from lightning_modules.parts.phases import part_phase
 from pfl.types import Plan
 
 

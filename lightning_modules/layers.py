@@ -10,8 +10,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from lightning_modules.checks import at_least_one, not_negative, positive
 from lightning_modules.losses import gaussian_kl
+from lightning_modules.parts.checks import at_least_one, not_negative, positive
 from pfl.state import assign
 
 MIN_STD = 1e-6

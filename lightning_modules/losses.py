@@ -15,8 +15,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from lightning_modules.checks import one_of, positive
-from lightning_modules.numerics import at_least_float32, full_precision, one_hot, unit
+from lightning_modules.parts.checks import one_of, positive
+from lightning_modules.parts.numerics import at_least_float32, full_precision, one_hot, unit
 
 EnergyForm: TypeAlias = Literal["inverse", "log", "chord", "rbf"]
 Spread: TypeAlias = Literal["var", "std"]

@@ -15,8 +15,8 @@ from typing import Literal
 
 from torch import Tensor, nn
 
-from lightning_modules.blocks import ImageShape, conv, linears, mean_over_image, output_size
 from lightning_modules.layers import VariationalLinear
+from lightning_modules.parts.blocks import ImageShape, conv, linears, mean_over_image, output_size
 from pfl.types import Patterns
 
 

@@ -12,8 +12,8 @@ from typing import Literal, TypeAlias
 from torch import nn
 from torchvision.models.resnet import BasicBlock
 
-from lightning_modules.blocks import ImageShape, mean_over_image, output_size
 from lightning_modules.nets import SplitNet
+from lightning_modules.parts.blocks import ImageShape, mean_over_image, output_size
 
 Norm: TypeAlias = Literal["batch", "group"]
 

@@ -18,10 +18,10 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
-from lightning_modules.anchors import linear
 from lightning_modules.base import ClientModule
-from lightning_modules.checks import at_least_one, not_negative, positive
-from lightning_modules.gradients import slopes_at
+from lightning_modules.parts.anchors import linear
+from lightning_modules.parts.checks import at_least_one, not_negative, positive
+from lightning_modules.parts.gradients import slopes_at
 from pfl.state import add, subtract
 from pfl.types import Batch, Phase, Plan, Terms
 

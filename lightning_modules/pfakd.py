@@ -16,10 +16,10 @@ from typing import Any, Literal
 import torch
 
 from lightning_modules.base import ClientModule
-from lightning_modules.checks import not_negative
 from lightning_modules.layers import copy_into, frozen
 from lightning_modules.losses import cross_entropy, feature_distillation
 from lightning_modules.nets import SplitNet
+from lightning_modules.parts.checks import not_negative
 from pfl.types import Batch, Broadcast, ClientInfo, Phase, Plan, Terms
 
 

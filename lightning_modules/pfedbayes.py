@@ -24,13 +24,13 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad
 
 from lightning_modules.base import ClientModule
-from lightning_modules.checks import at_least_one, not_negative
-from lightning_modules.gradients import adam_step
-from lightning_modules.initial import seed_of
 from lightning_modules.layers import Frozen, draw_noise, frozen, softplus_std
 from lightning_modules.losses import monte_carlo_cross_entropy
-from lightning_modules.mean_field import MeanFieldNet, Moments, mean_field_kl
-from lightning_modules.servers import MovingServer
+from lightning_modules.parts.checks import at_least_one, not_negative
+from lightning_modules.parts.gradients import adam_step
+from lightning_modules.parts.initial import seed_of
+from lightning_modules.parts.mean_field import MeanFieldNet, Moments, mean_field_kl
+from lightning_modules.parts.servers import MovingServer
 from pfl.seeds import derive, generator, scoped
 from pfl.server import Server, ServerState
 from pfl.state import assign
@@ -57,7 +57,7 @@ class PFedBayes(ClientModule):
 
     Args:
         net: The network whose weights become means; see
-            :class:`~lightning_modules.mean_field.MeanFieldNet`.
+            :class:`~lightning_modules.parts.mean_field.MeanFieldNet`.
         kl_weight: zeta (searched over 0.5, 1, 5, 10, 20).
         inner_steps: Steps of q on each batch.
         mc_samples: Draws of the weights in each step.

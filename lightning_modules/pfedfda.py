@@ -19,7 +19,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from lightning_modules.base import ClientModule
-from lightning_modules.gaussians import (
+from lightning_modules.losses import cross_entropy
+from lightning_modules.nets import SplitNet
+from lightning_modules.parts.gaussians import (
     CovarianceRegulariser,
     Gaussians,
     blend,
@@ -30,9 +32,7 @@ from lightning_modules.gaussians import (
     unpack,
     wide,
 )
-from lightning_modules.initial import seed_of
-from lightning_modules.losses import cross_entropy
-from lightning_modules.nets import SplitNet
+from lightning_modules.parts.initial import seed_of
 from pfl.seeds import derive, scoped
 from pfl.types import Batch, Broadcast, ClientInfo, Pass, Phase, Plan, State, Terms
 
@@ -52,7 +52,8 @@ class PFedFDA(ClientModule):
         eps: Share of the isotropic part in the covariance, and what is added to class shares.
         stats: Estimate from the features of all batches of training, while the body moves (released
             code), or in one walk over the data after it.
-        cov_reg: What is added to a covariance; see :func:`~lightning_modules.gaussians.estimate`.
+        cov_reg: What is added to a covariance; see
+            :func:`~lightning_modules.parts.gaussians.estimate`.
         single_beta: One coefficient for means and covariance.
         local_beta: No blending, coefficients of 1.
         options: See :class:`ClientModule`.

@@ -18,12 +18,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from lightning_modules.anchors import linear, proximal
 from lightning_modules.base import ClientModule
-from lightning_modules.checks import at_least_one, not_negative, positive
-from lightning_modules.gradients import slopes_at
 from lightning_modules.layers import copy_into, frozen
-from lightning_modules.servers import MovingServer
+from lightning_modules.parts.anchors import linear, proximal
+from lightning_modules.parts.checks import at_least_one, not_negative, positive
+from lightning_modules.parts.gradients import slopes_at
+from lightning_modules.parts.servers import MovingServer
 from pfl.server import Server, ServerState
 from pfl.state import assign, clone, subtract
 from pfl.types import Batch, Broadcast, ClientInfo, Phase, Plan, State, Terms, Upload

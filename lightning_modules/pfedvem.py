@@ -20,12 +20,12 @@ import torch
 from torch import Tensor
 
 from lightning_modules.base import ClientModule
-from lightning_modules.checks import not_negative
-from lightning_modules.initial import seed_of
 from lightning_modules.layers import VariationalLinear
 from lightning_modules.losses import cross_entropy, monte_carlo_cross_entropy
 from lightning_modules.nets import SplitNet
-from lightning_modules.optimizers import with_lr
+from lightning_modules.parts.checks import not_negative
+from lightning_modules.parts.initial import seed_of
+from lightning_modules.parts.optimizers import with_lr
 from pfl.seeds import scoped
 from pfl.server import Server, ServerState, weight_report
 from pfl.state import assign, clone, weighted_mean

@@ -17,11 +17,11 @@ from typing import Any, Literal, cast
 import torch
 from torch import Tensor, nn
 
-from lightning_modules.anchors import linear
 from lightning_modules.base import ClientModule
-from lightning_modules.checks import positive
-from lightning_modules.gradients import slopes_at
-from lightning_modules.optimizers import learning_rate
+from lightning_modules.parts.anchors import linear
+from lightning_modules.parts.checks import positive
+from lightning_modules.parts.gradients import slopes_at
+from lightning_modules.parts.optimizers import learning_rate
 from pfl.server import Server, ServerState
 from pfl.state import add, select, subtract
 from pfl.types import (

@@ -18,7 +18,6 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from lightning_modules.base import ClientModule, Schedule
-from lightning_modules.checks import not_negative, positive
 from lightning_modules.losses import (
     EnergyForm,
     Spread,
@@ -27,6 +26,7 @@ from lightning_modules.losses import (
     hyperspherical_energy,
 )
 from lightning_modules.nets import SplitNet
+from lightning_modules.parts.checks import not_negative, positive
 from pfl.types import Batch, Terms
 
 

@@ -36,7 +36,7 @@ PACKAGES = ("lightning_modules.", "datamodules.", "pfl.")
 
 def load() -> None:
     """Import the project's methods, networks, data sets, partitioners and engines."""
-    for package in ("lightning_modules", "pfl.engines"):
+    for package in ("lightning_modules", "lightning_modules.parts", "pfl.engines"):
         for module in pkgutil.iter_modules(import_module(package).__path__):
             import_module(f"{package}.{module.name}")
     data = import_module("datamodules")

@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import nn
 
-from lightning_modules.alignment import alignment_parts, check_alignment, remember_backbone
 from lightning_modules.layers import frozen
+from lightning_modules.parts.alignment import alignment_parts, check_alignment, remember_backbone
 from tests.toy import mlp, normed
 
 

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.func import grad
 
-from lightning_modules.anchors import linear, model_contrastive, proximal, symmetric_kl
+from lightning_modules.parts.anchors import linear, model_contrastive, proximal, symmetric_kl
 from tests.draws import batch, normal
 
 SIZE = 4

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from lightning_modules.blocks import conv, linears, mean_over_image, output_size
+from lightning_modules.parts.blocks import conv, linears, mean_over_image, output_size
 
 
 def test_a_block_of_convolution_halves_the_image():

@@ -9,14 +9,17 @@ import pytest
 import yaml
 
 import lightning_modules
-from lightning_modules.finetune import FineTuned
+from lightning_modules import parts
+from lightning_modules.parts.finetune import FineTuned
 from pfl import catalogue
 from tests import discovery
 
 ROOT = Path(__file__).parent.parent
 METHODS = discovery.methods()
 FILES = {method.__module__.partition(".")[2] for method in METHODS}
-HELPERS = {info.name for info in pkgutil.iter_modules(lightning_modules.__path__)} - FILES
+TOP = {info.name for info in pkgutil.iter_modules(lightning_modules.__path__)} - {"parts"}
+PARTS = {f"parts.{info.name}" for info in pkgutil.iter_modules(parts.__path__)}
+HELPERS = (TOP | PARTS) - FILES
 every_method = pytest.mark.parametrize("method", METHODS, ids=lambda m: m.__name__)
 
 

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from torch.distributions import MultivariateNormal
 from torch.func import grad
 
-from lightning_modules.gaussians import (
+from lightning_modules.parts.gaussians import (
     Gaussians,
     blend,
     choose_coefficients,
@@ -16,9 +16,9 @@ from lightning_modules.gaussians import (
     pack,
     unpack,
 )
-from lightning_modules.gaussians import _folds as folds
-from lightning_modules.gaussians import _loss as loss
-from lightning_modules.gaussians import _losses_on_grid as losses_on_grid
+from lightning_modules.parts.gaussians import _folds as folds
+from lightning_modules.parts.gaussians import _loss as loss
+from lightning_modules.parts.gaussians import _losses_on_grid as losses_on_grid
 from pfl.seeds import generator
 from tests.draws import normal
 

@@ -21,7 +21,7 @@ from lightning_modules.losses import (
     monte_carlo_cross_entropy,
     variance_floor,
 )
-from lightning_modules.prototypes import class_means, class_sums
+from lightning_modules.parts.prototypes import class_means, class_sums
 from pfl.seeds import generator, scoped
 from tests.draws import batch, normal
 

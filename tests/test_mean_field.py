@@ -11,8 +11,8 @@ from torch.distributions import Normal, kl_divergence
 from torch.func import functional_call, stack_module_state, vmap
 
 from lightning_modules.layers import draw_noise
-from lightning_modules.mean_field import MeanFieldNet, mean_field_kl
 from lightning_modules.nets import LeNet5
+from lightning_modules.parts.mean_field import MeanFieldNet, mean_field_kl
 from pfl.seeds import generator, scoped
 from tests.draws import normal
 

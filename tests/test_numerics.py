@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch.func import grad, vmap
 
-from lightning_modules.numerics import at_least_float32, full_precision, one_hot, unit
+from lightning_modules.parts.numerics import at_least_float32, full_precision, one_hot, unit
 from tests.draws import normal
 
 

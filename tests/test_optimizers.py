@@ -8,7 +8,7 @@ from functools import partial
 import pytest
 import torch
 
-from lightning_modules.optimizers import learning_rate, warn_of_overshoot, with_lr
+from lightning_modules.parts.optimizers import learning_rate, warn_of_overshoot, with_lr
 
 
 def sgd(lr):

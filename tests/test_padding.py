@@ -6,7 +6,6 @@ import pytest
 import torch
 from torch.func import grad, vmap
 
-from lightning_modules.anchors import model_contrastive, symmetric_kl
 from lightning_modules.losses import (
     class_mean_alignment,
     classifier_variance,
@@ -16,7 +15,14 @@ from lightning_modules.losses import (
     mean,
     monte_carlo_cross_entropy,
 )
-from lightning_modules.prototypes import angular, class_means, class_sums, magnitude, prototype_mse
+from lightning_modules.parts.anchors import model_contrastive, symmetric_kl
+from lightning_modules.parts.prototypes import (
+    angular,
+    class_means,
+    class_sums,
+    magnitude,
+    prototype_mse,
+)
 from tests.draws import batch, normal
 
 CLASSES = 4

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from lightning_modules.fedavg import FedAvg
-from lightning_modules.phases import part_phase
+from lightning_modules.parts.phases import part_phase
 from pfl.local import run_plan
 from pfl.state import clone
 from pfl.training import Tally

@@ -10,7 +10,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.func import grad
 
-from lightning_modules.prototypes import angular, class_means, class_sums, magnitude, prototype_mse
+from lightning_modules.parts.prototypes import (
+    angular,
+    class_means,
+    class_sums,
+    magnitude,
+    prototype_mse,
+)
 from tests.draws import batch, normal
 
 CLASSES = 4

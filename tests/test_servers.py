@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from lightning_modules.servers import MovingServer
+from lightning_modules.parts.servers import MovingServer
 from pfl.server import ServerState
 from pfl.types import Upload
 

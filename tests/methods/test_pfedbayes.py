@@ -9,8 +9,8 @@ import torch.nn.functional as F
 from torch import nn
 from torch.distributions import Normal, kl_divergence
 
-from lightning_modules.gradients import adam_step
 from lightning_modules.local import Local
+from lightning_modules.parts.gradients import adam_step
 from lightning_modules.pfedbayes import PFedBayes
 from pfl.state import clone, fingerprint, select, weighted_mean
 from pfl.types import Batch

@@ -4,7 +4,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from lightning_modules.gaussians import Gaussians, discriminant, estimate, unpack
+from lightning_modules.parts.gaussians import Gaussians, discriminant, estimate, unpack
 from lightning_modules.pfedfda import PFedFDA
 from pfl.state import clone, fingerprint, select
 from tests.federation import Federation, equal, sgd

@@ -12,11 +12,11 @@ from typing import Literal, Protocol, TypeAlias
 import torch
 from torch import Tensor
 
-from lightning_modules.checks import at_least_one, not_negative, positive
 from lightning_modules.layers import Frozen
 from lightning_modules.losses import class_mean_alignment, feature_distillation
 from lightning_modules.nets import SplitNet
-from lightning_modules.prototypes import class_means, class_sums
+from lightning_modules.parts.checks import at_least_one, not_negative, positive
+from lightning_modules.parts.prototypes import class_means, class_sums
 from pfl.types import Batch, Pass, Phase, State, Terms
 
 AlignTarget: TypeAlias = Literal["class_mean", "per_sample"]

@@ -12,9 +12,9 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from lightning_modules.checks import one_of
 from lightning_modules.losses import cross_entropy, mean
-from lightning_modules.numerics import at_least_float32, full_precision, one_hot, unit
+from lightning_modules.parts.checks import one_of
+from lightning_modules.parts.numerics import at_least_float32, full_precision, one_hot, unit
 
 
 def class_sums(

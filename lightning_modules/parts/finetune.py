@@ -14,9 +14,9 @@ from typing import Any, Literal
 from torch import nn
 
 from lightning_modules.base import ClientModule
-from lightning_modules.checks import not_negative
-from lightning_modules.optimizers import with_lr
-from lightning_modules.phases import Part, part_phase
+from lightning_modules.parts.checks import not_negative
+from lightning_modules.parts.optimizers import with_lr
+from lightning_modules.parts.phases import Part, part_phase
 from pfl.types import Batch, Plan, Terms
 
 

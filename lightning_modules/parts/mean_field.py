@@ -9,9 +9,9 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from lightning_modules.checks import at_least_one
 from lightning_modules.layers import check_noise, draw_noise, softplus_std
 from lightning_modules.losses import gaussian_kl
+from lightning_modules.parts.checks import at_least_one
 
 Moments: TypeAlias = Mapping[str, tuple[Tensor, Tensor]]
 

@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from lightning_modules.losses import mean
-from lightning_modules.numerics import at_least_float32, unit
+from lightning_modules.parts.numerics import at_least_float32, unit
 
 
 def proximal(parameters: Iterable[Tensor], anchors: Iterable[Tensor]) -> Tensor:

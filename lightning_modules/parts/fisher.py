@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 
 from lightning_modules.losses import cross_entropy
-from lightning_modules.numerics import full_precision
+from lightning_modules.parts.numerics import full_precision
 from pfl.types import Batch, State
 
 FisherEstimator: TypeAlias = Literal["batch_sum", "per_sample_mean", "full_data"]

@@ -1,0 +1,1 @@
+"""What several methods share, each piece written once."""
