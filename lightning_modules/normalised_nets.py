@@ -13,7 +13,7 @@ from torch import nn
 from torchvision.models.resnet import BasicBlock
 
 from lightning_modules.nets import SplitNet
-from lightning_modules.parts.blocks import ImageShape, mean_over_image, output_size
+from lightning_modules.parts.blocks import Conv2d, ImageShape, mean_over_image, output_size
 
 Norm: TypeAlias = Literal["batch", "group"]
 
@@ -46,8 +46,8 @@ class CNN8(SplitNet):
         layers: list[nn.Module] = []
         inputs = input_shape[0]
         for outputs, kernel, stride in [*plan, (64, 1, 1)]:
-            conv = nn.Conv2d(inputs, outputs, kernel, stride, bias=False)
-            layers += [conv, _norm2d(outputs, norm), nn.ReLU()]
+            layer = Conv2d(inputs, outputs, kernel, stride, bias=False)
+            layers += [layer, _norm2d(outputs, norm), nn.ReLU()]
             inputs = outputs
         layers += mean_over_image()
         output_size(type(self), layers, input_shape)

@@ -15,21 +15,26 @@ numbers and are averaged.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
 from functools import partial
 from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call, grad
+from torch.func import vjp
 
 from lightning_modules.base import ClientModule
 from lightning_modules.layers import Frozen, draw_noise, frozen, softplus_std
 from lightning_modules.losses import monte_carlo_cross_entropy
 from lightning_modules.parts.checks import at_least_one, not_negative
-from lightning_modules.parts.gradients import adam_step
+from lightning_modules.parts.gradients import adam_step, slopes_at
 from lightning_modules.parts.initial import seed_of
-from lightning_modules.parts.mean_field import MeanFieldNet, Moments, mean_field_kl
+from lightning_modules.parts.mean_field import (
+    MeanFieldNet,
+    Moments,
+    constant,
+    mean_field_kl,
+    mean_field_kl_slopes,
+)
 from lightning_modules.parts.servers import MovingServer
 from pfl.seeds import derive, generator, scoped
 from pfl.server import Server, ServerState
@@ -188,49 +193,64 @@ class PFedBayes(ClientModule):
         names = [name for name, _ in self.net.named_parameters()]
         q = {name: entries[name] for name in names}
         moments = {n: first[n] for n in names}, {n: second[n] for n in names}
-        prior = self.net.moments(detach=True)
+        received = self.net.moments()
+        prior = constant(received)
         statistics: State = {}
         for step in range(self.inner_steps):
-            energy = partial(self._energy, prior=prior, batch=batch, step=step)
-            slopes, (ce, kl, after) = grad(energy, has_aux=True)(q)
+            slopes, ce, after, posterior = self._slopes(q, prior, batch, step)
             statistics = statistics or after
             q, moments = adam_step(q, slopes, moments, self.steps + step + 1, self.inner_lr)
+        kl = self._divergence(posterior, prior)
         for stored, found in zip((entries, first, second), (q | statistics, *moments), strict=True):
             for name, value in found.items():
                 stored[name].copy_(value)
         self.steps.add_(self.inner_steps)
-        final = _moments(q, prior)
-        return {"ce": ce, "kl": kl, "prior": self._divergence(final, self.net.moments())}
+        final = {n: (q[f"mean.{n}"], softplus_std(q[f"raw_std.{n}"])) for n in prior}
+        return {"ce": ce, "kl": kl, "prior": self._divergence(final, received)}
 
-    def _energy(
+    def _slopes(
         self, q: State, prior: Moments, batch: Batch, step: int
-    ) -> tuple[Tensor, tuple[Tensor, Tensor, State]]:
-        """The objective of q with one step's noise; its terms, and batch-norm statistics."""
-        draws, stem = batch.noise or {}, f"{step}:"
-        noise = {
-            name.removeprefix(stem): self.eps_std * draw
-            for name, draw in draws.items()
-            if name.startswith(stem)
-        }
-        after = {
-            name: self.personal.module.get_buffer(name).clone()
-            for name, _ in self.net.named_buffers()
-        }
-        posterior = _moments(q, prior)
-        given = {"noise": noise, "moments": posterior}
-        logits = functional_call(self.net, {**q, **after}, (batch.x,), given)
-        ce = monte_carlo_cross_entropy(logits, batch.y, batch.weight)
-        kl = self._divergence(posterior, prior)
-        return ce + kl, (ce, kl, after)
+    ) -> tuple[State, Tensor, State, Moments]:
+        """Gradient of q's objective with one step's noise.
+
+        Written out: with weights ``w = mu + sigma eps``, CE's slope of w is that of mu, and eps
+        times it that of sigma. Automatic differentiation would walk over all weights twice as
+        often.
+
+        Returns:
+            The gradient by q's names, the cross-entropy, batch-norm statistics after it, and q's
+            moments.
+        """
+        draws, weight = batch.noise or {}, self.kl_weight * self.per_sample
+        means = {n.removeprefix("mean."): v for n, v in q.items() if n.startswith("mean.")}
+        stds, pulls = {}, {}
+        for name in prior:
+            stds[name], pulls[name] = vjp(softplus_std, q[f"raw_std.{name}"])[:2]
+        posterior = {name: (means[name], std) for name, std in stds.items()}
+        of_means = {name: torch.zeros_like(mean) for name, mean in means.items()}
+        of_stds: State = {}
+        for name, (of_mean, of_std) in mean_field_kl_slopes(posterior, prior).items():
+            of_means[name], of_stds[name] = weight * of_mean, weight * of_std
+        own = self.personal.module
+        after = {n: own.get_buffer(f"mean.{n}") for n, _ in self.net.mean.named_buffers()}
+        ce = weight.new_zeros(())
+        for draw in range(self.mc_samples):
+            noise = {n: self.eps_std * draws[f"{step}:{n}"][draw] for n in prior}
+            drawn = {n: torch.addcmul(means[n], std, noise[n]) for n, std in stds.items()}
+            slopes, value, after = slopes_at(self.net.mean, means | drawn, after, batch)
+            ce = ce + value / self.mc_samples
+            for name, slope in slopes.items():
+                share = slope / self.mc_samples
+                of_means[name] = of_means[name] + share
+                if name in noise:
+                    of_stds[name] = torch.addcmul(of_stds[name], share, noise[name])
+        gradient = {f"mean.{name}": slope for name, slope in of_means.items()}
+        gradient |= {f"raw_std.{name}": pulls[name](slope)[0] for name, slope in of_stds.items()}
+        return gradient, ce, {f"mean.{n}": v for n, v in after.items()}, posterior
 
     def _divergence(self, posterior: Moments, prior: Moments) -> Tensor:
         """``zeta / n_i KL(posterior || prior)``."""
         return self.kl_weight * self.per_sample * mean_field_kl(posterior, prior)
-
-
-def _moments(q: State, names: Iterable[str]) -> Moments:
-    """Means and standard deviations of the Gaussians with these names."""
-    return {n: (q[f"mean.{n}"], softplus_std(q[f"raw_std.{n}"])) for n in names}
 
 
 def _plain(net: nn.Module) -> State:

@@ -5,6 +5,7 @@ not an example's; ``pytest --hypothesis-profile=explore`` draws new ones.
 """
 
 import os
+import signal
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
@@ -16,3 +17,6 @@ settings.register_profile("explore", derandomize=False)
 settings.load_profile("repeat")
 
 torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
+
+# A shell starts background jobs deaf to Ctrl-C, and so would be the programs that tests interrupt.
+signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -12,7 +12,12 @@ from torch.func import functional_call, stack_module_state, vmap
 
 from lightning_modules.layers import draw_noise
 from lightning_modules.nets import LeNet5
-from lightning_modules.parts.mean_field import MeanFieldNet, mean_field_kl
+from lightning_modules.parts.mean_field import (
+    MeanFieldNet,
+    constant,
+    mean_field_kl,
+    mean_field_kl_slopes,
+)
 from pfl.seeds import generator, scoped
 from tests.draws import normal
 
@@ -116,11 +121,24 @@ def test_kl_against_torch():
     torch.testing.assert_close(found, expected, rtol=1e-6, atol=0)
 
 
-def test_detached_moments_stop_the_gradient():
+def test_constant_moments_stop_the_gradient():
     net, prior = build(0), build(1)
-    mean_field_kl(net.moments(), prior.moments(detach=True)).backward()
+    mean_field_kl(net.moments(), constant(prior.moments())).backward()
     assert net.raw_std.get_parameter("0.weight").grad is not None
     assert all(parameter.grad is None for parameter in prior.parameters())
+
+
+def test_written_out_slopes_of_kl_are_its_gradient():
+    net, prior = build(0, init_raw_std=-1.0), build(1)
+    moments = {
+        n: tuple(m.detach().requires_grad_() for m in own) for n, own in net.moments().items()
+    }
+    mean_field_kl(moments, constant(prior.moments())).backward()
+    for name, slopes in mean_field_kl_slopes(moments, prior.moments()).items():
+        for moment, slope in zip(moments[name], slopes, strict=True):
+            torch.testing.assert_close(slope, moment.grad)
+    same = mean_field_kl_slopes(prior.moments(), prior.moments())
+    assert not any(slope.any() for own in same.values() for slope in own)
 
 
 def test_steps_on_the_prior_alone_bring_it_to_the_network():
@@ -129,7 +147,7 @@ def test_steps_on_the_prior_alone_bring_it_to_the_network():
     optimizer = torch.optim.Adam(prior.parameters(), lr=0.05)
     first = None
     for _ in range(1000):
-        value = mean_field_kl(net.moments(detach=True), prior.moments())
+        value = mean_field_kl(constant(net.moments()), prior.moments())
         first = float(value.detach()) if first is None else first
         optimizer.zero_grad()
         value.backward()

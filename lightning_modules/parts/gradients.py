@@ -73,6 +73,6 @@ def adam_step(
     # 1 - beta ** step, without its cancellation in float32.
     unbias = [-torch.expm1(step * math.log(beta)) for beta in betas]
     for name, value in values.items():
-        root = (second[name] / unbias[1]).sqrt()
-        after[name] = value - lr * first[name] / unbias[0] / (root + eps)
+        root = (second[name] / unbias[1]).sqrt() + eps
+        after[name] = torch.addcdiv(value, first[name] * (-lr / unbias[0]), root)
     return after, (first, second)

@@ -58,7 +58,6 @@ class MeanFieldNet(nn.Module):
         samples: int | None = None,
         noise: Mapping[str, Tensor] | None = None,
         generator: torch.Generator | None = None,
-        moments: Moments | None = None,
     ) -> Tensor:
         """Logits at the means, or for S draws of all weights, each shared by the batch.
 
@@ -68,7 +67,6 @@ class MeanFieldNet(nn.Module):
             noise: Standard normal draws of :meth:`noise_shapes`, from which the weights follow;
                 ``None`` lets the network draw.
             generator: Where the network draws from; ``None`` is torch's default stream.
-            moments: Of :meth:`moments`, from which draws are made, if they are at hand.
 
         Returns:
             (B, C) at the means, (S, B, C) for draws. Batch norms in train mode take in the
@@ -84,7 +82,7 @@ class MeanFieldNet(nn.Module):
             like = next(self.mean.parameters())
             noise = draw_noise(self.noise_shapes(samples), like, generator)
         count = check_noise(noise, samples, self.noise_shapes)
-        moments = self.moments() if moments is None else moments
+        moments = self.moments()
         return torch.stack(
             [
                 functional_call(
@@ -105,19 +103,12 @@ class MeanFieldNet(nn.Module):
         at_least_one(samples=samples)
         return {n: (samples, *raw.shape) for n, raw in self.raw_std.named_parameters()}
 
-    def moments(self, detach: bool = False) -> dict[str, tuple[Tensor, Tensor]]:
-        """Mean and standard deviation of every Gaussian weight, by name.
-
-        Args:
-            detach: As constants, which stop the gradient.
-        """
+    def moments(self) -> dict[str, tuple[Tensor, Tensor]]:
+        """Mean and standard deviation of every Gaussian weight, by name."""
         means = dict(self.mean.named_parameters())
-        moments: dict[str, tuple[Tensor, Tensor]] = {
+        return {
             name: (means[name], softplus_std(raw)) for name, raw in self.raw_std.named_parameters()
         }
-        if detach:
-            return {name: (mean.detach(), std.detach()) for name, (mean, std) in moments.items()}
-        return moments
 
 
 def mean_field_kl(moments: Moments, prior: Moments) -> Tensor:
@@ -134,6 +125,29 @@ def mean_field_kl(moments: Moments, prior: Moments) -> Tensor:
         name = sorted(moments.keys() ^ prior.keys())[0]
         raise ValueError(f"the weight {name!r} is a Gaussian in only one of the two networks")
     return torch.stack([gaussian_kl(*moments[name], *prior[name]) for name in moments]).sum()
+
+
+def mean_field_kl_slopes(moments: Moments, prior: Moments) -> Moments:
+    """Gradient of :func:`mean_field_kl` in each mean and standard deviation of ``moments``.
+
+    ``(m1 - m2) / s2^2`` and ``((s1 / s2)^2 - 1) / s1``, in a form that is exactly zero for equal
+    Gaussians.
+
+    Args:
+        moments: Of :meth:`MeanFieldNet.moments`.
+        prior: Of a network with the same weights.
+    """
+    slopes = {}
+    for name, (mean, std) in moments.items():
+        prior_mean, prior_std = prior[name]
+        of_std = (std / prior_std).square().sub(1).div(std)
+        slopes[name] = (mean - prior_mean) / prior_std.square(), of_std
+    return slopes
+
+
+def constant(moments: Moments) -> Moments:
+    """The same numbers, through which no gradient goes."""
+    return {name: (mean.detach(), std.detach()) for name, (mean, std) in moments.items()}
 
 
 def _raw_stds(net: nn.Module, value: float) -> nn.Module:

@@ -10,7 +10,9 @@ from torch import nn
 from torch.distributions import Normal, kl_divergence
 
 from lightning_modules.local import Local
+from lightning_modules.losses import monte_carlo_cross_entropy
 from lightning_modules.parts.gradients import adam_step
+from lightning_modules.parts.mean_field import constant, mean_field_kl
 from lightning_modules.pfedbayes import PFedBayes
 from pfl.state import clone, fingerprint, select, weighted_mean
 from pfl.types import Batch
@@ -101,6 +103,24 @@ def test_one_step_by_hand():
     assert result.train["local/prior"] == pytest.approx(after, rel=1e-4)
     # v follows q: its mean falls by its own rate.
     assert federation.state.shared["net.mean.w"].item() == pytest.approx(0.9, rel=1e-5)
+
+
+def test_the_gradient_of_q_is_that_of_its_objective():
+    """Written out against automatic differentiation, two draws, batch norm; float64."""
+    module = PFedBayes(normed(), kl_weight=3.0, mc_samples=2, init_raw_std=-1.0, eps_std=0.7)
+    module = module.double().train()
+    module.per_sample.fill_(1 / 8)
+    net, prior = module.net, constant(PFedBayes(normed(seed=2)).double().net.moments())
+    noise = {f"3:{n}": normal(*shape) for n, shape in net.noise_shapes(2).items()}
+    batch = Batch(normal(6, 5), torch.arange(6) % 3, torch.ones(6).double(), noise)
+    q = {name: value.detach().clone() for name, value in net.named_parameters()}
+    found, ce, _, _ = module._slopes(q, prior, batch, 3)
+    own = {name.removeprefix("3:"): 0.7 * draw for name, draw in noise.items()}
+    expected = monte_carlo_cross_entropy(net(batch.x, noise=own), batch.y)
+    (expected + 3 / 8 * mean_field_kl(net.moments(), prior)).backward()
+    torch.testing.assert_close(ce, expected.detach())
+    for name, parameter in net.named_parameters():
+        torch.testing.assert_close(found[name], parameter.grad, msg=name)
 
 
 def test_without_prior_and_spread_q_is_local_and_v_stays():
