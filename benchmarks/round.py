@@ -1,11 +1,13 @@
 """Training samples a second of a FedAvg round, engine by engine, beside a bare PyTorch loop.
 
 ``python -m benchmarks.round`` measures LeNet-5 and FedAS's network at batch 16; ``--help`` shows
-the settings. Variants take turns in one process, round by round, so that what else the machine does
-falls on all of them alike; what to look at are the medians and the ratios within a turn. Data are
-made up in the shape of CIFAR-10: clients of 400 training samples on average, Dirichlet(0.1). With
-``--memory`` each variant also runs one turn in a process of its own, to note what it needs beyond
-the data and the network (Ray's workers are other processes and do not count).
+the settings. The bare loop, to which ratios are given, has PyTorch's own layers; "our net" is the
+same loop with the network of this project. Variants take turns in one process, round by round, so
+that what else the machine does falls on all of them alike; what to look at are the medians and the
+ratios within a turn. Data are made up in the shape of CIFAR-10: clients of 400 training samples on
+average, Dirichlet(0.1). With ``--memory`` each variant also runs one turn in a process of its own,
+to note what it needs beyond the data and the network (Ray's workers are other processes and do not
+count).
 """
 
 from __future__ import annotations
@@ -36,6 +38,7 @@ from datamodules import Dirichlet, Synthetic
 from lightning_modules.fedavg import FedAvg
 from lightning_modules.nets import CNN2, MLP, LeNet5
 from lightning_modules.normalised_nets import ResNet18
+from lightning_modules.parts.blocks import Conv2d
 from pfl.engines.named import ENGINES, EngineName
 from pfl.loop import FederatedLoop
 from pfl.seeds import generator, scoped
@@ -87,6 +90,24 @@ def bare(net: nn.Module, data: FederatedData, device: torch.device) -> Iterator[
         yield Turn(_since(begin, device))
 
 
+def plain(net: nn.Module) -> nn.Module:
+    """A network with PyTorch's own convolutions in the place of ours, as one would write it."""
+    for parent in net.modules():
+        for name, child in parent.named_children():
+            if isinstance(child, Conv2d):
+                layer = nn.Conv2d(
+                    child.in_channels,
+                    child.out_channels,
+                    child.kernel_size,  # type: ignore[arg-type]
+                    child.stride,  # type: ignore[arg-type]
+                    child.padding,  # type: ignore[arg-type]
+                    bias=child.bias is not None,
+                )
+                layer.load_state_dict(child.state_dict())
+                setattr(parent, name, layer)
+    return net
+
+
 def federation(
     engine: EngineName, net: nn.Module, data: FederatedData, accelerator: str
 ) -> Iterator[Turn]:
@@ -110,9 +131,10 @@ def variants(
     """Who takes turns, by name and number of op threads."""
     every = torch.get_num_threads()
     device = torch.device("cuda" if accelerator == "cuda" else "cpu")
-    found = {("bare loop", every): bare(make(), data, device)}
+    found = {("bare loop", every): bare(plain(make()), data, device)}
     if every > 1 and accelerator == "cpu":
-        found["bare loop", 1] = bare(make(), data, device)
+        found["bare loop", 1] = bare(plain(make()), data, device)
+    found["bare, our net", every] = bare(make(), data, device)
     for name in engines:
         # The others have op threads of their own, whatever the caller's.
         counts = {every, 1} if name == "sequential" and accelerator == "cpu" else {every}
@@ -242,7 +264,7 @@ def main() -> None:
         print(f"\n{setting}, {given.total} samples a round; {where}")
         lines: list[list[object]] = [[*rows[0]], *([*row.values()] for row in rows)]
         for line in lines:
-            print("".join(f"{cell!s:>14}" for cell in line))
+            print("".join(f"{cell!s:>15}" for cell in line))
         if given.out is not None:
             _add(given.out, [where | setting | row for row in rows])
 
