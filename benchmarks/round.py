@@ -36,7 +36,7 @@ from torch import nn
 from benchmarks.memory import megabytes, reset_peak
 from datamodules import Dirichlet, Synthetic
 from lightning_modules.fedavg import FedAvg
-from lightning_modules.nets import CNN2, MLP, LeNet5
+from lightning_modules.nets import CNN2, CNN3, CNN5, MLP, LeNet5
 from lightning_modules.normalised_nets import ResNet18
 from lightning_modules.parts.blocks import Conv2d
 from pfl.engines.named import ENGINES, EngineName
@@ -48,6 +48,8 @@ NETS: Mapping[str, Callable[[], nn.Module]] = {
     "mlp": lambda: MLP(10, (3, 32, 32), 200),
     "lenet5": lambda: LeNet5(10),
     "cnn2": lambda: CNN2(10),
+    "cnn3": lambda: CNN3(10),
+    "cnn5": lambda: CNN5(10),
     "resnet18": lambda: ResNet18(10),
 }
 DEFAULT = ("sequential", "threads", "auto")
