@@ -94,7 +94,10 @@ class Context:
         return any(always or not _within(name, evals) for name, always in self.batch_norms.items())
 
     def isolated(self, job: Job) -> AbstractContextManager[None]:
-        """Dropout can only draw from the default stream: lend it one of the client's own."""
+        """Dropout can only draw from the default stream: lend it one of the client's own.
+
+        Clients that train side by side in one stack borrow that of the first.
+        """
         if not self.stochastic:
             return nullcontext()
         return scoped(derive(job.seed, "dropout"), self.module.device)

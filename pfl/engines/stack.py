@@ -85,7 +85,8 @@ class Stack:
         tensors = {"x": batch.x, "y": batch.y}
         if batch.weight is not None:
             tensors["weight"] = batch.weight
-        result: ReturnT = vmap(one)(state, tensors, dict(batch.noise or {}))
+        draws = "different" if self.context.stochastic else "error"
+        result: ReturnT = vmap(one, randomness=draws)(state, tensors, dict(batch.noise or {}))
         if isinstance(rows, Tensor):
             # These rows are copies, and what the call did to them has to be put back.
             for name in self._buffers & state.keys():

@@ -85,7 +85,8 @@ def train(context: Context, jobs: Sequence[Job]) -> list[Result]:
     for row, job in enumerate(jobs):
         if job.broadcast is not None:
             stack.alone(row, module.receive, job.broadcast, job.info)
-    optimisers = run_plan(stack, module.plan(), tally)
+    with context.isolated(jobs[0]):
+        optimisers = run_plan(stack, module.plan(), tally)
     uploads = [
         None if tally.idle(row) else stack.alone(row, module.upload, job.info)
         for row, job in enumerate(jobs)
@@ -124,7 +125,8 @@ def test(context: Context, jobs: Sequence[Job]) -> list[Scores]:
         elif job.broadcast is not None:
             stack.alone(row, module.generalise, job.broadcast)
     if personal and jobs[0].broadcast is not None:
-        run_plan(stack, module.adapt(), StackedTally(len(jobs)))
+        with context.isolated(jobs[0]):
+            run_plan(stack, module.adapt(), StackedTally(len(jobs)))
     return evaluate(stack)
 
 

@@ -7,6 +7,7 @@ from typing import TypeVar
 
 import lightning as L
 import torch
+from torch import nn
 
 from pfl.context import Context
 from pfl.engines import stack_round
@@ -45,15 +46,24 @@ class VectorisedEngine(Engine):
     Args:
         clients: How many go together at most; ``None`` takes as many as fit in half of the memory
             that is free, going by what the largest client of the first round needs.
+        dropout: Stack networks with dropout as well. All draw from one stream then: other numbers
+            than the sequential engine's, equal to them in distribution only, and the same again for
+            the same ``clients``, which have to be given.
 
     Raises:
-        ValueError: ``clients`` is below one.
+        ValueError: ``clients`` is below one, or missing where ``dropout`` asks for it.
     """
 
-    def __init__(self, clients: int | None = None) -> None:
+    def __init__(self, clients: int | None = None, dropout: bool = False) -> None:
         if clients is not None and clients < 1:
             raise ValueError(f"clients must be at least 1, got {clients}")
+        if dropout and clients is None:
+            raise ValueError(
+                "dropout=True needs a number of clients: who goes together decides what they draw, "
+                "and without it that depends on the memory at hand; got clients=None"
+            )
         self.clients = clients
+        self.dropout = dropout
         self._sequential = SequentialEngine()
 
     def setup(self, context: Context) -> str:
@@ -61,7 +71,7 @@ class VectorisedEngine(Engine):
         self._context = context
         self._sequential.setup(context)
         self._size = self.clients
-        self._obstacle = obstacle(context)
+        self._obstacle = obstacle(context, self.dropout)
         if self._obstacle:
             return f"sequential, not vectorised: {self._obstacle}"
         return f"vectorised: {self.clients or 'all'} clients in one go"
@@ -108,14 +118,21 @@ def _alike(context: Context, jobs: Sequence[Job]) -> list[list[int]]:
     return list(groups.values())
 
 
-def obstacle(context: Context) -> str | None:
-    """Why clients of this method and network cannot be stacked."""
+def obstacle(context: Context, dropout: bool = False) -> str | None:
+    """Why clients of this method and network cannot be stacked.
+
+    Args:
+        context: With the method and network.
+        dropout: As in :class:`VectorisedEngine`.
+    """
     module = context.module
     name = type(module).__name__
     if not module.vectorizable:
         return f"{name} has steps of its own for each client"
-    if context.stochastic:
+    if context.stochastic and not dropout:
         return "dropout draws from torch's default stream, client by client"
+    if any(isinstance(child, nn.RReLU) for child in module.modules()):
+        return "RReLU cannot draw for several clients at once"
     if context.scaler is not None:
         return f"the loss scale of {context.fabric.strategy.precision.precision} is a client's own"
     if hook := _overridden(module):

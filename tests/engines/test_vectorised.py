@@ -14,6 +14,7 @@ from torch import nn
 
 from lightning_modules.fedavg import FedAvg
 from lightning_modules.layers import frozen
+from lightning_modules.local import Local
 from lightning_modules.losses import mean
 from lightning_modules.nets import SplitNet
 from lightning_modules.pfakd import PFAKD
@@ -21,18 +22,19 @@ from pfl.engines.sequential import SequentialEngine
 from pfl.engines.vectorised import VectorisedEngine
 from pfl.seeds import scoped
 from tests.discovery import methods
+from tests.draws import normal
 from tests.engines.agreement import fit, module_of, numbers
 from tests.federation import SGD
-from tests.toy import blobs, mlp
+from tests.toy import ToyData, blobs, mlp
 
 CLOSE = {"rtol": 1e-10, "atol": 1e-10}
 
 
-def check(module_twice, header="vectorised", **loop):
+def check(module_twice, header="vectorised", engine=None, **loop):
     """Two modules alike, one on each engine, end up alike."""
     loop = {"precision": "64-true", **loop}
     alone = fit(module_twice(), SequentialEngine(), **loop)
-    beside = fit(module_twice(), VectorisedEngine(), **loop)
+    beside = fit(module_twice(), engine or VectorisedEngine(), **loop)
     assert beside.header["engine"].startswith(header)
     torch.testing.assert_close(beside.server.shared, alone.server.shared, **CLOSE)
     assert beside.kept.keys() == alone.kept.keys()
@@ -104,3 +106,51 @@ class Anchored(FedAvg):
     def losses(self, batch):
         distance = (self.net.backbone(batch.x) - self.anchor.module.backbone(batch.x)).square()
         return {**super().losses(batch), "pull": mean(distance.mean(-1), batch.weight)}
+
+
+def with_dropout(rate=0.5):
+    with scoped(1):
+        body = nn.Sequential(nn.Linear(5, 6), nn.Dropout(rate), nn.ReLU())
+        return SplitNet(body, nn.Linear(6, 3))
+
+
+def test_dropout_that_drops_nothing_agrees():
+    engine = VectorisedEngine(2, dropout=True)
+    header = "vectorised: 2 clients in one go"
+    check(lambda: module_of(FedAvg, partial(with_dropout, 0.0)), header, engine)
+
+
+def test_dropout_draws_for_each_client_and_the_same_again():
+    """Clients with the same data end up apart; torch's default stream stays where it was."""
+    before = torch.random.get_rng_state()
+    data = ToyData([(normal(8, 5).float(), torch.arange(8) % 3)] * 3)
+    first, again = (
+        fit(module_of(Local, with_dropout), VectorisedEngine(3, dropout=True), data=data)
+        for _ in range(2)
+    )
+    assert first.header["engine"] == "vectorised: 3 clients in one go"
+    assert first.fingerprint == again.fingerprint
+    a, b, c = (state["net.backbone.0.weight"] for state in first.kept.values())
+    assert not torch.equal(a, b)
+    assert not torch.equal(b, c)
+    assert torch.equal(torch.random.get_rng_state(), before)
+
+
+@pytest.mark.parametrize(
+    ("layer", "engine", "reason"),
+    [
+        (nn.Dropout(), VectorisedEngine(2), "dropout draws from torch's default stream"),
+        (nn.RReLU(), VectorisedEngine(2, dropout=True), "RReLU cannot draw for several"),
+    ],
+)
+def test_other_draws_are_not_stacked(layer, engine, reason):
+    def net():
+        return SplitNet(nn.Sequential(nn.Linear(5, 6), layer), nn.Linear(6, 3))
+
+    run = fit(module_of(FedAvg, net), engine, rounds=1)
+    assert run.header["engine"].startswith(f"sequential, not vectorised: {reason}")
+
+
+def test_dropout_needs_to_know_who_goes_together():
+    with pytest.raises(ValueError, match=r"dropout=True needs a number of clients.*clients=None"):
+        VectorisedEngine(dropout=True)
