@@ -11,6 +11,7 @@ _SCORES = {
     "acc_worst10": "accuracy of the worst tenth",
     "acc_std": "spread of accuracy over clients",
 }
+_SUMMARIES = ("_weighted", "_worst10", "_std")
 _MODELS = {
     "personal": "personal models",
     "global": "global model",
@@ -42,6 +43,13 @@ def model(metric: str) -> str:
 def described(metric: str) -> str:
     """For instance ``test accuracy, global model``."""
     return ", ".join(filter(None, (score(metric), model(metric))))
+
+
+def of_client(metric: str) -> str:
+    """The client's own score that a metric sums up: ``.../acc`` of ``.../acc_weighted``."""
+    for ending in _SUMMARIES:
+        metric = metric.removesuffix(ending)
+    return metric
 
 
 def kind(at: str) -> str:

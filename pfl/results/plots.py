@@ -153,7 +153,7 @@ def clients(settings: Sequence[Setting], metric: str = METRIC, at: At = "last") 
     panel.set_yticks(range(len(settings)), [wrapped(_label(setting), 1.8) for setting in settings])
     panel.set_ylim(len(settings) - 0.5, -0.5)
     panel.grid(visible=False, axis="y")
-    panel.set_xlabel(f"{names.score(metric)} of a client ({names.kind(at)})")
+    panel.set_xlabel(f"{names.score(names.of_client(metric))} of a client ({names.kind(at)})")
     if names.in_per_cent(metric):
         panel.xaxis.set_major_formatter(PercentFormatter(1, decimals=0))
     handles, labels = panel.get_legend_handles_labels()
@@ -192,7 +192,7 @@ def data_size(settings: Sequence[Setting], metric: str = METRIC, at: At = "last"
         )
     _spread_sizes(panel, np.concatenate([run.samples for s in settings for run in s.runs]))
     panel.set_xlabel("training samples of a client")
-    panel.set_ylabel(f"{names.score(metric)}\n({names.kind(at)})")
+    panel.set_ylabel(f"{names.score(names.of_client(metric))}\n({names.kind(at)})")
     _per_cent(panel, metric)
     legend_above(figure, panel)
     return figure

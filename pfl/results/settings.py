@@ -8,6 +8,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from pfl.results import names
 from pfl.results.runs import At, Floats, Replicate, RunFolder, mean_present
 
 Flat: TypeAlias = dict[str, str]
@@ -56,7 +57,7 @@ class Setting:
         return np.array([run.score(metric, run.chosen(at, metric)) for run in self.runs])
 
     def per_client(self, metric: str, at: At) -> PerClient:
-        """A metric of each client.
+        """A metric of each client; of one that sums clients up, what it sums up.
 
         Raises:
             RunError: A run has no such metric.
@@ -67,7 +68,8 @@ class Setting:
         clients: list[tuple[str, int]] = []
         values, samples = [], []
         for split, runs in splits.items():
-            found = np.stack([run.by_client(metric, run.chosen(at, metric)) for run in runs])
+            own = names.of_client(metric)
+            found = np.stack([run.by_client(own, run.chosen(at, metric)) for run in runs])
             for client in np.flatnonzero(~np.isnan(found).all(0)).tolist():
                 clients.append((split, client))
                 values.append(mean_present(found[:, client]))

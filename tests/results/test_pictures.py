@@ -124,6 +124,16 @@ def test_marks_of_mean_and_worst_tenth(tmp_path):
     assert (mean, worst) == (pytest.approx(0.5), pytest.approx(0.05))
 
 
+def test_of_a_summary_clients_show_what_it_sums_up(tmp_path):
+    """The rounds are those of the summary: its best one here."""
+    run = write_run(tmp_path / "a", [[0.2, 0.6], [0.1, 0.9]])
+    settings = group([RunFolder.read(run)])[0]
+    panel = clients(settings, "test/personal/acc_worst10", "best_on_test").axes[0]
+    assert panel.get_xlabel() == "test accuracy of a client (best round, chosen on the test data)"
+    mean, worst = (mark.get_offsets()[0, 0] for mark in panel.collections[-2:])
+    assert (mean, worst) == (pytest.approx(0.4), pytest.approx(0.2))
+
+
 def test_means_of_clients_of_like_size(tmp_path):
     """Ten clients make two groups, of sizes 10 to 50 and 60 to 100."""
     run = write_run(tmp_path / "a", [[0.0] * 5 + [1.0] * 5])
