@@ -70,15 +70,18 @@ def curves(settings: Sequence[Setting], metric: str = METRIC) -> Figure:
 
 
 def _spread_costs(panel: Axes) -> None:
-    """From zero on; logarithmic, but for zero itself, where some cost far more than others."""
+    """From zero on; where some cost far more than others logarithmic, but for zero itself."""
     lines = [np.asarray(line.get_xdata(), np.float64) for line in panel.lines]
     totals = [x[-1] for x in lines if x[-1] > 0]
-    if totals and max(totals) > _FAR_MORE * min(totals):
-        least = min(x[x > 0].min() for x in lines if x[-1] > 0)
-        panel.set_xscale("symlog", linthresh=10 ** np.floor(np.log10(least)), linscale=0.5)
-    else:
+    if not totals or max(totals) <= _FAR_MORE * min(totals):
         panel.xaxis.set_major_locator(MaxNLocator(4))
-    panel.set_xlim(left=0)
+        panel.set_xlim(left=0)
+    elif len(totals) == len(lines):
+        panel.set_xscale("log")
+    else:
+        least = min(x[x > 0].min() for x in lines if x[-1] > 0)
+        panel.set_xscale("symlog", linthresh=10 ** np.floor(np.log10(least)))
+        panel.set_xlim(left=0)
 
 
 def _common_rounds(setting: Setting, metric: str) -> Floats:

@@ -103,12 +103,13 @@ def test_seeds_that_share_no_round(tmp_path):
         curves(group([RunFolder.read(run) for run in runs])[0])
 
 
-def test_costs_that_differ_widely_share_a_logarithmic_axis_also_with_none(tmp_path):
+@pytest.mark.parametrize(("factor", "scale"), [(1, "log"), (0, "symlog")])
+def test_costs_that_differ_widely_share_a_logarithmic_axis_also_with_none(tmp_path, factor, scale):
     settings = settings_of(tmp_path, 3)
-    settings[0].runs[0].bytes[:] = 0
+    settings[0].runs[0].bytes[:] *= factor
     settings[1].runs[0].bytes[:] *= 100
     scales = [axes.get_xscale() for axes in curves(settings).axes]
-    assert scales == ["linear", "symlog", "linear"]
+    assert scales == ["linear", scale, "linear"]
 
 
 def test_a_run_that_is_not_finished_says_so(tmp_path):
