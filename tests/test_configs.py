@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import shlex
 from functools import cache
 from pathlib import Path
@@ -11,10 +12,12 @@ import pytest
 import torch
 import yaml
 
+from lightning_modules.base import ClientModule
 from pfl.config import Experiment, check_fit, fill
 from pfl.explain import UsageError
 from pfl.parser import make_parser
 from pfl.seeds import scoped
+from tests.discovery import methods
 
 ROOT = Path(__file__).parent.parent
 FILES = (path.relative_to(ROOT) for path in (ROOT / "configs").rglob("*.yaml"))
@@ -22,6 +25,8 @@ FILES = (path.relative_to(ROOT) for path in (ROOT / "configs").rglob("*.yaml"))
 CONFIGS = sorted(path for path in FILES if path.parent.name != "tables")
 # What sets of image files tell only once they are there: classes and shape of an image.
 UNSEEN = {"SUN397": (3, 3), "ImageFolder": (1000, 3), "PACS": (7, 3), "HAM10000": (7, 3)}
+METHODS = methods()
+COMMON = inspect.signature(ClientModule).parameters.keys()
 every_config = pytest.mark.parametrize("config", CONFIGS, ids=str)
 
 
@@ -106,6 +111,23 @@ def test_a_baseline_takes_over_the_setting_it_is_laid_upon(baseline):
     assert own.lr_schedule == "cosine"
     for name in ("net", "optimizer", "epochs", "lr_decay"):
         assert own[name] == theirs[name]
+
+
+OVERLAYS = [path for path in CONFIGS if path.parent.name == "baselines"]
+
+
+@pytest.mark.parametrize("overlay", OVERLAYS, ids=lambda path: path.stem)
+def test_a_baseline_takes_over_no_number_of_another_method(overlay):
+    """What the setting's method has by the same name is set in the overlay."""
+    model = yaml.safe_load((ROOT / overlay).read_text(encoding="utf-8"))["model"]
+    (kind,) = (method for method in METHODS if method.__name__ == model["class_path"])
+    given = model.get("init_args") or {}
+    own = {n for k in kind.__mro__ if k in METHODS for n in inspect.signature(k).parameters}
+    for setting in (path for path in CONFIGS if path.parent == Path("configs")):
+        theirs = yaml.safe_load((ROOT / setting).read_text(encoding="utf-8"))["model"]
+        if theirs["class_path"] != kind.__name__:
+            taken = own & (theirs.get("init_args") or {}).keys() - COMMON - given.keys()
+            assert not taken, f"on {setting}"
 
 
 # What pFedVEM compares with, where the optimiser has momentum and all clients train.
