@@ -1,0 +1,110 @@
+"""On a GPU: the numbers of the CPU, of one engine by the other, and of the same run again.
+
+Runs where there is one: ``pytest tests/engines/test_gpu.py``.
+"""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from datamodules import IID, CropFlip, Synthetic
+from lightning_modules.fedas import FedAS
+from lightning_modules.fedavg import FedAvg
+from lightning_modules.fedsimsup import FedSimSup
+from lightning_modules.nets import CNN3
+from lightning_modules.pfakd import PFAKD
+from lightning_modules.pfedvem import PFedVEM
+from lightning_modules.univarfl import UniVarFL
+from pfl.engines.sequential import SequentialEngine
+from pfl.engines.vectorised import VectorisedEngine
+from pfl.seeds import scoped
+from tests.discovery import methods
+from tests.engines.agreement import fit, module_of
+from tests.federation import HEAVY
+
+GPU = "cuda"
+CLOSE = {"rtol": 1e-8, "atol": 1e-8}
+
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+
+
+def images():
+    """Three clients of unequal size, with random crops."""
+    return Synthetic(
+        samples=60,
+        classes=3,
+        channels=1,
+        size=24,
+        num_clients=3,
+        partition=IID(),
+        batch_size=4,
+        test_fraction=0.25,
+        augment=CropFlip(padding=2),
+    )
+
+
+def net():
+    with scoped(1):
+        return CNN3(3, (1, 24, 24))
+
+
+def built(method):
+    """With a supervisor that takes images, where there is one."""
+    return (
+        FedSimSup(net(), net(), optimizer=HEAVY) if method is FedSimSup else module_of(method, net)
+    )
+
+
+def run(method, engine, accelerator=GPU, precision="64-true"):
+    """Two rounds; clipped, as the steps are large."""
+    return fit(
+        built(method),
+        engine,
+        rounds=2,
+        data=images(),
+        accelerator=accelerator,
+        precision=precision,
+        gradient_clip_val=0.5,
+    )
+
+
+def same(one, other):
+    torch.testing.assert_close(cpu(one.server.shared), cpu(other.server.shared), **CLOSE)
+    assert one.kept.keys() == other.kept.keys()
+    for client, state in one.kept.items():
+        torch.testing.assert_close(cpu(state), cpu(other.kept[client]), **CLOSE)
+
+
+def cpu(state):
+    return {name: value.cpu() for name, value in state.items()}
+
+
+@pytest.mark.parametrize(
+    "method", [m for m in methods() if m.vectorizable], ids=lambda m: m.__name__
+)
+def test_a_stack_agrees_with_one_after_another(method):
+    """Float64, convolutions stacked to grouped ones."""
+    beside = run(method, VectorisedEngine())
+    assert beside.header["engine"].startswith("vectorised")
+    same(beside, run(method, SequentialEngine()))
+
+
+@pytest.mark.parametrize("method", [FedAvg, FedAS, PFAKD, UniVarFL, PFedVEM, FedSimSup])
+def test_a_gpu_agrees_with_a_cpu(method):
+    """Orders, crops and noise are drawn on the CPU for both; float64."""
+    same(*(run(method, SequentialEngine(), accelerator) for accelerator in (GPU, "cpu")))
+
+
+@pytest.mark.parametrize("precision", ["16-mixed", "bf16-mixed"])
+def test_half_precision_trains_float32_weights_and_repeats(precision):
+    """The loss scale of one client does not depend on who trained before."""
+    first, again = (run(FedAvg, SequentialEngine(), precision=precision) for _ in range(2))
+    assert {value.dtype for value in first.server.shared.values()} == {torch.float32}
+    assert all(value.isfinite().all() for value in first.server.shared.values())
+    same(first, again)
+
+
+def test_scaled_losses_are_not_stacked():
+    header = run(FedAvg, VectorisedEngine(), precision="16-mixed").header["engine"]
+    assert "loss scale" in header
