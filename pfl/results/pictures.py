@@ -87,11 +87,11 @@ def write(
     pictures: Sequence[Picture], folder: Path, formats: Sequence[str] = ("png",)
 ) -> list[Path]:
     """Write every picture that there is, in each format; returns the files."""
-    folder.mkdir(parents=True, exist_ok=True)
     files = []
     for picture in pictures:
         if picture.figure is None:
             continue
+        folder.mkdir(parents=True, exist_ok=True)
         for ending in formats:
             files.append(folder / f"{picture.name}.{ending}")
             save(picture.figure, files[-1], ending)

@@ -1,4 +1,4 @@
-"""Pictures of a table's columns: one line or panel for each row."""
+"""Pictures of a table's columns: one line or panel for each row, one picture for each metric."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ def write(
     Args:
         wanted: Names of pictures; see :data:`pfl.results.pictures.CAPTIONS`.
         outcomes: The cells.
-        folder: For the files; columns of a table that has several get folders of their own.
+        folder: For the files; columns of a table that has several, and metrics of a column that has
+            several, get folders of their own.
 
     Returns:
         The files, PNG and SVG, and why others could not be drawn, each reason once.
@@ -29,14 +30,17 @@ def write(
     columns = list(dict.fromkeys(outcome.cell.column for outcome in outcomes))
     for column in columns:
         chosen = [o for o in outcomes if o.cell.column == column and o.runs]
-        if not chosen or not wanted:
-            continue
-        settings = [Setting(o.cell.row, tuple(o.runs.values())) for o in chosen]
-        cell = chosen[0].cell
-        drawn = pictures.draw(settings, wanted, cell.metric, cell.at)
-        lacking |= {f"{one.name}: {one.refusal}": None for one in drawn if one.figure is None}
         inner = folder / _safe("_".join(f"{axis}_{label}" for axis, label in column))
-        files += pictures.write(drawn, inner if len(columns) > 1 else folder, ("png", "svg"))
+        place = inner if len(columns) > 1 else folder
+        # Rows that tell of another model, or of other rounds, have no place beside these.
+        about = list(dict.fromkeys((o.cell.metric, o.cell.at) for o in chosen)) if wanted else []
+        for metric, at in about:
+            alike = [o for o in chosen if (o.cell.metric, o.cell.at) == (metric, at)]
+            settings = [Setting(o.cell.row, tuple(o.runs.values())) for o in alike]
+            drawn = pictures.draw(settings, wanted, metric, at)
+            lacking |= {f"{one.name}: {one.refusal}": None for one in drawn if one.figure is None}
+            own = place / _safe(f"{metric}_{at}") if len(about) > 1 else place
+            files += pictures.write(drawn, own, ("png", "svg"))
     return files, list(lacking)
 
 

@@ -406,3 +406,19 @@ def test_pictures_of_each_column(capsys):
     assert Path("runs/tables/t/curves.png").stat().st_size > 3000
     assert table("--columns", "0.1", "--pictures", "--out", "none/t.md") == 0
     assert not Path("none", "t").exists()
+
+
+def test_a_picture_is_of_rows_with_one_metric():
+    """What a row tells of the global model is no line beside what others tell of personal ones."""
+    model = {"set": {"model": "FedAvg"}}
+    rows = {"personal": model, "global": {**model, "metric": "test/global/acc/last"}}
+    write(columns=None, rows=rows)
+    assert table("--out", "out/t.md", "--pictures", "clients") == 0
+    files = sorted(Path("out", "t").rglob("clients.svg"))
+    assert [file.parent.name for file in files] == [
+        "test-global-acc_last",
+        "test-personal-acc_last",
+    ]
+    for file, own in zip(files, ("global", "personal"), strict=True):
+        drawn = file.read_text(encoding="utf-8")
+        assert [name for name in rows if f"<!-- {name} -->" in drawn] == [own]
