@@ -45,6 +45,11 @@ def described(metric: str) -> str:
     return ", ".join(filter(None, (score(metric), model(metric))))
 
 
+def is_pooled(metric: str) -> bool:
+    """Whether a metric is about the common test set."""
+    return metric.split("/")[1:2] == ["pooled"]
+
+
 def of_client(metric: str) -> str:
     """The client's own score that a metric sums up: ``.../acc`` of ``.../acc_weighted``."""
     for ending in _SUMMARIES:

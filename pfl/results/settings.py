@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from pfl.results import names
-from pfl.results.runs import At, Floats, Replicate, RunFolder, mean_present
+from pfl.results.runs import At, Floats, Replicate, RunError, RunFolder, mean_present
 
 Flat: TypeAlias = dict[str, str]
 
@@ -60,15 +60,17 @@ class Setting:
         """A metric of each client; of one that sums clients up, what it sums up.
 
         Raises:
-            RunError: A run has no such metric.
+            RunError: A run has no such metric, or it is no client's.
         """
+        own = names.of_client(metric)
+        if names.is_pooled(metric):
+            raise RunError(f"{metric} is a score on the common test set, and no client's")
         splits: dict[str, list[RunFolder]] = {}
         for run in self.runs:
             splits.setdefault(run.split_hash, []).append(run)
         clients: list[tuple[str, int]] = []
         values, samples = [], []
         for split, runs in splits.items():
-            own = names.of_client(metric)
             found = np.stack([run.by_client(own, run.chosen(at, metric)) for run in runs])
             for client in np.flatnonzero(~np.isnan(found).all(0)).tolist():
                 clients.append((split, client))

@@ -135,6 +135,13 @@ def test_of_a_summary_clients_show_what_it_sums_up(tmp_path):
     assert (mean, worst) == (pytest.approx(0.4), pytest.approx(0.2))
 
 
+def test_of_the_common_test_set_no_client_has_a_share(tmp_path):
+    settings = settings_of(tmp_path, 1)
+    for picture in (clients, data_size):
+        with pytest.raises(RunError, match="test/pooled/acc is a score on the common test set"):
+            picture(settings, "test/pooled/acc")
+
+
 def test_means_of_clients_of_like_size(tmp_path):
     """Ten clients make two groups, of sizes 10 to 50 and 60 to 100."""
     run = write_run(tmp_path / "a", [[0.0] * 5 + [1.0] * 5])
