@@ -153,6 +153,9 @@ def _contrast(setting: Setting, base: Setting, metric: str, at: At) -> Contrast:
 
 
 def _client_scores(setting: Setting, metric: str, at: At) -> dict[object, float]:
+    """By client; of the common test set none."""
+    if names.is_pooled(metric):
+        return {}
     found = setting.per_client(metric, at)
     return dict(zip(found.clients, found.values.tolist(), strict=True))
 

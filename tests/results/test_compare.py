@@ -67,6 +67,14 @@ def test_pairs_are_of_the_same_clients_and_seeds(settings):
     assert local.replicates is None
 
 
+def test_of_the_common_test_set_seeds_are_compared_and_no_clients(settings):
+    for run in (run for setting in settings for run in setting.runs):
+        run.metrics.columns["test/pooled/acc"] = run.metrics["test/personal/acc"] / 2
+    fedas, _ = compare(settings, metric="test/pooled/acc").contrasts
+    assert fedas.clients is None
+    assert fedas.replicates.difference == pytest.approx(0.075)
+
+
 def test_another_reference(settings):
     found = compare(settings, reference="Local")
     assert [contrast.label for contrast in found.contrasts] == ["FedAvg", "FedAS"]
