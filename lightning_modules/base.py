@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, Literal, TypeAlias
 
-import lightning as L
 import torch
 import torch.nn.functional as F
-from lightning.pytorch.core.optimizer import LightningOptimizer
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from lightning_modules.losses import cross_entropy
 from lightning_modules.parts.checks import known_words, not_negative
+from pfl.client import Client
 from pfl.server import Server
 from pfl.state import assign, clone, matches, total
 from pfl.types import (
@@ -33,7 +32,7 @@ from pfl.types import (
 Schedule: TypeAlias = Literal["constant", "cosine"]
 
 
-class ClientModule(L.LightningModule):
+class ClientModule(Client):
     """One client of a federation; by itself a plain supervised learner.
 
     A method subclasses it, says in ``shared`` and ``kept`` what travels and what stays, and
@@ -164,36 +163,6 @@ class ClientModule(L.LightningModule):
         """The objective of a batch under ``"loss"``, and its terms."""
         terms = self.losses(Batch(*batch))
         return {"loss": total(terms), **{name: term.detach() for name, term in terms.items()}}
-
-    def configure_gradient_clipping(
-        self,
-        optimizer: Optimizer,
-        gradient_clip_val: float | None = None,
-        gradient_clip_algorithm: str | None = None,
-    ) -> None:
-        """Clip by norm inside a federation, as the Trainer says under a Trainer."""
-        if self.fabric is None:
-            super().configure_gradient_clipping(
-                optimizer, gradient_clip_val, gradient_clip_algorithm
-            )
-        else:
-            # A non-finite norm is no error here: a loss scaler skips such a step.
-            self.fabric.clip_gradients(
-                self, optimizer, max_norm=gradient_clip_val, error_if_nonfinite=False
-            )
-
-    def optimizer_step(
-        self,
-        epoch: int,
-        batch_idx: int,
-        optimizer: Optimizer | LightningOptimizer,
-        optimizer_closure: Callable[[], Any] | None = None,
-    ) -> None:
-        """One step; a federation has run the backward pass already and gives no closure."""
-        if optimizer_closure is None:
-            optimizer.step()
-        else:
-            optimizer.step(closure=optimizer_closure)
 
     def validation_step(self, batch: Batch, batch_idx: int) -> None:
         """Log loss and accuracy under a plain Trainer."""

@@ -2,7 +2,7 @@
 
 Every network is built from the number of classes and the shape of an image, (channels, height,
 width), and refuses images that its convolutions cannot take. Numbers of parameters stand in the
-docstrings, backbone + head. Those with normalisation layers are in ``normalised_nets``.
+docstrings, backbone + head. Those with normalisation layers are in ``parts.normalised_nets``.
 """
 
 from __future__ import annotations

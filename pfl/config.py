@@ -20,8 +20,8 @@ from pfl.parser import FROM_DATA, Parser, arguments, from_data, spelled_out
 from pfl.seeds import derive, scoped
 
 if TYPE_CHECKING:
-    from datamodules import FederatedDataModule
-    from lightning_modules.base import ClientModule
+    from pfl.client import Client
+    from pfl.types import DataSource
 
 # Kinds of errors that are the user's when objects are made of a configuration.
 REFUSALS = (ValueError, TypeError, OSError, ImportError)
@@ -68,10 +68,10 @@ class Experiment:
         return loop
 
     @cached_property
-    def data(self) -> FederatedDataModule:
+    def data(self) -> DataSource:
         """The data module, read and divided."""
         with explained(self.given, *REFUSALS, part="data"):
-            data: FederatedDataModule = self._make("data", self.values.data)
+            data: DataSource = self._make("data", self.values.data)
             data.prepare_data()
             data.setup()
         return data
@@ -84,12 +84,12 @@ class Experiment:
         return model
 
     @cached_property
-    def module(self) -> ClientModule:
+    def module(self) -> Client:
         """The method, with initial weights that depend on nothing but the seed."""
         model, data = self.model, self.data
         with explained(self.given, *REFUSALS, part="model"):
             with scoped(derive(self.values.seed, "init")):
-                module: ClientModule = self._make("model", model)
+                module: Client = self._make("model", model)
             check_fit(module, data)
         return module
 
@@ -103,7 +103,7 @@ class Experiment:
         return self.parser.instantiate(part, instantiate_groups=False)[key]
 
 
-def fill(value: Any, data: FederatedDataModule) -> None:  # noqa: ANN401
+def fill(value: Any, data: DataSource) -> None:  # noqa: ANN401
     """Tell every network in a parsed configuration what it must know of the data."""
     if isinstance(value, Namespace | Mapping):
         for name in FROM_DATA:
@@ -118,7 +118,7 @@ def fill(value: Any, data: FederatedDataModule) -> None:  # noqa: ANN401
             fill(item, data)
 
 
-def check_fit(module: ClientModule, data: FederatedDataModule) -> None:
+def check_fit(module: Client, data: DataSource) -> None:
     """Try the network on two blank inputs.
 
     Raises:

@@ -17,7 +17,7 @@ from pfl.state import clone, matches
 from pfl.types import FederatedData, Job, Patterns, State
 
 if TYPE_CHECKING:
-    from lightning_modules.base import ClientModule
+    from pfl.client import Client
 
 DROPOUTS = (nn.modules.dropout._DropoutNd, nn.RReLU)
 
@@ -44,7 +44,7 @@ class Context:
             is trained, and whether they have no others, so that they do it in eval mode too.
     """
 
-    module: ClientModule
+    module: Client
     data: FederatedData
     fabric: Fabric
     gradient_clip_val: float | None = None

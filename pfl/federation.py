@@ -22,7 +22,7 @@ from pfl.store import KeptStates
 from pfl.types import ClientInfo, Cohort, FederatedData, Job, Result, RoundResult, State, Upload
 
 if TYPE_CHECKING:
-    from lightning_modules.base import ClientModule
+    from pfl.client import Client
     from pfl.loop import FederatedLoop
 
 
@@ -47,7 +47,7 @@ class Federation:
     def __init__(
         self,
         loop: FederatedLoop,
-        module: ClientModule,
+        module: Client,
         data: FederatedData,
         ckpt_path: str | None = None,
     ) -> None:

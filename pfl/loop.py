@@ -22,7 +22,7 @@ from pfl.types import EvaluationPoint, FederatedData, Result, RoundResult
 if TYPE_CHECKING:
     from lightning.pytorch.loggers import Logger
 
-    from lightning_modules.base import ClientModule
+    from pfl.client import Client
 
 
 class FederatedLoop:
@@ -121,7 +121,7 @@ class FederatedLoop:
 
     def fit(
         self,
-        module: ClientModule,
+        module: Client,
         data: FederatedData,
         ckpt_path: str | None = None,
         config: str | None = None,
@@ -155,13 +155,13 @@ class FederatedLoop:
             self._notify("on_fit_end", run)
         return run
 
-    def rounds_of(self, module: ClientModule, data: FederatedData) -> Iterator[RoundResult]:
+    def rounds_of(self, module: Client, data: FederatedData) -> Iterator[RoundResult]:
         """The rounds one by one, for those who want to write their own outer loop."""
         with closing(Federation(self, module, data)) as federation:
             yield from federation.rounds(lambda result: None)
 
     def test(
-        self, module: ClientModule, data: FederatedData, ckpt_path: str | None = None
+        self, module: Client, data: FederatedData, ckpt_path: str | None = None
     ) -> dict[str, float]:
         """Test all models of a checkpoint, or the initial ones, as after a round.
 
@@ -173,9 +173,7 @@ class FederatedLoop:
             row, _ = federation.evaluator.evaluate({}, state, state)
         return row
 
-    def personal(
-        self, module: ClientModule, data: FederatedData, ckpt_path: str, client: int
-    ) -> None:
+    def personal(self, module: Client, data: FederatedData, ckpt_path: str, client: int) -> None:
         """Turn ``module`` into one client's personalised model of a checkpoint.
 
         Raises:

@@ -14,8 +14,8 @@ from pfl.summary import summarise
 from pfl.types import FederatedData, State
 
 if TYPE_CHECKING:
-    from lightning_modules.base import ClientModule
     from pfl.callbacks import Callback
+    from pfl.client import Client
 
 Row: TypeAlias = dict[str, float]
 
@@ -40,7 +40,7 @@ class Run:
         callbacks: Who listens.
     """
 
-    module: ClientModule
+    module: Client
     data: FederatedData
     seed: int
     rounds: int

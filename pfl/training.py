@@ -17,7 +17,7 @@ from pfl.state import clone, matches, total
 from pfl.types import Batch, ClientInfo, ClientSplit, Job, Phase, State, Terms
 
 if TYPE_CHECKING:
-    from lightning_modules.base import ClientModule
+    from pfl.client import Client
 
 
 @dataclass
@@ -115,7 +115,7 @@ def run_phase(context: Context, job: Job, phase: Phase, split: ClientSplit, tall
     return _state(phase, optimizer, trained) if module.persist_optimizer else {}
 
 
-def training_step(module: ClientModule, phase: Phase) -> Callable[[Batch, int], Terms]:
+def training_step(module: Client, phase: Phase) -> Callable[[Batch, int], Terms]:
     """The phase's objective in the form of a training step: named terms and their ``loss``.
 
     A training step of a user may give a bare loss, as Lightning allows.
@@ -156,7 +156,7 @@ def release(context: Context) -> None:
 
 
 def make_optimizer(
-    module: ClientModule, phase: Phase, info: ClientInfo, trained: Mapping[str, nn.Parameter]
+    module: Client, phase: Phase, info: ClientInfo, trained: Mapping[str, nn.Parameter]
 ) -> Optimizer:
     """A fresh optimiser for a phase, at the rates of the round.
 

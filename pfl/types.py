@@ -281,3 +281,17 @@ class FederatedData(Protocol):
 
     def description(self) -> dict[str, Any]:
         """The partition as plain values: recipe, seed, indices, content hash."""
+
+
+class DataSource(FederatedData, Protocol):
+    """A data module as a configuration makes it, before and after its samples are read."""
+
+    @property
+    def input_shape(self) -> tuple[int, ...]:
+        """Shape of one sample."""
+
+    def prepare_data(self) -> None:
+        """Download and decode what is missing."""
+
+    def setup(self) -> None:
+        """Read, and divide among the clients."""

@@ -18,7 +18,7 @@ from lightning_modules.nets import (
     SplitNet,
     last_layers,
 )
-from lightning_modules.normalised_nets import CNN8, ResNet18
+from lightning_modules.parts.normalised_nets import CNN8, ResNet18
 from pfl.seeds import scoped
 
 FASHION = (1, 28, 28)

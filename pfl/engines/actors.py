@@ -19,7 +19,7 @@ from pfl.state import to
 from pfl.types import FederatedData, Job, Scores, State
 
 if TYPE_CHECKING:
-    from lightning_modules.base import ClientModule
+    from pfl.client import Client
 
 ATTEMPTS = 3  # of a job; then the death of its worker ends the run
 AHEAD = 2  # jobs that a worker holds, so that it never waits for the next
@@ -68,7 +68,7 @@ class Recipe:
         deterministic: Whether torch refuses algorithms that are not.
     """
 
-    module: ClientModule
+    module: Client
     data: FederatedData
     template: State
     trainable: set[str]

@@ -22,7 +22,7 @@ from pfl.results.settings import Setting
 from pfl.results.style import WIDTH, Look, legend_above
 
 if TYPE_CHECKING:
-    from lightning_modules.base import ClientModule
+    from pfl.client import Client
     from pfl.federation import Federation
     from pfl.loop import FederatedLoop
     from pfl.types import FederatedData
@@ -31,7 +31,7 @@ FILE = "reliability.csv"
 BINS = 15
 
 
-def measure(loop: FederatedLoop, module: ClientModule, data: FederatedData, ckpt_path: str) -> Path:
+def measure(loop: FederatedLoop, module: Client, data: FederatedData, ckpt_path: str) -> Path:
     """Count over every client's test data with its personal model; returns the file written.
 
     Raises:
@@ -54,7 +54,7 @@ def measure(loop: FederatedLoop, module: ClientModule, data: FederatedData, ckpt
 
 
 def _rows(
-    module: ClientModule, data: FederatedData, federation: Federation
+    module: Client, data: FederatedData, federation: Federation
 ) -> Iterator[dict[str, float]]:
     """Counts of all clients."""
     import torch

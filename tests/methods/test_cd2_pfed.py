@@ -9,8 +9,8 @@ from lightning_modules.cd2_pfed import CD2PFed, CD2Server
 from lightning_modules.fedavg import FedAvg
 from lightning_modules.local import Local
 from lightning_modules.nets import CNN2, SplitNet
-from lightning_modules.normalised_nets import ResNet18
 from lightning_modules.parts.channels import Division, divisions
+from lightning_modules.parts.normalised_nets import ResNet18
 from pfl.state import clone, nbytes, select
 from pfl.types import Batch, ClientInfo, Upload
 from tests.draws import normal

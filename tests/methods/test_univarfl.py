@@ -11,7 +11,7 @@ from torch import nn
 
 from lightning_modules.fedavg import FedAvg
 from lightning_modules.nets import SplitNet
-from lightning_modules.normalised_nets import CNN8
+from lightning_modules.parts.normalised_nets import CNN8
 from lightning_modules.univarfl import UniVarFL
 from pfl.seeds import generator, scoped
 from pfl.types import Batch, ClientInfo
