@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any
 
@@ -15,7 +15,7 @@ from pfl.server import Server
 from pfl.types import Broadcast, ClientInfo, EvaluationPoint, Patterns, Plan, Upload
 
 
-class Client(L.LightningModule):
+class Client(L.LightningModule, ABC):
     """A LightningModule that plays any client of a federation, one at a time.
 
     Its state dict is the client's state: before each job it is reset to the initial values and
@@ -24,6 +24,8 @@ class Client(L.LightningModule):
 
     Attributes:
         net: The network.
+        shared: Patterns of the state-dict names that travel.
+        kept: Patterns of the names that stay with the client.
         extra: Names of what :meth:`upload` sends besides weights.
         evaluate_at: When personalised models are tested, unless the run says otherwise.
         vectorizable: Whether objectives and statistics run under ``torch.func.vmap``.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import pkgutil
 from pathlib import Path
 
@@ -75,3 +76,13 @@ def test_a_helper_module_is_tested(helper):
     line = f"from lightning_modules.{helper} import "
     texts = (path.read_text(encoding="utf-8") for path in (ROOT / "tests").rglob("*.py"))
     assert any(line in text for text in texts)
+
+
+@pytest.mark.parametrize("file", sorted((ROOT / "pfl").rglob("*.py")), ids=lambda p: p.stem)
+def test_the_ground_floor_imports_none_above_it(file):
+    """Not for types either; class names of a configuration are looked up by their names."""
+    for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+        names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+        names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+        above = {"lightning_modules", "datamodules", "tests", "benchmarks"}
+        assert not above & {name.partition(".")[0] for name in names}
