@@ -1,0 +1,204 @@
+"""Record the numbers of every method on a toy federation, and compare them with a recorded list.
+
+``python -m tests.numbers.record --write FILE`` records, ``--check FILE`` names what differs. The
+committed list, ``tests/numbers/numbers.json``, holds for the CPU and the torch version that it
+names. On another machine check out the commit it names, write a list there, and compare with that.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import platform
+import subprocess
+import sys
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from pfl.loop import FederatedLoop
+from pfl.run import Run
+from pfl.sampling import UniformSampler
+from tests.discovery import methods
+from tests.engines.agreement import SIZES, module_of
+from tests.toy import blobs, mlp, normed
+
+LIST = Path(__file__).with_name("numbers.json")
+NETS: dict[str, Callable[[], torch.nn.Module]] = {"plain": mlp, "batch_norm": normed}
+# Options under which a method takes another way through its plan.
+VARIANTS: dict[str, list[dict[str, Any]]] = {
+    "Ditto": [{"refresh_before_eval": True}],
+    "FedALA": [{"top": "all", "epochs": 2, "threshold": 0.5, "window": 2}],
+    "FedAS": [{"align_target": "per_sample", "synchronisation": False}],
+    "FedPer": [{"fit_head_before_eval": 2}, {"persist_optimizer": True}],
+    "FedSimSup": [{"eval_inter": "last_local", "local_unit": "steps"}],
+    "GPFL": [{"stale_conditions": True}],
+    "PFedBayes": [{"local_steps": 3, "mc_samples": 2, "eval_weights": "mc"}],
+    "PFedFDA": [{"stats": "fresh_pass"}, {"single_beta": True, "epochs": 2}],
+    "PFedMe": [{"adapt_untrained": False}, {"local_steps": 3, "server_step": 0.5}],
+    "PFedVEM": [{"tau_timing": "after_head", "base_loss": "mean_head"}],
+    "PerFedAvg": [{"variant": "hf", "adapt_epochs": 2}],
+    "SCAFFOLD": [{"option": "I", "eta_g": 0.5}],
+}
+
+
+def cases() -> Iterator[tuple[str, Callable[[], Any]]]:
+    """A name, and what builds the module, of every method, network and variant."""
+    for method in methods():
+        for net, build in NETS.items():
+            for options in [{}, *VARIANTS.get(method.__name__, [])]:
+                text = ",".join(f"{key}={value}" for key, value in options.items())
+                yield (
+                    f"{method.__name__}({text})/{net}",
+                    lambda m=method, b=build, o=options: module_of(m, b, **o),
+                )
+
+
+def run(module: Any, precision: str, engine: str) -> Run:
+    """Three rounds of three out of five unequal clients."""
+    loop = FederatedLoop(
+        rounds=3,
+        sampler=UniformSampler(0.6),
+        engine=engine,  # type: ignore[arg-type]
+        precision=precision,  # type: ignore[arg-type]
+        evaluate_at=["post_broadcast", "post_local"],
+        accelerator="cpu",
+        progress=False,
+    )
+    return loop.fit(module, blobs(SIZES))
+
+
+def values(found: Run) -> dict[str, list[Tensor]]:
+    """Every number of a run by name: server, kept entries by client, groups of metrics by round."""
+    named: dict[str, list[Tensor]] = {}
+    for name, value in found.server.shared.items():
+        named[f"server/{name}"] = [value]
+    for client in sorted(found.kept):
+        for name, value in found.kept[client].items():
+            named.setdefault(f"kept/{name}", []).append(value)
+    for row in found.history:
+        for name, number in row.items():
+            if not name.startswith("time/"):
+                group = f"metric/{name.rpartition('/')[0]}"
+                named.setdefault(group, []).append(torch.tensor(number, dtype=torch.float64))
+    return named
+
+
+def digest(tensors: list[Tensor]) -> str:
+    """Hash of shapes, types and bits."""
+    found = hashlib.blake2b(digest_size=4)
+    for value in tensors:
+        plain = value.detach().cpu().contiguous()
+        found.update(f"{plain.dtype}{tuple(plain.shape)}".encode())
+        found.update(plain.reshape(-1).view(torch.uint8).numpy().tobytes())
+    return found.hexdigest()
+
+
+def record(engine: str, only: str = "") -> dict[str, dict[str, str]]:
+    """Hashes of all cases in both precisions."""
+    found = {}
+    for name, build in cases():
+        if only not in name:
+            continue
+        for precision in ("32-true", "64-true"):
+            numbers = values(run(build(), precision, engine))
+            found[f"{name}/{precision}"] = {key: digest(value) for key, value in numbers.items()}
+        print(".", end="", file=sys.stderr, flush=True)
+    print(file=sys.stderr)
+    return found
+
+
+def environment() -> dict[str, str]:
+    """What the bits depend on besides the code."""
+    lines = Path("/proc/cpuinfo").read_text().splitlines() if sys.platform == "linux" else []
+    model = next((line.partition(":")[2].strip() for line in lines if "model name" in line), "")
+    commit = subprocess.run(
+        ["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False
+    )
+    return {
+        "cpu": f"{model or platform.processor()}, {torch.backends.cpu.get_cpu_capability()}",
+        "torch": torch.__version__,
+        "commit": commit.stdout.strip(),
+    }
+
+
+def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
+    """One line for each case and each name in it that came, went or changed."""
+    lines = []
+    for case in sorted(old.keys() | new.keys()):
+        if case not in new or case not in old:
+            lines.append(f"{case}: {'gone' if case not in new else 'new'}")
+            continue
+        for name in sorted(old[case].keys() | new[case].keys()):
+            before, after = old[case].get(name), new[case].get(name)
+            if before != after:
+                word = "gone" if after is None else "new" if before is None else "CHANGED"
+                lines.append(f"{case}: {name}: {word}")
+    return lines
+
+
+def stacked_distance(only: str = "") -> list[str]:
+    """How far ``vectorised`` is from ``sequential`` in float64, by case; the largest first."""
+    found = []
+    for name, build in cases():
+        if only not in name:
+            continue
+        alone = values(run(build(), "64-true", "sequential"))
+        stacked = values(run(build(), "64-true", "vectorised"))
+        distance, where = 0.0, ""
+        for key, rows in alone.items():
+            if key.startswith("metric/comm") or not rows[0].is_floating_point():
+                continue
+            scale = max(float(row.nan_to_num().abs().max()) for row in rows if row.numel()) or 1.0
+            for one, other in zip(rows, stacked[key], strict=True):
+                apart = float((one - other).nan_to_num().abs().max()) / scale
+                if apart > distance:
+                    distance, where = apart, key
+        found.append((distance, f"{distance:.1e} {name} {where}"))
+    return [line for _, line in sorted(found, reverse=True)]
+
+
+def _lines(content: Mapping[str, Any]) -> str:
+    """JSON with one line a case."""
+    rows = [f"  {json.dumps(case)}: {json.dumps(row)}" for case, row in content["numbers"].items()]
+    head = json.dumps(content["environment"])
+    return f'{{"environment": {head},\n "numbers": {{\n' + ",\n".join(rows) + "\n}}\n"
+
+
+def main() -> int:
+    """Write a list, or check against one."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--write", type=Path)
+    parser.add_argument("--check", type=Path, nargs="?", const=LIST)
+    parser.add_argument("--engine", default="sequential")
+    parser.add_argument("--only", default="", help="cases whose name contains this")
+    parser.add_argument("--stacked", action="store_true", help="vectorised beside sequential")
+    given = parser.parse_args()
+    torch.set_num_threads(1)
+    warnings.simplefilter("ignore")
+    if given.stacked:
+        print("\n".join(stacked_distance(given.only)))
+        return 0
+    found = record(given.engine, given.only)
+    if given.write:
+        content = {"environment": environment(), "numbers": found}
+        given.write.write_text(_lines(content))
+        return 0
+    content = json.loads((given.check or LIST).read_text())
+    here = environment()
+    for key in ("cpu", "torch"):
+        if content["environment"][key] != here[key]:
+            print(f"another {key}: {content['environment'][key]}, here {here[key]}")
+    old = {case: names for case, names in content["numbers"].items() if given.only in case}
+    lines = differences(old, found)
+    print("\n".join(lines) or f"all {sum(map(len, old.values()))} numbers are the recorded ones")
+    return any("CHANGED" in line for line in lines)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
