@@ -16,7 +16,7 @@ from torch import Tensor
 from lightning_modules.cd2_pfed import CD2PFed
 from lightning_modules.layers import frozen
 from lightning_modules.nets import SplitNet
-from lightning_modules.parts.alignment import (
+from lightning_modules.steps.alignment import (
     AlignTarget,
     alignment_parts,
     check_alignment,

@@ -29,13 +29,13 @@ from torch import Tensor
 from lightning_modules.base import ClientModule
 from lightning_modules.layers import frozen
 from lightning_modules.nets import SplitNet
-from lightning_modules.parts.alignment import (
+from lightning_modules.steps.alignment import (
     AlignTarget,
     alignment_parts,
     check_alignment,
     remember_backbone,
 )
-from lightning_modules.parts.fisher import FisherEstimator, fisher_share, fisher_trace
+from lightning_modules.steps.fisher import FisherEstimator, fisher_share, fisher_trace
 from pfl.server import Server, ServerState, weight_report
 from pfl.state import add, assign, subtract
 from pfl.types import Batch, Broadcast, ClientInfo, Pass, Phase, Plan, State, Upload

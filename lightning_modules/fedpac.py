@@ -24,10 +24,9 @@ from torch import Tensor
 from lightning_modules.base import ClientModule
 from lightning_modules.losses import cross_entropy
 from lightning_modules.nets import SplitNet
-from lightning_modules.parts.checks import not_negative
-from lightning_modules.parts.optimizers import with_lr
-from lightning_modules.parts.phases import part_phase
-from lightning_modules.parts.prototypes import (
+from lightning_modules.steps.optimizers import with_lr
+from lightning_modules.steps.phases import part_phase
+from lightning_modules.steps.prototypes import (
     class_means,
     class_sums,
     known,
@@ -35,6 +34,7 @@ from lightning_modules.parts.prototypes import (
     prototype_mse,
     unknown_prototypes,
 )
+from pfl.checks import not_negative
 from pfl.server import Server, ServerState, weight_report
 from pfl.state import select, weighted_mean
 from pfl.types import Batch, Broadcast, ClientInfo, Pass, Plan, State, Terms, Upload

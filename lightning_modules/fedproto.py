@@ -23,8 +23,7 @@ from torch import Tensor
 from lightning_modules.base import ClientModule
 from lightning_modules.losses import cross_entropy
 from lightning_modules.nets import SplitNet
-from lightning_modules.parts.checks import not_negative
-from lightning_modules.parts.prototypes import (
+from lightning_modules.steps.prototypes import (
     class_means,
     class_sums,
     known,
@@ -32,6 +31,7 @@ from lightning_modules.parts.prototypes import (
     prototype_mse,
     unknown_prototypes,
 )
+from pfl.checks import not_negative
 from pfl.server import Server, ServerState
 from pfl.types import Batch, Broadcast, ClientInfo, Pass, Phase, Plan, State, Terms, Upload
 

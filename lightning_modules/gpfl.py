@@ -22,9 +22,9 @@ from lightning_modules.base import ClientModule
 from lightning_modules.layers import ConditionalValve
 from lightning_modules.losses import cross_entropy
 from lightning_modules.nets import SplitNet
-from lightning_modules.parts.checks import not_negative
-from lightning_modules.parts.initial import seed_of
-from lightning_modules.parts.prototypes import angular, magnitude
+from lightning_modules.nets.initial import seed_of
+from lightning_modules.steps.prototypes import angular, magnitude
+from pfl.checks import not_negative
 from pfl.seeds import derive, scoped
 from pfl.types import Batch, Broadcast, ClientInfo, Pass, Patterns, Phase, Plan, State, Terms
 

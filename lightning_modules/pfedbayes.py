@@ -23,19 +23,22 @@ from torch import Tensor, nn
 from torch.func import vjp
 
 from lightning_modules.base import ClientModule
-from lightning_modules.layers import Frozen, draw_noise, frozen, softplus_std
-from lightning_modules.losses import monte_carlo_cross_entropy
-from lightning_modules.parts.checks import at_least_one, not_negative
-from lightning_modules.parts.gradients import adam_step, slopes_at
-from lightning_modules.parts.initial import seed_of
-from lightning_modules.parts.mean_field import (
+from lightning_modules.layers import (
+    Frozen,
     MeanFieldNet,
     Moments,
     constant,
+    draw_noise,
+    frozen,
     mean_field_kl,
     mean_field_kl_slopes,
+    softplus_std,
 )
-from lightning_modules.parts.servers import MovingServer
+from lightning_modules.losses import monte_carlo_cross_entropy
+from lightning_modules.nets.initial import seed_of
+from lightning_modules.steps.gradients import adam_step, slopes_at
+from lightning_modules.steps.servers import MovingServer
+from pfl.checks import at_least_one, not_negative
 from pfl.seeds import derive, generator, scoped
 from pfl.server import Server, ServerState
 from pfl.state import assign

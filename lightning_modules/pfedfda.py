@@ -21,7 +21,8 @@ from torch import Tensor
 from lightning_modules.base import ClientModule
 from lightning_modules.losses import cross_entropy
 from lightning_modules.nets import SplitNet
-from lightning_modules.parts.gaussians import (
+from lightning_modules.nets.initial import seed_of
+from lightning_modules.steps.gaussians import (
     CovarianceRegulariser,
     Gaussians,
     blend,
@@ -32,7 +33,6 @@ from lightning_modules.parts.gaussians import (
     unpack,
     wide,
 )
-from lightning_modules.parts.initial import seed_of
 from pfl.seeds import derive, scoped
 from pfl.types import Batch, Broadcast, ClientInfo, Pass, Phase, Plan, State, Terms
 

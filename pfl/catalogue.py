@@ -36,9 +36,10 @@ PACKAGES = ("lightning_modules.", "datamodules.", "pfl.")
 
 def load() -> None:
     """Import the project's methods, networks, data sets, partitioners and engines."""
-    for package in ("lightning_modules", "lightning_modules.parts", "pfl.engines"):
-        for module in pkgutil.iter_modules(import_module(package).__path__):
-            import_module(f"{package}.{module.name}")
+    for package in ("lightning_modules", "pfl.engines"):
+        folder = import_module(package).__path__
+        for module in pkgutil.walk_packages(folder, f"{package}."):
+            import_module(module.name)
     data = import_module("datamodules")
     for name in data.__all__:
         getattr(data, name)

@@ -8,8 +8,7 @@ from torch import nn
 from torch.func import functional_call
 from torch.func import grad as func_grad
 
-from lightning_modules.losses import cross_entropy
-from lightning_modules.parts.anchors import linear
+from lightning_modules.losses import cross_entropy, linear
 from lightning_modules.perfedavg import PerFedAvg, split_batch
 from pfl.state import add, clone, fingerprint
 from pfl.types import Batch
