@@ -22,7 +22,7 @@ from scipy.optimize import nnls
 from torch import Tensor
 
 from lightning_modules.base import ClientModule
-from lightning_modules.losses import cross_entropy
+from lightning_modules.losses import cross_entropy, prototype_mse
 from lightning_modules.nets import SplitNet
 from lightning_modules.steps.optimizers import with_lr
 from lightning_modules.steps.phases import part_phase
@@ -31,7 +31,6 @@ from lightning_modules.steps.prototypes import (
     class_sums,
     known,
     merge_prototypes,
-    prototype_mse,
     unknown_prototypes,
 )
 from pfl.checks import not_negative

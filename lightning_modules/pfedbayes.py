@@ -26,15 +26,17 @@ from lightning_modules.base import ClientModule
 from lightning_modules.layers import (
     Frozen,
     MeanFieldNet,
-    Moments,
     constant,
     draw_noise,
     frozen,
-    mean_field_kl,
-    mean_field_kl_slopes,
     softplus_std,
 )
-from lightning_modules.losses import monte_carlo_cross_entropy
+from lightning_modules.losses import (
+    Moments,
+    mean_field_kl,
+    mean_field_kl_slopes,
+    monte_carlo_cross_entropy,
+)
 from lightning_modules.nets.initial import seed_of
 from lightning_modules.steps.gradients import adam_step, slopes_at
 from lightning_modules.steps.servers import MovingServer

@@ -1,4 +1,4 @@
-"""Refusals of arguments that cannot be: one message each, with what was given and what would be."""
+"""Checks of arguments: each refusal is one message, with the given value and the right ones."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 
 def not_negative(**arguments: float | None) -> None:
-    """Refuse what is below zero, or no number; ``None`` passes.
+    """Refuse numbers below zero and NaN; ``None`` passes.
 
     Raises:
         ValueError: It names the argument.
@@ -22,7 +22,7 @@ def not_negative(**arguments: float | None) -> None:
 
 
 def positive(**arguments: float | None) -> None:
-    """Refuse what is not above zero; ``None`` passes.
+    """Refuse numbers that are not above zero; ``None`` passes.
 
     Raises:
         ValueError: It names the argument.
@@ -33,7 +33,7 @@ def positive(**arguments: float | None) -> None:
 
 
 def at_least_one(**arguments: int | None) -> None:
-    """Refuse what is below one; ``None`` passes.
+    """Refuse numbers below one; ``None`` passes.
 
     Raises:
         ValueError: It names the argument.
@@ -44,10 +44,10 @@ def at_least_one(**arguments: int | None) -> None:
 
 
 def one_of(argument: str, given: object, known: tuple[object, ...]) -> None:
-    """Refuse a word that an argument does not know.
+    """Refuse a value that is not among the known ones.
 
     Raises:
-        ValueError: With the words that it knows.
+        ValueError: It lists the known values.
     """
     if given not in known:
         words = ", ".join(str(word) for word in known)
@@ -55,14 +55,14 @@ def one_of(argument: str, given: object, known: tuple[object, ...]) -> None:
 
 
 def known_words(kind: type, given: Mapping[str, Any]) -> None:
-    """Refuse words that the constructors of a class and of its bases do not know, by their types.
+    """Refuse values outside the ``Literal`` types in the constructors of a class and its bases.
 
     Args:
-        kind: Arguments annotated as ``Literal``, or as one or ``None``, are looked at.
-        given: Values by the names of arguments.
+        kind: The class; arguments annotated as ``Literal``, or as one or ``None``, are checked.
+        given: Values by argument name.
 
     Raises:
-        ValueError: With the words that the argument knows.
+        ValueError: It lists the values that the argument takes.
     """
     for name, known in _words(kind).items():
         if name in given:
@@ -77,7 +77,7 @@ def _words(kind: type) -> dict[str, tuple[object, ...]]:
         try:
             hints = get_type_hints(vars(base)["__init__"])
         except (NameError, TypeError):
-            # What is imported for the type checker alone cannot be looked at.
+            # The annotations name types that are imported for the type checker alone.
             continue
         for name, hint in hints.items():
             parts = (hint,) if get_origin(hint) is Literal else get_args(hint)

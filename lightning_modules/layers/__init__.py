@@ -1,21 +1,11 @@
-"""Layers and wrappers that networks do not have by themselves: Gaussian weights, frozen copies."""
+"""Layers, and wrappers of whole modules, that torch does not have."""
 
-from lightning_modules.layers.mean_field import (
-    MeanFieldNet,
-    Moments,
-    constant,
-    mean_field_kl,
-    mean_field_kl_slopes,
-)
+from lightning_modules.layers.copies import Frozen, copy_into, frozen, frozen_parameters
+from lightning_modules.layers.mean_field import MeanFieldNet, constant
+from lightning_modules.layers.valve import ConditionalValve
 from lightning_modules.layers.variational import (
-    ConditionalValve,
-    Frozen,
     VariationalLinear,
-    check_noise,
-    copy_into,
     draw_noise,
-    frozen,
-    frozen_parameters,
     inverse_softplus,
     softplus_std,
 )
@@ -24,16 +14,12 @@ __all__ = [
     "ConditionalValve",
     "Frozen",
     "MeanFieldNet",
-    "Moments",
     "VariationalLinear",
-    "check_noise",
     "constant",
     "copy_into",
     "draw_noise",
     "frozen",
     "frozen_parameters",
     "inverse_softplus",
-    "mean_field_kl",
-    "mean_field_kl_slopes",
     "softplus_std",
 ]

@@ -1,25 +1,22 @@
-"""A whole network with Gaussian weights, as pFedBayes needs it."""
+"""A network whose weights are all Gaussian, for pFedBayes."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TypeAlias
 
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
 from lightning_modules.layers.variational import check_noise, draw_noise, softplus_std
-from lightning_modules.losses import gaussian_kl
+from lightning_modules.losses import Moments
 from pfl.checks import at_least_one
-
-Moments: TypeAlias = Mapping[str, tuple[Tensor, Tensor]]
 
 NORMALISATIONS = (nn.modules.batchnorm._NormBase, nn.GroupNorm, nn.LayerNorm)
 
 
 class MeanFieldNet(nn.Module):
-    """A network each of whose weights and biases is an independent Gaussian.
+    """A network whose weights and biases are independent Gaussians.
 
     pFedBayes (Zhang et al., "Personalized Federated Learning via Variational Bayesian Inference",
     ICML 2022, arXiv 2206.07977). The parameters of ``mean`` are the means, mu; ``raw_std`` holds
@@ -27,7 +24,7 @@ class MeanFieldNet(nn.Module):
     normalisation layers have no rho: they stay plain numbers (our choice).
 
     Args:
-        net: The network to be taken over.
+        net: The network; it becomes ``mean``.
         init_raw_std: rho at the start; -3 is a standard deviation of 0.049.
         init_mean_std: The means start as normal draws with this standard deviation (pFedBayes:
             0.1); ``None`` keeps those of the network.
@@ -59,7 +56,7 @@ class MeanFieldNet(nn.Module):
         noise: Mapping[str, Tensor] | None = None,
         generator: torch.Generator | None = None,
     ) -> Tensor:
-        """Logits at the means, or for S draws of all weights, each shared by the batch.
+        """Return the logits at the means, or for S draws of all weights, each shared by the batch.
 
         Args:
             x: (B, ...).
@@ -69,8 +66,8 @@ class MeanFieldNet(nn.Module):
             generator: Where the network draws from; ``None`` is torch's default stream.
 
         Returns:
-            (B, C) at the means, (S, B, C) for draws. Batch norms in train mode take in the
-            statistics of every draw.
+            (B, C) at the means, (S, B, C) for draws. Batch norms in train mode update their
+            running statistics once a draw.
 
         Raises:
             ValueError: ``samples`` is below one, or ``noise`` does not have its shapes.
@@ -95,7 +92,7 @@ class MeanFieldNet(nn.Module):
         )
 
     def noise_shapes(self, samples: int) -> dict[str, tuple[int, ...]]:
-        """Shapes of the standard normal draws that ``samples`` draws of the weights need.
+        """Return the shapes of the normal draws that ``samples`` draws of the weights need.
 
         Raises:
             ValueError: ``samples`` is below one.
@@ -104,54 +101,20 @@ class MeanFieldNet(nn.Module):
         return {n: (samples, *raw.shape) for n, raw in self.raw_std.named_parameters()}
 
     def moments(self) -> dict[str, tuple[Tensor, Tensor]]:
-        """Mean and standard deviation of every Gaussian weight, by name."""
+        """Return mean and standard deviation of every Gaussian weight, by name."""
         means = dict(self.mean.named_parameters())
         return {
             name: (means[name], softplus_std(raw)) for name, raw in self.raw_std.named_parameters()
         }
 
 
-def mean_field_kl(moments: Moments, prior: Moments) -> Tensor:
-    """KL divergence of one network's Gaussians from another's, summed over all weights.
-
-    Args:
-        moments: Of :meth:`MeanFieldNet.moments`.
-        prior: Of a network with the same weights.
-
-    Raises:
-        ValueError: The two have different weights.
-    """
-    if moments.keys() != prior.keys():
-        name = sorted(moments.keys() ^ prior.keys())[0]
-        raise ValueError(f"the weight {name!r} is a Gaussian in only one of the two networks")
-    return torch.stack([gaussian_kl(*moments[name], *prior[name]) for name in moments]).sum()
-
-
-def mean_field_kl_slopes(moments: Moments, prior: Moments) -> Moments:
-    """Gradient of :func:`mean_field_kl` in each mean and standard deviation of ``moments``.
-
-    ``(m1 - m2) / s2^2`` and ``((s1 / s2)^2 - 1) / s1``, in a form that is exactly zero for equal
-    Gaussians.
-
-    Args:
-        moments: Of :meth:`MeanFieldNet.moments`.
-        prior: Of a network with the same weights.
-    """
-    slopes = {}
-    for name, (mean, std) in moments.items():
-        prior_mean, prior_std = prior[name]
-        of_std = (std / prior_std).square().sub(1).div(std)
-        slopes[name] = (mean - prior_mean) / prior_std.square(), of_std
-    return slopes
-
-
 def constant(moments: Moments) -> Moments:
-    """The same numbers, through which no gradient goes."""
+    """Return the moments, detached."""
     return {name: (mean.detach(), std.detach()) for name, (mean, std) in moments.items()}
 
 
 def _raw_stds(net: nn.Module, value: float) -> nn.Module:
-    """A tree with the names of ``net``, holding ``value`` for each of its Gaussian weights."""
+    """Return a module tree with the names of ``net`` and ``value`` in every Gaussian weight."""
     tree = nn.Module()
     for name, child in net.named_children():
         tree.add_module(name, _raw_stds(child, value))

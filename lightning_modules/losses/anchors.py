@@ -7,13 +7,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Literal
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from lightning_modules.losses.numerics import at_least_float32, unit
-from lightning_modules.losses.spread import mean
+from lightning_modules.losses.numerics import at_least_float32, mean, unit
+from pfl.checks import one_of
 
 
 def proximal(parameters: Iterable[Tensor], anchors: Iterable[Tensor]) -> Tensor:
@@ -51,6 +52,36 @@ def linear(parameters: Iterable[Tensor], slopes: Iterable[Tensor]) -> Tensor:
     """
     pairs = zip(parameters, slopes, strict=True)
     return torch.stack([(slope * value).sum() for value, slope in pairs]).sum()
+
+
+def feature_distillation(
+    z: Tensor,
+    target: Tensor,
+    weight: Tensor | None = None,
+    reduction: Literal["mean", "sum_dim"] = "mean",
+) -> Tensor:
+    """Squared distance of features from target features of the same samples.
+
+    ``1/(B D) sum_jk (z_jk - target_jk)^2`` for ``mean`` (PFAKD's official code; FedAS's alignment
+    with a target for each sample), D times that for ``sum_dim`` (PFAKD, Eq. 3 as it is written).
+
+    Args:
+        z: (B, D) features.
+        target: (B, D) the teacher's features.
+        weight: (B,) or ``None``.
+        reduction: Mean over the features or their sum; always the mean over the samples.
+
+    Raises:
+        ValueError: ``reduction`` is unknown.
+
+    Example:
+        >>> z, target = torch.tensor([[1.0, 2.0]]), torch.zeros(1, 2)
+        >>> feature_distillation(z, target), feature_distillation(z, target, reduction="sum_dim")
+        (tensor(2.5000), tensor(5.))
+    """
+    one_of("reduction", reduction, ("mean", "sum_dim"))
+    squares = (at_least_float32(z) - target).square()
+    return mean(squares.mean(-1) if reduction == "mean" else squares.sum(-1), weight)
 
 
 def model_contrastive(

@@ -1,4 +1,4 @@
-"""Small operations on tensors that loss terms and methods share; all run under vmap."""
+"""Small operations on tensors that loss terms share; all run under vmap."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from torch import Tensor
 
 
 def one_hot(y: Tensor, num_classes: int, like: Tensor) -> Tensor:
-    """(B, C) membership in classes, without the look at the values that vmap forbids.
+    """Return (B, C) one-hot labels; unlike torch's function it runs under vmap.
 
     Args:
         y: (B,) labels.
         num_classes: C.
-        like: Gives the type.
+        like: A tensor of the wanted type.
 
     Example:
         >>> one_hot(torch.tensor([1, 0]), 2, torch.zeros(0)).tolist()
@@ -22,7 +22,7 @@ def one_hot(y: Tensor, num_classes: int, like: Tensor) -> Tensor:
 
 
 def unit(z: Tensor) -> Tensor:
-    """Rows of length one; a row of zeros stays and has a gradient of ordinary size.
+    """Scale rows to length one; a row of zeros stays, with a gradient of ordinary size.
 
     ``torch.nn.functional.normalize`` divides the gradient of such a row by its ``eps``, which makes
     it 1e12 times too large.
@@ -39,10 +39,26 @@ def unit(z: Tensor) -> Tensor:
 
 
 def full_precision(z: Tensor) -> torch.autocast:
-    """A scope in which autocast does not lower the precision of what is computed from ``z``."""
+    """Return a context that disables autocast on the device of ``z``."""
     return torch.autocast(z.device.type, enabled=False)
 
 
 def at_least_float32(z: Tensor) -> Tensor:
-    """Half precision becomes float32; float32 and float64 stay."""
+    """Convert half precision to float32; leave float32 and float64."""
     return z if z.dtype.itemsize >= 4 else z.float()
+
+
+def mean(values: Tensor, weight: Tensor | None = None) -> Tensor:
+    """Average over the real samples; 0 if there is none.
+
+    Args:
+        values: (B,) one number a sample.
+        weight: (B,) or ``None``.
+
+    Example:
+        >>> mean(torch.tensor([1.0, 3.0, 9.0]), torch.tensor([1.0, 1.0, 0.0]))
+        tensor(2.)
+    """
+    if weight is None:
+        return values.mean()
+    return (values * weight).sum() / weight.sum().clamp_min(torch.finfo(weight.dtype).tiny)

@@ -1,4 +1,4 @@
-"""Pieces of which the networks are made, and the size of what they make of an image."""
+"""Building blocks of the networks, and the size of their output."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ ImageShape: TypeAlias = tuple[int, int, int]
 
 
 class Conv2d(nn.Conv2d):
-    """A convolution that lays images out with their channels innermost where it runs on a CPU.
+    """A convolution that computes in channels-last layout on a CPU.
 
-    Its parameters and initial values are those of ``torch.nn.Conv2d``, what it computes is the same
-    up to rounding, and what follows takes the layout over. There convolutions and above all
-    poolings are faster; docs/performance.md has the numbers. A feature map in this layout
-    can be flattened and reshaped, not viewed as rows.
+    Parameters, initial values and, up to rounding, results are those of ``torch.nn.Conv2d``. The
+    layers that follow keep the layout, in which convolutions and above all poolings are faster;
+    docs/performance.md has the numbers. A feature map in this layout can be flattened and reshaped,
+    but not viewed as rows.
 
     Example:
         >>> conv = Conv2d(3, 8, 5)
@@ -28,9 +28,9 @@ class Conv2d(nn.Conv2d):
     """
 
     def forward(self, x: Tensor) -> Tensor:
-        """(..., C, H, W) feature maps."""
+        """Return (..., C, H, W) feature maps."""
         if x.device.type == "cpu":
-            # As moves of an axis, which vmap allows; no copy where it lies so already.
+            # Moves of an axis, which vmap allows; no copy if the layout is this one already.
             x = x.movedim(-3, -1).contiguous().movedim(-1, -3)
         return super().forward(x)
 
@@ -38,13 +38,13 @@ class Conv2d(nn.Conv2d):
 def conv(
     inputs: int, outputs: int, kernel: int, padding: int = 0, pool_padding: int = 0
 ) -> list[nn.Module]:
-    """Convolution, ReLU, max-pooling of 2x2."""
+    """Return a convolution, a ReLU and a 2x2 max-pooling."""
     layer = Conv2d(inputs, outputs, kernel, padding=padding)
     return [layer, nn.ReLU(), nn.MaxPool2d(2, padding=pool_padding)]
 
 
 def linears(sizes: Sequence[int]) -> list[nn.Module]:
-    """A linear layer and a ReLU from each size to the next."""
+    """Return a linear layer and a ReLU from each size to the next."""
     layers: list[nn.Module] = []
     for inputs, outputs in pairwise(sizes):
         layers += [nn.Linear(inputs, outputs), nn.ReLU()]
@@ -52,12 +52,12 @@ def linears(sizes: Sequence[int]) -> list[nn.Module]:
 
 
 def mean_over_image() -> list[nn.Module]:
-    """Global average pooling to (B, channels), also for a batch of one."""
+    """Return global average pooling to (B, channels), also for a batch of one."""
     return [nn.AdaptiveAvgPool2d(1), nn.Flatten()]
 
 
 def output_size(kind: type[nn.Module], layers: Sequence[nn.Module], shape: ImageShape) -> int:
-    """Number of values that ``layers`` make of one image.
+    """Compute the number of values in the output of ``layers`` for one image.
 
     Raises:
         ValueError: The image is too small for them.
@@ -77,8 +77,8 @@ def output_size(kind: type[nn.Module], layers: Sequence[nn.Module], shape: Image
 
 @torch.no_grad()
 def _size_or_none(net: nn.Module, shape: ImageShape) -> int | None:
-    # Copies of the state, which batch norms write to. Not on the meta device: up to torch 2.11 its
-    # pooling takes what is too small.
+    # Batch norms write to the state, hence copies. Not on the meta device: up to torch 2.11 its
+    # pooling accepts images that are too small.
     state = {name: value.clone() for name, value in net.state_dict().items()}
     try:
         output: Tensor = functional_call(net, state, torch.zeros(2, *shape))

@@ -1,4 +1,4 @@
-"""A network divided by channels: which of its entries make the last channels of each layer."""
+"""A network divided by channels: the last channels of each layer are private, the others shared."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
+from lightning_modules.layers.mean_field import NORMALISATIONS
 from pfl.types import State
 
 CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
-NORMALISATIONS = (nn.modules.batchnorm._NormBase, nn.GroupNorm, nn.LayerNorm)
 
 
 class Division(NamedTuple):
-    """How one entry of a state is divided: its end along one dimension is private.
+    """The division of one entry of a state: its end along one dimension is private.
 
     Attributes:
-        dim: Of the entry.
-        channels: Units that are divided.
-        width: Positions along ``dim`` that belong to one unit.
+        dim: The dimension that is divided.
+        channels: Number of units along it.
+        width: Number of positions that belong to one unit.
     """
 
     dim: int
@@ -30,11 +30,11 @@ class Division(NamedTuple):
 
     @property
     def size(self) -> int:
-        """Positions along ``dim``."""
+        """Number of positions along ``dim``."""
         return self.channels * self.width
 
     def private(self, share: float) -> int:
-        """How many of the positions are private if that share of the channels is.
+        """Return the number of private positions, given the share of private channels.
 
         Example:
             >>> Division(dim=0, channels=5, width=4).private(0.5)
@@ -43,7 +43,7 @@ class Division(NamedTuple):
         return math.floor(share * self.channels + 1e-9) * self.width
 
     def mask(self, private: Tensor | int, ndim: int) -> Tensor:
-        """True at private positions, of shape (..., 1, size, 1, ...) with ``ndim`` dimensions."""
+        """Return a mask, True where private: (..., 1, size, 1, ...) with ``ndim`` dimensions."""
         positions = torch.arange(self.size, device=getattr(private, "device", None))
         shape = [1] * ndim
         shape[self.dim] = self.size
@@ -51,7 +51,7 @@ class Division(NamedTuple):
 
 
 def divisions(net: nn.Module) -> dict[str, Division]:
-    """How each entry of a network's state is divided.
+    """Return the division of each entry of a network's state, by name.
 
     A convolution or linear layer is divided by its output channels: all weights that make a channel
     belong together, with its bias and the parameters and statistics of a normalisation layer. The
@@ -96,11 +96,11 @@ Division(dim=0, channels=1, width=2))
 
 
 def shared_part(state: Mapping[str, Tensor], private: Mapping[str, tuple[int, int]]) -> State:
-    """The entries without their private ends, as copies.
+    """Return copies of the entries without their private ends.
 
     Args:
         state: Whole entries.
-        private: Dimension and number of private positions of each, and perhaps of others.
+        private: Dimension and number of private positions of each entry; others are ignored.
     """
     return {
         name: value.narrow(dim, 0, value.shape[dim] - count).clone()
@@ -110,5 +110,5 @@ def shared_part(state: Mapping[str, Tensor], private: Mapping[str, tuple[int, in
 
 
 def paste(whole: Tensor, part: Tensor) -> None:
-    """Write the beginning of an entry, in place, as far as the part reaches."""
+    """Overwrite the beginning of an entry with a part of it, in place."""
     whole[tuple(slice(0, size) for size in part.shape)].copy_(part)

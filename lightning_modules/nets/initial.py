@@ -1,4 +1,4 @@
-"""Initial values that derive from a network's own, never from a global stream."""
+"""Initial values derived from those of a network, never from a global random stream."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ import copy
 import torch
 from torch import nn
 
-from lightning_modules.nets.plain import last_layers
+from lightning_modules.nets.split import last_layers
 from pfl.seeds import scoped
 from pfl.state import assign, fingerprint, select
 
 
 def seed_of(net: nn.Module) -> int:
-    """A seed made of the network's values: the same in every process, another for another network.
+    """Derive a seed from the network's values; it is the same in every process.
 
-    What a method draws besides the network it is given thereby follows the seed of the run.
+    Draws that a method makes besides the given network thereby follow the seed of the run.
 
     Example:
         >>> seed_of(nn.Linear(2, 2)) == seed_of(nn.Linear(2, 2))
@@ -25,9 +25,10 @@ def seed_of(net: nn.Module) -> int:
 
 
 def redraw(net: nn.Module, seed: int) -> None:
-    """Give every submodule that has ``reset_parameters`` new initial values; others keep theirs.
+    """Draw new initial values for every submodule that has ``reset_parameters``.
 
-    Drawn on the CPU, so that the values do not depend on the device.
+    Other submodules keep their values. The draws are made on the CPU, so that they do not depend on
+    the device.
     """
     fresh = copy.deepcopy(net).cpu()
     with scoped(seed):
@@ -54,8 +55,8 @@ def zero_last_layer(net: nn.Module) -> None:
 def orthogonalise(layer: nn.Linear) -> None:
     """Replace a linear layer's weights (C, D) by the nearest ones with orthonormal rows.
 
-    The orthogonal factor of the polar decomposition: drawn weights give drawn directions, and
-    nothing else is drawn. With C > D, where rows cannot be orthonormal, the columns are.
+    This is the orthogonal factor of the polar decomposition: a function of the weights, without
+    further draws. With C > D, where rows cannot be orthonormal, the columns are.
 
     Example:
         >>> layer = nn.Linear(5, 3)

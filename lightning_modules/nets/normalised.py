@@ -1,6 +1,6 @@
 """The networks with normalisation layers: UniVarFL's small CNN and ResNet-18.
 
-``norm`` chooses batch norm, as in the papers, or group norm, which knows no running statistics.
+``norm`` chooses batch norm, as in the papers, or group norm, which has no running statistics.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from torch import nn
 from torchvision.models.resnet import BasicBlock
 
 from lightning_modules.nets.blocks import Conv2d, ImageShape, mean_over_image, output_size
-from lightning_modules.nets.plain import SplitNet
+from lightning_modules.nets.split import SplitNet
 
 Norm: TypeAlias = Literal["batch", "group"]
 
@@ -106,12 +106,12 @@ def _norm2d(channels: int, norm: Norm) -> nn.Module:
 
 
 def _group_norm(channels: int) -> nn.GroupNorm:
-    """16 channels a group, or more where 16 does not divide them."""
+    """Return a group norm with 16 channels a group, or more where 16 does not divide them."""
     return nn.GroupNorm(math.gcd(channels, max(1, channels // 16)), channels)
 
 
 def _projector_layers(inputs: int, width: int, norm: Norm) -> list[nn.Module]:
-    """UniVarFL's projector: twice linear, norm, ReLU."""
+    """Return UniVarFL's projector: linear, norm and ReLU, twice."""
     layers: list[nn.Module] = []
     for size in (inputs, width):
         normalise = nn.BatchNorm1d(width) if norm == "batch" else _group_norm(width)
@@ -120,7 +120,7 @@ def _projector_layers(inputs: int, width: int, norm: Norm) -> list[nn.Module]:
 
 
 def _stage(inputs: int, outputs: int, stride: int, norm: Norm) -> nn.Sequential:
-    """Two basic blocks; the first one strides, with a 1x1 convolution on its shortcut."""
+    """Return two basic blocks; the first one strides, with a 1x1 convolution on its shortcut."""
 
     def normalise(channels: int) -> nn.Module:
         return _norm2d(channels, norm)

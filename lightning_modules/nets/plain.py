@@ -1,93 +1,21 @@
-"""The networks of the papers, each split into backbone and head.
+"""The networks without normalisation layers.
 
 Every network is built from the number of classes and the shape of an image, (channels, height,
-width), and refuses images that its convolutions cannot take. Numbers of parameters stand in the
-docstrings, backbone + head. Those with normalisation layers are in ``parts.normalised_nets``.
+width), and refuses images that its convolutions cannot take. The docstrings give numbers of
+parameters as backbone + head.
 """
 
 from __future__ import annotations
 
 import math
-from collections import OrderedDict
 from collections.abc import Sequence
 from itertools import pairwise
 from typing import Literal
 
-from torch import Tensor, nn
+from torch import nn
 
-from lightning_modules.layers import VariationalLinear
 from lightning_modules.nets.blocks import ImageShape, conv, linears, mean_over_image, output_size
-from pfl.types import Patterns
-
-
-class SplitNet(nn.Module):
-    """A backbone that makes features, and a head that makes logits of them.
-
-    Args:
-        backbone: (B, ...) -> (B, D) features.
-        head: (B, D) -> (B, C) logits.
-        features: D; read from the first linear layer of the head if not given.
-        num_classes: C; read from the last linear layer of the head if not given.
-
-    Raises:
-        ValueError: The head has no linear layer to read D or C from, or C is not positive.
-
-    Example:
-        >>> net = SplitNet(nn.Flatten(), nn.Linear(12, 5))
-        >>> net.features, net.num_classes, net(Tensor(2, 3, 2, 2)).shape
-        (12, 5, torch.Size([2, 5]))
-    """
-
-    def __init__(
-        self,
-        backbone: nn.Module,
-        head: nn.Module,
-        features: int | None = None,
-        num_classes: int | None = None,
-    ) -> None:
-        super().__init__()
-        linears = [m for m in head.modules() if isinstance(m, (nn.Linear, VariationalLinear))]
-        if not linears and (features is None or num_classes is None):
-            raise ValueError(
-                f"the head {type(head).__name__} has no linear layer that tells the number of "
-                "features and of classes; give both as features=... and num_classes=..."
-            )
-        self.backbone = backbone
-        self.head = head
-        self.features = linears[0].in_features if features is None else features
-        self.num_classes = linears[-1].out_features if num_classes is None else num_classes
-        if self.num_classes < 1:
-            raise ValueError(f"num_classes must be positive, got {self.num_classes}")
-
-    def forward(self, x: Tensor) -> Tensor:
-        """(B, C) logits."""
-        logits: Tensor = self.head(self.backbone(x))
-        return logits
-
-
-def last_layers(net: nn.Module, count: int, prefix: str = "") -> tuple[Patterns, Patterns]:
-    """Patterns of the last ``count`` layers, and of the layers before them.
-
-    A layer is a submodule with entries of its own in the state dict, in order of definition.
-
-    Raises:
-        ValueError: The network has fewer layers, or ``count`` is negative.
-
-    Example:
-        >>> last_layers(nn.Sequential(nn.Linear(2, 3), nn.ReLU(), nn.Linear(3, 4)), 1)
-        (('2.*',), ('0.*',))
-    """
-    layers = [
-        name
-        for name, module in net.named_modules()
-        if any(True for _ in module.parameters(recurse=False))
-        or any(True for _ in module.buffers(recurse=False))
-    ]
-    if not 0 <= count <= len(layers):
-        raise ValueError(f"the network has {len(layers)} layers, {count} of them were asked for")
-    patterns = [f"{prefix}{name}.*" if name else f"{prefix}*" for name in layers]
-    split = len(patterns) - count
-    return tuple(patterns[split:]), tuple(patterns[:split])
+from lightning_modules.nets.split import SplitNet
 
 
 class MLP(SplitNet):
@@ -231,27 +159,3 @@ class CNN5(SplitNet):
             layers += conv(inputs, outputs, 3, padding=1, pool_padding=1)
         layers += [nn.Conv2d(256, 100, 3, padding=1), nn.ReLU(), *mean_over_image()]
         super().__init__(nn.Sequential(*layers), nn.Linear(100, num_classes))
-
-
-class Projected(SplitNet):
-    """A network with MOON's projection head between its backbone and a new classifier.
-
-    Li et al., "Model-Contrastive Federated Learning", CVPR 2021: linear D -> D, ReLU, linear
-    D -> ``width``; the classifier reads the projection, and so does the contrastive term.
-
-    Args:
-        net: The network whose backbone is taken over.
-        width: Size of the projection.
-
-    Example:
-        >>> Projected(MLP(10), width=64).features
-        64
-    """
-
-    def __init__(self, net: SplitNet, width: int = 256) -> None:
-        size = net.features
-        projection = nn.Sequential(nn.Linear(size, size), nn.ReLU(), nn.Linear(size, width))
-        super().__init__(
-            nn.Sequential(OrderedDict(encoder=net.backbone, projector=projection)),
-            nn.Linear(width, net.num_classes),
-        )

@@ -1,1 +1,1 @@
-"""Steps of a round that several methods take: parts of plans, statistics, servers."""
+"""Steps of a round that several methods take: phases and passes, their statistics, and servers."""

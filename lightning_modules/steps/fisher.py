@@ -1,6 +1,6 @@
-"""The trace of the empirical Fisher information, as statistics that add up over batches.
+"""The trace of the empirical Fisher information, from statistics that add up over batches.
 
-"Empirical" means at the labels of the data, not at labels drawn from the model.
+"Empirical": at the labels of the data, not at labels drawn from the model.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ FisherEstimator: TypeAlias = Literal["batch_sum", "per_sample_mean", "full_data"
 
 
 def fisher_share(net: nn.Module, batch: Batch, estimator: FisherEstimator = "batch_sum") -> State:
-    """What one batch adds to the totals of :func:`fisher_trace`.
+    """Compute one batch's share of the sums that :func:`fisher_trace` takes.
 
-    Gradients are taken by all parameters of the network, frozen ones included, in the mode the
-    network is in, and never in half precision. Runs under ``torch.func.vmap``.
+    Gradients are taken in all parameters of the network, frozen ones included, in its present mode
+    and never in half precision. Runs under ``torch.func.vmap``.
 
     Args:
         net: (B, C) logits.
-        batch: One with padding gives the share of one without.
+        batch: Padding does not change the share.
         estimator: See :func:`fisher_trace`.
     """
     parameters = {name: value.detach() for name, value in net.named_parameters()}
@@ -49,7 +49,7 @@ def fisher_share(net: nn.Module, batch: Batch, estimator: FisherEstimator = "bat
 
 
 def fisher_trace(totals: State, estimator: FisherEstimator = "batch_sum") -> Tensor:
-    """The trace, a scalar, from the sums of :func:`fisher_share` over all batches.
+    """Compute the trace, a scalar, from the sums of :func:`fisher_share` over all batches.
 
     Args:
         totals: The sums, by name.

@@ -1,4 +1,4 @@
-"""Learning rates: factories at rates of their own, and what a method must know of a rate."""
+"""Learning rates: optimiser factories at another rate, and checks of a rate."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from pfl.types import OptimizerFactory
 
 
 def with_lr(optimizer: OptimizerFactory, lr: float) -> OptimizerFactory:
-    """The same optimiser at another learning rate.
+    """Return a factory of the same optimiser at another learning rate.
 
     Args:
-        optimizer: Makes an optimiser from parameters; everything but its rate is kept.
-        lr: The rate of all of its parameter groups.
+        optimizer: Makes an optimiser from parameters; all its settings but the rate are kept.
+        lr: The rate of all parameter groups.
 
     Raises:
         ValueError: ``lr`` is negative.
@@ -41,10 +41,10 @@ def with_lr(optimizer: OptimizerFactory, lr: float) -> OptimizerFactory:
 
 
 def learning_rate(optimizer: Optimizer) -> float:
-    """The rate of an optimiser whose parameter groups all have the same.
+    """Return the learning rate that all parameter groups of an optimiser share.
 
     Raises:
-        ValueError: They have several.
+        ValueError: The groups have several rates.
 
     Example:
         >>> import torch
@@ -65,8 +65,8 @@ def warn_of_overshoot(optimizer: Optimizer, strength: float, name: str) -> None:
 
     Args:
         optimizer: Gives eta.
-        strength: Of the pull.
-        name: Of the argument that sets it.
+        strength: Strength of the pull.
+        name: Name of the argument that sets the strength.
     """
     product = learning_rate(optimizer) * strength
     if product >= 1:

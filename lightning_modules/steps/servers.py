@@ -12,14 +12,14 @@ from pfl.types import Upload
 
 
 class MovingServer(Server[ServerState]):
-    """Moves from its old values towards the average of the uploads.
+    """A server that moves from its old values towards the average of the uploads.
 
     ``(1 - beta) old + beta average``; pFedMe (Dinh et al., NeurIPS 2020, arXiv 2006.08848) and
     pFedBayes (Zhang et al., ICML 2022, arXiv 2206.07977).
 
     Args:
         weighting: As in :class:`~pfl.server.Server`.
-        step: beta; 1 takes the average, more than 1 goes beyond it.
+        step: beta; 1 gives the average, more than 1 goes beyond it.
 
     Raises:
         ValueError: ``step`` is negative.
@@ -34,7 +34,7 @@ class MovingServer(Server[ServerState]):
         self.step = step
 
     def aggregate(self, state: ServerState, uploads: Sequence[Upload]) -> ServerState:
-        """The state after a round; see :meth:`pfl.server.Server.aggregate`."""
+        """Return the state after a round; see :meth:`pfl.server.Server.aggregate`."""
         after = super().aggregate(state, uploads)
         if self.step == 1:
             return after

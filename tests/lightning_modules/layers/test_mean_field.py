@@ -10,13 +10,8 @@ from torch import nn
 from torch.distributions import Normal, kl_divergence
 from torch.func import functional_call, stack_module_state, vmap
 
-from lightning_modules.layers import (
-    MeanFieldNet,
-    constant,
-    draw_noise,
-    mean_field_kl,
-    mean_field_kl_slopes,
-)
+from lightning_modules.layers import MeanFieldNet, constant, draw_noise
+from lightning_modules.losses import mean_field_kl, mean_field_kl_slopes
 from lightning_modules.nets import LeNet5
 from pfl.seeds import generator, scoped
 from tests.draws import normal
@@ -78,7 +73,6 @@ def test_draws_are_networks_with_perturbed_weights():
 
 
 def test_same_generator_same_draws():
-    """pFedBayes, invariant 6."""
     net, x = build().eval(), normal(5, 4)
     first, again = (net(x, samples=2, generator=generator(7, "draw")) for _ in range(2))
     assert torch.equal(first, again)
@@ -100,7 +94,6 @@ def test_batch_norm_learns_from_every_draw():
 
 
 def test_kl_of_a_network_from_itself_is_zero_and_flat():
-    """pFedBayes, invariant 1."""
     net, prior = build(), build()
     value = mean_field_kl(net.moments(), prior.moments())
     value.backward()
@@ -111,7 +104,7 @@ def test_kl_of_a_network_from_itself_is_zero_and_flat():
 
 
 def test_kl_against_torch():
-    """pFedBayes, invariant 2: to 1e-6 in float64."""
+    """To 1e-6 in float64."""
     net, prior = build(0, init_raw_std=-1.0), build(1)
     expected = sum(
         kl_divergence(Normal(*net.moments()[name]), Normal(*prior.moments()[name])).sum()
@@ -142,7 +135,6 @@ def test_written_out_slopes_of_kl_are_its_gradient():
 
 
 def test_steps_on_the_prior_alone_bring_it_to_the_network():
-    """pFedBayes, invariant 4."""
     net, prior = build(0, init_raw_std=-1.0), build(1)
     optimizer = torch.optim.Adam(prior.parameters(), lr=0.05)
     first = None

@@ -1,8 +1,7 @@
-"""Gaussian layers and networks, frozen copies, GPFL's valve."""
+"""A linear layer with Gaussian weights, against hand-worked numbers and torch."""
 
 from __future__ import annotations
 
-import copy
 import math
 
 import pytest
@@ -12,11 +11,8 @@ from torch.distributions import Normal, kl_divergence
 from torch.func import functional_call, grad, stack_module_state, vmap
 
 from lightning_modules.layers import (
-    ConditionalValve,
     VariationalLinear,
-    copy_into,
     draw_noise,
-    frozen,
     inverse_softplus,
 )
 from lightning_modules.layers.variational import MIN_STD
@@ -36,12 +32,8 @@ def layer(init_std: float = 0.5) -> VariationalLinear:
     return VariationalLinear(4, 3, init_std).double()
 
 
-# The variational linear layer: pFedVEM, section 11.
-
-
 @pytest.mark.parametrize("init_std", [1e-3, 0.01, 0.1, 1.0, 30.0])
 def test_standard_deviations_start_where_they_are_told(init_std):
-    """Invariant 6."""
     built = VariationalLinear(4, 3, init_std)
     for std in (built.std_weight, built.std_bias):
         torch.testing.assert_close(std, torch.full_like(std, init_std), rtol=1e-5, atol=1e-6)
@@ -100,7 +92,7 @@ def test_moments_of_many_draws():
 
 
 def test_without_spread_every_draw_is_the_mean():
-    """Invariant 8: the Monte Carlo loss is the loss at the mean, for any K."""
+    """The Monte Carlo loss is the loss at the mean, for any K."""
     built, z, y = layer(1e-7), normal(5, 4), torch.tensor([0, 1, 2, 0, 1])
     expected = nn.functional.cross_entropy(built(z), y)
     for samples in (1, 5):
@@ -118,7 +110,7 @@ def test_standard_deviations_do_not_vanish():
 
 
 def test_kl_against_torch():
-    """Invariant 3, with a prior mean of its own for every weight and one variance."""
+    """With a prior mean of its own for every weight and one variance."""
     built, prior = layer(), {"weight": normal(3, 4), "bias": normal(3, seed=1)}
     expected = sum(
         kl_divergence(Normal(mean, std), Normal(prior[name], 0.7)).sum()
@@ -133,7 +125,7 @@ def test_kl_against_torch():
 
 
 def test_kl_of_the_first_round_is_zero_and_flat():
-    """Invariant 2: mean = w and std = rho, in float32, exactly."""
+    """mean = w and std = rho, in float32, exactly."""
     built = VariationalLinear(84, 10)
     weight, bias = built.mean_weight.detach().clone(), built.mean_bias.detach().clone()
     rho = torch.cat([built.std_weight.flatten(), built.std_bias]).square().mean().sqrt().detach()
@@ -154,7 +146,7 @@ def test_kl_pulls_the_mean_with_the_confidence():
 
 
 def test_confidence_in_closed_form_minimises_the_kl():
-    """Invariant 4: rho^2 = (sum std^2 + sum (mean - w)^2) / d is the best prior variance."""
+    """rho^2 = (sum std^2 + sum (mean - w)^2) / d is the best prior variance."""
     built, prior = layer().requires_grad_(False), (normal(3, 4), normal(3, seed=1))
     squares = built.std_weight.square().sum() + built.std_bias.square().sum()
     squares = squares + (built.mean_weight - prior[0]).square().sum()
@@ -207,123 +199,3 @@ def test_variational_layer_refuses_what_it_cannot_use():
         built(z, samples=3, noise=noise)
     with pytest.raises(ValueError, match="noise must have the shapes"):
         built(z, noise={"weight": noise["weight"]})
-
-
-# Frozen copies.
-
-
-def normalised() -> nn.Sequential:
-    return nn.Sequential(nn.Linear(4, 6), nn.BatchNorm1d(6), nn.ReLU(), nn.Dropout(0.5))
-
-
-def test_frozen_copy_has_no_parameters_and_all_entries():
-    net = normalised()
-    teacher = frozen(net)
-    assert not list(teacher.parameters())
-    entries = teacher.state_dict()
-    assert entries.keys() == {f"module.{name}" for name in net.state_dict()}
-    for name, value in net.state_dict().items():
-        assert torch.equal(entries[f"module.{name}"], value)
-        assert entries[f"module.{name}"].data_ptr() != value.data_ptr()
-    assert len(list(net.parameters())) == 4, "the original stays as it is"
-
-
-def test_frozen_copy_stays_in_eval_mode():
-    holder = nn.ModuleDict({"net": normalised(), "teacher": frozen(normalised())})
-    holder.train()
-    assert holder["net"][1].training
-    assert not any(module.training for module in holder["teacher"].modules())
-    x = torch.rand(5, 4)
-    before = copy.deepcopy(holder["teacher"].state_dict())
-    first, second = holder["teacher"](x), holder["teacher"](x)
-    assert torch.equal(first, second), "no dropout"
-    for name, value in holder["teacher"].state_dict().items():
-        assert torch.equal(value, before[name]), "no statistics written"
-
-
-def test_frozen_copy_gives_what_the_module_gives_in_eval_mode():
-    net = normalised()
-    for _ in range(3):
-        net(torch.rand(8, 4))
-    teacher, x = frozen(net), torch.rand(5, 4)
-    assert torch.equal(teacher(x), net.eval()(x))
-
-
-def test_batch_statistics():
-    """PFAKD's teacher: normalises with the batch, as the net in train mode, and writes nothing."""
-    net = nn.Sequential(nn.Linear(4, 6), nn.BatchNorm1d(6))
-    teacher, x = frozen(net, batch_statistics=True), torch.rand(5, 4)
-    before = {name: value.clone() for name, value in net.state_dict().items()}
-    assert torch.equal(teacher(x), copy.deepcopy(net).train()(x))
-    assert all(torch.equal(value, before[name]) for name, value in net.state_dict().items())
-    assert set(teacher.state_dict()) == {f"module.{n}" for n, _ in net.named_parameters()}
-
-
-def test_gradient_passes_through_a_frozen_copy_to_its_input():
-    head, z = frozen(nn.Linear(4, 2)), torch.rand(3, 4, requires_grad=True)
-    head(z).sum().backward()
-    torch.testing.assert_close(z.grad, head.state_dict()["module.weight"].sum(0).expand(3, 4))
-
-
-@pytest.mark.parametrize("batch_statistics", [False, True])
-def test_copy_into_refreshes_values(batch_statistics):
-    net = normalised()
-    teacher = frozen(net, batch_statistics)
-    entries = teacher.state_dict()
-    for _ in range(2):
-        net(torch.rand(8, 4))
-    nn.init.ones_(net[0].weight)
-    copy_into(teacher, net)
-    for name, value in entries.items():
-        assert torch.equal(value, net.state_dict()[name.removeprefix("module.")]), name
-    nn.init.zeros_(net[0].weight)
-    assert entries["module.0.weight"].all(), "values were copied, not shared"
-
-
-def test_copy_into_refuses_another_network():
-    with pytest.raises(ValueError, match=r"Linear has no entry '0.bias', which the frozen Seq"):
-        copy_into(frozen(normalised()), nn.Linear(4, 6))
-
-
-def test_frozen_copies_survive_copying_and_loading():
-    teacher = frozen(normalised())
-    clone = copy.deepcopy(teacher).train()
-    assert not clone.module.training
-    clone.load_state_dict(frozen(normalised()).state_dict())
-    assert not list(clone.parameters())
-
-
-@pytest.mark.parametrize("batch_statistics", [False, True])
-def test_frozen_copies_under_vmap(batch_statistics):
-    teachers = [frozen(normalised(), batch_statistics).double() for _ in range(2)]
-    _, buffers = stack_module_state(teachers)
-    x = normal(2, 5, 4)
-    together = vmap(lambda b, x: functional_call(teachers[0], b, (x,)))(buffers, x)
-    for i, teacher in enumerate(teachers):
-        torch.testing.assert_close(together[i], teacher(x[i]))
-
-
-# GPFL's conditional valve.
-
-
-def test_valve_by_hand():
-    """D = 2: a branch whose linear layer is zero has LayerNorm(0) = its bias.
-
-    gamma = (1, 2), beta = (-1, 1), z = (1, -1): ReLU(2 - 1, -3 + 1) = (1, 0).
-    """
-    valve = ConditionalValve(2)
-    for branch, bias in ((valve.scale, [1.0, 2.0]), (valve.shift, [-1.0, 1.0])):
-        nn.init.zeros_(branch[0].weight)
-        nn.init.zeros_(branch[0].bias)
-        branch[2].bias.data = torch.tensor(bias)
-    assert valve(torch.tensor([[1.0, -1.0]]), torch.rand(2)).tolist() == [[1.0, 0.0]]
-
-
-def test_valve_of_one_condition_is_that_of_the_same_condition_for_every_sample():
-    valve, z, condition = ConditionalValve(8), torch.rand(5, 8), torch.rand(8)
-    torch.testing.assert_close(valve(z, condition), valve(z, condition.expand(5, 8)))
-
-
-def test_valve_has_the_parameters_of_the_card():
-    count = sum(parameter.numel() for parameter in ConditionalValve(64).parameters())
-    assert count == 2 * (64**2 + 64) + 4 * 64

@@ -1,4 +1,4 @@
-"""Terms that tie models to models, against hand-worked numbers and the cards."""
+"""Terms that tie models to models, against hand-worked numbers."""
 
 from __future__ import annotations
 
@@ -11,7 +11,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.func import grad
 
-from lightning_modules.losses import linear, model_contrastive, proximal, symmetric_kl
+from lightning_modules.losses import (
+    feature_distillation,
+    linear,
+    model_contrastive,
+    proximal,
+    symmetric_kl,
+)
 from tests.draws import batch, normal
 
 SIZE = 4
@@ -25,7 +31,7 @@ def test_model_contrastive_by_hand():
 
 
 def test_model_contrastive_is_log_two_where_both_models_agree():
-    """MOON, invariant 2: for every sample, and flat."""
+    """For every sample, and flat."""
     z, other, _ = batch(5)
     for row, ref in zip(z, other, strict=True):
         value = model_contrastive(row[None], ref[None], ref[None].clone())
@@ -36,7 +42,6 @@ def test_model_contrastive_is_log_two_where_both_models_agree():
 @given(st.integers(0, 10**6), st.floats(0.05, 2), st.floats(0.01, 100))
 @settings(max_examples=50, deadline=None)
 def test_model_contrastive_bounds_and_scale(seed, tau, scale):
-    """MOON, invariants 3 and 5."""
     z, a, b = normal(3, 4, SIZE, seed=seed)
     value = model_contrastive(z, a, b, temperature=tau)
     assert math.log1p(math.exp(-2 / tau)) - 1e-9 <= float(value)
@@ -45,7 +50,7 @@ def test_model_contrastive_bounds_and_scale(seed, tau, scale):
 
 
 def test_model_contrastive_of_dead_features_is_finite():
-    """MOON, section 13: a zero vector has cosine zero."""
+    """A zero vector has cosine zero."""
     zero = torch.zeros(2, 4)
     assert float(model_contrastive(zero, torch.ones(2, 4), zero)) == pytest.approx(math.log(2))
     # softplus'(0) / (tau B) = 1/2, times the unit vector (1/2, ...): ordinary size.
@@ -54,7 +59,7 @@ def test_model_contrastive_of_dead_features_is_finite():
 
 
 def test_symmetric_kl():
-    """CD2-pFed, invariant 3: not negative, symmetric, zero for equal predictions."""
+    """Not negative, symmetric, zero for equal predictions."""
     one, other, _ = batch(5)
     forth = F.kl_div(other.log_softmax(-1), one.softmax(-1), reduction="batchmean")
     back = F.kl_div(one.log_softmax(-1), other.softmax(-1), reduction="batchmean")
@@ -84,3 +89,16 @@ def test_ties_to_weights_need_as_many_of_both():
     for term in (proximal, linear):
         with pytest.raises(ValueError, match="zip"):
             term([normal(3), normal(3)], [normal(3)])
+
+
+def test_feature_distillation():
+    """Differences (1, -2), (0, 3): squares sum to 14 over 2 samples and 2 features."""
+    z, target = torch.tensor([[1.0, 0.0], [2.0, 3.0]]), torch.tensor([[0.0, 2.0], [2.0, 0.0]])
+    assert float(feature_distillation(z, target)) == 14 / 4
+    assert float(feature_distillation(z, target, reduction="sum_dim")) == 14 / 2
+
+
+def test_feature_distillation_is_flat_where_features_agree():
+    z, _, _ = batch(5)
+    assert float(feature_distillation(z, z.clone())) == 0
+    assert not grad(feature_distillation)(z, z.clone()).any()

@@ -2,28 +2,26 @@
 
 from __future__ import annotations
 
-import pytest
+from itertools import product
+
 import torch
 from torch.func import grad, vmap
 
 from lightning_modules.losses import (
+    angular,
     class_mean_alignment,
     classifier_variance,
     cross_entropy,
     feature_distillation,
     hyperspherical_energy,
+    magnitude,
     mean,
     model_contrastive,
     monte_carlo_cross_entropy,
+    prototype_mse,
     symmetric_kl,
 )
-from lightning_modules.steps.prototypes import (
-    angular,
-    class_means,
-    class_sums,
-    magnitude,
-    prototype_mse,
-)
+from lightning_modules.steps.prototypes import class_means, class_sums
 from tests.draws import batch, normal
 
 CLASSES = 4
@@ -75,65 +73,66 @@ def padded(parts, size: int, fill: float):
     return *rows, weight
 
 
-@pytest.mark.parametrize("fill", [0.0, 1.0])
-@pytest.mark.parametrize("samples", [1, 2, 5])
-@pytest.mark.parametrize("name", TERMS)
-def test_padding_changes_neither_value_nor_gradient(name, samples, fill):
-    term = TERMS[name]
-    z, o, y = batch(samples)
-    long_z, long_o, long_y, weight = padded((z, o, y), 7, fill)
-    torch.testing.assert_close(term(long_z, long_o, long_y, weight), term(z, o, y, None))
-    gradient = grad(term)(long_z, long_o, long_y, weight)
-    torch.testing.assert_close(gradient[:samples], grad(term)(z, o, y, None))
-    assert torch.equal(gradient[samples:], torch.zeros(7 - samples, SIZE, dtype=z.dtype))
+def close(name, found, expected, **tolerance):
+    """Equal up to rounding; names the term where it is not."""
+    torch.testing.assert_close(
+        found, expected, msg=lambda message: f"{name}: {message}", **tolerance
+    )
 
 
-@pytest.mark.parametrize("name", TERMS)
-def test_vmap_over_clients_of_unequal_size(name):
+def test_padding_changes_neither_value_nor_gradient():
+    for (name, term), samples, fill in product(TERMS.items(), (1, 2, 5), (0.0, 1.0)):
+        z, o, y = batch(samples)
+        long_z, long_o, long_y, weight = padded((z, o, y), 7, fill)
+        close(name, term(long_z, long_o, long_y, weight), term(z, o, y, None))
+        gradient = grad(term)(long_z, long_o, long_y, weight)
+        close(name, gradient[:samples], grad(term)(z, o, y, None))
+        assert not gradient[samples:].any(), name
+
+
+def test_vmap_over_clients_of_unequal_size():
     """Three clients with 1, 4 and 6 samples, stacked, against each one alone."""
-    term = TERMS[name]
     clients = [batch(samples, seed) for seed, samples in enumerate((1, 4, 6))]
     stacked = [
         torch.stack(rows) for rows in zip(*(padded(c, 6, 0.5) for c in clients), strict=True)
     ]
-    values = vmap(term)(*stacked)
-    gradients = vmap(grad(term))(*stacked)
-    for (z, o, y), value, gradient in zip(clients, values, gradients, strict=True):
-        torch.testing.assert_close(value, term(z, o, y, None))
-        torch.testing.assert_close(gradient[: len(z)], grad(term)(z, o, y, None))
+    for name, term in TERMS.items():
+        values = vmap(term)(*stacked)
+        gradients = vmap(grad(term))(*stacked)
+        for (z, o, y), value, gradient in zip(clients, values, gradients, strict=True):
+            close(name, value, term(z, o, y, None))
+            close(name, gradient[: len(z)], grad(term)(z, o, y, None))
 
 
-@pytest.mark.parametrize("name", TERMS)
-def test_a_step_without_any_sample_is_zero_and_finite(name):
-    """What a client that has run out of batches computes beside the others."""
+def test_a_step_without_any_sample_is_zero_and_finite():
+    """A client that has run out of batches computes it beside the others."""
     z, o, y = batch(3)
     weight = torch.zeros(3, dtype=torch.float64)
-    value = TERMS[name](z, o, y, weight)
-    # Only the magnitude is a root, of the 1e-12 that keeps its gradient finite.
-    assert float(value) == (1e-6 if name == "magnitude" else 0.0)
-    assert torch.equal(grad(TERMS[name])(z, o, y, weight), torch.zeros_like(z))
+    for name, term in TERMS.items():
+        # Only the magnitude is a root, of the 1e-12 that keeps its gradient finite.
+        assert float(term(z, o, y, weight)) == (1e-6 if name == "magnitude" else 0.0), name
+        assert torch.equal(grad(term)(z, o, y, weight), torch.zeros_like(z)), name
 
 
-@pytest.mark.parametrize(
-    "name", sorted(TERMS.keys() - {"energy_rbf"})
-)  # Its bandwidth has no gradient.
-def test_gradient_is_that_of_the_value(name):
+def test_gradient_is_that_of_the_value():
     """The slope along a direction, against a central difference of step 1e-6."""
     z, o, y = batch(6)
     direction = normal(6, SIZE, seed=9)
-    slope = (grad(TERMS[name])(z, o, y, None) * direction).sum()
     h = 1e-6
-    ahead, behind = (TERMS[name](z + s * h * direction, o, y, None) for s in (1, -1))
-    torch.testing.assert_close(slope, (ahead - behind) / (2 * h), rtol=1e-5, atol=1e-7)
+    # The bandwidth of the rbf energy has no gradient.
+    for name in TERMS.keys() - {"energy_rbf"}:
+        slope = (grad(TERMS[name])(z, o, y, None) * direction).sum()
+        ahead, behind = (TERMS[name](z + s * h * direction, o, y, None) for s in (1, -1))
+        close(name, slope, (ahead - behind) / (2 * h), rtol=1e-5, atol=1e-7)
 
 
-# The sums and draws of the table itself would round to bfloat16.
-@pytest.mark.parametrize("name", sorted(TERMS.keys() - {"mean", "mc_mean", "mc_sum"}))
-def test_half_precision_is_computed_in_float32(name):
+def test_half_precision_is_computed_in_float32():
     """Under bfloat16 autocast the terms differ only by what rounding their inputs costs."""
     z, o, y = (t.bfloat16() if t.is_floating_point() else t for t in batch(6))
-    with torch.autocast("cpu", torch.bfloat16):
-        value = TERMS[name](z, o, y, None)
-    expected = TERMS[name](z.double(), o.double(), y, None)
-    assert value.dtype in (torch.float32, torch.float64)
-    torch.testing.assert_close(value.double(), expected, rtol=1e-5, atol=1e-6)
+    # The sums and draws of the table itself would round to bfloat16.
+    for name in TERMS.keys() - {"mean", "mc_mean", "mc_sum"}:
+        with torch.autocast("cpu", torch.bfloat16):
+            value = TERMS[name](z, o, y, None)
+        expected = TERMS[name](z.double(), o.double(), y, None)
+        assert value.dtype in (torch.float32, torch.float64), name
+        close(name, value.double(), expected, rtol=1e-5, atol=1e-6)

@@ -61,7 +61,7 @@ def test_logits_are_log_densities(eps):
 
 
 def test_it_is_the_bayes_rule():
-    """Invariant 2: two classes at distance 2 in the metric of S err with probability 0.1587."""
+    """Two classes at distance 2 in the metric of S err with probability 0.1587."""
     gaussians = Gaussians(
         torch.tensor([[0.0, 0.0], [4.0, 0.0]]).double(),
         torch.diag(torch.tensor([4.0, 9.0])).double(),
@@ -75,7 +75,6 @@ def test_it_is_the_bayes_rule():
 @given(st.integers(0, 10**6))
 @settings(max_examples=20, deadline=None)
 def test_a_common_shift_changes_no_difference_of_logits(seed):
-    """Invariant 3."""
     gaussians, z, shift = (
         some_gaussians(seed),
         normal(5, 4, seed=seed + 9),
@@ -90,7 +89,6 @@ def test_a_common_shift_changes_no_difference_of_logits(seed):
 
 
 def test_the_identity_makes_it_nearest_mean():
-    """Invariant 6."""
     means, z = normal(3, 4), normal(50, 4, seed=8)
     weight, bias = discriminant(Gaussians(means, torch.eye(4).double()), uniform())
     nearest = torch.cdist(z, means).argmin(1)
@@ -126,7 +124,7 @@ def test_one_sample_has_no_scatter():
 @given(st.integers(0, 10**6), st.integers(2, 12))
 @settings(max_examples=20, deadline=None)
 def test_estimates_are_symmetric_and_positive_definite(seed, count):
-    """Invariant 1; also with fewer samples than features, and of one class."""
+    """Also with fewer samples than features, and of one class."""
     common = some_gaussians(seed, size=6)
     y = torch.zeros(count, dtype=torch.long)
     for kind in ("official", "small"):
@@ -136,7 +134,7 @@ def test_estimates_are_symmetric_and_positive_definite(seed, count):
 
 
 def test_blend_ends():
-    """Invariant 1: 0 is global, 1 is local; means and covariance have one coefficient each."""
+    """0 is global, 1 is local; means and covariance have one coefficient each."""
     local, common = some_gaussians(1), some_gaussians(5)
     assert all(map(torch.equal, blend(local, common, torch.zeros(2)), common))
     for found, own in zip(blend(local, common, torch.ones(2)), local, strict=True):

@@ -1,22 +1,10 @@
-"""Class statistics and prototype terms, against hand-worked numbers and the cards."""
+"""Class means, and tables of prototypes."""
 
 from __future__ import annotations
 
-import math
-
-import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
-from torch.func import grad
 
-from lightning_modules.steps.prototypes import (
-    angular,
-    class_means,
-    class_sums,
-    magnitude,
-    prototype_mse,
-)
+from lightning_modules.steps.prototypes import class_means, class_sums
 from tests.draws import batch, normal
 
 CLASSES = 4
@@ -25,7 +13,7 @@ TABLE = normal(CLASSES, SIZE, seed=1)
 
 
 def test_class_sums_add_up_over_batches():
-    """FedProto, invariant 4: sums over pieces give the arithmetic mean, counts sum to n."""
+    """Sums over pieces give the arithmetic mean, counts sum to n."""
     z, _, y = batch(9)
     pieces = [class_sums(z[i : i + 4], y[i : i + 4], CLASSES) for i in range(0, 9, 4)]
     sums, counts = (torch.stack(part).sum(0) for part in zip(*pieces, strict=True))
@@ -37,62 +25,3 @@ def test_class_sums_add_up_over_batches():
 def test_a_class_without_samples_has_mean_zero():
     means = class_means(*class_sums(torch.ones(2, 3), torch.tensor([1, 1]), 3))
     assert means.tolist() == [[0.0] * 3, [1.0] * 3, [0.0] * 3]
-
-
-def test_prototype_mse():
-    """D = 2, B = 3: squares 1 + 4, 100 of a class without prototype, 0 + 9: 14 / (3 * 2)."""
-    prototypes, present = torch.zeros(2, 2), torch.tensor([1.0, 0.0])
-    z = torch.tensor([[1.0, 2.0], [10.0, 0.0], [0.0, 3.0]])
-    y = torch.tensor([0, 1, 0])
-    assert float(prototype_mse(z, y, prototypes, present)) == pytest.approx(14 / 6)
-    slope = grad(prototype_mse)(z, y, prototypes, present)
-    torch.testing.assert_close(slope, 2 * z * torch.tensor([[1.0], [0.0], [1.0]]) / 6)
-    assert float(prototype_mse(z, y, prototypes, torch.zeros(2))) == 0
-    assert float(prototype_mse(z, y, prototypes, torch.tensor([True, False]))) == pytest.approx(
-        14 / 6
-    )
-
-
-@given(st.integers(0, 10**6))
-@settings(max_examples=30, deadline=None)
-def test_angular_bounds(seed):
-    """GPFL, invariant 4."""
-    z, _, y = batch(5, seed)
-    value = float(angular(z, y, normal(CLASSES, SIZE, seed=seed + 3)))
-    assert math.log1p(3 * math.exp(-2)) <= value <= math.log1p(3 * math.exp(2))
-
-
-def test_angular_by_hand():
-    """z along the first of two orthogonal embeddings: log(1 + e^-1); opposite both: log 2."""
-    table = torch.tensor([[2.0, 0.0], [0.0, 5.0]])
-    z, y = torch.tensor([[7.0, 0.0]]), torch.tensor([0])
-    assert float(angular(z, y, table)) == pytest.approx(math.log1p(math.exp(-1)))
-    assert float(angular(-torch.ones(1, 2), y, table)) == pytest.approx(math.log(2))
-
-
-def test_angular_of_a_zero_feature_has_an_ordinary_slope():
-    """Equal cosines 0: the slope is the mean embedding less the own one, (1/2, 1/2) - (1, 0)."""
-    slope = grad(angular)(torch.zeros(1, 2), torch.tensor([0]), torch.eye(2))
-    assert slope.tolist() == [[-0.5, 0.5]]
-
-
-def test_magnitude_grows_with_the_root_of_the_batch_in_the_code_form_only():
-    """GPFL: distances 3 and 4 give 5 and 3.5; four copies of the batch double the first."""
-    z, y, table = torch.tensor([[3.0, 0.0], [0.0, 4.0]]), torch.tensor([0, 0]), torch.zeros(1, 2)
-    assert float(magnitude(z, y, table)) == pytest.approx(5)
-    assert float(magnitude(z, y, table, reduction="sample_mean")) == pytest.approx(3.5)
-    z, y = z.repeat(4, 1), y.repeat(4)
-    assert float(magnitude(z, y, table)) == pytest.approx(10)
-    assert float(magnitude(z, y, table, reduction="sample_mean")) == pytest.approx(3.5)
-
-
-@pytest.mark.parametrize("reduction", ["batch_norm", "sample_mean"])
-def test_magnitude_at_distance_zero_has_a_finite_slope(reduction):
-    table = TABLE.float()
-    y = torch.tensor([0, 3])
-    assert grad(magnitude)(table[y], y, table, None, reduction).isfinite().all()
-
-
-def test_unknown_reduction_is_refused():
-    with pytest.raises(ValueError, match="one of batch_norm, sample_mean, got 'mean'"):
-        magnitude(normal(2, SIZE), torch.tensor([0, 1]), TABLE, reduction="mean")
