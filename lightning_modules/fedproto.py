@@ -21,17 +21,16 @@ import torch
 from torch import Tensor
 
 from lightning_modules.base import ClientModule
-from lightning_modules.losses import cross_entropy
+from lightning_modules.losses import cross_entropy, prototype_mse
 from lightning_modules.nets import SplitNet
-from lightning_modules.parts.checks import not_negative
-from lightning_modules.parts.prototypes import (
+from lightning_modules.steps.prototypes import (
     class_means,
     class_sums,
     known,
     merge_prototypes,
-    prototype_mse,
     unknown_prototypes,
 )
+from pfl.checks import not_negative
 from pfl.server import Server, ServerState
 from pfl.types import Batch, Broadcast, ClientInfo, Pass, Phase, Plan, State, Terms, Totals, Upload
 

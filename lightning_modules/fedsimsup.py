@@ -22,9 +22,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from lightning_modules.base import ClientModule
-from lightning_modules.parts.checks import not_negative
-from lightning_modules.parts.initial import redraw, seed_of, zero_last_layer
-from lightning_modules.parts.optimizers import with_lr
+from lightning_modules.nets.initial import redraw, seed_of, zero_last_layer
+from lightning_modules.steps.optimizers import with_lr
+from pfl.checks import not_negative
 from pfl.seeds import derive
 from pfl.server import Server, ServerState
 from pfl.state import assign

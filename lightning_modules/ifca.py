@@ -19,8 +19,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from lightning_modules.base import ClientModule
-from lightning_modules.parts.checks import at_least_one
-from lightning_modules.parts.initial import redraw, seed_of
+from lightning_modules.nets.initial import redraw, seed_of
+from pfl.checks import at_least_one
 from pfl.seeds import derive
 from pfl.server import Server, ServerState, weight_report
 from pfl.state import assign, matches, weighted_mean

@@ -23,9 +23,9 @@ from lightning_modules.base import ClientModule
 from lightning_modules.layers import VariationalLinear
 from lightning_modules.losses import cross_entropy, monte_carlo_cross_entropy
 from lightning_modules.nets import SplitNet
-from lightning_modules.parts.checks import not_negative
-from lightning_modules.parts.initial import seed_of
-from lightning_modules.parts.optimizers import with_lr
+from lightning_modules.nets.initial import seed_of
+from lightning_modules.steps.optimizers import with_lr
+from pfl.checks import not_negative
 from pfl.seeds import scoped
 from pfl.server import Server, ServerState, weight_report
 from pfl.state import assign, clone, weighted_mean

@@ -94,7 +94,8 @@ def test_the_packages_need_neither_wandb_nor_jsonargparse_nor_ray():
         "import pfl.loop, pfl.catalogue\n"
         "pfl.catalogue.load()"
     )
-    subprocess.run([sys.executable, "-c", code], check=True)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert not done.stderr, "a module was left out"
 
 
 @pytest.mark.parametrize(

