@@ -93,7 +93,9 @@ class PFedVEM(ClientModule):
         self,
         net: SplitNet,
         *,
-        optimizer: OptimizerFactory = lambda params: torch.optim.SGD(params, 0.001, momentum=0.9),
+        optimizer: OptimizerFactory = lambda params: torch.optim.SGD(
+            params, lr=0.001, momentum=0.9
+        ),
         lr_head: float = 0.001,
         lr_base: float = 0.001,
         head_epochs: int = 10,

@@ -57,6 +57,18 @@ def find(path: str) -> Any:  # noqa: ANN401
         raise ImportError(f"there is no {path}") from error
 
 
+def today(path: str) -> str:
+    """Return where a class of this project is that an earlier version had at ``path``."""
+    if not path.startswith(PACKAGES):
+        return path
+    name = path.rpartition(".")[2]
+    try:
+        find(path)
+    except ImportError:
+        return next((f"{kind.__module__}.{name}" for kind in own() if kind.__name__ == name), path)
+    return path
+
+
 def neighbours(path: str) -> list[str]:
     """Dotted paths of everything in the module that a dotted path names, if there is such a one."""
     home = path.rpartition(".")[0]
@@ -68,17 +80,20 @@ def neighbours(path: str) -> list[str]:
 
 def classes() -> dict[str, type]:
     """Every class that may be named without its module, by that name."""
-    bases = [find(path) for path in (*KINDS.values(), *_OTHERS)]
-    return {kind.__name__: kind for base in bases for kind in _descendants(base)}
+    return {kind.__name__: kind for kind in _everything()}
+
+
+def own() -> list[type]:
+    """Every class of this project that a configuration may name."""
+    return [kind for kind in _everything() if kind.__module__.startswith(PACKAGES)]
 
 
 @cache
 def clashes() -> dict[str, str]:
     """Names of the project's own classes that other libraries use too, with their full paths."""
     homes: dict[str, set[str]] = {}
-    for base in (find(path) for path in (*KINDS.values(), *_OTHERS)):
-        for kind in _descendants(base):
-            homes.setdefault(kind.__name__, set()).add(f"{kind.__module__}.{kind.__name__}")
+    for kind in _everything():
+        homes.setdefault(kind.__name__, set()).add(f"{kind.__module__}.{kind.__name__}")
     return {
         name: path
         for name, paths in homes.items()
@@ -116,6 +131,11 @@ def show(kind: str) -> None:
     for item in of_kind(kind):
         table.add_row(item.__name__, _sentence(item))
     Console().print(table)
+
+
+def _everything() -> Iterator[type]:
+    for path in (*KINDS.values(), *_OTHERS):
+        yield from _descendants(find(path))
 
 
 def _descendants(base: type) -> Iterator[type]:

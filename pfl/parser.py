@@ -93,13 +93,14 @@ class Parser(ArgumentParser):
 
 
 def _with_paths(value: Any, paths: Mapping[str, str]) -> Any:  # noqa: ANN401
+    """The same with full paths where they are needed, and with today's where classes have moved."""
     if isinstance(value, list):
         return [_with_paths(item, paths) for item in value]
     if not isinstance(value, dict):
         return value
     found = {key: _with_paths(item, paths) for key, item in value.items()}
-    if (path := paths.get(str(found.get("class_path")))) is not None:
-        found["class_path"] = path
+    if isinstance(path := found.get("class_path"), str):
+        found["class_path"] = paths.get(path) or catalogue.today(path)
     return found
 
 
