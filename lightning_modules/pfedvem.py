@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, Literal, TypeAlias, cast
+from typing import Any, ClassVar, Literal, TypeAlias, cast
 
 import torch
 from torch import Tensor
@@ -223,6 +223,8 @@ class VEMServer(Server[ServerState]):
     Raises:
         ValueError: ``momentum`` is outside [0, 1).
     """
+
+    reports: ClassVar = {**Server.reports, "confidence": "confidence of the head"}
 
     def __init__(
         self, momentum: float = 0.0, weighting: Literal["samples", "uniform"] = "samples"

@@ -102,6 +102,12 @@ def clashes() -> dict[str, str]:
     }
 
 
+def reports() -> list[str]:
+    """Names of what the servers of all methods, as far as they were imported, say of clients."""
+    servers: Iterator[Any] = _descendants(find("pfl.server.Server"))
+    return list(dict.fromkeys(name for server in servers for name in server.reports))
+
+
 def of_kind(kind: str) -> list[type]:
     """The project's own classes of one of :data:`KINDS` that can be used, by name.
 
