@@ -21,7 +21,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, Literal, TypeAlias
+from typing import Any, ClassVar, Literal, TypeAlias
 
 import torch
 from torch import Tensor
@@ -168,6 +168,8 @@ class FedASServer(Server[ServerState]):
         normaliser: See :class:`FedAS`, ``trace_normaliser``.
         step_scale: See :class:`FedAS`, ``server_step_scale``.
     """
+
+    reports: ClassVar = {**Server.reports, "trace": "trace of Fisher information"}
 
     def __init__(
         self,

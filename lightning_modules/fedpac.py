@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import torch
@@ -178,6 +178,8 @@ class FedPACServer(Server[FedPACState]):
         weighting: Of the bodies.
         min_share: See :class:`FedPAC`.
     """
+
+    reports: ClassVar = {**Server.reports, "own_head": "weight of the client's own head"}
 
     def __init__(
         self, weighting: Literal["samples", "uniform"] = "samples", min_share: float = 1e-3

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -153,6 +153,8 @@ class FedProto(ClientModule):
 
 class FedProtoServer(Server[ServerState]):
     """Averages each class's prototypes over the clients that hold it; others stay as they were."""
+
+    reports: ClassVar = {}
 
     def aggregate(self, state: ServerState, uploads: Sequence[Upload]) -> ServerState:
         """The new table of prototypes."""

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal, TypeAlias
+from typing import Any, ClassVar, Literal, TypeAlias
 
 import torch
 import torch.nn.functional as F
@@ -182,6 +182,8 @@ class SimSupServer(Server[SimSupState]):
     Raises:
         ValueError: ``mix_C`` is negative.
     """
+
+    reports: ClassVar = {"mix": "strength of mixing"}
 
     def __init__(
         self,

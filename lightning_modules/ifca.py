@@ -12,7 +12,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 import torch.nn.functional as F
@@ -129,6 +129,8 @@ class IFCAServer(Server[ServerState]):
 
     The arguments are those of :class:`IFCA`.
     """
+
+    reports: ClassVar = {**Server.reports, "cluster": "number of the cluster"}
 
     def __init__(
         self,

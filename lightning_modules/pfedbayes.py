@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from functools import partial
 from typing import Any, Literal
 
 import torch
@@ -114,7 +113,7 @@ class PFedBayes(ClientModule):
         server_step: float = 1.0,
         eval_weights: Literal["mean", "mc"] = "mean",
         eval_samples: int = 10,
-        optimizer: OptimizerFactory = partial(torch.optim.Adam, lr=1e-3),  # noqa: B008
+        optimizer: OptimizerFactory = lambda params: torch.optim.Adam(params, lr=1e-3),
         weighting: Literal["samples", "uniform"] = "uniform",
         **options: Any,
     ) -> None:

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, Literal, TypeAlias, cast
+from typing import Any, ClassVar, Literal, TypeAlias, cast
 
 import torch
 from torch import Tensor
@@ -93,7 +93,9 @@ class PFedVEM(ClientModule):
         self,
         net: SplitNet,
         *,
-        optimizer: OptimizerFactory = lambda params: torch.optim.SGD(params, 0.001, momentum=0.9),
+        optimizer: OptimizerFactory = lambda params: torch.optim.SGD(
+            params, lr=0.001, momentum=0.9
+        ),
         lr_head: float = 0.001,
         lr_base: float = 0.001,
         head_epochs: int = 10,
@@ -219,6 +221,8 @@ class VEMServer(Server[ServerState]):
     Raises:
         ValueError: ``momentum`` is outside [0, 1).
     """
+
+    reports: ClassVar = {**Server.reports, "confidence": "confidence of the head"}
 
     def __init__(
         self, momentum: float = 0.0, weighting: Literal["samples", "uniform"] = "samples"

@@ -35,17 +35,6 @@ _OTHERS = (
 )
 # Where the project's own classes live.
 PACKAGES = ("lightning_modules.", "datamodules.", "pfl.")
-# Former modules of classes that have moved, by their present one. Stored configurations name any of
-# them; the keys of kept runs go by the first.
-FORMER = {
-    "lightning_modules.layers.variational": ("lightning_modules.layers",),
-    "lightning_modules.nets.normalised": (
-        "lightning_modules.parts.normalised_nets",
-        "lightning_modules.normalised_nets",
-    ),
-    "lightning_modules.nets.plain": ("lightning_modules.nets",),
-    "lightning_modules.nets.split": ("lightning_modules.nets",),
-}
 
 
 class BrokenError(ImportError):
@@ -78,47 +67,35 @@ def find(path: str) -> Any:  # noqa: ANN401
         BrokenError: The module exists, but cannot be imported.
         ImportError: There is no such module, or nothing of that name in it.
     """
-    home, _, name = present(path).rpartition(".")
     try:
-        return getattr(import_module(home), name)
-    except (AttributeError, ValueError) as error:
-        raise ImportError(f"there is no {path}") from error
-    except ModuleNotFoundError as error:
-        if f"{home}.".startswith(f"{error.name}."):
+        return _imported(path)
+    except BrokenError:
+        raise
+    except ImportError:
+        moved = [kind for kind in own() if _is_former(path, kind)]
+        if not moved:
             raise
-        raise BrokenError(f"{path} cannot be imported: {error}") from error
-    except Exception as error:
-        raise BrokenError(f"{path} cannot be imported: {_one_line(error)}") from error
-
-
-def present(path: str) -> str:
-    """Return the dotted path of a class, which may be given by a former one."""
-    home, _, name = path.rpartition(".")
-    for module, former in FORMER.items():
-        # A room that exports its classes still answers to their former path.
-        if home in former and not module.startswith(f"{home}."):
-            return f"{module}.{name}"
-    return path
+        return moved[0]
 
 
 def spelling(name: str) -> str:
     """Return what the parser is to read for the name of a class.
 
-    A class of this project is never taken for another library's of the same name, and a former path
-    becomes the present one.
+    A class of this project is never taken for another library's of the same name, and a path from
+    before a class of this project moved becomes the present one.
     """
-    return clashes().get(name) or present(name)
-
-
-def kept_path(path: str) -> str:
-    """Return the path by which the keys of kept runs know a class, wherever it lies by now."""
-    if not path.startswith(("lightning_modules.", "pfl.")):
-        return path
+    if name in clashes():
+        return clashes()[name]
+    if not name.startswith(PACKAGES):
+        return name
     try:
-        kind = find(path)
+        _imported(name)
+    except BrokenError:
+        return name
     except ImportError:
-        return path
-    return f"{FORMER.get(kind.__module__, (kind.__module__,))[0]}.{kind.__qualname__}"
+        moved = (f"{kind.__module__}.{kind.__name__}" for kind in own() if _is_former(name, kind))
+        return next(moved, name)
+    return name
 
 
 def neighbours(path: str) -> list[str]:
@@ -132,22 +109,32 @@ def neighbours(path: str) -> list[str]:
 
 def classes() -> dict[str, type]:
     """Return every class that may be named without its module, by that name."""
-    return {kind.__name__: kind for base in _bases() for kind in _descendants(base)}
+    return {kind.__name__: kind for kind in _everything()}
+
+
+def own() -> list[type]:
+    """Return every class of this project that a configuration may name."""
+    return [kind for kind in _everything() if kind.__module__.startswith(PACKAGES)]
 
 
 @cache
 def clashes() -> dict[str, str]:
     """Return full paths of the project's own classes whose names other libraries use too."""
     homes: dict[str, set[str]] = {}
-    for base in _bases():
-        for kind in _descendants(base):
-            homes.setdefault(kind.__name__, set()).add(f"{kind.__module__}.{kind.__name__}")
+    for kind in _everything():
+        homes.setdefault(kind.__name__, set()).add(f"{kind.__module__}.{kind.__name__}")
     return {
         name: path
         for name, paths in homes.items()
         for path in paths
         if len(paths) > 1 and path.startswith(PACKAGES)
     }
+
+
+def reports() -> list[str]:
+    """Return what the servers of all imported methods report of their clients."""
+    servers: Iterator[Any] = _descendants(find("pfl.server.Server"))
+    return list(dict.fromkeys(name for server in servers for name in server.reports))
 
 
 def of_kind(kind: str) -> list[type]:
@@ -182,12 +169,32 @@ def show(kind: str) -> None:
     Console().print(table)
 
 
-def _bases() -> Iterator[type]:
+def _imported(path: str) -> Any:  # noqa: ANN401
+    home, _, name = path.rpartition(".")
+    try:
+        return getattr(import_module(home), name)
+    except (AttributeError, ValueError) as error:
+        raise ImportError(f"there is no {path}") from error
+    except ModuleNotFoundError as error:
+        if f"{home}.".startswith(f"{error.name}."):
+            raise
+        raise BrokenError(f"{path} cannot be imported: {error}") from error
+    except Exception as error:
+        raise BrokenError(f"{path} cannot be imported: {_one_line(error)}") from error
+
+
+def _is_former(path: str, kind: type) -> bool:
+    """Whether a path may be the one of a class of this project before the class moved."""
+    return path.startswith(PACKAGES) and path.rpartition(".")[2] == kind.__name__
+
+
+def _everything() -> Iterator[type]:
     for path in (*KINDS.values(), *_OTHERS):
         try:
-            yield find(path)
+            base = _imported(path)
         except ImportError:  # load() has said which file is broken
             continue
+        yield from _descendants(base)
 
 
 def _descendants(base: type) -> Iterator[type]:
