@@ -38,16 +38,21 @@ class FederatedDataModule(L.LightningDataModule, ABC):
         num_clients: Number of clients, N.
         partition: Who holds which samples: a partitioner, or the path of a partition file of this
             data set. Such a file also decides what test_protocol, test_fraction, val_fraction,
-            split_seed and max_samples decide otherwise.
+            split_seed, max_samples and max_train_samples decide otherwise.
         batch_size: Training samples a step.
         eval_batch_size: Samples a step where nothing is trained.
         drop_last: Leave out a last training batch that is not full, unless it is the only one.
+        shuffle: Draw the training batches in a new random order each epoch; ``False`` takes the
+            samples in their stored order.
         test_protocol: Where a client's test samples come from: ``pooled``, ``official_classes``,
             ``matched`` or ``global``; see :class:`~datamodules.splits.Rule`.
         test_fraction: Share of samples set aside for testing where no official test set is used.
         val_fraction: Share of a client's remaining training samples that validate.
         split_seed: Seed of partition and splits, apart from the training seed.
-        max_samples: Use at most so many samples, classes in proportion (for shortened runs).
+        max_samples: Use at most so many samples of training and test set together, classes in
+            proportion (for shortened runs).
+        max_train_samples: Use at most so many training samples, classes in proportion, and the
+            whole common test set.
         mean: Of each channel of inputs scaled to [0, 1]; one number serves all channels.
         std: Likewise.
         augment: Random transforms of training batches.
@@ -67,11 +72,13 @@ class FederatedDataModule(L.LightningDataModule, ABC):
         batch_size: int = 32,
         eval_batch_size: int = 250,
         drop_last: bool = False,
+        shuffle: bool = True,
         test_protocol: TestProtocol = "pooled",
         test_fraction: float = 0.25,
         val_fraction: float = 0.0,
         split_seed: int = 1,
         max_samples: int | None = None,
+        max_train_samples: int | None = None,
         mean: Sequence[float] | float | None = None,
         std: Sequence[float] | float | None = None,
         augment: Augmentation | None = None,
@@ -87,9 +94,12 @@ class FederatedDataModule(L.LightningDataModule, ABC):
         self.batch_size = batch_size
         self.eval_batch_size = eval_batch_size
         self.drop_last = drop_last
+        self.shuffle = shuffle
         self.augment = augment
         self.client = client
-        self.rule = Rule(test_protocol, test_fraction, val_fraction, split_seed, max_samples)
+        self.rule = Rule(
+            test_protocol, test_fraction, val_fraction, split_seed, max_samples, max_train_samples
+        )
         self._num_clients = num_clients
         self._mean = _channels(self.default_mean if mean is None else mean)
         self._std = _channels(self.default_std if std is None else std)
@@ -192,10 +202,11 @@ class FederatedDataModule(L.LightningDataModule, ABC):
     # What a plain Trainer uses.
 
     def train_dataloader(self) -> DataLoader[Batch]:
-        """Shuffled training batches of ``client``, or of everybody."""
+        """Return the training batches of ``client``, or of everybody."""
         view = self._loaded("train")
         drop_last = self.drop_last and len(view) >= self.batch_size
-        sampler = BatchSampler(RandomSampler(view), self.batch_size, drop_last)
+        order = RandomSampler(view) if self.shuffle else SequentialSampler(view)
+        sampler = BatchSampler(order, self.batch_size, drop_last)
         return DataLoader(view, sampler=sampler, batch_size=None)
 
     def val_dataloader(self) -> DataLoader[Batch]:

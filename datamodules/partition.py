@@ -44,6 +44,19 @@ class Partitioner(ABC):
     def draw(self, targets: Targets, num_clients: int, rng: np.random.Generator) -> list[Ints]:
         """Divide the samples; unchecked."""
 
+    def groupings(self, targets: Targets) -> Sequence[Ints]:
+        """Number the groups of samples among which this recipe divides, finest first.
+
+        A client's test samples follow its training samples group by group. The finest grouping is
+        by subclass, or by class where there are no subclasses; a recipe that looks at the domains
+        adds them.
+
+        Returns:
+            Groupings of (n,) group numbers. A coarser one serves test samples of a group in which
+            nobody trains.
+        """
+        return [targets.finest]
+
     def check(self, shares: Sequence[Ints], count: int, num_clients: int) -> None:
         """Make sure that every sample belongs to exactly one client.
 
@@ -196,11 +209,14 @@ class ByDomain(Partitioner):
 
     within: Partitioner | None = None
 
+    def groupings(self, targets: Targets) -> Sequence[Ints]:
+        """Number the groups of samples: class and domain together, then domains."""
+        return [targets.kinds(), _domains(targets)]
+
     def draw(self, targets: Targets, num_clients: int, rng: np.random.Generator) -> list[Ints]:
         """Divide the samples; unchecked."""
-        if targets.domains is None:
-            raise ValueError("ByDomain needs a data set with domains; this one has none")
-        groups = [np.flatnonzero(targets.domains == d) for d in np.unique(targets.domains)]
+        domains = _domains(targets)
+        groups = [np.flatnonzero(domains == d) for d in np.unique(domains)]
         if num_clients < len(groups):
             order = rng.permutation(len(groups))
             return draws.join(
@@ -214,3 +230,9 @@ class ByDomain(Partitioner):
             for client, part in zip(clients, parts, strict=True):
                 shares[client] = positions[part]
         return shares
+
+
+def _domains(targets: Targets) -> Ints:
+    if targets.domains is None:
+        raise ValueError("ByDomain needs a data set with domains; this one has none")
+    return targets.domains

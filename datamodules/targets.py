@@ -38,12 +38,16 @@ class Targets:
             None if self.domains is None else self.domains[ids],
         )
 
+    @property
+    def finest(self) -> Ints:
+        """(n,) subclass of each sample, or its class where there are no subclasses."""
+        return self.labels if self.fine is None else self.fine
+
     def kinds(self) -> Ints:
         """(n,) one number for each pair of subclass (class where there is none) and domain."""
-        classes = self.labels if self.fine is None else self.fine
         if self.domains is None:
-            return classes
-        return classes * (int(self.domains.max(initial=0)) + 1) + self.domains
+            return self.finest
+        return self.finest * (int(self.domains.max(initial=0)) + 1) + self.domains
 
 
 @dataclass(frozen=True, eq=False)

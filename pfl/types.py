@@ -261,6 +261,7 @@ class FederatedData(Protocol):
     batch_size: int
     eval_batch_size: int
     drop_last: bool
+    shuffle: bool
 
     @property
     def num_clients(self) -> int:

@@ -180,6 +180,25 @@ def test_loaders_give_every_sample_once():
     assert test.tolist() == data.pooled_test().labels.tolist()
 
 
+@pytest.mark.parametrize("client", [None, 2])
+def test_training_batches_come_in_stored_order_without_shuffle(client):
+    data = digits(client=client, shuffle=False, max_samples=300)
+    clients = range(5) if client is None else [client]
+    stored = torch.cat([data.split(c, "train").labels for c in clients])
+    for _ in range(2):
+        assert torch.cat([batch.y for batch in data.train_dataloader()]).equal(stored)
+    data.shuffle = True
+    assert not torch.cat([batch.y for batch in data.train_dataloader()]).equal(stored)
+
+
+def test_training_images_can_be_limited_apart_from_the_test_set():
+    """Digits have no official test set: a quarter of 1,797, 449, is set aside and stays whole."""
+    data = digits(max_train_samples=500, test_protocol="global")
+    assert sum(len(data.split(client, "train")) for client in range(5)) == 500
+    assert len(data.pooled_test()) == 449
+    assert data.description()["max_train_samples"] == 500
+
+
 def test_a_client_smaller_than_a_batch_is_not_dropped():
     data = digits(client=0, partition=IID(), num_clients=150, batch_size=32, drop_last=True)
     assert [len(batch.y) for batch in data.train_dataloader()] == [len(data.split(0, "train"))]
