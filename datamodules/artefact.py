@@ -11,7 +11,7 @@ import numpy as np
 
 from datamodules.partition import Partitioner
 from datamodules.splits import Division, Holding, Rule
-from datamodules.targets import Catalogue
+from datamodules.targets import Catalogue, Ints
 
 FORMAT = "pfl-partition-1"
 
@@ -39,8 +39,22 @@ def describe(
         division: Who holds what.
         how: Recipe and rule.
     """
+    held = _held(catalogue, division)
+    return {
+        "format": FORMAT,
+        "hash": _hash(held),
+        "data": data,
+        "samples": len(catalogue.targets),
+        "num_clients": len(division.holdings),
+        **how,
+        **held,
+    }
+
+
+def _held(catalogue: Catalogue, division: Division) -> dict[str, Any]:
+    """The data set and the samples of everybody, as plain values."""
     pooled = division.pooled_test
-    held = {
+    return {
         "content_hash": catalogue.content_hash(),
         "clients": [
             {name: ids.tolist() for name, ids in vars(holding).items()}
@@ -48,15 +62,10 @@ def describe(
         ],
         "pooled_test": None if pooled is None else pooled.tolist(),
     }
-    return {
-        "format": FORMAT,
-        "hash": hashlib.sha256(json.dumps(held).encode()).hexdigest()[:32],
-        "data": data,
-        "samples": len(catalogue.targets),
-        "num_clients": len(division.holdings),
-        **how,
-        **held,
-    }
+
+
+def _hash(held: dict[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(held).encode()).hexdigest()[:32]
 
 
 def how(partitioner: Partitioner, rule: Rule) -> dict[str, Any]:
@@ -94,11 +103,11 @@ def restore(description: dict[str, Any], catalogue: Catalogue, path: Path) -> Di
     try:
         given = description["content_hash"]
         holdings = tuple(
-            Holding(*(np.array(client[name], np.int64) for name in ("train", "val", "test")))
+            Holding(*(_ids(client[name]) for name in ("train", "val", "test")))
             for client in description["clients"]
         )
         pooled = description["pooled_test"]
-        division = Division(holdings, None if pooled is None else np.array(pooled, np.int64))
+        division = Division(holdings, None if pooled is None else _ids(pooled))
     except (KeyError, TypeError, ValueError, OverflowError) as error:
         raise ValueError(f"the partition file {path} is damaged ({error!r})") from error
     if given != catalogue.content_hash():
@@ -107,8 +116,21 @@ def restore(description: dict[str, Any], catalogue: Catalogue, path: Path) -> Di
             f"{description.get('samples')} samples, content hash {given}); this data set has "
             f"{len(catalogue.targets)} samples and the hash {catalogue.content_hash()}"
         )
+    if not holdings:
+        raise ValueError(f"the partition file {path} is damaged (its list of clients is empty)")
     _check(division, len(catalogue.targets), path)
+    if description.get("hash") != _hash(_held(catalogue, division)):
+        raise ValueError(
+            f"the partition file {path} is damaged: its samples are not those of its hash, "
+            f"{description.get('hash')}"
+        )
     return division
+
+
+def _ids(values: object) -> Ints:
+    if not isinstance(values, list) or not all(type(value) is int for value in values):
+        raise TypeError(f"{str(values)[:40]} is not a list of whole numbers")
+    return np.array(values, np.int64)
 
 
 def _check(division: Division, count: int, path: Path) -> None:

@@ -16,6 +16,7 @@ from torch.utils.data import BatchSampler, DataLoader, RandomSampler, Sequential
 
 from datamodules import artefact
 from datamodules.augment import Augmentation
+from datamodules.checks import finite, require
 from datamodules.partition import Partitioner
 from datamodules.splits import Division, Rule, TestProtocol, divide
 from datamodules.targets import Catalogue, Ints
@@ -101,8 +102,8 @@ class FederatedDataModule(L.LightningDataModule, ABC):
             test_protocol, test_fraction, val_fraction, split_seed, max_samples, max_train_samples
         )
         self._num_clients = num_clients
-        self._mean = _channels(self.default_mean if mean is None else mean)
-        self._std = _channels(self.default_std if std is None else std)
+        self._mean = _channels("mean", self.default_mean if mean is None else mean)
+        self._std = _channels("std", self.default_std if std is None else std)
         if min(self._std) <= 0:
             raise ValueError(f"std must be greater than 0, got {std}")
         self._ready: _Ready | None = None
@@ -257,8 +258,19 @@ class FederatedDataModule(L.LightningDataModule, ABC):
         """Who holds which samples of a catalogue, and the recipe of it as plain values.
 
         Raises:
-            ValueError: The partition does not fit the catalogue.
+            ValueError: The partition does not fit the catalogue, or leaves nothing to test on.
         """
+        division, how = self._divide(catalogue)
+        tested = bool(division.sizes[:, 2].any())
+        require(
+            tested or (division.pooled_test is not None and len(division.pooled_test) > 0),
+            f"there is nothing to test on: none of the {self.num_clients} clients has a test "
+            "sample, and there is no common test set. Give clients more samples (num_clients, "
+            "max_samples) or more of them for testing (test_fraction)",
+        )
+        return division, how
+
+    def _divide(self, catalogue: Catalogue) -> tuple[Division, dict[str, Any]]:
         if isinstance(self.partition, Partitioner):
             division = divide(catalogue, self.partition, self.num_clients, self.rule)
             return division, artefact.how(self.partition, self.rule)
@@ -299,5 +311,9 @@ class _Ready:
         return self._views[key]
 
 
-def _channels(values: Sequence[float] | float) -> tuple[float, ...]:
-    return (values,) if isinstance(values, int | float) else tuple(values)
+def _channels(name: str, values: Sequence[float] | float) -> tuple[float, ...]:
+    numbers = (values,) if isinstance(values, int | float) else tuple(values)
+    require(len(numbers) > 0, f"{name} must be a number, or one for each channel, got none")
+    for number in numbers:
+        finite(**{name: number})
+    return numbers

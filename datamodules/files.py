@@ -21,8 +21,9 @@ from rich.console import Console
 from rich.progress import track
 from torch import Tensor
 
+from datamodules.checks import MEMORY_LIMIT, require
+
 SUFFIXES = frozenset({".jpg", ".jpeg", ".png", ".bmp", ".ppm", ".pgm", ".webp", ".tif", ".tiff"})
-MEMORY_LIMIT = 8 * 2**30
 _CHUNK = 64
 T = TypeVar("T")
 
@@ -138,14 +139,38 @@ def decode_once(files: Sequence[str], shape: Shape, cache: Path) -> Tensor:
         cache: The beginning of the path of the cache file; it must name the state of the files.
 
     Raises:
-        ValueError: An image cannot be read or has another size than the first.
+        ValueError: An image cannot be read or has another size than the first, or the cache file is
+            damaged.
     """
     form = shape.of(files[0])
     path = cache.with_name(f"{cache.name}-{'x'.join(map(str, form))}.npy")
     if not path.exists():
         _build(path, files, shape, form)
-    # Copy-on-write, because torch warns of arrays that cannot be written; nothing writes.
-    return torch.from_numpy(np.load(path, mmap_mode="c", allow_pickle=False))
+    with reading_cache(path):
+        # Copy-on-write, because torch warns of arrays that cannot be written; nothing writes.
+        images = np.load(path, mmap_mode="c", allow_pickle=False)
+        wanted = (len(files), *form)
+        require(
+            images.dtype == np.uint8 and images.shape == wanted,
+            f"it holds {images.dtype} {images.shape}, not uint8 {wanted}",
+        )
+        return torch.from_numpy(images)
+
+
+@contextmanager
+def reading_cache(path: Path) -> Iterator[None]:
+    """Name the file, and the way out, where a cache cannot be read inside this scope.
+
+    Raises:
+        ValueError: The cache is damaged.
+    """
+    try:
+        yield
+    # On damaged files numpy lets through a dozen kinds of errors of zipfile, tokenize and its own.
+    except Exception as error:
+        raise ValueError(
+            f"the cache {path} is damaged ({error}); remove it, and it is made anew"
+        ) from error
 
 
 @contextmanager
@@ -220,6 +245,8 @@ def _pixels(file: str, shape: Shape, form: tuple[int, ...]) -> NDArray[np.uint8]
 
 def _opened(file: str, read: Callable[[Image.Image], T]) -> T:
     try:
+        if not os.path.isfile(file):
+            raise OSError("not a regular file")
         with Image.open(file) as image:
             return read(image)
     # Pillow reports broken files by whichever of these its decoders happen to raise.

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from datamodules import draws
-from datamodules.checks import require
+from datamodules.checks import finite, require
 from datamodules.targets import Ints, Targets
 
 
@@ -90,7 +90,8 @@ class IID(Partitioner):
 class Dirichlet(Partitioner):
     """Each class divided over the clients by its own draw from Dir(alpha * 1); label skew.
 
-    The whole draw is repeated until every client holds enough. The papers' values: FedAS 40
+    Clients differ in class proportions and in size. :class:`ClientDirichlet` has clients of equal
+    size. The whole draw is repeated until every client holds enough. The papers' values: FedAS 40
     samples, PFAKD 1, UniVarFL 10, all with ``cap``.
 
     Args:
@@ -110,6 +111,7 @@ class Dirichlet(Partitioner):
     max_tries: int = 1000
 
     def __post_init__(self) -> None:
+        finite(alpha=self.alpha)
         require(self.alpha > 0, f"alpha must be greater than 0, got {self.alpha}")
         require(self.min_samples >= 0, f"min_samples is negative: {self.min_samples}")
         require(self.max_tries >= 1, f"max_tries must be at least 1, got {self.max_tries}")
@@ -141,20 +143,24 @@ class Dirichlet(Partitioner):
 class ClientDirichlet(Partitioner):
     """Clients of equal size, each with its own class proportions from Dir(alpha * frequencies).
 
+    Each client draws its proportions, then its samples without replacement; a class that runs out
+    is left out of later draws.
+
     Source: Hsu, Qi and Brown, "Measuring the effects of non-identical data distribution for
-    federated visual classification", 2019; ``alpha`` is the sum of the concentrations, so
-    ``alpha / C`` a class where classes are balanced.
+    federated visual classification", 2019, which FedSimSup cites for its Dirichlet partitions.
 
     Args:
-        alpha: Concentration; small is skewed.
+        alpha: Concentration, the sum over the classes; small is skewed. Papers mostly give the
+            concentration of one class: their Dir(0.1) over C classes is ``alpha: 0.1 * C``.
 
     Raises:
-        ValueError: ``alpha`` is not positive.
+        ValueError: ``alpha`` is not a positive number.
     """
 
     alpha: float = 1.0
 
     def __post_init__(self) -> None:
+        finite(alpha=self.alpha)
         require(self.alpha > 0, f"alpha must be greater than 0, got {self.alpha}")
 
     def draw(self, targets: Targets, num_clients: int, rng: np.random.Generator) -> list[Ints]:

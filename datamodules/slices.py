@@ -16,7 +16,7 @@ from typing import get_args
 import numpy as np
 
 from datamodules import draws
-from datamodules.checks import require
+from datamodules.checks import finite, require
 from datamodules.draws import Quantity
 from datamodules.partition import Partitioner
 from datamodules.targets import Ints, Targets
@@ -32,13 +32,14 @@ class Slices(Partitioner):
         sigma: Standard deviation of the logarithm of ``lognormal`` sizes.
 
     Raises:
-        ValueError: ``sigma`` is negative, or ``quantity`` is none of the three.
+        ValueError: ``sigma`` is negative or infinite, or ``quantity`` is none of the three.
     """
 
     quantity: Quantity = "random_cuts"
     sigma: float = 1.0
 
     def __post_init__(self) -> None:
+        finite(sigma=self.sigma)
         require(self.sigma >= 0, f"sigma must not be negative, got {self.sigma}")
         known = get_args(Quantity)
         require(self.quantity in known, f"quantity is {self.quantity!r}, not one of {known}")

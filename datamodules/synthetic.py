@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from math import prod
 from typing import Any
 
 import numpy as np
 
 from datamodules.arrays import ArrayData, Arrays
-from datamodules.checks import require
+from datamodules.checks import MEMORY_LIMIT, finite, require
 from datamodules.draws import apportion
 from datamodules.targets import Ints, Targets
 from pfl.seeds import derive
@@ -79,10 +80,29 @@ class Synthetic(ArrayData):
             require(0 <= value <= 1, f"{name} must lie in [0, 1], got {value}")
         for name in ("quantity_shift", "noise"):
             value = getattr(self, name)
+            finite(**{name: value})
             require(value >= 0, f"{name} must not be negative, got {value}")
         require(
             samples >= self.domains,
             f"{samples} samples are too few for {self.domains} domains",
+        )
+        self._check_memory()
+
+    def _check_memory(self) -> None:
+        """Refuse more images and patterns than memory holds while they are made.
+
+        Raises:
+            ValueError: They take more than 8 GiB as three float64 arrays: values, noise, their sum.
+        """
+        each = 3 * 8 * prod(self.input_shape)
+        patterns = self.classes * self.subclasses
+        size = (self.samples + patterns) * each
+        require(
+            size <= MEMORY_LIMIT,
+            f"samples={self.samples} and {patterns} patterns (classes * subclasses) of "
+            f"{self.input_shape} would take {size / 2**30:,.0f} GiB of memory to make, "
+            f"{MEMORY_LIMIT / 2**30:.0f} GiB are allowed: give at most {MEMORY_LIMIT // each} of "
+            "this size in all, or lower size or channels",
         )
 
     @property

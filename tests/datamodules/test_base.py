@@ -5,13 +5,23 @@ import json
 import pickle
 import subprocess
 import sys
+from pathlib import Path
 
 import lightning as L
 import numpy as np
 import pytest
 import torch
 
-from datamodules import IID, CropFlip, Digits, Dirichlet, FederatedDataModule, Shards, Synthetic
+from datamodules import (
+    IID,
+    CropFlip,
+    Digits,
+    Dirichlet,
+    FederatedDataModule,
+    Shards,
+    Synthetic,
+    artefact,
+)
 from datamodules.view import Store, View
 from lightning_modules.fedavg import FedAvg
 from lightning_modules.nets import SplitNet
@@ -125,6 +135,10 @@ def test_only_training_batches_drawn_with_an_rng_are_augmented():
         ({"batch_size": 0}, "batch_size must be at least 1, got 0"),
         ({"eval_batch_size": 0}, "eval_batch_size must be at least 1, got 0"),
         ({"std": 0.0}, "std must be greater than 0"),
+        ({"std": float("nan")}, "std must be a finite number, got nan"),
+        ({"std": [float("inf")]}, "std must be a finite number, got inf"),
+        ({"std": []}, "std must be a number, or one for each channel, got none"),
+        ({"mean": float("nan")}, "mean must be a finite number, got nan"),
         ({"test_fraction": 2.0}, "test_fraction"),
     ],
 )
@@ -143,6 +157,20 @@ def test_numbers_out_of_range_are_refused(arguments, message):
 def test_what_does_not_fit_the_data_is_refused_at_setup(arguments, message):
     data = digits(partition=IID(), **({"num_clients": 5} | arguments))
     with pytest.raises(ValueError, match=message):
+        data.setup()
+
+
+@pytest.mark.parametrize("partition", [IID(), "file"])
+def test_a_federation_without_any_test_sample_is_refused(partition, tmp_path):
+    """Four clients of one sample each keep it for training."""
+    alone = digits(partition=IID(), num_clients=4, max_samples=4)
+    if partition == "file":
+        division, how = alone._divide(alone.catalogue())
+        partition = str(tmp_path / "partition.json")
+        description = artefact.describe("Digits", alone.catalogue(), division, how)
+        Path(partition).write_text(json.dumps(description))
+    data = digits(partition=partition, num_clients=4, max_samples=4)
+    with pytest.raises(ValueError, match=r"nothing to test on: none of the 4 clients .*num_clie"):
         data.setup()
 
 

@@ -104,6 +104,35 @@ def test_client_dirichlet_follows_the_frequencies_when_alpha_is_large():
     assert np.abs(zeros - 750).max() < 5 * np.sqrt(1000 * 0.75 * 0.25)
 
 
+@pytest.mark.parametrize(("alpha", "classes"), [(1.0, 10), (5.0, 10), (2.0, 20)])
+def test_client_dirichlet_has_the_concentration_of_the_distribution(alpha, classes):
+    """Proportions from Dir(alpha / C a class) have an expected sum of squares of
+    (alpha / C + 1) / (alpha + 1): 0.55 for alpha 1 and 0.25 for alpha 5 at C = 10.
+
+    Clients dealt last take of what remains; that moves the mean by 3 to 12 %.
+    """
+    labels = np.repeat(np.arange(classes), 2000)
+    found = []
+    for seed in range(40):
+        shares = draws.client_dirichlet(labels, 40, alpha, rng(seed))
+        counts = np.array([np.bincount(labels[s], minlength=classes) for s in shares])
+        found += ((counts / counts.sum(1, keepdims=True)) ** 2).sum(1).tolist()
+    law = (alpha / classes + 1) / (alpha + 1)
+    assert 0.98 * law < np.mean(found) < 1.15 * law
+
+
+def test_client_dirichlet_deals_in_random_order():
+    """Who is dealt last gets what is left, of more classes than its own draw has: no client more
+    often than another, within four standard errors."""
+    labels = np.repeat(np.arange(10), 60)
+    found = []
+    for seed in range(300):
+        shares = draws.client_dirichlet(labels, 10, 1.0, rng(seed))
+        found.append([len(np.unique(labels[share])) for share in (shares[0], shares[-1])])
+    difference = np.diff(found)
+    assert abs(difference.mean()) < 4 * difference.std() / np.sqrt(300)
+
+
 def test_client_dirichlet_with_a_tiny_alpha_gives_whole_classes_to_clients():
     """4 clients and 4 classes of equal size: nearly all clients hold one or two classes."""
     labels = np.repeat(np.arange(4), 100)
