@@ -17,7 +17,7 @@ FORMAT = "pfl-partition-1"
 
 
 def recipe(partitioner: Partitioner) -> dict[str, Any]:
-    """The partitioner as class path and arguments, as a config writes it."""
+    """Return the partitioner as class path and arguments, as in a configuration."""
     values = {
         name: recipe(value) if isinstance(value, Partitioner) else value
         for name, value in vars(partitioner).items()
@@ -29,15 +29,15 @@ def recipe(partitioner: Partitioner) -> dict[str, Any]:
 def describe(
     data: str, catalogue: Catalogue, division: Division, how: dict[str, Any]
 ) -> dict[str, Any]:
-    """The partition as plain values, ready for JSON.
+    """Describe a partition in plain values, ready for JSON.
 
-    ``content_hash`` tells whether two data sets are the same, ``hash`` whether two partitions are.
+    ``content_hash`` identifies the data set, ``hash`` the partition.
 
     Args:
         data: Name of the data set.
         catalogue: Of the data set.
-        division: Who holds what.
-        how: Recipe and rule.
+        division: Samples of each client.
+        how: Partitioner and rule that made it, as :func:`how` returns them.
     """
     held = _held(catalogue, division)
     return {
@@ -52,7 +52,7 @@ def describe(
 
 
 def _held(catalogue: Catalogue, division: Division) -> dict[str, Any]:
-    """The data set and the samples of everybody, as plain values."""
+    """Return what the hash covers: the data set and the samples of every client."""
     pooled = division.pooled_test
     return {
         "content_hash": catalogue.content_hash(),
@@ -69,16 +69,16 @@ def _hash(held: dict[str, Any]) -> str:
 
 
 def how(partitioner: Partitioner, rule: Rule) -> dict[str, Any]:
-    """Recipe and rule as plain values."""
+    """Return partitioner and rule as plain values."""
     return {"partition": recipe(partitioner), **vars(rule)}
 
 
 def read(path: Path) -> dict[str, Any]:
-    """A description from its file.
+    """Read a description from its file.
 
     Raises:
-        FileNotFoundError: There is no such file.
-        ValueError: It is no partition file.
+        FileNotFoundError: The file does not exist.
+        ValueError: The file is not a partition file.
     """
     if not path.is_file():
         raise FileNotFoundError(
@@ -95,10 +95,10 @@ def read(path: Path) -> dict[str, Any]:
 
 
 def restore(description: dict[str, Any], catalogue: Catalogue, path: Path) -> Division:
-    """The division that a file describes, of the data set it was made for.
+    """Restore the division described by a file.
 
     Raises:
-        ValueError: It was made for other data, is damaged, or is no partition.
+        ValueError: The file was made for other data, is damaged, or is not a partition.
     """
     try:
         given = description["content_hash"]
@@ -134,7 +134,7 @@ def _ids(values: object) -> Ints:
 
 
 def _check(division: Division, count: int, path: Path) -> None:
-    """No sample out of range, trained on by two clients, or both trained and tested on."""
+    """Refuse a sample out of range, of two clients, or both trained and tested on."""
     fitted = [ids for h in division.holdings for ids in (h.train, h.val)]
     tested = [h.test for h in division.holdings]
     if division.pooled_test is not None:

@@ -44,15 +44,15 @@ class FEMNIST(ArrayData):
         self.cache_dir = None if cache_dir is None else Path(cache_dir).expanduser()
 
     def prepare_data(self) -> None:
-        """Parse into the cache, where there is one and it is not there yet."""
+        """Parse the files into the cache, if there is a cache folder without them."""
         if self.cache_dir is not None:
             self._parsed()
 
     def read(self) -> Arrays:
-        """The whole data set.
+        """Read the whole data set.
 
         Raises:
-            FileNotFoundError: The folder is missing or looks otherwise.
+            FileNotFoundError: The folder is missing or has another layout.
             ValueError: A file is not LEAF's, none holds a training sample, or the cache is damaged.
         """
         parsed = self._parsed()

@@ -16,26 +16,26 @@ from pfl.types import Split
 
 TestProtocol: TypeAlias = Literal["pooled", "official_classes", "matched", "global"]
 
-# Kinds of fewer samples than this, say one writer's letters, are too small to be divided singly.
+# Where the median kind (one writer's letter, say) is smaller than this, strata are classes.
 _SMALL_KIND = 10
 
 
 @dataclass(frozen=True, eq=False)
 class Holding:
-    """What one client holds: sample numbers of the data set, in stored order."""
+    """The samples of one client, by their numbers in the data set, in stored order."""
 
     train: Ints
     val: Ints
     test: Ints
 
     def of(self, name: Split) -> Ints:
-        """The samples of one split."""
+        """Return the samples of one split."""
         return {"train": self.train, "val": self.val, "test": self.test}[name]
 
 
 @dataclass(frozen=True, eq=False)
 class Division:
-    """All clients' holdings, and the test set that belongs to no client.
+    """The holdings of all clients, and the common test set.
 
     Attributes:
         holdings: One a client.
@@ -51,7 +51,7 @@ class Division:
         return np.array([[len(h.train), len(h.val), len(h.test)] for h in self.holdings])
 
     def samples(self) -> Ints:
-        """Every sample that somebody uses, ascending."""
+        """Return all samples in use, ascending."""
         used = [ids for h in self.holdings for ids in (h.train, h.val, h.test)]
         return np.unique(
             np.concatenate([*used, [] if self.pooled_test is None else self.pooled_test]).astype(
@@ -110,7 +110,7 @@ class Rule:
             )
 
     def rng(self, purpose: str, *path: int) -> np.random.Generator:
-        """The source of the random choices of one purpose."""
+        """Return the random generator of one purpose."""
         return np.random.default_rng(derive(self.split_seed, purpose, *path))
 
 
@@ -157,7 +157,7 @@ def _official(data: Catalogue, rule: Rule) -> tuple[Ints, Ints]:
 
 
 def _strata(targets: Targets) -> Ints:
-    """Number the groups of which each gives its part; by class alone where kinds are tiny.
+    """Return (n,) strata: class and domain, or the class alone where these kinds are tiny.
 
     Rounding moves the part of a kind by up to one sample. With a few samples a kind that would
     decide which classes are chosen.

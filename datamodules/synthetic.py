@@ -1,4 +1,4 @@
-"""Made-up images whose shifts between domains can be dialled."""
+"""Synthetic images with adjustable shifts between domains."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pfl.seeds import derive
 
 
 class Synthetic(ArrayData):
-    """Noisy copies of one random pattern a class, from domains that differ as asked.
+    """Noisy copies of one random pattern a class, from domains with adjustable shifts.
 
     With :class:`~datamodules.partition.ByDomain` and as many domains as clients, each client is a
     domain. All shifts at 0 make identically distributed domains of equal size. For tests and for
@@ -116,7 +116,7 @@ class Synthetic(ArrayData):
         return (self.channels, self.size, self.size)
 
     def read(self) -> Arrays:
-        """The whole data set."""
+        """Generate the whole data set."""
         rng = np.random.default_rng(derive(self.data_seed, "synthetic"))
         # Kept away from the ends of the range, so that noise and shifts are seldom cut off.
         patterns = rng.uniform(0.3, 0.7, (self.classes * self.subclasses, *self.input_shape))
@@ -137,7 +137,7 @@ class Synthetic(ArrayData):
         return Arrays(pixels, Targets(labels, fine, domains), len(labels), fine_names, names)
 
     def _patterns(self, domain: int, count: int, rng: np.random.Generator) -> Ints:
-        """(count,) the pattern of each sample of one domain."""
+        """Draw the (count,) patterns of the samples of one domain."""
         uniform = np.full(self.classes, (1 - self.label_shift) / self.classes)
         uniform[domain % self.classes] += self.label_shift
         classes = np.repeat(np.arange(self.classes), apportion(count, uniform))
@@ -146,7 +146,7 @@ class Synthetic(ArrayData):
         )
 
     def _labels(self, classes: Ints, domains: Ints) -> Ints:
-        """(n,) the labels that patterns of these classes bear."""
+        """Return the (n,) labels of patterns of these classes."""
         turned = round(self.concept_shift * self.classes)
         if not turned:
             return classes

@@ -217,7 +217,7 @@ class TestErrors:
         Image.fromarray(rng.integers(0, 256, (24, 20, 3), np.uint8)).save(file)
         whole = file.read_bytes()
         refused = []
-        for _ in range(150):
+        for _ in range(50):
             content = bytearray(whole[: rng.integers(len(whole))])
             for place in rng.integers(max(1, len(content)), size=3):
                 content[place : place + 1] = rng.bytes(1)
@@ -226,7 +226,7 @@ class TestErrors:
                 assert decode([str(file)], Shape(4)).shape == (1, 3, 4, 4)
             except ValueError as error:
                 refused.append(str(error))
-        assert len(refused) > 100
+        assert len(refused) > 30
         assert all(str(file) in message for message in refused)
 
     def test_an_image_of_another_size(self, folder):
