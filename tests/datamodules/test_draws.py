@@ -24,6 +24,24 @@ def test_apportion_sums_up_and_is_off_by_less_than_one(total, weights):
     assert np.abs(shares - total * np.array(weights) / np.sum(weights)).max() < 1 + 1e-9
 
 
+def test_members_are_the_shuffled_positions_of_each_class():
+    labels = np.tile([3, 1], 50)
+    one, three = draws.members(labels, rng())
+    assert sorted(one.tolist()) == list(range(1, 100, 2))
+    assert sorted(three.tolist()) == list(range(0, 100, 2))
+    # Shuffled, the sum of the first half has a standard deviation of 102 around 1,250.
+    assert abs(int(one[:25].sum()) - 1250) < 4 * 102
+    assert one.tolist() != sorted(one.tolist())
+    assert not np.array_equal(one, draws.members(labels, rng(1))[0])
+
+
+def test_iid_takes_samples_from_everywhere():
+    """1,000 samples over 10 clients: a client's mean position is 500 +- 27 (hypergeometric)."""
+    shares = draws.iid(1000, 10, rng())
+    assert all(abs(share.mean() - 499.5) < 4 * 27.4 for share in shares)
+    assert not np.array_equal(shares[0], draws.iid(1000, 10, rng(1))[0])
+
+
 def test_equal_cuts():
     """10 samples in 3 blocks: 10 // 3 = 3 and 20 // 3 = 6, so 3, 3 and 4."""
     assert draws.cut_points(10, 3, "equal", 1.0, rng()).tolist() == [3, 6]
@@ -69,6 +87,21 @@ def test_dirichlet_with_cap_stops_dealing_to_a_full_client():
                 capped += 1
                 assert own[1] == 0
     assert capped > 50
+
+
+def test_dirichlet_with_cap_counts_all_classes_so_far():
+    """Classes of 20 over 4 clients, n/N = 25: only two classes or more together fill a client,
+    which then gets nothing of the next. Rounding may leave one sample to the last client."""
+    labels = np.repeat(np.arange(5), 20)
+    full = 0
+    for seed in range(50):
+        shares = draws.dirichlet(labels, 4, 0.5, rng(seed), cap=True)
+        counts = np.array([np.bincount(labels[share], minlength=5) for share in shares])
+        before = counts.cumsum(1) - counts
+        assert (counts[before >= 25] <= 1).all()
+        assert not counts[:3][before[:3] >= 25].any()
+        full += (before >= 25).sum()
+    assert full > 50
 
 
 def test_dirichlet_plain_and_capped_draw_the_same_first_class():
@@ -133,6 +166,18 @@ def test_client_dirichlet_deals_in_random_order():
     assert abs(difference.mean()) < 4 * difference.std() / np.sqrt(300)
 
 
+def test_client_dirichlet_falls_back_to_what_is_left_in_proportion():
+    """With a tiny alpha a client wants a single class. Of 500, 100 and 900 over 3 clients: if the
+    first two want class 0, the second gets about 50 and 450 of the others, not 100 and 400."""
+    labels = np.repeat([0, 1, 2], [500, 100, 900])
+    fallbacks = 0
+    for seed in range(80):
+        shares = draws.client_dirichlet(labels, 3, 1e-9, rng(seed))
+        counts = np.array([np.bincount(labels[share], minlength=3) for share in shares])
+        fallbacks += 500 in counts[:, 0] and 25 < counts[:, 1].max() < 75
+    assert fallbacks > 2
+
+
 def test_client_dirichlet_with_a_tiny_alpha_gives_whole_classes_to_clients():
     """4 clients and 4 classes of equal size: nearly all clients hold one or two classes."""
     labels = np.repeat(np.arange(4), 100)
@@ -151,3 +196,10 @@ def test_shards_hold_neighbouring_labels():
         counts = np.bincount(labels[share], minlength=4)
         assert set(counts.tolist()) <= {0, 10, 20}
         assert counts.sum() == 20
+
+
+def test_shards_are_dealt_at_random():
+    """8 shards of one class each: over 40 seeds the first client has all of the 28 pairs but few."""
+    labels = np.repeat(np.arange(8), 5)
+    pairs = {tuple(np.unique(labels[draws.shards(labels, 4, 2, rng(s))[0]])) for s in range(40)}
+    assert len(pairs) > 14

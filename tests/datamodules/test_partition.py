@@ -159,6 +159,16 @@ def test_quantity_skew_keeps_the_proportions(data, clients, seed, quantity):
     assert (np.abs(counts - fractions[:, None] * totals) <= 1 + 1e-9).all()
 
 
+def test_sigma_spreads_lognormal_sizes():
+    """Without spread 12 clients share 600 samples equally; the larger sigma, the larger the most."""
+    data = Targets(np.zeros(600, np.int64))
+    most = [
+        max(len(share) for share in deal(QuantitySkew(quantity="lognormal", sigma=s), data, 12, 0))
+        for s in (0.0, 0.5, 2.0)
+    ]
+    assert most[0] == 50 < most[1] < most[2]
+
+
 @given(SEEDS, st.integers(3, 12))
 def test_by_domain_gives_each_client_one_domain(seed, clients):
     data = Targets(np.zeros(120, np.int64), domains=np.repeat([0, 4, 9], [30, 40, 50]))
