@@ -1,5 +1,7 @@
 """From a partition to training, validation and test samples."""
 
+import hashlib
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -9,9 +11,11 @@ from datamodules import (
     IID,
     ByDomain,
     Catalogue,
+    ClientDirichlet,
     ConceptDrift,
     Dirichlet,
     FixedClasses,
+    QuantitySkew,
     Shards,
     Targets,
 )
@@ -288,3 +292,49 @@ def test_the_split_seed_decides():
 def test_numbers_out_of_range_are_refused(arguments, message):
     with pytest.raises(ValueError, match=message):
         Rule(**arguments)
+
+
+def fingerprint(division):
+    """Eight digits that depend on every sample of every client, in order."""
+    digest = hashlib.sha256()
+    for holding in division.holdings:
+        for name in ("train", "val", "test"):
+            digest.update(np.append(holding.of(name), -1).astype("<i8").tobytes())
+    return digest.hexdigest()[:8]
+
+
+FINGERPRINTS = [
+    (IID(), Rule(), "ef86b219"),
+    (Dirichlet(0.5), Rule(), "ad9c9ba3"),
+    (Dirichlet(0.5, cap=False), Rule(), "aba25513"),
+    (ClientDirichlet(), Rule(), "dc5b4fe4"),
+    (Shards(2), Rule(), "b016fbd7"),
+    (FixedClasses(), Rule(), "b5351d0b"),
+    (ConceptDrift(), Rule(), "d3c3f3cb"),
+    (QuantitySkew(quantity="lognormal"), Rule(), "5a00e901"),
+    (ByDomain(), Rule(), "43472084"),
+    (ByDomain(Dirichlet(0.5, min_samples=1)), Rule(), "313f77eb"),
+    (Dirichlet(0.5), Rule("matched"), "a39285dc"),
+    (Dirichlet(0.5), Rule("official_classes"), "422afc3f"),
+    (Dirichlet(0.5), Rule("global", val_fraction=0.2), "e5aa8a7e"),
+    (Dirichlet(0.5), Rule("global", max_samples=300), "07955691"),
+    (Dirichlet(0.5), Rule("matched", max_train_samples=200), "50222d9f"),
+    (ByDomain(), Rule("matched"), "245a792c"),
+    (ByDomain(), Rule("official_classes"), "245a792c"),
+    (ByDomain(), Rule("global", val_fraction=0.2), "189f8b87"),
+    (ByDomain(), Rule("global", max_samples=300), "df70aa2e"),
+    (ByDomain(), Rule("matched", max_train_samples=200), "d0ac99ea"),
+]
+
+
+@pytest.mark.parametrize(("partitioner", "rule", "expected"), FINGERPRINTS)
+def test_a_recipe_gives_the_partition_it_always_gave(partitioner, rule, expected):
+    """Kept runs stay comparable: a change of these numbers makes other federations of old configs.
+
+    720 samples of 10 classes (20 subclasses), 4 domains; the last 120 are the official test set.
+    """
+    numbers = np.random.default_rng(0).permutation(720)
+    targets = Targets(numbers % 20 // 2, numbers % 20, numbers // 20 % 4)
+    names = tuple("abcdefghijklmnopqrst")
+    data = Catalogue(targets, 600, names[:10], names, names[:4])
+    assert fingerprint(divide(data, partitioner, 4, rule)) == expected
