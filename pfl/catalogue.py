@@ -5,9 +5,11 @@ from __future__ import annotations
 import inspect
 import pkgutil
 import re
+import sys
 from collections.abc import Iterator
 from functools import cache
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 from rich.console import Console
@@ -42,6 +44,12 @@ def load() -> None:
     data = import_module("datamodules")
     for name in data.__all__:
         getattr(data, name)
+
+
+def see_working_folder() -> None:
+    """Let classes be found that stand beside a configuration, in a project of the user's own."""
+    if str(Path.cwd()) not in sys.path:
+        sys.path.append(str(Path.cwd()))
 
 
 def find(path: str) -> Any:  # noqa: ANN401
