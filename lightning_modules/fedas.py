@@ -38,7 +38,7 @@ from lightning_modules.parts.alignment import (
 from lightning_modules.parts.fisher import FisherEstimator, fisher_share, fisher_trace
 from pfl.server import Server, ServerState, weight_report
 from pfl.state import add, assign, subtract
-from pfl.types import Batch, Broadcast, ClientInfo, Pass, Phase, Plan, State, Upload
+from pfl.types import Batch, Broadcast, ClientInfo, Pass, Phase, Plan, State, Totals, Upload
 
 Normaliser: TypeAlias = Literal["sum", "softmax", "min_max"]
 StepScale: TypeAlias = Literal["one", "one_over_m"]
@@ -128,20 +128,18 @@ class FedAS(ClientModule):
             parts += alignment_parts(
                 self, self.align_target, self.align_lr, self.align_epochs, self.align_batch
             )
-        parts.append(Phase(name="local", epochs=self.epochs))
+        parts.append(Phase(name="local", objective=self.losses, epochs=self.epochs))
         if self.synchronisation:
             parts.append(Pass(name="fisher", statistic=self._fisher, then=self._trace))
         parts.append(remember_backbone(self))
         return parts
 
-    def upload(self, info: ClientInfo) -> Upload | None:
+    def upload(self, info: ClientInfo) -> Upload:
         """The backbone, and the trace."""
-        upload = super().upload(info)
-        if upload is None or not self.synchronisation:
-            return upload
-        return replace(upload, extra={"trace": self.trace.clone()})
+        extra = {"trace": self.trace.clone()} if self.synchronisation else {}
+        return replace(super().upload(info), extra=extra)
 
-    def personalise(self, broadcast: Broadcast, info: ClientInfo) -> None:
+    def personalise(self, broadcast: Broadcast | None, info: ClientInfo) -> None:
         """The client's own last backbone and head; what is broadcast plays no part."""
         assign(self.net.backbone, self.previous.module.state_dict())
 
@@ -154,8 +152,8 @@ class FedAS(ClientModule):
     def _fisher(self, batch: Batch) -> State:
         return fisher_share(self.net, batch, self.fisher_estimator)
 
-    def _trace(self, totals: State) -> State:
-        return {"trace": fisher_trace(totals, self.fisher_estimator)}
+    def _trace(self, totals: Totals) -> State:
+        return {"trace": fisher_trace(totals.sums, self.fisher_estimator)}
 
 
 class FedASServer(Server[ServerState]):

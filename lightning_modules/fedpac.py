@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, cast
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -37,7 +37,7 @@ from lightning_modules.parts.prototypes import (
 )
 from pfl.server import Server, ServerState, weight_report
 from pfl.state import select, weighted_mean
-from pfl.types import Batch, Broadcast, ClientInfo, Pass, Plan, State, Terms, Upload
+from pfl.types import Batch, Broadcast, ClientInfo, Pass, Plan, State, Terms, Totals, Upload
 
 HEAD = ("net.head.*",)
 BODY = ("net.backbone.*",)
@@ -115,7 +115,7 @@ class FedPAC(ClientModule):
             "variance": self.variance.clone(),
             "profile": self.profile.clone(),
         }
-        return replace(cast(Upload, super().upload(info)), extra=extra)
+        return replace(super().upload(info), extra=extra)
 
     def server(self) -> Server[FedPACState]:
         """Averages body and centroids, and mixes heads."""
@@ -137,16 +137,17 @@ class FedPAC(ClientModule):
         real = squares.sum() if batch.weight is None else (squares * batch.weight).sum()
         return {"sums": sums, "counts": counts, "squares": real}
 
-    def _statistics(self, totals: State) -> State:
+    def _statistics(self, totals: Totals) -> State:
         """H_i, V_i, and where features are pulled: local centroids stand in for unknown ones.
 
         ``H_i[y] = q_i(y) mu_{i,y}`` and ``V_i = (E||f||^2 - sum_y ||H_i[y]||^2) / n_i``.
         """
-        samples = totals["counts"].sum()
-        profile = totals["sums"] / samples
-        variance = (totals["squares"] / samples - profile.square().sum()).clamp_min(0) / samples
+        sums, counts, squares = (totals.sums[name] for name in ("sums", "counts", "squares"))
+        samples = counts.sum()
+        profile = sums / samples
+        variance = (squares / samples - profile.square().sum()).clamp_min(0) / samples
         values, present = known(self.centroids)
-        means = class_means(totals["sums"], totals["counts"])
+        means = class_means(sums, counts)
         return {
             "profile": profile,
             "variance": variance,
@@ -155,8 +156,8 @@ class FedPAC(ClientModule):
             "aligned": present.amax().expand_as(present),
         }
 
-    def _centroids(self, totals: State) -> State:
-        return {"centroids": class_means(totals["sums"], totals["counts"])}
+    def _centroids(self, totals: Totals) -> State:
+        return {"centroids": class_means(totals.sums["sums"], totals.sums["counts"])}
 
 
 @dataclass(frozen=True)

@@ -33,7 +33,7 @@ from lightning_modules.parts.prototypes import (
     unknown_prototypes,
 )
 from pfl.server import Server, ServerState
-from pfl.types import Batch, Broadcast, ClientInfo, Pass, Phase, Plan, State, Terms, Upload
+from pfl.types import Batch, Broadcast, ClientInfo, Pass, Phase, Plan, State, Terms, Totals, Upload
 
 
 class FedProto(ClientModule):
@@ -94,7 +94,7 @@ class FedProto(ClientModule):
     def plan(self) -> Plan:
         """Train towards the prototypes, then take the client's own."""
         return [
-            Phase(name="local", epochs=self.epochs),
+            Phase(name="local", objective=self.losses, epochs=self.epochs),
             Pass(name="prototypes", statistic=self._sums, then=self._means),
         ]
 
@@ -148,8 +148,8 @@ class FedProto(ClientModule):
         sums, counts = class_sums(z, batch.y, self.net.num_classes, batch.weight)
         return {"sums": sums, "counts": counts}
 
-    def _means(self, totals: State) -> State:
-        return {"means": class_means(totals["sums"], totals["counts"])}
+    def _means(self, totals: Totals) -> State:
+        return {"means": class_means(totals.sums["sums"], totals.sums["counts"])}
 
 
 class FedProtoServer(Server[ServerState]):

@@ -138,8 +138,10 @@ class FedSimSup(ClientModule):
         self._draw_supervisor(info)
         self.participated.fill_(True)
 
-    def personalise(self, broadcast: Broadcast, info: ClientInfo) -> None:
+    def personalise(self, broadcast: Broadcast | None, info: ClientInfo) -> None:
         """The inter-learning model that ``eval_inter`` names, and the client's supervisor."""
+        if broadcast is None:
+            return
         if self.eval_inter == "server_copy" or not self.participated:
             assign(self, broadcast.shared)
         self._draw_supervisor(info)

@@ -158,9 +158,7 @@ class PFedVEM(ClientModule):
         )
         if self.tau_timing == "before_head":
             return [head, base]
-        update = Pass(
-            name="confidence", statistic=None, then=lambda _: {"confidence": self._confidence()}
-        )
+        update = Pass(name="confidence", then=lambda _: {"confidence": self._confidence()})
         return [head, update, base]
 
     def features(self, batch: Batch) -> Tensor:
@@ -182,12 +180,12 @@ class PFedVEM(ClientModule):
         logits = self.head(self.features(batch), self.mc_samples, batch.noise)
         return {"nll": monte_carlo_cross_entropy(logits, batch.y, batch.weight)}
 
-    def upload(self, info: ClientInfo) -> Upload | None:
+    def upload(self, info: ClientInfo) -> Upload:
         """The base, the posterior means in place of the server's head, and the confidence."""
         sent = super().upload(info)
         means = {name: getattr(self.head, mean) for name, mean in SERVER_HEAD.items()}
         extra = clone({"confidence": self.confidence})
-        return sent and replace(sent, shared=sent.shared | clone(means), extra=extra)
+        return replace(sent, shared=sent.shared | clone(means), extra=extra)
 
     def generalise(self, broadcast: Broadcast) -> None:
         """The aggregated base under the server's head."""

@@ -461,3 +461,19 @@ def test_an_ended_run_goes_on_to_the_same_result(number, capsys):
 
 def rows(path):
     return len(path.read_text().splitlines())
+
+
+def test_a_plan_that_reads_a_value_ends_with_a_sentence(tmp_path, monkeypatch, capsys):
+    (tmp_path / "curious.py").write_text(
+        "from lightning_modules.fedper import FedPer\n"
+        "class Curious(FedPer):\n"
+        "    def plan(self):\n"
+        "        return super().plan() if self.net.head.bias.sum() < 9 else ()\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    config = Path(__file__).parents[1] / "configs/quickstart.yaml"
+    words = ["fit", "--config", str(config), "--model.class_path=curious.Curious"]
+    assert main([*words, "--loop.engine=sequential"]) == 2
+    said = capsys.readouterr().err
+    assert "Curious.plan() reads the value of the entry 'net.head.bias'" in said
+    assert "Traceback" not in said

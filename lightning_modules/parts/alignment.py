@@ -17,7 +17,7 @@ from lightning_modules.losses import class_mean_alignment, feature_distillation
 from lightning_modules.nets import SplitNet
 from lightning_modules.parts.checks import at_least_one, not_negative, positive
 from lightning_modules.parts.prototypes import class_means, class_sums
-from pfl.types import Batch, Pass, Phase, State, Terms
+from pfl.types import Batch, Pass, Phase, State, Terms, Totals
 
 AlignTarget: TypeAlias = Literal["class_mean", "per_sample"]
 
@@ -72,8 +72,8 @@ def alignment_parts(
         sums, counts = class_sums(features(batch), batch.y, module.net.num_classes, batch.weight)
         return {"sums": sums, "counts": counts}
 
-    def means(totals: State) -> State:
-        return {"class_means": class_means(totals["sums"], totals["counts"])}
+    def means(totals: Totals) -> State:
+        return {"class_means": class_means(totals.sums["sums"], totals.sums["counts"])}
 
     def distance(batch: Batch) -> Terms:
         z = module.net.backbone(batch.x)
@@ -99,9 +99,9 @@ def alignment_parts(
 def remember_backbone(module: Aligned) -> Pass:
     """The backbone becomes the client's last one."""
 
-    def values(totals: State) -> State:
+    def values(totals: Totals) -> State:
         del totals
         entries = module.net.backbone.state_dict()
         return {f"previous.module.{name}": value for name, value in entries.items()}
 
-    return Pass(name="remember", statistic=None, then=values)
+    return Pass(name="remember", then=values)

@@ -103,7 +103,8 @@ class ToyData:
         num_classes: int = 3,
         batch_size: int = 4,
     ) -> None:
-        self.batch_size, self.eval_batch_size, self.drop_last = batch_size, 7, False
+        self.batch_size, self.eval_batch_size = batch_size, 7
+        self.drop_last, self.shuffle = False, True
         nothing = [(x[:0], y[:0]) for x, y in train]
         self.splits: dict[str, list[Samples]] = {
             "train": list(train),
