@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from pfl.client import Client
-from pfl.testing import building, engines, jobs, runs
+from pfl.testing import building, engines, jobs, purity, runs
 from pfl.testing.promise import Formula, Promise, Subject
 
 PROMISES: tuple[Promise, ...] = (
@@ -14,9 +14,15 @@ PROMISES: tuple[Promise, ...] = (
     building.refuses_unknown_words,
     building.patterns_match,
     building.fits_without_federation,
+    purity.plans_are_declarations,
     jobs.uploads_are_declared,
+    purity.streams_are_left_alone,
+    purity.functions_are_pure,
+    purity.padding_does_not_count,
+    purity.upload_changes_nothing,
     jobs.bytes_follow_the_formula,
     jobs.copies,
+    purity.servers_are_pure,
     jobs.clients_change_nothing_but_themselves,
     jobs.clients_are_independent,
     jobs.tests_repeat,

@@ -7,12 +7,13 @@ from typing import cast
 from torch import Tensor
 
 from pfl import local
+from pfl.client import Client
 from pfl.state import clone, nbytes
 from pfl.testing.compare import difference, named
 from pfl.testing.federation import ToyFederation, second_round
 from pfl.testing.promise import BrokenPromiseError, Formula, Subject, promise
 from pfl.testing.toy import mlp, normed
-from pfl.types import State, Upload
+from pfl.types import Job, State, Upload
 
 NETS = {"": mlp, " with batch norm": normed}
 
@@ -46,30 +47,33 @@ def _full(value: Tensor) -> bool:
 @promise("an upload carries what is declared, in the shapes that the server sends")
 def uploads_are_declared(subject: Subject) -> None:
     """Compare uploads with ``shared`` and ``extra``, and their shapes with what was sent."""
-    federation, jobs = second_round(subject.module())
-    module = federation.module
-    travels = set(module.shared_names())
-    for job in jobs:
-        # A method may send a part of an entry, and gets such a part back.
-        entries = {**module.state_dict(), **(job.broadcast.shared if job.broadcast else {})}
-        upload = local.train(federation.context, job).upload
-        if not isinstance(upload, Upload):
-            raise BrokenPromiseError(f"upload gives {type(upload).__name__}, not an Upload")
-        if (upload.client, upload.samples) != (job.info.client, job.info.samples):
+    federation = ToyFederation(subject.module())
+    for _ in range(2):
+        for job in federation.jobs():
+            _check(local.train(federation.context, job).upload, job, federation.module)
+        federation.round()
+
+
+def _check(upload: object, job: Job, module: Client) -> None:
+    if not isinstance(upload, Upload):
+        raise BrokenPromiseError(f"upload gives {type(upload).__name__}, not an Upload")
+    if (upload.client, upload.samples) != (job.info.client, job.info.samples):
+        raise BrokenPromiseError(
+            f"the upload of client {job.info.client} with {job.info.samples} samples says client "
+            f"{upload.client} with {upload.samples} samples"
+        )
+    # A method may send a part of an entry, and gets such a part back.
+    entries = {**module.state_dict(), **(job.broadcast.shared if job.broadcast else {})}
+    for name, value in upload.shared.items():
+        if name not in module.shared_names():
+            raise BrokenPromiseError(f"upload sends {name!r}, which 'shared' does not match")
+        if value.shape != entries[name].shape or value.dtype != entries[name].dtype:
             raise BrokenPromiseError(
-                f"the upload of client {job.info.client} with {job.info.samples} samples says "
-                f"client {upload.client} with {upload.samples} samples"
+                f"upload sends {name!r} as {_form(value)} instead of {_form(entries[name])}"
             )
-        for name, value in upload.shared.items():
-            if name not in travels:
-                raise BrokenPromiseError(f"upload sends {name!r}, which 'shared' does not match")
-            if value.shape != entries[name].shape or value.dtype != entries[name].dtype:
-                raise BrokenPromiseError(
-                    f"upload sends {name!r} as {_form(value)}, its server {_form(entries[name])}"
-                )
-        for name in upload.extra:
-            if name not in module.extra:
-                raise BrokenPromiseError(f"upload sends the extra {name!r}, missing in 'extra'")
+    for name in upload.extra:
+        if name not in module.extra:
+            raise BrokenPromiseError(f"upload sends the extra {name!r}, missing in 'extra'")
 
 
 def _form(value: Tensor) -> str:

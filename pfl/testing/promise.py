@@ -14,6 +14,7 @@ import torch
 from torch import nn
 
 from pfl.client import Client
+from pfl.declaration import MethodError
 from pfl.seeds import scoped
 from pfl.testing.toy import mlp
 from pfl.types import ClientInfo
@@ -26,7 +27,15 @@ Formula: TypeAlias = Callable[[Client, ClientInfo], tuple[int, int]]
 
 
 class BrokenPromiseError(AssertionError):
-    """A method breaks a promise; the message says which one, and where."""
+    """A method breaks a promise; the message says which one, and where.
+
+    Attributes:
+        finding: What was found, without the promise.
+    """
+
+    def __init__(self, finding: str, promise: str = "") -> None:
+        super().__init__(f"{promise}: {finding}" if promise else finding)
+        self.finding = finding
 
 
 @dataclass(frozen=True)
@@ -89,7 +98,7 @@ class Promise:
                 if not self.applies(subject):
                     return False
                 self.examine(subject)
-        except BrokenPromiseError as error:
+        except (BrokenPromiseError, MethodError) as error:
             raise self._broken(subject, str(error)) from None
         except Exception as error:
             first = str(error).partition("\n")[0]
@@ -97,9 +106,8 @@ class Promise:
         return True
 
     def _broken(self, subject: Subject, finding: str) -> BrokenPromiseError:
-        return BrokenPromiseError(
-            f"{subject.method.__name__} breaks the promise that {self.sentence}: {finding}"
-        )
+        name = subject.method.__name__
+        return BrokenPromiseError(finding, f"{name} breaks the promise that {self.sentence}")
 
 
 def promise(
