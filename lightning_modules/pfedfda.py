@@ -73,6 +73,7 @@ class PFedFDA(ClientModule):
     shared = ("net.backbone.*", "means", "covariance")
     kept = ("coefficients",)
     global_model = True
+    vectorizable = True
     net: SplitNet
     means: Tensor
     covariance: Tensor

@@ -55,6 +55,12 @@ def train(context: Context, job: Job) -> Result:
 
 def test(context: Context, job: Job) -> Scores:
     """Test one client's personalised model, or the global one, on the job's splits."""
+    become_tested(context, job)
+    return evaluate(context, job.info.client, job.splits)
+
+
+def become_tested(context: Context, job: Job) -> None:
+    """Leave the module as the model that a job tests."""
     module = context.module
     with context.isolated(job):
         context.load(job.kept)
@@ -65,31 +71,34 @@ def test(context: Context, job: Job) -> Scores:
             with torch.no_grad():
                 module.personalise(job.broadcast, job.info)
             run_plan(context, job, context.adapt, Tally())
-    return evaluate(context, job.info.client, job.splits)
 
 
 def evaluate(context: Context, client: int, splits: tuple[Split, ...]) -> Scores:
     """Scores of the module as it stands; a split without samples is left out."""
-    module, data = context.module, context.data
-    module.eval()
-    found: dict[Split, Tensor] = {}
+    data, found = context.data, dict[Split, Tensor]()
     for name in splits:
         split = data.pooled_test() if name == "pooled" else data.split(client, name)
         if split is None or len(split) == 0:
             continue
-        logits, labels = [], []
         with torch.inference_mode():
-            for positions in chunks(len(split), data.eval_batch_size):
-                with context.fabric.autocast():
-                    batch = split.batch(positions)
-                    logits.append(module(batch.x))
-                labels.append(batch.y)
-            found[name] = metrics.scores(torch.cat(logits), torch.cat(labels))
+            found[name] = metrics.scores(*outputs(context, split))
     values = torch.stack(list(found.values())).tolist() if found else []
     return {
         name: dict(zip(metrics.NAMES, row, strict=True))
         for name, row in zip(found, values, strict=True)
     }
+
+
+def outputs(context: Context, split: ClientSplit) -> tuple[Tensor, Tensor]:
+    """Return logits (n, C) and labels (n,) of a split that has samples."""
+    logits, labels = [], []
+    context.module.eval()
+    for positions in chunks(len(split), context.data.eval_batch_size):
+        with context.fabric.autocast():
+            batch = split.batch(positions)
+            logits.append(context.module(batch.x))
+        labels.append(batch.y)
+    return torch.cat(logits), torch.cat(labels)
 
 
 def run_plan(context: Context, job: Job, plan: Plan, tally: Tally) -> State:
