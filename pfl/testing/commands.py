@@ -52,21 +52,29 @@ def check(argv: Sequence[str]) -> None:
         UsageError: It cannot be built.
         SystemExit: It breaks a promise.
     """
-    subject = _named(argv[0]) if argv and not argv[0].startswith("-") else _configured(argv)
+    given = list(argv)
+    if given and not given[0].startswith("-"):
+        # With arguments of its own it needs the parser, which wants types in the signature.
+        given = ["--model", *given]
+    subject = _named(given[1]) if len(given) == 2 and given[0] == "--model" else _configured(given)
     name = subject.method.__name__
-    broken = 0
+    findings: set[str] = set()
     for promise in PROMISES:
         try:
-            examined = promise.hold(subject)
+            mark, finding = "kept" if promise.hold(subject) else "-", ""
         except BrokenPromiseError as error:
             if promise is PROMISES[0]:
-                raise UsageError(f"{error} (arguments of its own: --config FILE)") from error
-            broken += 1
-            print(f"broken  {error}", flush=True)
-        else:
-            print(f"{'kept  ' if examined else '-     '}  {promise.sentence}", flush=True)
-    if broken:
-        print(f"{name} breaks {broken} of {len(PROMISES)} promises")
+                raise UsageError(f"{name} cannot be built: {error.finding}") from error
+            # The same error again says nothing of this promise.
+            known = error.finding in findings
+            mark, finding = ("?", "") if known else ("BROKEN", f": {error.finding}")
+            findings.add(error.finding)
+        print(f"{mark:<8}{promise.sentence}{finding}", flush=True)
+    if findings:
+        print(
+            f"{name} breaks {len(findings)} of {len(PROMISES)} promises (-: says nothing of it, "
+            "?: could not be examined)"
+        )
         raise SystemExit(1)
     print(f"{name} keeps its promises")
 

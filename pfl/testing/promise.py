@@ -14,6 +14,7 @@ import torch
 from torch import nn
 
 from pfl.client import Client
+from pfl.context import DROPOUTS
 from pfl.declaration import MethodError
 from pfl.seeds import scoped
 from pfl.testing.toy import mlp
@@ -127,8 +128,14 @@ def promise(
 
 
 def vectorizable(subject: Subject) -> bool:
-    """Whether a method claims that its clients can be stacked."""
-    return subject.module().vectorizable
+    """Whether a method claims that its clients can be stacked, to the same numbers."""
+    module = subject.module()
+    return module.vectorizable and not has_dropout(module)
+
+
+def has_dropout(module: nn.Module) -> bool:
+    """Whether a method has dropout of its own, for which an engine lends torch's default stream."""
+    return any(isinstance(child, DROPOUTS) for child in module.modules())
 
 
 @contextmanager
