@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from lightning_modules.losses import cross_entropy
-from lightning_modules.parts.checks import known_words, not_negative
+from pfl.checks import known_words, not_negative
 from pfl.client import Client
 from pfl.server import Server
 from pfl.state import assign, clone, matches

@@ -19,10 +19,9 @@ from torch.func import functional_call
 
 from lightning_modules.base import ClientModule
 from lightning_modules.layers import frozen
-from lightning_modules.losses import cross_entropy
-from lightning_modules.parts.anchors import symmetric_kl
-from lightning_modules.parts.channels import Division, divisions, paste, shared_part
-from lightning_modules.parts.checks import not_negative
+from lightning_modules.losses import cross_entropy, symmetric_kl
+from lightning_modules.nets.channels import Division, divisions, paste, shared_part
+from pfl.checks import not_negative
 from pfl.server import Server, ServerState, weight_report
 from pfl.state import weighted_mean
 from pfl.types import (

@@ -25,7 +25,7 @@ from lightning_modules.base import ClientModule
 from lightning_modules.layers import frozen
 from lightning_modules.losses import cross_entropy
 from lightning_modules.nets import last_layers
-from lightning_modules.parts.checks import at_least_one, not_negative
+from pfl.checks import at_least_one, not_negative
 from pfl.state import matches
 from pfl.types import Batch, ClientInfo, Pass, Phase, Plan, State, Terms, Totals
 

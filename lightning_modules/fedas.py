@@ -21,7 +21,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, Literal, TypeAlias
+from typing import Any, ClassVar, Literal, TypeAlias
 
 import torch
 from torch import Tensor
@@ -29,13 +29,13 @@ from torch import Tensor
 from lightning_modules.base import ClientModule
 from lightning_modules.layers import frozen
 from lightning_modules.nets import SplitNet
-from lightning_modules.parts.alignment import (
+from lightning_modules.steps.alignment import (
     AlignTarget,
     alignment_parts,
     check_alignment,
     remember_backbone,
 )
-from lightning_modules.parts.fisher import FisherEstimator, fisher_share, fisher_trace
+from lightning_modules.steps.fisher import FisherEstimator, fisher_share, fisher_trace
 from pfl.server import Server, ServerState, weight_report
 from pfl.state import add, assign, subtract
 from pfl.types import Batch, Broadcast, ClientInfo, Pass, Phase, Plan, State, Totals, Upload
@@ -64,7 +64,7 @@ class FedAS(ClientModule):
             weighs by samples (``weighting``), and no trace is computed or sent.
         fisher_estimator: Of the trace, after training, in eval mode, over all parameters and all
             samples, in batches of the data module's size; see
-            :func:`~lightning_modules.parts.fisher.fisher_trace`. ``batch_sum`` is the released
+            :func:`~lightning_modules.steps.fisher.fisher_trace`. ``batch_sum`` is the released
             code's, ``full_data`` Eqs. 5-6 as printed.
         trace_normaliser: Makes weights of traces: ``sum`` is Eq. 7; ``softmax`` and ``min_max``,
             ``(trace - min) / (max - min)`` divided by its sum, are the paper's comparisons.
@@ -168,6 +168,8 @@ class FedASServer(Server[ServerState]):
         normaliser: See :class:`FedAS`, ``trace_normaliser``.
         step_scale: See :class:`FedAS`, ``server_step_scale``.
     """
+
+    reports: ClassVar = {**Server.reports, "trace": "trace of Fisher information"}
 
     def __init__(
         self,

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import torch
@@ -22,19 +22,18 @@ from scipy.optimize import nnls
 from torch import Tensor
 
 from lightning_modules.base import ClientModule
-from lightning_modules.losses import cross_entropy
+from lightning_modules.losses import cross_entropy, prototype_mse
 from lightning_modules.nets import SplitNet
-from lightning_modules.parts.checks import not_negative
-from lightning_modules.parts.optimizers import with_lr
-from lightning_modules.parts.phases import part_phase
-from lightning_modules.parts.prototypes import (
+from lightning_modules.steps.optimizers import with_lr
+from lightning_modules.steps.phases import part_phase
+from lightning_modules.steps.prototypes import (
     class_means,
     class_sums,
     known,
     merge_prototypes,
-    prototype_mse,
     unknown_prototypes,
 )
+from pfl.checks import not_negative
 from pfl.server import Server, ServerState, weight_report
 from pfl.state import select, weighted_mean
 from pfl.types import Batch, Broadcast, ClientInfo, Pass, Plan, State, Terms, Totals, Upload
@@ -179,6 +178,8 @@ class FedPACServer(Server[FedPACState]):
         weighting: Of the bodies.
         min_share: See :class:`FedPAC`.
     """
+
+    reports: ClassVar = {**Server.reports, "own_head": "weight of the client's own head"}
 
     def __init__(
         self, weighting: Literal["samples", "uniform"] = "samples", min_share: float = 1e-3

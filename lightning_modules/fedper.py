@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from lightning_modules.base import ClientModule
 from lightning_modules.nets import last_layers
-from lightning_modules.parts.checks import not_negative
+from pfl.checks import not_negative
 from pfl.types import Broadcast, ClientInfo, Patterns, Phase, Plan
 
 

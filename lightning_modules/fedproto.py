@@ -15,23 +15,22 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor
 
 from lightning_modules.base import ClientModule
-from lightning_modules.losses import cross_entropy
+from lightning_modules.losses import cross_entropy, prototype_mse
 from lightning_modules.nets import SplitNet
-from lightning_modules.parts.checks import not_negative
-from lightning_modules.parts.prototypes import (
+from lightning_modules.steps.prototypes import (
     class_means,
     class_sums,
     known,
     merge_prototypes,
-    prototype_mse,
     unknown_prototypes,
 )
+from pfl.checks import not_negative
 from pfl.server import Server, ServerState
 from pfl.types import Batch, Broadcast, ClientInfo, Pass, Phase, Plan, State, Terms, Totals, Upload
 
@@ -154,6 +153,8 @@ class FedProto(ClientModule):
 
 class FedProtoServer(Server[ServerState]):
     """Averages each class's prototypes over the clients that hold it; others stay as they were."""
+
+    reports: ClassVar = {}
 
     def aggregate(self, state: ServerState, uploads: Sequence[Upload]) -> ServerState:
         """The new table of prototypes."""

@@ -20,11 +20,10 @@ from torch.optim import Optimizer
 
 from lightning_modules.base import ClientModule
 from lightning_modules.layers import ConditionalValve
-from lightning_modules.losses import cross_entropy
+from lightning_modules.losses import angular, cross_entropy, magnitude
 from lightning_modules.nets import SplitNet
-from lightning_modules.parts.checks import not_negative
-from lightning_modules.parts.initial import seed_of
-from lightning_modules.parts.prototypes import angular, magnitude
+from lightning_modules.nets.initial import seed_of
+from pfl.checks import not_negative
 from pfl.seeds import derive, scoped
 from pfl.types import Batch, Broadcast, ClientInfo, Pass, Patterns, Phase, Plan, State, Terms
 

@@ -12,15 +12,15 @@ from __future__ import annotations
 import copy
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from lightning_modules.base import ClientModule
-from lightning_modules.parts.checks import at_least_one
-from lightning_modules.parts.initial import redraw, seed_of
+from lightning_modules.nets.initial import redraw, seed_of
+from pfl.checks import at_least_one
 from pfl.seeds import derive
 from pfl.server import Server, ServerState, weight_report
 from pfl.state import assign, matches, weighted_mean
@@ -129,6 +129,8 @@ class IFCAServer(Server[ServerState]):
 
     The arguments are those of :class:`IFCA`.
     """
+
+    reports: ClassVar = {**Server.reports, "cluster": "number of the cluster"}
 
     def __init__(
         self,

@@ -16,11 +16,10 @@ from torch import Tensor
 
 from lightning_modules.base import ClientModule
 from lightning_modules.layers import copy_into, frozen
-from lightning_modules.losses import cross_entropy
+from lightning_modules.losses import cross_entropy, model_contrastive
 from lightning_modules.nets import Projected, SplitNet
-from lightning_modules.parts.anchors import model_contrastive
-from lightning_modules.parts.checks import not_negative, positive
-from lightning_modules.parts.initial import seed_of
+from lightning_modules.nets.initial import seed_of
+from pfl.checks import not_negative, positive
 from pfl.seeds import derive, scoped
 from pfl.types import Batch, Broadcast, ClientInfo, Pass, Phase, Plan, State, Terms, Totals
 

@@ -19,9 +19,9 @@ from torch import nn
 from torch.optim import Optimizer
 
 from lightning_modules.base import ClientModule
-from lightning_modules.parts.anchors import linear
-from lightning_modules.parts.checks import at_least_one, not_negative, positive
-from lightning_modules.parts.gradients import slopes_at
+from lightning_modules.losses import linear
+from lightning_modules.steps.gradients import slopes_at
+from pfl.checks import at_least_one, not_negative, positive
 from pfl.state import add, subtract
 from pfl.types import Batch, Outcome, Phase, Plan
 

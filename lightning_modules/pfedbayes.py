@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from functools import partial
 from typing import Any, Literal
 
 import torch
@@ -24,19 +23,24 @@ from torch import Tensor, nn
 from torch.func import vjp
 
 from lightning_modules.base import ClientModule
-from lightning_modules.layers import Frozen, draw_noise, frozen, softplus_std
-from lightning_modules.losses import monte_carlo_cross_entropy
-from lightning_modules.parts.checks import at_least_one, not_negative
-from lightning_modules.parts.gradients import adam_step, slopes_at
-from lightning_modules.parts.initial import seed_of
-from lightning_modules.parts.mean_field import (
+from lightning_modules.layers import (
+    Frozen,
     MeanFieldNet,
-    Moments,
     constant,
+    draw_noise,
+    frozen,
+    softplus_std,
+)
+from lightning_modules.losses import (
+    Moments,
     mean_field_kl,
     mean_field_kl_slopes,
+    monte_carlo_cross_entropy,
 )
-from lightning_modules.parts.servers import MovingServer
+from lightning_modules.nets.initial import seed_of
+from lightning_modules.steps.gradients import adam_step, slopes_at
+from lightning_modules.steps.servers import MovingServer
+from pfl.checks import at_least_one, not_negative
 from pfl.seeds import derive, generator, scoped
 from pfl.server import Server, ServerState
 from pfl.state import assign, clone, select
@@ -67,7 +71,7 @@ class PFedBayes(ClientModule):
 
     Args:
         net: The network whose weights become means; see
-            :class:`~lightning_modules.parts.mean_field.MeanFieldNet`.
+            :class:`~lightning_modules.layers.MeanFieldNet`.
         kl_weight: zeta (searched over 0.5, 1, 5, 10, 20).
         inner_steps: Steps of q on each batch.
         mc_samples: Draws of the weights in each step.
@@ -109,7 +113,7 @@ class PFedBayes(ClientModule):
         server_step: float = 1.0,
         eval_weights: Literal["mean", "mc"] = "mean",
         eval_samples: int = 10,
-        optimizer: OptimizerFactory = partial(torch.optim.Adam, lr=1e-3),  # noqa: B008
+        optimizer: OptimizerFactory = lambda params: torch.optim.Adam(params, lr=1e-3),
         weighting: Literal["samples", "uniform"] = "uniform",
         **options: Any,
     ) -> None:

@@ -20,7 +20,8 @@ from torch import Tensor
 from lightning_modules.base import ClientModule
 from lightning_modules.losses import cross_entropy
 from lightning_modules.nets import SplitNet
-from lightning_modules.parts.gaussians import (
+from lightning_modules.nets.initial import seed_of
+from lightning_modules.steps.gaussians import (
     CovarianceRegulariser,
     Gaussians,
     blend,
@@ -31,7 +32,6 @@ from lightning_modules.parts.gaussians import (
     unpack,
     wide,
 )
-from lightning_modules.parts.initial import seed_of
 from pfl.seeds import derive, scoped
 from pfl.types import (
     Batch,
@@ -61,7 +61,7 @@ class PFedFDA(ClientModule):
         stats: Estimate from the features of all batches of training, while the body moves (released
             code), or in one walk over the data after it.
         cov_reg: What is added to a covariance; see
-            :func:`~lightning_modules.parts.gaussians.estimate`.
+            :func:`~lightning_modules.steps.gaussians.estimate`.
         single_beta: One coefficient for means and covariance.
         local_beta: No blending, coefficients of 1.
         options: See :class:`ClientModule`.

@@ -20,10 +20,10 @@ from torch import Tensor, nn
 
 from lightning_modules.base import ClientModule
 from lightning_modules.layers import copy_into, frozen
-from lightning_modules.parts.anchors import linear, proximal
-from lightning_modules.parts.checks import at_least_one, not_negative, positive
-from lightning_modules.parts.gradients import slopes_at
-from lightning_modules.parts.servers import MovingServer
+from lightning_modules.losses import linear, proximal
+from lightning_modules.steps.gradients import slopes_at
+from lightning_modules.steps.servers import MovingServer
+from pfl.checks import at_least_one, not_negative, positive
 from pfl.server import Server, ServerState
 from pfl.state import assign, clone, subtract
 from pfl.types import Batch, Broadcast, ClientInfo, Outcome, Phase, Plan, State

@@ -18,10 +18,10 @@ import torch
 from torch import Tensor, nn
 
 from lightning_modules.base import ClientModule
-from lightning_modules.parts.anchors import linear
-from lightning_modules.parts.checks import positive
-from lightning_modules.parts.gradients import slopes_at
-from lightning_modules.parts.optimizers import learning_rate
+from lightning_modules.losses import linear
+from lightning_modules.steps.gradients import slopes_at
+from lightning_modules.steps.optimizers import learning_rate
+from pfl.checks import positive
 from pfl.server import Server, ServerState
 from pfl.state import add, select, subtract
 from pfl.types import (

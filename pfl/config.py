@@ -94,7 +94,7 @@ class Experiment:
     @property
     def text(self) -> str:
         """The configuration as YAML."""
-        return self.parser.dump(self.values, skip_validation=True)
+        return self.parser.dump(self.values, skip_validation=True, skip_unset=False)
 
     def make(self, key: str, value: Namespace, instantiators: Sequence[Instantiator] = ()) -> Any:  # noqa: ANN401
         """Make the object of a part of the configuration.
@@ -104,10 +104,10 @@ class Experiment:
             value: The part.
             instantiators: What makes objects of a class and its subclasses, in place of the class.
         """
-        part = Namespace({key: value})
-        return self.parser.instantiate(part, instantiate_groups=False, instantiators=instantiators)[
-            key
-        ]
+        made = self.parser.instantiate(
+            Namespace({key: value}), instantiate_groups=False, instantiators=instantiators
+        )
+        return made[key]
 
 
 def fill(value: Any, data: DataSource) -> None:  # noqa: ANN401

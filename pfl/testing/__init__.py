@@ -7,13 +7,13 @@ federation of a few numbers; it needs no data and no method of this project.
 
 from pfl.testing.contract import PROMISES, check_method
 from pfl.testing.promise import BrokenPromiseError, Promise, Subject
-from pfl.testing.toy import SplitNet, ToyData, blobs, mlp, normed
+from pfl.testing.toy import ToyNet, ToyData, blobs, mlp, normed
 
 __all__ = [
     "PROMISES",
     "BrokenPromiseError",
     "Promise",
-    "SplitNet",
+    "ToyNet",
     "Subject",
     "ToyData",
     "blobs",

@@ -14,7 +14,7 @@ from pfl.types import Batch, Split
 Samples: TypeAlias = tuple[Tensor, Tensor]
 
 
-class SplitNet(nn.Module):
+class ToyNet(nn.Module):
     """A backbone that makes features, and a linear head that makes logits of them.
 
     Args:
@@ -35,23 +35,23 @@ class SplitNet(nn.Module):
         return logits
 
 
-def mlp(num_classes: int = 3, dim: int = 5, hidden: int = 6, seed: int = 1) -> SplitNet:
+def mlp(num_classes: int = 3, dim: int = 5, hidden: int = 6, seed: int = 1) -> ToyNet:
     """Return a network of ``dim`` -> ``hidden`` -> ``num_classes`` units; the seed sets weights."""
     with scoped(seed):
-        return SplitNet(
+        return ToyNet(
             nn.Sequential(nn.Linear(dim, hidden), nn.ReLU()), nn.Linear(hidden, num_classes)
         )
 
 
 def normed(
     num_classes: int = 3, dim: int = 5, hidden: int = 6, seed: int = 1, bias: bool = True
-) -> SplitNet:
+) -> ToyNet:
     """Return the network of :func:`mlp` with batch norm in its backbone.
 
     Before batch norm a bias has no slope but the rounding of zero; ``bias=False`` leaves it out.
     """
     with scoped(seed):
-        return SplitNet(
+        return ToyNet(
             nn.Sequential(nn.Linear(dim, hidden, bias), nn.BatchNorm1d(hidden), nn.ReLU()),
             nn.Linear(hidden, num_classes),
         )

@@ -12,7 +12,7 @@ from torch import nn
 from lightning_modules.fedas import FedAS, FedASServer
 from lightning_modules.fedper import FedPer
 from lightning_modules.nets import CNN2, SplitNet
-from lightning_modules.parts.fisher import fisher_share, fisher_trace
+from lightning_modules.steps.fisher import fisher_share, fisher_trace
 from pfl import local
 from pfl.sampling import UniformSampler
 from pfl.seeds import generator

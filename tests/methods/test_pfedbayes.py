@@ -10,11 +10,11 @@ import torch.nn.functional as F
 from torch import nn
 from torch.distributions import Normal, kl_divergence
 
+from lightning_modules.layers import constant
 from lightning_modules.local import Local
-from lightning_modules.losses import monte_carlo_cross_entropy
-from lightning_modules.parts.gradients import adam_step
-from lightning_modules.parts.mean_field import constant, mean_field_kl
+from lightning_modules.losses import mean_field_kl, monte_carlo_cross_entropy
 from lightning_modules.pfedbayes import PFedBayes
+from lightning_modules.steps.gradients import adam_step
 from pfl import local
 from pfl.state import clone, fingerprint, select, weighted_mean
 from pfl.types import Batch
