@@ -7,15 +7,15 @@ federation of a few numbers; it needs no data and no method of this project.
 
 from pfl.testing.contract import PROMISES, check_method
 from pfl.testing.promise import BrokenPromiseError, Promise, Subject
-from pfl.testing.toy import ToyNet, ToyData, blobs, mlp, normed
+from pfl.testing.toy import ToyData, ToyNet, blobs, mlp, normed
 
 __all__ = [
     "PROMISES",
     "BrokenPromiseError",
     "Promise",
-    "ToyNet",
     "Subject",
     "ToyData",
+    "ToyNet",
     "blobs",
     "check_method",
     "mlp",
