@@ -30,7 +30,7 @@ class CD2PFedAligned(CD2PFed):
 
     Args:
         net: Its backbone gives the features (B, D).
-        align_target: See :func:`~lightning_modules.parts.alignment.alignment_parts`.
+        align_target: See :func:`~lightning_modules.steps.alignment.alignment_parts`.
         align_lr: Learning rate of the alignment, plain SGD.
         align_epochs: Its length in walks over the data.
         align_batch: Its batch size, in samples.

@@ -64,7 +64,7 @@ class FedAS(ClientModule):
             weighs by samples (``weighting``), and no trace is computed or sent.
         fisher_estimator: Of the trace, after training, in eval mode, over all parameters and all
             samples, in batches of the data module's size; see
-            :func:`~lightning_modules.parts.fisher.fisher_trace`. ``batch_sum`` is the released
+            :func:`~lightning_modules.steps.fisher.fisher_trace`. ``batch_sum`` is the released
             code's, ``full_data`` Eqs. 5-6 as printed.
         trace_normaliser: Makes weights of traces: ``sum`` is Eq. 7; ``softmax`` and ``min_max``,
             ``(trace - min) / (max - min)`` divided by its sum, are the paper's comparisons.

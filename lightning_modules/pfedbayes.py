@@ -67,7 +67,7 @@ class PFedBayes(ClientModule):
 
     Args:
         net: The network whose weights become means; see
-            :class:`~lightning_modules.parts.mean_field.MeanFieldNet`.
+            :class:`~lightning_modules.layers.MeanFieldNet`.
         kl_weight: zeta (searched over 0.5, 1, 5, 10, 20).
         inner_steps: Steps of q on each batch.
         mc_samples: Draws of the weights in each step.

@@ -53,7 +53,7 @@ class PFedFDA(ClientModule):
         stats: Estimate from the features of all batches of training, while the body moves (released
             code), or in one walk over the data after it.
         cov_reg: What is added to a covariance; see
-            :func:`~lightning_modules.parts.gaussians.estimate`.
+            :func:`~lightning_modules.steps.gaussians.estimate`.
         single_beta: One coefficient for means and covariance.
         local_beta: No blending, coefficients of 1.
         options: See :class:`ClientModule`.

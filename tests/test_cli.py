@@ -172,7 +172,7 @@ def test_another_method_keeps_what_it_shares_with_the_first(overlay):
         Path("overlay.yaml").write_text(overlay)
         words = ["--config", "overlay.yaml"]
     model = experiment(*words).values.model
-    assert model.class_path == "lightning_modules.fedavg.FedAvg"
+    assert model.class_path == "lightning_modules.FedAvg"
     assert model.init_args.epochs == 2
     assert model.init_args.net.init_args.hidden == 7
     assert model.init_args.optimizer.init_args.lr == 0.005

@@ -19,7 +19,7 @@ SLOPE = torch.tensor([2.0, 5.0], dtype=torch.float64)
 def linear_loss(monkeypatch):
     """The loss (2, 5) w, whose gradient is the same everywhere."""
     monkeypatch.setattr(
-        "lightning_modules.parts.gradients.cross_entropy", lambda w, y, weight: w @ SLOPE
+        "lightning_modules.steps.gradients.cross_entropy", lambda w, y, weight: w @ SLOPE
     )
 
 
@@ -27,7 +27,7 @@ def linear_loss(monkeypatch):
 def square_loss(monkeypatch):
     """The loss w^2 / 2, whose gradient is w."""
     monkeypatch.setattr(
-        "lightning_modules.parts.gradients.cross_entropy", lambda w, y, weight: 0.5 * w @ w
+        "lightning_modules.steps.gradients.cross_entropy", lambda w, y, weight: 0.5 * w @ w
     )
 
 

@@ -100,7 +100,7 @@ def test_some_rows_columns_and_seeds(fits):
     assert fits == [(7, 1)]
     (folder,) = finished()
     config = yaml.safe_load((folder / "config.yaml").read_text())
-    assert config["model"]["class_path"] == "lightning_modules.fedavg.FedAvg"
+    assert config["model"]["class_path"] == "lightning_modules.FedAvg"
     assert config["model"]["init_args"]["optimizer"]["init_args"]["lr"] == 0.2
 
 
