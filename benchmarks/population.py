@@ -24,7 +24,8 @@ from datamodules import IID, Synthetic
 from lightning_modules.ditto import Ditto
 from lightning_modules.nets import LeNet5
 from pfl import checkpoint
-from pfl.callbacks import Callback, Checkpoint
+from pfl.callbacks.checkpoint import Checkpoint
+from pfl.run import Callback
 from pfl.loop import FederatedLoop
 from pfl.run import Run
 from pfl.sampling import UniformSampler

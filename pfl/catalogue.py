@@ -16,6 +16,8 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from pfl.identity import PACKAGES
+
 # What can be listed, and the class that all of its kind derive from.
 KINDS = {
     "methods": "lightning_modules.base.ClientModule",
@@ -33,8 +35,6 @@ _OTHERS = (
     "datamodules.Augmentation",
     "lightning.pytorch.loggers.Logger",
 )
-# Where the project's own classes live.
-PACKAGES = ("lightning_modules.", "datamodules.", "pfl.")
 
 
 class BrokenError(ImportError):

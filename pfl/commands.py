@@ -1,13 +1,11 @@
-"""The commands of the command line."""
+"""Verbs that make or use a run: ``pfl fit``, ``pfl test`` and ``pfl export``."""
 
 from __future__ import annotations
 
-import argparse
 import shlex
 import sys
 from collections.abc import Sequence
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import lightning
 import torch
@@ -16,16 +14,14 @@ from jsonargparse import Namespace
 from rich.console import Console
 from rich.table import Table
 
-from pfl import catalogue, state
-from pfl.callbacks import Callback
+from pfl import state
+from pfl.federation import reliability as reliability
 from pfl.config import REFUSALS, Experiment
 from pfl.declaration import MethodError
 from pfl.explain import explained
 from pfl.federation import NonFiniteError
 from pfl.parser import make_parser
-
-if TYPE_CHECKING:
-    from pfl.run import Run
+from pfl.run import Callback, Run
 
 CKPT_PATH = "last (of the newest run), a run's folder, or a checkpoint file"
 # A TypeError of a running method is its author's, and shows where it comes from.
@@ -99,7 +95,6 @@ def test(argv: Sequence[str]) -> None:
     with explained(experiment.given, *REFUSALS):
         row = loop.test(module, data, experiment.values.ckpt_path)
         if experiment.values.reliability:
-            reliability = import_module("pfl.results.reliability")
             print(f"wrote {reliability.measure(loop, module, data, experiment.values.ckpt_path)}")
     table = Table(title=f"{type(module).__name__} on {type(data).__name__}", show_header=False)
     for name, value in row.items():
@@ -125,28 +120,6 @@ def export(argv: Sequence[str]) -> None:
         f"from {kind.__module__} import {kind.__name__}\n"
         f'module = {kind.__name__}.load_from_checkpoint("{values.output}")'
     )
-
-
-def show(argv: Sequence[str]) -> None:
-    """Show what there is of one kind."""
-    parser = argparse.ArgumentParser(prog="pfl list", description="Show what there is.")
-    parser.add_argument("kind", choices=tuple(catalogue.KINDS))
-    kind = parser.parse_args(argv).kind
-    catalogue.load()
-    catalogue.show(kind)
-
-
-def inspect(argv: Sequence[str]) -> None:
-    """Show who holds what, as tables and as a picture."""
-    parser = make_parser("data inspect", own=["out"], model=False)
-    parser.add_argument("--out", type=str, default="partition.png", help="the picture to write")
-    experiment = Experiment.parse(parser, argv)
-    data = experiment.data
-    picture = import_module("datamodules.inspect")
-    with explained(experiment.given, *REFUSALS):
-        Console().print(picture.table(data))
-        picture.figure(data, experiment.values.out)
-    print(f"wrote {experiment.values.out}")
 
 
 def lightning_checkpoint(experiment: Experiment) -> dict[str, Any]:

@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from lightning.fabric import Fabric
 
-from pfl.callbacks import Callback, Checkpoint
+from pfl.callbacks.checkpoint import Checkpoint
+from pfl.run import Callback
 from pfl.engines.base import Engine
 from pfl.engines.named import EngineName, make_engine
 from pfl.federation import Federation
-from pfl.loggers import LightningLogger
+from pfl.callbacks.lightning_logger import LightningLogger
 from pfl.progress import ProgressBar
 from pfl.records import Records
 from pfl.run import Run

@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from pfl.callbacks import Callback
+from pfl.run import Callback
 from pfl.types import Result, RoundResult
 
 if TYPE_CHECKING:

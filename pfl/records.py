@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from pfl.callbacks import Callback
+from pfl.run import Callback
 from pfl.types import FederatedData, RoundResult
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""One run: its state, as callbacks read it and a checkpoint holds it."""
+"""One run, and the base of the callbacks that follow it."""
 
 from __future__ import annotations
 
@@ -6,16 +6,13 @@ from collections.abc import Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeAlias
+from typing import Any, TypeAlias
 
 from pfl.server import ServerState
 from pfl.state import fingerprint
 from pfl.summary import summarise
-from pfl.types import FederatedData, State
-
-if TYPE_CHECKING:
-    from pfl.callbacks import Callback
-    from pfl.client import Client
+from pfl.client import Client
+from pfl.types import FederatedData, Result, RoundResult, State
 
 Row: TypeAlias = dict[str, float]
 
@@ -65,3 +62,39 @@ class Run:
     def summary(self) -> dict[str, float]:
         """Last, mean-of-last-10, best-by-validation and best-on-test; see :mod:`pfl.summary`."""
         return summarise(self.history)
+
+
+class Callback:
+    """Base of all callbacks, which read a run and change nothing of it; every event does nothing.
+
+    State that must outlive an interruption goes through ``state_dict`` as plain values.
+    """
+
+    should_stop: bool = False
+
+    @property
+    def name(self) -> str:
+        """Under which the checkpoint keeps this callback's state."""
+        return type(self).__name__
+
+    def on_fit_start(self, run: Run) -> None:
+        """Before the first round, or the first after a resume."""
+
+    def on_result(self, run: Run, result: Result) -> None:
+        """After each client's training."""
+
+    def on_round_end(self, run: Run, result: RoundResult) -> None:
+        """After each round."""
+
+    def on_fit_end(self, run: Run) -> None:
+        """After the last round."""
+
+    def on_interrupt(self, run: Run) -> None:
+        """When the run ends before its last round, by a signal or an error."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """Plain values to go on from."""
+        return {}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from them; called with an empty mapping if there are none."""

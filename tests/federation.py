@@ -10,7 +10,7 @@ import torch
 from lightning.fabric import Fabric
 
 from pfl import local
-from pfl.callbacks import Callback
+from pfl.run import Callback
 from pfl.loop import FederatedLoop
 from pfl.state import clone
 from pfl.testing.federation import ToyFederation, client_info

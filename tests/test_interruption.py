@@ -7,7 +7,7 @@ import csv
 import pytest
 
 from lightning_modules.fedper import FedPer
-from pfl.callbacks import Callback
+from pfl.run import Callback
 from pfl.engines.sequential import SequentialEngine
 from pfl.loop import FederatedLoop
 from pfl.sampling import UniformSampler

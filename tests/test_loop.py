@@ -9,7 +9,8 @@ import torch
 from lightning_modules.fedavg import FedAvg
 from lightning_modules.fedper import FedPer
 from lightning_modules.local import Local
-from pfl.callbacks import Callback, EarlyStopping
+from pfl.callbacks.early_stopping import EarlyStopping
+from pfl.run import Callback
 from pfl.checkpoint import CheckpointError, load, save
 from pfl.federation import NonFiniteError
 from pfl.loop import FederatedLoop

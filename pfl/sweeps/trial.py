@@ -12,7 +12,7 @@ import optuna
 from optuna.trial import Trial
 
 from pfl import commands
-from pfl.callbacks import Callback
+from pfl.run import Callback
 from pfl.explain import UsageError
 from pfl.sweeps.file import Sweep
 from pfl.types import RoundResult

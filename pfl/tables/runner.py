@@ -17,7 +17,7 @@ from rich.progress import (
     TimeElapsedColumn,
 )
 
-from pfl.callbacks import Callback
+from pfl.run import Callback
 from pfl.checkpoint import CheckpointError
 from pfl.config import REFUSALS, Experiment
 from pfl.explain import UsageError, explained

@@ -7,7 +7,7 @@ from tempfile import TemporaryDirectory
 
 import torch
 
-from pfl.callbacks import Callback
+from pfl.run import Callback
 from pfl.federation import NonFiniteError
 from pfl.run import Run
 from pfl.sampling import BernoulliSampler, UniformSampler

@@ -1,40 +1,15 @@
-"""Where metrics are sent: Weights & Biases, and any logger of Lightning."""
+"""Metrics, tables and pictures for Weights & Biases."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import yaml
 
-from pfl.callbacks import Callback
+from pfl.run import Callback, Run
 from pfl.types import RoundResult
-
-if TYPE_CHECKING:
-    from lightning.pytorch.loggers import Logger
-
-    from pfl.run import Run
-
-
-class LightningLogger(Callback):
-    """Hands each round's metrics to any Lightning logger, in one call.
-
-    Args:
-        logger: The logger.
-    """
-
-    def __init__(self, logger: Logger) -> None:
-        self.logger = logger
-
-    def on_round_end(self, run: Run, result: RoundResult) -> None:
-        """Log the row."""
-        self.logger.log_metrics(result.metrics, step=result.round)
-        self.logger.save()
-
-    def on_fit_end(self, run: Run) -> None:
-        """Tell the logger that this was all."""
-        self.logger.finalize("success")
 
 
 class WandB(Callback):
