@@ -11,8 +11,8 @@ import numpy as np
 from datamodules.draws import apportion, cut
 from datamodules.partition import Partitioner
 from datamodules.targets import Catalogue, Ints, Targets
-from pfl.seeds import derive
-from pfl.types import Split
+from pfl.core.seeds import derive
+from pfl.core.types import Split
 
 TestProtocol: TypeAlias = Literal["pooled", "official_classes", "matched", "global"]
 

@@ -2,8 +2,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pfl.sampling import BernoulliSampler, UniformSampler
-from pfl.seeds import generator
+from pfl.core.seeds import generator
+from pfl.federation.sampling import BernoulliSampler, UniformSampler
 
 
 @given(st.integers(1, 60), st.floats(0.01, 1.0), st.integers(0, 99))

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from pfl import checkpoint
-from pfl.run import Callback, Run
-from pfl.types import RoundResult
+from pfl.core.types import RoundResult
+from pfl.federation import checkpoint
+from pfl.federation.run import Callback, Run
 
 
 class Checkpoint(Callback):

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Literal
 
-from pfl.run import Callback, Run
-from pfl.types import RoundResult
+from pfl.core.types import RoundResult
+from pfl.federation.run import Callback, Run
 
 
 class EarlyStopping(Callback):

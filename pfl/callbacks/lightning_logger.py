@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pfl.run import Callback, Run
-from pfl.types import RoundResult
+from pfl.core.types import RoundResult
+from pfl.federation.run import Callback, Run
 
 if TYPE_CHECKING:
     from lightning.pytorch.loggers import Logger

@@ -8,8 +8,8 @@ from typing import Any, Literal
 
 import yaml
 
-from pfl.run import Callback, Run
-from pfl.types import RoundResult
+from pfl.core.types import RoundResult
+from pfl.federation.run import Callback, Run
 
 
 class WandB(Callback):

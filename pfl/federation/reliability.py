@@ -15,25 +15,25 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from pfl.batching import chunks
-from pfl.client import Client
-from pfl.federation import Federation
-from pfl.loop import FederatedLoop
+from pfl.core.client import Client
+from pfl.core.types import FederatedData
+from pfl.federation.rounds import Federation
+from pfl.federation.settings import Settings
 from pfl.results.reliability import FILE
 from pfl.results.runs import Floats, RunError
-from pfl.types import FederatedData
+from pfl.training.batching import chunks
 
 BINS = 15
 
 
-def measure(loop: FederatedLoop, module: Client, data: FederatedData, ckpt_path: str) -> Path:
+def measure(settings: Settings, module: Client, data: FederatedData, ckpt_path: str) -> Path:
     """Count over every client's test data with its personal model; returns the file written.
 
     Raises:
         CheckpointError: ``ckpt_path`` cannot be used.
         RunError: It does not belong to a run's folder.
     """
-    with closing(Federation(loop, module, data, ckpt_path)) as federation:
+    with closing(Federation(settings, module, data, ckpt_path)) as federation:
         source = federation.source
         if source is None or source.parent.name != "checkpoints":
             raise RunError(f"the checkpoint {ckpt_path} is in no run's folder")

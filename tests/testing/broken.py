@@ -12,8 +12,8 @@ import torch.nn.functional as F
 
 from lightning_modules.base import ClientModule
 from lightning_modules.losses import cross_entropy
-from pfl.server import Server, ServerState
-from pfl.types import Pass, Phase
+from pfl.core.server import Server, ServerState
+from pfl.core.types import Pass, Phase
 
 
 class Method(ClientModule):

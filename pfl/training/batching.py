@@ -13,9 +13,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from pfl.context import Context
-from pfl.seeds import generator
-from pfl.types import Batch, ClientInfo, ClientSplit, Count, Job, Phase, State
+from pfl.core.seeds import generator
+from pfl.core.types import Batch, ClientInfo, ClientSplit, Count, Job, Phase, State
+from pfl.training.context import Context
 
 HELD_BYTES = 2**26
 """A client's samples up to this size are normalised once a phase instead of batch by batch."""

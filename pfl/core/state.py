@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from pfl.types import Patterns, State
+from pfl.core.types import Patterns, State
 
 Name = TypeVar("Name")
 ReturnT = TypeVar("ReturnT")

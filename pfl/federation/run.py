@@ -8,11 +8,11 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from pfl.server import ServerState
-from pfl.state import fingerprint
-from pfl.summary import summarise
-from pfl.client import Client
-from pfl.types import FederatedData, Result, RoundResult, State
+from pfl.core.client import Client
+from pfl.core.server import ServerState
+from pfl.core.state import fingerprint
+from pfl.core.types import FederatedData, Result, RoundResult, State
+from pfl.results.summary import summarise
 
 Row: TypeAlias = dict[str, float]
 
@@ -34,7 +34,7 @@ class Run:
         kept: Each client's state from its last participation.
         history: One row of metrics a round.
         template: The state that every client starts from.
-        reports: What the server reports of each client; see :class:`pfl.server.Server`.
+        reports: What the server reports of each client; see :class:`pfl.core.server.Server`.
         callbacks: Who listens.
     """
 
@@ -60,7 +60,7 @@ class Run:
 
     @property
     def summary(self) -> dict[str, float]:
-        """Last, mean-of-last-10, best-by-validation and best-on-test; see :mod:`pfl.summary`."""
+        """Return the summaries of the history; see :mod:`pfl.results.summary`."""
         return summarise(self.history)
 
 

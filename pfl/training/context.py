@@ -11,11 +11,11 @@ import torch
 from lightning.fabric import Fabric
 from torch import nn
 
-from pfl.client import Client
-from pfl.declaration import MethodError, declared
-from pfl.seeds import derive, scoped
-from pfl.state import clone, matches
-from pfl.types import FederatedData, Job, Patterns, Plan, State
+from pfl.core.client import Client
+from pfl.core.seeds import derive, scoped
+from pfl.core.state import clone, matches
+from pfl.core.types import FederatedData, Job, Patterns, Plan, State
+from pfl.training.declaration import MethodError, declared
 
 DROPOUTS = (nn.modules.dropout._DropoutNd, nn.RReLU)
 
@@ -124,7 +124,7 @@ class Context:
 
         Args:
             evals: Patterns of the names of submodules in eval mode, as in
-                :class:`~pfl.types.Phase`.
+                :class:`~pfl.core.types.Phase`.
         """
         return any(always or not _within(name, evals) for name, always in self.batch_norms.items())
 

@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from pfl.run import Callback
-from pfl.types import FederatedData, RoundResult
+from pfl.core.types import FederatedData, RoundResult
+from pfl.federation.run import Callback
 
 if TYPE_CHECKING:
-    from pfl.run import Run
+    from pfl.federation.run import Run
 
 
 class Records(Callback):

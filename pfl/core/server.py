@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 from typing_extensions import TypeVar
 
-from pfl.state import weighted_mean
-from pfl.types import Broadcast, ClientInfo, State, Upload
+from pfl.core.state import weighted_mean
+from pfl.core.types import Broadcast, ClientInfo, State, Upload
 
 
 @dataclass(frozen=True)

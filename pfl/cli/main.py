@@ -14,20 +14,20 @@ from types import FrameType
 
 # The function of each command, by its path within pfl, and what it does.
 COMMANDS = {
-    "fit": ("commands.fit", "train a federation"),
-    "test": ("commands.test", "test the models of a checkpoint"),
+    "fit": ("cli.runs.fit", "train a federation"),
+    "test": ("cli.runs.test", "test the models of a checkpoint"),
     "export": (
-        "commands.export",
+        "cli.runs.export",
         "write one client's personalised model as a Lightning checkpoint",
     ),
-    "list": ("commands.show", "show what there is: methods, nets, data, partitions"),
-    "data inspect": ("commands.inspect", "show who holds what, as tables and as a picture"),
-    "check": ("testing.commands.check", "hold a method to the promises that all methods make"),
-    "plot": ("results.commands.plot", "draw runs: curves, clients, weights, calibration"),
-    "compare": ("results.commands.compare", "tables of runs: scores, costs, paired tests"),
-    "report": ("results.commands.report", "one run as one HTML page"),
-    "sweep": ("sweeps.commands.sweep", "run a W&B sweep file here, on Optuna"),
-    "table": ("tables.commands.table", "run the grid behind a paper's table, and print it"),
+    "list": ("cli.show.show", "show what there is: methods, nets, data, partitions"),
+    "data inspect": ("cli.show.inspect", "show who holds what, as tables and as a picture"),
+    "check": ("cli.check.check", "hold a method to the promises that all methods make"),
+    "plot": ("cli.results.plot", "draw runs: curves, clients, weights, calibration"),
+    "compare": ("cli.results.compare", "tables of runs: scores, costs, paired tests"),
+    "report": ("cli.results.report", "one run as one HTML page"),
+    "sweep": ("sweeps.verb.sweep", "run a W&B sweep file here, on Optuna"),
+    "table": ("tables.verb.table", "run the grid behind a paper's table, and print it"),
 }
 USAGE_ERROR = 2
 
@@ -90,7 +90,7 @@ def _advice(words: Sequence[str]) -> str:
 
 
 def _run(name: str, words: Sequence[str], debug: bool) -> int:
-    explain, catalogue = import_module("pfl.explain"), import_module("pfl.catalogue")
+    explain, catalogue = import_module("pfl.cli.explain"), import_module("pfl.cli.catalogue")
     command: Callable[[Sequence[str]], None]
     try:
         with _terminable():

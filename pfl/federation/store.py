@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 
 import torch
 
-from pfl.state import compact, nbytes, to
-from pfl.types import State
+from pfl.core.state import compact, nbytes, to
+from pfl.core.types import State
 
 
 class _Held(NamedTuple):

@@ -24,8 +24,9 @@ from jsonargparse import (
 )
 from torch import nn
 
-from pfl import catalogue
+from pfl.cli import catalogue
 from pfl.loop import FederatedLoop
+from pfl.results.identity import PACKAGES
 
 # Arguments of networks that are the data's to say, and their types.
 FROM_DATA = {"num_classes": int, "input_shape": tuple[int, int, int]}
@@ -43,7 +44,7 @@ class Formatter(DefaultHelpFormatter):
     @staticmethod
     def _own(listed: re.Match[str]) -> str:
         names = listed[1].split(", ")
-        own = [name.rpartition(".")[2] for name in names if name.startswith(catalogue.PACKAGES)]
+        own = [name.rpartition(".")[2] for name in names if name.startswith(PACKAGES)]
         if "torch.nn.Module" in names:
             own = [net.__name__ for net in catalogue.of_kind("nets")]
         return f"known: {', '.join(own or names)}"

@@ -7,23 +7,31 @@ from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequenc
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
-from pfl import checkpoint, local
-from pfl.context import Context
-from pfl.evaluation import Evaluator
-from pfl.run import Row, Run
-from pfl.seeds import derive, generator
-from pfl.server import Server, ServerState
-from pfl.state import clone, nbytes, to
-from pfl.store import KeptStates
-from pfl.types import ClientInfo, Cohort, FederatedData, Job, Result, RoundResult, State, Upload
-
-if TYPE_CHECKING:
-    from pfl.client import Client
-    from pfl.loop import FederatedLoop
+from pfl.core.client import Client
+from pfl.core.seeds import derive, generator
+from pfl.core.server import Server, ServerState
+from pfl.core.state import clone, nbytes, to
+from pfl.core.types import (
+    ClientInfo,
+    Cohort,
+    FederatedData,
+    Job,
+    Result,
+    RoundResult,
+    State,
+    Upload,
+)
+from pfl.federation import checkpoint
+from pfl.federation.evaluation import Evaluator
+from pfl.federation.run import Row, Run
+from pfl.federation.settings import Settings
+from pfl.federation.store import KeptStates
+from pfl.training import client_round
+from pfl.training.context import Context
 
 
 class NonFiniteError(ArithmeticError):
@@ -34,7 +42,7 @@ class Federation:
     """Sample, broadcast, train, aggregate, evaluate: round by round.
 
     Args:
-        loop: The settings.
+        settings: Of the run.
         module: The method, with its network's initial weights.
         data: The federation's data.
         ckpt_path: A checkpoint to go on from, a run's folder, or ``last``.
@@ -46,21 +54,23 @@ class Federation:
 
     def __init__(
         self,
-        loop: FederatedLoop,
+        settings: Settings,
         module: Client,
         data: FederatedData,
         ckpt_path: str | None = None,
     ) -> None:
-        self.loop = loop
-        name = loop.name or f"{type(module).__name__}_{type(data).__name__}".lower()
-        self.root = None if loop.default_root_dir is None else Path(loop.default_root_dir) / name
+        self.settings = settings
+        name = settings.name or f"{type(module).__name__}_{type(data).__name__}".lower()
+        self.root = (
+            None if settings.default_root_dir is None else Path(settings.default_root_dir) / name
+        )
         self.source = None
         if ckpt_path is not None:
             self.source = checkpoint.resolve(ckpt_path, self.root or Path())
         content = None if self.source is None else checkpoint.load(self.source)
-        data.to(loop.fabric.device)
-        self.context = Context(module, data, loop.fabric, loop.gradient_clip_val)
-        clients = [_info(data, client, loop.rounds) for client in range(data.num_clients)]
+        data.to(settings.fabric.device)
+        self.context = Context(module, data, settings.fabric, settings.gradient_clip_val)
+        clients = [_info(data, client, settings.rounds) for client in range(data.num_clients)]
         self.clients = clients
         self.eligible = [info.client for info in clients if info.samples > 0]
         if not self.eligible:
@@ -68,37 +78,37 @@ class Federation:
         self.server: Server[Any] = module.server()
         shared = clone({n: self.context.template[n] for n in module.shared_names()})
         kept: MutableMapping[int, State] = {}
-        if loop.kept_memory is not None:
-            kept = KeptStates(int(loop.kept_memory * 1e9), self.root)
+        if settings.kept_memory is not None:
+            kept = KeptStates(int(settings.kept_memory * 1e9), self.root)
         self.run = Run(
             module=module,
             data=data,
-            seed=loop.seed,
-            rounds=loop.rounds,
+            seed=settings.seed,
+            rounds=settings.rounds,
             server=self.server.init(shared, clients),
             kept=kept,
             template=self.context.template,
             reports=self.server.reports,
-            callbacks=loop.callbacks,
+            callbacks=settings.callbacks,
         )
         if content is not None:
             self._restore(content)
-        points = loop.evaluate_at or [module.evaluate_at]
+        points = settings.evaluate_at or [module.evaluate_at]
         self.evaluator = Evaluator(
-            loop.engine, data, clients, points, module.has_global_model(), self._job
+            settings.engine, data, clients, points, module.has_global_model(), self._job
         )
         self.run.header = {
             "method": type(module).__name__,
             "clients": f"{data.num_clients}, of which {len(self.eligible)} hold training data",
-            "device": f"{loop.fabric.device}, {loop.fabric.strategy.precision.precision}",
+            "device": f"{settings.fabric.device}, {settings.fabric.strategy.precision.precision}",
             "buffers": module.buffer_policy,
             "evaluated": ", ".join(points),
-            "engine": loop.engine.setup(self.context),
+            "engine": settings.engine.setup(self.context),
         }
 
     def close(self) -> None:
         """Release the engine."""
-        self.loop.engine.close()
+        self.settings.engine.close()
 
     def open_folder(self) -> None:
         """Make the run's folder, or go on in the one of the checkpoint."""
@@ -123,12 +133,12 @@ class Federation:
         Raises:
             NonFiniteError: A client's numbers are not finite, and the loop is to stop then.
         """
-        run, loop = self.run, self.loop
-        while run.round < loop.rounds:
+        run, settings = self.run, self.settings
+        while run.round < settings.rounds:
             clock = _Clock()
             number = run.round + 1
-            cohort = loop.sampler(self.eligible, generator(loop.seed, "cohort", number))
-            evaluated = number % loop.evaluate_every == 0 or number == loop.rounds
+            cohort = settings.sampler(self.eligible, generator(settings.seed, "cohort", number))
+            evaluated = number % settings.evaluate_every == 0 or number == settings.rounds
             before = run.server
             jobs = [self._job(client, before, number) for client in cohort.trains]
             if evaluated and "post_local" in self.evaluator.points:
@@ -177,24 +187,24 @@ class Federation:
 
     def personal(self, client: int) -> None:
         """Leave the module as the client's personalised model."""
-        local.test(self.context, self._job(client, self.run.server))
+        client_round.test(self.context, self._job(client, self.run.server))
 
     def _job(self, client: int, state: ServerState, number: int | None = None) -> Job:
         """The client's job on a server's state, in the round at hand or the one to come."""
         number = self.run.round if number is None else number
         return Job(
             info=replace(self.clients[client], round=number),
-            kept=to(self.run.kept.get(client, {}), self.loop.fabric.device),
+            kept=to(self.run.kept.get(client, {}), self.settings.fabric.device),
             broadcast=self.server.broadcast(state, client, number),
-            seed=derive(self.loop.seed, "client", number, client),
+            seed=derive(self.settings.seed, "client", number, client),
         )
 
     def _train(self, jobs: Sequence[Job], done: Callable[[Result], None]) -> dict[int, Result]:
         results = {}
-        for result in self.loop.engine.train(jobs):
+        for result in self.settings.engine.train(jobs):
             if result.finite:
                 results[result.client] = result
-            elif self.loop.on_nonfinite == "stop":
+            elif self.settings.on_nonfinite == "stop":
                 losses = ", ".join(f"{name} {value:g}" for name, value in result.train.items())
                 raise NonFiniteError(
                     f"round {self.run.round + 1}, client {result.client}: the loss or the weights "
@@ -218,7 +228,7 @@ class Federation:
         }
 
     def _restore(self, content: Mapping[str, Any]) -> None:
-        run, device = self.run, self.loop.fabric.device
+        run, device = self.run, self.settings.fabric.device
         for what, found, wanted in (
             ("method", content["method"], type(run.module).__name__),
             ("partition", content["partition"], run.data.description().get("hash")),
@@ -238,7 +248,7 @@ class Federation:
         for client, kept in content["kept"].items():
             run.kept[int(client)] = clone(kept)
         run.history = content["history"]
-        for callback in self.loop.callbacks:
+        for callback in self.settings.callbacks:
             callback.load_state_dict(content["callbacks"].get(callback.name, {}))
 
 

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from pfl.server import ServerState
+from pfl.core.server import ServerState
 
 FORMAT = "pfl-checkpoint-1"
 StateT = TypeVar("StateT", bound=ServerState)

@@ -16,7 +16,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from pfl.identity import PACKAGES
+from pfl.results.identity import PACKAGES
 
 # What can be listed, and the class that all of its kind derive from.
 KINDS = {
@@ -29,7 +29,7 @@ KINDS = {
 _OTHERS = (
     "torch.nn.Module",
     "torch.optim.Optimizer",
-    "pfl.sampling.Sampler",
+    "pfl.federation.sampling.Sampler",
     "pfl.engines.base.Engine",
     "pfl.callbacks.Callback",
     "datamodules.Augmentation",
@@ -139,7 +139,7 @@ def clashes() -> dict[str, str]:
 
 def reports() -> list[str]:
     """Return what the servers of all imported methods report of their clients."""
-    servers: Iterator[Any] = _descendants(find("pfl.server.Server"))
+    servers: Iterator[Any] = _descendants(find("pfl.core.server.Server"))
     return list(dict.fromkeys(name for server in servers for name in server.reports))
 
 

@@ -9,11 +9,11 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from pfl.run import Callback
-from pfl.types import Result, RoundResult
+from pfl.core.types import Result, RoundResult
+from pfl.federation.run import Callback
 
 if TYPE_CHECKING:
-    from pfl.run import Run
+    from pfl.federation.run import Run
 
 
 class ProgressBar(Callback):

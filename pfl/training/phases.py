@@ -11,11 +11,11 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from pfl import batching
-from pfl.client import Client
-from pfl.context import Context, StoppedError
-from pfl.state import clone, matches, total
-from pfl.types import Batch, ClientInfo, ClientSplit, Job, Outcome, Phase, State, Totals
+from pfl.core.client import Client
+from pfl.core.state import clone, matches, total
+from pfl.core.types import Batch, ClientInfo, ClientSplit, Job, Outcome, Phase, State, Totals
+from pfl.training import batching
+from pfl.training.context import Context, StoppedError
 
 
 @dataclass

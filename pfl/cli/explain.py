@@ -12,7 +12,7 @@ from textwrap import shorten
 
 import yaml
 
-from pfl import catalogue
+from pfl.cli import catalogue
 
 Keys = tuple[str, ...]
 # Keys that only spell the class and its arguments; nobody means them by "model.net.hidden".

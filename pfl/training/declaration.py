@@ -12,11 +12,11 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves, tree_map
 
-from pfl.state import call_with
-from pfl.types import Pass, Phase, Plan
+from pfl.core.state import call_with
+from pfl.core.types import Pass, Phase, Plan
 
 if TYPE_CHECKING:
-    from pfl.client import Client
+    from pfl.core.client import Client
 
 # Functions that turn a tensor into plain numbers; every other one fails on the meta device.
 _READS = frozenset(

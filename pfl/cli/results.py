@@ -9,14 +9,14 @@ from pathlib import Path
 
 from rich.console import Console
 
-from pfl.explain import UsageError
+from pfl.cli.explain import UsageError
 from pfl.results import pictures, sheets
 from pfl.results.compare import compare as compare_settings
 from pfl.results.compare import sheets as comparison_sheets
 from pfl.results.report import report as report_of
 from pfl.results.runs import METRIC, RunFolder, find
 from pfl.results.settings import Setting, group
-from pfl.summary import KINDS
+from pfl.results.summary import KINDS
 
 RUNS = "a run's folder, or a folder of runs, which stands for all in it"
 METRIC_HELP = f"a column of metrics.csv (default: {METRIC})"

@@ -11,9 +11,9 @@ from lightning.pytorch.core.optimizer import LightningOptimizer
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from pfl.server import Server
-from pfl.state import total
-from pfl.types import (
+from pfl.core.server import Server
+from pfl.core.state import total
+from pfl.core.types import (
     Batch,
     Broadcast,
     ClientInfo,

@@ -14,14 +14,14 @@ from jsonargparse import Namespace
 from rich.console import Console
 from rich.table import Table
 
-from pfl import state
+from pfl.cli.config import REFUSALS, Experiment
+from pfl.cli.explain import explained
+from pfl.cli.parser import make_parser
+from pfl.core import state
 from pfl.federation import reliability as reliability
-from pfl.config import REFUSALS, Experiment
-from pfl.declaration import MethodError
-from pfl.explain import explained
-from pfl.federation import NonFiniteError
-from pfl.parser import make_parser
-from pfl.run import Callback, Run
+from pfl.federation.rounds import NonFiniteError
+from pfl.federation.run import Callback, Run
+from pfl.training.declaration import MethodError
 
 CKPT_PATH = "last (of the newest run), a run's folder, or a checkpoint file"
 # A TypeError of a running method is its author's, and shows where it comes from.

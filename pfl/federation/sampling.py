@@ -9,7 +9,7 @@ from typing import Protocol
 import torch
 from torch.distributions import Binomial
 
-from pfl.types import Cohort
+from pfl.core.types import Cohort
 
 # A draw takes about ten microseconds; accepted more seldom than this, it looks like a standstill.
 _RAREST = 1e-5

@@ -21,7 +21,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TypeAlias
 
-
 Identity: TypeAlias = dict[str, Any]
 
 # Where the project's own classes live.

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from pfl.explain import UsageError
+from pfl.cli.explain import UsageError
 from pfl.sweeps.file import Sweep
 
 _PYTHON = ("python", "python3")

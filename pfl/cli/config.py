@@ -11,15 +11,15 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import torch
 from jsonargparse import Namespace
 
-from pfl import catalogue
-from pfl.explain import Given, UsageError, explain, explained, find_misspelling, sources
+from pfl.cli import catalogue
+from pfl.cli.explain import Given, UsageError, explain, explained, find_misspelling, sources
+from pfl.cli.parser import FROM_DATA, Parser, arguments, from_data, spelled_out
+from pfl.core.seeds import derive, scoped
 from pfl.loop import FederatedLoop
-from pfl.parser import FROM_DATA, Parser, arguments, from_data, spelled_out
-from pfl.seeds import derive, scoped
 
 if TYPE_CHECKING:
-    from pfl.client import Client
-    from pfl.types import DataSource
+    from pfl.core.client import Client
+    from pfl.core.types import DataSource
 
 # What makes an object, of which class, and whether of its subclasses too.
 Instantiator: TypeAlias = tuple[Callable[..., Any], type, bool]

@@ -8,10 +8,10 @@ from importlib import import_module
 
 from rich.console import Console
 
-from pfl import catalogue
-from pfl.config import REFUSALS, Experiment
-from pfl.explain import explained
-from pfl.parser import make_parser
+from pfl.cli import catalogue
+from pfl.cli.config import REFUSALS, Experiment
+from pfl.cli.explain import explained
+from pfl.cli.parser import make_parser
 
 
 def show(argv: Sequence[str]) -> None:

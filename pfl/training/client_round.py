@@ -9,12 +9,12 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from pfl import metrics
-from pfl.batching import chunks
-from pfl.context import Context
-from pfl.state import clone, finite
-from pfl.training import Tally, kept_optimizers, run_phase
-from pfl.types import ClientSplit, Job, Pass, Phase, Plan, Result, Scores, Split, State
+from pfl.core.state import clone, finite
+from pfl.core.types import ClientSplit, Job, Pass, Phase, Plan, Result, Scores, Split, State
+from pfl.training import metrics
+from pfl.training.batching import chunks
+from pfl.training.context import Context
+from pfl.training.phases import Tally, kept_optimizers, run_phase
 
 
 def train(context: Context, job: Job) -> Result:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
 
-from pfl.explain import UsageError
+from pfl.cli.explain import UsageError
 
 
 def sweep(argv: Sequence[str]) -> None:

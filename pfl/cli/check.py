@@ -9,11 +9,11 @@ from typing import Any
 from jsonargparse import Namespace
 from torch import nn
 
-from pfl import catalogue
-from pfl.client import Client
-from pfl.config import REFUSALS, Experiment
-from pfl.explain import UsageError, explained, named_class
-from pfl.parser import Parser, from_data, make_parser
+from pfl.cli import catalogue
+from pfl.cli.config import REFUSALS, Experiment
+from pfl.cli.explain import UsageError, explained, named_class
+from pfl.cli.parser import Parser, from_data, make_parser
+from pfl.core.client import Client
 from pfl.testing.contract import PROMISES
 from pfl.testing.promise import BrokenPromiseError, Subject
 from pfl.testing.toy import mlp

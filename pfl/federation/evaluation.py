@@ -6,12 +6,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Literal
 
-from pfl import metrics
+from pfl.core.seeds import derive
+from pfl.core.server import ServerState
+from pfl.core.types import ClientInfo, EvaluationPoint, FederatedData, Job, Result, Scores
 from pfl.engines.base import Engine
-from pfl.run import Row
-from pfl.seeds import derive
-from pfl.server import ServerState
-from pfl.types import ClientInfo, EvaluationPoint, FederatedData, Job, Result, Scores
+from pfl.federation.run import Row
+from pfl.training import metrics
 
 MakeJob = Callable[[int, ServerState], Job]
 # Jobs made at a time: each holds what its client keeps, of thousands too much for memory.

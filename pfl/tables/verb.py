@@ -12,8 +12,8 @@ from pathlib import Path
 from rich.console import Console
 from rich.markup import escape
 
-from pfl import catalogue
-from pfl.explain import UsageError
+from pfl.cli import catalogue
+from pfl.cli.explain import UsageError
 from pfl.results import sheets as forms
 from pfl.results.pictures import NAMES
 from pfl.tables import estimate, illustrate
