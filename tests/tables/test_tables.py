@@ -75,9 +75,9 @@ def test_the_first_line_is_the_command(file):
 @every_table
 def test_every_number_of_the_paper_is_found_once(file):
     """But PFAKD's number of Local is that of three cells; of a picture none is looked for."""
-    found = [cell.reported for cell in expand(described(file))]
+    found = [cell.reported for cell in expand(described(file)) if cell.reported is not None]
     if file.stem in PICTURES:
-        assert set(found) == {None}
+        assert not found
         return
     paper = described(file).common.reported
     rows = [row for row in reported._rows() if paper.items() <= row.items()]

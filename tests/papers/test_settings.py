@@ -1,0 +1,92 @@
+"""Settings that belong together: a paper's tables, and what is laid over its configurations."""
+
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from pfl.config import Experiment
+from pfl.parser import make_parser
+from pfl.tables.cells import expand
+from pfl.tables.plan import parse, plan
+from pfl.tables.reader import read
+
+CONFIGS = Path(__file__).parents[2] / "configs"
+OPTIONS = "model.init_args"
+
+
+@cache
+def parser():
+    return make_parser("table")
+
+
+@cache
+def table(name):
+    return read(CONFIGS / "tables" / f"{name}.yaml")
+
+
+def laid(*names):
+    """Configurations one over another, by their paths below ``configs``."""
+    words = [word for name in names for word in ("--config", str(CONFIGS / f"{name}.yaml"))]
+    return Experiment.parse(make_parser("fit"), words)
+
+
+def cells(name, row, *columns):
+    return expand(table(name), [row], columns)
+
+
+def values(name, row, *columns):
+    """Resolved settings of the first such cell."""
+    return parse(parser(), table(name), cells(name, row, *columns)[0]).values
+
+
+def runs(name, row, *columns):
+    """Names of the runs behind some cells, at the table's first seed."""
+    found = table(name)
+    return list(plan(found, cells(name, row, *columns), found.seeds[:1]).runs)
+
+
+@pytest.mark.parametrize("config", ["fedas_cifar10", "fedas_cifar100"])
+def test_fedas_is_configured_as_released(config):
+    assert laid(config).text == laid(config, "overlays/fedas_as_released").text
+
+
+def test_fedas_with_neither_module_is_fedper_of_its_other_table():
+    """The paper prints one row in both tables; so the runs are the same, and so is what is told."""
+    ablation, whole = runs("fedas_table4", "neither"), runs("fedas_table3", "FedPer", "beta=0.1")
+    assert ablation == whole
+    told = [
+        [cell.reported.value for cell in found]
+        for found in (cells("fedas_table4", "neither"), cells("fedas_table3", "FedPer", "beta=0.1"))
+    ]
+    assert told[0] == told[1]
+
+
+@pytest.mark.parametrize("name", ["fedas_table2", "fedas_table3"])
+@pytest.mark.parametrize("row", ["FedAvg-P", "FedProx-P"])
+def test_the_tuned_rows_of_fedas_are_what_its_code_tests(name, row):
+    assert values(name, row)[OPTIONS].p_mode == "participants_only"
+    described = cells(name, f"{row}, all tuned")
+    assert values(name, f"{row}, all tuned")[OPTIONS].p_mode == "all_clients"
+    assert {cell.reported for cell in described} == {None}
+
+
+@pytest.mark.parametrize(
+    ("name", "row", "rate"),
+    [
+        ("fedas_table2", "FedPAC", 0.005),
+        ("fedas_table3", "FedPAC", 0.005),
+        ("pfakd_table1", "FedPAC", 0.01),
+        ("fedsimsup_table1", "FedPac", 0.01),
+        ("fedsimsup_table2", "FedPac", 0.01),
+        ("fedsimsup_table3", "FedPac", 0.01),
+    ],
+)
+def test_one_rate_for_all_methods_is_that_of_fedpacs_head_too(name, row, rate):
+    options = values(name, row)[OPTIONS]
+    assert options.head_lr == options.optimizer.init_args.lr == rate
+
+
+def test_without_synchronisation_the_release_and_the_paper_weigh_differently():
+    assert values("fedas_table4", "PA alone")[OPTIONS].weighting == "samples"
+    assert values("fedas_table4", "PA alone, plain mean")[OPTIONS].weighting == "uniform"
