@@ -15,21 +15,23 @@ from pfl.state import assign, fingerprint, select
 def seed_of(net: nn.Module) -> int:
     """A seed made of the network's values: the same in every process, another for another network.
 
-    What a method draws besides the network it is given thereby follows the seed of the run.
+    What a method draws besides the network it is given thereby follows the seed of the run. Values
+    count in float32, in which they were drawn, whatever the run's precision made of them since.
 
     Example:
         >>> seed_of(nn.Linear(2, 2)) == seed_of(nn.Linear(2, 2))
         False
     """
-    return int(fingerprint([net.state_dict()]), base=16)
+    drawn = {n: v.float() if v.is_floating_point() else v for n, v in net.state_dict().items()}
+    return int(fingerprint([drawn]), base=16)
 
 
 def redraw(net: nn.Module, seed: int) -> None:
     """Give every submodule that has ``reset_parameters`` new initial values; others keep theirs.
 
-    Drawn on the CPU, so that the values do not depend on the device.
+    Drawn on the CPU in float32, so that they depend neither on the device nor on the precision.
     """
-    fresh = copy.deepcopy(net).cpu()
+    fresh = copy.deepcopy(net).cpu().float()
     with scoped(seed):
         for module in fresh.modules():
             if callable(reset := getattr(module, "reset_parameters", None)):
