@@ -90,3 +90,38 @@ def test_one_rate_for_all_methods_is_that_of_fedpacs_head_too(name, row, rate):
 def test_without_synchronisation_the_release_and_the_paper_weigh_differently():
     assert values("fedas_table4", "PA alone")[OPTIONS].weighting == "samples"
     assert values("fedas_table4", "PA alone, plain mean")[OPTIONS].weighting == "uniform"
+
+
+# pFedVEM.
+
+PFEDVEM = ["pfedvem_cifar10", "pfedvem_cifar100", "pfedvem_fmnist", "pfedvem_sun397"]
+COMPARED = {"Fashion-MNIST": 0.001, "CIFAR-10": 0.001, "CIFAR-100": 0.01, "SUN397": 0.01}
+
+
+@pytest.mark.parametrize("config", PFEDVEM)
+def test_other_methods_inherit_fedavgs_rate_which_pfedvems_base_has(config):
+    options = laid(config).values[OPTIONS]
+    assert options.optimizer.init_args.lr == options.lr_base
+
+
+@pytest.mark.parametrize("config", PFEDVEM)
+def test_pfedvem_is_configured_as_released_and_nearly_as_printed(config):
+    shipped = laid(config).text
+    assert shipped == laid(config, "overlays/pfedvem_as_released").text
+    printed = laid(config, "overlays/pfedvem_as_printed").text
+    assert "minimum: 0" in printed
+    assert printed.replace("minimum: 0", "minimum: 2") == shipped
+
+
+def step(options):
+    """Length of a step along an unchanging gradient, in the long run."""
+    given = options.optimizer.init_args
+    return given.lr / (1 - (given.get("momentum") or 0))
+
+
+@pytest.mark.parametrize(("data", "rate"), COMPARED.items())
+@pytest.mark.parametrize("row", ["FedAvg GM", "Scaffold GM", "PerFedAvg PM", "FedRep PM"])
+def test_methods_compared_with_pfedvem_take_equal_steps(row, data, rate):
+    options = values("pfedvem_table1", row, data, "J=100")[OPTIONS]
+    assert step(options) == pytest.approx(rate / 0.1)
+    assert options.get("body_epochs", options.epochs) == options.epochs == 5

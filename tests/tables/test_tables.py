@@ -128,8 +128,8 @@ def test_tables_share_their_runs():
     first = Path("configs", "tables", "pfedvem_table1.yaml")
     picture = Path("configs", "tables", "pfedvem_data_size.yaml")
     rows = ["Local PM", "FedRep PM", "pFedMe PM", "pFedMe GM", "pFedVEM PM", "pFedVEM GM"]
-    cells = expand(described(first), rows, ["CIFAR-10", "J=100"])
-    drawn = expand(described(picture), ["Local", "FedRep", "pFedMe", "pFedVEM"], ["CIFAR-10"])
+    cells = expand(described(first), rows, ["CIFAR-100", "J=100"])
+    drawn = expand(described(picture), ["Local", "FedRep", "pFedMe", "pFedVEM"], ["J=100"])
     assert names_of(described(picture), drawn) == names_of(described(first), cells)
 
 
