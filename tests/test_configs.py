@@ -105,9 +105,9 @@ def test_a_misspelt_key_is_refused(config, tmp_path):
 
 @pytest.mark.parametrize("baseline", ["fedavg", "fedprox", "moon", "freeze"])
 def test_a_baseline_takes_over_the_setting_it_is_laid_upon(baseline):
-    setting = "configs/univarfl_stl10.yaml"
-    found = parse(["--config", setting, "--config", f"configs/baselines/{baseline}.yaml"]).values
-    own, theirs = found.model.init_args, parsed(Path(setting)).values.model.init_args
+    setting = ["--config", "configs/univarfl_stl10.yaml", "--model.init_args.lr_schedule=cosine"]
+    found = parse([*setting, "--config", f"configs/baselines/{baseline}.yaml"]).values
+    own, theirs = found.model.init_args, parse(setting).values.model.init_args
     assert own.lr_schedule == "cosine"
     for name in ("net", "optimizer", "epochs", "lr_decay"):
         assert own[name] == theirs[name]
