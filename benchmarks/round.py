@@ -36,9 +36,8 @@ from torch import nn
 from benchmarks.memory import megabytes, reset_peak
 from datamodules import Dirichlet, Synthetic
 from lightning_modules.fedavg import FedAvg
-from lightning_modules.nets import CNN2, CNN3, CNN5, MLP, LeNet5
-from lightning_modules.parts.blocks import Conv2d
-from lightning_modules.parts.normalised_nets import ResNet18
+from lightning_modules.nets import CNN2, CNN3, CNN5, MLP, LeNet5, ResNet18
+from lightning_modules.nets.blocks import Conv2d
 from pfl.engines.named import ENGINES, EngineName
 from pfl.loop import FederatedLoop
 from pfl.seeds import generator, scoped

@@ -87,6 +87,7 @@ class FederatedDataModule(L.LightningDataModule, ABC):
         self.batch_size = batch_size
         self.eval_batch_size = eval_batch_size
         self.drop_last = drop_last
+        self.shuffle = True
         self.augment = augment
         self.client = client
         self.rule = Rule(test_protocol, test_fraction, val_fraction, split_seed, max_samples)

@@ -1,1 +1,96 @@
-"""One file a method: the client as a LightningModule and, where it differs, its Server."""
+"""The client as a LightningModule: its base, one file a method, rooms of what they are made of."""
+
+from typing import TYPE_CHECKING
+
+from pfl.lazy import lazy
+
+if TYPE_CHECKING:
+    from lightning_modules.base import ClientModule as ClientModule
+    from lightning_modules.cd2_pfed import CD2PFed as CD2PFed
+    from lightning_modules.cd2_pfed_aligned import CD2PFedAligned as CD2PFedAligned
+    from lightning_modules.ditto import Ditto as Ditto
+    from lightning_modules.fedala import FedALA as FedALA
+    from lightning_modules.fedas import FedAS as FedAS
+    from lightning_modules.fedavg import FedAvg as FedAvg
+    from lightning_modules.fedavg import FedAvgP as FedAvgP
+    from lightning_modules.fedbabu import FedBABU as FedBABU
+    from lightning_modules.fedpac import FedPAC as FedPAC
+    from lightning_modules.fedper import FedPer as FedPer
+    from lightning_modules.fedproto import FedProto as FedProto
+    from lightning_modules.fedprox import FedProx as FedProx
+    from lightning_modules.fedprox import FedProxP as FedProxP
+    from lightning_modules.fedrep import FedRep as FedRep
+    from lightning_modules.fedsimsup import FedSimSup as FedSimSup
+    from lightning_modules.finetune import FineTuned as FineTuned
+    from lightning_modules.freeze import Freeze as Freeze
+    from lightning_modules.gpfl import GPFL as GPFL
+    from lightning_modules.ifca import IFCA as IFCA
+    from lightning_modules.lg_fedavg import LGFedAvg as LGFedAvg
+    from lightning_modules.local import Local as Local
+    from lightning_modules.moon import MOON as MOON
+    from lightning_modules.nets import CNN2 as CNN2
+    from lightning_modules.nets import CNN3 as CNN3
+    from lightning_modules.nets import CNN5 as CNN5
+    from lightning_modules.nets import CNN8 as CNN8
+    from lightning_modules.nets import MLP as MLP
+    from lightning_modules.nets import FashionCNN as FashionCNN
+    from lightning_modules.nets import LeNet5 as LeNet5
+    from lightning_modules.nets import Projected as Projected
+    from lightning_modules.nets import ResNet18 as ResNet18
+    from lightning_modules.nets import SplitNet as SplitNet
+    from lightning_modules.perfedavg import PerFedAvg as PerFedAvg
+    from lightning_modules.pfakd import PFAKD as PFAKD
+    from lightning_modules.pfedbayes import PFedBayes as PFedBayes
+    from lightning_modules.pfedfda import PFedFDA as PFedFDA
+    from lightning_modules.pfedme import PFedMe as PFedMe
+    from lightning_modules.pfedvem import PFedVEM as PFedVEM
+    from lightning_modules.scaffold import SCAFFOLD as SCAFFOLD
+    from lightning_modules.univarfl import UniVarFL as UniVarFL
+else:
+    # Nothing inside the project imports from here.
+    __all__, __getattr__, __dir__ = lazy(
+        __name__,
+        {
+            "base": ("ClientModule",),
+            "cd2_pfed": ("CD2PFed",),
+            "cd2_pfed_aligned": ("CD2PFedAligned",),
+            "ditto": ("Ditto",),
+            "fedala": ("FedALA",),
+            "fedas": ("FedAS",),
+            "fedavg": ("FedAvg", "FedAvgP"),
+            "fedbabu": ("FedBABU",),
+            "fedpac": ("FedPAC",),
+            "fedper": ("FedPer",),
+            "fedproto": ("FedProto",),
+            "fedprox": ("FedProx", "FedProxP"),
+            "fedrep": ("FedRep",),
+            "fedsimsup": ("FedSimSup",),
+            "finetune": ("FineTuned",),
+            "freeze": ("Freeze",),
+            "gpfl": ("GPFL",),
+            "ifca": ("IFCA",),
+            "lg_fedavg": ("LGFedAvg",),
+            "local": ("Local",),
+            "moon": ("MOON",),
+            "nets": (
+                "CNN2",
+                "CNN3",
+                "CNN5",
+                "CNN8",
+                "MLP",
+                "FashionCNN",
+                "LeNet5",
+                "Projected",
+                "ResNet18",
+                "SplitNet",
+            ),
+            "perfedavg": ("PerFedAvg",),
+            "pfakd": ("PFAKD",),
+            "pfedbayes": ("PFedBayes",),
+            "pfedfda": ("PFedFDA",),
+            "pfedme": ("PFedMe",),
+            "pfedvem": ("PFedVEM",),
+            "scaffold": ("SCAFFOLD",),
+            "univarfl": ("UniVarFL",),
+        },
+    )

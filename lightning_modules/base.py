@@ -12,10 +12,10 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from lightning_modules.losses import cross_entropy
-from lightning_modules.parts.checks import known_words, not_negative
+from pfl.checks import known_words, not_negative
 from pfl.client import Client
 from pfl.server import Server
-from pfl.state import assign, clone, matches, total
+from pfl.state import assign, clone, matches
 from pfl.types import (
     Batch,
     Broadcast,
@@ -110,8 +110,12 @@ class ClientModule(Client):
         assign(self, broadcast.shared)
 
     def plan(self) -> Plan:
-        """The client's round after :meth:`receive`; one phase of ``training_step`` by default."""
-        return [Phase(name="local", epochs=self.epochs)]
+        """Declare the client's round after :meth:`receive`: one phase of :meth:`losses`.
+
+        Asked once, with entries that have no values. What differs between clients is a function in
+        the plan (:attr:`pfl.types.Phase.epochs`, :attr:`pfl.types.Pass.when`).
+        """
+        return [Phase(name="local", objective=self.losses, epochs=self.epochs)]
 
     def lr_factor(self, info: ClientInfo) -> float:
         """What every learning rate of this round is multiplied by."""
@@ -121,22 +125,26 @@ class ClientModule(Client):
             factor *= (1 + math.cos(math.pi * done / info.rounds)) / 2
         return factor
 
-    def upload(self, info: ClientInfo) -> Upload | None:
-        """What goes back to the server; ``None`` withholds it."""
+    def upload(self, info: ClientInfo) -> Upload:
+        """Return what goes back to the server, in tensors of its own."""
         entries = self.state_dict()
         shared = clone({name: entries[name] for name in self.shared_names()})
         return Upload(client=info.client, samples=info.samples, shared=shared)
 
     # The model that is tested.
 
-    def personalise(self, broadcast: Broadcast, info: ClientInfo) -> None:
-        """Become the client's personalised model, from kept state and a broadcast."""
-        self.receive(broadcast, info)
+    def personalise(self, broadcast: Broadcast | None, info: ClientInfo) -> None:
+        """Become the client's personalised model, from kept state and a broadcast.
+
+        Without a broadcast, right after training, the model stays as training left it.
+        """
+        if broadcast is not None:
+            self.receive(broadcast, info)
 
     def adapt(self) -> Plan:
-        """What to run on the client's training data between :meth:`personalise` and the test.
+        """Declare what to run on the client's training data before the test.
 
-        It changes a copy: nothing of it survives the test.
+        It follows :meth:`personalise` and changes a copy: nothing of it survives the test.
         """
         return ()
 
@@ -158,11 +166,6 @@ class ClientModule(Client):
     def losses(self, batch: Batch) -> Terms:
         """Named terms of the objective; their sum is minimised."""
         return {"ce": cross_entropy(self(batch.x), batch.y, batch.weight)}
-
-    def training_step(self, batch: Batch, batch_idx: int) -> dict[str, Tensor]:
-        """The objective of a batch under ``"loss"``, and its terms."""
-        terms = self.losses(Batch(*batch))
-        return {"loss": total(terms), **{name: term.detach() for name, term in terms.items()}}
 
     def validation_step(self, batch: Batch, batch_idx: int) -> None:
         """Log loss and accuracy under a plain Trainer."""

@@ -19,10 +19,9 @@ from torch.func import functional_call
 
 from lightning_modules.base import ClientModule
 from lightning_modules.layers import frozen
-from lightning_modules.losses import cross_entropy
-from lightning_modules.parts.anchors import symmetric_kl
-from lightning_modules.parts.channels import Division, divisions, paste, shared_part
-from lightning_modules.parts.checks import not_negative
+from lightning_modules.losses import cross_entropy, symmetric_kl
+from lightning_modules.nets.channels import Division, divisions, paste, shared_part
+from pfl.checks import not_negative
 from pfl.server import Server, ServerState, weight_report
 from pfl.state import weighted_mean
 from pfl.types import (
@@ -35,6 +34,7 @@ from pfl.types import (
     Plan,
     State,
     Terms,
+    Totals,
     Upload,
 )
 
@@ -125,8 +125,8 @@ class CD2PFed(ClientModule):
             spans = [(f"local{epoch}", 1) for epoch in range(1, self.epochs + 1)]
         parts: list[Phase | Pass] = []
         for name, epochs in spans:
-            parts.append(Phase(name=name, epochs=epochs))
-            parts.append(Pass(name=f"average_{name}", statistic=None, then=self._average))
+            parts.append(Phase(name=name, objective=self.losses, epochs=epochs))
+            parts.append(Pass(name=f"average_{name}", then=self._average))
         return parts
 
     def losses(self, batch: Batch) -> Terms:
@@ -166,7 +166,7 @@ class CD2PFed(ClientModule):
         whole = {f"net.{name}": division for name, division in self.divisions.items()}
         return CD2Server(self.weighting, whole, self.private_share, self.ramp_rounds)
 
-    def _average(self, totals: State) -> State:
+    def _average(self, totals: Totals) -> State:
         """Private entries move towards the trained ones by b, and are remembered."""
         del totals
         net, own, masks = self.net.state_dict(), self.own.module.state_dict(), self._masks()

@@ -16,7 +16,7 @@ from torch import Tensor
 from lightning_modules.cd2_pfed import CD2PFed
 from lightning_modules.layers import frozen
 from lightning_modules.nets import SplitNet
-from lightning_modules.parts.alignment import (
+from lightning_modules.steps.alignment import (
     AlignTarget,
     alignment_parts,
     check_alignment,
@@ -30,7 +30,7 @@ class CD2PFedAligned(CD2PFed):
 
     Args:
         net: Its backbone gives the features (B, D).
-        align_target: See :func:`~lightning_modules.parts.alignment.alignment_parts`.
+        align_target: See :func:`~lightning_modules.steps.alignment.alignment_parts`.
         align_lr: Learning rate of the alignment, plain SGD.
         align_epochs: Its length in walks over the data.
         align_batch: Its batch size, in samples.

@@ -14,10 +14,9 @@ from typing import Any
 from torch import Tensor, nn
 
 from lightning_modules.base import ClientModule
-from lightning_modules.losses import cross_entropy
-from lightning_modules.parts.anchors import proximal
-from lightning_modules.parts.checks import not_negative
-from lightning_modules.parts.optimizers import warn_of_overshoot, with_lr
+from lightning_modules.losses import cross_entropy, proximal
+from lightning_modules.steps.optimizers import warn_of_overshoot, with_lr
+from pfl.checks import not_negative
 from pfl.state import assign
 from pfl.types import Batch, Broadcast, Phase, Plan, Terms
 

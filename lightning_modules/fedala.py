@@ -25,9 +25,9 @@ from lightning_modules.base import ClientModule
 from lightning_modules.layers import frozen
 from lightning_modules.losses import cross_entropy
 from lightning_modules.nets import last_layers
-from lightning_modules.parts.checks import at_least_one, not_negative
+from pfl.checks import at_least_one, not_negative
 from pfl.state import matches
-from pfl.types import Batch, Pass, Phase, Plan, State, Terms
+from pfl.types import Batch, ClientInfo, Pass, Phase, Plan, State, Terms, Totals
 
 
 class FedALA(ClientModule):
@@ -87,25 +87,27 @@ class FedALA(ClientModule):
 
     def plan(self) -> Plan:
         """Learn to mix, mix, train, remember."""
-        train = Phase(name="local", epochs=self.epochs, trains=("net.*",))
-        remember = Pass(name="remember", statistic=None, then=self._remember)
+        train = Phase(name="local", objective=self.losses, epochs=self.epochs, trains=("net.*",))
+        remember = Pass(name="remember", then=self._remember)
         return [*self.adapt(), train, remember]
 
     def adapt(self) -> Plan:
         """Learn to mix, and mix; nothing without a model of one's own."""
-        if not self.visits:
-            return ()
-        first = bool(self.visits == 1)
         learn = Phase(
             name="mix",
             objective=self._mixing,
-            epochs=self.max_init_epochs if first else 1,
-            until=self._settled if first else None,
+            epochs=self._mixing_epochs,
+            until=self._settled,
             share=self.mix_percent / 100,
             trains=("mix.*",),
             optimizer=partial(UnitIntervalSGD, lr=self.mix_lr),
         )
-        return [learn, Pass(name="mixed", statistic=None, then=self._mix)]
+        return [learn, Pass(name="mixed", then=self._mix, when=lambda own, _: bool(own["visits"]))]
+
+    def _mixing_epochs(self, own: State, info: ClientInfo) -> int:
+        """None without a model of one's own, until it settles at first, one later."""
+        visits = int(own["visits"])
+        return 0 if visits == 0 else self.max_init_epochs if visits == 1 else 1
 
     def _mixing(self, batch: Batch) -> Terms:
         """Cross-entropy of the mix, as a function of W alone."""
@@ -120,11 +122,11 @@ class FedALA(ClientModule):
         # Exactly the own value at 0 and the global one at 1.
         return {n: torch.lerp(own[n], received[n].detach(), self.mix[_key(n)]) for n in self.top}
 
-    def _mix(self, totals: State) -> State:
+    def _mix(self, totals: Totals) -> State:
         del totals
         return {f"net.{name}": value for name, value in self._mixed_top().items()}
 
-    def _remember(self, totals: State) -> State:
+    def _remember(self, totals: Totals) -> State:
         """The trained network becomes the client's own."""
         del totals
         trained = self.net.state_dict()

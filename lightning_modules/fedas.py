@@ -21,7 +21,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, Literal, TypeAlias
+from typing import Any, ClassVar, Literal, TypeAlias
 
 import torch
 from torch import Tensor
@@ -29,16 +29,16 @@ from torch import Tensor
 from lightning_modules.base import ClientModule
 from lightning_modules.layers import frozen
 from lightning_modules.nets import SplitNet
-from lightning_modules.parts.alignment import (
+from lightning_modules.steps.alignment import (
     AlignTarget,
     alignment_parts,
     check_alignment,
     remember_backbone,
 )
-from lightning_modules.parts.fisher import FisherEstimator, fisher_share, fisher_trace
+from lightning_modules.steps.fisher import FisherEstimator, fisher_share, fisher_trace
 from pfl.server import Server, ServerState, weight_report
 from pfl.state import add, assign, subtract
-from pfl.types import Batch, Broadcast, ClientInfo, Pass, Phase, Plan, State, Upload
+from pfl.types import Batch, Broadcast, ClientInfo, Pass, Phase, Plan, State, Totals, Upload
 
 Normaliser: TypeAlias = Literal["sum", "softmax", "min_max"]
 StepScale: TypeAlias = Literal["one", "one_over_m"]
@@ -64,7 +64,7 @@ class FedAS(ClientModule):
             weighs by samples (``weighting``), and no trace is computed or sent.
         fisher_estimator: Of the trace, after training, in eval mode, over all parameters and all
             samples, in batches of the data module's size; see
-            :func:`~lightning_modules.parts.fisher.fisher_trace`. ``batch_sum`` is the released
+            :func:`~lightning_modules.steps.fisher.fisher_trace`. ``batch_sum`` is the released
             code's, ``full_data`` Eqs. 5-6 as printed.
         trace_normaliser: Makes weights of traces: ``sum`` is Eq. 7; ``softmax`` and ``min_max``,
             ``(trace - min) / (max - min)`` divided by its sum, are the paper's comparisons.
@@ -128,20 +128,18 @@ class FedAS(ClientModule):
             parts += alignment_parts(
                 self, self.align_target, self.align_lr, self.align_epochs, self.align_batch
             )
-        parts.append(Phase(name="local", epochs=self.epochs))
+        parts.append(Phase(name="local", objective=self.losses, epochs=self.epochs))
         if self.synchronisation:
             parts.append(Pass(name="fisher", statistic=self._fisher, then=self._trace))
         parts.append(remember_backbone(self))
         return parts
 
-    def upload(self, info: ClientInfo) -> Upload | None:
+    def upload(self, info: ClientInfo) -> Upload:
         """The backbone, and the trace."""
-        upload = super().upload(info)
-        if upload is None or not self.synchronisation:
-            return upload
-        return replace(upload, extra={"trace": self.trace.clone()})
+        extra = {"trace": self.trace.clone()} if self.synchronisation else {}
+        return replace(super().upload(info), extra=extra)
 
-    def personalise(self, broadcast: Broadcast, info: ClientInfo) -> None:
+    def personalise(self, broadcast: Broadcast | None, info: ClientInfo) -> None:
         """The client's own last backbone and head; what is broadcast plays no part."""
         assign(self.net.backbone, self.previous.module.state_dict())
 
@@ -154,8 +152,8 @@ class FedAS(ClientModule):
     def _fisher(self, batch: Batch) -> State:
         return fisher_share(self.net, batch, self.fisher_estimator)
 
-    def _trace(self, totals: State) -> State:
-        return {"trace": fisher_trace(totals, self.fisher_estimator)}
+    def _trace(self, totals: Totals) -> State:
+        return {"trace": fisher_trace(totals.sums, self.fisher_estimator)}
 
 
 class FedASServer(Server[ServerState]):
@@ -170,6 +168,8 @@ class FedASServer(Server[ServerState]):
         normaliser: See :class:`FedAS`, ``trace_normaliser``.
         step_scale: See :class:`FedAS`, ``server_step_scale``.
     """
+
+    reports: ClassVar = {**Server.reports, "trace": "trace of Fisher information"}
 
     def __init__(
         self,

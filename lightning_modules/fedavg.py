@@ -9,7 +9,7 @@ global model before the test.
 from __future__ import annotations
 
 from lightning_modules.base import ClientModule
-from lightning_modules.parts.finetune import FineTuned
+from lightning_modules.finetune import FineTuned
 
 
 class FedAvg(ClientModule):

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from lightning_modules.finetune import FineTuned
 from lightning_modules.freeze import Freeze
 from lightning_modules.nets import SplitNet
-from lightning_modules.parts.finetune import FineTuned
 
 
 class FedBABU(FineTuned, Freeze):

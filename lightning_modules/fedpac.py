@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, cast
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import torch
@@ -22,22 +22,21 @@ from scipy.optimize import nnls
 from torch import Tensor
 
 from lightning_modules.base import ClientModule
-from lightning_modules.losses import cross_entropy
+from lightning_modules.losses import cross_entropy, prototype_mse
 from lightning_modules.nets import SplitNet
-from lightning_modules.parts.checks import not_negative
-from lightning_modules.parts.optimizers import with_lr
-from lightning_modules.parts.phases import part_phase
-from lightning_modules.parts.prototypes import (
+from lightning_modules.steps.optimizers import with_lr
+from lightning_modules.steps.phases import part_phase
+from lightning_modules.steps.prototypes import (
     class_means,
     class_sums,
     known,
     merge_prototypes,
-    prototype_mse,
     unknown_prototypes,
 )
+from pfl.checks import not_negative
 from pfl.server import Server, ServerState, weight_report
 from pfl.state import select, weighted_mean
-from pfl.types import Batch, Broadcast, ClientInfo, Pass, Plan, State, Terms, Upload
+from pfl.types import Batch, Broadcast, ClientInfo, Pass, Plan, State, Terms, Totals, Upload
 
 HEAD = ("net.head.*",)
 BODY = ("net.backbone.*",)
@@ -115,7 +114,7 @@ class FedPAC(ClientModule):
             "variance": self.variance.clone(),
             "profile": self.profile.clone(),
         }
-        return replace(cast(Upload, super().upload(info)), extra=extra)
+        return replace(super().upload(info), extra=extra)
 
     def server(self) -> Server[FedPACState]:
         """Averages body and centroids, and mixes heads."""
@@ -137,16 +136,17 @@ class FedPAC(ClientModule):
         real = squares.sum() if batch.weight is None else (squares * batch.weight).sum()
         return {"sums": sums, "counts": counts, "squares": real}
 
-    def _statistics(self, totals: State) -> State:
+    def _statistics(self, totals: Totals) -> State:
         """H_i, V_i, and where features are pulled: local centroids stand in for unknown ones.
 
         ``H_i[y] = q_i(y) mu_{i,y}`` and ``V_i = (E||f||^2 - sum_y ||H_i[y]||^2) / n_i``.
         """
-        samples = totals["counts"].sum()
-        profile = totals["sums"] / samples
-        variance = (totals["squares"] / samples - profile.square().sum()).clamp_min(0) / samples
+        sums, counts, squares = (totals.sums[name] for name in ("sums", "counts", "squares"))
+        samples = counts.sum()
+        profile = sums / samples
+        variance = (squares / samples - profile.square().sum()).clamp_min(0) / samples
         values, present = known(self.centroids)
-        means = class_means(totals["sums"], totals["counts"])
+        means = class_means(sums, counts)
         return {
             "profile": profile,
             "variance": variance,
@@ -155,8 +155,8 @@ class FedPAC(ClientModule):
             "aligned": present.amax().expand_as(present),
         }
 
-    def _centroids(self, totals: State) -> State:
-        return {"centroids": class_means(totals["sums"], totals["counts"])}
+    def _centroids(self, totals: Totals) -> State:
+        return {"centroids": class_means(totals.sums["sums"], totals.sums["counts"])}
 
 
 @dataclass(frozen=True)
@@ -178,6 +178,8 @@ class FedPACServer(Server[FedPACState]):
         weighting: Of the bodies.
         min_share: See :class:`FedPAC`.
     """
+
+    reports: ClassVar = {**Server.reports, "own_head": "weight of the client's own head"}
 
     def __init__(
         self, weighting: Literal["samples", "uniform"] = "samples", min_share: float = 1e-3

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from lightning_modules.base import ClientModule
 from lightning_modules.nets import last_layers
-from lightning_modules.parts.checks import not_negative
+from pfl.checks import not_negative
 from pfl.types import Broadcast, ClientInfo, Patterns, Phase, Plan
 
 
@@ -26,7 +26,6 @@ class FedPer(ClientModule):
         personal_layers: How many of the last layers stay; ``None`` keeps the head of the network.
         fit_head_before_eval: Epochs for which a client that never took part trains its head, on a
             copy and under the frozen body, before each test; otherwise its head is the initial one.
-            With it a client's test depends on its past, so it does not vectorise.
         options: See :class:`ClientModule`.
 
     Raises:
@@ -54,7 +53,6 @@ class FedPer(ClientModule):
         self.personal = self.kept
         self.fit_head_before_eval = fit_head_before_eval
         if fit_head_before_eval:
-            self.vectorizable = False
             self.register_buffer("participated", torch.tensor(False))
             self.kept = (*self.kept, "participated")
 
@@ -64,18 +62,20 @@ class FedPer(ClientModule):
         if self.fit_head_before_eval:
             self.participated.fill_(True)
 
-    def personalise(self, broadcast: Broadcast, info: ClientInfo) -> None:
+    def personalise(self, broadcast: Broadcast | None, info: ClientInfo) -> None:
         """The body received, with the client's own head."""
-        super().receive(broadcast, info)
+        if broadcast is not None:
+            super().receive(broadcast, info)
 
     def adapt(self) -> Plan:
         """Nothing, or the head of a client that never took part."""
-        if not self.fit_head_before_eval or self.participated:
+        if not self.fit_head_before_eval:
             return ()
         return [
             Phase(
                 name="fit_head",
-                epochs=self.fit_head_before_eval,
+                objective=self.losses,
+                epochs=lambda own, info: 0 if own["participated"] else self.fit_head_before_eval,
                 trains=self.personal,
                 evals=tuple(pattern.removesuffix(".*") for pattern in self.shared),
             )

@@ -15,25 +15,24 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor
 
 from lightning_modules.base import ClientModule
-from lightning_modules.losses import cross_entropy
+from lightning_modules.losses import cross_entropy, prototype_mse
 from lightning_modules.nets import SplitNet
-from lightning_modules.parts.checks import not_negative
-from lightning_modules.parts.prototypes import (
+from lightning_modules.steps.prototypes import (
     class_means,
     class_sums,
     known,
     merge_prototypes,
-    prototype_mse,
     unknown_prototypes,
 )
+from pfl.checks import not_negative
 from pfl.server import Server, ServerState
-from pfl.types import Batch, Broadcast, ClientInfo, Pass, Phase, Plan, State, Terms, Upload
+from pfl.types import Batch, Broadcast, ClientInfo, Pass, Phase, Plan, State, Terms, Totals, Upload
 
 
 class FedProto(ClientModule):
@@ -94,7 +93,7 @@ class FedProto(ClientModule):
     def plan(self) -> Plan:
         """Train towards the prototypes, then take the client's own."""
         return [
-            Phase(name="local", epochs=self.epochs),
+            Phase(name="local", objective=self.losses, epochs=self.epochs),
             Pass(name="prototypes", statistic=self._sums, then=self._means),
         ]
 
@@ -148,12 +147,14 @@ class FedProto(ClientModule):
         sums, counts = class_sums(z, batch.y, self.net.num_classes, batch.weight)
         return {"sums": sums, "counts": counts}
 
-    def _means(self, totals: State) -> State:
-        return {"means": class_means(totals["sums"], totals["counts"])}
+    def _means(self, totals: Totals) -> State:
+        return {"means": class_means(totals.sums["sums"], totals.sums["counts"])}
 
 
 class FedProtoServer(Server[ServerState]):
     """Averages each class's prototypes over the clients that hold it; others stay as they were."""
+
+    reports: ClassVar = {}
 
     def aggregate(self, state: ServerState, uploads: Sequence[Upload]) -> ServerState:
         """The new table of prototypes."""

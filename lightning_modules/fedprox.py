@@ -15,11 +15,11 @@ from typing import Any
 from torch import nn
 
 from lightning_modules.base import ClientModule
+from lightning_modules.finetune import FineTuned
 from lightning_modules.layers import copy_into, frozen, frozen_parameters
-from lightning_modules.parts.anchors import proximal
-from lightning_modules.parts.checks import not_negative
-from lightning_modules.parts.finetune import FineTuned
-from lightning_modules.parts.optimizers import warn_of_overshoot
+from lightning_modules.losses import proximal
+from lightning_modules.steps.optimizers import warn_of_overshoot
+from pfl.checks import not_negative
 from pfl.types import Batch, Broadcast, ClientInfo, Terms
 
 

@@ -12,8 +12,8 @@ from typing import Any, Literal
 
 from lightning_modules.base import ClientModule
 from lightning_modules.nets import SplitNet
-from lightning_modules.parts.checks import not_negative
-from lightning_modules.parts.phases import part_phase
+from lightning_modules.steps.phases import part_phase
+from pfl.checks import not_negative
 from pfl.types import Phase, Plan
 
 

@@ -15,16 +15,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal, TypeAlias
+from typing import Any, ClassVar, Literal, TypeAlias
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from lightning_modules.base import ClientModule
-from lightning_modules.parts.checks import not_negative
-from lightning_modules.parts.initial import redraw, seed_of, zero_last_layer
-from lightning_modules.parts.optimizers import with_lr
+from lightning_modules.nets.initial import redraw, seed_of, zero_last_layer
+from lightning_modules.steps.optimizers import with_lr
+from pfl.checks import not_negative
 from pfl.seeds import derive
 from pfl.server import Server, ServerState
 from pfl.state import assign
@@ -138,8 +138,10 @@ class FedSimSup(ClientModule):
         self._draw_supervisor(info)
         self.participated.fill_(True)
 
-    def personalise(self, broadcast: Broadcast, info: ClientInfo) -> None:
+    def personalise(self, broadcast: Broadcast | None, info: ClientInfo) -> None:
         """The inter-learning model that ``eval_inter`` names, and the client's supervisor."""
+        if broadcast is None:
+            return
         if self.eval_inter == "server_copy" or not self.participated:
             assign(self, broadcast.shared)
         self._draw_supervisor(info)
@@ -181,6 +183,8 @@ class SimSupServer(Server[SimSupState]):
     Raises:
         ValueError: ``mix_C`` is negative.
     """
+
+    reports: ClassVar = {"mix": "strength of mixing"}
 
     def __init__(
         self,

@@ -17,8 +17,8 @@ from torch import nn
 
 from lightning_modules.base import ClientModule
 from lightning_modules.nets import SplitNet
-from lightning_modules.parts.initial import orthogonalise
-from lightning_modules.parts.phases import part_phase
+from lightning_modules.nets.initial import orthogonalise
+from lightning_modules.steps.phases import part_phase
 from pfl.types import Plan
 
 

@@ -20,11 +20,10 @@ from torch.optim import Optimizer
 
 from lightning_modules.base import ClientModule
 from lightning_modules.layers import ConditionalValve
-from lightning_modules.losses import cross_entropy
+from lightning_modules.losses import angular, cross_entropy, magnitude
 from lightning_modules.nets import SplitNet
-from lightning_modules.parts.checks import not_negative
-from lightning_modules.parts.initial import seed_of
-from lightning_modules.parts.prototypes import angular, magnitude
+from lightning_modules.nets.initial import seed_of
+from pfl.checks import not_negative
 from pfl.seeds import derive, scoped
 from pfl.types import Batch, Broadcast, ClientInfo, Pass, Patterns, Phase, Plan, State, Terms
 
@@ -96,15 +95,15 @@ class GPFL(ClientModule):
         self.received.copy_(self.embeddings)
         self.class_shares.copy_(info.label_counts / max(1, info.samples))
         if not self.stale_conditions:
-            for name, value in self._conditions({}).items():
+            for name, value in self._conditions().items():
                 getattr(self, name).copy_(value)
 
     def plan(self) -> Plan:
         """One phase over all parameters."""
-        train = Phase(name="local", epochs=self.epochs)
+        train = Phase(name="local", objective=self.losses, epochs=self.epochs)
         if not self.stale_conditions:
             return [train]
-        return [train, Pass(name="conditions", statistic=None, then=self._conditions)]
+        return [train, Pass(name="conditions", then=lambda _: self._conditions())]
 
     def forward(self, x: Tensor) -> Tensor:
         """(B, C) logits of the personal route."""
@@ -131,9 +130,8 @@ class GPFL(ClientModule):
         optimizer.add_param_group({"params": guides, "weight_decay": self.guide_decay})
         return optimizer
 
-    def _conditions(self, totals: State) -> State:
+    def _conditions(self) -> State:
         """The conditions g and u_i that the present embeddings make."""
-        del totals
         return {
             "generic": self.embeddings.mean(0),
             "personal": self.class_shares @ self.embeddings,

@@ -12,19 +12,19 @@ from __future__ import annotations
 import copy
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from lightning_modules.base import ClientModule
-from lightning_modules.parts.checks import at_least_one
-from lightning_modules.parts.initial import redraw, seed_of
+from lightning_modules.nets.initial import redraw, seed_of
+from pfl.checks import at_least_one
 from pfl.seeds import derive
 from pfl.server import Server, ServerState, weight_report
 from pfl.state import assign, matches, weighted_mean
-from pfl.types import Batch, Broadcast, ClientInfo, Pass, Phase, Plan, State, Upload
+from pfl.types import Batch, Broadcast, ClientInfo, Pass, Phase, Plan, State, Totals, Upload
 
 BODY = ("backbone.*",)
 
@@ -85,8 +85,8 @@ class IFCA(ClientModule):
         """Choose, train, and put the trained model in the place of the chosen one."""
         return [
             *self.adapt(),
-            Phase(name="local", epochs=self.epochs, trains=("net.*",)),
-            Pass(name="return", statistic=None, then=self._put_back),
+            Phase(name="local", objective=self.losses, epochs=self.epochs, trains=("net.*",)),
+            Pass(name="return", then=self._put_back),
         ]
 
     def adapt(self) -> Plan:
@@ -113,13 +113,13 @@ class IFCA(ClientModule):
         losses = torch.stack(rows)
         return {"loss": (losses if batch.weight is None else losses * batch.weight).sum(1)}
 
-    def _choose(self, totals: State) -> State:
+    def _choose(self, totals: Totals) -> State:
         """The lowest loss wins; of equal ones the first."""
-        choice = totals["loss"].argmin()
+        choice = totals.sums["loss"].argmin()
         chosen = self.clusters[int(choice)].state_dict()
         return {"cluster": choice, **{f"net.{name}": value for name, value in chosen.items()}}
 
-    def _put_back(self, totals: State) -> State:
+    def _put_back(self, totals: Totals) -> State:
         trained, number = self.net.state_dict(), int(self.cluster)
         return {f"clusters.{number}.{name}": value for name, value in trained.items()}
 
@@ -129,6 +129,8 @@ class IFCAServer(Server[ServerState]):
 
     The arguments are those of :class:`IFCA`.
     """
+
+    reports: ClassVar = {**Server.reports, "cluster": "number of the cluster"}
 
     def __init__(
         self,

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from lightning_modules.base import ClientModule
 from lightning_modules.nets import last_layers
-from lightning_modules.parts.checks import not_negative
+from pfl.checks import not_negative
 from pfl.server import Server, ServerState
 from pfl.state import assign, select
 from pfl.types import Broadcast, ClientInfo, Patterns, State, Upload

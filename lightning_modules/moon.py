@@ -16,13 +16,12 @@ from torch import Tensor
 
 from lightning_modules.base import ClientModule
 from lightning_modules.layers import copy_into, frozen
-from lightning_modules.losses import cross_entropy
+from lightning_modules.losses import cross_entropy, model_contrastive
 from lightning_modules.nets import Projected, SplitNet
-from lightning_modules.parts.anchors import model_contrastive
-from lightning_modules.parts.checks import not_negative, positive
-from lightning_modules.parts.initial import seed_of
+from lightning_modules.nets.initial import seed_of
+from pfl.checks import not_negative, positive
 from pfl.seeds import derive, scoped
-from pfl.types import Batch, Broadcast, ClientInfo, Pass, Phase, Plan, State, Terms
+from pfl.types import Batch, Broadcast, ClientInfo, Pass, Phase, Plan, State, Terms, Totals
 
 
 class MOON(ClientModule):
@@ -80,8 +79,8 @@ class MOON(ClientModule):
     def plan(self) -> Plan:
         """Training, after which the trained body is the previous one."""
         return [
-            Phase(name="local", epochs=self.epochs),
-            Pass(name="remember", statistic=None, then=self._remember),
+            Phase(name="local", objective=self.losses, epochs=self.epochs),
+            Pass(name="remember", then=self._remember),
         ]
 
     def losses(self, batch: Batch) -> Terms:
@@ -95,6 +94,6 @@ class MOON(ClientModule):
             "contrast": self.mu * contrast,
         }
 
-    def _remember(self, totals: State) -> State:
+    def _remember(self, totals: Totals) -> State:
         body = self.net.backbone.state_dict()
         return {f"previous.module.{name}": value for name, value in body.items()}

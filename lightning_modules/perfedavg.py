@@ -19,11 +19,11 @@ from torch import nn
 from torch.optim import Optimizer
 
 from lightning_modules.base import ClientModule
-from lightning_modules.parts.anchors import linear
-from lightning_modules.parts.checks import at_least_one, not_negative, positive
-from lightning_modules.parts.gradients import slopes_at
+from lightning_modules.losses import linear
+from lightning_modules.steps.gradients import slopes_at
+from pfl.checks import at_least_one, not_negative, positive
 from pfl.state import add, subtract
-from pfl.types import Batch, Phase, Plan, Terms
+from pfl.types import Batch, Outcome, Phase, Plan
 
 
 class PerFedAvg(ClientModule):
@@ -91,6 +91,7 @@ class PerFedAvg(ClientModule):
         return [
             Phase(
                 name="adapt",
+                objective=self.losses,
                 epochs=self.adapt_epochs or 0,
                 steps=self.adapt_steps if self.adapt_epochs is None else None,
                 optimizer=partial(torch.optim.SGD, lr=self.inner_lr),
@@ -108,7 +109,7 @@ class PerFedAvg(ClientModule):
             raise ValueError("Per-FedAvg takes plain gradient steps: the momentum must be 0")
         return optimizer
 
-    def _meta(self, batch: Batch) -> Terms:
+    def _meta(self, batch: Batch) -> Outcome:
         """Cross-entropy of the adapted model, with the direction d in place of its gradient."""
         first, second, *third = split_batch(batch, self.parts, self.least)
         start = {name: value.detach() for name, value in self.net.named_parameters()}
@@ -123,10 +124,9 @@ class PerFedAvg(ClientModule):
             behind, _, _ = slopes_at(self.net, back, buffers, part)
             curvature = subtract(ahead, behind)
             direction = add(direction, curvature, -self.inner_lr / (2 * self.delta))
-        for name, value in statistics.items():
-            value.copy_(buffers[name])
         surrogate = linear(self.net.parameters(), direction.values())
-        return {"ce": loss + surrogate - surrogate.detach()}
+        entries = {f"net.{name}": value for name, value in buffers.items()}
+        return Outcome({"ce": loss + surrogate - surrogate.detach()}, entries)
 
 
 def split_batch(batch: Batch, parts: int, least: int = 1) -> list[Batch]:

@@ -15,7 +15,7 @@ numbers and are averaged.
 from __future__ import annotations
 
 import math
-from functools import partial
+from dataclasses import replace
 from typing import Any, Literal
 
 import torch
@@ -23,33 +23,42 @@ from torch import Tensor, nn
 from torch.func import vjp
 
 from lightning_modules.base import ClientModule
-from lightning_modules.layers import Frozen, draw_noise, frozen, softplus_std
-from lightning_modules.losses import monte_carlo_cross_entropy
-from lightning_modules.parts.checks import at_least_one, not_negative
-from lightning_modules.parts.gradients import adam_step, slopes_at
-from lightning_modules.parts.initial import seed_of
-from lightning_modules.parts.mean_field import (
+from lightning_modules.layers import (
+    Frozen,
     MeanFieldNet,
-    Moments,
     constant,
+    draw_noise,
+    frozen,
+    softplus_std,
+)
+from lightning_modules.losses import (
+    Moments,
     mean_field_kl,
     mean_field_kl_slopes,
+    monte_carlo_cross_entropy,
 )
-from lightning_modules.parts.servers import MovingServer
+from lightning_modules.nets.initial import seed_of
+from lightning_modules.steps.gradients import adam_step, slopes_at
+from lightning_modules.steps.servers import MovingServer
+from pfl.checks import at_least_one, not_negative
 from pfl.seeds import derive, generator, scoped
 from pfl.server import Server, ServerState
-from pfl.state import assign
+from pfl.state import assign, clone, select
 from pfl.types import (
     Batch,
     Broadcast,
     ClientInfo,
     OptimizerFactory,
+    Outcome,
     Phase,
     Plan,
     State,
     Terms,
     Upload,
 )
+
+COPIES = ("personal", "first", "second")
+"""What stays beside the network: q, and the two moments of its Adam."""
 
 
 class PFedBayes(ClientModule):
@@ -62,7 +71,7 @@ class PFedBayes(ClientModule):
 
     Args:
         net: The network whose weights become means; see
-            :class:`~lightning_modules.parts.mean_field.MeanFieldNet`.
+            :class:`~lightning_modules.layers.MeanFieldNet`.
         kl_weight: zeta (searched over 0.5, 1, 5, 10, 20).
         inner_steps: Steps of q on each batch.
         mc_samples: Draws of the weights in each step.
@@ -83,7 +92,7 @@ class PFedBayes(ClientModule):
         ValueError: A number is out of its range, or a word unknown.
     """
 
-    kept = ("personal.*", "first.*", "second.*", "steps")
+    kept = (*(f"{part}.*" for part in COPIES), "steps")
     vectorizable = True
     net: MeanFieldNet
     steps: Tensor
@@ -104,7 +113,7 @@ class PFedBayes(ClientModule):
         server_step: float = 1.0,
         eval_weights: Literal["mean", "mc"] = "mean",
         eval_samples: int = 10,
-        optimizer: OptimizerFactory = partial(torch.optim.Adam, lr=1e-3),  # noqa: B008
+        optimizer: OptimizerFactory = lambda params: torch.optim.Adam(params, lr=1e-3),
         weighting: Literal["samples", "uniform"] = "uniform",
         **options: Any,
     ) -> None:
@@ -153,16 +162,16 @@ class PFedBayes(ClientModule):
             )
         ]
 
-    def upload(self, info: ClientInfo) -> Upload | None:
-        """The Gaussians v, with q's plain numbers; what stays to be tested is q."""
-        assign(self.net, _plain(self.personal.module))
+    def upload(self, info: ClientInfo) -> Upload:
+        """The Gaussians v, with q's plain numbers."""
         upload = super().upload(info)
-        assign(self.net, self.personal.module.state_dict())
-        return upload
+        plain = {f"net.{name}": value for name, value in _plain(self.personal.module).items()}
+        return replace(upload, shared=upload.shared | clone(select(plain, tuple(upload.shared))))
 
-    def personalise(self, broadcast: Broadcast, info: ClientInfo) -> None:
+    def personalise(self, broadcast: Broadcast | None, info: ClientInfo) -> None:
         """Become q."""
-        self.receive(broadcast, info)
+        if broadcast is not None:
+            self.receive(broadcast, info)
         assign(self.net, self.personal.module.state_dict())
 
     def server(self) -> Server[ServerState]:
@@ -185,13 +194,13 @@ class PFedBayes(ClientModule):
         logits = self.net(batch.x, noise=noise)
         return {"ce": monte_carlo_cross_entropy(logits, batch.y, batch.weight)}
 
-    def _fit(self, batch: Batch) -> Terms:
-        """Steps of q, which is stored, and the objective of v."""
-        entries, first, second = (
-            dict(copy.module.named_buffers()) for copy in (self.personal, self.first, self.second)
+    def _fit(self, batch: Batch) -> Outcome:
+        """Steps of q, and the objective of v."""
+        stored, first, second = (
+            dict(self.get_submodule(f"{part}.module").named_buffers()) for part in COPIES
         )
         names = [name for name, _ in self.net.named_parameters()]
-        q = {name: entries[name] for name in names}
+        q = {name: stored[name] for name in names}
         moments = {n: first[n] for n in names}, {n: second[n] for n in names}
         received = self.net.moments()
         prior = constant(received)
@@ -201,12 +210,11 @@ class PFedBayes(ClientModule):
             statistics = statistics or after
             q, moments = adam_step(q, slopes, moments, self.steps + step + 1, self.inner_lr)
         kl = self._divergence(posterior, prior)
-        for stored, found in zip((entries, first, second), (q | statistics, *moments), strict=True):
-            for name, value in found.items():
-                stored[name].copy_(value)
-        self.steps.add_(self.inner_steps)
+        entries = {"steps": self.steps + self.inner_steps}
+        for part, found in zip(COPIES, (q | statistics, *moments), strict=True):
+            entries |= {f"{part}.module.{name}": value for name, value in found.items()}
         final = {n: (q[f"mean.{n}"], softplus_std(q[f"raw_std.{n}"])) for n in prior}
-        return {"ce": ce, "kl": kl, "prior": self._divergence(final, received)}
+        return Outcome({"ce": ce, "kl": kl, "prior": self._divergence(final, received)}, entries)
 
     def _slopes(
         self, q: State, prior: Moments, batch: Batch, step: int

@@ -11,7 +11,6 @@ covariance is not projected, as it is positive definite by construction.
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Any, Literal
 
 import torch
@@ -21,7 +20,8 @@ from torch import Tensor
 from lightning_modules.base import ClientModule
 from lightning_modules.losses import cross_entropy
 from lightning_modules.nets import SplitNet
-from lightning_modules.parts.gaussians import (
+from lightning_modules.nets.initial import seed_of
+from lightning_modules.steps.gaussians import (
     CovarianceRegulariser,
     Gaussians,
     blend,
@@ -32,11 +32,19 @@ from lightning_modules.parts.gaussians import (
     unpack,
     wide,
 )
-from lightning_modules.parts.initial import seed_of
 from pfl.seeds import derive, scoped
-from pfl.types import Batch, Broadcast, ClientInfo, Pass, Phase, Plan, State, Terms
-
-Samples = list[tuple[Tensor, Tensor]]
+from pfl.types import (
+    Batch,
+    Broadcast,
+    ClientInfo,
+    Outcome,
+    Pass,
+    Phase,
+    Plan,
+    State,
+    Terms,
+    Totals,
+)
 
 
 class PFedFDA(ClientModule):
@@ -53,7 +61,7 @@ class PFedFDA(ClientModule):
         stats: Estimate from the features of all batches of training, while the body moves (released
             code), or in one walk over the data after it.
         cov_reg: What is added to a covariance; see
-            :func:`~lightning_modules.parts.gaussians.estimate`.
+            :func:`~lightning_modules.steps.gaussians.estimate`.
         single_beta: One coefficient for means and covariance.
         local_beta: No blending, coefficients of 1.
         options: See :class:`ClientModule`.
@@ -65,6 +73,7 @@ class PFedFDA(ClientModule):
     shared = ("net.backbone.*", "means", "covariance")
     kept = ("coefficients",)
     global_model = True
+    vectorizable = True
     net: SplitNet
     means: Tensor
     covariance: Tensor
@@ -117,19 +126,14 @@ class PFedFDA(ClientModule):
 
     def plan(self) -> Plan:
         """Train the body, then adapt the Gaussians."""
-        seen: Samples = []
         running = self.stats == "running"
         local = Phase(
             name="local",
-            objective=partial(self._classify, seen=seen if running else None),
+            objective=self._collecting if running else self.losses,
             epochs=self.epochs,
             trains=("net.backbone.*",),
         )
-        if running:
-            fit = Pass(name="gaussians", statistic=None, then=lambda _: self._fit(seen))
-        else:
-            fit = self._fresh_fit()
-        return [local, fit]
+        return [local, Pass(name="gaussians", then=self._fit) if running else self._fresh_fit()]
 
     def adapt(self) -> Plan:
         """Adapt the Gaussians to the received body."""
@@ -141,34 +145,31 @@ class PFedFDA(ClientModule):
 
     def losses(self, batch: Batch) -> Terms:
         """Cross-entropy under the constant classifier."""
-        return self._classify(batch, seen=None)
+        return self._collecting(batch).terms
 
-    def _classify(self, batch: Batch, seen: Samples | None) -> Terms:
+    def _collecting(self, batch: Batch) -> Outcome:
+        """The same, with features and labels for the fit that follows."""
         z = self.net.backbone(batch.x)
-        if seen is not None:
-            seen.append((z.detach(), batch.y))
         logits = F.linear(z, self.weight, self.bias)
-        return {"ce": cross_entropy(logits, batch.y, batch.weight)}
+        terms = {"ce": cross_entropy(logits, batch.y, batch.weight)}
+        return Outcome(terms, rows={"z": z, "y": batch.y})
 
     def _fresh_fit(self) -> Pass:
-        seen: Samples = []
+        return Pass(name="gaussians", collect=self._features, then=self._fit)
 
-        def collect(batch: Batch) -> State:
-            with torch.no_grad():
-                seen.append((self.net.backbone(batch.x), batch.y))
-            return {"samples": torch.tensor(len(batch.y))}
+    def _features(self, batch: Batch) -> State:
+        with torch.no_grad():
+            return {"z": self.net.backbone(batch.x), "y": batch.y}
 
-        return Pass(name="gaussians", statistic=collect, then=lambda _: self._fit(seen))
-
-    def _fit(self, seen: Samples) -> State:
+    def _fit(self, totals: Totals) -> State:
         """The blended Gaussians of some features, and their classifier."""
-        if not seen:
+        if not totals.rows:
             return {}
-        z = wide(torch.cat([features for features, _ in seen]))
+        z = wide(totals.rows["z"])
         if not z.isfinite().all():
             # The loss tells the loop; here the Gaussians of others are all there is to go by.
             return {}
-        y = torch.cat([labels for _, labels in seen]).to(z.device)
+        y = totals.rows["y"].to(z.device)
         common, prior = self._gaussians(), wide(self.prior)
         coefficients = z.new_ones(2)
         if not self.local_beta:

@@ -20,13 +20,13 @@ from torch import Tensor, nn
 
 from lightning_modules.base import ClientModule
 from lightning_modules.layers import copy_into, frozen
-from lightning_modules.parts.anchors import linear, proximal
-from lightning_modules.parts.checks import at_least_one, not_negative, positive
-from lightning_modules.parts.gradients import slopes_at
-from lightning_modules.parts.servers import MovingServer
+from lightning_modules.losses import linear, proximal
+from lightning_modules.steps.gradients import slopes_at
+from lightning_modules.steps.servers import MovingServer
+from pfl.checks import at_least_one, not_negative, positive
 from pfl.server import Server, ServerState
 from pfl.state import assign, clone, subtract
-from pfl.types import Batch, Broadcast, ClientInfo, Phase, Plan, State, Terms, Upload
+from pfl.types import Batch, Broadcast, ClientInfo, Outcome, Phase, Plan, State
 
 
 class PFedMe(ClientModule):
@@ -102,44 +102,41 @@ class PFedMe(ClientModule):
             )
         ]
 
-    def upload(self, info: ClientInfo) -> Upload | None:
-        """The local copy of the global model; what stays to be tested is the personal one."""
-        upload = super().upload(info)
-        self.trained.fill_(1)
-        assign(self.net, self.personal.module.state_dict())
-        return upload
-
-    def personalise(self, broadcast: Broadcast, info: ClientInfo) -> None:
+    def personalise(self, broadcast: Broadcast | None, info: ClientInfo) -> None:
         """The stored personal model, or the global one if there is none."""
         if self.trained:
             assign(self.net, self.personal.module.state_dict())
-        else:
+        elif broadcast is not None:
             self.receive(broadcast, info)
 
     def adapt(self) -> Plan:
         """A personal model for a client that has none."""
-        if self.trained or not self.adapt_untrained:
+        if not self.adapt_untrained:
             return ()
-        optimizer = partial(torch.optim.SGD, lr=self.inner_lr)
-        return [Phase(name="adapt", objective=self._approach, optimizer=optimizer)]
+        return [
+            Phase(
+                name="adapt",
+                objective=self._approach,
+                epochs=lambda own, info: 0 if own["trained"] else 1,
+                optimizer=partial(torch.optim.SGD, lr=self.inner_lr),
+            )
+        ]
 
     def server(self) -> Server[ServerState]:
         """Moves towards the average."""
         return MovingServer(self.weighting, self.server_step)
 
-    def _envelope(self, batch: Batch) -> Terms:
-        """The Moreau envelope of the loss at w, by K steps of theta, which are stored."""
-        entries = dict(self.personal.module.named_buffers())
+    def _envelope(self, batch: Batch) -> Outcome:
+        """The Moreau envelope of the loss at w, by K steps of theta."""
+        start = dict(self.personal.module.named_buffers())
         anchor = {name: value.detach() for name, value in self.net.named_parameters()}
-        theta, loss, buffers = self._solve({n: entries[n] for n in anchor}, anchor, batch)
-        for name, value in {**theta, **buffers}.items():
-            entries[name].copy_(value)
-        for name, value in self.net.named_buffers():
-            value.copy_(buffers[name])
+        theta, loss, buffers = self._solve({n: start[n] for n in anchor}, anchor, batch)
         distance = proximal(self.net.parameters(), theta.values())
-        return {"ce": loss, "proximal": self.proximity * distance}
+        entries = _named("personal.module", theta | buffers) | _named("net", buffers)
+        entries["trained"] = torch.ones_like(self.trained)
+        return Outcome({"ce": loss, "proximal": self.proximity * distance}, entries)
 
-    def _approach(self, batch: Batch) -> Terms:
+    def _approach(self, batch: Batch) -> Outcome:
         """The same K steps, taken by the network itself, with the personal copy in the place of w.
 
         They become one step of the optimiser at rate eta_p.
@@ -147,13 +144,9 @@ class PFedMe(ClientModule):
         start = {name: value.detach() for name, value in self.net.named_parameters()}
         anchor = dict(self.personal.module.named_buffers())
         theta, loss, buffers = self._solve(start, anchor, batch)
-        for name, value in self.net.named_buffers():
-            value.copy_(torch.where(self.trained > 0, value, buffers[name]))
-        # Several clients at once have one plan, so that those who need no adapting come here too.
-        rate = torch.where(self.trained > 0, 0.0, 1 / self.inner_lr)
-        slopes = [rate * value for value in subtract(start, theta).values()]
+        slopes = [(1 / self.inner_lr) * value for value in subtract(start, theta).values()]
         surrogate = linear(self.net.parameters(), slopes)
-        return {"ce": loss + surrogate - surrogate.detach()}
+        return Outcome({"ce": loss + surrogate - surrogate.detach()}, _named("net", buffers))
 
     def _solve(self, theta: State, anchor: State, batch: Batch) -> tuple[State, Tensor, State]:
         """Theta after K steps, the loss before the last of them, and running statistics.
@@ -172,3 +165,7 @@ class PFedMe(ClientModule):
                 for name, value in theta.items()
             }
         return theta, loss, once
+
+
+def _named(prefix: str, state: State) -> State:
+    return {f"{prefix}.{name}": value for name, value in state.items()}

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, Literal, TypeAlias, cast
+from typing import Any, ClassVar, Literal, TypeAlias, cast
 
 import torch
 from torch import Tensor
@@ -23,9 +23,9 @@ from lightning_modules.base import ClientModule
 from lightning_modules.layers import VariationalLinear
 from lightning_modules.losses import cross_entropy, monte_carlo_cross_entropy
 from lightning_modules.nets import SplitNet
-from lightning_modules.parts.checks import not_negative
-from lightning_modules.parts.initial import seed_of
-from lightning_modules.parts.optimizers import with_lr
+from lightning_modules.nets.initial import seed_of
+from lightning_modules.steps.optimizers import with_lr
+from pfl.checks import not_negative
 from pfl.seeds import scoped
 from pfl.server import Server, ServerState, weight_report
 from pfl.state import assign, clone, weighted_mean
@@ -93,7 +93,9 @@ class PFedVEM(ClientModule):
         self,
         net: SplitNet,
         *,
-        optimizer: OptimizerFactory = lambda params: torch.optim.SGD(params, 0.001, momentum=0.9),
+        optimizer: OptimizerFactory = lambda params: torch.optim.SGD(
+            params, lr=0.001, momentum=0.9
+        ),
         lr_head: float = 0.001,
         lr_base: float = 0.001,
         head_epochs: int = 10,
@@ -158,9 +160,7 @@ class PFedVEM(ClientModule):
         )
         if self.tau_timing == "before_head":
             return [head, base]
-        update = Pass(
-            name="confidence", statistic=None, then=lambda _: {"confidence": self._confidence()}
-        )
+        update = Pass(name="confidence", then=lambda _: {"confidence": self._confidence()})
         return [head, update, base]
 
     def features(self, batch: Batch) -> Tensor:
@@ -182,12 +182,12 @@ class PFedVEM(ClientModule):
         logits = self.head(self.features(batch), self.mc_samples, batch.noise)
         return {"nll": monte_carlo_cross_entropy(logits, batch.y, batch.weight)}
 
-    def upload(self, info: ClientInfo) -> Upload | None:
+    def upload(self, info: ClientInfo) -> Upload:
         """The base, the posterior means in place of the server's head, and the confidence."""
         sent = super().upload(info)
         means = {name: getattr(self.head, mean) for name, mean in SERVER_HEAD.items()}
         extra = clone({"confidence": self.confidence})
-        return sent and replace(sent, shared=sent.shared | clone(means), extra=extra)
+        return replace(sent, shared=sent.shared | clone(means), extra=extra)
 
     def generalise(self, broadcast: Broadcast) -> None:
         """The aggregated base under the server's head."""
@@ -221,6 +221,8 @@ class VEMServer(Server[ServerState]):
     Raises:
         ValueError: ``momentum`` is outside [0, 1).
     """
+
+    reports: ClassVar = {**Server.reports, "confidence": "confidence of the head"}
 
     def __init__(
         self, momentum: float = 0.0, weighting: Literal["samples", "uniform"] = "samples"

@@ -12,16 +12,16 @@ from __future__ import annotations
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal, cast
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
 from lightning_modules.base import ClientModule
-from lightning_modules.parts.anchors import linear
-from lightning_modules.parts.checks import positive
-from lightning_modules.parts.gradients import slopes_at
-from lightning_modules.parts.optimizers import learning_rate
+from lightning_modules.losses import linear
+from lightning_modules.steps.gradients import slopes_at
+from lightning_modules.steps.optimizers import learning_rate
+from pfl.checks import positive
 from pfl.server import Server, ServerState
 from pfl.state import add, select, subtract
 from pfl.types import (
@@ -34,6 +34,7 @@ from pfl.types import (
     Plan,
     State,
     Terms,
+    Totals,
     Upload,
 )
 
@@ -65,7 +66,6 @@ class SCAFFOLD(ClientModule):
     common: Tensor
     start: Tensor
     change: Tensor
-    steps: Tensor
     rate: Tensor
 
     def __init__(
@@ -87,7 +87,6 @@ class SCAFFOLD(ClientModule):
         self.register_buffer("common", zeros.clone())  # c
         self.register_buffer("start", zeros.clone())  # x
         self.register_buffer("change", zeros.clone())  # c_i's in this round
-        self.register_buffer("steps", torch.zeros(()))
         self.register_buffer("rate", torch.zeros(()))
         optimizer = self.configure_optimizers()
         self.lr = learning_rate(optimizer)
@@ -102,29 +101,21 @@ class SCAFFOLD(ClientModule):
 
     def plan(self) -> Plan:
         """Training, then the new control variate; Option I takes its gradient beforehand."""
-        train = Phase(name="local", epochs=self.epochs)
+        train = Phase(name="local", objective=self.losses, epochs=self.epochs)
+        renew = Pass(name="control", then=lambda _: {"control": self.control + self.change})
         if self.option == "I":
-            return [
-                Pass(name="gradient", statistic=self._gradients, then=self._option_one),
-                train,
-                Pass(name="control", statistic=None, then=self._renew),
-            ]
-        return [
-            train,
-            Pass(name="travelled", statistic=None, then=self._option_two),
-            Pass(name="control", statistic=None, then=self._renew),
-        ]
+            slope = Pass(name="gradient", statistic=self._gradients, then=self._option_one)
+            return [slope, train, renew]
+        return [train, Pass(name="travelled", then=self._option_two), renew]
 
     def losses(self, batch: Batch) -> Terms:
         """``ce``, and the linear term whose gradient is ``c - c_i``."""
-        self.steps += 1
         drift = linear([self._weights()], [self.common - self.control])
         return {**super().losses(batch), "control": drift}
 
     def upload(self, info: ClientInfo) -> Upload:
         """The network, and the change of c_i."""
-        upload = cast(Upload, super().upload(info))
-        return replace(upload, extra={"control": self.change.clone()})
+        return replace(super().upload(info), extra={"control": self.change.clone()})
 
     def server(self) -> Server[Any]:
         """Averages models, and adds up changes of control variates."""
@@ -143,17 +134,14 @@ class SCAFFOLD(ClientModule):
         samples = real.sum().to(mean.dtype)
         return {"gradient": mean * samples, "samples": samples}
 
-    def _option_one(self, totals: State) -> State:
-        return {"change": totals["gradient"] / totals["samples"] - self.control}
+    def _option_one(self, totals: Totals) -> State:
+        return {"change": totals.sums["gradient"] / totals.sums["samples"] - self.control}
 
-    def _option_two(self, totals: State) -> State:
+    def _option_two(self, totals: Totals) -> State:
         """``(x - y) / (K eta) - c``; zero if nothing was done."""
-        way = self.steps * self.rate
+        way = totals.steps * self.rate
         mean = (self.start - self._weights()) / torch.where(way > 0, way, 1)
         return {"change": torch.where(way > 0, mean - self.common, 0)}
-
-    def _renew(self, totals: State) -> State:
-        return {"control": self.control + self.change}
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -26,7 +26,7 @@ from lightning_modules.losses import (
     hyperspherical_energy,
 )
 from lightning_modules.nets import SplitNet
-from lightning_modules.parts.checks import not_negative, positive
+from pfl.checks import not_negative, positive
 from pfl.types import Batch, Terms
 
 

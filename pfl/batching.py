@@ -8,13 +8,14 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from pfl.context import Context
 from pfl.seeds import generator
-from pfl.types import Batch, ClientSplit, Job, Phase
+from pfl.types import Batch, ClientInfo, ClientSplit, Count, Job, Phase, State
 
 HELD_BYTES = 2**26
 """A client's samples up to this size are normalised once a phase instead of batch by batch."""
@@ -37,7 +38,40 @@ class Step:
     positions: Tensor
 
 
-def steps(context: Context, job: Job, phase: Phase, samples: int) -> Iterator[Step]:
+class Length(NamedTuple):
+    """How long a phase is for one client.
+
+    Attributes:
+        epochs: Walks over the data, unless ``steps`` are given.
+        steps: Optimiser steps.
+    """
+
+    epochs: int
+    steps: int | None = None
+
+    def __bool__(self) -> bool:
+        """Whether there is anything to do."""
+        return (self.epochs if self.steps is None else self.steps) > 0
+
+
+def length(phase: Phase, own: State, info: ClientInfo) -> Length:
+    """Ask a phase how long it is.
+
+    Args:
+        phase: What is trained.
+        own: The client's entries, right before the phase.
+        info: The client and the round.
+    """
+
+    def number(count: Count) -> int:
+        return int(count(own, info)) if callable(count) else count
+
+    with torch.no_grad():
+        steps = None if phase.steps is None else number(phase.steps)
+        return Length(number(phase.epochs), steps)
+
+
+def steps(context: Context, job: Job, phase: Phase, length: Length, samples: int) -> Iterator[Step]:
     """The steps of a phase on a client with so many samples; none without samples.
 
     A batch of one sample is left out where a batch norm takes its statistics from the batch: there
@@ -47,9 +81,9 @@ def steps(context: Context, job: Job, phase: Phase, samples: int) -> Iterator[St
         ValueError: Every batch would be such a one.
     """
     size = samples if phase.full_batch else phase.batch_size or context.data.batch_size
-    length = phase.epochs if phase.steps is None else phase.steps
+    limit = length.epochs if length.steps is None else length.steps
     epoch = taken = 0
-    while samples and (epoch if phase.steps is None else taken) < length:
+    while samples and (epoch if length.steps is None else taken) < limit:
         batches = _epoch(context, job, phase, samples, size, epoch)
         if not batches:
             warnings.warn(
@@ -60,7 +94,7 @@ def steps(context: Context, job: Job, phase: Phase, samples: int) -> Iterator[St
             )
             return
         for index, positions in enumerate(batches):
-            if phase.steps is not None and taken == length:
+            if taken == length.steps:
                 return
             yield Step(epoch, index, index == len(batches) - 1, positions)
             taken += 1
@@ -74,7 +108,7 @@ def _epoch(
     if phase.share < 1:
         count = max(int(phase.share * samples + 1e-9), min(size, samples))
         order = torch.randperm(samples, generator=generator(job.seed, "share", phase.name))[:count]
-    if phase.shuffle and not phase.full_batch:
+    if context.data.shuffle and not phase.full_batch:
         rng = generator(job.seed, "order", phase.name, epoch)
         order = order[torch.randperm(len(order), generator=rng)]
     batches = list(torch.split(order, size))
@@ -129,12 +163,13 @@ class Feed:
         return {name: torch.randn(shape, generator=self._noise) for name, shape in shapes}
 
 
-def hold(phase: Phase, split: ClientSplit, batch_size: int) -> Batch | None:
+def hold(phase: Phase, length: Length, split: ClientSplit, batch_size: int) -> Batch | None:
     """All samples, normalised at once; ``None`` if they change from step to step or fill too much.
 
     It is not worth it, either, for a phase that does not see as many samples as there are.
     """
-    seen = len(split) if phase.steps is None else phase.steps * (phase.batch_size or batch_size)
+    size = phase.batch_size or batch_size
+    seen = len(split) if length.steps is None else length.steps * size
     if split.augmented or (seen < len(split) and not phase.full_batch):
         return None
     first = split.batch(torch.zeros(1, dtype=torch.int64)).x

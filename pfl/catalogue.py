@@ -1,13 +1,16 @@
-"""What a configuration may name by its class name alone, and lists of it."""
+"""The one place in which classes are looked up by name, and lists of them."""
 
 from __future__ import annotations
 
 import inspect
 import pkgutil
 import re
-from collections.abc import Iterator
+import sys
+import traceback
+from collections.abc import Iterable, Iterator
 from functools import cache
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 from rich.console import Console
@@ -34,51 +37,92 @@ _OTHERS = (
 PACKAGES = ("lightning_modules.", "datamodules.", "pfl.")
 
 
+class BrokenError(ImportError):
+    """A module exists, but cannot be imported."""
+
+
+@cache
 def load() -> None:
-    """Import the project's methods, networks, data sets, partitioners and engines."""
-    for package in ("lightning_modules", "lightning_modules.parts", "pfl.engines"):
-        for module in pkgutil.iter_modules(import_module(package).__path__):
-            import_module(f"{package}.{module.name}")
-    data = import_module("datamodules")
-    for name in data.__all__:
-        getattr(data, name)
+    """Import the project's methods, networks, data sets, partitioners and engines.
+
+    A module that cannot be imported is left out, and the file at fault is named on stderr.
+    """
+    faults: dict[str, str] = {}
+    for package in ("lightning_modules", "datamodules", "pfl.engines"):
+        folders = import_module(package).__path__
+        # The walk imports packages by itself; what fails there fails again in the loop.
+        for module in pkgutil.walk_packages(folders, f"{package}.", onerror=lambda name: None):
+            try:
+                import_module(module.name)
+            except Exception as error:
+                faults[_file_at_fault(error, folders) or module.name] = _one_line(error)
+    for file, fault in faults.items():
+        print(f"pfl: {file} is left out, it cannot be imported: {fault}", file=sys.stderr)
 
 
 def find(path: str) -> Any:  # noqa: ANN401
-    """What a dotted path names.
+    """Return the object that a dotted path names, or named before the object moved.
 
     Raises:
+        BrokenError: The module exists, but cannot be imported.
         ImportError: There is no such module, or nothing of that name in it.
     """
-    home, _, name = path.rpartition(".")
     try:
-        return getattr(import_module(home), name)
-    except (AttributeError, ValueError) as error:
-        raise ImportError(f"there is no {path}") from error
+        return _imported(path)
+    except BrokenError:
+        raise
+    except ImportError:
+        moved = [kind for kind in own() if _is_former(path, kind)]
+        if not moved:
+            raise
+        return moved[0]
+
+
+def spelling(name: str) -> str:
+    """Return what the parser is to read for the name of a class.
+
+    A class of this project is never taken for another library's of the same name, and a path from
+    before a class of this project moved becomes the present one.
+    """
+    if name in clashes():
+        return clashes()[name]
+    if not name.startswith(PACKAGES):
+        return name
+    try:
+        _imported(name)
+    except BrokenError:
+        return name
+    except ImportError:
+        moved = (f"{kind.__module__}.{kind.__name__}" for kind in own() if _is_former(name, kind))
+        return next(moved, name)
+    return name
 
 
 def neighbours(path: str) -> list[str]:
-    """Dotted paths of everything in the module that a dotted path names, if there is such a one."""
+    """Return the dotted paths of everything in the module that a dotted path names."""
     home = path.rpartition(".")[0]
     try:
         return [f"{home}.{name}" for name in dir(import_module(home))]
-    except (ImportError, ValueError):
+    except Exception:
         return []
 
 
 def classes() -> dict[str, type]:
-    """Every class that may be named without its module, by that name."""
-    bases = [find(path) for path in (*KINDS.values(), *_OTHERS)]
-    return {kind.__name__: kind for base in bases for kind in _descendants(base)}
+    """Return every class that may be named without its module, by that name."""
+    return {kind.__name__: kind for kind in _everything()}
+
+
+def own() -> list[type]:
+    """Return every class of this project that a configuration may name."""
+    return [kind for kind in _everything() if kind.__module__.startswith(PACKAGES)]
 
 
 @cache
 def clashes() -> dict[str, str]:
-    """Names of the project's own classes that other libraries use too, with their full paths."""
+    """Return full paths of the project's own classes whose names other libraries use too."""
     homes: dict[str, set[str]] = {}
-    for base in (find(path) for path in (*KINDS.values(), *_OTHERS)):
-        for kind in _descendants(base):
-            homes.setdefault(kind.__name__, set()).add(f"{kind.__module__}.{kind.__name__}")
+    for kind in _everything():
+        homes.setdefault(kind.__name__, set()).add(f"{kind.__module__}.{kind.__name__}")
     return {
         name: path
         for name, paths in homes.items()
@@ -87,10 +131,17 @@ def clashes() -> dict[str, str]:
     }
 
 
+def reports() -> list[str]:
+    """Return what the servers of all imported methods report of their clients."""
+    servers: Iterator[Any] = _descendants(find("pfl.server.Server"))
+    return list(dict.fromkeys(name for server in servers for name in server.reports))
+
+
 def of_kind(kind: str) -> list[type]:
-    """The project's own classes of one of :data:`KINDS` that can be used, by name.
+    """Return the project's own classes of one of :data:`KINDS` that can be used, by name.
 
     Raises:
+        ImportError: The class from which they derive cannot be imported.
         ValueError: There is no such kind.
     """
     if kind not in KINDS:
@@ -118,6 +169,34 @@ def show(kind: str) -> None:
     Console().print(table)
 
 
+def _imported(path: str) -> Any:  # noqa: ANN401
+    home, _, name = path.rpartition(".")
+    try:
+        return getattr(import_module(home), name)
+    except (AttributeError, ValueError) as error:
+        raise ImportError(f"there is no {path}") from error
+    except ModuleNotFoundError as error:
+        if f"{home}.".startswith(f"{error.name}."):
+            raise
+        raise BrokenError(f"{path} cannot be imported: {error}") from error
+    except Exception as error:
+        raise BrokenError(f"{path} cannot be imported: {_one_line(error)}") from error
+
+
+def _is_former(path: str, kind: type) -> bool:
+    """Whether a path may be the one of a class of this project before the class moved."""
+    return path.startswith(PACKAGES) and path.rpartition(".")[2] == kind.__name__
+
+
+def _everything() -> Iterator[type]:
+    for path in (*KINDS.values(), *_OTHERS):
+        try:
+            base = _imported(path)
+        except ImportError:  # load() has said which file is broken
+            continue
+        yield from _descendants(base)
+
+
 def _descendants(base: type) -> Iterator[type]:
     yield base
     children: list[type] = type.__subclasses__(base)
@@ -126,6 +205,19 @@ def _descendants(base: type) -> Iterator[type]:
 
 
 def _sentence(item: type) -> str:
-    """The first line of a docstring, without its markup."""
+    """Return the first line of a docstring, without its markup."""
     first = (inspect.getdoc(item) or "").partition("\n")[0]
     return re.sub(r":\w+:`~?(?:\w+\.)*(\w+)`", r"\1", first)
+
+
+def _file_at_fault(error: Exception, folders: Iterable[str]) -> str | None:
+    """Return the last file of a package that an error went through."""
+    files = [frame.filename for frame in traceback.extract_tb(error.__traceback__)]
+    if isinstance(error, SyntaxError) and error.filename is not None:
+        files.append(error.filename)
+    inside = [file for file in files if any(Path(file).is_relative_to(home) for home in folders)]
+    return inside[-1] if inside else None
+
+
+def _one_line(error: Exception) -> str:
+    return f"{type(error).__name__}: {' '.join(str(error).split())}"

@@ -89,14 +89,14 @@ def _advice(words: Sequence[str]) -> str:
 
 
 def _run(name: str, words: Sequence[str], debug: bool) -> int:
-    explain = import_module("pfl.explain")
+    explain, catalogue = import_module("pfl.explain"), import_module("pfl.catalogue")
     command: Callable[[Sequence[str]], None]
     try:
         with _terminable():
             home, _, function = COMMANDS[name][0].rpartition(".")
             command = getattr(import_module(f"pfl.{home}"), function)
             command(words)
-    except explain.UsageError as error:
+    except (explain.UsageError, catalogue.BrokenError) as error:
         if debug:
             raise
         print(f"pfl {name}: error: {error}", file=sys.stderr)

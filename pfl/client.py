@@ -12,7 +12,17 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from pfl.server import Server
-from pfl.types import Broadcast, ClientInfo, EvaluationPoint, Patterns, Plan, Upload
+from pfl.state import total
+from pfl.types import (
+    Batch,
+    Broadcast,
+    ClientInfo,
+    EvaluationPoint,
+    Patterns,
+    Plan,
+    Terms,
+    Upload,
+)
 
 
 class Client(L.LightningModule, ABC):
@@ -48,23 +58,32 @@ class Client(L.LightningModule, ABC):
 
     @abstractmethod
     def plan(self) -> Plan:
-        """The client's round after :meth:`receive`."""
+        """Declare the client's round after :meth:`receive`, for every client alike.
+
+        Asked once for each copy of the module, with entries that have no values.
+        """
 
     @abstractmethod
     def lr_factor(self, info: ClientInfo) -> float:
         """What every learning rate of this round is multiplied by."""
 
     @abstractmethod
-    def upload(self, info: ClientInfo) -> Upload | None:
-        """What goes back to the server; ``None`` withholds it."""
+    def upload(self, info: ClientInfo) -> Upload:
+        """Return what goes back to the server, in tensors of its own; changes nothing."""
 
     @abstractmethod
-    def personalise(self, broadcast: Broadcast, info: ClientInfo) -> None:
-        """Become the client's personalised model."""
+    def personalise(self, broadcast: Broadcast | None, info: ClientInfo) -> None:
+        """Become the client's personalised model.
+
+        Args:
+            broadcast: What the server sent; ``None`` right after training, for the model as
+                training left it.
+            info: The client and the round.
+        """
 
     @abstractmethod
     def adapt(self) -> Plan:
-        """What to run on a copy between :meth:`personalise` and the test."""
+        """Declare what to run on a copy between :meth:`personalise` and the test."""
 
     @abstractmethod
     def generalise(self, broadcast: Broadcast) -> None:
@@ -75,8 +94,8 @@ class Client(L.LightningModule, ABC):
         """The other half of the method."""
 
     @abstractmethod
-    def training_step(self, batch: Any, batch_idx: int) -> dict[str, Tensor]:  # noqa: ANN401
-        """The objective of a batch under ``"loss"``, and its terms."""
+    def losses(self, batch: Batch) -> Terms:
+        """Return the named terms of the objective; their sum is minimised."""
 
     @abstractmethod
     def configure_optimizers(self) -> Optimizer:
@@ -95,6 +114,15 @@ class Client(L.LightningModule, ABC):
         """Whether :meth:`generalise` gives a complete model."""
 
     # A step, of the federation or of a plain Trainer.
+
+    def training_step(self, batch: Any, batch_idx: int) -> dict[str, Tensor]:  # noqa: ANN401
+        """Return the objective under ``"loss"``, and its terms: a step under a plain Trainer.
+
+        A federation minimises the objectives of :meth:`plan`, and so refuses a method that
+        overrides this.
+        """
+        terms = self.losses(Batch(*batch))
+        return {"loss": total(terms), **{name: term.detach() for name, term in terms.items()}}
 
     def configure_gradient_clipping(
         self,

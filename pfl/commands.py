@@ -19,6 +19,7 @@ from rich.table import Table
 from pfl import catalogue, state
 from pfl.callbacks import Callback
 from pfl.config import REFUSALS, Experiment
+from pfl.declaration import MethodError
 from pfl.explain import explained
 from pfl.federation import NonFiniteError
 from pfl.parser import make_parser
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
     from pfl.run import Run
 
 CKPT_PATH = "last (of the newest run), a run's folder, or a checkpoint file"
+# A TypeError of a running method is its author's, and shows where it comes from.
+RUN_REFUSALS = (ValueError, OSError, ImportError, NonFiniteError, MethodError)
 INSTANTIATOR = "lightning.pytorch.cli.instantiate_module"
 
 
@@ -72,7 +75,7 @@ def fit(argv: Sequence[str], callbacks: Sequence[Callback] = ()) -> Run:
         experiment = fit_experiment(argv)
         loop, data, module = experiment.loop, experiment.data, experiment.module
         loop.callbacks += [*callbacks, watch]
-        with explained(experiment.given, ValueError, OSError, ImportError, NonFiniteError):
+        with explained(experiment.given, *RUN_REFUSALS):
             run = loop.fit(module, data, experiment.values.ckpt_path, experiment.text)
     except KeyboardInterrupt:
         print(watch.advice(), file=sys.stderr)

@@ -96,7 +96,7 @@ class Experiment:
     @property
     def text(self) -> str:
         """The configuration as YAML."""
-        return self.parser.dump(self.values, skip_validation=True)
+        return self.parser.dump(self.values, skip_validation=True, skip_unset=False)
 
     def _make(self, key: str, value: Namespace) -> Any:  # noqa: ANN401
         part = Namespace({key: value})

@@ -6,18 +6,16 @@ import threading
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 import torch
 from lightning.fabric import Fabric
 from torch import nn
 
+from pfl.client import Client
+from pfl.declaration import MethodError, declared
 from pfl.seeds import derive, scoped
 from pfl.state import clone, matches
-from pfl.types import FederatedData, Job, Patterns, State
-
-if TYPE_CHECKING:
-    from pfl.client import Client
+from pfl.types import FederatedData, Job, Patterns, Plan, State
 
 DROPOUTS = (nn.modules.dropout._DropoutNd, nn.RReLU)
 
@@ -42,6 +40,11 @@ class Context:
         stochastic: Whether layers draw from torch's default stream.
         batch_norms: Names of the batch norms that take statistics from the batch while the module
             is trained, and whether they have no others, so that they do it in eval mode too.
+        plan: What the module declares for training.
+        adapt: What it declares for the time before a test.
+
+    Raises:
+        MethodError: A plan is no declaration, or the module overrides ``training_step``.
     """
 
     module: Client
@@ -54,6 +57,8 @@ class Context:
     trainable: set[str] = field(init=False)
     stochastic: bool = field(init=False)
     batch_norms: dict[str, bool] = field(init=False)
+    plan: Plan = field(init=False)
+    adapt: Plan = field(init=False)
 
     def __post_init__(self) -> None:
         # Converts to the precision's type and moves; the wrapper that it returns is not needed, as
@@ -72,6 +77,13 @@ class Context:
             # A frozen copy stays in eval mode.
             and (child.training or child.running_mean is None)
         }
+        kind = type(self.module)
+        if kind.training_step is not Client.training_step:
+            raise MethodError(
+                f"{kind.__name__} overrides training_step, which a federation does not call: "
+                "override losses, which it and a plain Trainer minimise"
+            )
+        self.plan, self.adapt = declared(self.module, "plan"), declared(self.module, "adapt")
         self.scaler = getattr(self.fabric.strategy.precision, "scaler", None)
         self._scaler_start = self.scaler.state_dict() if self.scaler is not None else {}
 
@@ -83,6 +95,29 @@ class Context:
         if self._scaler_start:
             # The loss scale of one client must not depend on who ran before.
             self.fabric.strategy.precision.load_state_dict(self._scaler_start)
+
+    def write(self, values: Mapping[str, torch.Tensor]) -> None:
+        """Set entries of the module.
+
+        Raises:
+            MethodError: It has no entry of such a name.
+        """
+        with torch.no_grad():
+            for name, value in values.items():
+                self.entry(self.entries, name).copy_(value)
+
+    def entry(self, state: Mapping[str, torch.Tensor], name: str) -> torch.Tensor:
+        """Return an entry that a method wants to set.
+
+        Raises:
+            MethodError: There is none of this name.
+        """
+        if name not in state:
+            raise MethodError(
+                f"{type(self.module).__name__} sets the entry {name!r}, which its state dict does "
+                "not have: register a buffer of that name"
+            )
+        return state[name]
 
     def couples_samples(self, evals: Patterns = ()) -> bool:
         """Whether samples of a training batch act upon each other, through a batch norm.

@@ -135,12 +135,11 @@ def _resolve(item: Given, known: Mapping[str, type]) -> type | None:
         return known[name]
     try:
         kind = catalogue.find(name)
+    except catalogue.BrokenError as error:
+        raise UsageError(_line(item.place, item.keys, str(error))) from error
     except ImportError as error:
-        if isinstance(error, ModuleNotFoundError) and not name.startswith(str(error.name)):
-            what = f"{name} cannot be imported: {error}"
-        else:
-            near = _nearest(name, catalogue.neighbours(name) or known)
-            what = f"there is no class {name!r}{near}"
+        near = _nearest(name, catalogue.neighbours(name) or known)
+        what = f"there is no class {name!r}{near}"
         raise UsageError(_line(item.place, item.keys, what)) from error
     return kind if isinstance(kind, type) else None
 

@@ -78,6 +78,7 @@ class Federation:
             server=self.server.init(shared, clients),
             kept=kept,
             template=self.context.template,
+            reports=self.server.reports,
             callbacks=loop.callbacks,
         )
         if content is not None:

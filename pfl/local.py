@@ -13,7 +13,7 @@ from pfl import metrics
 from pfl.batching import chunks
 from pfl.context import Context
 from pfl.state import clone, finite
-from pfl.training import Tally, run_phase
+from pfl.training import Tally, kept_optimizers, run_phase
 from pfl.types import ClientSplit, Job, Pass, Phase, Plan, Result, Scores, Split, State
 
 
@@ -30,10 +30,12 @@ def train(context: Context, job: Job) -> Result:
         if job.broadcast is not None:
             with torch.no_grad():
                 module.receive(job.broadcast, info)
-        optimisers = run_plan(context, job, module.plan(), tally)
+        optimisers = kept_optimizers(job.kept) | run_plan(context, job, context.plan, tally)
     with torch.no_grad():
         upload = None if tally.idle else module.upload(info)
-    kept = clone({name: context.entries[name] for name in module.kept_names()}) | optimisers
+        kept = clone({name: context.entries[name] for name in module.kept_names()}) | optimisers
+        if job.splits and not tally.idle:
+            module.personalise(None, info)
     means = tally.means()
     sound = finite(kept) and all(v - v == 0 for v in means.values())
     if upload is not None:
@@ -53,6 +55,12 @@ def train(context: Context, job: Job) -> Result:
 
 def test(context: Context, job: Job) -> Scores:
     """Test one client's personalised model, or the global one, on the job's splits."""
+    become_tested(context, job)
+    return evaluate(context, job.info.client, job.splits)
+
+
+def become_tested(context: Context, job: Job) -> None:
+    """Leave the module as the model that a job tests."""
     module = context.module
     with context.isolated(job):
         context.load(job.kept)
@@ -62,32 +70,35 @@ def test(context: Context, job: Job) -> Scores:
         elif job.broadcast is not None:
             with torch.no_grad():
                 module.personalise(job.broadcast, job.info)
-            run_plan(context, job, module.adapt(), Tally())
-    return evaluate(context, job.info.client, job.splits)
+            run_plan(context, job, context.adapt, Tally())
 
 
 def evaluate(context: Context, client: int, splits: tuple[Split, ...]) -> Scores:
     """Scores of the module as it stands; a split without samples is left out."""
-    module, data = context.module, context.data
-    module.eval()
-    found: dict[Split, Tensor] = {}
+    data, found = context.data, dict[Split, Tensor]()
     for name in splits:
         split = data.pooled_test() if name == "pooled" else data.split(client, name)
         if split is None or len(split) == 0:
             continue
-        logits, labels = [], []
         with torch.inference_mode():
-            for positions in chunks(len(split), data.eval_batch_size):
-                with context.fabric.autocast():
-                    batch = split.batch(positions)
-                    logits.append(module(batch.x))
-                labels.append(batch.y)
-            found[name] = metrics.scores(torch.cat(logits), torch.cat(labels))
+            found[name] = metrics.scores(*outputs(context, split))
     values = torch.stack(list(found.values())).tolist() if found else []
     return {
         name: dict(zip(metrics.NAMES, row, strict=True))
         for name, row in zip(found, values, strict=True)
     }
+
+
+def outputs(context: Context, split: ClientSplit) -> tuple[Tensor, Tensor]:
+    """Return logits (n, C) and labels (n,) of a split that has samples."""
+    logits, labels = [], []
+    context.module.eval()
+    for positions in chunks(len(split), context.data.eval_batch_size):
+        with context.fabric.autocast():
+            batch = split.batch(positions)
+            logits.append(context.module(batch.x))
+        labels.append(batch.y)
+    return torch.cat(logits), torch.cat(labels)
 
 
 def run_plan(context: Context, job: Job, plan: Plan, tally: Tally) -> State:
@@ -98,24 +109,26 @@ def run_plan(context: Context, job: Job, plan: Plan, tally: Tally) -> State:
         if isinstance(part, Phase):
             kept |= run_phase(context, job, part, split, tally)
         else:
-            run_pass(context, part, split)
+            run_pass(context, job, part, split, tally)
     return kept
 
 
-def run_pass(context: Context, part: Pass, split: ClientSplit) -> None:
+def run_pass(context: Context, job: Job, part: Pass, split: ClientSplit, tally: Tally) -> None:
     """Walk once over the data, add up the statistic, and write what ``then`` makes of it."""
-    module, totals = context.module, dict[str, Tensor]()
-    module.eval()
-    if part.statistic is not None:
-        size = part.batch_size or context.data.batch_size
-        for positions in chunks(len(split), size):
-            with context.fabric.autocast():
-                sums = part.statistic(split.batch(positions))
-            for name, value in sums.items():
-                value = value.detach()
-                totals[name] = totals[name] + value if name in totals else value
-        if not totals:
-            return
     with torch.no_grad():
-        for name, value in part.then(totals).items():
-            context.entries[name].copy_(value)
+        if part.when is not None and not part.when(context.entries, job.info):
+            return
+    if part.walks and len(split) == 0:
+        return
+    context.module.eval()
+    sums: State = {}
+    if part.walks:
+        for positions in chunks(len(split), context.data.batch_size):
+            with context.fabric.autocast():
+                batch = split.batch(positions)
+                found = part.statistic(batch) if part.statistic else {}
+                tally.collect(part.collect(batch) if part.collect else {})
+            for name, value in found.items():
+                sums[name] = sums[name] + value.detach() if name in sums else value.detach()
+    with torch.no_grad():
+        context.write(part.then(tally.totals(sums)))

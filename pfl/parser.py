@@ -9,7 +9,7 @@ from __future__ import annotations
 import inspect
 import re
 from argparse import Action
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
@@ -92,27 +92,26 @@ class Parser(ArgumentParser):
         return text
 
 
-def _with_paths(value: Any, paths: Mapping[str, str]) -> Any:  # noqa: ANN401
+def _with_paths(value: Any) -> Any:  # noqa: ANN401
     if isinstance(value, list):
-        return [_with_paths(item, paths) for item in value]
+        return [_with_paths(item) for item in value]
     if not isinstance(value, dict):
         return value
-    found = {key: _with_paths(item, paths) for key, item in value.items()}
-    if (path := paths.get(str(found.get("class_path")))) is not None:
-        found["class_path"] = path
+    found = {key: _with_paths(item) for key, item in value.items()}
+    if isinstance(path := found.get("class_path"), str):
+        found["class_path"] = catalogue.spelling(path)
     return found
 
 
 def spelled_out(argv: Sequence[str]) -> list[str]:
-    """The words of a command line, with full paths where a flag of the model names a class."""
-    paths = catalogue.clashes()
+    """Spell the classes that flags of the model name as the parser needs them."""
     words: list[str] = []
     for word in argv:
         flag, equals, value = word.partition("=")
-        if equals and flag.startswith("--model") and value in paths:
-            words.append(f"{flag}={paths[value]}")
-        elif word in paths and words and words[-1].startswith("--model"):
-            words.append(paths[word])
+        if equals and flag.startswith("--model"):
+            words.append(f"{flag}={catalogue.spelling(value)}")
+        elif words and words[-1].startswith("--model"):
+            words.append(catalogue.spelling(word))
         else:
             words.append(word)
     return words
@@ -149,8 +148,8 @@ def make_parser(command: str, own: Sequence[str] = (), model: bool = True) -> Pa
         model: Whether the command needs a model.
     """
     catalogue.load()
-    read, paths = get_loader("yaml"), catalogue.clashes()
-    set_loader(MODE, lambda text: _with_paths(read(text), paths), (yaml.YAMLError,))
+    read = get_loader("yaml")
+    set_loader(MODE, lambda text: _with_paths(read(text)), (yaml.YAMLError,))
     set_dumper(MODE, lambda content: yaml.safe_dump(content, sort_keys=False))
     parser = Parser(
         prog=f"pfl {command}", own=own, exit_on_error=False, allow_abbrev=False, parser_mode=MODE

@@ -34,7 +34,8 @@ class Records(Callback):
         if run.config is not None:
             (folder / "config.yaml").write_text(run.config)
         asked = {"seed": run.seed, "rounds": run.rounds, "header": run.header}
-        _write_json(folder / "environment.json", environment() | asked)
+        columns = {"reports": dict(run.reports)}
+        _write_json(folder / "environment.json", environment() | asked | columns)
         counts = {"label_counts": label_counts(run.data)}
         # Not indented: it lists every sample.
         _write_json(folder / "partition.json", run.data.description() | counts, indent=None)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import MutableMapping, Sequence
+from collections.abc import Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
@@ -37,6 +37,7 @@ class Run:
         kept: Each client's state from its last participation.
         history: One row of metrics a round.
         template: The state that every client starts from.
+        reports: What the server reports of each client; see :class:`pfl.server.Server`.
         callbacks: Who listens.
     """
 
@@ -52,6 +53,7 @@ class Run:
     kept: MutableMapping[int, State] = field(default_factory=dict)
     history: list[Row] = field(default_factory=list)
     template: State = field(default_factory=dict)
+    reports: Mapping[str, str] = field(default_factory=dict)
     callbacks: Sequence[Callback] = ()
 
     @property

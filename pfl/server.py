@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Generic, Literal, cast
+from typing import ClassVar, Generic, Literal, cast
 
 import torch
 from torch import Tensor
@@ -44,10 +44,16 @@ class Server(Generic[StateT]):
     holds hyperparameters only; every method maps values to values and leaves its arguments as they
     are.
 
+    Attributes:
+        reports: What the server reports of each client: the names in ``client_report``, and the
+            captions of their pictures.
+
     Args:
         weighting: ``samples`` weighs an upload by the client's training samples, ``uniform`` all
             alike.
     """
+
+    reports: ClassVar[Mapping[str, str]] = {"weight": "aggregation weight"}
 
     def __init__(self, weighting: Literal["samples", "uniform"] = "samples") -> None:
         self.weighting = weighting

@@ -3,16 +3,42 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import TypeVar
 
 import torch
 from torch import Tensor, nn
+from torch.func import functional_call
 
 from pfl.types import Patterns, State
 
 Name = TypeVar("Name")
+ReturnT = TypeVar("ReturnT")
+
+
+class Player(nn.Module):
+    """Calls functions that use a module while other tensors stand in the place of its entries."""
+
+    def __init__(self, module: nn.Module) -> None:
+        super().__init__()
+        self.module = module
+
+    def play(self, state: State, call: Callable[..., ReturnT], *arguments: object) -> ReturnT:
+        """Call a function with the module in a state, whose tensors it may change in place.
+
+        Args:
+            state: The entries, by their names in the module's state dict.
+            call: Usually a method of the module.
+            arguments: Its arguments.
+        """
+        slot = {f"module.{name}": value for name, value in state.items()}
+        result: ReturnT = functional_call(self, slot, (call, *arguments), tie_weights=False)
+        return result
+
+    def forward(self, call: Callable[..., ReturnT], *arguments: object) -> ReturnT:
+        """Call the function; ``functional_call`` has swapped the entries."""
+        return call(*arguments)
 
 
 def matches(name: str, patterns: Patterns) -> bool:

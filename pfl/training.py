@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from pfl import batching
+from pfl.client import Client
 from pfl.context import Context, StoppedError
 from pfl.state import clone, matches, total
-from pfl.types import Batch, ClientInfo, ClientSplit, Job, Phase, State, Terms
-
-if TYPE_CHECKING:
-    from pfl.client import Client
+from pfl.types import Batch, ClientInfo, ClientSplit, Job, Outcome, Phase, State, Totals
 
 
 @dataclass
@@ -30,6 +28,7 @@ class Tally:
         steps: Optimiser steps.
         samples: Samples seen.
         skipped: Phases that had samples and epochs, but no batch that could be used.
+        rows: What objectives collected since the last pass, a tensor a step.
     """
 
     sums: dict[str, Tensor] = field(default_factory=dict)
@@ -37,21 +36,34 @@ class Tally:
     steps: int = 0
     samples: int = 0
     skipped: int = 0
+    rows: dict[str, list[Tensor]] = field(default_factory=lambda: defaultdict(list))
 
     @property
     def idle(self) -> bool:
         """Whether the client had something to train on, and could not take one step."""
         return self.steps == 0 and self.skipped > 0
 
-    def add(self, phase: str, terms: Terms, samples: int) -> None:
+    def add(self, phase: str, outcome: Outcome, samples: int) -> None:
         """Count one step."""
-        for name, term in terms.items():
+        self.collect(outcome.rows)
+        for name, term in outcome.terms.items():
             key = f"{phase}/{name}"
             value = term.detach()
             self.sums[key] = self.sums[key] + value if key in self.sums else value
             self.counts[key] += 1
         self.steps += 1
         self.samples += samples
+
+    def collect(self, rows: State) -> None:
+        """Take the rows of one batch."""
+        for name, value in rows.items():
+            self.rows[name].append(value.detach())
+
+    def totals(self, sums: State) -> Totals:
+        """Return what a pass works with, and forget the rows."""
+        rows = {name: torch.cat(values) for name, values in self.rows.items()}
+        self.rows.clear()
+        return Totals(sums, rows, self.steps, self.samples)
 
     def means(self) -> dict[str, float]:
         """The mean of each term over its steps (one synchronisation)."""
@@ -67,10 +79,11 @@ def run_phase(context: Context, job: Job, phase: Phase, split: ClientSplit, tall
     Raises:
         StoppedError: The run is ending.
     """
-    if len(split) == 0 or (phase.epochs if phase.steps is None else phase.steps) == 0:
+    length = batching.length(phase, context.entries, job.info)
+    if len(split) == 0 or not length:
         return {}
     module, fabric = context.module, context.fabric
-    feed = _feed(context, job, phase, split)
+    feed = _feed(context, job, phase, length, split)
     trained = prepare(context, phase)
     optimizer = make_optimizer(module, phase, job.info, trained)
     _restore(optimizer, phase, job.kept, trained)
@@ -78,11 +91,10 @@ def run_phase(context: Context, job: Job, phase: Phase, split: ClientSplit, tall
     wrapped = optimizer
     if context.scaler is not None:
         wrapped = cast(Optimizer, fabric.setup_optimizers(optimizer))
-    objective = training_step(module, phase)
     last_losses: list[float] = []
     taken = tally.steps
     module.on_train_start()
-    for step in batching.steps(context, job, phase, len(split)):
+    for step in batching.steps(context, job, phase, length, len(split)):
         if context.stop.is_set():
             raise StoppedError
         if step.index == 0:
@@ -90,8 +102,8 @@ def run_phase(context: Context, job: Job, phase: Phase, split: ClientSplit, tall
         with fabric.autocast():
             batch = _batch(feed, phase, step.positions, split)
             module.on_train_batch_start(batch, step.index)
-            terms = objective(batch, step.index)
-        loss = terms.pop("loss")
+            outcome = run_objective(phase, batch)
+            loss = total(outcome.terms)
         module.on_before_zero_grad(optimizer)
         module.optimizer_zero_grad(step.epoch, step.index, optimizer)
         module.on_before_backward(loss)
@@ -101,8 +113,9 @@ def run_phase(context: Context, job: Job, phase: Phase, split: ClientSplit, tall
         if context.gradient_clip_val is not None:
             module.configure_gradient_clipping(wrapped, context.gradient_clip_val, "norm")
         module.optimizer_step(step.epoch, step.index, wrapped)
+        context.write(outcome.entries)
         module.on_train_batch_end({"loss": loss.detach()}, batch, step.index)
-        tally.add(phase.name, terms or {"loss": loss}, len(step.positions))
+        tally.add(phase.name, outcome, len(step.positions))
         if step.last:
             module.on_train_epoch_end()
             if phase.until is not None:
@@ -115,21 +128,10 @@ def run_phase(context: Context, job: Job, phase: Phase, split: ClientSplit, tall
     return _state(phase, optimizer, trained) if module.persist_optimizer else {}
 
 
-def training_step(module: Client, phase: Phase) -> Callable[[Batch, int], Terms]:
-    """The phase's objective in the form of a training step: named terms and their ``loss``.
-
-    A training step of a user may give a bare loss, as Lightning allows.
-    """
-    objective = phase.objective
-
-    def step(batch: Batch, index: int) -> Terms:
-        if objective is not None:
-            terms = objective(batch)
-            return {"loss": total(terms), **terms}
-        output = module.training_step(batch, index)
-        return dict(output) if isinstance(output, Mapping) else {"loss": output}
-
-    return step
+def run_objective(phase: Phase, batch: Batch) -> Outcome:
+    """Return the outcome of the phase's objective, which may be its terms alone."""
+    found = phase.objective(batch)
+    return found if isinstance(found, Outcome) else Outcome(found)
 
 
 def prepare(context: Context, phase: Phase) -> dict[str, nn.Parameter]:
@@ -179,6 +181,11 @@ def make_optimizer(
     return optimizer
 
 
+def kept_optimizers(kept: State) -> State:
+    """Return the optimiser state among what a client keeps."""
+    return {name: value for name, value in kept.items() if name.startswith("optimizer:")}
+
+
 def optimizer_stem(phase: Phase, name: str = "") -> str:
     """How names of kept optimiser state begin: of a phase, or of one of its parameters."""
     return f"optimizer:{phase.name}:{name}:" if name else f"optimizer:{phase.name}:"
@@ -204,12 +211,14 @@ def _state(phase: Phase, optimizer: Optimizer, trained: Mapping[str, nn.Paramete
     }
 
 
-def _feed(context: Context, job: Job, phase: Phase, split: ClientSplit) -> batching.Feed:
+def _feed(
+    context: Context, job: Job, phase: Phase, length: batching.Length, split: ClientSplit
+) -> batching.Feed:
     with context.fabric.autocast():
         if phase.inputs is not None and not split.augmented:
             held: Batch | None = batching.constant_inputs(context, phase.inputs, split)
         else:
-            held = batching.hold(phase, split, context.data.batch_size)
+            held = batching.hold(phase, length, split, context.data.batch_size)
     return batching.Feed(job, phase, split, held)
 
 

@@ -19,6 +19,7 @@ State: TypeAlias = dict[str, Tensor]
 Terms: TypeAlias = dict[str, Tensor]
 Patterns: TypeAlias = tuple[str, ...]
 OptimizerFactory: TypeAlias = Callable[[Iterable[Tensor]], Optimizer]
+Count: TypeAlias = "int | Callable[[State, ClientInfo], int]"
 EvaluationPoint: TypeAlias = Literal["post_broadcast", "post_local"]
 Split: TypeAlias = Literal["train", "val", "test", "pooled"]
 
@@ -44,22 +45,58 @@ class Batch(NamedTuple):
     noise: Mapping[str, Tensor] | None = None
 
 
+class Outcome(NamedTuple):
+    """The result of an objective that gives more than its loss terms.
+
+    Attributes:
+        terms: Named loss terms; their sum is minimised.
+        entries: New values of entries of the module's state dict. The engine writes them once the
+            step is taken; the phase trains none of them.
+        rows: (B, ...) a row for each sample of the batch, by name. The engine joins the rows of all
+            steps and hands them to the next pass (:attr:`Totals.rows`).
+    """
+
+    terms: Terms
+    # Dictionaries, of which vmap knows how to stack the values; nobody writes into them.
+    entries: State = {}  # noqa: RUF012
+    rows: State = {}  # noqa: RUF012
+
+
+@dataclass(frozen=True)
+class Totals:
+    """What a pass works with.
+
+    Attributes:
+        sums: Of :attr:`Pass.statistic`, over the batches.
+        rows: (n, ...) rows of :attr:`Pass.collect`, and those that phases collected since the last
+            pass (:attr:`Outcome.rows`), in the order in which the samples were seen.
+        steps: Optimiser steps that the client has taken in this job so far.
+        samples: Training samples that it has seen, counted with repetition.
+    """
+
+    sums: State
+    rows: State
+    steps: int
+    samples: int
+
+
 @dataclass(frozen=True, kw_only=True)
 class Phase:
     """A stretch of training: some parameters follow one objective for some epochs.
 
     Attributes:
         name: Unique within the plan; part of the seeds drawn here and of the logged names.
-        objective: Named loss terms of a batch; their sum is minimised. ``None`` runs the module's
-            own ``training_step``.
-        epochs: Walks over the client's training data; zero skips the phase.
-        steps: Number of optimiser steps instead of epochs (batches go on over epoch borders).
+        objective: The loss terms of a batch, as a function of the module's state and the batch that
+            changes neither (batch norms' running statistics excepted).
+        epochs: Walks over the client's training data; zero skips the phase. A function of the
+            client's own entries and its info is asked right before the phase.
+        steps: Number of optimiser steps instead of epochs (batches go on over epoch borders); may
+            be such a function too.
         trains: Patterns of parameter names that this phase changes. All others are left out of the
             optimiser and get no gradient.
         optimizer: Factory for this phase; ``None`` uses the module's ``configure_optimizers``.
         batch_size: Samples a step; ``None`` uses the data module's.
         full_batch: One step an epoch, over all data of the client.
-        shuffle: A new order each epoch, or the stored order.
         share: What part of the client's samples the phase sees, in (0, 1]; chosen anew for each
             client and round, at least a batch. Not with ``full_batch``.
         until: Asked after each epoch, with the loss of every epoch's last step so far, whether to
@@ -72,19 +109,23 @@ class Phase:
     """
 
     name: str
-    objective: Callable[[Batch], Terms] | None = None
-    epochs: int = 1
-    steps: int | None = None
+    objective: Callable[[Batch], Terms | Outcome]
+    epochs: Count = 1
+    steps: Count | None = None
     trains: Patterns = ("*",)
     optimizer: OptimizerFactory | None = None
     batch_size: int | None = None
     full_batch: bool = False
-    shuffle: bool = True
     share: float = 1.0
     until: Callable[[Sequence[float]], bool] | None = None
     evals: Patterns = ()
     inputs: Callable[[Batch], Tensor] | None = None
     noise: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+
+    @property
+    def varies(self) -> bool:
+        """Whether its length depends on the client."""
+        return callable(self.epochs) or callable(self.steps)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,17 +134,27 @@ class Pass:
 
     Attributes:
         name: Unique within the plan.
-        statistic: Named sums over one batch; the engine adds them up over the batches. ``None``
-            walks over nothing and only runs ``then``: a change of state between two phases.
         then: Turns the totals into new values of entries of the module's state dict (buffers, or
             parameters set in closed form). Not run on a client without data.
-        batch_size: Samples a batch; ``None`` uses the data module's.
+        statistic: Named sums over one batch; the engine adds them up over the batches. Like an
+            objective it changes nothing.
+        collect: (B, ...) rows of one batch by name, for what cannot be added up.
+        when: Whether the pass takes place for a client, by the client's own entries and its info.
+
+    Without ``statistic`` and ``collect`` a pass walks over nothing: it is a change of state between
+    two phases.
     """
 
     name: str
-    statistic: Callable[[Batch], State] | None
-    then: Callable[[State], State]
-    batch_size: int | None = None
+    then: Callable[[Totals], State]
+    statistic: Callable[[Batch], State] | None = None
+    collect: Callable[[Batch], State] | None = None
+    when: Callable[[State, ClientInfo], bool] | None = None
+
+    @property
+    def walks(self) -> bool:
+        """Whether it looks at the data."""
+        return self.statistic is not None or self.collect is not None
 
 
 Plan: TypeAlias = Sequence[Phase | Pass]
@@ -174,7 +225,7 @@ class Job:
     Attributes:
         info: The client and the round.
         kept: The state the client kept from its last participation; empty the first time.
-        broadcast: What the server sent; ``None`` tests the state as it is loaded.
+        broadcast: What the server sent; ``None`` leaves the state as it is loaded.
         seed: From which every random choice of this client in this round derives.
         splits: Splits on which the model is tested. For a training job, right after training.
             ``"pooled"`` is the common test set.
@@ -198,8 +249,7 @@ class Result:
 
     Attributes:
         client: Index of the client.
-        upload: For the server; ``None`` if the method or a non-finite value withholds it, or the
-            client could not take a single step.
+        upload: For the server; ``None`` if the client could not take a single step.
         kept: To be given back to this client in its next job.
         train: Mean of each loss term, by ``"<phase>/<term>"``, and what passes report.
         steps: Optimiser steps taken.
@@ -261,6 +311,7 @@ class FederatedData(Protocol):
     batch_size: int
     eval_batch_size: int
     drop_last: bool
+    shuffle: bool
 
     @property
     def num_clients(self) -> int:

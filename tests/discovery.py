@@ -46,7 +46,7 @@ def build(method, net, **options):
 
 
 def floats(module, info):
-    """(down, up) floats a participant moves in a round, by the card's formula.
+    """(down, up) floats a participant moves in a round, by the method's own formula.
 
     A formula takes the module, and the client's ``info`` where the number depends on the client.
     """

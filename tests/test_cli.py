@@ -94,7 +94,8 @@ def test_the_packages_need_neither_wandb_nor_jsonargparse_nor_ray():
         "import pfl.loop, pfl.catalogue\n"
         "pfl.catalogue.load()"
     )
-    subprocess.run([sys.executable, "-c", code], check=True)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert not done.stderr, "a module was left out"
 
 
 @pytest.mark.parametrize(
@@ -171,7 +172,7 @@ def test_another_method_keeps_what_it_shares_with_the_first(overlay):
         Path("overlay.yaml").write_text(overlay)
         words = ["--config", "overlay.yaml"]
     model = experiment(*words).values.model
-    assert model.class_path == "lightning_modules.fedavg.FedAvg"
+    assert model.class_path == "lightning_modules.FedAvg"
     assert model.init_args.epochs == 2
     assert model.init_args.net.init_args.hidden == 7
     assert model.init_args.optimizer.init_args.lr == 0.005
@@ -461,3 +462,19 @@ def test_an_ended_run_goes_on_to_the_same_result(number, capsys):
 
 def rows(path):
     return len(path.read_text().splitlines())
+
+
+def test_a_plan_that_reads_a_value_ends_with_a_sentence(tmp_path, monkeypatch, capsys):
+    (tmp_path / "curious.py").write_text(
+        "from lightning_modules.fedper import FedPer\n"
+        "class Curious(FedPer):\n"
+        "    def plan(self):\n"
+        "        return super().plan() if self.net.head.bias.sum() < 9 else ()\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    config = Path(__file__).parents[1] / "configs/quickstart.yaml"
+    words = ["fit", "--config", str(config), "--model.class_path=curious.Curious"]
+    assert main([*words, "--loop.engine=sequential"]) == 2
+    said = capsys.readouterr().err
+    assert "Curious.plan() reads the value of the entry 'net.head.bias'" in said
+    assert "Traceback" not in said

@@ -12,6 +12,7 @@ from lightning_modules.base import ClientModule
 from lightning_modules.fedavg import FedAvg
 from lightning_modules.nets import SplitNet
 from pfl import batching, local
+from pfl.batching import Length
 from pfl.types import Broadcast, ClientInfo, Job, Pass, Phase
 from tests.federation import context
 from tests.toy import Line, ToyData, blobs, mlp, normed
@@ -97,7 +98,8 @@ def test_batch_norm_never_sees_a_single_sample():
 
 class HeadOnly(ClientModule):
     def plan(self):
-        return [Phase(name="head", trains=("net.head.*",), evals=("net.backbone",))]
+        head = ("net.head.*",)
+        return [Phase(name="head", objective=self.losses, trains=head, evals=("net.backbone",))]
 
 
 def test_a_batch_norm_in_eval_mode_takes_a_single_sample():
@@ -133,7 +135,7 @@ def test_without_any_phase_of_its_own_a_client_still_uploads():
 def test_steps_instead_of_epochs():
     class Steps(Pull):
         def plan(self):
-            return [Phase(name="local", steps=5)]
+            return [Phase(name="local", objective=self.losses, steps=5)]
 
     result = local.train(context(Steps(Line()), numbers(1.0, 2.0, 3.0, 4.0)), job())
     assert (result.steps, result.samples) == (5, 10)
@@ -144,7 +146,7 @@ def test_full_batch():
 
     class Full(Pull):
         def plan(self):
-            return [Phase(name="local", epochs=2, full_batch=True)]
+            return [Phase(name="local", objective=self.losses, epochs=2, full_batch=True)]
 
     module = Full(Line(), optimizer=partial(torch.optim.SGD, lr=0.1))
     result = local.train(context(module, numbers(1.0, 2.0, 3.0, 4.0)), job())
@@ -171,9 +173,9 @@ class Counting(ClientModule):
             Pass(
                 name="sum",
                 statistic=lambda batch: {"x": batch.x.sum(0)},
-                then=lambda totals: {"total": totals["x"]},
+                then=lambda totals: {"total": totals.sums["x"]},
             ),
-            Pass(name="double", statistic=None, then=lambda _: {"total": 2 * self.total}),
+            Pass(name="double", then=lambda _: {"total": 2 * self.total}),
         ]
 
 
@@ -250,7 +252,7 @@ def test_kept_state_and_optimiser_state_come_back():
 
     class Full(Pull):
         def plan(self):
-            return [Phase(name="local", full_batch=True)]
+            return [Phase(name="local", objective=self.losses, full_batch=True)]
 
     sgd = partial(torch.optim.SGD, lr=0.1, momentum=0.9)
     ctx = context(Full(Line(), optimizer=sgd, persist_optimizer=True), numbers(1.0, 1.0))
@@ -328,11 +330,11 @@ def test_lightning_hooks_run_in_order():
 def test_a_share_of_the_samples_is_the_same_in_every_epoch():
     """Half of eight samples, in new orders; at least a batch (of two) of three."""
     ctx = context(pull(), numbers(*(float(2**i) for i in range(8))))
-    chosen = Phase(name="part", epochs=4, share=0.5)
+    chosen = Phase(name="part", objective=ctx.module.losses, share=0.5)
 
     def orders(seed):
         found = {}
-        for step in batching.steps(ctx, job(seed=seed), chosen, 8):
+        for step in batching.steps(ctx, job(seed=seed), chosen, Length(4), 8):
             found.setdefault(step.epoch, []).append(step.positions)
         return [torch.cat(positions).tolist() for positions in found.values()]
 
@@ -341,8 +343,8 @@ def test_a_share_of_the_samples_is_the_same_in_every_epoch():
     assert len({frozenset(order) for order in epochs}) == 1
     assert len({tuple(order) for order in epochs}) > 1
     assert set(orders(seed=4)[0]) != set(epochs[0])
-    tiny = Phase(name="part", share=0.1)
-    assert [len(s.positions) for s in batching.steps(ctx, job(), tiny, 3)] == [2]
+    tiny = Phase(name="part", objective=ctx.module.losses, share=0.1)
+    assert [len(s.positions) for s in batching.steps(ctx, job(), tiny, Length(1), 3)] == [2]
 
 
 def test_a_phase_may_stop_before_its_epochs():
@@ -351,7 +353,15 @@ def test_a_phase_may_stop_before_its_epochs():
 
     class Until(Pull):
         def plan(self):
-            return [Phase(name="local", epochs=50, full_batch=True, until=self.enough)]
+            return [
+                Phase(
+                    name="local",
+                    objective=self.losses,
+                    epochs=50,
+                    full_batch=True,
+                    until=self.enough,
+                )
+            ]
 
         def enough(self, losses):
             asked.append(list(losses))

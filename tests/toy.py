@@ -28,7 +28,8 @@ class ToyData:
     """Clients of given tensors; ``train``, ``val`` and ``test`` map a client to ``(x, y)``."""
 
     def __init__(self, train, test=None, val=None, pooled=None, num_classes=3, batch_size=4):
-        self.batch_size, self.eval_batch_size, self.drop_last = batch_size, 7, False
+        self.batch_size, self.eval_batch_size = batch_size, 7
+        self.drop_last, self.shuffle = False, True
         self._splits = {"train": train, "test": test or train, "val": val}
         self._pooled = pooled
         self.num_clients, self.num_classes = len(train), num_classes

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias, TypeVar
+from typing import Literal, TypeAlias, TypeVar
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call, vmap
+from torch.func import vmap
 
 from pfl.batching import chunks
 from pfl.context import Context
+from pfl.state import Player
 from pfl.types import Batch, ClientSplit, Job, State
 
 ReturnT = TypeVar("ReturnT")
@@ -44,17 +46,53 @@ class Stack:
             for name, value in context.template.items()
         }
         self._buffers = {name for name, _ in context.module.named_buffers()}
-        self._player = _Player(context.module)
+        self._player = Player(context.module)
+
+    def some(self, rows: Sequence[int]) -> Stack:
+        """Return some of the clients in an order of their own, as a stack.
+
+        The first ones in the order in which they stand share their states with this stack; others
+        have copies, and :meth:`put_back` brings what became of them.
+        """
+        if self._first(rows):
+            return self
+        part = copy.copy(self)
+        part.jobs = [self.jobs[row] for row in rows]
+        part.splits = [self.splits[row] for row in rows]
+        part.state = {name: value[torch.tensor(rows)] for name, value in self.state.items()}
+        return part
+
+    def put_back(self, rows: Sequence[int], part: Stack) -> None:
+        """Take over the states of :meth:`some` of the clients."""
+        if part is self:
+            return
+        for name, value in part.state.items():
+            self.state[name][torch.tensor(rows)] = value
+
+    def own(self, row: int) -> State:
+        """Return one client's entries, as they stand."""
+        return {name: value[row] for name, value in self.state.items()}
+
+    def write(self, rows: Rows | int, values: Mapping[str, Tensor]) -> None:
+        """Set entries of some clients.
+
+        Raises:
+            MethodError: The module has no entry of such a name.
+        """
+        with torch.no_grad():
+            for name, value in values.items():
+                self.context.entry(self.state, name)[rows] = value
 
     def __len__(self) -> int:
         return len(self.jobs)
 
+    def _first(self, rows: Sequence[int]) -> bool:
+        return list(rows) == list(range(len(rows)))
+
     def alone(self, row: int, call: Callable[..., ReturnT], *arguments: object) -> ReturnT:
         """Call a method of the module as one client, whose entries it may change in place."""
-        slot = {f"module.{name}": value[row] for name, value in self.state.items()}
         with torch.no_grad():
-            result: ReturnT = functional_call(self._player, slot, (call, *arguments))
-        return result
+            return self._player.play(self.own(row), call, *arguments)
 
     def together(
         self,
@@ -62,6 +100,7 @@ class Stack:
         rows: Rows,
         batch: Batch,
         leaves: Mapping[str, Tensor] | None = None,
+        draws: Literal["error", "same"] = "error",
     ) -> ReturnT:
         """Call a function of a batch as several clients at once.
 
@@ -71,22 +110,22 @@ class Stack:
             rows: Which clients.
             batch: One a client, on a leading axis in each of its tensors.
             leaves: Stands in for entries of the state that get a gradient; of at least these rows.
+            draws: Whether random numbers drawn in the call are refused, or the same for all clients
+                (as from a generator that the call seeds). With dropout all draw differently.
         """
         state = {
             name: _rows((leaves or {}).get(name, value), rows) for name, value in self.state.items()
         }
 
         def one(state: State, tensors: State, noise: State) -> ReturnT:
-            slot = {f"module.{name}": value for name, value in state.items()}
             batch = Batch(tensors["x"], tensors["y"], tensors.get("weight"), noise or None)
-            output: ReturnT = functional_call(self._player, slot, (call, batch))
-            return output
+            return self._player.play(state, call, batch)
 
         tensors = {"x": batch.x, "y": batch.y}
         if batch.weight is not None:
             tensors["weight"] = batch.weight
-        draws = "different" if self.context.stochastic else "error"
-        result: ReturnT = vmap(one, randomness=draws)(state, tensors, dict(batch.noise or {}))
+        randomness = "different" if self.context.stochastic else draws
+        result: ReturnT = vmap(one, randomness=randomness)(state, tensors, dict(batch.noise or {}))
         if isinstance(rows, Tensor):
             # These rows are copies, and what the call did to them has to be put back.
             for name in self._buffers & state.keys():
@@ -103,17 +142,6 @@ class Stack:
             and (child.training or child.running_mean is None)
             for child in self.context.module.modules()
         )
-
-
-class _Player(nn.Module):
-    """Calls a method of a module while ``functional_call`` has swapped the module's entries."""
-
-    def __init__(self, module: nn.Module) -> None:
-        super().__init__()
-        self.module = module
-
-    def forward(self, call: Callable[..., ReturnT], *arguments: object) -> ReturnT:
-        return call(*arguments)
 
 
 def _rows(value: Tensor, rows: Rows) -> Tensor:

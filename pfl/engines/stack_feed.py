@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from pfl import batching
-from pfl.batching import Step
+from pfl.batching import Length, Step
 from pfl.engines.stack import Group, Stack, groups, pad, walk, weights
 from pfl.types import Batch, Phase
 
@@ -23,12 +23,20 @@ class StackedFeed:
     Args:
         stack: The clients.
         phase: What is trained.
-        schedule: The steps of the first clients of the stack, of those that have any.
+        lengths: Of the phase, for the first clients of the stack: those that take steps.
+        schedule: Their steps.
     """
 
-    def __init__(self, stack: Stack, phase: Phase, schedule: Sequence[Sequence[Step]]) -> None:
+    def __init__(
+        self,
+        stack: Stack,
+        phase: Phase,
+        lengths: Sequence[Length],
+        schedule: Sequence[Sequence[Step]],
+    ) -> None:
         self._stack = stack
         self._phase = phase
+        self._lengths = lengths
         self._schedule = schedule
         self._splits = stack.splits[: len(schedule)]
         self._feeds = [
@@ -83,8 +91,8 @@ class StackedFeed:
             return self._constant_inputs()
         size = self._stack.context.data.batch_size
         held = []
-        for split in self._splits:
-            samples = batching.hold(self._phase, split, size)
+        for length, split in zip(self._lengths, self._splits, strict=True):
+            samples = batching.hold(self._phase, length, split, size)
             if samples is None:
                 return None
             held.append(samples)

@@ -12,6 +12,7 @@ from torch import nn
 from pfl.context import Context
 from pfl.engines import stack_round
 from pfl.engines.base import Engine
+from pfl.engines.guard import disagreement
 from pfl.engines.sequential import SequentialEngine
 from pfl.engines.stack_optimizer import ELEMENTWISE
 from pfl.training import make_optimizer, prepare, release
@@ -40,8 +41,8 @@ HOOKS = (
 class VectorisedEngine(Engine):
     """Stacks the clients' weights and trains them in one go, to the sequential engine's numbers.
 
-    They agree up to the rounding of sums. What cannot be stacked runs sequentially, and the engine
-    says why.
+    They agree up to the rounding of sums; every run checks that on a small play of its own
+    (:mod:`pfl.engines.guard`). What cannot be stacked runs sequentially, and the engine says why.
 
     Args:
         clients: How many go together at most; ``None`` takes as many as fit in half of the memory
@@ -71,7 +72,7 @@ class VectorisedEngine(Engine):
         self._context = context
         self._sequential.setup(context)
         self._size = self.clients
-        self._obstacle = obstacle(context, self.dropout)
+        self._obstacle = obstacle(context, self.dropout) or disagreement(context)
         if self._obstacle:
             return f"sequential, not vectorised: {self._obstacle}"
         return f"vectorised: {self.clients or 'all'} clients in one go"
@@ -135,6 +136,9 @@ def obstacle(context: Context, dropout: bool = False) -> str | None:
         return "RReLU cannot draw for several clients at once"
     if context.scaler is not None:
         return f"the loss scale of {context.fabric.strategy.precision.precision} is a client's own"
+    parts = (*context.plan, *context.adapt)
+    if any(isinstance(part, Phase) and part.until is not None for part in parts):
+        return f"{name} ends a phase by the losses of each client"
     if hook := _overridden(module):
         return f"{name} overrides {hook}"
     if _shares_weights(context):
@@ -169,7 +173,7 @@ def _counts_batches(context: Context) -> bool:
 def _optimizers(context: Context) -> str | None:
     """An optimiser that does not act on each element by itself, or keeps what cannot be stacked."""
     module, info = context.module, ClientInfo(0, 0, torch.zeros(context.data.num_classes))
-    for part in module.plan():
+    for part in (*context.plan, *context.adapt):
         if not isinstance(part, Phase):
             continue
         optimizer = make_optimizer(module, part, info, prepare(context, part))

@@ -37,15 +37,19 @@ def plot(argv: Sequence[str]) -> None:
     parser = argparse.ArgumentParser(prog="pfl plot", description="Draw runs.", allow_abbrev=False)
     parser.add_argument("runs", nargs="+", metavar="RUN", help=RUNS)
     parser.add_argument("--out", type=Path, help="folder of the pictures (default: RUN/plots)")
-    parser.add_argument("--only", nargs="+", choices=tuple(pictures.CAPTIONS), metavar="PICTURE")
+    parser.add_argument(
+        "--only",
+        nargs="+",
+        metavar="PICTURE",
+        help=f"{', '.join(pictures.NAMES)}, or what the server reports of clients, such as weight",
+    )
     parser.add_argument("--format", nargs="+", choices=("png", "svg"), default=["png", "svg"])
     _add_metric(parser)
     options = parser.parse_args(argv)
     with _refusals():
         runs = find(options.runs)
         folder = options.out or (runs[0].path if len(runs) == 1 else Path()) / "plots"
-        wanted = options.only or tuple(pictures.CAPTIONS)
-        drawn = pictures.draw(_settings(runs), wanted, options.metric, options.at)
+        drawn = pictures.draw(_settings(runs), options.only, options.metric, options.at)
         missing = [f"{picture.name}: {picture.refusal}" for picture in drawn if picture.refusal]
         if options.only and missing:
             raise UsageError("; ".join(missing))

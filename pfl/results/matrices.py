@@ -17,14 +17,6 @@ from pfl.results.runs import Floats, RunError, RunFolder
 from pfl.results.settings import Setting
 from pfl.results.style import HEAT, WIDTH, wrapped
 
-# What servers report of each client, by its column in ``clients.csv``.
-REPORTED = {
-    "weight": "aggregation weight",
-    "trace": "trace of Fisher information",
-    "confidence": "confidence of the head",
-    "mix": "strength of mixing",
-    "own_head": "weight of the client's own head",
-}
 # Values that span more than this ratio get a logarithmic scale of colours.
 _LOGARITHMIC = 50
 _LABELLED = 30
@@ -38,12 +30,12 @@ def reported(settings: Sequence[Setting], column: str) -> Figure:
 
     Args:
         settings: One map each, where there is something to draw.
-        column: One of :data:`REPORTED`.
+        column: Of ``clients.csv``; see :attr:`~pfl.results.runs.RunFolder.reported`.
 
     Raises:
         RunError: No run reported it.
     """
-    runs = [(s.label, s.runs[0]) for s in settings if column in s.runs[0].clients]
+    runs = [(s.label, s.runs[0]) for s in settings if column in s.runs[0].reported]
     found = {label: run.over_rounds(column, run.evaluated()) for label, run in runs}
     found = {label: values for label, values in found.items() if not np.isnan(values).all()}
     if not found:
@@ -64,8 +56,8 @@ def reported(settings: Sequence[Setting], column: str) -> Figure:
         panel.set_ylabel("clients, by training samples")
     for panel in grid.T.flat[: len(found)] if rows == 1 else grid[-1]:
         panel.set_xlabel("round")
-    image = grid[0, 0].collections[0]
-    figure.colorbar(image, ax=grid, label=REPORTED[column], shrink=0.9, aspect=30 * rows)
+    image, caption = grid[0, 0].collections[0], runs[0][1].reported[column]
+    figure.colorbar(image, ax=grid, label=caption, shrink=0.9, aspect=30 * rows)
     return figure
 
 
@@ -102,8 +94,8 @@ def _norm(values: Sequence[Floats]) -> Normalize:
 def similarity(settings: Sequence[Setting]) -> Figure:
     """How alike the clients' labels are: cosine similarity of their label proportions.
 
-    It is what FedSimSup's server mixes by. Clients of like labels stand together, in the order of a
-    hierarchical clustering. The first run's partition is drawn.
+    Clients of like labels stand together, in the order of a hierarchical clustering. The first
+    run's partition is drawn.
 
     Raises:
         RunError: The run did not record the label counts.

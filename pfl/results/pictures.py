@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from difflib import get_close_matches
 from pathlib import Path
 
 from matplotlib.figure import Figure
@@ -13,20 +14,21 @@ from pfl.results.runs import METRIC, At, RunError
 from pfl.results.settings import Setting
 from pfl.results.style import save, styled
 
-CAPTIONS = {
+# What can be drawn of any run, before and after what its server reported of the clients.
+_FIRST = {
     "curves": "Against communication rounds, bytes moved both ways, and seconds of training and "
     "aggregation.",
     "clients": "Over clients: quartiles, extremes, mean, and mean of the worst tenth.",
     "data_size": "Against the size of a client's training data. Lines: means of clients of similar "
     "size.",
-    **{
-        name: f"{what[0].upper()}{what[1:]} of each client over rounds; grey: it took no part."
-        for name, what in matrices.REPORTED.items()
-    },
+}
+_LAST = {
     "similarity": "How alike the clients' labels are.",
     "reliability": "How often the personal models are right when they are so sure; on the diagonal "
     "they are as right as they are sure.",
 }
+# Pictures that there are whatever the method.
+NAMES = (*_FIRST, *_LAST)
 
 
 @dataclass(frozen=True)
@@ -34,19 +36,21 @@ class Picture:
     """One picture, or why there is none.
 
     Attributes:
-        name: One of :data:`CAPTIONS`.
+        name: One of :data:`NAMES`, or of what servers report of clients.
         figure: The picture.
         refusal: What it lacks.
+        caption: What it shows.
     """
 
     name: str
     figure: Figure | None = None
     refusal: str = ""
+    caption: str = ""
 
 
 def draw(
     settings: Sequence[Setting],
-    names: Sequence[str] = tuple(CAPTIONS),
+    names: Sequence[str] | None = None,
     metric: str = METRIC,
     at: At = "last",
 ) -> list[Picture]:
@@ -54,17 +58,26 @@ def draw(
 
     Args:
         settings: Of which runs.
-        names: Which pictures.
+        names: Which pictures; ``None``: all that these runs may have.
         metric: A column of ``metrics.csv``: whose curves, distribution and dependence on size.
         at: After which rounds, where a picture shows no course over rounds.
     """
+    reported = {
+        name: f"{what[0].upper()}{what[1:]} of each client over rounds; grey: it took no part."
+        for setting in settings
+        for name, what in setting.runs[0].reported.items()
+    }
+    captions = {**_FIRST, **reported, **_LAST}
     found = []
     with styled():
-        for name in names:
+        for name in captions if names is None else names:
             try:
-                found.append(Picture(name, _figure(name, settings, metric, at)))
+                figure = _figure(name, settings, metric, at)
+                found.append(Picture(name, figure, caption=captions[name]))
             except RunError as error:
-                found.append(Picture(name, refusal=str(error)))
+                near = get_close_matches(name, captions, n=1)
+                hint = f"; did you mean {near[0]!r}?" if near and name not in captions else ""
+                found.append(Picture(name, refusal=f"{error}{hint}"))
     return found
 
 

@@ -9,13 +9,11 @@ from matplotlib.ticker import EngFormatter
 
 from pfl.results import names, page
 from pfl.results.page import Markup
-from pfl.results.pictures import CAPTIONS, draw
+from pfl.results.pictures import draw
 from pfl.results.runs import METRIC, Floats, RunFolder
 from pfl.results.settings import group
 from pfl.summary import KINDS, summarise
 
-# Who uploaded shows in the weights.
-_UNLISTED = ("round", "client", "samples", "uploaded")
 _LISTED = ("acc", "acc_weighted", "acc_worst10", "acc_std", "f1", "loss", "ece")
 
 
@@ -105,13 +103,15 @@ def _pictures(run: RunFolder) -> Iterator[Markup]:
     settings, _ = group([run])
     for picture in draw(settings):
         if picture.figure is not None:
-            yield page.picture(picture.name, picture.figure, CAPTIONS[picture.name])
+            yield page.picture(picture.name, picture.figure, picture.caption)
 
 
 def _clients(run: RunFolder) -> Markup:
     """A row a client, of the last evaluated round."""
     rounds, counts = run.evaluated()[-1:], run.label_counts
-    shown = [name for name in run.clients.columns if _is_listed(name)]
+    # Who uploaded shows in the weights.
+    own = {"trained", *run.reported}
+    shown = [name for name in run.clients.columns if name in own or _is_listed(name)]
     values = {name: run.over_rounds(name, rounds)[0] for name in shown}
     labels = [] if counts is None else ["labels held", ""]
     heads = [
@@ -131,11 +131,9 @@ def _clients(run: RunFolder) -> Markup:
 
 
 def _is_listed(column: str) -> bool:
-    """Test scores of the personal models, accuracy of others, and what the server reported."""
+    """Test scores of the personal models, and accuracy of others."""
     group, _, name = column.rpartition("/")
-    if group in ("", METRIC.rpartition("/")[0]):
-        return column not in _UNLISTED
-    return group.startswith("test/") and name == "acc"
+    return group == METRIC.rpartition("/")[0] or (group.startswith("test/") and name == "acc")
 
 
 def _heading(column: str) -> str:

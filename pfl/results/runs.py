@@ -24,6 +24,8 @@ Replicate: TypeAlias = tuple[int, int]
 At: TypeAlias = Literal["last", "mean_last10", "best_by_val", "best_on_test"]
 
 METRIC = "test/personal/acc"
+# Columns of clients.csv that are the loop's; others without a slash are what the server reported.
+_OF_LOOP = ("round", "client", "samples", "trained", "uploaded")
 
 
 class RunError(ValueError):
@@ -98,7 +100,8 @@ class RunFolder:
     Attributes:
         path: The folder.
         config: The resolved configuration; empty for a run that was started from Python.
-        environment: What the numbers may depend on besides, and the run's header.
+        environment: What the numbers may depend on besides, the run's header, and what columns of
+            ``clients.csv`` mean.
         summary: What was written at the end; empty until then.
         metrics: A row a round.
         partition: Recipe, samples and label counts of each client, and the hash.
@@ -194,6 +197,16 @@ class RunFolder:
     def samples(self) -> Floats:
         """(N,) training samples of each client."""
         return self.by_client("samples", self.evaluated()[-1:])
+
+    @property
+    def reported(self) -> dict[str, str]:
+        """Caption of each column of :attr:`clients` that the server reported.
+
+        A run that does not tell, as an earlier version wrote it, has the columns' own names.
+        """
+        captions = self.environment.get("reports", {})
+        columns = [name for name in self.clients.columns if "/" not in name]
+        return {name: captions.get(name, name) for name in columns if name not in _OF_LOOP}
 
     @property
     def label_counts(self) -> Floats | None:

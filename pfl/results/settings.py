@@ -2,23 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Container, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias
 
 import numpy as np
 
+from pfl import identity
+from pfl.identity import Identity
 from pfl.results import names
 from pfl.results.runs import At, Floats, Replicate, RunError, RunFolder, mean_present
-
-Flat: TypeAlias = dict[str, str]
-
-# What a run's numbers do not depend on, or only as they depend on chance.
-_IRRELEVANT = (
-    *("seed", "loop.seed", "loop.name", "loop.default_root_dir", "loop.progress"),
-    *("loop.checkpoint_every", "loop.callbacks", "loop.loggers", "loop.engine"),
-    *("loop.accelerator", "loop.devices", "loop.evaluate_every", "data.split_seed"),
-)
 
 
 @dataclass(frozen=True, eq=False)
@@ -85,12 +77,12 @@ def group(runs: Sequence[RunFolder]) -> tuple[list[Setting], list[RunFolder]]:
     Of several runs of one setting and replicate the newest counts, by the name of its folder. Runs
     whose configuration is not known are never taken for one setting.
     """
-    flats = {id(run): _flat(run.config) for run in runs}
+    identities = {id(run): identity.of_setting(run.config) for run in runs}
     found: dict[object, dict[Replicate, RunFolder]] = {}
     repeated = []
     for run in runs:
-        flat = flats[id(run)]
-        key = tuple(sorted(flat.items())) if flat else run.path.resolve()
+        content = identities[id(run)]
+        key = identity.digest(content) if content else run.path.resolve()
         replicates = found.setdefault(key, {})
         newest = run
         if run.replicate in replicates:
@@ -102,55 +94,36 @@ def group(runs: Sequence[RunFolder]) -> tuple[list[Setting], list[RunFolder]]:
         tuple(sorted(replicates.values(), key=lambda run: run.replicate))
         for replicates in found.values()
     ]
-    labels = _labels([runs[0] for runs in members], [flats[id(runs[0])] for runs in members])
+    labels = _labels([runs[0] for runs in members], [identities[id(runs[0])] for runs in members])
     return [Setting(*pair) for pair in zip(labels, members, strict=True)], repeated
 
 
-def _flat(config: Mapping[str, Any]) -> Flat:
-    """A configuration as dotted keys, without class paths' modules and ``init_args``."""
-    flat: Flat = {}
-
-    def walk(value: object, keys: tuple[str, ...]) -> None:
-        if ".".join(keys) in _IRRELEVANT:
-            return
-        if isinstance(value, Mapping):
-            for key, item in value.items():
-                inner = () if key in ("class_path", "init_args") else (str(key),)
-                walk(item, (*keys, *inner))
-        elif isinstance(value, list):
-            for number, item in enumerate(value):
-                walk(item, (*keys, str(number)))
-        else:
-            flat[".".join(keys)] = str(value).rpartition(".")[2] if _is_path(value) else str(value)
-
-    walk(config, ())
-    return flat
-
-
-def _is_path(value: object) -> bool:
-    """Whether a value is a dotted path to a class, of which the last part is enough."""
-    return isinstance(value, str) and all(part.isidentifier() for part in value.split("."))
-
-
-def _labels(runs: Sequence[RunFolder], flats: Sequence[Flat]) -> list[str]:
+def _labels(runs: Sequence[RunFolder], identities: Sequence[Identity]) -> list[str]:
     """The method, and what differs: among all settings for data, else among those of one method."""
     labels = []
-    for run, flat in zip(runs, flats, strict=True):
-        same = [f for r, f in zip(runs, flats, strict=True) if r.method == run.method]
+    for run, content in zip(runs, identities, strict=True):
+        same = [i for r, i in zip(runs, identities, strict=True) if r.method == run.method]
         differing = [
             key
-            for key, value in flat.items()
+            for key, value in content.items()
             if any(
                 other.get(key, value) != value
-                for other in (flats if key.startswith("data") else same)
+                for other in (identities if key.startswith("data") else same)
             )
         ]
-        parts = [f"{_short(key, differing)}={flat[key]}" for key in differing]
+        parts = [f"{_short(key, differing)}={_shown(content[key])}" for key in differing]
         labels.append(", ".join([run.method, *parts]))
     return [
         label if labels.count(label) == 1 else f"{label} ({run.path.name})"
         for label, run in zip(labels, runs, strict=True)
     ]
+
+
+def _shown(value: object) -> str:
+    """Of a dotted path to a class the last part is enough."""
+    text = str(value)
+    is_path = all(part.isidentifier() for part in text.split("."))
+    return text.rpartition(".")[2] if is_path else text
 
 
 def _short(key: str, keys: Sequence[str]) -> str:

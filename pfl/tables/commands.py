@@ -12,14 +12,15 @@ from pathlib import Path
 from rich.console import Console
 from rich.markup import escape
 
+from pfl import catalogue
 from pfl.explain import UsageError
 from pfl.results import sheets as forms
-from pfl.results.pictures import CAPTIONS
+from pfl.results.pictures import NAMES
 from pfl.tables import estimate, illustrate
 from pfl.tables.cells import expand
 from pfl.tables.outcome import Outcome, outcome
 from pfl.tables.plan import ROOT, Plan, plan
-from pfl.tables.reader import read
+from pfl.tables.reader import read, unknown
 from pfl.tables.render import sheets
 from pfl.tables.runner import run_all, unfinished
 from pfl.tables.spec import TableFile
@@ -41,6 +42,7 @@ def table(argv: Sequence[str]) -> None:
     cells = expand(described, options.rows, options.columns)
     seeds = list(dict.fromkeys(options.seeds or described.seeds))
     planned = plan(described, cells, seeds, options.scale, overrides)
+    wanted = _pictures(described, options)
     if options.dry_run:
         _print([estimate.sheet(described, planned)])
         return
@@ -52,13 +54,27 @@ def table(argv: Sequence[str]) -> None:
         print(_advice(planned, argv), file=sys.stderr)
         raise
     outcomes = [outcome(cell, planned, failures) for cell in cells]
-    _show(options, described, planned, outcomes)
+    _show(options, described, planned, outcomes, wanted)
     if failures:
         raise UsageError(f"{len(failures)} of {len(planned.runs)} runs failed; the notes tell why")
 
 
+def _pictures(described: TableFile, options: argparse.Namespace) -> Sequence[str]:
+    """The pictures to draw; by now all methods of the table are known, and what they report."""
+    wanted: Sequence[str] = described.pictures if options.pictures is None else options.pictures
+    known = [*NAMES, *catalogue.reports()]
+    for name in wanted:
+        if name not in known:
+            raise UsageError(f"{described.path}: pictures: {unknown(name, known)}")
+    return wanted
+
+
 def _show(
-    options: argparse.Namespace, described: TableFile, planned: Plan, outcomes: Sequence[Outcome]
+    options: argparse.Namespace,
+    described: TableFile,
+    planned: Plan,
+    outcomes: Sequence[Outcome],
+    wanted: Sequence[str],
 ) -> None:
     """Print the table, and write it and its pictures to files."""
     found = sheets(described, planned, outcomes)
@@ -66,7 +82,6 @@ def _show(
     try:
         for file in options.out:
             forms.write(found, file)
-        wanted = described.pictures if options.pictures is None else options.pictures
         folder = options.out[0].parent if options.out else Path(ROOT)
         drawn, lacking = illustrate.write(wanted, outcomes, folder / described.path.stem)
     except (ValueError, OSError) as error:
@@ -123,7 +138,6 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--pictures",
         nargs="*",
-        choices=tuple(CAPTIONS),
         metavar="PICTURE",
         help="those of pfl plot, one for each column (default: the table's own)",
     )

@@ -11,7 +11,7 @@ import yaml
 from jsonargparse import Namespace
 from torch import Tensor
 
-from pfl import checkpoint
+from pfl import checkpoint, identity
 from pfl.config import REFUSALS, Experiment
 from pfl.explain import explained
 from pfl.progress import readable_bytes
@@ -20,7 +20,7 @@ from pfl.results.sheets import Sheet
 from pfl.run import Run
 from pfl.seeds import generator
 from pfl.state import nbytes
-from pfl.tables import kept, keys
+from pfl.tables import kept
 from pfl.tables.plan import Plan, PlannedRun
 from pfl.tables.render import shortened
 from pfl.tables.runner import reason
@@ -81,7 +81,7 @@ def sheet(table: TableFile, plan: Plan) -> Sheet:
     done = 0
     for run in plan.runs.values():
         cells = [NONE] * 3
-        if kept.finished(run.root, run.name) is not None:
+        if kept.finished(run) is not None:
             state = "done"
             done += 1
         else:
@@ -114,7 +114,7 @@ def sheet(table: TableFile, plan: Plan) -> Sheet:
 
 def _state(run: PlannedRun) -> tuple[str, int]:
     """Of a run that is not finished: in words, and the rounds that are done."""
-    folder = kept.begun(run.root, run.name)
+    folder = kept.begun(run)
     if folder is None:
         return "missing", 0
     done = kept.rounds_done(folder)
@@ -152,7 +152,8 @@ class _Estimator:
         return Cost(seconds, memory, moved)
 
     def _measured(self, experiment: Experiment, found: Sizes) -> Rates:
-        model = keys.relevant(yaml.safe_load(experiment.text))["model"]
+        content = identity.of_run(yaml.safe_load(experiment.text))
+        model = {key: value for key, value in content.items() if key.startswith("model")}
         size = experiment.values.data.init_args.batch_size
         key = json.dumps([model, found.shape, found.classes, size], default=str)
         if key not in self._rates:

@@ -17,7 +17,7 @@ def write(
     """Draw each column's finished runs.
 
     Args:
-        wanted: Names of pictures; see :data:`pfl.results.pictures.CAPTIONS`.
+        wanted: Names of pictures; see :class:`pfl.results.pictures.Picture`.
         outcomes: The cells.
         folder: For the files; columns of a table that has several, and metrics of a column that has
             several, get folders of their own.

@@ -2,34 +2,39 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
+from itertools import chain
 from pathlib import Path
+
+import yaml
 
 from pfl.explain import UsageError
 from pfl.results.runs import RunError, RunFolder
+from pfl.tables.plan import PlannedRun, name_of
+from pfl.tables.shorten import part_of
 
 
 class BusyError(RuntimeError):
     """Another process is at work on the run."""
 
 
-def finished(root: str | Path, name: str) -> Path | None:
-    """The folder of a name's run, if it came to its end."""
-    folders = _folders(root, name)
-    return next((f for f in folders if (f / "summary.json").is_file()), None)
+def finished(run: PlannedRun) -> Path | None:
+    """Return the folder in which a run came to its end, if there is one."""
+    return next((f for f in _folders(run) if (f / "summary.json").is_file()), None)
 
 
-def begun(root: str | Path, name: str) -> Path | None:
-    """The newest folder that a run can be gone on from."""
-    folders = _folders(root, name)
-    return next((f for f in folders if (f / "checkpoints" / "last.ckpt").is_file()), None)
+def begun(run: PlannedRun) -> Path | None:
+    """Return the newest folder that a run can be gone on from, if there is one."""
+    return next((f for f in _folders(run) if (f / "checkpoints" / "last.ckpt").is_file()), None)
 
 
-def clear(root: str | Path, name: str) -> None:
+def clear(run: PlannedRun) -> None:
     """Remove what was left by a process that ended before its first checkpoint."""
-    for folder in _folders(root, name):
+    for folder in _inside(Path(run.root, run.name)):
         kept = (folder / "summary.json", folder / "checkpoints" / "last.ckpt")
         if not any(file.is_file() for file in kept):
             shutil.rmtree(folder)
@@ -43,9 +48,44 @@ def rounds_done(folder: Path) -> int:
         return 0
 
 
-def _folders(root: str | Path, name: str) -> list[Path]:
-    """A run is named by its starting time: newest first."""
-    return sorted((path for path in Path(root, name).glob("*") if path.is_dir()), reverse=True)
+def _folders(run: PlannedRun) -> Iterator[Path]:
+    """Folders of a run: those of its name, and those that an earlier version called otherwise."""
+    own, (alike, _, _) = Path(run.root, run.name), run.name.rpartition("_")
+    yield from _inside(own)
+    others = (other for other in sorted(Path(run.root).glob(f"{alike}_*")) if other != own)
+    for folder in chain.from_iterable(map(_inside, others)):
+        if run.name in _names(folder, run.scale):
+            yield folder
+
+
+def _inside(folder: Path) -> list[Path]:
+    """A folder's runs; each is named by its starting time: newest first."""
+    return sorted((path for path in folder.glob("*") if path.is_dir()), reverse=True)
+
+
+def _names(folder: Path, scale: float) -> set[str]:
+    """What the run in a folder is called, by the configuration that it keeps."""
+    file = folder / "config.yaml"
+    return _read_names(file.resolve(), file.stat().st_mtime_ns, scale) if file.is_file() else set()
+
+
+@cache
+def _read_names(file: Path, changed: int, scale: float) -> set[str]:
+    """What a kept configuration is called; it is read again only where it was changed."""
+    del changed
+    try:
+        config = yaml.safe_load(file.read_text("utf-8"))
+        names = {name_of(config)}
+        limit = config["data"]["init_args"].pop("max_samples", None)
+        if scale < 1 and limit is not None:
+            # A shortened run keeps what its scale came to.
+            partition = json.loads(file.with_name("partition.json").read_text("utf-8"))
+            if limit == part_of(partition["samples"], scale):
+                names.add(name_of(config, scale))
+    except (OSError, ValueError, TypeError, KeyError, AttributeError, yaml.YAMLError):
+        # What cannot be read is no run of ours.
+        return set()
+    return names
 
 
 @contextmanager

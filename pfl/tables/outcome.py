@@ -78,7 +78,7 @@ def outcome(cell: Cell, plan: Plan, failures: Mapping[str, str]) -> Outcome:
     trouble: dict[str, None] = {}
     for seed, name in plan.names[cell].items():
         try:
-            folder = kept.finished(plan.runs[name].root, name)
+            folder = kept.finished(plan.runs[name])
             if folder is None:
                 trouble[failures.get(name, "not run yet")] = None
                 continue

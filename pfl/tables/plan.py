@@ -11,10 +11,10 @@ from typing import Any
 
 import yaml
 
+from pfl import identity
 from pfl.config import Experiment
 from pfl.explain import UsageError
 from pfl.parser import Parser, make_parser
-from pfl.tables import keys
 from pfl.tables.cells import Cell
 from pfl.tables.shorten import shorten
 from pfl.tables.spec import TableFile
@@ -149,7 +149,20 @@ def _planned(
         reduce(getitem, parents, config)[last] = seed
     values["loop.seed"] = values["seed"]
     whole = scale == 1 or values.get("data.init_args.max_samples")
-    name = keys.name(config, 1 if whole else scale)
+    name = name_of(config, 1 if whole else scale)
     values["loop.name"] = name
     experiment = Experiment(first.parser, values, first.given)
     return PlannedRun(name, f"{cell.label}, seed {seed}", experiment, scale)
+
+
+def name_of(config: Mapping[str, Any], scale: float = 1) -> str:
+    """Return what a run is called: its method, its data, and the digest of its identity.
+
+    Args:
+        config: The resolved configuration.
+        scale: Of the data, where the configuration does not yet say how many samples.
+    """
+    content = identity.of_run(config)
+    model, data = (content[part].rpartition(".")[2] for part in ("model", "data"))
+    scaled = {} if scale == 1 else {"scale": scale}
+    return f"{model}_{data}_{identity.digest(content | scaled)}".lower()

@@ -11,7 +11,6 @@ from typing import Any, NoReturn, TypeVar
 import yaml
 
 from pfl.explain import Keys, UsageError, sources
-from pfl.results.pictures import CAPTIONS
 from pfl.summary import KINDS
 from pfl.tables.reported import KEYS
 from pfl.tables.spec import COLUMNS, Axis, Exceptional, Part, TableFile
@@ -78,7 +77,7 @@ class _Reader:
             axes=axes,
             exceptions=self.exceptions(content.get("cells") or [], rows, axes),
             notes=tuple(self.items(content.get("notes", []), ("notes",), str)),
-            pictures=self.pictures(content.get("pictures", [])),
+            pictures=tuple(self.items(content.get("pictures", []), ("pictures",), str)),
             scaling={
                 key: float(self.kind(value, ("scaling", key), (int, float)))
                 for key, value in self.labelled(content.get("scaling", {}), ("scaling",)).items()
@@ -112,7 +111,7 @@ class _Reader:
         key = self.kind(given["set"], (*keys, "set"), str)
         column = given.get("reported")
         if column is not None and column not in KEYS:
-            self.refuse((*keys, "reported"), _unknown(str(column), KEYS))
+            self.refuse((*keys, "reported"), unknown(str(column), KEYS))
         return {
             str(value): Part(settings={key: value}, reported={column: str(value)} if column else {})
             for value in values
@@ -162,17 +161,10 @@ class _Reader:
                 accepted = [str(one) for one in (labels if isinstance(labels, list) else [labels])]
                 for label in accepted:
                     if label not in choices[name]:
-                        self.refuse((*keys, "where", name), _unknown(label, choices[name]))
+                        self.refuse((*keys, "where", name), unknown(label, choices[name]))
                 where[name] = tuple(accepted)
             found.append(Exceptional(where, self.part(given, keys)))
         return tuple(found)
-
-    def pictures(self, value: object) -> tuple[str, ...]:
-        names = self.items(value, ("pictures",), str)
-        for name in names:
-            if name not in CAPTIONS:
-                self.refuse(("pictures",), _unknown(name, list(CAPTIONS)))
-        return tuple(names)
 
     def file(self, name: str, keys: Keys) -> Path:
         path = self.path.parent / name
@@ -204,7 +196,7 @@ class _Reader:
         content = self.labelled(value, keys)
         for key in content:
             if key not in known:
-                self.refuse((*keys, key), _unknown(key, list(known)))
+                self.refuse((*keys, key), unknown(key, list(known)))
         return content
 
 
@@ -217,7 +209,8 @@ _NAMES: Mapping[type, str] = {
 }
 
 
-def _unknown(name: str, choices: Sequence[str]) -> str:
+def unknown(name: str, choices: Sequence[str]) -> str:
+    """Say that there is no such name, and which there are."""
     near = get_close_matches(name, choices, n=1)
     hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(choices)}"
     return f"there is no {name!r} here; {hint}"

@@ -18,6 +18,7 @@ from rich.progress import (
 )
 
 from pfl.callbacks import Callback
+from pfl.checkpoint import CheckpointError
 from pfl.config import REFUSALS, Experiment
 from pfl.explain import UsageError, explained
 from pfl.federation import NonFiniteError
@@ -103,14 +104,17 @@ def _run(run: PlannedRun, watch: Callback) -> None:
         kept.locked(run.root, run.name),
         explained(experiment.given, *REFUSALS, NonFiniteError),
     ):
-        if kept.finished(run.root, run.name) is not None:
+        if kept.finished(run) is not None:
             return
         limit_samples(experiment, run.scale)
         loop, data, module = experiment.loop, experiment.data, experiment.module
         loop.callbacks.append(watch)
-        kept.clear(run.root, run.name)
-        folder = kept.begun(run.root, run.name)
-        loop.fit(module, data, None if folder is None else str(folder), experiment.text)
+        kept.clear(run)
+        folder = kept.begun(run)
+        try:
+            loop.fit(module, data, None if folder is None else str(folder), experiment.text)
+        except CheckpointError as error:
+            raise CheckpointError(f"{error}; remove {folder} to begin this run anew") from error
 
 
 def reason(error: Exception) -> str:
@@ -123,4 +127,4 @@ def reason(error: Exception) -> str:
 
 def unfinished(plan: Plan) -> Sequence[PlannedRun]:
     """Runs that are still to be made."""
-    return [run for run in plan.runs.values() if kept.finished(run.root, run.name) is None]
+    return [run for run in plan.runs.values() if kept.finished(run) is None]

@@ -65,7 +65,8 @@ class Waits(ClientModule):
         self.length = self.lengths[info.client]
 
     def plan(self):
-        return [Phase(name="local", steps=abs(self.length), objective=self.wait)]
+        steps = lambda own, info: abs(self.lengths[info.client])  # noqa: E731
+        return [Phase(name="local", steps=steps, objective=self.wait)]
 
     def wait(self, batch):
         if self.length < 0:

@@ -8,9 +8,8 @@ from torch.autograd import grad
 from lightning_modules.cd2_pfed import CD2PFed, CD2Server
 from lightning_modules.fedavg import FedAvg
 from lightning_modules.local import Local
-from lightning_modules.nets import CNN2, SplitNet
-from lightning_modules.parts.channels import Division, divisions
-from lightning_modules.parts.normalised_nets import ResNet18
+from lightning_modules.nets import CNN2, ResNet18, SplitNet
+from lightning_modules.nets.channels import Division, divisions
 from pfl.state import clone, nbytes, select
 from pfl.types import Batch, ClientInfo, Upload
 from tests.draws import normal

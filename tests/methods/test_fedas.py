@@ -12,7 +12,7 @@ from torch import nn
 from lightning_modules.fedas import FedAS, FedASServer
 from lightning_modules.fedper import FedPer
 from lightning_modules.nets import CNN2, SplitNet
-from lightning_modules.parts.fisher import fisher_share, fisher_trace
+from lightning_modules.steps.fisher import fisher_share, fisher_trace
 from pfl import local
 from pfl.sampling import UniformSampler
 from pfl.seeds import generator
@@ -192,7 +192,8 @@ def test_6_alignment_touches_only_the_client_s_copy_of_the_base(target):
     federation.round()
     before = fingerprint([federation.state.shared, *federation.kept.values()])
     head = clone(select(federation.kept[0], ("net.head.*",)))
-    federation.module.epochs = 0
+    plan = federation.context.plan
+    federation.context.plan = [part for part in plan if part.name != "local"]
     result = federation.train(0)
     assert fingerprint([federation.state.shared, *federation.kept.values()]) == before
     assert equal(select(result.kept, ("net.head.*",)), head)

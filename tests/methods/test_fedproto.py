@@ -9,7 +9,7 @@ from torch import nn
 from lightning_modules.fedproto import FedProto, FedProtoServer
 from lightning_modules.local import Local
 from lightning_modules.nets import SplitNet
-from lightning_modules.parts.prototypes import class_means, class_sums, known, merge_prototypes
+from lightning_modules.steps.prototypes import class_means, class_sums, known, merge_prototypes
 from pfl.server import ServerState
 from pfl.types import Batch, Upload
 from tests.federation import Federation, equal, sgd

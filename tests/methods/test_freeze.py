@@ -8,7 +8,7 @@ from torch.nn.functional import cross_entropy
 from lightning_modules.fedbabu import FedBABU
 from lightning_modules.fedper import FedPer
 from lightning_modules.freeze import Freeze
-from lightning_modules.parts.initial import orthogonalise
+from lightning_modules.nets.initial import orthogonalise
 from tests.federation import HEAVY, SGD, close, equal, fit
 from tests.toy import blobs, mlp
 

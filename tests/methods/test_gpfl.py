@@ -75,7 +75,7 @@ def test_uniform_shares_make_the_routes_equal():
     """Invariant 2; before any broadcast shares are uniform."""
     module = gpfl()
     module.class_shares.fill_(1 / 3)
-    found = module._conditions({})
+    found = module._conditions()
     torch.testing.assert_close(found["personal"], found["generic"])
     z = module.net.backbone(a_batch().x)
     torch.testing.assert_close(module.valve(z, module.personal), module.valve(z, module.generic))
@@ -84,7 +84,7 @@ def test_uniform_shares_make_the_routes_equal():
 def test_a_single_class_is_its_own_condition():
     module = gpfl()
     module.class_shares.copy_(torch.tensor([0.0, 1.0, 0.0]))
-    torch.testing.assert_close(module._conditions({})["personal"], module.embeddings[1].detach())
+    torch.testing.assert_close(module._conditions()["personal"], module.embeddings[1].detach())
 
 
 class PersonalRoute(GPFL):

@@ -9,7 +9,7 @@ from pfl import local
 from pfl.sampling import UniformSampler
 from pfl.seeds import generator
 from pfl.server import ServerState
-from pfl.types import Broadcast, Upload
+from pfl.types import Broadcast, Totals, Upload
 from tests.federation import HEAVY, SGD, close, context, equal, fit, follow, job
 from tests.toy import ToyData, blobs, mlp, normed
 
@@ -134,12 +134,16 @@ def test_5_permuting_the_initial_models_permutes_the_result():
     assert equal(plain(first, 1), plain(second, 0))
 
 
+def totals(*losses):
+    return Totals({"loss": torch.tensor(losses)}, {}, 0, 0)
+
+
 def test_equal_losses_choose_the_first():
     module = IFCA(mlp(), k=3)
     for cluster in module.clusters:
         cluster.load_state_dict(module.net.state_dict())
-    assert module._choose({"loss": torch.tensor([2.0, 2.0, 2.0])})["cluster"].item() == 0
-    assert module._choose({"loss": torch.tensor([2.0, 1.0, 1.0])})["cluster"].item() == 1
+    assert module._choose(totals(2.0, 2.0, 2.0))["cluster"].item() == 0
+    assert module._choose(totals(2.0, 1.0, 1.0))["cluster"].item() == 1
 
 
 def test_initial_models_differ_and_follow_from_the_first():

@@ -8,8 +8,7 @@ from torch import nn
 from torch.func import functional_call
 from torch.func import grad as func_grad
 
-from lightning_modules.losses import cross_entropy
-from lightning_modules.parts.anchors import linear
+from lightning_modules.losses import cross_entropy, linear
 from lightning_modules.perfedavg import PerFedAvg, split_batch
 from pfl.state import add, clone, fingerprint
 from pfl.types import Batch
@@ -29,7 +28,7 @@ def quadratic(w, y, weight):
 def direction(module, batch):
     """d, as the optimiser sees it."""
     parameters = dict(module.net.named_parameters())
-    loss = module._meta(batch)["ce"]
+    loss = module._meta(batch).terms["ce"]
     return dict(zip(parameters, torch.autograd.grad(loss, parameters.values()), strict=True))
 
 
@@ -62,7 +61,7 @@ def test_hessian_free_is_exact_on_a_quadratic(delta, monkeypatch):
     At w = (1, 0), b = (1, -1), alpha = 0.1: A w - b = (2, 2), w~ = (0.8, -0.2), A w~ = (2.2, 0.4),
     g = (1.2, 1.4), A g = (5, 4), d_HF = (0.7, 1.0).
     """
-    monkeypatch.setattr("lightning_modules.parts.gradients.cross_entropy", quadratic)
+    monkeypatch.setattr("lightning_modules.steps.gradients.cross_entropy", quadratic)
     found = {
         variant: direction(
             PerFedAvg(Point(1.0, 0.0), variant=variant, delta=delta, inner_lr=0.1), six()
@@ -79,7 +78,7 @@ def test_a_linear_loss_makes_one_plain_step(monkeypatch):
     def slanted(w, y, weight):
         return w @ torch.tensor([2.0, 5.0], dtype=torch.float64)
 
-    monkeypatch.setattr("lightning_modules.parts.gradients.cross_entropy", slanted)
+    monkeypatch.setattr("lightning_modules.steps.gradients.cross_entropy", slanted)
     for variant in ("fo", "hf"):
         module = PerFedAvg(Point(1.0, 1.0), variant=variant, optimizer=sgd(0.1))
         data = ToyData([(torch.zeros(3, 1), torch.zeros(3, dtype=torch.long))])
@@ -107,9 +106,9 @@ def test_hessian_free_converges_to_double_backward():
 
 def test_the_reported_loss_is_that_of_the_adapted_model(monkeypatch):
     """f(w~) at w~ = (0.8, -0.2): 1/2 (0.8 * 2.2 - 0.2 * 0.4) - (0.8 + 0.2) = -0.16."""
-    monkeypatch.setattr("lightning_modules.parts.gradients.cross_entropy", quadratic)
+    monkeypatch.setattr("lightning_modules.steps.gradients.cross_entropy", quadratic)
     module = PerFedAvg(Point(1.0, 0.0), inner_lr=0.1)
-    assert module._meta(six())["ce"].item() == pytest.approx(-0.16)
+    assert module._meta(six()).terms["ce"].item() == pytest.approx(-0.16)
 
 
 def test_evaluation_adapts_a_copy_on_training_data():
@@ -190,9 +189,10 @@ def test_running_statistics_see_the_two_parts_and_not_the_difference():
         module = PerFedAvg(net, variant=variant).train()
         row = torch.tensor([[1.0, 2.0], [3.0, 4.0]])
         x = row.repeat_interleave(module.parts, 0)
-        module._meta(Batch(x, torch.zeros(len(x), dtype=torch.long)))
-        torch.testing.assert_close(norm.running_mean, 0.19 * torch.tensor([2.0, 3.0]))
-        assert norm.num_batches_tracked.item() == 2
+        found = module._meta(Batch(x, torch.zeros(len(x), dtype=torch.long))).entries
+        expected = 0.19 * torch.tensor([2.0, 3.0])
+        torch.testing.assert_close(found["net.0.running_mean"], expected)
+        assert found["net.0.num_batches_tracked"].item() == 2
 
 
 def test_batch_norm_gets_at_least_two_samples():

@@ -7,8 +7,7 @@ import torch
 from torch import nn
 
 from lightning_modules.fedper import FedPer
-from lightning_modules.nets import CNN3, FashionCNN, SplitNet
-from lightning_modules.parts.normalised_nets import ResNet18
+from lightning_modules.nets import CNN3, FashionCNN, ResNet18, SplitNet
 from lightning_modules.pfakd import PFAKD
 from pfl.seeds import generator
 from pfl.server import Server, ServerState

@@ -1,6 +1,7 @@
 """pFedBayes: invariants of its card, with hand-worked numbers."""
 
 import math
+from dataclasses import replace
 from functools import partial
 
 import pytest
@@ -9,11 +10,12 @@ import torch.nn.functional as F
 from torch import nn
 from torch.distributions import Normal, kl_divergence
 
+from lightning_modules.layers import constant
 from lightning_modules.local import Local
-from lightning_modules.losses import monte_carlo_cross_entropy
-from lightning_modules.parts.gradients import adam_step
-from lightning_modules.parts.mean_field import constant, mean_field_kl
+from lightning_modules.losses import mean_field_kl, monte_carlo_cross_entropy
 from lightning_modules.pfedbayes import PFedBayes
+from lightning_modules.steps.gradients import adam_step
+from pfl import local
 from pfl.state import clone, fingerprint, select, weighted_mean
 from pfl.types import Batch
 from tests.draws import normal
@@ -206,7 +208,7 @@ def test_q_is_tested_v_is_the_global_model():
     federation.module.generalise(federation.server.broadcast(federation.state, 1, 1))
     state = select(federation.module.state_dict(), ("net.*",))
     assert equal(state, federation.state.shared)
-    federation.train(1)
+    local.train(federation.context, replace(federation.job(1), splits=("test",)))
     left = clone(federation.module.net.state_dict())
     assert equal(left, clone(federation.module.personal.module.state_dict()))
 
@@ -246,8 +248,8 @@ def test_running_statistics_take_a_batch_in_once():
     assert len(noise) == 5 * 2
     draws = {name: torch.zeros(shape) for name, shape in noise.items()}
     x = torch.tensor([[1.0, 2.0], [3.0, 4.0]])
-    module._fit(Batch(x, torch.tensor([0, 1]), None, draws))
-    found = module.personal.module.get_buffer("mean.0.running_mean")
+    entries = module._fit(Batch(x, torch.tensor([0, 1]), None, draws)).entries
+    found = entries["personal.module.mean.0.running_mean"]
     torch.testing.assert_close(found, torch.tensor([0.2, 0.3]))
 
 

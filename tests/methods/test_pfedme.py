@@ -1,11 +1,14 @@
 """pFedMe: invariants of its card, with hand-worked numbers."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from torch import nn
 
 from lightning_modules.fedavg import FedAvg
 from lightning_modules.pfedme import PFedMe
+from pfl import local
 from pfl.state import fingerprint
 from pfl.types import Batch
 from tests.draws import normal
@@ -19,7 +22,7 @@ SLOPE = torch.tensor([2.0, 5.0], dtype=torch.float64)
 def linear_loss(monkeypatch):
     """The loss (2, 5) w, whose gradient is the same everywhere."""
     monkeypatch.setattr(
-        "lightning_modules.parts.gradients.cross_entropy", lambda w, y, weight: w @ SLOPE
+        "lightning_modules.steps.gradients.cross_entropy", lambda w, y, weight: w @ SLOPE
     )
 
 
@@ -27,7 +30,7 @@ def linear_loss(monkeypatch):
 def square_loss(monkeypatch):
     """The loss w^2 / 2, whose gradient is w."""
     monkeypatch.setattr(
-        "lightning_modules.parts.gradients.cross_entropy", lambda w, y, weight: 0.5 * w @ w
+        "lightning_modules.steps.gradients.cross_entropy", lambda w, y, weight: 0.5 * w @ w
     )
 
 
@@ -162,7 +165,7 @@ def test_theta_is_tested_and_stays_while_a_client_is_away():
 
 def test_right_after_training_theta_is_tested_too():
     federation = Federation(PFedMe(mlp(), optimizer=sgd()))
-    result = federation.train(0)
+    result = local.train(federation.context, replace(federation.job(0), splits=("test",)))
     present = federation.module.state_dict()
     for name, value in federation.module.net.named_parameters():
         assert torch.equal(value, present[f"personal.module.{name}"])
@@ -184,19 +187,11 @@ def test_an_untrained_client_makes_its_theta_from_the_global_model(square_loss):
 
 
 def test_who_has_a_theta_is_not_adapted(square_loss):
-    """Not even where a plan that is common to many clients says so."""
     federation = point(1.0)
     federation.round()
     expected = theta(federation)
-    module = federation.module
-    plan = PFedMe(Point(1.0)).adapt()
-    assert [part.name for part in plan] == ["adapt"]
-    federation.personal(0)
-    assert not list(module.adapt())
-    loss = module._approach(Batch(torch.zeros(1, 1), torch.zeros(1, dtype=torch.long)))["ce"]
-    (slope,) = torch.autograd.grad(loss, module.net.w)
-    assert slope.tolist() == [0.0]
-    assert module.net.w.tolist() == expected
+    assert [part.name for part in federation.context.adapt] == ["adapt"]
+    assert federation.personal(0)["w"].tolist() == expected
 
 
 def test_running_statistics_take_a_batch_in_once():
@@ -204,10 +199,9 @@ def test_running_statistics_take_a_batch_in_once():
     norm = nn.BatchNorm1d(2, affine=False)
     module = PFedMe(nn.Sequential(norm, nn.Linear(2, 3)), inner_steps=5).train()
     x = torch.tensor([[1.0, 2.0], [3.0, 4.0]])
-    module._envelope(Batch(x, torch.tensor([0, 1])))
-    expected = torch.tensor([0.2, 0.3])
-    for found in (norm.running_mean, module.personal.module[0].running_mean):
-        torch.testing.assert_close(found, expected)
+    found = module._envelope(Batch(x, torch.tensor([0, 1]))).entries
+    for name in ("net", "personal.module"):
+        torch.testing.assert_close(found[f"{name}.0.running_mean"], torch.tensor([0.2, 0.3]))
 
 
 def test_runs_with_batch_norm():
@@ -218,10 +212,10 @@ def test_runs_with_batch_norm():
 @pytest.mark.parametrize("samples", [1, 3])
 def test_padding_changes_nothing(samples):
     x, y = normal(5, 5), torch.arange(5) % 3
-    one, other = PFedMe(mlp().double()), PFedMe(mlp().double())
-    one._envelope(Batch(x[:samples], y[:samples]))
-    other._envelope(Batch(x, y, (torch.arange(5) < samples).double()))
-    torch.testing.assert_close(one.state_dict(), other.state_dict())
+    module = PFedMe(mlp().double())
+    alone = module._envelope(Batch(x[:samples], y[:samples])).entries
+    padded = module._envelope(Batch(x, y, (torch.arange(5) < samples).double())).entries
+    torch.testing.assert_close(alone, padded)
 
 
 @pytest.mark.parametrize(

@@ -10,8 +10,7 @@ import torch
 from torch import nn
 
 from lightning_modules.fedavg import FedAvg
-from lightning_modules.nets import SplitNet
-from lightning_modules.parts.normalised_nets import CNN8
+from lightning_modules.nets import CNN8, SplitNet
 from lightning_modules.univarfl import UniVarFL
 from pfl.seeds import generator, scoped
 from pfl.types import Batch, ClientInfo

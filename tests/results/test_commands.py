@@ -44,6 +44,11 @@ def test_plot_of_what_is_not_there_is_an_error_only_if_asked_for(runs, capsys):
     )
 
 
+def test_plot_of_what_is_misspelt_names_the_nearest(runs, capsys):
+    assert main(["plot", "runs", "--only", "curvs"]) == 2
+    assert capsys.readouterr().err.endswith("; did you mean 'curves'?\n")
+
+
 def test_compare_prints_and_writes(runs, capsys):
     assert main(["compare", "runs", "--at", "mean_last10", "--out", "a.md", "b/c.csv"]) == 0
     out = capsys.readouterr().out

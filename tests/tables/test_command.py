@@ -12,7 +12,7 @@ import yaml
 
 from pfl.progress import readable_bytes
 from pfl.results.runs import RunFolder
-from pfl.tables import keys
+from pfl.tables.plan import name_of
 from tests.results.folders import write_run
 from tests.tables.conftest import LR, RUNS, finished, snapshot, table, write
 
@@ -79,7 +79,7 @@ def test_the_grid_is_rows_by_columns_by_seeds(fits, capsys):
     models = sorted((c["seed"], c["model"]["class_path"].rpartition(".")[2]) for c in configs)
     assert models == [(s, m) for s in (1, 2) for m in ("FedAvg", "FedAvg", "FedPer", "FedPer")]
     # A run is called as the configuration that it keeps.
-    called = [keys.name(config) for config in configs]
+    called = [name_of(config) for config in configs]
     assert called == [folder.parent.name for folder in finished()]
     # Our number is what the run itself says.
     folder = next(f for f, c in zip(finished(), configs, strict=True) if c["seed"] == 1)

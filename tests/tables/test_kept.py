@@ -2,101 +2,21 @@
 
 from __future__ import annotations
 
-import json
 import threading
 from pathlib import Path
 
-import pytest
 import yaml
 
-from pfl.tables import commands, kept, keys, runner
+from pfl.tables import commands, kept, runner
 from pfl.tables.cells import expand
 from pfl.tables.plan import plan
 from pfl.tables.reader import read
 from tests.tables.conftest import LR, RUNS, finished, snapshot, table, write
 
-CONFIGURATION = {
-    "seed": 1,
-    "loop": {"rounds": 2, "engine": "auto", "callbacks": None, "seed": 1},
-    "model": {"class_path": "lightning_modules.FedPer", "init_args": {"epochs": 1, "a": [1, 2]}},
-    "data": {"class_path": "datamodules.Synthetic", "init_args": {"samples": 9, "client": None}},
-}
-
-
-def changed(path, value):
-    """The configuration with one value changed."""
-    copy = json.loads(json.dumps(CONFIGURATION))
-    *parents, last = path.split("/")
-    place = copy
-    for parent in parents:
-        place = place[parent]
-    place[last] = value
-    return copy
-
 
 def folders():
     """Those of all runs, whether they came to their end or not."""
     return [path for path in RUNS.glob("*/*") if path.is_dir()]
-
-
-# Names of runs.
-
-
-def test_the_name_of_a_run_tells_method_and_data_and_stays_what_it_is():
-    """Runs that were kept by an earlier version are found again only under the same name."""
-    assert keys.name(CONFIGURATION) == "fedper_synthetic_8b8d4b6490ed"
-
-
-def test_order_and_what_changes_no_number_count_for_nothing():
-    key = keys.key(CONFIGURATION)
-    backwards = {name: CONFIGURATION[name] for name in reversed(CONFIGURATION)}
-    assert keys.key(backwards) == key
-    listener = {"class_path": "pfl.loggers.WandB", "init_args": {}}
-    for path, value in {
-        "loop/engine": "sequential",
-        "loop/accelerator": "gpu",
-        "loop/default_root_dir": "elsewhere",
-        "loop/name": "x",
-        "loop/callbacks": [listener],
-        "loop/checkpoint_every": 3,
-        "data/init_args/root": "there",
-        "data/init_args/cache_dir": "cache",
-        "data/init_args/download": True,
-    }.items():
-        assert keys.key(changed(path, value)) == key, path
-
-
-@pytest.mark.parametrize(
-    ("path", "value"),
-    [
-        ("seed", 2),
-        ("loop/rounds", 3),
-        ("loop/evaluate_every", 2),
-        ("loop/precision", "64-true"),
-        ("loop/callbacks", [{"class_path": "pfl.callbacks.EarlyStopping"}]),
-        ("model/class_path", "lightning_modules.FedAvg"),
-        ("model/init_args/epochs", 2),
-        ("model/init_args/a", [2, 1]),
-        ("data/init_args/samples", 10),
-        ("data/init_args/split_seed", 2),
-    ],
-)
-def test_a_changed_value_makes_another_run(path, value):
-    assert keys.key(changed(path, value)) != keys.key(CONFIGURATION)
-
-
-def test_a_folder_of_images_is_known_by_its_own_name():
-    def key(kind, root):
-        data = {"class_path": f"datamodules.{kind}", "init_args": {"root": root}}
-        return keys.key({**CONFIGURATION, "data": data})
-
-    assert key("ImageFolder", "a/cats") == key("ImageFolder", "b/cats")
-    assert key("ImageFolder", "a/cats") != key("ImageFolder", "a/dogs")
-    assert key("CIFAR10", "a/cats") == key("CIFAR10", "a/dogs")
-
-
-def test_a_part_of_the_data_makes_another_run():
-    assert keys.key(CONFIGURATION, 0.1) != keys.key(CONFIGURATION)
 
 
 # Sharing.

@@ -1,0 +1,25 @@
+"""Layers, and wrappers of whole modules, that torch does not have."""
+
+from lightning_modules.layers.copies import Frozen, copy_into, frozen, frozen_parameters
+from lightning_modules.layers.mean_field import MeanFieldNet, constant
+from lightning_modules.layers.valve import ConditionalValve
+from lightning_modules.layers.variational import (
+    VariationalLinear,
+    draw_noise,
+    inverse_softplus,
+    softplus_std,
+)
+
+__all__ = [
+    "ConditionalValve",
+    "Frozen",
+    "MeanFieldNet",
+    "VariationalLinear",
+    "constant",
+    "copy_into",
+    "draw_noise",
+    "frozen",
+    "frozen_parameters",
+    "inverse_softplus",
+    "softplus_std",
+]

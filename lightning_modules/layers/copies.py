@@ -1,0 +1,95 @@
+"""Frozen copies of a module: teachers, anchors, previous models."""
+
+from __future__ import annotations
+
+import copy
+
+from torch import Tensor, nn
+
+from pfl.state import assign
+
+
+class Frozen(nn.Module):
+    """A wrapper that keeps a module in eval mode; see :func:`frozen`.
+
+    Args:
+        module: (B, ...) -> (B, ...).
+    """
+
+    def __init__(self, module: nn.Module) -> None:
+        super().__init__()
+        self.module = module
+        self.eval()
+
+    def train(self, mode: bool = True) -> Frozen:
+        """Stay in eval mode."""
+        return super().train(False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the module's output; gradients flow to ``x``, not to the module."""
+        output: Tensor = self.module(x)
+        return output
+
+
+def frozen(module: nn.Module, batch_statistics: bool = False) -> Frozen:
+    """Return a deep copy that training does not change: a teacher, an anchor, a previous model.
+
+    Its parameters become buffers. No optimiser sees them and they take no gradient, but they stand
+    in the state dict, under ``module.``, so that they can stay with a client or be stacked over
+    clients. :func:`copy_into` refreshes their values.
+
+    Args:
+        module: The module to copy; it is not changed.
+        batch_statistics: Batch norms of the copy normalise with the statistics of each batch, as in
+            train mode, and keep no running ones. Otherwise they use the copied running statistics.
+
+    Example:
+        >>> teacher = frozen(nn.Linear(2, 1)).train()
+        >>> list(teacher.parameters()), list(teacher.state_dict()), teacher.module.training
+        ([], ['module.weight', 'module.bias'], False)
+    """
+    duplicate = copy.deepcopy(module)
+    for part in duplicate.modules():
+        for name, parameter in list(part.named_parameters(recurse=False)):
+            delattr(part, name)
+            part.register_buffer(name, parameter.detach())
+        if batch_statistics and isinstance(part, nn.modules.batchnorm._BatchNorm):
+            part.track_running_stats = False
+            part.running_mean = part.running_var = part.num_batches_tracked = None
+    return Frozen(duplicate)
+
+
+def copy_into(frozen_copy: Frozen, module: nn.Module) -> None:
+    """Copy the present values of a module into a frozen copy, in place.
+
+    Args:
+        frozen_copy: Made by :func:`frozen` from ``module`` or a module like it.
+        module: The source of the values.
+
+    Raises:
+        ValueError: The module lacks an entry of the copy.
+    """
+    values = module.state_dict()
+    names = frozen_copy.module.state_dict().keys()
+    if missing := sorted(names - values.keys()):
+        raise ValueError(
+            f"{type(module).__name__} has no entry {missing[0]!r}, which the frozen "
+            f"{type(frozen_copy.module).__name__} has"
+        )
+    assign(frozen_copy.module, {name: values[name] for name in names})
+
+
+def frozen_parameters(frozen_copy: Frozen, module: nn.Module) -> list[Tensor]:
+    """Return a frozen copy's values of a module's parameters, in the module's order.
+
+    Args:
+        frozen_copy: Made by :func:`frozen` from ``module`` or a module like it.
+        module: Says which entries are parameters; the copy knows only buffers.
+
+    Example:
+        >>> net = nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3))
+        >>> [tuple(value.shape) for value in frozen_parameters(frozen(net), net)]
+        [(3, 2), (3,), (3,), (3,)]
+    """
+    values = dict(frozen_copy.module.named_buffers())
+    return [values[name] for name, _ in module.named_parameters()]

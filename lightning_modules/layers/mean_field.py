@@ -1,0 +1,124 @@
+"""A network whose weights are all Gaussian, for pFedBayes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from lightning_modules.layers.variational import check_noise, draw_noise, softplus_std
+from lightning_modules.losses import Moments
+from pfl.checks import at_least_one
+
+NORMALISATIONS = (nn.modules.batchnorm._NormBase, nn.GroupNorm, nn.LayerNorm)
+
+
+class MeanFieldNet(nn.Module):
+    """A network whose weights and biases are independent Gaussians.
+
+    pFedBayes (Zhang et al., "Personalized Federated Learning via Variational Bayesian Inference",
+    ICML 2022, arXiv 2206.07977). The parameters of ``mean`` are the means, mu; ``raw_std`` holds
+    under the same names rho, with standard deviations ``softplus(rho)``. Parameters of
+    normalisation layers have no rho: they stay plain numbers (our choice).
+
+    Args:
+        net: The network; it becomes ``mean``.
+        init_raw_std: rho at the start; -3 is a standard deviation of 0.049.
+        init_mean_std: The means start as normal draws with this standard deviation (pFedBayes:
+            0.1); ``None`` keeps those of the network.
+
+    Example:
+        >>> net = MeanFieldNet(nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.Linear(8, 2)))
+        >>> [name for name, _ in net.raw_std.named_parameters()]
+        ['0.weight', '0.bias', '2.weight', '2.bias']
+        >>> x = torch.rand(6, 4)
+        >>> net(x).shape, net(x, samples=3).shape
+        (torch.Size([6, 2]), torch.Size([3, 6, 2]))
+    """
+
+    def __init__(
+        self, net: nn.Module, init_raw_std: float = -3.0, init_mean_std: float | None = None
+    ) -> None:
+        super().__init__()
+        self.mean = net
+        self.raw_std = _raw_stds(net, init_raw_std)
+        if init_mean_std is not None:
+            with torch.no_grad():
+                for mean, _ in self.moments().values():
+                    mean.normal_(0, init_mean_std)
+
+    def forward(
+        self,
+        x: Tensor,
+        samples: int | None = None,
+        noise: Mapping[str, Tensor] | None = None,
+        generator: torch.Generator | None = None,
+    ) -> Tensor:
+        """Return the logits at the means, or for S draws of all weights, each shared by the batch.
+
+        Args:
+            x: (B, ...).
+            samples: S; ``None`` without ``noise`` for the means.
+            noise: Standard normal draws of :meth:`noise_shapes`, from which the weights follow;
+                ``None`` lets the network draw.
+            generator: Where the network draws from; ``None`` is torch's default stream.
+
+        Returns:
+            (B, C) at the means, (S, B, C) for draws. Batch norms in train mode update their
+            running statistics once a draw.
+
+        Raises:
+            ValueError: ``samples`` is below one, or ``noise`` does not have its shapes.
+        """
+        if noise is None:
+            if samples is None:
+                logits: Tensor = self.mean(x)
+                return logits
+            like = next(self.mean.parameters())
+            noise = draw_noise(self.noise_shapes(samples), like, generator)
+        count = check_noise(noise, samples, self.noise_shapes)
+        moments = self.moments()
+        return torch.stack(
+            [
+                functional_call(
+                    self.mean,
+                    {name: mean + std * noise[name][k] for name, (mean, std) in moments.items()},
+                    (x,),
+                )
+                for k in range(count)
+            ]
+        )
+
+    def noise_shapes(self, samples: int) -> dict[str, tuple[int, ...]]:
+        """Return the shapes of the normal draws that ``samples`` draws of the weights need.
+
+        Raises:
+            ValueError: ``samples`` is below one.
+        """
+        at_least_one(samples=samples)
+        return {n: (samples, *raw.shape) for n, raw in self.raw_std.named_parameters()}
+
+    def moments(self) -> dict[str, tuple[Tensor, Tensor]]:
+        """Return mean and standard deviation of every Gaussian weight, by name."""
+        means = dict(self.mean.named_parameters())
+        return {
+            name: (means[name], softplus_std(raw)) for name, raw in self.raw_std.named_parameters()
+        }
+
+
+def constant(moments: Moments) -> Moments:
+    """Return the moments, detached."""
+    return {name: (mean.detach(), std.detach()) for name, (mean, std) in moments.items()}
+
+
+def _raw_stds(net: nn.Module, value: float) -> nn.Module:
+    """Return a module tree with the names of ``net`` and ``value`` in every Gaussian weight."""
+    tree = nn.Module()
+    for name, child in net.named_children():
+        tree.add_module(name, _raw_stds(child, value))
+    if not isinstance(net, NORMALISATIONS):
+        for name, parameter in net.named_parameters(recurse=False):
+            tree.register_parameter(name, nn.Parameter(torch.full_like(parameter, value)))
+    return tree

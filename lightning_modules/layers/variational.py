@@ -1,0 +1,175 @@
+"""A linear layer with Gaussian weights, and the draws and spreads of such weights."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from lightning_modules.losses import gaussian_kl
+from pfl.checks import at_least_one, not_negative, positive
+
+MIN_STD = 1e-6
+
+
+class VariationalLinear(nn.Module):
+    """A linear layer whose weights and biases are independent Gaussians.
+
+    Every scalar has a mean and a standard deviation, ``softplus(raw_std)`` but at least 1e-6.
+    pFedVEM (Zhu et al., "Confidence-aware Personalized Federated Learning via Variational
+    Expectation Maximization", CVPR 2023) makes it the head of every client.
+
+    Args:
+        in_features: D.
+        out_features: C.
+        init_std: Standard deviation of every weight and bias at the start.
+        init_mean_std: The means start as normal draws around zero with this standard deviation.
+            pFedVEM's 1 gives logits of size ``sqrt(D)``.
+
+    Raises:
+        ValueError: ``init_std`` is not positive, or ``init_mean_std`` negative.
+
+    Example:
+        >>> layer = VariationalLinear(4, 3, init_std=0.1)
+        >>> z = torch.ones(2, 4)
+        >>> layer(z).shape, layer(z, samples=5).shape
+        (torch.Size([2, 3]), torch.Size([5, 2, 3]))
+    """
+
+    def __init__(
+        self,
+        in_features: int,
+        out_features: int,
+        init_std: float = 1.0,
+        init_mean_std: float = 1.0,
+    ) -> None:
+        super().__init__()
+        positive(init_std=init_std)
+        not_negative(init_mean_std=init_mean_std)
+        self.in_features = in_features
+        self.out_features = out_features
+        shape = (out_features, in_features)
+        raw = inverse_softplus(init_std)
+        self.mean_weight = nn.Parameter(torch.randn(shape) * init_mean_std)
+        self.mean_bias = nn.Parameter(torch.randn(out_features) * init_mean_std)
+        self.raw_std_weight = nn.Parameter(torch.full(shape, raw))
+        self.raw_std_bias = nn.Parameter(torch.full((out_features,), raw))
+
+    @property
+    def std_weight(self) -> Tensor:
+        """Return the (C, D) standard deviations of the weights."""
+        return softplus_std(self.raw_std_weight)
+
+    @property
+    def std_bias(self) -> Tensor:
+        """Return the (C,) standard deviations of the biases."""
+        return softplus_std(self.raw_std_bias)
+
+    def forward(
+        self,
+        z: Tensor,
+        samples: int | None = None,
+        noise: Mapping[str, Tensor] | None = None,
+        generator: torch.Generator | None = None,
+    ) -> Tensor:
+        """Return the logits at the means, or for K draws of the weights, each shared by the batch.
+
+        Args:
+            z: (B, D).
+            samples: K; ``None`` without ``noise`` for the means.
+            noise: Standard normal draws of :meth:`noise_shapes`, from which the weights follow;
+                ``None`` lets the layer draw.
+            generator: Where the layer draws from; ``None`` is torch's default stream.
+
+        Returns:
+            (B, C) at the means, (K, B, C) for draws.
+
+        Raises:
+            ValueError: ``samples`` is below one, or ``noise`` does not have its shapes.
+        """
+        if noise is None:
+            if samples is None:
+                return F.linear(z, self.mean_weight, self.mean_bias)
+            noise = draw_noise(self.noise_shapes(samples), self.mean_weight, generator)
+        check_noise(noise, samples, self.noise_shapes)
+        weight = self.mean_weight + self.std_weight * noise["weight"]
+        bias = self.mean_bias + self.std_bias * noise["bias"]
+        return z @ weight.mT + bias[:, None, :]
+
+    def noise_shapes(self, samples: int) -> dict[str, tuple[int, ...]]:
+        """Return the shapes of the normal draws that ``samples`` draws of the weights need.
+
+        Raises:
+            ValueError: ``samples`` is below one.
+        """
+        at_least_one(samples=samples)
+        shape = (samples, self.out_features)
+        return {"weight": (*shape, self.in_features), "bias": shape}
+
+    def kl(self, prior_weight: Tensor, prior_bias: Tensor, prior_std: Tensor | float) -> Tensor:
+        """Compute the KL divergence from a prior with one standard deviation for all weights.
+
+        Args:
+            prior_weight: (C, D) prior means of the weights.
+            prior_bias: (C,) prior means of the biases.
+            prior_std: One number (pFedVEM: ``tau ** -0.5``).
+        """
+        return gaussian_kl(
+            self.mean_weight, self.std_weight, prior_weight, prior_std
+        ) + gaussian_kl(self.mean_bias, self.std_bias, prior_bias, prior_std)
+
+    def extra_repr(self) -> str:
+        """Return the sizes, for ``print``."""
+        return f"in_features={self.in_features}, out_features={self.out_features}"
+
+
+def softplus_std(raw: Tensor) -> Tensor:
+    """Return the standard deviations of raw parameters: ``log(1 + e^raw)``, at least 1e-6."""
+    return F.softplus(raw).clamp_min(MIN_STD)
+
+
+def inverse_softplus(value: float) -> float:
+    """Return the raw parameter whose softplus is ``value``."""
+    return value + math.log(-math.expm1(-value))
+
+
+def draw_noise(
+    shapes: Mapping[str, tuple[int, ...]], like: Tensor, generator: torch.Generator | None = None
+) -> dict[str, Tensor]:
+    """Draw standard normal noise, by name.
+
+    Args:
+        shapes: Shape of each draw.
+        like: Gives type and device.
+        generator: On the CPU or on that device; ``None`` is torch's default stream.
+    """
+    device = like.device if generator is None else generator.device
+    return {
+        name: torch.randn(shape, generator=generator, device=device, dtype=like.dtype).to(like)
+        for name, shape in shapes.items()
+    }
+
+
+def check_noise(
+    noise: Mapping[str, Tensor],
+    samples: int | None,
+    shapes: Callable[[int], dict[str, tuple[int, ...]]],
+) -> int:
+    """Check the shapes of ``noise``, and return its number of draws.
+
+    Args:
+        noise: By name; the first dimension counts the draws.
+        samples: The expected number of draws; ``None`` accepts any.
+        shapes: Maps a number of draws to the shape of each entry.
+
+    Raises:
+        ValueError: Names, shapes or the number are not the expected ones.
+    """
+    found = {name: tuple(draw.shape) for name, draw in noise.items()}
+    count = next((shape[0] for shape in found.values()), 0) if samples is None else samples
+    if found != (expected := shapes(count)):
+        raise ValueError(f"noise must have the shapes {expected}, got {found}")
+    return count

@@ -1,0 +1,133 @@
+"""Loss terms that tie a model to other models: to their weights, features or predictions.
+
+``weight``: (B,) is one for a real sample and zero for padding, and all functions run under
+``torch.func.vmap``, as in ``losses``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from lightning_modules.losses.numerics import at_least_float32, mean, unit
+from pfl.checks import one_of
+
+
+def proximal(parameters: Iterable[Tensor], anchors: Iterable[Tensor]) -> Tensor:
+    """Half the squared distance of parameters from where they are anchored.
+
+    ``1/2 sum ||w - w_0||^2``, to be multiplied by the method's strength: FedProx (Li et al., MLSys
+    2020, arXiv 1812.06127), Ditto (Li et al., ICML 2021, arXiv 2012.04221), pFedMe (Dinh et al.,
+    NeurIPS 2020, arXiv 2006.08848).
+
+    Args:
+        parameters: At least one tensor.
+        anchors: As many, of the same shapes.
+
+    Example:
+        >>> proximal([torch.tensor([3.0, 4.0])], [torch.zeros(2)])
+        tensor(12.5000)
+    """
+    pairs = zip(parameters, anchors, strict=True)
+    return 0.5 * torch.stack([(value - anchor).square().sum() for value, anchor in pairs]).sum()
+
+
+def linear(parameters: Iterable[Tensor], slopes: Iterable[Tensor]) -> Tensor:
+    """Inner product of parameters with constants, which become its gradient.
+
+    ``sum <c, w>``; SCAFFOLD (Karimireddy et al., ICML 2020, arXiv 1910.06378) adds ``c - c_i`` to
+    every gradient so.
+
+    Args:
+        parameters: At least one tensor.
+        slopes: As many, of the same shapes.
+
+    Example:
+        >>> linear([torch.tensor([3.0, 4.0])], [torch.tensor([1.0, -1.0])])
+        tensor(-1.)
+    """
+    pairs = zip(parameters, slopes, strict=True)
+    return torch.stack([(slope * value).sum() for value, slope in pairs]).sum()
+
+
+def feature_distillation(
+    z: Tensor,
+    target: Tensor,
+    weight: Tensor | None = None,
+    reduction: Literal["mean", "sum_dim"] = "mean",
+) -> Tensor:
+    """Squared distance of features from target features of the same samples.
+
+    ``1/(B D) sum_jk (z_jk - target_jk)^2`` for ``mean`` (PFAKD's official code; FedAS's alignment
+    with a target for each sample), D times that for ``sum_dim`` (PFAKD, Eq. 3 as it is written).
+
+    Args:
+        z: (B, D) features.
+        target: (B, D) the teacher's features.
+        weight: (B,) or ``None``.
+        reduction: Mean over the features or their sum; always the mean over the samples.
+
+    Raises:
+        ValueError: ``reduction`` is unknown.
+
+    Example:
+        >>> z, target = torch.tensor([[1.0, 2.0]]), torch.zeros(1, 2)
+        >>> feature_distillation(z, target), feature_distillation(z, target, reduction="sum_dim")
+        (tensor(2.5000), tensor(5.))
+    """
+    one_of("reduction", reduction, ("mean", "sum_dim"))
+    squares = (at_least_float32(z) - target).square()
+    return mean(squares.mean(-1) if reduction == "mean" else squares.sum(-1), weight)
+
+
+def model_contrastive(
+    z: Tensor,
+    z_global: Tensor,
+    z_previous: Tensor,
+    weight: Tensor | None = None,
+    temperature: float = 0.5,
+) -> Tensor:
+    """Pulls representations to the global model's and away from the client's previous model's.
+
+    MOON (Li et al., CVPR 2021, arXiv 2103.16257): ``-log(e^(g/tau) / (e^(g/tau) + e^(p/tau)))``
+    with the cosines g = cos(z, z_global) and p = cos(z, z_previous); the mean over the batch.
+
+    Args:
+        z: (B, D) representations of the local model.
+        z_global: (B, D) of the received model.
+        z_previous: (B, D) of the client's model after its last participation.
+        weight: (B,) or ``None``.
+        temperature: tau.
+
+    Example:
+        >>> z = torch.tensor([[1.0, 2.0]])
+        >>> model_contrastive(z, torch.ones(1, 2), torch.ones(1, 2))  # log 2
+        tensor(0.6931)
+    """
+    u, toward, away = (unit(at_least_float32(v)) for v in (z, z_global, z_previous))
+    # p - g in one product, so that value and gradient are exact where both models agree.
+    return mean(F.softplus((u * (away - toward)).sum(-1) / temperature), weight)
+
+
+def symmetric_kl(logits: Tensor, others: Tensor, weight: Tensor | None = None) -> Tensor:
+    """Half the sum of the KL divergences between two predictions, in both directions.
+
+    ``1/2 sum_c (p_c - q_c) (log p_c - log q_c)``, the mean over the batch. CD2-pFed (Shen et al.,
+    CVPR 2022, arXiv 2204.03880).
+
+    Args:
+        logits: (B, C).
+        others: (B, C) logits of the other network.
+        weight: (B,) or ``None``.
+
+    Example:
+        >>> one, other = torch.tensor([[0.0, 0.0]]), torch.tensor([[0.0, 1.0986]])  # p_2 = 3/4
+        >>> symmetric_kl(one, other)  # 1/2 (1/4 log 2 - 1/4 log 2/3) = log(3) / 8
+        tensor(0.1373)
+    """
+    p, q = at_least_float32(logits).log_softmax(-1), at_least_float32(others).log_softmax(-1)
+    return mean(0.5 * ((p.exp() - q.exp()) * (p - q)).sum(-1), weight)

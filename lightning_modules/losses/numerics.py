@@ -1,0 +1,64 @@
+"""Small operations on tensors that loss terms share; all run under vmap."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+
+def one_hot(y: Tensor, num_classes: int, like: Tensor) -> Tensor:
+    """Return (B, C) one-hot labels; unlike torch's function it runs under vmap.
+
+    Args:
+        y: (B,) labels.
+        num_classes: C.
+        like: A tensor of the wanted type.
+
+    Example:
+        >>> one_hot(torch.tensor([1, 0]), 2, torch.zeros(0)).tolist()
+        [[0.0, 1.0], [1.0, 0.0]]
+    """
+    return (y[:, None] == torch.arange(num_classes, device=y.device)).to(like.dtype)
+
+
+def unit(z: Tensor) -> Tensor:
+    """Scale rows to length one; a row of zeros stays, with a gradient of ordinary size.
+
+    ``torch.nn.functional.normalize`` divides the gradient of such a row by its ``eps``, which makes
+    it 1e12 times too large.
+
+    Args:
+        z: (..., D).
+
+    Example:
+        >>> unit(torch.tensor([[0.0, 4.0], [0.0, 0.0]])).tolist()
+        [[0.0, 1.0], [0.0, 0.0]]
+    """
+    length = torch.linalg.vector_norm(z, dim=-1, keepdim=True)
+    return z / torch.where(length > 1e-12, length, 1.0)
+
+
+def full_precision(z: Tensor) -> torch.autocast:
+    """Return a context that disables autocast on the device of ``z``."""
+    return torch.autocast(z.device.type, enabled=False)
+
+
+def at_least_float32(z: Tensor) -> Tensor:
+    """Convert half precision to float32; leave float32 and float64."""
+    return z if z.dtype.itemsize >= 4 else z.float()
+
+
+def mean(values: Tensor, weight: Tensor | None = None) -> Tensor:
+    """Average over the real samples; 0 if there is none.
+
+    Args:
+        values: (B,) one number a sample.
+        weight: (B,) or ``None``.
+
+    Example:
+        >>> mean(torch.tensor([1.0, 3.0, 9.0]), torch.tensor([1.0, 1.0, 0.0]))
+        tensor(2.)
+    """
+    if weight is None:
+        return values.mean()
+    return (values * weight).sum() / weight.sum().clamp_min(torch.finfo(weight.dtype).tiny)

@@ -1,0 +1,114 @@
+"""A network divided by channels: the last channels of each layer are private, the others shared."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from lightning_modules.layers.mean_field import NORMALISATIONS
+from pfl.types import State
+
+CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
+
+
+class Division(NamedTuple):
+    """The division of one entry of a state: its end along one dimension is private.
+
+    Attributes:
+        dim: The dimension that is divided.
+        channels: Number of units along it.
+        width: Number of positions that belong to one unit.
+    """
+
+    dim: int
+    channels: int
+    width: int
+
+    @property
+    def size(self) -> int:
+        """Number of positions along ``dim``."""
+        return self.channels * self.width
+
+    def private(self, share: float) -> int:
+        """Return the number of private positions, given the share of private channels.
+
+        Example:
+            >>> Division(dim=0, channels=5, width=4).private(0.5)
+            8
+        """
+        return math.floor(share * self.channels + 1e-9) * self.width
+
+    def mask(self, private: Tensor | int, ndim: int) -> Tensor:
+        """Return a mask, True where private: (..., 1, size, 1, ...) with ``ndim`` dimensions."""
+        positions = torch.arange(self.size, device=getattr(private, "device", None))
+        shape = [1] * ndim
+        shape[self.dim] = self.size
+        return (positions >= self.size - private).view(shape)
+
+
+def divisions(net: nn.Module) -> dict[str, Division]:
+    """Return the division of each entry of a network's state, by name.
+
+    A convolution or linear layer is divided by its output channels: all weights that make a channel
+    belong together, with its bias and the parameters and statistics of a normalisation layer. The
+    classifier, the last linear layer, has classes for outputs; it is divided by its inputs, as the
+    layer before it is by its outputs. Its bias, and whatever else there is, is one unit.
+
+    Raises:
+        ValueError: There is no linear layer, or its inputs are not made of the channels of the
+            layer before it.
+
+    Example:
+        >>> net = nn.Sequential(nn.Conv2d(3, 4, 3), nn.Flatten(), nn.Linear(36, 2))
+        >>> found = divisions(net)
+        >>> found["0.weight"], found["2.weight"], found["2.bias"]  # 9 inputs a channel
+        (Division(dim=0, channels=4, width=1), Division(dim=1, channels=4, width=9), \
+Division(dim=0, channels=1, width=2))
+    """
+    layers = {n: m for n, m in net.named_modules() if isinstance(m, (nn.Linear, *CONVOLUTIONS))}
+    linears = [name for name, layer in layers.items() if isinstance(layer, nn.Linear)]
+    if not linears:
+        raise ValueError(f"{type(net).__name__} has no linear layer to classify with")
+    classifier = linears[-1]
+    found = {name: Division(0, 1, len(v)) for name, v in net.state_dict().items() if v.dim()}
+    before = 0
+    for name, module in net.named_modules():
+        if name == classifier:
+            inputs = layers[name].weight.shape[1]
+            channels = before or inputs
+            if inputs % channels:
+                raise ValueError(
+                    f"the classifier {name!r} has {inputs} inputs, which the {channels} channels "
+                    "of the layer before it do not divide"
+                )
+            found[f"{name}.weight"] = Division(1, channels, inputs // channels)
+        elif name in layers or isinstance(module, NORMALISATIONS):
+            own = [*module.named_parameters(recurse=False), *module.named_buffers(recurse=False)]
+            for entry, value in own:
+                if value.dim():
+                    found[f"{name}.{entry}"] = Division(0, len(value), 1)
+            before = len(layers[name].weight) if name in layers else before
+    return found
+
+
+def shared_part(state: Mapping[str, Tensor], private: Mapping[str, tuple[int, int]]) -> State:
+    """Return copies of the entries without their private ends.
+
+    Args:
+        state: Whole entries.
+        private: Dimension and number of private positions of each entry; others are ignored.
+    """
+    return {
+        name: value.narrow(dim, 0, value.shape[dim] - count).clone()
+        for name, value in state.items()
+        for dim, count in (private[name],)
+    }
+
+
+def paste(whole: Tensor, part: Tensor) -> None:
+    """Overwrite the beginning of an entry with a part of it, in place."""
+    whole[tuple(slice(0, size) for size in part.shape)].copy_(part)

@@ -1,0 +1,71 @@
+"""Initial values derived from those of a network, never from a global random stream."""
+
+from __future__ import annotations
+
+import copy
+
+import torch
+from torch import nn
+
+from lightning_modules.nets.split import last_layers
+from pfl.seeds import scoped
+from pfl.state import assign, fingerprint, select
+
+
+def seed_of(net: nn.Module) -> int:
+    """Derive a seed from the network's values; it is the same in every process.
+
+    Draws that a method makes besides the given network thereby follow the seed of the run. Values
+    count in float32, the type they were drawn in, whatever the precision of the run is.
+
+    Example:
+        >>> seed_of(nn.Linear(2, 2)) == seed_of(nn.Linear(2, 2))
+        False
+    """
+    drawn = {n: v.float() if v.is_floating_point() else v for n, v in net.state_dict().items()}
+    return int(fingerprint([drawn]), base=16)
+
+
+def redraw(net: nn.Module, seed: int) -> None:
+    """Draw new initial values for every submodule that has ``reset_parameters``.
+
+    Other submodules keep their values. The draws are made on the CPU in float32, so that they
+    depend neither on the device nor on the precision.
+    """
+    fresh = copy.deepcopy(net).cpu().float()
+    with scoped(seed):
+        for module in fresh.modules():
+            if callable(reset := getattr(module, "reset_parameters", None)):
+                reset()
+    assign(net, fresh.state_dict())
+
+
+def zero_last_layer(net: nn.Module) -> None:
+    """Set the last layer to zero: the network predicts zeros until it is trained.
+
+    Example:
+        >>> net = nn.Sequential(nn.Linear(2, 3), nn.ReLU(), nn.Linear(3, 2))
+        >>> zero_last_layer(net)
+        >>> net(torch.ones(1, 2)).tolist()
+        [[0.0, 0.0]]
+    """
+    last, _ = last_layers(net, 1)
+    entries = select(net.state_dict(), last)
+    assign(net, {name: torch.zeros_like(value) for name, value in entries.items()})
+
+
+def orthogonalise(layer: nn.Linear) -> None:
+    """Replace a linear layer's weights (C, D) by the nearest ones with orthonormal rows.
+
+    This is the orthogonal factor of the polar decomposition: a function of the weights, without
+    further draws. With C > D, where rows cannot be orthonormal, the columns are.
+
+    Example:
+        >>> layer = nn.Linear(5, 3)
+        >>> orthogonalise(layer)
+        >>> bool(torch.allclose(layer.weight @ layer.weight.mT, torch.eye(3), atol=1e-5))
+        True
+    """
+    with torch.no_grad():
+        left, _, right = torch.linalg.svd(layer.weight, full_matrices=False)
+        layer.weight.copy_(left @ right)

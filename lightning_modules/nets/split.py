@@ -1,0 +1,104 @@
+"""The base of all networks, split into backbone and head; the last layers of a network, by name."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+
+from torch import Tensor, nn
+
+from lightning_modules.layers import VariationalLinear
+from pfl.types import Patterns
+
+
+class SplitNet(nn.Module):
+    """A backbone, which maps inputs to features, and a head, which maps features to logits.
+
+    Args:
+        backbone: (B, ...) -> (B, D) features.
+        head: (B, D) -> (B, C) logits.
+        features: D; read from the first linear layer of the head if not given.
+        num_classes: C; read from the last linear layer of the head if not given.
+
+    Raises:
+        ValueError: The head has no linear layer to read D or C from, or C is not positive.
+
+    Example:
+        >>> net = SplitNet(nn.Flatten(), nn.Linear(12, 5))
+        >>> net.features, net.num_classes, net(Tensor(2, 3, 2, 2)).shape
+        (12, 5, torch.Size([2, 5]))
+    """
+
+    def __init__(
+        self,
+        backbone: nn.Module,
+        head: nn.Module,
+        features: int | None = None,
+        num_classes: int | None = None,
+    ) -> None:
+        super().__init__()
+        linears = [m for m in head.modules() if isinstance(m, (nn.Linear, VariationalLinear))]
+        if not linears and (features is None or num_classes is None):
+            raise ValueError(
+                f"the head {type(head).__name__} has no linear layer that tells the number of "
+                "features and of classes; give both as features=... and num_classes=..."
+            )
+        self.backbone = backbone
+        self.head = head
+        self.features = linears[0].in_features if features is None else features
+        self.num_classes = linears[-1].out_features if num_classes is None else num_classes
+        if self.num_classes < 1:
+            raise ValueError(f"num_classes must be positive, got {self.num_classes}")
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return (B, C) logits."""
+        logits: Tensor = self.head(self.backbone(x))
+        return logits
+
+
+def last_layers(net: nn.Module, count: int, prefix: str = "") -> tuple[Patterns, Patterns]:
+    """Return patterns of the last ``count`` layers, and of the layers before them.
+
+    A layer is a submodule with entries of its own in the state dict, in order of definition.
+
+    Raises:
+        ValueError: The network has fewer layers, or ``count`` is negative.
+
+    Example:
+        >>> last_layers(nn.Sequential(nn.Linear(2, 3), nn.ReLU(), nn.Linear(3, 4)), 1)
+        (('2.*',), ('0.*',))
+    """
+    layers = [
+        name
+        for name, module in net.named_modules()
+        if any(True for _ in module.parameters(recurse=False))
+        or any(True for _ in module.buffers(recurse=False))
+    ]
+    if not 0 <= count <= len(layers):
+        raise ValueError(f"the network has {len(layers)} layers, {count} of them were asked for")
+    patterns = [f"{prefix}{name}.*" if name else f"{prefix}*" for name in layers]
+    split = len(patterns) - count
+    return tuple(patterns[split:]), tuple(patterns[:split])
+
+
+class Projected(SplitNet):
+    """A network with MOON's projection head between its backbone and a new classifier.
+
+    Li et al., "Model-Contrastive Federated Learning", CVPR 2021: linear D -> D, ReLU, linear
+    D -> ``width``; the classifier reads the projection, and so does the contrastive term.
+
+    Args:
+        net: The network that gives the backbone.
+        width: Size of the projection.
+
+    Example:
+        >>> Projected(SplitNet(nn.Flatten(), nn.Linear(12, 10)), width=64).features
+        64
+    """
+
+    def __init__(self, net: SplitNet, width: int = 256) -> None:
+        size = net.features
+        projection = nn.Sequential(nn.Linear(size, size), nn.ReLU(), nn.Linear(size, width))
+        super().__init__(
+            nn.Sequential(OrderedDict(encoder=net.backbone, projector=projection)),
+            nn.Linear(width, net.num_classes),
+        )

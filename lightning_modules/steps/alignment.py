@@ -1,0 +1,107 @@
+"""FedAS's parameter alignment: what arrives is drawn to the features of the client's last backbone.
+
+"FedAS: Bridging Inconsistency in Personalized Federated Learning", CVPR 2024, Eqs. 2-4 and the last
+paragraph of section 3.2, which puts it on top of any method.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Literal, Protocol, TypeAlias
+
+import torch
+from torch import Tensor
+
+from lightning_modules.layers import Frozen
+from lightning_modules.losses import class_mean_alignment, feature_distillation
+from lightning_modules.nets import SplitNet
+from lightning_modules.steps.prototypes import class_means, class_sums
+from pfl.checks import at_least_one, not_negative, positive
+from pfl.types import Batch, Pass, Phase, State, Terms, Totals
+
+AlignTarget: TypeAlias = Literal["class_mean", "per_sample"]
+
+
+class Aligned(Protocol):
+    """What alignment works on.
+
+    Attributes:
+        net: Its backbone is aligned.
+        previous: The backbone as the client last left it; stays with the client.
+        class_means: (C, D) buffer, used with ``class_mean`` targets.
+    """
+
+    net: SplitNet
+    previous: Frozen
+    class_means: Tensor
+
+
+def check_alignment(align_lr: float, align_epochs: int, align_batch: int) -> None:
+    """Refuse numbers that :func:`alignment_parts` cannot use.
+
+    Raises:
+        ValueError: A number is out of its range.
+    """
+    positive(align_lr=align_lr)
+    not_negative(align_epochs=align_epochs)
+    at_least_one(align_batch=align_batch)
+
+
+def alignment_parts(
+    module: Aligned, target: AlignTarget, lr: float, epochs: int, batch_size: int
+) -> list[Phase | Pass]:
+    """The parts of a plan that align the backbone; only its parameters move.
+
+    Args:
+        module: See :class:`Aligned`.
+        target: ``class_mean`` draws each feature to the mean of its class, Eqs. 2-4 as released:
+            ``sum_c 1/(n_c D) sum_{j in c} ||f(a, x_j) - p_c||^2`` over the classes c of a batch;
+            ``per_sample`` draws it to the last backbone's feature of the same sample, Eqs. 2-4 as
+            printed: ``1/(B D) sum_j ||f(a, x_j) - h_j||^2``.
+        lr: Learning rate, plain SGD.
+        epochs: Walks over the data.
+        batch_size: Samples a step.
+    """
+
+    def features(batch: Batch) -> Tensor:
+        with torch.no_grad():
+            z: Tensor = module.previous(batch.x)
+        return z
+
+    def targets(batch: Batch) -> State:
+        sums, counts = class_sums(features(batch), batch.y, module.net.num_classes, batch.weight)
+        return {"sums": sums, "counts": counts}
+
+    def means(totals: Totals) -> State:
+        return {"class_means": class_means(totals.sums["sums"], totals.sums["counts"])}
+
+    def distance(batch: Batch) -> Terms:
+        z = module.net.backbone(batch.x)
+        if target == "class_mean":
+            return {"mse": class_mean_alignment(z, batch.y, module.class_means, batch.weight)}
+        return {"mse": feature_distillation(z, features(batch), batch.weight)}
+
+    align = Phase(
+        name="align",
+        objective=distance,
+        epochs=epochs,
+        batch_size=batch_size,
+        trains=("net.backbone.*",),
+        # Aligning moves parameters only, not the statistics of batch norms.
+        evals=("net.backbone",),
+        optimizer=partial(torch.optim.SGD, lr=lr),
+    )
+    if target == "per_sample":
+        return [align]
+    return [Pass(name="targets", statistic=targets, then=means), align]
+
+
+def remember_backbone(module: Aligned) -> Pass:
+    """The backbone becomes the client's last one."""
+
+    def values(totals: Totals) -> State:
+        del totals
+        entries = module.net.backbone.state_dict()
+        return {f"previous.module.{name}": value for name, value in entries.items()}
+
+    return Pass(name="remember", then=values)

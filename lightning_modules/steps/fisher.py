@@ -1,0 +1,77 @@
+"""The trace of the empirical Fisher information, from statistics that add up over batches.
+
+"Empirical": at the labels of the data, not at labels drawn from the model.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Literal, TypeAlias
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call, grad, vmap
+
+from lightning_modules.losses import cross_entropy
+from lightning_modules.losses.numerics import full_precision
+from pfl.types import Batch, State
+
+FisherEstimator: TypeAlias = Literal["batch_sum", "per_sample_mean", "full_data"]
+
+
+def fisher_share(net: nn.Module, batch: Batch, estimator: FisherEstimator = "batch_sum") -> State:
+    """Compute one batch's share of the sums that :func:`fisher_trace` takes.
+
+    Gradients are taken in all parameters of the network, frozen ones included, in its present mode
+    and never in half precision. Runs under ``torch.func.vmap``.
+
+    Args:
+        net: (B, C) logits.
+        batch: Padding does not change the share.
+        estimator: See :func:`fisher_trace`.
+    """
+    parameters = {name: value.detach() for name, value in net.named_parameters()}
+    real = batch.x.new_ones(len(batch.x)) if batch.weight is None else batch.weight
+
+    def loss(parameters: State, x: Tensor, y: Tensor, weight: Tensor | None) -> Tensor:
+        return cross_entropy(functional_call(net, parameters, (x,)), y, weight)
+
+    with full_precision(batch.x):
+        if estimator == "per_sample_mean":
+            of_each = vmap(grad(partial(loss, weight=None)), in_dims=(None, 0, 0))
+            slopes = of_each(parameters, batch.x[:, None], batch.y[:, None])
+            squares = torch.stack([slope.flatten(1).square().sum(1) for slope in slopes.values()])
+            return {"squares": (squares.sum(0) * real).sum(), "samples": real.sum()}
+        slopes = grad(loss)(parameters, batch.x, batch.y, batch.weight)
+        if estimator == "full_data":
+            return {name: slope * real.sum() for name, slope in slopes.items()}
+        return {"squares": _squared_norm(slopes)}
+
+
+def fisher_trace(totals: State, estimator: FisherEstimator = "batch_sum") -> Tensor:
+    """Compute the trace, a scalar, from the sums of :func:`fisher_share` over all batches.
+
+    Args:
+        totals: The sums, by name.
+        estimator: With l_j the negative log-likelihood of sample j and all gradients by all
+            parameters: ``batch_sum`` is ``sum_b ||grad mean_{j in b} l_j||^2`` (the code of FedAS;
+            it grows with the data and depends on the batches), ``per_sample_mean``
+            ``1/n sum_j ||grad l_j||^2`` (the textbook's), ``full_data`` ``||grad sum_j l_j||^2``
+            (FedAS, Eqs. 5-6, as printed).
+
+    Example:
+        >>> net = nn.Linear(1, 2)
+        >>> _ = nn.init.zeros_(net.weight), nn.init.zeros_(net.bias)
+        >>> batch = Batch(torch.tensor([[3.0]]), torch.tensor([0]))
+        >>> fisher_trace(fisher_share(net, batch))  # ||(1/2, 1/2) - (1, 0)||^2 (3^2 + 1)
+        tensor(5.)
+    """
+    if estimator == "full_data":
+        return _squared_norm(totals)
+    if estimator == "per_sample_mean":
+        return totals["squares"] / totals["samples"]
+    return totals["squares"]
+
+
+def _squared_norm(slopes: State) -> Tensor:
+    return torch.stack([slope.square().sum() for slope in slopes.values()]).sum()

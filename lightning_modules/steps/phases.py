@@ -1,0 +1,73 @@
+"""Phases that train one part of a split network while the other part stays as it is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Literal, TypeAlias, cast
+
+from torch import Tensor
+
+from lightning_modules.losses import cross_entropy
+from lightning_modules.nets import SplitNet
+from pfl.client import Client
+from pfl.types import Batch, OptimizerFactory, Patterns, Phase, Terms
+
+Part: TypeAlias = Literal["all", "head", "body"]
+
+TRAINED: dict[Part, Patterns] = {
+    "all": ("net.*",),
+    "head": ("net.head.*",),
+    "body": ("net.backbone.*",),
+}
+STILL: dict[Part, Patterns] = {"all": (), "head": ("net.backbone",), "body": ("net.head",)}
+
+
+def part_phase(
+    module: Client,
+    part: Part,
+    epochs: int,
+    *,
+    name: str | None = None,
+    optimizer: OptimizerFactory | None = None,
+    objective: Callable[[Batch], Terms] | None = None,
+    frozen: Literal["eval", "train"] = "eval",
+    evals: Patterns = (),
+) -> Phase:
+    """Train the head, the body or all of a network on local data; the other part is frozen.
+
+    On cross-entropy the head alone is trained on features computed once, as the frozen body makes
+    them in eval mode.
+
+    Args:
+        module: Whose ``net`` is trained; a ``SplitNet`` unless all of it is.
+        part: What is trained.
+        epochs: Walks over the data.
+        name: Of the phase; the part's if not given.
+        optimizer: As in :class:`~pfl.types.Phase`.
+        objective: Of the whole network; cross-entropy if not given.
+        frozen: Mode of the frozen part. In ``train`` its dropout is active and the running
+            statistics of its batch norms move, though its parameters do not.
+        evals: Further submodules held in eval mode.
+    """
+    net = cast(SplitNet, module.net)
+
+    def whole(batch: Batch) -> Terms:
+        return {"ce": cross_entropy(net(batch.x), batch.y, batch.weight)}
+
+    def on_features(batch: Batch) -> Terms:
+        return {"ce": cross_entropy(net.head(batch.x), batch.y, batch.weight)}
+
+    def features(batch: Batch) -> Tensor:
+        z: Tensor = net.backbone(batch.x)
+        return z
+
+    cached = part == "head" and objective is None and frozen == "eval"
+    return Phase(
+        name=part if name is None else name,
+        objective=objective or (on_features if cached else whole),
+        epochs=epochs,
+        trains=TRAINED[part],
+        optimizer=optimizer,
+        evals=(*(STILL[part] if frozen == "eval" else ()), *evals),
+        inputs=features if cached else None,
+    )

@@ -1,0 +1,108 @@
+"""Class means of features, and tables of prototypes (C, D) that travel and are merged."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from lightning_modules.losses.numerics import at_least_float32, full_precision, one_hot
+
+
+def class_sums(
+    z: Tensor, y: Tensor, num_classes: int, weight: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
+    """Sum the features of each class, and count its samples.
+
+    Both add up over batches; :func:`class_means` turns the totals into means. Runs under
+    ``torch.func.vmap``.
+
+    Args:
+        z: (B, D) features.
+        y: (B,) labels.
+        num_classes: C.
+        weight: (B,) one for a real sample and zero for padding, or ``None``.
+
+    Returns:
+        (C, D) sums and (C,) counts, in float32 at least.
+
+    Example:
+        >>> z, y = torch.tensor([[1.0], [2.0], [4.0]]), torch.tensor([1, 0, 1])
+        >>> sums, counts = class_sums(z, y, 3)
+        >>> sums.tolist(), counts.tolist()
+        ([[2.0], [5.0], [0.0]], [1.0, 2.0, 0.0])
+    """
+    with full_precision(z):
+        z = at_least_float32(z)
+        member = one_hot(y, num_classes, z)
+        if weight is not None:
+            member = member * weight.to(z.dtype)[:, None]
+        return member.mT @ z, member.sum(0)
+
+
+def class_means(sums: Tensor, counts: Tensor) -> Tensor:
+    """Return the (C, D) mean features; zero for a class without samples.
+
+    Args:
+        sums: (C, D) of :func:`class_sums`.
+        counts: (C,) of :func:`class_sums`.
+
+    Example:
+        >>> class_means(torch.tensor([[4.0], [0.0]]), torch.tensor([2.0, 0.0])).tolist()
+        [[2.0], [0.0]]
+    """
+    return sums / counts.clamp_min(1)[:, None]
+
+
+def unknown_prototypes(num_classes: int, features: int) -> Tensor:
+    """Return a (C, D) table in which no class has a prototype: all rows are NaN.
+
+    The table alone says which classes it knows, and travels as C D numbers.
+    """
+    return torch.full((num_classes, features), float("nan"))
+
+
+def known(prototypes: Tensor) -> tuple[Tensor, Tensor]:
+    """Return a table with zeros for its unknown rows, and a mask of the known ones.
+
+    Args:
+        prototypes: (C, D) with rows of NaN, see :func:`unknown_prototypes`.
+
+    Returns:
+        (C, D) values and (C,) ones for known rows, zeros for unknown ones.
+
+    Example:
+        >>> values, present = known(torch.tensor([[1.0, 2.0], [float("nan")] * 2]))
+        >>> values.tolist(), present.tolist()
+        ([[1.0, 2.0], [0.0, 0.0]], [1.0, 0.0])
+    """
+    return prototypes.nan_to_num(), (~prototypes[:, 0].isnan()).to(prototypes.dtype)
+
+
+def merge_prototypes(
+    previous: Tensor, prototypes: Sequence[Tensor], counts: Sequence[Tensor]
+) -> Tensor:
+    """Average prototypes over clients, class by class; a class that no client holds keeps its row.
+
+    Sums run in float64 (float32 on devices that have no float64), in the order given.
+
+    Args:
+        previous: (C, D) with rows of NaN for unknown classes.
+        prototypes: (C, D) of each client; rows of weight zero are ignored.
+        counts: (C,) weights of each client's rows, zero for a class that it does not hold.
+
+    Example:
+        >>> tables = [torch.tensor([[1.0], [0.0]]), torch.tensor([[4.0], [0.0]])]
+        >>> counts = [torch.tensor([2.0, 0.0]), torch.tensor([1.0, 0.0])]
+        >>> merge_prototypes(torch.tensor([[9.0], [9.0]]), tables, counts).tolist()
+        [[2.0], [9.0]]
+    """
+    wide = torch.float32 if previous.device.type == "mps" else torch.float64
+    total, mass = torch.zeros_like(previous, dtype=wide), previous.new_zeros(len(previous)).to(wide)
+    for table, count in zip(prototypes, counts, strict=True):
+        weight = count.to(mass)
+        total += torch.where(weight[:, None] > 0, weight[:, None] * table.to(wide), 0)
+        mass += weight
+    means = (total / mass[:, None]).to(previous.dtype)
+    return torch.where(mass[:, None] > 0, means, previous)

@@ -1,0 +1,42 @@
+"""Servers that several methods use."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Literal
+
+from pfl.server import Server, ServerState
+from pfl.state import add, subtract
+from pfl.types import Upload
+
+
+class MovingServer(Server[ServerState]):
+    """A server that moves from its old values towards the average of the uploads.
+
+    ``(1 - beta) old + beta average``; pFedMe (Dinh et al., NeurIPS 2020, arXiv 2006.08848) and
+    pFedBayes (Zhang et al., ICML 2022, arXiv 2206.07977).
+
+    Args:
+        weighting: As in :class:`~pfl.server.Server`.
+        step: beta; 1 gives the average, more than 1 goes beyond it.
+
+    Raises:
+        ValueError: ``step`` is negative.
+    """
+
+    def __init__(
+        self, weighting: Literal["samples", "uniform"] = "samples", step: float = 1.0
+    ) -> None:
+        super().__init__(weighting)
+        if step < 0:
+            raise ValueError(f"the server's step must not be negative, got {step}")
+        self.step = step
+
+    def aggregate(self, state: ServerState, uploads: Sequence[Upload]) -> ServerState:
+        """Return the state after a round; see :meth:`pfl.server.Server.aggregate`."""
+        after = super().aggregate(state, uploads)
+        if self.step == 1:
+            return after
+        change = subtract(after.shared, state.shared)
+        return replace(after, shared=add(state.shared, change, self.step))

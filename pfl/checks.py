@@ -1,0 +1,87 @@
+"""Checks of arguments: each refusal is one message, with the given value and the right ones."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import NoneType
+from typing import Any, Literal, get_args, get_origin, get_type_hints
+
+
+def not_negative(**arguments: float | None) -> None:
+    """Refuse numbers below zero and NaN; ``None`` passes.
+
+    Raises:
+        ValueError: It names the argument.
+
+    Example:
+        >>> not_negative(mu=0.0, epochs=None)
+    """
+    for name, value in arguments.items():
+        if value is not None and not value >= 0:
+            raise ValueError(f"{name} must not be negative, got {value}")
+
+
+def positive(**arguments: float | None) -> None:
+    """Refuse numbers that are not above zero; ``None`` passes.
+
+    Raises:
+        ValueError: It names the argument.
+    """
+    for name, value in arguments.items():
+        if value is not None and not value > 0:
+            raise ValueError(f"{name} must be positive, got {value}")
+
+
+def at_least_one(**arguments: int | None) -> None:
+    """Refuse numbers below one; ``None`` passes.
+
+    Raises:
+        ValueError: It names the argument.
+    """
+    for name, value in arguments.items():
+        if value is not None and not value >= 1:
+            raise ValueError(f"{name} must be at least 1, got {value}")
+
+
+def one_of(argument: str, given: object, known: tuple[object, ...]) -> None:
+    """Refuse a value that is not among the known ones.
+
+    Raises:
+        ValueError: It lists the known values.
+    """
+    if given not in known:
+        words = ", ".join(str(word) for word in known)
+        raise ValueError(f"{argument} must be one of {words}, got {given!r}")
+
+
+def known_words(kind: type, given: Mapping[str, Any]) -> None:
+    """Refuse values outside the ``Literal`` types in the constructors of a class and its bases.
+
+    Args:
+        kind: The class; arguments annotated as ``Literal``, or as one or ``None``, are checked.
+        given: Values by argument name.
+
+    Raises:
+        ValueError: It lists the values that the argument takes.
+    """
+    for name, known in _words(kind).items():
+        if name in given:
+            one_of(name, given[name], known)
+
+
+def _words(kind: type) -> dict[str, tuple[object, ...]]:
+    found: dict[str, tuple[object, ...]] = {}
+    for base in reversed(kind.__mro__):
+        if "__init__" not in vars(base):
+            continue
+        try:
+            hints = get_type_hints(vars(base)["__init__"])
+        except (NameError, TypeError):
+            # The annotations name types that are imported for the type checker alone.
+            continue
+        for name, hint in hints.items():
+            parts = (hint,) if get_origin(hint) is Literal else get_args(hint)
+            if parts and all(part is NoneType or get_origin(part) is Literal for part in parts):
+                words = [get_args(part) or (None,) for part in parts]
+                found[name] = tuple(word for group in words for word in group)
+    return found

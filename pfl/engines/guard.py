@@ -1,0 +1,251 @@
+"""A check before a run: does the method give the same numbers stacked as one client at a time?
+
+A method may claim to be vectorizable and be wrong: it forgets a weight of padded samples, say, or
+mixes samples of a batch. So two clients play two short rounds both ways, in float64 on copies.
+"""
+
+from __future__ import annotations
+
+import copy
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+from lightning.fabric import Fabric
+from torch import Tensor
+
+from pfl import local
+from pfl.context import DROPOUTS, Context
+from pfl.engines import stack_round
+from pfl.seeds import derive
+from pfl.types import (
+    Batch,
+    ClientInfo,
+    ClientSplit,
+    Count,
+    FederatedData,
+    Job,
+    Phase,
+    Plan,
+    Result,
+    Split,
+    State,
+)
+
+# Padding repeats samples: of three of four it shows in every mean.
+SAMPLES = (8, 7)
+BATCH = 4
+STEPS = 2
+TOLERANCE = 1e-9
+# Entries below this are rounding errors themselves: a bias before a batch norm has no gradient.
+SMALLEST = 1e-4
+
+Play = Callable[[Context, Sequence[Job]], list[tuple[Result, State]]]
+
+
+def disagreement(context: Context) -> str | None:
+    """Return why a run must not stack its clients; ``None`` if both ways give the same numbers.
+
+    The answer depends on the method, its initial values and the data alone. Nothing of the context
+    changes, and no random stream is touched.
+
+    Args:
+        context: Of the run.
+    """
+    clients = _clients(context.data)
+    name = type(context.module).__name__
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            alone = dict(_played(_copy(context, clients), _alone))
+        except Exception as error:
+            return f"{name} could not be checked on two small clients: {_first_line(error)}"
+        try:
+            stacked = dict(_played(_copy(context, clients), _together))
+        except Exception as error:
+            return f"{name} fails when stacked: {_first_line(error)}"
+    found = _largest_difference(alone, stacked)
+    return None if found is None else f"{name} gives other numbers when stacked: {found}"
+
+
+class _Excerpt:
+    """Two clients, made of the first samples of two others; their tests are on the same samples."""
+
+    eval_batch_size = BATCH
+    batch_size = BATCH
+    drop_last = False
+    num_clients = len(SAMPLES)
+
+    def __init__(self, data: FederatedData, clients: Sequence[tuple[int, int]]) -> None:
+        self.shuffle = data.shuffle
+        self.num_classes = data.num_classes
+        self._splits = [_Some(data.split(client, "train"), count) for client, count in clients]
+
+    def split(self, client: int, name: Split) -> ClientSplit:
+        """All splits are the same."""
+        del name
+        return self._splits[client]
+
+    def pooled_test(self) -> ClientSplit | None:
+        """There is none."""
+        return None
+
+    def to(self, device: torch.device) -> None:
+        """The samples are where those of the run are."""
+
+    def description(self) -> dict[str, Any]:
+        """Nothing refers to this partition."""
+        return {}
+
+
+class _Some:
+    """The first samples of a split, in float64."""
+
+    def __init__(self, split: ClientSplit, count: int) -> None:
+        self.labels = split.labels[:count]
+        self.augmented = split.augmented
+        self._split = split
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def batch(self, positions: Tensor, rng: torch.Generator | None = None) -> Batch:
+        """The samples at ``positions``."""
+        batch = self._split.batch(positions, rng)
+        return batch._replace(x=batch.x.double()) if batch.x.is_floating_point() else batch
+
+
+def _clients(data: FederatedData) -> list[tuple[int, int]]:
+    """The two largest clients, and how many samples each plays with: unequal where that can be."""
+    held = [len(data.split(client, "train")) for client in range(data.num_clients)]
+    first, *others = sorted(range(len(held)), key=lambda client: -held[client])
+    second = others[0] if others and held[others[0]] else first
+    one, other = min(SAMPLES[0], held[first]), min(SAMPLES[1], held[second])
+    if one == other > 1:
+        other -= 1
+    return [(first, one), (second, other)]
+
+
+def _copy(context: Context, clients: Sequence[tuple[int, int]]) -> Context:
+    """Return a context of its own in float64, with a plan of few steps and without dropout."""
+    device = context.fabric.device
+    devices: int | list[int] = 1 if device.index is None else [device.index]
+    fabric = Fabric(accelerator=device.type, devices=devices, precision="64-true")
+    module = copy.deepcopy(context.module, {id(context.fabric): fabric})
+    with torch.no_grad():
+        for name, entry in module.state_dict().items():
+            entry.copy_(context.template[name])
+    for name, parameter in module.named_parameters():
+        parameter.requires_grad_(name in context.trainable)
+    for child in module.modules():
+        if isinstance(child, DROPOUTS):
+            child.p = 0.0
+    data = _Excerpt(context.data, clients)
+    small = Context(module, data, fabric, context.gradient_clip_val)
+    small.plan, small.adapt = _shortened(small.plan), _shortened(small.adapt)
+    return small
+
+
+def _shortened(plan: Plan) -> Plan:
+    """Return the plan with at most :data:`STEPS` steps a phase."""
+
+    def most(limit: int, count: Count) -> Count:
+        if callable(count):
+            return lambda own, info: min(limit, int(count(own, info)))
+        return min(limit, count)
+
+    return [
+        replace(
+            part,
+            # An epoch of the excerpt has two batches at most.
+            epochs=most(STEPS if part.full_batch else 1, part.epochs),
+            steps=None if part.steps is None else most(STEPS, part.steps),
+        )
+        if isinstance(part, Phase)
+        else part
+        for part in plan
+    ]
+
+
+def _played(context: Context, play: Play) -> Iterator[tuple[str, Tensor]]:
+    """Play two rounds; yields every number that came out, by a name that says what it is."""
+    module, data = context.module, context.data
+    infos = []
+    for client in range(data.num_clients):
+        labels = data.split(client, "train").labels
+        counts = torch.bincount(labels, minlength=data.num_classes)
+        infos.append(ClientInfo(client, len(labels), counts, rounds=2))
+    server = module.server()
+    names = module.shared_names()
+    state = server.init({n: context.template[n].clone() for n in names}, infos)
+    kept: list[State] = [{} for _ in infos]
+    for number in (1, 2):
+        jobs = [
+            Job(
+                info=replace(info, round=number),
+                kept=kept[info.client],
+                broadcast=server.broadcast(state, info.client, number),
+                seed=derive(0, "guard", number, info.client),
+                splits=("test",),
+            )
+            for info in infos
+        ]
+        found = play(context, jobs)
+        for result, tested in found:
+            upload, whose = result.upload, f"(client {result.client}, round {number})"
+            sent = {} if upload is None else {**upload.shared, **upload.extra}
+            for kind, values in (("upload", sent), ("kept", result.kept), ("tested", tested)):
+                for name, value in values.items():
+                    yield f"{kind} {name} {whose}", value
+        kept = [result.kept for result, _ in found]
+        uploads = [result.upload for result, _ in found if result.upload is not None]
+        state = server.aggregate(state, uploads)
+
+
+def _alone(context: Context, jobs: Sequence[Job]) -> list[tuple[Result, State]]:
+    results, models = [local.train(context, job) for job in jobs], []
+    for job in jobs:
+        local.become_tested(context, job)
+        with torch.no_grad():
+            logits, _ = local.outputs(context, context.data.split(job.info.client, "test"))
+        own = {name: value.clone() for name, value in context.entries.items()}
+        models.append({**own, "logits": logits})
+    return list(zip(results, models, strict=True))
+
+
+def _together(context: Context, jobs: Sequence[Job]) -> list[tuple[Result, State]]:
+    results = stack_round.train(context, jobs)
+    stack = stack_round.tested(context, jobs)
+    with torch.no_grad():
+        found = stack_round.outputs(
+            stack, [context.data.split(job.info.client, "test") for job in jobs]
+        )
+    models = [{**stack.own(row), "logits": logits} for row, (logits, _) in found.items()]
+    return list(zip(results, models, strict=True))
+
+
+def _largest_difference(one: Mapping[str, Tensor], other: Mapping[str, Tensor]) -> str | None:
+    """Return the entry that differs most, and by how much, if it is more than rounding."""
+    if missing := sorted(one.keys() ^ other.keys()):
+        return f"only one way gives the {missing[0]}"
+    worst, where = TOLERANCE, None
+    for name, value in one.items():
+        a, b = value.double(), other[name].double()
+        if a.shape != b.shape:
+            return f"the {name} is {tuple(b.shape)} instead of {tuple(a.shape)}"
+        if not torch.equal(a.isnan(), b.isnan()):
+            return f"the {name} is not a number in one way only"
+        if a.numel() == 0:
+            continue
+        a, b = a.nan_to_num(), b.nan_to_num()
+        apart = float((a - b).abs().max()) / max(float(a.abs().max()), SMALLEST)
+        if apart > worst:
+            worst, where = apart, name
+    return None if where is None else f"the {where} differs by {worst:.1e} of its largest value"
+
+
+def _first_line(error: Exception) -> str:
+    text = str(error).strip().partition("\n")[0]
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__

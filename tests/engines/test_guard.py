@@ -1,0 +1,145 @@
+"""Before a stack is used, two clients play both ways: a method that is wrong stacked is found."""
+
+import re
+import time
+
+import pytest
+import torch
+from torch import nn
+
+from lightning_modules.base import ClientModule
+from lightning_modules.fedavg import FedAvg
+from lightning_modules.fedper import FedPer
+from lightning_modules.nets import LeNet5
+from pfl.engines.guard import disagreement
+from pfl.loop import FederatedLoop
+from pfl.state import clone, fingerprint
+from pfl.types import Outcome, Pass
+from tests.engines.agreement import fit, module_of
+from tests.federation import HEAVY, context
+from tests.toy import ToyData, blobs, mlp
+
+
+class Stacks(ClientModule):
+    vectorizable = True
+    kept = ("net.head.*", "mark")
+    shared = ("net.backbone.*",)
+
+    def __init__(self, net=None, **options):
+        super().__init__(mlp() if net is None else net, **options)
+        self.register_buffer("mark", torch.zeros(3))
+
+
+class ForgetsWeight(Stacks):
+    def losses(self, batch):
+        return {"ce": nn.functional.cross_entropy(self(batch.x), batch.y)}
+
+
+class ForgetsWeightInAPass(Stacks):
+    def plan(self):
+        mean = Pass(
+            name="mark",
+            statistic=lambda batch: {"sum": self(batch.x).sum(0)},
+            then=lambda totals: {"mark": totals.sums["sum"]},
+        )
+        return [*super().plan(), mean]
+
+
+class MarksPadding(Stacks):
+    """An entry that its objective computes of padding too."""
+
+    def losses(self, batch):
+        return Outcome(super().losses(batch), {"mark": self(batch.x).mean(0)})
+
+
+class Remembers(Stacks):
+    """Who came last is remembered outside the state."""
+
+    last = 0.0
+
+    def receive(self, broadcast, info):
+        super().receive(broadcast, info)
+        self.last = float(info.samples)
+
+    def losses(self, batch):
+        return {name: value * self.last for name, value in super().losses(batch).items()}
+
+
+class MixesSamples(Stacks):
+    """Its losses do not see that every logit depends on all samples of the batch."""
+
+    def forward(self, x):
+        return self.net(x) + self.net(x).mean()
+
+
+class Branches(Stacks):
+    """A branch on a value cannot be stacked at all."""
+
+    def losses(self, batch):
+        terms = super().losses(batch)
+        return terms if terms["ce"] > 0 else {"ce": terms["ce"] * 2}
+
+
+@pytest.mark.parametrize(
+    ("method", "sentence"),
+    [
+        (ForgetsWeight, r"ForgetsWeight gives other numbers when stacked: the .* \(client 1"),
+        (ForgetsWeightInAPass, r"the \w+ mark \(client 1"),
+        (MarksPadding, r"the \w+ mark \(client 1"),
+        (Remembers, r"Remembers gives other numbers when stacked"),
+        (MixesSamples, r"the tested logits \(client 1"),
+        (Branches, r"Branches fails when stacked: RuntimeError"),
+    ],
+)
+def test_a_method_that_is_wrong_when_stacked_runs_sequentially(method, sentence):
+    alone = fit(method(optimizer=HEAVY), "sequential")
+    guarded = fit(method(optimizer=HEAVY), "vectorised")
+    said = guarded.header["engine"]
+    assert said.startswith("sequential, not vectorised: ")
+    assert re.search(sentence, said)
+    assert guarded.fingerprint == alone.fingerprint
+
+
+def test_a_method_that_is_right_stays_stacked():
+    assert disagreement(context(Stacks(), blobs())) is None
+
+
+@pytest.mark.parametrize("sizes", [(1,), (0, 1), (1, 1), (3, 3), (0, 40, 2)])
+def test_any_sizes_of_clients_can_be_checked(sizes):
+    """One client plays both; who has nothing plays none."""
+    assert disagreement(context(module_of(FedPer, mlp), blobs(sizes))) is None
+
+
+def test_a_guard_changes_nothing():
+    data = blobs()
+    ctx = context(FedPer(mlp(), optimizer=HEAVY), data)
+    before = fingerprint([clone(ctx.entries), ctx.template])
+    modes = [child.training for child in ctx.module.modules()]
+    stream = torch.get_rng_state()
+    assert disagreement(ctx) is None
+    assert fingerprint([clone(ctx.entries), ctx.template]) == before
+    assert [child.training for child in ctx.module.modules()] == modes
+    assert torch.equal(torch.get_rng_state(), stream)
+
+
+def test_a_resumed_run_decides_as_the_first_did(tmp_path):
+    """The guard plays from the initial values, whatever the checkpoint has made of them."""
+    options = {"engine": "vectorised", "default_root_dir": str(tmp_path), "progress": False}
+    first = FederatedLoop(rounds=1, **options).fit(ForgetsWeight(), blobs())
+    more = FederatedLoop(rounds=2, **options).fit(ForgetsWeight(), blobs(), ckpt_path="last")
+    assert more.round == 2
+    assert more.header["engine"] == first.header["engine"]
+
+
+def test_it_takes_half_a_second_for_lenet():
+    data = images()
+    ctx = context(FedAvg(LeNet5(num_classes=3)), data)
+    start = time.perf_counter()
+    assert disagreement(ctx) is None
+    # On one idle core 0.2 s; tests share theirs.
+    assert time.perf_counter() - start < 2
+
+
+def images():
+    x = torch.rand(20, 3, 32, 32)
+    return ToyData([(x, torch.arange(20) % 3), (x[:7], torch.arange(7) % 3)])

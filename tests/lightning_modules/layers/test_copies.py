@@ -1,0 +1,114 @@
+"""Frozen copies."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+from torch.func import functional_call, stack_module_state, vmap
+
+from lightning_modules.layers import (
+    copy_into,
+    frozen,
+)
+from pfl.seeds import scoped
+from tests.draws import normal
+
+
+@pytest.fixture(autouse=True)
+def seeded():
+    with scoped(0):
+        yield
+
+
+def normalised() -> nn.Sequential:
+    return nn.Sequential(nn.Linear(4, 6), nn.BatchNorm1d(6), nn.ReLU(), nn.Dropout(0.5))
+
+
+def test_frozen_copy_has_no_parameters_and_all_entries():
+    net = normalised()
+    teacher = frozen(net)
+    assert not list(teacher.parameters())
+    entries = teacher.state_dict()
+    assert entries.keys() == {f"module.{name}" for name in net.state_dict()}
+    for name, value in net.state_dict().items():
+        assert torch.equal(entries[f"module.{name}"], value)
+        assert entries[f"module.{name}"].data_ptr() != value.data_ptr()
+    assert len(list(net.parameters())) == 4, "the original stays as it is"
+
+
+def test_frozen_copy_stays_in_eval_mode():
+    holder = nn.ModuleDict({"net": normalised(), "teacher": frozen(normalised())})
+    holder.train()
+    assert holder["net"][1].training
+    assert not any(module.training for module in holder["teacher"].modules())
+    x = torch.rand(5, 4)
+    before = copy.deepcopy(holder["teacher"].state_dict())
+    first, second = holder["teacher"](x), holder["teacher"](x)
+    assert torch.equal(first, second), "no dropout"
+    for name, value in holder["teacher"].state_dict().items():
+        assert torch.equal(value, before[name]), "no statistics written"
+
+
+def test_frozen_copy_gives_what_the_module_gives_in_eval_mode():
+    net = normalised()
+    for _ in range(3):
+        net(torch.rand(8, 4))
+    teacher, x = frozen(net), torch.rand(5, 4)
+    assert torch.equal(teacher(x), net.eval()(x))
+
+
+def test_batch_statistics():
+    """PFAKD's teacher: normalises with the batch, as the net in train mode, and writes nothing."""
+    net = nn.Sequential(nn.Linear(4, 6), nn.BatchNorm1d(6))
+    teacher, x = frozen(net, batch_statistics=True), torch.rand(5, 4)
+    before = {name: value.clone() for name, value in net.state_dict().items()}
+    assert torch.equal(teacher(x), copy.deepcopy(net).train()(x))
+    assert all(torch.equal(value, before[name]) for name, value in net.state_dict().items())
+    assert set(teacher.state_dict()) == {f"module.{n}" for n, _ in net.named_parameters()}
+
+
+def test_gradient_passes_through_a_frozen_copy_to_its_input():
+    head, z = frozen(nn.Linear(4, 2)), torch.rand(3, 4, requires_grad=True)
+    head(z).sum().backward()
+    torch.testing.assert_close(z.grad, head.state_dict()["module.weight"].sum(0).expand(3, 4))
+
+
+@pytest.mark.parametrize("batch_statistics", [False, True])
+def test_copy_into_refreshes_values(batch_statistics):
+    net = normalised()
+    teacher = frozen(net, batch_statistics)
+    entries = teacher.state_dict()
+    for _ in range(2):
+        net(torch.rand(8, 4))
+    nn.init.ones_(net[0].weight)
+    copy_into(teacher, net)
+    for name, value in entries.items():
+        assert torch.equal(value, net.state_dict()[name.removeprefix("module.")]), name
+    nn.init.zeros_(net[0].weight)
+    assert entries["module.0.weight"].all(), "values were copied, not shared"
+
+
+def test_copy_into_refuses_another_network():
+    with pytest.raises(ValueError, match=r"Linear has no entry '0.bias', which the frozen Seq"):
+        copy_into(frozen(normalised()), nn.Linear(4, 6))
+
+
+def test_frozen_copies_survive_copying_and_loading():
+    teacher = frozen(normalised())
+    clone = copy.deepcopy(teacher).train()
+    assert not clone.module.training
+    clone.load_state_dict(frozen(normalised()).state_dict())
+    assert not list(clone.parameters())
+
+
+@pytest.mark.parametrize("batch_statistics", [False, True])
+def test_frozen_copies_under_vmap(batch_statistics):
+    teachers = [frozen(normalised(), batch_statistics).double() for _ in range(2)]
+    _, buffers = stack_module_state(teachers)
+    x = normal(2, 5, 4)
+    together = vmap(lambda b, x: functional_call(teachers[0], b, (x,)))(buffers, x)
+    for i, teacher in enumerate(teachers):
+        torch.testing.assert_close(together[i], teacher(x[i]))

@@ -1,0 +1,176 @@
+"""Networks with Gaussian weights, as pFedBayes uses them."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+from torch.distributions import Normal, kl_divergence
+from torch.func import functional_call, stack_module_state, vmap
+
+from lightning_modules.layers import MeanFieldNet, constant, draw_noise
+from lightning_modules.losses import mean_field_kl, mean_field_kl_slopes
+from lightning_modules.nets import LeNet5
+from pfl.seeds import generator, scoped
+from tests.draws import normal
+
+
+@pytest.fixture(autouse=True)
+def seeded():
+    with scoped(0):
+        yield
+
+
+def build(seed: int = 0, **options: float) -> MeanFieldNet:
+    with scoped(seed):
+        net = nn.Sequential(nn.Linear(4, 6), nn.BatchNorm1d(6), nn.ReLU(), nn.Linear(6, 3))
+        return MeanFieldNet(net, **options).double()
+
+
+def test_every_weight_but_those_of_normalisation_is_gaussian():
+    net = build()
+    assert list(net.moments()) == ["0.weight", "0.bias", "3.weight", "3.bias"]
+    for mean, std in net.moments().values():
+        assert mean.shape == std.shape
+        torch.testing.assert_close(std, torch.full_like(std, 0.0485873516))  # log(1 + e^-3)
+
+
+def test_twice_the_network_travels():
+    """pFedBayes sends 2 |w| numbers."""
+    net = MeanFieldNet(LeNet5(10))
+    assert sum(value.numel() for value in net.state_dict().values()) == 2 * 62_006
+
+
+def test_means_keep_the_initialisation_or_are_drawn_anew():
+    with scoped(3):
+        plain = LeNet5(10)
+    kept = MeanFieldNet(copy.deepcopy(plain))
+    assert torch.equal(kept.mean.head.weight, plain.head.weight)
+    drawn = MeanFieldNet(LeNet5(10), init_mean_std=0.1)
+    weights = drawn.mean.backbone[7].weight.detach()
+    assert float(weights.std()) == pytest.approx(0.1, rel=0.02)
+    assert float(weights.mean()) == pytest.approx(0, abs=0.002)
+
+
+def test_forward_at_the_means_is_the_network():
+    net, x = build().eval(), normal(5, 4)
+    assert torch.equal(net(x), net.mean(x))
+
+
+def test_draws_are_networks_with_perturbed_weights():
+    net, x = build().eval(), normal(5, 4)
+    noise = draw_noise(net.noise_shapes(3), x, generator(1, "noise"))
+    logits = net(x, noise=noise)
+    assert logits.shape == (3, 5, 3)
+    for k in range(3):
+        drawn = copy.deepcopy(net.mean)
+        with torch.no_grad():
+            for name, (_, std) in net.moments().items():
+                drawn.get_parameter(name).add_(std * noise[name][k])
+        torch.testing.assert_close(logits[k], drawn(x))
+
+
+def test_same_generator_same_draws():
+    net, x = build().eval(), normal(5, 4)
+    first, again = (net(x, samples=2, generator=generator(7, "draw")) for _ in range(2))
+    assert torch.equal(first, again)
+    assert not torch.equal(first[0], first[1])
+
+
+def test_gradients_reach_means_and_spreads():
+    net, x = build(), normal(5, 4)
+    net(x, samples=2, generator=generator(0, "draw")).square().sum().backward()
+    for name, parameter in net.named_parameters():
+        if name != "mean.0.bias" and name != "raw_std.0.bias":  # Batch norm takes a bias away.
+            assert parameter.grad.abs().max() > 1e-6, name
+
+
+def test_batch_norm_learns_from_every_draw():
+    net, x = build().train(), normal(5, 4)
+    net(x, samples=3, generator=generator(0, "draw"))
+    assert int(net.mean[1].num_batches_tracked) == 3
+
+
+def test_kl_of_a_network_from_itself_is_zero_and_flat():
+    net, prior = build(), build()
+    value = mean_field_kl(net.moments(), prior.moments())
+    value.backward()
+    assert float(value.detach()) == 0
+    slopes = [p.grad for m in (net, prior) for p in m.parameters() if p.grad is not None]
+    assert len(slopes) == 16
+    assert not any(slope.any() for slope in slopes)
+
+
+def test_kl_against_torch():
+    """To 1e-6 in float64."""
+    net, prior = build(0, init_raw_std=-1.0), build(1)
+    expected = sum(
+        kl_divergence(Normal(*net.moments()[name]), Normal(*prior.moments()[name])).sum()
+        for name in net.moments()
+    )
+    found = mean_field_kl(net.moments(), prior.moments())
+    torch.testing.assert_close(found, expected, rtol=1e-6, atol=0)
+
+
+def test_constant_moments_stop_the_gradient():
+    net, prior = build(0), build(1)
+    mean_field_kl(net.moments(), constant(prior.moments())).backward()
+    assert net.raw_std.get_parameter("0.weight").grad is not None
+    assert all(parameter.grad is None for parameter in prior.parameters())
+
+
+def test_written_out_slopes_of_kl_are_its_gradient():
+    net, prior = build(0, init_raw_std=-1.0), build(1)
+    moments = {
+        n: tuple(m.detach().requires_grad_() for m in own) for n, own in net.moments().items()
+    }
+    mean_field_kl(moments, constant(prior.moments())).backward()
+    for name, slopes in mean_field_kl_slopes(moments, prior.moments()).items():
+        for moment, slope in zip(moments[name], slopes, strict=True):
+            torch.testing.assert_close(slope, moment.grad)
+    same = mean_field_kl_slopes(prior.moments(), prior.moments())
+    assert not any(slope.any() for own in same.values() for slope in own)
+
+
+def test_steps_on_the_prior_alone_bring_it_to_the_network():
+    net, prior = build(0, init_raw_std=-1.0), build(1)
+    optimizer = torch.optim.Adam(prior.parameters(), lr=0.05)
+    first = None
+    for _ in range(1000):
+        value = mean_field_kl(constant(net.moments()), prior.moments())
+        first = float(value.detach()) if first is None else first
+        optimizer.zero_grad()
+        value.backward()
+        optimizer.step()
+    assert float(value.detach()) < 1e-3 * first
+    for name, (mean, std) in net.moments().items():
+        torch.testing.assert_close(prior.moments()[name][0], mean, rtol=0, atol=0.02)
+        torch.testing.assert_close(prior.moments()[name][1], std, rtol=0, atol=0.02)
+
+
+def test_networks_under_vmap():
+    nets = [build(0).train(), build(1, init_raw_std=-1.0).train()]
+    parameters, buffers = stack_module_state(nets)
+    x = normal(2, 5, 4)
+    noise = {name: normal(2, *shape) for name, shape in nets[0].noise_shapes(2).items()}
+    together = vmap(lambda p, b, x, e: functional_call(nets[0], (p, b), (x,), {"noise": e}))(
+        parameters, buffers, x, noise
+    )
+    for i, net in enumerate(nets):
+        alone = net(x[i], noise={name: draws[i] for name, draws in noise.items()})
+        torch.testing.assert_close(together[i], alone)
+        running = buffers["mean.1.running_mean"][i]
+        torch.testing.assert_close(running, net.mean[1].running_mean)
+
+
+def test_refuses_what_it_cannot_use():
+    net, x = build(), normal(5, 4)
+    with pytest.raises(ValueError, match="samples must be at least 1, got 0"):
+        net(x, samples=0)
+    with pytest.raises(ValueError, match="noise must have the shapes"):
+        net(x, noise={"0.weight": normal(2, 6, 4)})
+    other = MeanFieldNet(nn.Linear(4, 3))
+    with pytest.raises(ValueError, match="in only one of the two"):
+        mean_field_kl(net.moments(), other.moments())

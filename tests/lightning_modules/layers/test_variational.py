@@ -1,0 +1,201 @@
+"""A linear layer with Gaussian weights, against hand-worked numbers and torch."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from torch import nn
+from torch.distributions import Normal, kl_divergence
+from torch.func import functional_call, grad, stack_module_state, vmap
+
+from lightning_modules.layers import (
+    VariationalLinear,
+    draw_noise,
+    inverse_softplus,
+)
+from lightning_modules.layers.variational import MIN_STD
+from lightning_modules.losses import monte_carlo_cross_entropy
+from lightning_modules.nets import SplitNet
+from pfl.seeds import generator, scoped
+from tests.draws import normal
+
+
+@pytest.fixture(autouse=True)
+def seeded():
+    with scoped(0):
+        yield
+
+
+def layer(init_std: float = 0.5) -> VariationalLinear:
+    return VariationalLinear(4, 3, init_std).double()
+
+
+@pytest.mark.parametrize("init_std", [1e-3, 0.01, 0.1, 1.0, 30.0])
+def test_standard_deviations_start_where_they_are_told(init_std):
+    built = VariationalLinear(4, 3, init_std)
+    for std in (built.std_weight, built.std_bias):
+        torch.testing.assert_close(std, torch.full_like(std, init_std), rtol=1e-5, atol=1e-6)
+    assert inverse_softplus(1.0) == pytest.approx(math.log(math.e - 1))
+
+
+def test_means_start_as_normal_draws():
+    wide = VariationalLinear(100, 50)
+    assert float(wide.mean_weight.detach().std()) == pytest.approx(1, abs=0.05)
+    assert not VariationalLinear(4, 3, init_mean_std=0).mean_weight.any()
+
+
+def test_number_of_scalars():
+    """pFedVEM's head_dim for 84 features and 10 classes: 850 means, and as many raw ones."""
+    state = VariationalLinear(84, 10).state_dict()
+    assert sum(value.numel() for name, value in state.items() if name.startswith("mean")) == 850
+    assert sum(value.numel() for name, value in state.items() if name.startswith("raw_std")) == 850
+
+
+def test_forward_without_draws_is_the_linear_layer_of_the_means():
+    built, z = layer(), normal(5, 4)
+    torch.testing.assert_close(built(z), z @ built.mean_weight.mT + built.mean_bias)
+
+
+def test_draws_are_means_plus_scaled_noise():
+    """One draw at a time, by hand."""
+    built, z = layer(), normal(5, 4)
+    noise = draw_noise(built.noise_shapes(3), z, generator(1, "noise"))
+    logits = built(z, noise=noise)
+    assert logits.shape == (3, 5, 3)
+    for k in range(3):
+        weight = built.mean_weight + built.std_weight * noise["weight"][k]
+        bias = built.mean_bias + built.std_bias * noise["bias"][k]
+        torch.testing.assert_close(logits[k], z @ weight.mT + bias)
+    assert torch.equal(built(z, samples=3, noise=noise), logits)
+
+
+def test_own_draws_follow_the_generator():
+    built, z = layer(), normal(5, 4)
+    first, again = (built(z, 3, generator=generator(7, "draw")) for _ in range(2))
+    assert torch.equal(first, again)
+    assert not torch.equal(first, built(z, 3, generator=generator(8, "draw")))
+    with scoped(7):
+        default = built(z, 3)
+    with scoped(7):
+        assert torch.equal(default, built(z, 3))
+
+
+def test_moments_of_many_draws():
+    """A logit of z = (1, 2, 0, 0) at std 0.5 has variance 0.25 (1 + 4 + 1) = 1.5."""
+    built, z = layer(0.5), torch.tensor([[1.0, 2.0, 0, 0]], dtype=torch.float64)
+    logits = built(z, samples=40_000, generator=generator(0, "many"))
+    torch.testing.assert_close(logits.mean(0), built(z), rtol=0, atol=0.03)
+    variances = torch.full((1, 3), 1.5, dtype=torch.float64)
+    torch.testing.assert_close(logits.var(0), variances, rtol=0.03, atol=0)
+
+
+def test_without_spread_every_draw_is_the_mean():
+    """The Monte Carlo loss is the loss at the mean, for any K."""
+    built, z, y = layer(1e-7), normal(5, 4), torch.tensor([0, 1, 2, 0, 1])
+    expected = nn.functional.cross_entropy(built(z), y)
+    for samples in (1, 5):
+        logits = built(z, samples, generator=generator(samples, "draw"))
+        found = monte_carlo_cross_entropy(logits, y)
+        torch.testing.assert_close(found, expected, rtol=1e-4, atol=0)
+
+
+def test_standard_deviations_do_not_vanish():
+    built = layer()
+    nn.init.constant_(built.raw_std_weight, -1e3)
+    assert torch.equal(built.std_weight, torch.full_like(built.std_weight, MIN_STD))
+    value = built.kl(built.mean_weight.detach(), built.mean_bias.detach(), 1.0)
+    assert value.isfinite()
+
+
+def test_kl_against_torch():
+    """With a prior mean of its own for every weight and one variance."""
+    built, prior = layer(), {"weight": normal(3, 4), "bias": normal(3, seed=1)}
+    expected = sum(
+        kl_divergence(Normal(mean, std), Normal(prior[name], 0.7)).sum()
+        for name, mean, std in (
+            ("weight", built.mean_weight, built.std_weight),
+            ("bias", built.mean_bias, built.std_bias),
+        )
+    )
+    torch.testing.assert_close(built.kl(prior["weight"], prior["bias"], 0.7), expected)
+    tensor = torch.tensor(0.7, dtype=torch.float64)
+    torch.testing.assert_close(built.kl(prior["weight"], prior["bias"], tensor), expected)
+
+
+def test_kl_of_the_first_round_is_zero_and_flat():
+    """mean = w and std = rho, in float32, exactly."""
+    built = VariationalLinear(84, 10)
+    weight, bias = built.mean_weight.detach().clone(), built.mean_bias.detach().clone()
+    rho = torch.cat([built.std_weight.flatten(), built.std_bias]).square().mean().sqrt().detach()
+    assert float(rho) == pytest.approx(1, abs=1e-6)
+    value = built.kl(weight, bias, built.std_bias[0].detach())
+    value.backward()
+    assert float(value.detach()) == 0
+    for parameter in built.parameters():
+        assert not parameter.grad.any()
+
+
+def test_kl_pulls_the_mean_with_the_confidence():
+    """dKL/dmean = tau (mean - w), tau = 1 / rho^2."""
+    built, prior = layer(), normal(3, 4)
+    built.kl(prior, built.mean_bias.detach(), 0.5).backward()
+    expected = (built.mean_weight.detach() - prior) / 0.25
+    torch.testing.assert_close(built.mean_weight.grad, expected)
+
+
+def test_confidence_in_closed_form_minimises_the_kl():
+    """rho^2 = (sum std^2 + sum (mean - w)^2) / d is the best prior variance."""
+    built, prior = layer().requires_grad_(False), (normal(3, 4), normal(3, seed=1))
+    squares = built.std_weight.square().sum() + built.std_bias.square().sum()
+    squares = squares + (built.mean_weight - prior[0]).square().sum()
+    squares = (squares + (built.mean_bias - prior[1]).square().sum()).detach()
+    best = (squares / 15).sqrt()
+    assert float(grad(lambda rho: built.kl(*prior, rho))(best)) == pytest.approx(0, abs=1e-9)
+    least = float(built.kl(*prior, best).detach())
+    for factor in (0.5, 0.99, 1.01, 3):
+        assert float(built.kl(*prior, factor * best).detach()) > least
+
+
+def test_learns_by_gradients_of_means_and_spreads():
+    built, z = layer(), normal(6, 4)
+    y = torch.arange(6) % 3
+    logits = built(z, 5, generator=generator(0, "draw"))
+    monte_carlo_cross_entropy(logits, y, reduction="sum").backward()
+    assert all(parameter.grad.any() for parameter in built.parameters())
+
+
+def test_variational_layer_under_vmap():
+    """Two clients with weights and noise of their own."""
+    layers = [layer(0.1), layer(0.9)]
+    parameters, _ = stack_module_state(layers)
+    z = normal(2, 5, 4)
+    noise = {n: normal(2, *shape) for n, shape in layers[0].noise_shapes(3).items()}
+    together = vmap(lambda p, z, e: functional_call(layers[0], p, (z,), {"noise": e}))(
+        parameters, z, noise
+    )
+    for i, built in enumerate(layers):
+        alone = built(z[i], noise={name: draws[i] for name, draws in noise.items()})
+        torch.testing.assert_close(together[i], alone)
+
+
+def test_variational_layer_is_a_head():
+    net = SplitNet(nn.Flatten(), VariationalLinear(12, 5))
+    assert (net.features, net.num_classes) == (12, 5)
+    assert net(torch.zeros(1, 3, 2, 2)).shape == (1, 5)
+
+
+def test_variational_layer_refuses_what_it_cannot_use():
+    with pytest.raises(ValueError, match="init_std must be positive, got 0"):
+        VariationalLinear(4, 3, init_std=0)
+    with pytest.raises(ValueError, match="init_mean_std must not be negative"):
+        VariationalLinear(4, 3, init_mean_std=-1)
+    built, z = layer(), normal(5, 4)
+    with pytest.raises(ValueError, match="samples must be at least 1, got 0"):
+        built(z, samples=0)
+    noise = draw_noise(built.noise_shapes(2), z)
+    with pytest.raises(ValueError, match=r"shapes .*\(3, 3, 4\).*got .*\(2, 3, 4\)"):
+        built(z, samples=3, noise=noise)
+    with pytest.raises(ValueError, match="noise must have the shapes"):
+        built(z, noise={"weight": noise["weight"]})

@@ -1,0 +1,65 @@
+"""Networks with batch norm or group norm."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+from torch.func import functional_call, stack_module_state, vmap
+
+from lightning_modules.nets import (
+    CNN8,
+    ResNet18,
+)
+from pfl.seeds import scoped
+
+FASHION = (1, 28, 28)
+
+
+CIFAR = (3, 32, 32)
+
+
+@pytest.fixture(autouse=True)
+def seeded():
+    with scoped(0):
+        yield
+
+
+def test_running_statistics_of_the_small_cnn():
+    """Two for each of 2*16 + 3*32 + 3*64 + 2*256 = 832 channels."""
+    floats = [b for b in CNN8(10).buffers() if b.is_floating_point()]
+    assert sum(b.numel() for b in floats) == 1_664
+
+
+@pytest.mark.parametrize("build", [CNN8, ResNet18])
+def test_group_norm_replaces_every_batch_norm(build):
+    net = build(10, norm="group")
+    assert not list(net.buffers())
+    groups = [module for module in net.modules() if isinstance(module, nn.GroupNorm)]
+    assert groups
+    assert all(module.num_channels // module.num_groups == 16 for module in groups)
+    assert [p.shape for p in net.parameters()] == [p.shape for p in build(10).parameters()]
+    # Group norm takes a batch of one in train mode, where batch norm fails.
+    assert net.train()(torch.zeros(1, *((3, 96, 96) if build is CNN8 else CIFAR))).shape == (1, 10)
+
+
+def test_group_norm_takes_any_width():
+    assert CNN8(10, (3, 21, 21), "group", projector=100)(torch.zeros(1, 3, 21, 21)).shape == (1, 10)
+
+
+def test_first_stage_of_univarfls_resnet_halves_the_image():
+    first = ResNet18(10, first_stride=2).backbone.layer1(torch.zeros(1, 64, 8, 8))
+    assert first.shape == (1, 64, 4, 4)
+    assert ResNet18(10).backbone.layer1(torch.zeros(1, 64, 8, 8)).shape == (1, 64, 8, 8)
+
+
+@pytest.mark.parametrize("norm", ["batch", "group"])
+def test_vmap_over_clients_with_normalisation(norm):
+    nets = [CNN8(4, CIFAR, norm).double() for _ in range(2)]
+    parameters, buffers = stack_module_state(nets)
+    x = torch.rand(2, 5, *CIFAR, dtype=torch.float64)
+    together = vmap(lambda p, b, x: functional_call(nets[0], (p, b), (x,)))(parameters, buffers, x)
+    for client, net in enumerate(nets):
+        torch.testing.assert_close(net(x[client]), together[client])
+        for name, buffer in net.named_buffers():
+            torch.testing.assert_close(buffer, buffers[name][client])

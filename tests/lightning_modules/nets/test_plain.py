@@ -1,0 +1,162 @@
+"""Sizes of the papers' networks, and what they accept."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+from torch.func import functional_call, stack_module_state, vmap
+
+from lightning_modules.nets import (
+    CNN2,
+    CNN3,
+    CNN5,
+    CNN8,
+    MLP,
+    FashionCNN,
+    LeNet5,
+    Projected,
+    ResNet18,
+    SplitNet,
+)
+from pfl.seeds import scoped
+
+FASHION = (1, 28, 28)
+CIFAR = (3, 32, 32)
+
+
+@pytest.fixture(autouse=True)
+def seeded():
+    with scoped(0):
+        yield
+
+
+def count(module: nn.Module) -> int:
+    return sum(parameter.numel() for parameter in module.parameters())
+
+
+SIZES = {
+    # FedAS: base 2,432 + 51,264 + 819,712.
+    "fedas_cifar10": (lambda: CNN2(10), 873_408, 5_130, 512),
+    "fedas_cifar100": (lambda: CNN2(100), 873_408, 51_300, 512),
+    # 1x28x28 leaves 4x4: 1 -> 32 has 832, 32 -> 64 has 51,264, 1024 -> 512 has 524,800.
+    "fedas_grey": (lambda: CNN2(10, FASHION), 832 + 51_264 + 524_800, 5_130, 512),
+    "pfakd_cifar10": (lambda: CNN3(10), 43_616, 650, 64),
+    "pfakd_cifar10_block": (lambda: CNN3(10, head_split="fc_block"), 27_168, 17_098, 256),
+    "pfakd_fmnist": (lambda: FashionCNN(10), 115_776, 1_290, 128),
+    "pfakd_cifar100": (lambda: ResNet18(100), 11_168_832, 51_300, 512),
+    # UniVarFL's small CNN: 161,594 in all.
+    "univarfl_cnn": (lambda: CNN8(10), 161_594 - 2_570, 2_570, 256),
+    # 11,168,832 + the shortcut of the first stage (64*64 + 128) + 2 (512*512 + 512 + 1024).
+    "univarfl_resnet": (
+        lambda: ResNet18(100, first_stride=2, projector=512),
+        11_168_832 + 4_224 + 527_360,
+        51_300,
+        512,
+    ),
+    "pfedvem_cifar10": (lambda: LeNet5(10, channels=(16, 32)), 120_332, 850, 84),
+    "pfedvem_cifar100": (lambda: CNN5(20), 618_916, 2_020, 100),
+    "pfedvem_sun397": (lambda: CNN5(3, (3, 64, 64)), 618_916, 303, 100),
+    "pfedvem_fmnist": (lambda: MLP(10), 784 * 100 + 100, 1_010, 100),
+    "lenet5": (lambda: LeNet5(10), 62_006 - 850, 850, 84),
+    # Inter-learning models and supervisors of FedSimSup; totals 52,202, 63,092, 40,914,
+    # 8,422, 10,824 and 6,956.
+    "inter_10": (lambda: LeNet5(10, hidden=[120]), 52_202 - 1_210, 1_210, 120),
+    "inter_100": (lambda: LeNet5(100, hidden=[120]), 63_092 - 12_100, 12_100, 120),
+    "inter_62": (lambda: LeNet5(62, FASHION, hidden=[120]), 40_914 - 7_502, 7_502, 120),
+    "supervisor_10": (lambda: LeNet5(10, CIFAR, (3, 6), [48]), 8_422 - 490, 490, 48),
+    "supervisor_100": (lambda: LeNet5(100, CIFAR, (3, 6), [40]), 10_824 - 4_100, 4_100, 40),
+    "supervisor_62": (lambda: LeNet5(62, FASHION, (3, 6), [40]), 6_956 - 2_542, 2_542, 40),
+    # LeNet-5's backbone, then 84 -> 84 and 84 -> 256.
+    "moon": (lambda: Projected(LeNet5(10)), 61_156 + 7_140 + 21_760, 2_570, 256),
+}
+
+
+@pytest.mark.parametrize("name", SIZES)
+def test_number_of_parameters(name):
+    build, backbone, head, features = SIZES[name]
+    net = build()
+    assert (count(net.backbone), count(net.head)) == (backbone, head)
+    assert net.features == features
+    assert count(net) == backbone + head, "nothing lies outside of backbone and head"
+
+
+BUILDERS = {
+    "CNN2": (CNN2, 16),
+    "CNN3": (CNN3, 24),
+    "CNN5": (CNN5, 1),
+    "CNN8": (CNN8, 21),
+    "FashionCNN": (FashionCNN, 12),
+    "LeNet5": (LeNet5, 16),
+    "MLP": (MLP, 1),
+    "ResNet18": (ResNet18, 1),
+}
+
+
+@pytest.mark.parametrize("name", BUILDERS)
+def test_takes_every_image_from_its_smallest_on(name):
+    build, least = BUILDERS[name]
+    for shape in [(3, least, least), (1, least + 3, least + 10), (2, 33, 29)]:
+        net = build(7, shape).eval()
+        x = torch.zeros(1, *shape)
+        assert net(x).shape == (1, 7)
+        assert net.backbone(x).shape == (1, net.features)
+        assert net.num_classes == 7
+
+
+@pytest.mark.parametrize("name", [name for name, (_, least) in BUILDERS.items() if least > 1])
+def test_says_what_a_too_small_image_would_need(name):
+    build, least = BUILDERS[name]
+    message = rf"{name} .*\(3, {least - 1}, 40\).*at least 3x{least}x{least}"
+    with pytest.raises(ValueError, match=message):
+        build(10, (3, least - 1, 40))
+
+
+def test_channels_last_is_refused():
+    with pytest.raises(ValueError, match="channels, height, width"):
+        CNN2(10, (32, 32, 3))
+
+
+def test_head_split_changes_names_only():
+    """Both splits hold the same layers in the same order, so one seed gives one function."""
+    nets = []
+    for head_split in ("last_fc", "fc_block"):
+        with scoped(3):
+            nets.append(CNN3(10, head_split=head_split))
+    x = torch.rand(2, *CIFAR)
+    assert torch.equal(nets[0](x), nets[1](x))
+
+
+def test_bad_sizes_are_refused():
+    with pytest.raises(ValueError, match="num_classes must be positive, got 0"):
+        SplitNet(nn.Flatten(), nn.Identity(), features=4, num_classes=0)
+    with pytest.raises(ValueError, match="hidden"):
+        LeNet5(10, hidden=[])
+
+
+@pytest.mark.parametrize("build", [CNN2, CNN3, LeNet5, CNN5, MLP])
+def test_vmap_over_clients(build):
+    """Stacked weights of two clients give what each gives alone."""
+    nets = [build(4, CIFAR) for _ in range(2)]
+    parameters, buffers = stack_module_state(nets)
+    x = torch.rand(2, 3, *CIFAR)
+    together = vmap(lambda p, b, x: functional_call(nets[0], (p, b), (x,)))(parameters, buffers, x)
+    for net, images, logits in zip(nets, x, together, strict=True):
+        torch.testing.assert_close(net(images), logits, rtol=1e-4, atol=1e-6)
+
+
+def test_lenet_learns():
+    """Twenty steps on one batch lower the loss (nothing is cut from the graph)."""
+    net = LeNet5(3, (1, 16, 16))
+    x = torch.rand(12, 1, 16, 16)
+    y = torch.arange(12) % 3
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9)
+    losses = []
+    for _ in range(20):
+        loss = nn.functional.cross_entropy(net(x), y)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(float(loss.detach()))
+    assert losses[-1] < losses[0]
+    assert all(parameter.grad is not None for parameter in net.parameters())

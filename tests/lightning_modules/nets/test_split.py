@@ -1,0 +1,45 @@
+"""Backbone, head and last layers."""
+
+from __future__ import annotations
+
+import pytest
+from torch import nn
+
+from lightning_modules.nets import (
+    LeNet5,
+    SplitNet,
+    last_layers,
+)
+from pfl.seeds import scoped
+
+FASHION = (1, 28, 28)
+
+
+CIFAR = (3, 32, 32)
+
+
+@pytest.fixture(autouse=True)
+def seeded():
+    with scoped(0):
+        yield
+
+
+def test_split_net_reads_its_sizes_from_the_head():
+    net = SplitNet(nn.Flatten(), nn.Sequential(nn.Linear(12, 5), nn.ReLU(), nn.Linear(5, 4)))
+    assert (net.features, net.num_classes) == (12, 4)
+
+
+def test_split_net_asks_for_sizes_it_cannot_read():
+    with pytest.raises(ValueError, match="Identity has no linear layer"):
+        SplitNet(nn.Flatten(), nn.Identity())
+    net = SplitNet(nn.Flatten(), nn.Identity(), features=4, num_classes=4)
+    assert (net.features, net.num_classes) == (4, 4)
+
+
+def test_last_layers():
+    later, earlier = last_layers(LeNet5(10), 2, prefix="net.")
+    assert later == ("net.backbone.9.*", "net.head.*")
+    assert earlier == ("net.backbone.0.*", "net.backbone.3.*", "net.backbone.7.*")
+    assert last_layers(LeNet5(10), 0)[0] == ()
+    with pytest.raises(ValueError, match="5 layers, 6 of them"):
+        last_layers(LeNet5(10), 6)

@@ -1,0 +1,48 @@
+"""FedAS's alignment as parts of any plan; its arithmetic is in ``tests/methods/test_fedas.py``."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from lightning_modules.layers import frozen
+from lightning_modules.steps.alignment import alignment_parts, check_alignment, remember_backbone
+from tests.toy import mlp, normed
+
+
+class Client(nn.Module):
+    def __init__(self, net):
+        super().__init__()
+        self.net = net
+        self.previous = frozen(net.backbone)
+        self.register_buffer("class_means", torch.zeros(net.num_classes, net.features))
+
+
+@pytest.mark.parametrize(
+    ("target", "parts"), [("class_mean", ["targets", "align"]), ("per_sample", ["align"])]
+)
+def test_class_means_are_taken_before_the_backbone_moves(target, parts):
+    plan = alignment_parts(Client(mlp()), target, lr=0.5, epochs=2, batch_size=3)
+    assert [part.name for part in plan] == parts
+    align = plan[-1]
+    assert (align.epochs, align.batch_size, align.trains) == (2, 3, ("net.backbone.*",))
+    assert align.evals == ("net.backbone",)
+    (group,) = align.optimizer([torch.zeros(1)]).param_groups
+    assert (group["lr"], group["momentum"], group["weight_decay"]) == (0.5, 0, 0)
+
+
+def test_what_is_remembered_is_the_whole_backbone():
+    client = Client(normed())
+    values = remember_backbone(client).then({})
+    assert values.keys() == {name for name in client.state_dict() if name.startswith("previous.")}
+    for name, value in client.net.backbone.state_dict().items():
+        assert torch.equal(values[f"previous.module.{name}"], value)
+
+
+@pytest.mark.parametrize("wrong", [{"align_lr": 0}, {"align_epochs": -1}, {"align_batch": 0}])
+def test_numbers_out_of_range_are_refused_by_name(wrong):
+    numbers = {"align_lr": 0.1, "align_epochs": 1, "align_batch": 16, **wrong}
+    (name,) = wrong
+    with pytest.raises(ValueError, match=name):
+        check_alignment(**numbers)

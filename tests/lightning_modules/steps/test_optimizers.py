@@ -1,0 +1,43 @@
+"""Learning rates of optimisers that a configuration made."""
+
+from __future__ import annotations
+
+import warnings
+from functools import partial
+
+import pytest
+import torch
+
+from lightning_modules.steps.optimizers import learning_rate, warn_of_overshoot, with_lr
+
+
+def sgd(lr):
+    return torch.optim.SGD([torch.zeros(1)], lr=lr)
+
+
+def test_with_lr_replaces_the_rate_of_every_group_and_nothing_else():
+    def make(parameters):
+        first, second = parameters
+        return torch.optim.SGD([{"params": first, "lr": 1.0}, {"params": second}], 2.0, 0.9)
+
+    groups = with_lr(make, 0.25)([torch.zeros(1), torch.zeros(1)]).param_groups
+    assert [(group["lr"], group["momentum"]) for group in groups] == [(0.25, 0.9)] * 2
+
+
+def test_a_negative_rate_is_refused():
+    with pytest.raises(ValueError, match="a learning rate must not be negative, got -1"):
+        with_lr(partial(torch.optim.SGD, lr=0.1), -1)
+
+
+def test_several_rates_are_not_one():
+    groups = [{"params": [torch.zeros(1)], "lr": lr} for lr in (0.5, 0.1)]
+    with pytest.raises(ValueError, match=r"one learning rate .* got \[0.1, 0.5\]"):
+        learning_rate(torch.optim.SGD(groups))
+
+
+def test_overshoot_begins_where_rate_times_strength_is_one():
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        warn_of_overshoot(sgd(0.5), 1.9, "mu")
+    with pytest.warns(UserWarning, match="the learning rate times mu is 1:"):
+        warn_of_overshoot(sgd(0.5), 2.0, "mu")

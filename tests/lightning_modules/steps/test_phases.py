@@ -1,0 +1,56 @@
+"""Phases over one part of a network."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from lightning_modules.fedavg import FedAvg
+from lightning_modules.steps.phases import part_phase
+from pfl.local import run_plan
+from pfl.state import clone
+from pfl.training import Tally
+from tests.federation import context, job
+from tests.toy import blobs, normed
+
+BODY, HEAD = {"net.backbone.0", "net.backbone.1"}, {"net.head"}
+STATISTICS = {f"net.backbone.1.{name}" for name in ("running_mean", "running_var")}
+
+
+def changed(part, **options):
+    """Names of the entries that a phase changes, counters aside."""
+    module, data = FedAvg(normed()), blobs()
+    before = clone(module.state_dict())
+    plan = [part_phase(module, part, 1, **options)]
+    run_plan(context(module, data), job(data), plan, Tally())
+    after = module.state_dict()
+    names = {name for name, value in before.items() if not torch.equal(after[name], value)}
+    return {name for name in names if not name.endswith("num_batches_tracked")}
+
+
+@pytest.mark.parametrize(("part", "moving"), [("all", BODY | HEAD), ("head", HEAD), ("body", BODY)])
+def test_only_the_part_moves(part, moving):
+    assert {name.rpartition(".")[0] for name in changed(part)} == moving
+
+
+def test_a_frozen_part_in_train_mode_moves_its_statistics_only():
+    assert changed("head", frozen="train") == STATISTICS | {"net.head.weight", "net.head.bias"}
+
+
+def test_statistics_of_a_trained_part_rest_where_it_is_asked_for():
+    assert not STATISTICS & changed("all", evals=("net.backbone.1",))
+
+
+def test_the_head_alone_is_trained_on_features_computed_once():
+    module = FedAvg(normed())
+    assert part_phase(module, "head", 1).inputs is not None
+    # These change from step to step, or are not all that the objective needs.
+    assert part_phase(module, "head", 1, frozen="train").inputs is None
+    assert part_phase(module, "head", 1, objective=module.losses).inputs is None
+    assert part_phase(module, "body", 1).inputs is None
+
+
+def test_a_phase_is_called_as_its_part_or_as_asked():
+    module = FedAvg(normed())
+    assert part_phase(module, "body", 1).name == "body"
+    assert part_phase(module, "body", 1, name="tune").name == "tune"

@@ -1,0 +1,235 @@
+"""Runs that an earlier version kept, under its names and paths, are found and gone on with."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+import yaml
+
+from pfl import identity
+from pfl.cli import main
+from pfl.results.runs import RunFolder, find
+from pfl.results.settings import group
+from tests.tables.conftest import LR, RUNS, finished, snapshot, table, write
+
+# Two runs of 21 November 2026, version 0.1.0, without their checkpoints.
+EARLIER = Path(__file__).parent.parent / "earlier"
+
+
+@pytest.fixture
+def earlier():
+    """The runs where a table looks for them, and the table; returns their folders."""
+    shutil.copytree(EARLIER / "kept", RUNS)
+    for file in ("c.yaml", "t.yaml"):
+        shutil.copy(EARLIER / file, file)
+    return finished()
+
+
+def renamed(folder, change=None):
+    """A kept run under the name that an earlier version might have given it."""
+    home = folder.parent.with_name(f"{folder.parent.name.rpartition('_')[0]}_000000000000")
+    folder.parent.rename(home)
+    file = home / folder.name / "config.yaml"
+    if change is not None:
+        content = yaml.safe_load(file.read_text())
+        change(content)
+        file.write_text(yaml.safe_dump(content))
+    return home / folder.name
+
+
+def elsewhere(config):
+    """Its classes in files where they are no more."""
+    config["model"]["class_path"] = "lightning_modules.methods.FedPer"
+    config["model"]["init_args"]["net"]["class_path"] = "lightning_modules.parts.toys.MLP"
+
+
+# Reading.
+
+
+def test_every_command_reads_them(earlier, capsys):
+    first = str(earlier[0])
+    assert main(["compare", str(RUNS), *map(str, earlier)]) == 2
+    assert "is not a run's folder" in capsys.readouterr().err
+    assert main(["compare", *map(str, earlier)]) == 0
+    assert "FedAS" in capsys.readouterr().out
+    assert main(["report", first]) == 0
+    assert "trace" in Path(first, "report.html").read_text("utf-8")
+    assert main(["plot", *map(str, earlier), "--out", "p", "--format", "png"]) == 0
+    drawn = {file.stem for file in Path("p").iterdir()}
+    assert drawn == {"curves", "clients", "data_size", "weight", "trace", "similarity"}
+
+
+def test_they_are_one_setting(earlier):
+    settings, repeated = group(find(earlier))
+    assert [[run.seed for run in setting.runs] for setting in settings] == [[0, 1]]
+    assert not repeated
+
+
+def test_a_table_finds_them_and_runs_nothing(earlier, fits, capsys):
+    before = snapshot(RUNS)
+    assert table("--out", "t.csv") == 0
+    assert fits == []
+    assert snapshot(RUNS) == before
+    scores = [
+        RunFolder.read(folder).summary["summary"]["test/personal/acc/last"] for folder in earlier
+    ]
+    assert f"{50 * sum(scores):.2f} ±" in capsys.readouterr().out
+
+
+def test_of_a_run_without_a_checkpoint_there_is_nothing_to_go_on_from(earlier, capsys):
+    folder = str(earlier[0])
+    assert main(["fit", "--config", f"{folder}/config.yaml", "--ckpt_path", folder]) == 2
+    said = capsys.readouterr().err
+    assert f"there is no checkpoint at {folder}/checkpoints/last.ckpt\n" in said
+
+
+# What comes, changes and goes.
+
+
+def mine(text):
+    """A method of the user's own, as it is in ``mine.py`` by now."""
+    Path("mine.py").write_text(
+        "from lightning_modules.fedper import FedPer\n"
+        "from lightning_modules.nets import SplitNet\n\n\n"
+        "class Mine(FedPer):\n"
+        f"    def __init__(self, net: SplitNet, {text}, **options):\n"
+        "        super().__init__(net, epochs=epochs, **options)\n"
+    )
+    sys.modules.pop("mine", None)
+
+
+@pytest.fixture
+def ours(monkeypatch):
+    """A table about it, whose configuration leaves its epochs out."""
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    content = yaml.safe_load(Path("c.yaml").read_text())
+    content["model"]["class_path"] = "mine.Mine"
+    del content["model"]["init_args"]["epochs"]
+    Path("c.yaml").write_text(yaml.safe_dump(content))
+    write(columns=None, rows={"Mine": None})
+    yield
+    sys.modules.pop("mine", None)
+
+
+def test_with_a_new_option_the_run_is_found(ours, fits, monkeypatch):
+    mine("epochs: int = 1")
+    assert table() == 0
+    mine("epochs: int = 1, extra: int = 3")
+    assert table() == 0
+    assert len(fits) == 2
+    monkeypatch.setattr(identity, "_CAME_OR_WENT", {"mine.Mine.extra": 3})
+    fits.clear()
+    for extra, made in ((3, 0), (4, 1), (3, 1)):
+        assert table(f"--model.extra={extra}") == 0
+        assert len(fits) == made
+
+
+def test_with_a_new_default_it_is_not(ours, fits):
+    mine("epochs: int = 1")
+    assert table() == 0
+    mine("epochs: int = 2")
+    assert table() == 0
+    assert len(fits) == len(finished()) == 2
+
+
+def test_of_a_class_that_moved_it_is_found(fits, monkeypatch):
+    from lightning_modules import fedper
+
+    write(columns=None, rows={"FedPer": None})
+    assert table() == 0
+    monkeypatch.setitem(sys.modules, "lightning_modules.people", fedper)
+    monkeypatch.setattr(fedper.FedPer, "__module__", "lightning_modules.people")
+    assert table() == 0
+    assert fits == [(1, 1)]
+    # It was another path indeed.
+    assert table(f"--{LR}=0.07") == 0
+    stored = {
+        yaml.safe_load((f / "config.yaml").read_text())["model"]["class_path"] for f in finished()
+    }
+    assert stored == {"lightning_modules.fedper.FedPer", "lightning_modules.people.FedPer"}
+
+
+def test_under_another_name_and_from_other_files_it_is_found(fits):
+    write(columns=None, rows={"FedPer": None}, seeds=[1, 2])
+    assert table() == 0
+    for folder in finished()[:1]:
+        renamed(folder, elsewhere)
+    fits.clear()
+    assert table() == 0
+    assert fits == []
+
+
+def test_one_that_was_shortened_is_found_at_its_scale(fits):
+    """Of 200 samples 100 are left, and of one round one: only the samples tell the scale."""
+    write(columns=None, rows={"FedPer": {"set": {"loop.rounds": 1}}})
+    assert table("--scale=0.5") == 0
+    renamed(finished()[0])
+    fits.clear()
+    assert table("--scale=0.5") == 0
+    assert fits == []
+    assert table("--scale=0.6") == 0
+    assert table("--data.max_samples=100") == 0
+    assert len(fits) == 1
+
+
+def test_what_looks_like_a_run_and_is_none(fits):
+    write(columns=None, rows={"FedPer": None})
+    for number, text in enumerate(("", "[1", "model: 3", "data: {class_path: 1}")):
+        folder = RUNS / f"fedper_synthetic_{number}" / "20260101-000000"
+        folder.mkdir(parents=True)
+        (folder / "config.yaml").write_text(text)
+    assert table() == 0
+    assert fits == [(1, 1)]
+
+
+# Going on.
+
+
+def test_one_that_was_begun_is_gone_on_with_in_its_own_folder(fits, failing):
+    write(columns=None, rows={"FedPer": None})
+    failing(KeyboardInterrupt(), seed=1, number=1)
+    assert table() == 130
+    failing(None)
+    (first,) = RUNS.glob("*/2*")
+    folder = renamed(first, elsewhere)
+    fits.clear()
+    assert table() == 0
+    assert fits == [(1, 2)]
+    assert finished() == [folder]
+
+
+def test_the_configuration_of_one_that_was_begun_goes_on_with_it(failing, capsys):
+    """The command that an interrupted run gives; since then its classes have moved."""
+    write(columns=None, rows={"FedPer": None})
+    failing(KeyboardInterrupt(), seed=1, number=1)
+    assert table() == 130
+    failing(None)
+    (first,) = RUNS.glob("*/2*")
+    folder = renamed(first, elsewhere)
+    words = ["fit", "--config", str(folder / "config.yaml"), "--ckpt_path", str(folder)]
+    assert main(words) == 0
+    assert finished() == [folder]
+    assert RunFolder.read(folder).round == 2
+
+
+def test_one_that_cannot_be_gone_on_with_is_refused_in_a_sentence(failing, capsys):
+    write(columns=None, rows={"FedPer": None})
+    failing(KeyboardInterrupt(), seed=1, number=1)
+    assert table() == 130
+    failing(None)
+    (folder,) = RUNS.glob("*/2*")
+    file = folder / "checkpoints" / "last.ckpt"
+    content = torch.load(file, weights_only=True)
+    content["template"]["since.gone"] = torch.zeros(1)
+    torch.save(content, file)
+    capsys.readouterr()
+    assert table() == 2
+    said = " ".join(capsys.readouterr().out.split())
+    assert (
+        "[1] the checkpoint's network has other entries than the configured one; remove "
+        f"{folder} to begin this run anew."
+    ) in said

@@ -1,0 +1,240 @@
+"""Which runs are the same: what counts, what does not, and that options may come and classes go."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import pytest
+
+from pfl import identity
+from pfl.tables.plan import name_of
+from tests import options
+
+CONFIGURATION = {
+    "seed": 1,
+    "loop": {"rounds": 2, "engine": "auto", "callbacks": None, "seed": 1},
+    "model": {
+        "class_path": "lightning_modules.fedper.FedPer",
+        "init_args": {
+            "net": {"class_path": "lightning_modules.nets.MLP", "init_args": {"hidden": 7}},
+            "epochs": 1,
+            "a": [1, 2],
+        },
+    },
+    "data": {"class_path": "datamodules.Synthetic", "init_args": {"samples": 9, "client": None}},
+}
+IDENTITY = {
+    "seed": 1,
+    "loop.rounds": 2,
+    "model": "FedPer",
+    "model.net": "MLP",
+    "model.net.hidden": 7,
+    "model.epochs": 1,
+    "model.a.0": 1,
+    "model.a.1": 2,
+    "data": "Synthetic",
+    "data.samples": 9,
+}
+
+
+def changed(path, value):
+    """The configuration with one value changed, or added."""
+    copy = json.loads(json.dumps(CONFIGURATION))
+    *parents, last = path.split("/")
+    place = copy
+    for parent in parents:
+        place = place[parent]
+    place[last] = value
+    return copy
+
+
+def came_or_went(monkeypatch, **entries):
+    monkeypatch.setattr(identity, "_CAME_OR_WENT", entries)
+
+
+# What counts.
+
+
+def test_an_identity_is_flat():
+    assert identity.of_run(CONFIGURATION) == IDENTITY
+
+
+def test_the_name_of_a_run_tells_method_and_data_and_stays_what_it_is():
+    """Runs that tables keep are found at once only under the same name."""
+    assert name_of(CONFIGURATION) == "fedper_synthetic_4c997f3643e6"
+
+
+def test_the_order_of_keys_counts_for_nothing():
+    backwards = {name: CONFIGURATION[name] for name in reversed(CONFIGURATION)}
+    assert name_of(backwards) == name_of(CONFIGURATION)
+
+
+LISTENER = {"class_path": "pfl.loggers.WandB", "init_args": {"project": "x"}}
+PLACES = {
+    "loop/engine": "sequential",
+    "loop/accelerator": "gpu",
+    "loop/devices": 2,
+    "loop/default_root_dir": "elsewhere",
+    "loop/name": "x",
+    "loop/loggers": [{"class_path": "lightning.pytorch.loggers.CSVLogger"}],
+    "loop/callbacks": [LISTENER],
+    "loop/checkpoint_every": 3,
+    "loop/kept_memory": 1.5,
+    "loop/progress": False,
+    "loop/seed": 2,
+    "data/init_args/root": "there",
+    "data/init_args/cache_dir": "cache",
+    "data/init_args/download": True,
+    "data/init_args/client": 0,
+}
+SEEDS = {"seed": 2, "data/init_args/split_seed": 2}
+NUMBERS = {
+    "loop/rounds": 3,
+    "loop/evaluate_every": 2,
+    "loop/precision": "64-true",
+    "loop/callbacks": [LISTENER, {"class_path": "pfl.callbacks.EarlyStopping"}],
+    "model/class_path": "lightning_modules.fedavg.FedAvg",
+    "model/init_args/epochs": 2,
+    "model/init_args/a": [2, 1],
+    "model/init_args/b": [],
+    "model/init_args/net/init_args/hidden": 8,
+    "data/init_args/samples": 10,
+}
+
+
+@pytest.mark.parametrize("path", PLACES)
+def test_where_and_how_a_run_happens_counts_for_nothing(path):
+    assert identity.of_run(changed(path, PLACES[path])) == IDENTITY
+
+
+@pytest.mark.parametrize("path", NUMBERS)
+def test_what_numbers_depend_on_makes_another_run_and_setting(path):
+    other = changed(path, NUMBERS[path])
+    for of in (identity.of_run, identity.of_setting):
+        assert identity.digest(of(other)) != identity.digest(of(CONFIGURATION))
+
+
+@pytest.mark.parametrize("path", SEEDS)
+def test_a_seed_makes_another_run_of_the_same_setting(path):
+    other = changed(path, SEEDS[path])
+    assert identity.of_run(other) != IDENTITY
+    assert identity.of_setting(other) == identity.of_setting(CONFIGURATION)
+
+
+def test_a_folder_of_images_is_known_by_its_own_name():
+    def key(kind, root):
+        data = {"class_path": f"datamodules.{kind}", "init_args": {"root": root}}
+        return identity.of_run({**CONFIGURATION, "data": data})
+
+    assert key("ImageFolder", "a/cats") == key("ImageFolder", "b/cats")
+    assert key("ImageFolder", "a/cats") != key("ImageFolder", "a/dogs")
+    assert key("CIFAR10", "a/cats") == key("CIFAR10", "a/dogs")
+
+
+def test_a_part_of_the_data_makes_another_run():
+    assert name_of(CONFIGURATION, 0.1) != name_of(CONFIGURATION)
+
+
+# What comes and goes.
+
+
+@pytest.mark.parametrize(
+    "home", ["lightning_modules.nets.mlp.MLP", "lightning_modules.old.MLP", "datamodules.MLP"]
+)
+def test_a_class_of_this_project_counts_wherever_its_file_lies(home):
+    moved = changed("model/init_args/net/class_path", home)
+    assert identity.of_run(moved) == IDENTITY
+
+
+@pytest.mark.parametrize("home", ["mine.MLP", "pfl_nets.MLP", "torch.nn.MLP"])
+def test_any_other_class_counts_by_its_path(home):
+    other = changed("model/init_args/net/class_path", home)
+    assert identity.of_run(other) == {**IDENTITY, "model.net": home}
+
+
+@pytest.mark.parametrize(
+    ("entry", "path", "value"),
+    [
+        ("model.extra", "model/init_args/extra", 3),
+        ("FedPer.extra", "model/init_args/extra", 3),
+        ("loop.extra", "loop/extra", [1, 2]),
+        ("MLP.extra", "model/init_args/net/init_args/extra", False),
+        ("data.extra", "data/init_args/extra", {"class_path": "datamodules.IID"}),
+    ],
+)
+def test_an_option_that_came_later_counts_only_where_it_makes_a_difference(
+    entry, path, value, monkeypatch
+):
+    same, other, unset = changed(path, value), changed(path, 9), changed(path, None)
+    assert identity.of_run(same) != IDENTITY
+    assert identity.of_run(unset) == IDENTITY
+    came_or_went(monkeypatch, **{entry: value})
+    assert identity.of_run(CONFIGURATION) == IDENTITY
+    assert identity.of_run(same) == IDENTITY
+    assert identity.of_run(other) != IDENTITY
+    # What is switched off is not what it was before there was a switch.
+    assert identity.of_run(unset) != IDENTITY
+
+
+def test_an_entry_is_for_its_own_class_only(monkeypatch):
+    came_or_went(monkeypatch, **{"FedAvg.epochs": 1, "MLP.epochs": 1})
+    assert identity.of_run(CONFIGURATION) == IDENTITY
+
+
+def test_the_same_class_is_meant_after_it_moved(monkeypatch):
+    """Of an option whose value is a class."""
+    came_or_went(monkeypatch, **{"data.extra": {"class_path": "datamodules.partition.IID"}})
+    moved = changed("data/init_args/extra", {"class_path": "datamodules.who.IID", "init_args": {}})
+    assert identity.of_run(moved) == IDENTITY
+
+
+def test_an_option_that_went_counts_where_it_made_a_difference(monkeypatch):
+    came_or_went(monkeypatch, **{"model.epochs": 1, "model.a": None})
+    found = identity.of_run(CONFIGURATION)
+    assert "model.epochs" not in found
+    assert found["model.a.0"] == 1
+    assert identity.of_run(changed("model/init_args/epochs", 2))["model.epochs"] == 2
+
+
+# What must be said.
+
+
+def test_every_change_of_an_option_was_said():
+    assert options.unsaid() == []
+
+
+def test_names_of_classes_are_unique():
+    names = [kind.__name__ for kind in options.classes()]
+    assert sorted(names) == sorted(set(names))
+
+
+@pytest.mark.parametrize(
+    ("record", "sentence"),
+    [
+        ({}, "the class IID is new: record it with python -m tests.options"),
+        ({"IID": {"n": 1}}, "the option IID.n is gone: say in _CAME_OR_WENT of pfl/identity.py"),
+    ],
+)
+def test_what_was_not_said_is_told_in_a_sentence(record, sentence, monkeypatch):
+    recorded = {**options.recorded(), **record}
+    if not record:
+        del recorded["IID"]
+    monkeypatch.setattr(options, "recorded", lambda: recorded)
+    (told,) = options.unsaid()
+    assert told.startswith(sentence)
+
+
+def test_an_option_without_a_word_and_a_changed_default(monkeypatch):
+    recorded = options.recorded()
+    del recorded["Dirichlet"]["cap"]
+    recorded["MLP"]["hidden"] = 17
+    monkeypatch.setattr(options, "recorded", lambda: recorded)
+    default, option = sorted(options.unsaid())
+    assert re.match(r"the default of MLP.hidden was 17 and is \d+: ", default)
+    assert option.startswith("the option Dirichlet.cap is new: say in _CAME_OR_WENT")
+    # No record swallows it; an entry does.
+    assert "cap" not in options.renewed()["Dirichlet"]
+    assert options.renewed()["MLP"]["hidden"] != 17
+    came_or_went(monkeypatch, **{"Dirichlet.cap": True})
+    assert len(options.unsaid()) == 1

@@ -1,0 +1,91 @@
+"""Which part imports which, and the names that packages export."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+
+from lightning_modules.nets import SplitNet
+from pfl import catalogue
+from tests import discovery
+
+ROOT = Path(__file__).parent.parent
+PACKAGES = ("pfl", "lightning_modules", "datamodules")
+
+
+def run(code):
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=False
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def imports(file):
+    """The module and names of every ``from ... import`` in a file."""
+    tree = ast.parse(file.read_text(encoding="utf-8"))
+    nodes = [node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
+    return [(node.module, [alias.name for alias in node.names]) for node in nodes]
+
+
+def test_imports_keep_to_the_layers_that_pyproject_declares(monkeypatch, capsys):
+    cli = pytest.importorskip("importlinter.cli")
+    monkeypatch.chdir(ROOT)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    broken = cli.lint_imports(no_cache=True, no_logo=True)
+    assert not broken, capsys.readouterr().out
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_a_package_exports_at_run_time_what_type_checkers_see(package):
+    exported = import_module(package).__all__
+    seen = {
+        (module, name)
+        for module, names in imports(ROOT / package / "__init__.py")
+        for name in names
+        if module.startswith(f"{package}.") and module != "pfl.lazy"
+    }
+    assert sorted(name for _, name in seen) == exported
+    for module, name in seen:
+        assert getattr(import_module(package), name) is getattr(import_module(module), name)
+    assert set(dir(import_module(package))) == set(exported)
+    with pytest.raises(AttributeError, match=f"module '{package}' has no attribute 'Nothing'"):
+        import_module(package).Nothing  # noqa: B018
+
+
+def test_every_method_and_network_is_exported():
+    catalogue.load()
+    kinds = {*discovery.methods(), *catalogue.of_kind("nets"), SplitNet}
+    assert not {kind.__name__ for kind in kinds} - set(import_module("lightning_modules").__all__)
+
+
+def test_nothing_inside_the_project_imports_an_exported_name():
+    """It would pull the whole package through its ``__init__``, and hide where a name lives."""
+    offenders = [
+        f"{file.relative_to(ROOT)}: {module}.{name}"
+        for package in PACKAGES
+        for file in (ROOT / package).rglob("*.py")
+        for module, names in imports(file)
+        if module in PACKAGES
+        for name in names
+        if name in import_module(module).__all__
+    ]
+    assert not offenders
+
+
+def test_importing_pfl_imports_nothing_heavy():
+    run("import sys, pfl; assert not {'torch', 'lightning', 'numpy', 'rich'} & set(sys.modules)")
+
+
+def test_a_name_imports_only_what_it_needs():
+    run(
+        "import sys\n"
+        "from lightning_modules import FedPer, CNN2\n"
+        "from pfl import FederatedLoop, UniformSampler\n"
+        "heavy = {'lightning_modules.fedas', 'sklearn', 'wandb', 'ray'} & set(sys.modules)\n"
+        "assert not heavy, heavy"
+    )
