@@ -35,7 +35,7 @@ class Arrays:
     domain_names: Sequence[str] = ()
 
     def catalogue(self, class_names: Sequence[str]) -> Catalogue:
-        """All but the pixels, with the names of what is predicted."""
+        """Return the catalogue: everything but the pixels, with the names of the classes."""
         return Catalogue(
             self.targets,
             self.num_train,
@@ -47,11 +47,11 @@ class Arrays:
 
 
 class ArrayData(FederatedDataModule):
-    """The base of data sets that come as arrays; a new one gives :meth:`read`."""
+    """Base class of data sets that come as arrays; a subclass implements :meth:`read`."""
 
     @abstractmethod
     def read(self) -> Arrays:
-        """The whole data set."""
+        """Read the whole data set."""
 
     @cached_property
     def arrays(self) -> Arrays:
@@ -59,9 +59,9 @@ class ArrayData(FederatedDataModule):
         return self.read()
 
     def catalogue(self) -> Catalogue:
-        """Labels and the like of all samples."""
+        """Return labels, subclasses and domains of all samples."""
         return self.arrays.catalogue(self.class_names)
 
     def images(self, ids: Ints) -> tuple[Tensor, Ints]:
-        """The pixels of all samples."""
+        """Return the pixels of all samples; row i is sample i."""
         return torch.from_numpy(self.arrays.pixels), ids

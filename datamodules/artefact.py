@@ -11,13 +11,13 @@ import numpy as np
 
 from datamodules.partition import Partitioner
 from datamodules.splits import Division, Holding, Rule
-from datamodules.targets import Catalogue
+from datamodules.targets import Catalogue, Ints
 
 FORMAT = "pfl-partition-1"
 
 
 def recipe(partitioner: Partitioner) -> dict[str, Any]:
-    """The partitioner as class path and arguments, as a config writes it."""
+    """Return the partitioner as class path and arguments, as in a configuration."""
     values = {
         name: recipe(value) if isinstance(value, Partitioner) else value
         for name, value in vars(partitioner).items()
@@ -29,28 +29,20 @@ def recipe(partitioner: Partitioner) -> dict[str, Any]:
 def describe(
     data: str, catalogue: Catalogue, division: Division, how: dict[str, Any]
 ) -> dict[str, Any]:
-    """The partition as plain values, ready for JSON.
+    """Describe a partition in plain values, ready for JSON.
 
-    ``content_hash`` tells whether two data sets are the same, ``hash`` whether two partitions are.
+    ``content_hash`` identifies the data set, ``hash`` the partition.
 
     Args:
         data: Name of the data set.
         catalogue: Of the data set.
-        division: Who holds what.
-        how: Recipe and rule.
+        division: Samples of each client.
+        how: Partitioner and rule that made it, as :func:`how` returns them.
     """
-    pooled = division.pooled_test
-    held = {
-        "content_hash": catalogue.content_hash(),
-        "clients": [
-            {name: ids.tolist() for name, ids in vars(holding).items()}
-            for holding in division.holdings
-        ],
-        "pooled_test": None if pooled is None else pooled.tolist(),
-    }
+    held = _held(catalogue, division)
     return {
         "format": FORMAT,
-        "hash": hashlib.sha256(json.dumps(held).encode()).hexdigest()[:32],
+        "hash": _hash(held),
         "data": data,
         "samples": len(catalogue.targets),
         "num_clients": len(division.holdings),
@@ -59,17 +51,34 @@ def describe(
     }
 
 
+def _held(catalogue: Catalogue, division: Division) -> dict[str, Any]:
+    """Return what the hash covers: the data set and the samples of every client."""
+    pooled = division.pooled_test
+    return {
+        "content_hash": catalogue.content_hash(),
+        "clients": [
+            {name: ids.tolist() for name, ids in vars(holding).items()}
+            for holding in division.holdings
+        ],
+        "pooled_test": None if pooled is None else pooled.tolist(),
+    }
+
+
+def _hash(held: dict[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(held).encode()).hexdigest()[:32]
+
+
 def how(partitioner: Partitioner, rule: Rule) -> dict[str, Any]:
-    """Recipe and rule as plain values."""
+    """Return partitioner and rule as plain values."""
     return {"partition": recipe(partitioner), **vars(rule)}
 
 
 def read(path: Path) -> dict[str, Any]:
-    """A description from its file.
+    """Read a description from its file.
 
     Raises:
-        FileNotFoundError: There is no such file.
-        ValueError: It is no partition file.
+        FileNotFoundError: The file does not exist.
+        ValueError: The file is not a partition file.
     """
     if not path.is_file():
         raise FileNotFoundError(
@@ -86,19 +95,19 @@ def read(path: Path) -> dict[str, Any]:
 
 
 def restore(description: dict[str, Any], catalogue: Catalogue, path: Path) -> Division:
-    """The division that a file describes, of the data set it was made for.
+    """Restore the division described by a file.
 
     Raises:
-        ValueError: It was made for other data, is damaged, or is no partition.
+        ValueError: The file was made for other data, is damaged, or is not a partition.
     """
     try:
         given = description["content_hash"]
         holdings = tuple(
-            Holding(*(np.array(client[name], np.int64) for name in ("train", "val", "test")))
+            Holding(*(_ids(client[name]) for name in ("train", "val", "test")))
             for client in description["clients"]
         )
         pooled = description["pooled_test"]
-        division = Division(holdings, None if pooled is None else np.array(pooled, np.int64))
+        division = Division(holdings, None if pooled is None else _ids(pooled))
     except (KeyError, TypeError, ValueError, OverflowError) as error:
         raise ValueError(f"the partition file {path} is damaged ({error!r})") from error
     if given != catalogue.content_hash():
@@ -107,12 +116,25 @@ def restore(description: dict[str, Any], catalogue: Catalogue, path: Path) -> Di
             f"{description.get('samples')} samples, content hash {given}); this data set has "
             f"{len(catalogue.targets)} samples and the hash {catalogue.content_hash()}"
         )
+    if not holdings:
+        raise ValueError(f"the partition file {path} is damaged (its list of clients is empty)")
     _check(division, len(catalogue.targets), path)
+    if description.get("hash") != _hash(_held(catalogue, division)):
+        raise ValueError(
+            f"the partition file {path} is damaged: its samples are not those of its hash, "
+            f"{description.get('hash')}"
+        )
     return division
 
 
+def _ids(values: object) -> Ints:
+    if not isinstance(values, list) or not all(type(value) is int for value in values):
+        raise TypeError(f"{str(values)[:40]} is not a list of whole numbers")
+    return np.array(values, np.int64)
+
+
 def _check(division: Division, count: int, path: Path) -> None:
-    """No sample out of range, trained on by two clients, or both trained and tested on."""
+    """Refuse a sample out of range, of two clients, or both trained and tested on."""
     fitted = [ids for h in division.holdings for ids in (h.train, h.val)]
     tested = [h.test for h in division.holdings]
     if division.pooled_test is not None:

@@ -11,7 +11,7 @@ from torch import Tensor
 
 
 class Augmentation(ABC):
-    """Changes the images of a training batch, at random."""
+    """Base class of random transforms of a training batch."""
 
     @abstractmethod
     def __call__(self, images: Tensor, rng: torch.Generator) -> Tensor:

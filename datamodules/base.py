@@ -1,4 +1,4 @@
-"""The federated data module: a data set, split over clients, that a plain Trainer can use too."""
+"""Base class of federated data modules, which a plain Trainer can use too."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from torch.utils.data import BatchSampler, DataLoader, RandomSampler, Sequential
 
 from datamodules import artefact
 from datamodules.augment import Augmentation
+from datamodules.checks import finite, require
 from datamodules.partition import Partitioner
 from datamodules.splits import Division, Rule, TestProtocol, divide
 from datamodules.targets import Catalogue, Ints
@@ -24,34 +25,39 @@ from pfl.types import Batch, Split
 
 
 class FederatedDataModule(L.LightningDataModule, ABC):
-    """A data set and who holds which of its samples.
+    """A data set and its division into clients.
 
     The images of all clients are one uint8 tensor, a client's split is an array of row numbers, and
-    a batch is one indexing and one normalisation of all its images. A data set subclasses it and
-    gives :meth:`catalogue`, :meth:`images`, ``class_names`` and ``input_shape``.
+    a batch is one indexing and one normalisation of all its images. A subclass implements
+    :meth:`catalogue`, :meth:`images`, ``class_names`` and ``input_shape``.
 
     Attributes:
-        default_mean: Subtracted from inputs scaled to [0, 1] unless ``mean`` is given.
-        default_std: Divides likewise.
+        default_mean: The mean of inputs scaled to [0, 1], where ``mean`` is not given.
+        default_std: Their standard deviation, where ``std`` is not given.
 
     Args:
         num_clients: Number of clients, N.
-        partition: Who holds which samples: a partitioner, or the path of a partition file of this
-            data set. Such a file also decides what test_protocol, test_fraction, val_fraction,
-            split_seed and max_samples decide otherwise.
+        partition: A partitioner, or the path of a partition file of this data set. The file
+            replaces test_protocol, test_fraction, val_fraction, split_seed, max_samples and
+            max_train_samples.
         batch_size: Training samples a step.
-        eval_batch_size: Samples a step where nothing is trained.
+        eval_batch_size: Samples a batch in validation and testing.
         drop_last: Leave out a last training batch that is not full, unless it is the only one.
+        shuffle: Take the training samples in a new random order each epoch; ``False`` takes them in
+            their stored order, drawn once with the split.
         test_protocol: Where a client's test samples come from: ``pooled``, ``official_classes``,
             ``matched`` or ``global``; see :class:`~datamodules.splits.Rule`.
         test_fraction: Share of samples set aside for testing where no official test set is used.
-        val_fraction: Share of a client's remaining training samples that validate.
-        split_seed: Seed of partition and splits, apart from the training seed.
-        max_samples: Use at most so many samples, classes in proportion (for shortened runs).
-        mean: Of each channel of inputs scaled to [0, 1]; one number serves all channels.
-        std: Likewise.
+        val_fraction: Share of a client's remaining training samples set aside for validation.
+        split_seed: Seed of partition and splits; independent of the training seed.
+        max_samples: Use at most so many samples of training and test set together, classes in
+            proportion (for shortened runs).
+        max_train_samples: Use at most so many training samples, classes in proportion, and the
+            whole common test set.
+        mean: Mean of each channel of inputs scaled to [0, 1], or one number for all channels.
+        std: Standard deviation, likewise.
         augment: Random transforms of training batches.
-        client: Whose data the loaders for a plain Trainer give; ``None`` gives everybody's.
+        client: The client whose data a plain Trainer gets; ``None`` pools all clients.
 
     Raises:
         ValueError: A number is out of its range.
@@ -67,11 +73,13 @@ class FederatedDataModule(L.LightningDataModule, ABC):
         batch_size: int = 32,
         eval_batch_size: int = 250,
         drop_last: bool = False,
+        shuffle: bool = True,
         test_protocol: TestProtocol = "pooled",
         test_fraction: float = 0.25,
         val_fraction: float = 0.0,
         split_seed: int = 1,
         max_samples: int | None = None,
+        max_train_samples: int | None = None,
         mean: Sequence[float] | float | None = None,
         std: Sequence[float] | float | None = None,
         augment: Augmentation | None = None,
@@ -87,51 +95,53 @@ class FederatedDataModule(L.LightningDataModule, ABC):
         self.batch_size = batch_size
         self.eval_batch_size = eval_batch_size
         self.drop_last = drop_last
-        self.shuffle = True
+        self.shuffle = shuffle
         self.augment = augment
         self.client = client
-        self.rule = Rule(test_protocol, test_fraction, val_fraction, split_seed, max_samples)
+        self.rule = Rule(
+            test_protocol, test_fraction, val_fraction, split_seed, max_samples, max_train_samples
+        )
         self._num_clients = num_clients
-        self._mean = _channels(self.default_mean if mean is None else mean)
-        self._std = _channels(self.default_std if std is None else std)
+        self._mean = _channels("mean", self.default_mean if mean is None else mean)
+        self._std = _channels("std", self.default_std if std is None else std)
         if min(self._std) <= 0:
             raise ValueError(f"std must be greater than 0, got {std}")
         self._ready: _Ready | None = None
 
-    # What a data set gives.
+    # Implemented by each data set.
 
     @property
     @abstractmethod
     def class_names(self) -> Sequence[str]:
-        """(C,) names of the classes; known without reading any sample."""
+        """(C,) names of the classes; available before any sample is read."""
 
     @property
     @abstractmethod
     def input_shape(self) -> tuple[int, int, int]:
-        """Channels, height and width of an input; known without reading more than one sample."""
+        """Channels, height and width of an input; at most one sample is read for it."""
 
     @abstractmethod
     def catalogue(self) -> Catalogue:
-        """Labels and the like of all samples."""
+        """Return labels, subclasses and domains of all samples."""
 
     def outline(self) -> Catalogue:
-        """The catalogue; labels alone, made up, of a set that is not there but whose size is known.
+        """Return the catalogue, with made-up labels if only the size of the set is known.
 
         Raises:
-            OSError: It is not there, and how large it is is not known.
+            OSError: The set cannot be found, and its size is not known.
         """
         return self.catalogue()
 
     @abstractmethod
     def images(self, ids: Ints) -> tuple[Tensor, Ints]:
-        """The pixels of at least the samples ``ids``, which ascend.
+        """Return the pixels of at least the samples ``ids``, which ascend.
 
         Returns:
             images: (m, C, H, W) uint8.
             rows: (len(ids),) the row of each of ``ids``.
         """
 
-    # What the loop and the engines use.
+    # Used by the loop and the engines.
 
     @property
     def num_clients(self) -> int:
@@ -144,11 +154,11 @@ class FederatedDataModule(L.LightningDataModule, ABC):
         return len(self.class_names)
 
     def setup(self, stage: str | None = None) -> None:
-        """Read the data set and divide it, once."""
+        """Read the data set and divide it; later calls do nothing."""
         self._set_up()
 
     def split(self, client: int, name: Split) -> View:
-        """One split of one client; may be empty.
+        """Return one split of one client; it may be empty.
 
         Raises:
             ValueError: There is no such client.
@@ -159,7 +169,7 @@ class FederatedDataModule(L.LightningDataModule, ABC):
         return ready.view((client, name), ready.division.holdings[client].of(name), self.augment)
 
     def pooled_test(self) -> View | None:
-        """The common test set that belongs to no client, where there is one."""
+        """Return the common test set, or ``None`` where there is none."""
         ready = self._set_up()
         ids = ready.division.pooled_test
         return None if ids is None else ready.view((None, "test"), ids, None)
@@ -170,41 +180,42 @@ class FederatedDataModule(L.LightningDataModule, ABC):
 
     @property
     def division(self) -> Division:
-        """Who holds which samples, by their numbers in :attr:`contents`."""
+        """The samples of each client, by their numbers in :attr:`contents`."""
         return self._set_up().division
 
     @property
     def contents(self) -> Catalogue:
-        """Labels and the like of all samples of the data set, used or not."""
+        """Labels, subclasses and domains of all samples, used or not."""
         return self._set_up().catalogue
 
     def description(self) -> dict[str, Any]:
-        """The partition as plain values: recipe, seed, indices, content hash."""
+        """Describe the partition in plain values: recipe, seed, indices, content hash."""
         return self._set_up().description
 
     def __getstate__(self) -> dict[str, Any]:
-        """The recipe without what was read: another process reads for itself."""
+        """Return the arguments without the data: another process reads them itself."""
         kinds = type(self).__mro__
         read = {
             n for kind in kinds for n, v in vars(kind).items() if isinstance(v, cached_property)
         }
         return {n: v for n, v in self.__dict__.items() if n not in read} | {"_ready": None}
 
-    # What a plain Trainer uses.
+    # Used by a plain Trainer.
 
     def train_dataloader(self) -> DataLoader[Batch]:
-        """Shuffled training batches of ``client``, or of everybody."""
+        """Return the training batches of ``client``, or of all clients."""
         view = self._loaded("train")
         drop_last = self.drop_last and len(view) >= self.batch_size
-        sampler = BatchSampler(RandomSampler(view), self.batch_size, drop_last)
+        order = RandomSampler(view) if self.shuffle else SequentialSampler(view)
+        sampler = BatchSampler(order, self.batch_size, drop_last)
         return DataLoader(view, sampler=sampler, batch_size=None)
 
     def val_dataloader(self) -> DataLoader[Batch]:
-        """Validation batches of ``client``, or of everybody."""
+        """Return the validation batches of ``client``, or of all clients."""
         return self._in_order("val")
 
     def test_dataloader(self) -> DataLoader[Batch]:
-        """Test batches of ``client``, or of everybody."""
+        """Return the test batches of ``client``, of the common test set, or of all clients."""
         return self._in_order("test")
 
     def _in_order(self, name: Split) -> DataLoader[Batch]:
@@ -244,11 +255,22 @@ class FederatedDataModule(L.LightningDataModule, ABC):
         return _Ready(catalogue, division, description, store, torch.from_numpy(lookup))
 
     def divide(self, catalogue: Catalogue) -> tuple[Division, dict[str, Any]]:
-        """Who holds which samples of a catalogue, and the recipe of it as plain values.
+        """Divide a catalogue; also return partitioner and rule as plain values.
 
         Raises:
-            ValueError: The partition does not fit the catalogue.
+            ValueError: The partition does not fit the catalogue, or leaves nothing to test on.
         """
+        division, how = self._divide(catalogue)
+        tested = bool(division.sizes[:, 2].any())
+        require(
+            tested or (division.pooled_test is not None and len(division.pooled_test) > 0),
+            f"there is nothing to test on: none of the {self.num_clients} clients has a test "
+            "sample, and there is no common test set. Give clients more samples (num_clients, "
+            "max_samples) or more of them for testing (test_fraction)",
+        )
+        return division, how
+
+    def _divide(self, catalogue: Catalogue) -> tuple[Division, dict[str, Any]]:
         if isinstance(self.partition, Partitioner):
             division = divide(catalogue, self.partition, self.num_clients, self.rule)
             return division, artefact.how(self.partition, self.rule)
@@ -264,7 +286,7 @@ class FederatedDataModule(L.LightningDataModule, ABC):
 
 
 class _Ready:
-    """What setup makes: the samples and who holds them."""
+    """The result of setup: the samples and their division into clients."""
 
     def __init__(
         self,
@@ -282,12 +304,16 @@ class _Ready:
         self._views: dict[tuple[int | None, Split], View] = {}
 
     def view(self, key: tuple[int | None, Split], ids: Ints, augment: Augmentation | None) -> View:
-        """The view of some samples, made once a key."""
+        """Return the view of some samples; each key has one view."""
         if key not in self._views:
             rows = self._lookup[torch.from_numpy(ids)]
             self._views[key] = View(self.store, rows, augment if key[1] == "train" else None)
         return self._views[key]
 
 
-def _channels(values: Sequence[float] | float) -> tuple[float, ...]:
-    return (values,) if isinstance(values, int | float) else tuple(values)
+def _channels(name: str, values: Sequence[float] | float) -> tuple[float, ...]:
+    numbers = (values,) if isinstance(values, int | float) else tuple(values)
+    require(len(numbers) > 0, f"{name} must be a number, or one for each channel, got none")
+    for number in numbers:
+        finite(**{name: number})
+    return numbers

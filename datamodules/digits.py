@@ -1,4 +1,4 @@
-"""The 8x8 digits that scikit-learn carries: real images, no download."""
+"""The 8x8 digits bundled with scikit-learn: real images, no download."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Digits(ArrayData):
     input_shape = (1, 8, 8)
 
     def read(self) -> Arrays:
-        """The whole data set."""
+        """Read the whole data set."""
         from sklearn.datasets import load_digits
 
         digits = load_digits()

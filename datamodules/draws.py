@@ -1,7 +1,7 @@
-"""How samples are dealt to clients: pure functions of labels, a number of clients and an rng.
+"""Random divisions of samples into clients: pure functions of labels, number of clients and rng.
 
-Each returns one array of positions a client. Nothing is checked here but what the draw itself
-needs; the partitioners of ``partition.py`` check the outcome.
+Each returns one array of positions a client. The partitioners of ``partition.py`` check arguments
+and results.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ Quantity: TypeAlias = Literal["random_cuts", "equal", "lognormal"]
 
 
 def apportion(total: int, weights: NDArray[np.float64] | Ints) -> Ints:
-    """Whole numbers in proportion to ``weights`` that sum to ``total`` (largest remainders).
+    """Apportion ``total`` in whole numbers by ``weights`` (largest remainders).
 
     Args:
-        total: What is shared out.
+        total: The sum of the whole numbers.
         weights: (k,) non-negative weights, not all zero.
 
     Example:
@@ -37,40 +37,40 @@ def apportion(total: int, weights: NDArray[np.float64] | Ints) -> Ints:
 
 
 def cut(positions: Ints, sizes: Ints) -> list[Ints]:
-    """Consecutive pieces of the given sizes, which sum to ``len(positions)``."""
+    """Cut into consecutive pieces of the given sizes, which sum to ``len(positions)``."""
     return np.split(positions, np.cumsum(sizes)[:-1])
 
 
 def members(labels: Ints, rng: np.random.Generator) -> list[Ints]:
-    """The positions of each class that occurs, classes ascending, each shuffled."""
+    """Return the shuffled positions of each class that occurs, classes ascending."""
     return [rng.permutation(np.flatnonzero(labels == c)) for c in np.unique(labels)]
 
 
 def join(pieces: Sequence[Sequence[Ints]]) -> list[Ints]:
-    """What each client got, piece after piece, as one array a client."""
+    """Concatenate each client's pieces into one array."""
     return [np.concatenate([np.empty(0, np.int64), *own]) for own in pieces]
 
 
 def iid(count: int, num_clients: int, rng: np.random.Generator) -> list[Ints]:
-    """A uniformly random division into sizes that differ by one at most."""
+    """Divide uniformly at random into sizes that differ by one at most."""
     return np.array_split(rng.permutation(count), num_clients)
 
 
 def dirichlet(
     labels: Ints, num_clients: int, alpha: float, rng: np.random.Generator, *, cap: bool
 ) -> list[Ints] | None:
-    """Each class divided over the clients by its own draw from Dir(alpha * 1).
+    """Divide each class over the clients by its own draw from Dir(alpha * 1).
 
     Args:
         labels: (n,) classes.
         num_clients: Number of clients, N.
         alpha: Concentration; small is skewed.
         rng: Source of the draws.
-        cap: Deal nothing of the classes still to come to a client that holds n/N samples already.
+        cap: A client that holds n/N samples already gets nothing of the remaining classes.
 
     Returns:
-        The positions of each client, or ``None`` if all clients that could still take samples drew
-        a share of zero (possible for tiny ``alpha``).
+        The positions of each client, or ``None`` if every client below the cap drew a share of zero
+        (possible for tiny ``alpha``).
     """
     pieces: list[list[Ints]] = [[] for _ in range(num_clients)]
     sizes = np.zeros(num_clients, dtype=np.int64)
@@ -90,10 +90,10 @@ def dirichlet(
 def client_dirichlet(
     labels: Ints, num_clients: int, alpha: float, rng: np.random.Generator
 ) -> list[Ints]:
-    """Equal sizes; each client's classes follow its own draw from Dir(alpha * class frequencies).
+    """Divide into equal sizes, each client by its own draw from Dir(alpha * class frequencies).
 
-    A class that runs out is left out of the draws that follow, so the clients dealt last come
-    closer to what remains than to their own draw; they are dealt in random order.
+    A class without samples left is removed from later draws. The last clients therefore follow the
+    remaining samples more than their own draw; clients are served in random order.
     """
     pools = members(labels, rng)
     counts = np.array([len(pool) for pool in pools])
@@ -114,7 +114,7 @@ def client_dirichlet(
 
 
 def shards(labels: Ints, num_clients: int, per_client: int, rng: np.random.Generator) -> list[Ints]:
-    """Samples sorted by class, cut into equal shards, ``per_client`` random shards a client."""
+    """Sort by class, cut into equal shards and give each client ``per_client`` random ones."""
     pieces = np.array_split(np.concatenate(members(labels, rng)), num_clients * per_client)
     order = rng.permutation(len(pieces)).reshape(num_clients, per_client)
     return join([[pieces[piece] for piece in own] for own in order])
@@ -123,7 +123,7 @@ def shards(labels: Ints, num_clients: int, per_client: int, rng: np.random.Gener
 def cut_points(
     size: int, blocks: int, quantity: Quantity, sigma: float, rng: np.random.Generator
 ) -> Ints:
-    """Where to cut ``size`` samples into non-empty blocks.
+    """Draw the points at which ``size`` samples are cut into non-empty blocks.
 
     Args:
         size: Number of samples, at least ``blocks``.
@@ -151,15 +151,15 @@ def slices(
     sigma: float,
     rng: np.random.Generator,
 ) -> list[Ints]:
-    """Every class cut at the same points; a client takes the next unused block of each of its own.
+    """Cut every class at the same points; a client takes the next free block of each class it owns.
 
-    Classes of unequal size are cut at the same fractions instead: the points, drawn for the
-    smallest class, are scaled to each.
+    Classes of unequal size are cut at equal fractions: the points are drawn for the smallest class
+    and scaled to the others.
 
     Args:
         classes: (n,) class or subclass of each sample.
         owned: The classes of each client. Every class must be owned equally often.
-        quantity: How block sizes are drawn; see :func:`cut_points`.
+        quantity: Distribution of block sizes; see :func:`cut_points`.
         sigma: Spread of ``lognormal`` sizes.
         rng: Source of the draws.
     """

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -11,7 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from datamodules.arrays import ArrayData, Arrays
-from datamodules.files import files_digest, progress, replacing
+from datamodules.checks import require
+from datamodules.files import files_digest, progress, reading_cache, replacing
 from datamodules.targets import Ints, Targets
 
 
@@ -43,16 +44,16 @@ class FEMNIST(ArrayData):
         self.cache_dir = None if cache_dir is None else Path(cache_dir).expanduser()
 
     def prepare_data(self) -> None:
-        """Parse into the cache, where there is one and it is not there yet."""
+        """Parse the files into the cache, if there is a cache folder without them."""
         if self.cache_dir is not None:
             self._parsed()
 
     def read(self) -> Arrays:
-        """The whole data set.
+        """Read the whole data set.
 
         Raises:
-            FileNotFoundError: The folder is missing or looks otherwise.
-            ValueError: A file is not LEAF's.
+            FileNotFoundError: The folder is missing or has another layout.
+            ValueError: A file is not LEAF's, none holds a training sample, or the cache is damaged.
         """
         parsed = self._parsed()
         targets = Targets(parsed.labels, domains=parsed.writers)
@@ -76,7 +77,7 @@ class FEMNIST(ArrayData):
             with replacing(cache) as unfinished, unfinished.open("wb") as file:
                 np.savez(file, **parsed._asdict())
             return parsed
-        with np.load(cache, allow_pickle=False) as arrays:
+        with reading_cache(cache), np.load(cache, allow_pickle=False) as arrays:
             return _Parsed(**arrays)
 
 
@@ -106,17 +107,18 @@ def _parse(train: Sequence[Path], test: Sequence[Path]) -> _Parsed:
     files = [*train, *test]
     for number, file in enumerate(progress(files, "Parsing FEMNIST", len(files)), 1):
         try:
+            require(file.is_file(), "not a regular file")
             users = json.loads(file.read_text(encoding="utf-8"))["user_data"]
             for writer, samples in users.items():
-                # LEAF divides grey values by 255.
-                values = np.rint(np.asarray(samples["x"], np.float64) * 255)
-                pixels.append(values.astype(np.uint8).reshape(-1, 1, 28, 28))
-                labels += [int(label) for label in samples["y"]]
-                written += [writer] * len(samples["y"])
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
+                images, classes = _samples(samples)
+                pixels.append(images)
+                labels += classes
+                written += [writer] * len(classes)
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise ValueError(f"{file} is not a file of LEAF's FEMNIST ({error!r})") from error
         if number == len(train):
             num_train = len(labels)
+            require(num_train > 0, f"no file in {file.parent} holds a training sample")
     names, writers = np.unique(np.array(written), return_inverse=True)
     return _Parsed(
         np.concatenate(pixels),
@@ -125,3 +127,14 @@ def _parse(train: Sequence[Path], test: Sequence[Path]) -> _Parsed:
         names,
         np.array(num_train, np.int64),
     )
+
+
+def _samples(samples: Mapping[str, Any]) -> tuple[NDArray[np.uint8], list[int]]:
+    """Return (n, 1, 28, 28) pixels and n labels of one writer."""
+    # LEAF divides grey values by 255.
+    values = np.rint(np.asarray(samples["x"], np.float64) * 255)
+    classes = [int(label) for label in samples["y"]]
+    require(len(values) == len(classes), f"{len(values)} images and {len(classes)} labels")
+    require(bool(((values >= 0) & (values <= 255)).all()), "grey values outside [0, 1]")
+    require(all(0 <= label < 62 for label in classes), "labels outside 0..61")
+    return values.astype(np.uint8).reshape(-1, 1, 28, 28), classes

@@ -35,7 +35,7 @@ class Listing:
     domains: Sequence[str] = ()
 
     def only(self, classes: frozenset[str]) -> Listing:
-        """The files of some classes."""
+        """Select the files of some classes."""
         keep = [i for i, name in enumerate(self.classes) if name in classes]
         return Listing(
             [self.files[i] for i in keep],
@@ -46,20 +46,20 @@ class Listing:
 
 
 class FileData(FederatedDataModule):
-    """The base of data sets that come as image files; a new one gives :meth:`scan`.
+    """Base class of data sets that come as image files; a subclass implements :meth:`scan`.
 
     Classes, domains and superclasses are numbered in the order of their names.
 
     Attributes:
-        layout: How the folder must look and where to get it, for messages.
+        layout: Expected layout of the folder and where to get it, for messages.
 
     Args:
         root: The folder.
         image_size: Height and width: the largest centred square of each image, resized. ``None``
             leaves the images as they are; they must then all have one size.
         grayscale: One channel instead of three.
-        superclasses: A CSV file with the columns ``class`` and ``superclass``. Classes become
-            subclasses, superclasses are what is predicted; classes not in the file are left out.
+        superclasses: A CSV file with the columns ``class`` and ``superclass``. The model predicts
+            the superclasses; classes not in the file are left out.
         cache_dir: A folder for the decoded images (one byte a pixel and channel, one file for each
             state of the files and each size), decoded once and memory-mapped from then on; sets
             larger than memory need it. ``None`` decodes in memory each time.
@@ -88,7 +88,7 @@ class FileData(FederatedDataModule):
         """Find the files.
 
         Raises:
-            FileNotFoundError: The folder is missing or looks otherwise.
+            FileNotFoundError: The folder is missing or has another layout.
             ValueError: A class has no image.
         """
 
@@ -99,10 +99,10 @@ class FileData(FederatedDataModule):
 
     @cached_property
     def listing(self) -> Listing:
-        """The files to use, found once.
+        """The files in use.
 
         Raises:
-            ValueError: The CSV file names a class that is not there.
+            ValueError: The CSV file names a class without images.
         """
         found = self.scan()
         if not self.parents:
@@ -116,7 +116,7 @@ class FileData(FederatedDataModule):
 
     @cached_property
     def class_names(self) -> tuple[str, ...]:
-        """Names of what is predicted."""
+        """Names of the predicted classes (superclasses, where these are given)."""
         return tuple(sorted(set(self.parents.values()) or set(self.listing.classes)))
 
     @cached_property
@@ -125,12 +125,12 @@ class FileData(FederatedDataModule):
         return self.shape.of(self.listing.files[0])
 
     def prepare_data(self) -> None:
-        """Decode into the cache, where there is one and it is not there yet."""
+        """Decode the images into the cache, if there is a cache folder without them."""
         if self.cache_dir is not None:
             self.images(np.empty(0, np.int64))
 
     def catalogue(self) -> Catalogue:
-        """Labels and the like of all samples."""
+        """Return labels, subclasses and domains of all samples."""
         listing, parents = self.listing, self.parents
         predicted = [parents[name] for name in listing.classes] if parents else listing.classes
         fine_names = sorted(set(listing.classes)) if parents else ()
@@ -146,7 +146,7 @@ class FileData(FederatedDataModule):
         )
 
     def images(self, ids: Ints) -> tuple[Tensor, Ints]:
-        """The pixels of at least the samples ``ids``, which ascend."""
+        """Return the pixels of at least the samples ``ids``, which ascend."""
         files = self.listing.files
         if self.cache_dir is None:
             wanted = [files[i] for i in ids]
@@ -157,11 +157,11 @@ class FileData(FederatedDataModule):
 
 
 def read_superclasses(path: str) -> dict[str, str]:
-    """The superclass of each class, from a CSV file.
+    """Read the superclass of each class from a CSV file.
 
     Raises:
-        FileNotFoundError: There is no such file.
-        ValueError: It lacks a column, or is empty.
+        FileNotFoundError: The file does not exist.
+        ValueError: The file lacks a column, or is empty.
     """
     file = Path(path).expanduser()
     if not file.is_file():

@@ -21,15 +21,16 @@ from rich.console import Console
 from rich.progress import track
 from torch import Tensor
 
+from datamodules.checks import MEMORY_LIMIT, require
+
 SUFFIXES = frozenset({".jpg", ".jpeg", ".png", ".bmp", ".ppm", ".pgm", ".webp", ".tif", ".tiff"})
-MEMORY_LIMIT = 8 * 2**30
 _CHUNK = 64
 T = TypeVar("T")
 
 
 @dataclass(frozen=True)
 class Shape:
-    """What every decoded image becomes.
+    """Common format of the decoded images.
 
     Args:
         size: Height and width: the largest centred square, resized. ``None`` changes nothing, and
@@ -45,7 +46,7 @@ class Shape:
             raise ValueError(f"image_size must be at least 1, got {self.size}")
 
     def of(self, first: str) -> tuple[int, int, int]:
-        """Channels, height and width of the images of which ``first`` is one."""
+        """Return channels, height and width of the decoded images, of which ``first`` is one."""
         channels = 1 if self.grayscale else 3
         if self.size is not None:
             return channels, self.size, self.size
@@ -53,12 +54,12 @@ class Shape:
 
 
 def image_files(folder: Path) -> list[str]:
-    """Paths of all image files in a folder and below it, in order.
+    """List the paths of all image files in a folder and below it, sorted.
 
     They are strings, because a million ``Path`` objects take many seconds.
 
     Raises:
-        ValueError: There is none, or the folder cannot be read.
+        ValueError: There is no image, or the folder cannot be read.
     """
 
     def refuse(error: OSError) -> None:
@@ -76,11 +77,11 @@ def image_files(folder: Path) -> list[str]:
 
 
 def subfolders(folder: Path, layout: str) -> list[Path]:
-    """The folders in a folder, in order of their names.
+    """List the folders in a folder, sorted by name.
 
     Args:
         folder: Where to look.
-        layout: How the folder must look, for the message.
+        layout: Expected layout, for the message.
 
     Raises:
         FileNotFoundError: The folder does not exist or holds no folder.
@@ -94,12 +95,12 @@ def subfolders(folder: Path, layout: str) -> list[Path]:
 
 
 def files_digest(root: Path, files: Iterable[str], *, stamps: bool = False) -> str:
-    """A hash of names (below ``root``) and sizes: the same for two copies of a folder.
+    """Hash names (below ``root``) and sizes of files: equal for two copies of a folder.
 
     Args:
         root: A folder above all files.
         files: Paths of the files.
-        stamps: Take times of change in too, so that a file replaced by one of equal size tells.
+        stamps: Include times of change, so that a file replaced by one of equal size is noticed.
     """
     digest = hashlib.sha256()
     skip = len(str(root))
@@ -111,7 +112,7 @@ def files_digest(root: Path, files: Iterable[str], *, stamps: bool = False) -> s
 
 
 def decode(files: Sequence[str], shape: Shape) -> Tensor:
-    """(n, C, H, W) uint8 pixels of files, in memory.
+    """Decode files into (n, C, H, W) uint8 pixels in memory.
 
     Raises:
         ValueError: An image cannot be read or has another size than the first, or the images take
@@ -130,27 +131,51 @@ def decode(files: Sequence[str], shape: Shape) -> Tensor:
 
 
 def decode_once(files: Sequence[str], shape: Shape, cache: Path) -> Tensor:
-    """(n, C, H, W) uint8 pixels of files, memory-mapped: only what is used is read.
+    """Decode files into a cache file and memory-map its (n, C, H, W) uint8 pixels.
 
     Args:
         files: Paths of the files.
-        shape: What every image becomes.
-        cache: The beginning of the path of the cache file; it must name the state of the files.
+        shape: Common format of the images.
+        cache: Path of the cache file without its ending; it must identify the state of the files.
 
     Raises:
-        ValueError: An image cannot be read or has another size than the first.
+        ValueError: An image cannot be read or has another size than the first, or the cache file is
+            damaged.
     """
     form = shape.of(files[0])
     path = cache.with_name(f"{cache.name}-{'x'.join(map(str, form))}.npy")
     if not path.exists():
         _build(path, files, shape, form)
-    # Copy-on-write, because torch warns of arrays that cannot be written; nothing writes.
-    return torch.from_numpy(np.load(path, mmap_mode="c", allow_pickle=False))
+    with reading_cache(path):
+        # Copy-on-write, because torch warns of arrays that cannot be written; nothing writes.
+        images = np.load(path, mmap_mode="c", allow_pickle=False)
+        wanted = (len(files), *form)
+        require(
+            images.dtype == np.uint8 and images.shape == wanted,
+            f"it holds {images.dtype} {images.shape}, not uint8 {wanted}",
+        )
+        return torch.from_numpy(images)
+
+
+@contextmanager
+def reading_cache(path: Path) -> Iterator[None]:
+    """Turn any error inside this scope into one that names the cache file and the way out.
+
+    Raises:
+        ValueError: The cache is damaged.
+    """
+    try:
+        yield
+    # On damaged files numpy lets through a dozen kinds of errors of zipfile, tokenize and its own.
+    except Exception as error:
+        raise ValueError(
+            f"the cache {path} is damaged ({error}); remove it, and it is made anew"
+        ) from error
 
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """A file to write to, which becomes ``path`` when it is complete, and only then."""
+    """Yield a temporary file that replaces ``path`` when it is complete, and only then."""
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, name = tempfile.mkstemp(dir=path.parent, suffix=".part")
     os.close(handle)
@@ -191,12 +216,12 @@ def _fill(images: NDArray[np.uint8], files: Sequence[str], shape: Shape, text: s
 
 
 def progress(steps: Iterable[T], text: str, total: int) -> Iterable[T]:
-    """The same steps, with a bar on standard error."""
+    """Yield the same steps, with a progress bar on standard error."""
     return track(steps, text, total, console=Console(stderr=True), transient=True)
 
 
 def _pixels(file: str, shape: Shape, form: tuple[int, ...]) -> NDArray[np.uint8]:
-    """(C, H, W) of one file."""
+    """Decode one file into (C, H, W) pixels."""
 
     def read(image: Image.Image) -> NDArray[np.uint8]:
         image = image.convert("L" if shape.grayscale else "RGB")
@@ -220,6 +245,8 @@ def _pixels(file: str, shape: Shape, form: tuple[int, ...]) -> NDArray[np.uint8]
 
 def _opened(file: str, read: Callable[[Image.Image], T]) -> T:
     try:
+        if not os.path.isfile(file):
+            raise OSError("not a regular file")
         with Image.open(file) as image:
             return read(image)
     # Pillow reports broken files by whichever of these its decoders happen to raise.

@@ -24,7 +24,7 @@ class ImageFolder(FileData):
         """Find the files.
 
         Raises:
-            FileNotFoundError: The folder is missing or looks otherwise.
+            FileNotFoundError: The folder is missing or has another layout.
             ValueError: A class has no image, or the test set has a class of its own.
         """
         train, test = self._parts()
@@ -37,7 +37,7 @@ class ImageFolder(FileData):
         return Listing(files + test_files, classes + test_classes, len(files))
 
     def _parts(self) -> tuple[Path, Path | None]:
-        """The folders of training and of test images."""
+        """Return the folders of training and of test images."""
         train = self.root / "train"
         if not train.is_dir():
             return self.root, None
@@ -46,7 +46,7 @@ class ImageFolder(FileData):
 
 
 class DomainFolder(FileData):
-    """Images in ``root/<domain>/<class>/*``; every domain has all classes, none is set aside.
+    """Images in ``root/<domain>/<class>/*``; every domain has all classes, no official test set.
 
     For any set of this layout (PACS, Office, DomainNet, ...). The arguments are those of
     :class:`~datamodules.filedata.FileData`.
@@ -58,7 +58,7 @@ class DomainFolder(FileData):
         """Find the files.
 
         Raises:
-            FileNotFoundError: The folder is missing or looks otherwise.
+            FileNotFoundError: The folder is missing or has another layout.
             ValueError: A class has no image in some domain.
         """
         files: list[str] = []
@@ -88,7 +88,7 @@ class PACS(DomainFolder):
 
 
 def _by_class(folder: Path, layout: str) -> tuple[list[str], list[str]]:
-    """All files of a folder of classes, and their classes."""
+    """List all files of a folder of classes, and their classes."""
     files: list[str] = []
     classes: list[str] = []
     for part in subfolders(folder, layout):

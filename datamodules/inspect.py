@@ -1,4 +1,4 @@
-"""Seeing a partition: a table and a picture of who holds what."""
+"""A partition as a table and as a picture."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Survey:
 
     Attributes:
         sizes: (N, 3) training, validation and test samples of each client.
-        distinct: Number of samples that anybody uses.
+        distinct: Number of different samples in use.
         counts: (N, R) training samples of each row: subclass, or class where there is none.
         rows: (R,) names of the rows; subclasses of one class are neighbours.
         parents: (R,) class of each row.
@@ -100,7 +100,7 @@ def survey(data: FederatedDataModule) -> Survey:
 
 
 def table(data: FederatedDataModule) -> Group:
-    """The partition as tables for a terminal: what is typical, and each client up to 40."""
+    """Build tables for a terminal: a summary, and one row a client up to 40 clients."""
     seen = survey(data)
     pooled = data.pooled_test()
     about = Table(title=_title(data, seen.distinct), title_justify="left")
@@ -126,7 +126,7 @@ def table(data: FederatedDataModule) -> Group:
 
 
 def _clients(seen: Survey, kinds: str) -> Table:
-    """One row a client."""
+    """Build the table with one row a client."""
     listed = Table()
     for name in ("client", "train", "val", "test", kinds, "skew"):
         listed.add_column(name, justify="right")
@@ -171,13 +171,13 @@ def figure(data: FederatedDataModule, path: str | Path) -> None:
 
 
 def _title(data: FederatedDataModule, samples: int) -> str:
-    """Two lines: the data set and its size; the recipe."""
+    """Return two lines: data set and size; partitioner."""
     about = f"{type(data).__name__}, {data.num_clients} clients, {samples:,} samples"
     return f"{about}\n{_spelled(data.description()['partition'])}"
 
 
 def _spelled(recipe: object) -> str:
-    """A recipe as one would write it in Python."""
+    """Write a recipe as a Python call."""
     if not isinstance(recipe, dict):
         return str(recipe)
     given = recipe["init_args"].items()
@@ -186,7 +186,7 @@ def _spelled(recipe: object) -> str:
 
 
 def _draw_sizes(axes: Axes, seen: Survey) -> None:
-    """Training, validation and test samples of each client, stacked; no test sets that overlap."""
+    """Draw stacked bars of training, validation and, unless they overlap, test samples."""
     parts = [("train", "#444444"), ("val", "#888888"), ("test", "#C4C4C4")]
     bottom = np.zeros(len(seen.sizes))
     for (name, shade), sizes in zip(parts, seen.sizes.T, strict=True):
@@ -200,7 +200,7 @@ def _draw_sizes(axes: Axes, seen: Survey) -> None:
 
 
 def _draw_bubbles(axes: Axes, seen: Survey, largest: float) -> None:
-    """A bubble for each client and row, up to ``largest`` points wide."""
+    """Draw a bubble for each client and row, up to ``largest`` points wide."""
     client, row = np.nonzero(seen.counts)
     counts = seen.counts[client, row]
     # A few giants would make everything else invisible; they share the largest bubble.
@@ -226,7 +226,7 @@ def _draw_bubbles(axes: Axes, seen: Survey, largest: float) -> None:
 
 
 def _label_rows(axes: Axes, seen: Survey) -> None:
-    """Names of the rows; where they are many, of every few, or of the classes they belong to."""
+    """Label the rows; where they are many, every k-th row, or each class of subclasses."""
     rows = len(seen.rows)
     if rows <= LABELLED_ROWS or rows == len(seen.class_names):
         every = 1 + (rows - 1) // LABELLED_ROWS

@@ -1,8 +1,7 @@
-"""Partitioners: who holds which samples.
+"""Partitioners, which divide the samples over the clients.
 
-A partitioner is a frozen record of a recipe's numbers. Called with targets, a number of clients and
-an rng it returns one array of positions a client, and it has checked that every sample went to
-exactly one client.
+A partitioner is a frozen dataclass of its settings. Called with targets, a number of clients and an
+rng it returns one array of positions a client, in which every sample occurs exactly once.
 """
 
 from __future__ import annotations
@@ -14,12 +13,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from datamodules import draws
-from datamodules.checks import require
+from datamodules.checks import finite, require
 from datamodules.targets import Ints, Targets
 
 
 class Partitioner(ABC):
-    """The base of every partitioner; a new one gives :meth:`draw`."""
+    """Base class of partitioners; a subclass implements :meth:`draw`."""
 
     def __call__(self, targets: Targets, num_clients: int, rng: np.random.Generator) -> list[Ints]:
         """Divide the samples over the clients.
@@ -28,7 +27,7 @@ class Partitioner(ABC):
             For each client the (n_i,) positions of its samples in ``targets``.
 
         Raises:
-            ValueError: The recipe does not fit the data, or its outcome is not a partition.
+            ValueError: The settings do not fit the data, or the result is not a partition.
         """
         if num_clients < 1:
             raise ValueError(f"num_clients must be at least 1, got {num_clients}")
@@ -42,13 +41,25 @@ class Partitioner(ABC):
 
     @abstractmethod
     def draw(self, targets: Targets, num_clients: int, rng: np.random.Generator) -> list[Ints]:
-        """Divide the samples; unchecked."""
+        """Divide the samples; :meth:`__call__` checks the result."""
+
+    def groupings(self, targets: Targets) -> Sequence[Ints]:
+        """Return the groupings by which official test samples follow training samples.
+
+        By default there is one: subclasses, or classes where there are no subclasses. A partitioner
+        that looks at domains includes them.
+
+        Returns:
+            (n,) group numbers for each grouping, the finest first. Test samples of a group without
+            training samples are divided by the next grouping.
+        """
+        return [targets.finest]
 
     def check(self, shares: Sequence[Ints], count: int, num_clients: int) -> None:
-        """Make sure that every sample belongs to exactly one client.
+        """Check that every sample belongs to exactly one client.
 
         Raises:
-            ValueError: It does not.
+            ValueError: A sample belongs to none or to several.
         """
         name = type(self).__name__
         if len(shares) != num_clients:
@@ -69,22 +80,23 @@ class IID(Partitioner):
     """A uniformly random division into equal sizes (they differ by one at most)."""
 
     def draw(self, targets: Targets, num_clients: int, rng: np.random.Generator) -> list[Ints]:
-        """Divide the samples; unchecked."""
+        """Divide the samples; :meth:`__call__` checks the result."""
         return draws.iid(len(targets), num_clients, rng)
 
 
 @dataclass(frozen=True)
 class Dirichlet(Partitioner):
-    """Each class divided over the clients by its own draw from Dir(alpha * 1); label skew.
+    """Label skew: each class divided over the clients by its own draw from Dir(alpha * 1).
 
-    The whole draw is repeated until every client holds enough. The papers' values: FedAS 40
+    Clients differ in class proportions and in size. :class:`ClientDirichlet` has clients of equal
+    size. The whole draw is repeated until every client holds enough. The papers' values: FedAS 40
     samples, PFAKD 1, UniVarFL 10, all with ``cap``.
 
     Args:
         alpha: Concentration; below 0.1 a client sees few classes, from 100 on it is nearly IID.
         min_samples: Smallest accepted client.
         cap: A client that already holds its n/N samples gets nothing of the classes still to come
-            (the released code of the papers); without it, the plain form.
+            (the released code of the papers); ``False`` is the plain form.
         max_tries: Draws before giving up.
 
     Raises:
@@ -97,12 +109,13 @@ class Dirichlet(Partitioner):
     max_tries: int = 1000
 
     def __post_init__(self) -> None:
+        finite(alpha=self.alpha)
         require(self.alpha > 0, f"alpha must be greater than 0, got {self.alpha}")
         require(self.min_samples >= 0, f"min_samples is negative: {self.min_samples}")
         require(self.max_tries >= 1, f"max_tries must be at least 1, got {self.max_tries}")
 
     def draw(self, targets: Targets, num_clients: int, rng: np.random.Generator) -> list[Ints]:
-        """Divide the samples; unchecked."""
+        """Divide the samples; :meth:`__call__` checks the result."""
         require(
             num_clients * self.min_samples <= len(targets),
             f"{num_clients} clients cannot all have min_samples={self.min_samples} of "
@@ -128,30 +141,34 @@ class Dirichlet(Partitioner):
 class ClientDirichlet(Partitioner):
     """Clients of equal size, each with its own class proportions from Dir(alpha * frequencies).
 
+    Each client draws its proportions, then its samples without replacement; a class that runs out
+    is left out of later draws.
+
     Source: Hsu, Qi and Brown, "Measuring the effects of non-identical data distribution for
-    federated visual classification", 2019; ``alpha`` is the sum of the concentrations, so
-    ``alpha / C`` a class where classes are balanced.
+    federated visual classification", 2019, which FedSimSup cites for its Dirichlet partitions.
 
     Args:
-        alpha: Concentration; small is skewed.
+        alpha: Concentration, the sum over the classes; small is skewed. Papers mostly give the
+            concentration of one class: their Dir(0.1) over C classes is ``alpha: 0.1 * C``.
 
     Raises:
-        ValueError: ``alpha`` is not positive.
+        ValueError: ``alpha`` is not a positive number.
     """
 
     alpha: float = 1.0
 
     def __post_init__(self) -> None:
+        finite(alpha=self.alpha)
         require(self.alpha > 0, f"alpha must be greater than 0, got {self.alpha}")
 
     def draw(self, targets: Targets, num_clients: int, rng: np.random.Generator) -> list[Ints]:
-        """Divide the samples; unchecked."""
+        """Divide the samples; :meth:`__call__` checks the result."""
         return draws.client_dirichlet(targets.labels, num_clients, self.alpha, rng)
 
 
 @dataclass(frozen=True)
 class Shards(Partitioner):
-    """Sorted by class, cut into equal shards, a few random shards a client; "pathological" skew.
+    """Label skew by shards: sorted by class, cut into equal shards, a few random ones a client.
 
     Source: McMahan et al., "Communication-efficient learning of deep networks from decentralized
     data", AISTATS 2017; FedSimSup's shards are 2 or 5 (CIFAR-10), 5 or 20 (CIFAR-100).
@@ -173,7 +190,7 @@ class Shards(Partitioner):
         )
 
     def draw(self, targets: Targets, num_clients: int, rng: np.random.Generator) -> list[Ints]:
-        """Divide the samples; unchecked."""
+        """Divide the samples; :meth:`__call__` checks the result."""
         total = num_clients * self.shards_per_client
         require(
             total <= len(targets),
@@ -185,7 +202,7 @@ class Shards(Partitioner):
 
 @dataclass(frozen=True)
 class ByDomain(Partitioner):
-    """Every client holds one domain, or a part of one: feature shift.
+    """Feature shift: every client holds one domain, or a part of one.
 
     Client i belongs to domain i modulo the number of domains. Where there are fewer clients than
     domains (writers, say), the domains are dealt to the clients in random order, one after another.
@@ -196,11 +213,14 @@ class ByDomain(Partitioner):
 
     within: Partitioner | None = None
 
+    def groupings(self, targets: Targets) -> Sequence[Ints]:
+        """Return two groupings: by class and domain, and by domain."""
+        return [targets.kinds(), _domains(targets)]
+
     def draw(self, targets: Targets, num_clients: int, rng: np.random.Generator) -> list[Ints]:
-        """Divide the samples; unchecked."""
-        if targets.domains is None:
-            raise ValueError("ByDomain needs a data set with domains; this one has none")
-        groups = [np.flatnonzero(targets.domains == d) for d in np.unique(targets.domains)]
+        """Divide the samples; :meth:`__call__` checks the result."""
+        domains = _domains(targets)
+        groups = [np.flatnonzero(domains == d) for d in np.unique(domains)]
         if num_clients < len(groups):
             order = rng.permutation(len(groups))
             return draws.join(
@@ -214,3 +234,9 @@ class ByDomain(Partitioner):
             for client, part in zip(clients, parts, strict=True):
                 shares[client] = positions[part]
         return shares
+
+
+def _domains(targets: Targets) -> Ints:
+    if targets.domains is None:
+        raise ValueError("ByDomain needs a data set with domains; this one has none")
+    return targets.domains

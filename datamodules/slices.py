@@ -1,9 +1,9 @@
-"""Partitioners that cut every class at the same points, so that class and quantity skew are apart.
+"""Partitioners that cut every class at the same points, which separates label and quantity skew.
 
 Source: Zhu, Ma and Blaschko, "Confidence-aware personalized federated learning via variational
 expectation maximization" (pFedVEM), CVPR 2023, and its released code: label skew, label-concept
-drift and quantity skew ("slicing"). There all classes have equal counts; where they do not, ours
-cuts at equal fractions.
+drift and quantity skew ("slicing"). There all classes have equal counts; classes of unequal counts
+are cut at equal fractions here.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import get_args
 import numpy as np
 
 from datamodules import draws
-from datamodules.checks import require
+from datamodules.checks import finite, require
 from datamodules.draws import Quantity
 from datamodules.partition import Partitioner
 from datamodules.targets import Ints, Targets
@@ -24,7 +24,7 @@ from datamodules.targets import Ints, Targets
 
 @dataclass(frozen=True, kw_only=True)
 class Slices(Partitioner):
-    """The base of the partitioners below: each class in blocks, a client takes one of each it owns.
+    """Base class: each class is cut into blocks, and a client takes one of each class it owns.
 
     Args:
         quantity: Sizes of the blocks: ``random_cuts`` at distinct uniform points (pFedVEM),
@@ -32,13 +32,14 @@ class Slices(Partitioner):
         sigma: Standard deviation of the logarithm of ``lognormal`` sizes.
 
     Raises:
-        ValueError: ``sigma`` is negative, or ``quantity`` is none of the three.
+        ValueError: ``sigma`` is negative or infinite, or ``quantity`` is none of the three.
     """
 
     quantity: Quantity = "random_cuts"
     sigma: float = 1.0
 
     def __post_init__(self) -> None:
+        finite(sigma=self.sigma)
         require(self.sigma >= 0, f"sigma must not be negative, got {self.sigma}")
         known = get_args(Quantity)
         require(self.quantity in known, f"quantity is {self.quantity!r}, not one of {known}")
@@ -47,7 +48,7 @@ class Slices(Partitioner):
     def owned(
         self, targets: Targets, num_clients: int, rng: np.random.Generator
     ) -> tuple[Ints, Sequence[Ints]]:
-        """What is cut, and who owns it.
+        """Return the classes that are cut, and the classes of each client.
 
         Returns:
             classes: (n,) class or subclass of each sample.
@@ -69,7 +70,7 @@ class Slices(Partitioner):
 
 @dataclass(frozen=True, kw_only=True)
 class QuantitySkew(Slices):
-    """Every client has all classes in equal proportions, and clients differ in size.
+    """Quantity skew: clients differ in size, with the same class proportions.
 
     Args:
         quantity: Sizes of the blocks: ``random_cuts`` at distinct uniform points (pFedVEM),
@@ -80,13 +81,13 @@ class QuantitySkew(Slices):
     def owned(
         self, targets: Targets, num_clients: int, rng: np.random.Generator
     ) -> tuple[Ints, Sequence[Ints]]:
-        """All classes, for everybody."""
+        """Give all classes to every client."""
         return targets.labels, [np.unique(targets.labels)] * num_clients
 
 
 @dataclass(frozen=True, kw_only=True)
 class FixedClasses(Slices):
-    """Every client has the same number of classes; pFedVEM's label skew with 5 of 10.
+    """Label skew: every client has the same number of classes (5 of 10 in pFedVEM).
 
     Clients come in groups of C / classes_per_client (in pairs, for 5 of 10), over which all classes
     are dealt at random; the clients of a group have equal sizes.
@@ -111,7 +112,7 @@ class FixedClasses(Slices):
     def owned(
         self, targets: Targets, num_clients: int, rng: np.random.Generator
     ) -> tuple[Ints, Sequence[Ints]]:
-        """A random deal of all classes in each group."""
+        """Deal all classes at random in each group of clients."""
         classes = np.unique(targets.labels)
         per_client = self.classes_per_client
         require(
@@ -126,7 +127,7 @@ class FixedClasses(Slices):
 
 @dataclass(frozen=True, kw_only=True)
 class ConceptDrift(Slices):
-    """All superclasses for everybody, but each client its own subclasses: label-concept drift.
+    """Label-concept drift: every client has all superclasses, but its own subclasses of them.
 
     With s subclasses a superclass, clients come in groups of s / subclasses_per_client (5 on
     CIFAR-100), over which the subclasses of every superclass are dealt at random; the clients of a
@@ -153,7 +154,7 @@ class ConceptDrift(Slices):
     def owned(
         self, targets: Targets, num_clients: int, rng: np.random.Generator
     ) -> tuple[Ints, Sequence[Ints]]:
-        """In each group, a random deal of every superclass's subclasses."""
+        """Deal the subclasses of every superclass at random in each group of clients."""
         if targets.fine is None:
             raise ValueError(
                 "ConceptDrift needs subclasses; predict superclasses (superclasses: ... of the "
@@ -164,8 +165,8 @@ class ConceptDrift(Slices):
         require(
             all(len(subclasses) == size for subclasses in under)
             and len(np.unique(targets.fine)) == size * len(under),
-            "ConceptDrift needs equally many subclasses under each superclass, there are "
-            + ", ".join(str(len(subclasses)) for subclasses in under),
+            "ConceptDrift needs equally many subclasses under each superclass and none under two, "
+            "there are " + ", ".join(str(len(subclasses)) for subclasses in under),
         )
         require(
             size % self.subclasses_per_client == 0,

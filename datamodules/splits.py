@@ -2,37 +2,40 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 import numpy as np
 
 from datamodules.draws import apportion, cut
+from datamodules.partition import Partitioner
 from datamodules.targets import Catalogue, Ints, Targets
 from pfl.seeds import derive
 from pfl.types import Split
 
 TestProtocol: TypeAlias = Literal["pooled", "official_classes", "matched", "global"]
-Partition: TypeAlias = Callable[[Targets, int, np.random.Generator], list[Ints]]
+
+# Where the median kind (one writer's letter, say) is smaller than this, strata are classes.
+_SMALL_KIND = 10
 
 
 @dataclass(frozen=True, eq=False)
 class Holding:
-    """What one client holds: sample numbers of the data set, in stored order."""
+    """The samples of one client, by their numbers in the data set, in stored order."""
 
     train: Ints
     val: Ints
     test: Ints
 
     def of(self, name: Split) -> Ints:
-        """The samples of one split."""
+        """Return the samples of one split."""
         return {"train": self.train, "val": self.val, "test": self.test}[name]
 
 
 @dataclass(frozen=True, eq=False)
 class Division:
-    """All clients' holdings, and the test set that belongs to no client.
+    """The holdings of all clients, and the common test set.
 
     Attributes:
         holdings: One a client.
@@ -48,7 +51,7 @@ class Division:
         return np.array([[len(h.train), len(h.val), len(h.test)] for h in self.holdings])
 
     def samples(self) -> Ints:
-        """Every sample that somebody uses, ascending."""
+        """Return all samples in use, ascending."""
         used = [ids for h in self.holdings for ids in (h.train, h.val, h.test)]
         return np.unique(
             np.concatenate([*used, [] if self.pooled_test is None else self.pooled_test]).astype(
@@ -65,19 +68,23 @@ class Rule:
         test_protocol: Where a client's test samples come from. ``pooled``: official training and
             test samples together are partitioned, and each client sets ``test_fraction`` of its
             own aside (FedAS, PFAKD). The others partition the official training set only.
-            ``official_classes``: a client is tested on all official test samples of the kinds
-            (class or subclass, and domain) it trains on; clients' test sets overlap (pFedVEM).
-            ``matched``: the official test set is divided over the clients, each kind in proportion
-            to their training samples (FedSimSup). ``global``: only the complete official test set
-            (UniVarFL). A set without an official test set has ``test_fraction`` of each kind of
-            its samples set aside for one.
+            ``official_classes``: a client is tested on all official test samples of the groups
+            it trains on; clients' test sets overlap (pFedVEM). ``matched``: the whole official test
+            set is divided over the clients, each group in proportion to their training samples
+            (FedSimSup). A group is what the partitioner divides by: a class or subclass, with
+            ``ByDomain`` also the domain. ``global``: only the complete official test set
+            (UniVarFL). A set without an official test set has ``test_fraction`` of each class (and
+            domain) of its samples set aside for one.
         test_fraction: Share of test samples, in (0, 1).
         val_fraction: Share of a client's remaining training samples that validate, in [0, 1).
         split_seed: Seed of every random choice made here, apart from the training seed.
-        max_samples: Use at most so many samples, each kind in proportion.
+        max_samples: Use at most so many samples of training and test set together, classes in
+            proportion.
+        max_train_samples: Use at most so many training samples, classes in proportion, and the
+            whole official test set; not with ``pooled``, where the two are one.
 
     Raises:
-        ValueError: A number is out of its range.
+        ValueError: A number is out of its range, or ``max_train_samples`` is given for ``pooled``.
     """
 
     test_protocol: TestProtocol = "pooled"
@@ -85,21 +92,29 @@ class Rule:
     val_fraction: float = 0.0
     split_seed: int = 1
     max_samples: int | None = None
+    max_train_samples: int | None = None
 
     def __post_init__(self) -> None:
         if not 0 < self.test_fraction < 1:
             raise ValueError(f"test_fraction must lie in (0, 1), got {self.test_fraction}")
         if not 0 <= self.val_fraction < 1:
             raise ValueError(f"val_fraction must lie in [0, 1), got {self.val_fraction}")
-        if self.max_samples is not None and self.max_samples < 1:
-            raise ValueError(f"max_samples must be at least 1, got {self.max_samples}")
+        for name in ("max_samples", "max_train_samples"):
+            limit = getattr(self, name)
+            if limit is not None and limit < 1:
+                raise ValueError(f"{name} must be at least 1, got {limit}")
+        if self.max_train_samples is not None and self.test_protocol == "pooled":
+            raise ValueError(
+                f"max_train_samples is {self.max_train_samples}, but test_protocol pooled divides "
+                "training and test set as one: give max_samples instead, or another test_protocol"
+            )
 
     def rng(self, purpose: str, *path: int) -> np.random.Generator:
-        """The source of the random choices of one purpose."""
+        """Return the random generator of one purpose."""
         return np.random.default_rng(derive(self.split_seed, purpose, *path))
 
 
-def divide(data: Catalogue, partition: Partition, num_clients: int, rule: Rule) -> Division:
+def divide(data: Catalogue, partition: Partitioner, num_clients: int, rule: Rule) -> Division:
     """Give every client its samples.
 
     Raises:
@@ -112,9 +127,9 @@ def divide(data: Catalogue, partition: Partition, num_clients: int, rule: Rule) 
     owned = [train[share] for share in shares]
     if rule.test_protocol == "pooled":
         return Division(tuple(_pooled(ids, client, rule) for client, ids in enumerate(owned)), None)
-    kinds = data.targets.kinds()
-    tests = {"official_classes": _same_kinds, "matched": _matched, "global": _none}
-    tested = tests[rule.test_protocol](kinds, owned, test, rule.rng("matched"))
+    groupings = partition.groupings(data.targets)
+    tests = {"official_classes": _same_groups, "matched": _matched, "global": _none}
+    tested = tests[rule.test_protocol](groupings, owned, test, rule.rng("matched"))
     holdings = [
         Holding(*_set_aside(ids, rule.val_fraction, rule.rng("val", client)), test=own)
         for client, (ids, own) in enumerate(zip(owned, tested, strict=True))
@@ -123,31 +138,54 @@ def divide(data: Catalogue, partition: Partition, num_clients: int, rule: Rule) 
 
 
 def _official(data: Catalogue, rule: Rule) -> tuple[Ints, Ints]:
-    """The training and the test samples to use, ascending."""
+    """Return the training and the test samples to use, ascending."""
     ids = np.arange(len(data.targets), dtype=np.int64)
-    kinds = data.targets.kinds()
+    strata = _strata(data.targets)
     if rule.max_samples is not None and rule.max_samples < len(ids):
-        strata = 2 * kinds + (ids >= data.num_train)
-        ids = _stratified(ids, strata, rule.max_samples, rule.rng("max_samples"))
+        parts = 2 * strata + (ids >= data.num_train)
+        ids = _stratified(ids, parts, rule.max_samples, rule.rng("max_samples"))
     if data.num_train < len(data.targets) or rule.test_protocol == "pooled":
-        return ids[ids < data.num_train], ids[ids >= data.num_train]
-    count = round(rule.test_fraction * len(ids))
-    test = _stratified(ids, kinds[ids], count, rule.rng("test"))
-    return np.setdiff1d(ids, test), test
+        train, test = ids[ids < data.num_train], ids[ids >= data.num_train]
+    else:
+        count = round(rule.test_fraction * len(ids))
+        test = _stratified(ids, strata[ids], count, rule.rng("test"))
+        train = np.setdiff1d(ids, test)
+    limit = rule.max_train_samples
+    if limit is not None and limit < len(train):
+        train = _stratified(train, strata[train], limit, rule.rng("max_train_samples"))
+    return train, test
+
+
+def _strata(targets: Targets) -> Ints:
+    """Return (n,) strata: class and domain, or the class alone where these kinds are tiny.
+
+    Rounding moves the part of a kind by up to one sample. With a few samples a kind that would
+    decide which classes are chosen.
+    """
+    kinds = targets.kinds()
+    sizes = np.unique(kinds, return_counts=True)[1]
+    return targets.finest if len(sizes) and np.median(sizes) < _SMALL_KIND else kinds
 
 
 def _stratified(ids: Ints, strata: Ints, count: int, rng: np.random.Generator) -> Ints:
-    """``count`` of ``ids``, ascending, each stratum in proportion."""
-    order = rng.permutation(len(ids))
-    order = order[np.argsort(strata[order], kind="stable")]
-    sizes = np.unique(strata, return_counts=True)[1]
-    groups = cut(ids[order], sizes)
-    shares = apportion(count, sizes)
-    return np.sort(np.concatenate([g[:k] for g, k in zip(groups, shares, strict=True)]))
+    """Draw ``count`` of ``ids``, ascending, each stratum in proportion."""
+    groups = list(_grouped(rng.permutation(len(ids)), strata).values())
+    shares = apportion(count, np.array([len(group) for group in groups]))
+    drawn = np.concatenate([group[:k] for group, k in zip(groups, shares, strict=True)])
+    return np.sort(ids[drawn])
+
+
+def _grouped(ids: Ints, groups: Ints) -> dict[int, Ints]:
+    """Return the ids of each group that occurs, groups ascending, ids in the order given."""
+    if not len(ids):
+        return {}
+    found, sizes = np.unique(groups[ids], return_counts=True)
+    ordered = ids[np.argsort(groups[ids], kind="stable")]
+    return dict(zip(found.tolist(), cut(ordered, sizes), strict=True))
 
 
 def _set_aside(ids: Ints, fraction: float, rng: np.random.Generator) -> tuple[Ints, Ints]:
-    """What stays, and the ``fraction`` (rounded up) that goes; of anything, one sample stays."""
+    """Split into what stays and a ``fraction``, rounded up, that goes; one sample always stays."""
     order = rng.permutation(ids)
     # The subtracted 1e-9 keeps 0.1 * 30 = 3.0000000000000004 at 3.
     count = min(int(np.ceil(fraction * len(ids) - 1e-9)), max(0, len(ids) - 1))
@@ -160,22 +198,38 @@ def _pooled(ids: Ints, client: int, rule: Rule) -> Holding:
     return Holding(train, val, test)
 
 
-def _same_kinds(kinds: Ints, owned: list[Ints], test: Ints, rng: np.random.Generator) -> list[Ints]:
-    return [test[np.isin(kinds[test], kinds[ids])] for ids in owned]
+def _same_groups(
+    groupings: Sequence[Ints], owned: list[Ints], test: Ints, rng: np.random.Generator
+) -> list[Ints]:
+    groups = groupings[0]
+    return [test[np.isin(groups[test], groups[ids])] for ids in owned]
 
 
-def _matched(kinds: Ints, owned: list[Ints], test: Ints, rng: np.random.Generator) -> list[Ints]:
-    """Each kind of the test set over the clients, in proportion to their training samples."""
-    pieces: list[list[Ints]] = [[] for _ in owned]
-    for kind in np.unique(kinds[test]):
-        own = np.array([np.count_nonzero(kinds[ids] == kind) for ids in owned])
-        if not own.any():
-            continue
-        positions = rng.permutation(test[kinds[test] == kind])
-        for client, piece in enumerate(cut(positions, apportion(len(positions), own))):
-            pieces[client].append(piece)
-    return [np.sort(np.concatenate([np.empty(0, np.int64), *own])) for own in pieces]
+def _matched(
+    groupings: Sequence[Ints], owned: list[Ints], test: Ints, rng: np.random.Generator
+) -> list[Ints]:
+    """Divide each group of the test set in proportion to the clients' training samples of it.
+
+    Test samples of a group in which nobody trains are divided by the next grouping, at last by
+    training samples altogether.
+    """
+    clients = np.arange(len(owned))
+    train = np.concatenate(owned)
+    # Who trains on a sample, then also who is tested on it.
+    client_of = np.empty(len(groupings[0]), np.int64)
+    client_of[train] = np.repeat(clients, [len(ids) for ids in owned])
+    left = test
+    for groups in (*groupings, np.zeros_like(groupings[0])):
+        trained = _grouped(train, groups)
+        for group, ids in _grouped(left, groups).items():
+            if group in trained:
+                weights = np.bincount(client_of[trained[group]], minlength=len(owned))
+                client_of[rng.permutation(ids)] = np.repeat(clients, apportion(len(ids), weights))
+        left = left[~np.isin(groups[left], list(trained))]
+    return [test[client_of[test] == client] for client in clients]
 
 
-def _none(kinds: Ints, owned: list[Ints], test: Ints, rng: np.random.Generator) -> list[Ints]:
+def _none(
+    groupings: Sequence[Ints], owned: list[Ints], test: Ints, rng: np.random.Generator
+) -> list[Ints]:
     return [np.empty(0, np.int64) for _ in owned]

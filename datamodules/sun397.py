@@ -55,7 +55,7 @@ class SUN397(FileData):
         """Find the files.
 
         Raises:
-            FileNotFoundError: The folder is missing or looks otherwise.
+            FileNotFoundError: The folder is missing or has another layout.
             ValueError: A class has no image.
         """
         folder = self.root / "SUN397"

@@ -1,20 +1,21 @@
-"""Made-up images whose shifts between domains can be dialled."""
+"""Synthetic images with adjustable shifts between domains."""
 
 from __future__ import annotations
 
+from math import prod
 from typing import Any
 
 import numpy as np
 
 from datamodules.arrays import ArrayData, Arrays
-from datamodules.checks import require
+from datamodules.checks import MEMORY_LIMIT, finite, require
 from datamodules.draws import apportion
 from datamodules.targets import Ints, Targets
 from pfl.seeds import derive
 
 
 class Synthetic(ArrayData):
-    """Noisy copies of one random pattern a class, from domains that differ as asked.
+    """Noisy copies of one random pattern a class, from domains with adjustable shifts.
 
     With :class:`~datamodules.partition.ByDomain` and as many domains as clients, each client is a
     domain. All shifts at 0 make identically distributed domains of equal size. For tests and for
@@ -79,10 +80,29 @@ class Synthetic(ArrayData):
             require(0 <= value <= 1, f"{name} must lie in [0, 1], got {value}")
         for name in ("quantity_shift", "noise"):
             value = getattr(self, name)
+            finite(**{name: value})
             require(value >= 0, f"{name} must not be negative, got {value}")
         require(
             samples >= self.domains,
             f"{samples} samples are too few for {self.domains} domains",
+        )
+        self._check_memory()
+
+    def _check_memory(self) -> None:
+        """Refuse more images and patterns than memory holds while they are made.
+
+        Raises:
+            ValueError: They take more than 8 GiB as three float64 arrays: values, noise, their sum.
+        """
+        each = 3 * 8 * prod(self.input_shape)
+        patterns = self.classes * self.subclasses
+        size = (self.samples + patterns) * each
+        require(
+            size <= MEMORY_LIMIT,
+            f"samples={self.samples} and {patterns} patterns (classes * subclasses) of "
+            f"{self.input_shape} would take {size / 2**30:,.0f} GiB of memory to make, "
+            f"{MEMORY_LIMIT / 2**30:.0f} GiB are allowed: give at most {MEMORY_LIMIT // each} of "
+            "this size in all, or lower size or channels",
         )
 
     @property
@@ -96,7 +116,7 @@ class Synthetic(ArrayData):
         return (self.channels, self.size, self.size)
 
     def read(self) -> Arrays:
-        """The whole data set."""
+        """Generate the whole data set."""
         rng = np.random.default_rng(derive(self.data_seed, "synthetic"))
         # Kept away from the ends of the range, so that noise and shifts are seldom cut off.
         patterns = rng.uniform(0.3, 0.7, (self.classes * self.subclasses, *self.input_shape))
@@ -117,7 +137,7 @@ class Synthetic(ArrayData):
         return Arrays(pixels, Targets(labels, fine, domains), len(labels), fine_names, names)
 
     def _patterns(self, domain: int, count: int, rng: np.random.Generator) -> Ints:
-        """(count,) the pattern of each sample of one domain."""
+        """Draw the (count,) patterns of the samples of one domain."""
         uniform = np.full(self.classes, (1 - self.label_shift) / self.classes)
         uniform[domain % self.classes] += self.label_shift
         classes = np.repeat(np.arange(self.classes), apportion(count, uniform))
@@ -126,7 +146,7 @@ class Synthetic(ArrayData):
         )
 
     def _labels(self, classes: Ints, domains: Ints) -> Ints:
-        """(n,) the labels that patterns of these classes bear."""
+        """Return the (n,) labels of patterns of these classes."""
         turned = round(self.concept_shift * self.classes)
         if not turned:
             return classes

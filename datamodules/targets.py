@@ -1,4 +1,4 @@
-"""What is known of a data set without its pixels."""
+"""Labels, subclasses and domains: a data set without its pixels."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ Ints: TypeAlias = NDArray[np.int64]
 
 @dataclass(frozen=True, eq=False)
 class Targets:
-    """What a partitioner may look at.
+    """Labels, subclasses and domains of samples, which a partitioner may use.
 
     Attributes:
         labels: (n,) class of each sample, as the model is to predict it.
         fine: (n,) subclass of each sample, where the classes are superclasses.
-        domains: (n,) where each sample comes from: art style, hospital, writer.
+        domains: (n,) origin of each sample: art style, hospital, writer.
     """
 
     labels: Ints
@@ -31,19 +31,23 @@ class Targets:
         return len(self.labels)
 
     def take(self, ids: Ints) -> Targets:
-        """The targets of some samples, in the order given."""
+        """Return the targets of some samples, in the order given."""
         return Targets(
             self.labels[ids],
             None if self.fine is None else self.fine[ids],
             None if self.domains is None else self.domains[ids],
         )
 
+    @property
+    def finest(self) -> Ints:
+        """(n,) subclass of each sample, or its class where there are no subclasses."""
+        return self.labels if self.fine is None else self.fine
+
     def kinds(self) -> Ints:
-        """(n,) one number for each pair of subclass (class where there is none) and domain."""
-        classes = self.labels if self.fine is None else self.fine
+        """Return (n,) numbers of the pairs of subclass (or class) and domain."""
         if self.domains is None:
-            return classes
-        return classes * (int(self.domains.max(initial=0)) + 1) + self.domains
+            return self.finest
+        return self.finest * (int(self.domains.max(initial=0)) + 1) + self.domains
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,8 +60,8 @@ class Catalogue:
         class_names: (C,) names of the classes.
         fine_names: Names of the subclasses.
         domain_names: Names of the domains.
-        digest: What identifies the inputs, the same on every machine: a hash of the arrays, or of
-            the files' names and sizes.
+        digest: Identifies the inputs on every machine: a hash of the arrays, or of the files' names
+            and sizes.
     """
 
     targets: Targets
@@ -85,7 +89,7 @@ class Catalogue:
                 )
 
     def content_hash(self) -> str:
-        """A hash of inputs, labels, subclasses, domains and of the official division."""
+        """Hash inputs, labels, subclasses, domains and the official division."""
         parts = hashlib.sha256(f"{self.digest};{self.num_train}".encode())
         for values in (self.targets.labels, self.targets.fine, self.targets.domains):
             parts.update(b"none" if values is None else values.astype("<i8").tobytes())
@@ -93,7 +97,7 @@ class Catalogue:
 
 
 def array_digest(*arrays: NDArray[np.uint8]) -> str:
-    """A hash of the shapes and values of arrays."""
+    """Hash the shapes and values of arrays."""
     digest = hashlib.sha256()
     for array in arrays:
         digest.update(f"{array.shape};".encode())

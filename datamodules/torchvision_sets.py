@@ -1,4 +1,4 @@
-"""Data sets that torchvision reads, and downloads for a user who asks."""
+"""Data sets read, and downloaded on request, by torchvision."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _TRAIN_OR_NOT = ({"train": True}, {"train": False})
 
 
 class TorchvisionData(ArrayData):
-    """The base of the sets below.
+    """Base class of the data sets below.
 
     Attributes:
         source: Name of the class in ``torchvision.datasets``.
@@ -42,23 +42,23 @@ class TorchvisionData(ArrayData):
         self.download = download
 
     def prepare_data(self) -> None:
-        """Download, if asked to."""
+        """Download the set if ``download`` is set."""
         if self.download:
             for part in self.parts:
                 self._part(part)
 
     def read(self) -> Arrays:
-        """The whole data set.
+        """Read the whole data set.
 
         Raises:
-            FileNotFoundError: It is not there.
+            FileNotFoundError: The files are missing.
         """
         (train, labels), (test, test_labels) = (self._part(part) for part in self.parts)
         pixels, all_labels = np.concatenate([train, test]), np.concatenate([labels, test_labels])
         return self._arrays(pixels, all_labels, len(train))
 
     def outline(self) -> Catalogue:
-        """The catalogue, or one with labels that take turns where the set was not fetched yet."""
+        """Return the catalogue; before the download, one with cyclic labels."""
         try:
             return self.catalogue()
         except FileNotFoundError:
@@ -68,7 +68,7 @@ class TorchvisionData(ArrayData):
             return self._arrays(blank, labels, train).catalogue(self.class_names)
 
     def targets(self, labels: Ints) -> Targets:
-        """What there is to predict, from the published labels."""
+        """Return the targets for the published labels."""
         return Targets(labels)
 
     def _arrays(self, pixels: NDArray[np.uint8], labels: Ints, num_train: int) -> Arrays:
@@ -77,7 +77,7 @@ class TorchvisionData(ArrayData):
         return Arrays(pixels, targets, num_train, fine_names)
 
     def _part(self, arguments: Mapping[str, Any]) -> tuple[NDArray[np.uint8], Ints]:
-        """(n, C, H, W) pixels and (n,) labels."""
+        """Read the (n, C, H, W) pixels and (n,) labels of one part."""
         import torchvision
 
         try:
@@ -150,11 +150,11 @@ class CIFAR100(TorchvisionData):
 
     @property
     def class_names(self) -> tuple[str, ...]:
-        """Names of what is predicted: classes or superclasses."""
+        """Names of the predicted classes or superclasses."""
         return tuple(CIFAR100_SUPERCLASSES) if self.superclasses else CIFAR100_CLASSES
 
     def targets(self, labels: Ints) -> Targets:
-        """Classes, or superclasses with the classes as subclasses."""
+        """Return classes, or superclasses with the classes as subclasses."""
         if not self.superclasses:
             return Targets(labels)
         return Targets(np.array(CIFAR100_PARENTS, np.int64)[labels], fine=labels)

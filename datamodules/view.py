@@ -1,4 +1,4 @@
-"""Samples in one uint8 tensor, and the views of it that clients get."""
+"""All samples in one uint8 tensor, and views of it for each client."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Store:
         self._constants: dict[torch.dtype, tuple[Tensor, Tensor]] = {}
 
     def to(self, device: torch.device) -> None:
-        """Make batches on ``device``; the samples move there too if they fill half of it at most.
+        """Make batches on ``device``; move the samples there if they fill at most half of it.
 
         Larger sets stay in host memory (or on disk, if memory-mapped), and each batch is copied.
         """
@@ -52,7 +52,7 @@ class Store:
     def batch(
         self, rows: Tensor, augment: Augmentation | None, rng: torch.Generator | None
     ) -> Batch:
-        """The samples in the given rows, on the working device, in torch's default float type."""
+        """Return the samples in the given rows, on the working device, in torch's default dtype."""
         images = self.images.index_select(0, rows)
         if augment is not None and rng is not None:
             images = augment(images, rng)
@@ -95,7 +95,7 @@ class View(Dataset[Batch]):
         return len(self._rows)
 
     def batch(self, positions: Tensor, rng: torch.Generator | None = None) -> Batch:
-        """The samples at ``positions``, normalised, on the working device.
+        """Return the samples at ``positions``, normalised, on the working device.
 
         Args:
             positions: (B,) positions within this split, on any device.
@@ -108,5 +108,5 @@ class View(Dataset[Batch]):
         return self._store.batch(rows, self._augment, rng)
 
     def __getitem__(self, positions: Sequence[int]) -> Batch:
-        # A plain Trainer draws the order from torch's default stream; so are the transforms drawn.
+        # A plain Trainer draws the order from torch's default stream; transforms use it, too.
         return self.batch(torch.as_tensor(positions), torch.default_generator)

@@ -60,6 +60,12 @@ def load() -> None:
         print(f"pfl: {file} is left out, it cannot be imported: {fault}", file=sys.stderr)
 
 
+def see_working_folder() -> None:
+    """Let classes be found that stand beside a configuration, in a project of the user's own."""
+    if str(Path.cwd()) not in sys.path:
+        sys.path.append(str(Path.cwd()))
+
+
 def find(path: str) -> Any:  # noqa: ANN401
     """Return the object that a dotted path names, or named before the object moved.
 

@@ -22,6 +22,7 @@ COMMANDS = {
     ),
     "list": ("commands.show", "show what there is: methods, nets, data, partitions"),
     "data inspect": ("commands.inspect", "show who holds what, as tables and as a picture"),
+    "check": ("testing.commands.check", "hold a method to the promises that all methods make"),
     "plot": ("results.commands.plot", "draw runs: curves, clients, weights, calibration"),
     "compare": ("results.commands.compare", "tables of runs: scores, costs, paired tests"),
     "report": ("results.commands.report", "one run as one HTML page"),

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import sys
 from argparse import ArgumentError
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
 from jsonargparse import Namespace
@@ -23,6 +21,8 @@ if TYPE_CHECKING:
     from pfl.client import Client
     from pfl.types import DataSource
 
+# What makes an object, of which class, and whether of its subclasses too.
+Instantiator: TypeAlias = tuple[Callable[..., Any], type, bool]
 # Kinds of errors that are the user's when objects are made of a configuration.
 REFUSALS = (ValueError, TypeError, OSError, ImportError)
 
@@ -48,9 +48,7 @@ class Experiment:
         Raises:
             UsageError: It, or a configuration file, is wrong.
         """
-        # The classes of a user's own project stand beside the configuration.
-        if str(Path.cwd()) not in sys.path:
-            sys.path.append(str(Path.cwd()))
+        catalogue.see_working_folder()
         given = sources(argv)
         try:
             return cls(parser, parser.parse_args(spelled_out(argv)), given)
@@ -71,7 +69,7 @@ class Experiment:
     def data(self) -> DataSource:
         """The data module, read and divided."""
         with explained(self.given, *REFUSALS, part="data"):
-            data: DataSource = self._make("data", self.values.data)
+            data: DataSource = self.make("data", self.values.data)
             data.prepare_data()
             data.setup()
         return data
@@ -89,7 +87,7 @@ class Experiment:
         model, data = self.model, self.data
         with explained(self.given, *REFUSALS, part="model"):
             with scoped(derive(self.values.seed, "init")):
-                module: Client = self._make("model", model)
+                module: Client = self.make("model", model)
             check_fit(module, data)
         return module
 
@@ -98,9 +96,18 @@ class Experiment:
         """The configuration as YAML."""
         return self.parser.dump(self.values, skip_validation=True, skip_unset=False)
 
-    def _make(self, key: str, value: Namespace) -> Any:  # noqa: ANN401
-        part = Namespace({key: value})
-        return self.parser.instantiate(part, instantiate_groups=False)[key]
+    def make(self, key: str, value: Namespace, instantiators: Sequence[Instantiator] = ()) -> Any:  # noqa: ANN401
+        """Make the object of a part of the configuration.
+
+        Args:
+            key: Where the part stands.
+            value: The part.
+            instantiators: What makes objects of a class and its subclasses, in place of the class.
+        """
+        made = self.parser.instantiate(
+            Namespace({key: value}), instantiate_groups=False, instantiators=instantiators
+        )
+        return made[key]
 
 
 def fill(value: Any, data: DataSource) -> None:  # noqa: ANN401

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves, tree_map
 
-from pfl.state import Player
+from pfl.state import call_with
 from pfl.types import Pass, Phase, Plan
 
 if TYPE_CHECKING:
@@ -75,7 +75,7 @@ def declared(module: Client, verb: Literal["plan", "adapt"]) -> Plan:
         )
         for name, value in module.state_dict(keep_vars=True).items()
     }
-    plan: Plan = tuple(Player(module).play(entries, getattr(module, verb)))
+    plan: Plan = tuple(call_with(module, entries, getattr(module, verb)))
     names = set[str]()
     for part in plan:
         if not isinstance(part, Phase | Pass):

@@ -144,6 +144,15 @@ def _resolve(item: Given, known: Mapping[str, type]) -> type | None:
     return kind if isinstance(kind, type) else None
 
 
+def named_class(name: str) -> type | None:
+    """Return the class of a name or a dotted path; ``None`` for anything else that a path names.
+
+    Raises:
+        UsageError: There is none.
+    """
+    return _resolve(Given((), name, ""), catalogue.classes())
+
+
 def explain(error: Exception, given: Sequence[Given]) -> str:
     """One line for an error that the parser raised.
 

@@ -139,19 +139,27 @@ def _is_network(kind: object) -> bool:
     return inspect.isclass(kind) and issubclass(kind, nn.Module)
 
 
-def make_parser(command: str, own: Sequence[str] = (), model: bool = True) -> Parser:
+def make_parser(
+    command: str,
+    own: Sequence[str] = (),
+    model: bool = True,
+    data: bool = True,
+    kind: type[Parser] = Parser,
+) -> Parser:
     """The parser of a command that runs on a configuration.
 
     Args:
         command: As it is called.
         own: See :class:`Parser`.
         model: Whether the command needs a model.
+        data: Whether it needs data.
+        kind: The parser's class, for a command with habits of its own.
     """
     catalogue.load()
     read = get_loader("yaml")
     set_loader(MODE, lambda text: _with_paths(read(text)), (yaml.YAMLError,))
     set_dumper(MODE, lambda content: yaml.safe_dump(content, sort_keys=False))
-    parser = Parser(
+    parser = kind(
         prog=f"pfl {command}", own=own, exit_on_error=False, allow_abbrev=False, parser_mode=MODE
     )
     parser.add_argument(
@@ -166,7 +174,7 @@ def make_parser(command: str, own: Sequence[str] = (), model: bool = True) -> Pa
     parser.link_arguments("seed", "loop.seed")
     for key, base, required in (
         ("model", "lightning_modules.base.ClientModule", model),
-        ("data", "datamodules.FederatedDataModule", True),
+        ("data", "datamodules.FederatedDataModule", data),
     ):
         parser.add_subclass_arguments(catalogue.find(base), key, required=required)
     return parser

@@ -7,8 +7,12 @@ from dataclasses import dataclass
 from typing import Protocol
 
 import torch
+from torch.distributions import Binomial
 
 from pfl.types import Cohort
+
+# A draw takes about ten microseconds; accepted more seldom than this, it looks like a standstill.
+_RAREST = 1e-5
 
 
 class Sampler(Protocol):
@@ -57,7 +61,8 @@ class BernoulliSampler(Sampler):
         train_all: As in :class:`UniformSampler`; pFedVEM's default.
 
     Raises:
-        ValueError: ``probability`` is outside (0, 1], or ``minimum`` is negative.
+        ValueError: ``probability`` is outside (0, 1], ``minimum`` is negative, or a round of the
+            clients at hand hardly ever has ``minimum`` uploads.
     """
 
     probability: float = 0.1
@@ -73,11 +78,25 @@ class BernoulliSampler(Sampler):
     def __call__(self, clients: Sequence[int], rng: torch.Generator) -> Cohort:
         """Draw the round's cohort."""
         minimum = min(self.minimum, len(clients))
+        if _chance(len(clients), self.probability, minimum) < _RAREST:
+            enough = minimum / len(clients)
+            raise ValueError(
+                f"probability={self.probability} hardly ever lets minimum={self.minimum} of "
+                f"{len(clients)} clients upload: raise probability (at {enough:.2g} so many upload "
+                "on average), or lower minimum"
+            )
         while True:
             joined = (torch.rand(len(clients), generator=rng) < self.probability).tolist()
             chosen = [client for client, joins in zip(clients, joined, strict=True) if joins]
             if len(chosen) >= minimum:
                 return _cohort(chosen, clients, self.train_all)
+
+
+def _chance(count: int, probability: float, minimum: int) -> float:
+    """Return the chance that at least ``minimum`` of ``count`` clients upload."""
+    uploads = torch.arange(minimum, count + 1, dtype=torch.float64)
+    law = Binomial(count, torch.tensor(probability, dtype=torch.float64))
+    return float(law.log_prob(uploads).logsumexp(0).exp())  # type: ignore[no-untyped-call]
 
 
 def _cohort(chosen: Sequence[int], clients: Sequence[int], train_all: bool) -> Cohort:

@@ -17,28 +17,32 @@ Name = TypeVar("Name")
 ReturnT = TypeVar("ReturnT")
 
 
-class Player(nn.Module):
-    """Calls functions that use a module while other tensors stand in the place of its entries."""
+class _Player(nn.Module):
+    """Calls a function that uses a module."""
 
     def __init__(self, module: nn.Module) -> None:
         super().__init__()
         self.module = module
 
-    def play(self, state: State, call: Callable[..., ReturnT], *arguments: object) -> ReturnT:
-        """Call a function with the module in a state, whose tensors it may change in place.
-
-        Args:
-            state: The entries, by their names in the module's state dict.
-            call: Usually a method of the module.
-            arguments: Its arguments.
-        """
-        slot = {f"module.{name}": value for name, value in state.items()}
-        result: ReturnT = functional_call(self, slot, (call, *arguments), tie_weights=False)
-        return result
-
     def forward(self, call: Callable[..., ReturnT], *arguments: object) -> ReturnT:
-        """Call the function; ``functional_call`` has swapped the entries."""
         return call(*arguments)
+
+
+def call_with(
+    module: nn.Module, state: State, call: Callable[..., ReturnT], *arguments: object
+) -> ReturnT:
+    """Call a function while other tensors stand in the place of a module's entries.
+
+    Args:
+        module: Has its own entries back afterwards.
+        state: The entries, by their names in the module's state dict. What the call changes in
+            place it changes in these.
+        call: Usually a method of the module.
+        arguments: Its arguments.
+    """
+    slot = {f"module.{name}": value for name, value in state.items()}
+    result: ReturnT = functional_call(_Player(module), slot, (call, *arguments), tie_weights=False)
+    return result
 
 
 def matches(name: str, patterns: Patterns) -> bool:

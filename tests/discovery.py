@@ -9,6 +9,7 @@ import pkgutil
 
 import lightning_modules
 from lightning_modules.base import ClientModule
+from pfl.testing import Subject
 
 
 def methods() -> list[type[ClientModule]]:
@@ -56,6 +57,11 @@ def floats(module, info):
     entries = module.state_dict()
     count = sum(entries[name].numel() for name in module.shared_names())
     return count, count
+
+
+def subject(method):
+    """The method as :mod:`pfl.testing` examines it."""
+    return Subject(method, lambda net, **options: build(method, net, **options), floats)
 
 
 def _takes(function, argument):

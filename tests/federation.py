@@ -12,10 +12,9 @@ from lightning.fabric import Fabric
 from pfl import local
 from pfl.callbacks import Callback
 from pfl.loop import FederatedLoop
-from pfl.seeds import derive
 from pfl.state import clone
-from pfl.types import ClientInfo, Job
-from tests.toy import blobs
+from pfl.testing.federation import ToyFederation, client_info
+from pfl.types import Job
 
 
 def sgd(lr=0.1, **options):
@@ -64,51 +63,13 @@ def context(module, data, precision="32-true", **options):
     return local.Context(module, data, fabric, **options)
 
 
-def info(data, client=0, round=1, rounds=10):
-    labels = data.split(client, "train").labels
-    counts = torch.bincount(labels, minlength=data.num_classes)
-    return ClientInfo(client, len(labels), counts, round, rounds)
-
-
 def job(data, client=0, broadcast=None, kept=None, seed=3, round=1, rounds=10, splits=()):
-    return Job(info(data, client, round, rounds), kept or {}, broadcast, seed, splits)
+    info = client_info(data, client, round, rounds)
+    return Job(info, kept or {}, broadcast, seed, splits)
 
 
-class Federation:
-    """Clients, server and what they hold; nothing happens unless a test asks for it."""
-
-    def __init__(self, module, data=None, rounds=10, seed=3, precision="32-true"):
-        self.data = blobs() if data is None else data
-        self.context = context(module, self.data, precision)
-        self.module, self.seed, self.number, self.kept = module, seed, 0, {}
-        clients = range(self.data.num_clients)
-        self.infos = [info(self.data, client, 0, rounds) for client in clients]
-        self.server = module.server()
-        names = module.shared_names()
-        shared = clone({name: self.context.template[name] for name in names})
-        self.state = self.server.init(shared, self.infos)
-
-    def job(self, client, number=None):
-        number = self.number + 1 if number is None else number
-        return Job(
-            info=replace(self.infos[client], round=number),
-            kept=self.kept.get(client, {}),
-            broadcast=self.server.broadcast(self.state, client, number),
-            seed=derive(self.seed, "client", number, client),
-        )
-
-    def train(self, client):
-        """One client's round; the federation stays as it was."""
-        return local.train(self.context, self.job(client))
-
-    def round(self, *clients):
-        """A round of these clients, or of all: trains, aggregates, keeps; returns the results."""
-        results = [self.train(client) for client in clients or range(self.data.num_clients)]
-        self.kept.update({result.client: result.kept for result in results})
-        uploads = [result.upload for result in results if result.upload is not None]
-        self.state = self.server.aggregate(self.state, uploads)
-        self.number += 1
-        return results
+class Federation(ToyFederation):
+    """A federation whose personalised models can be looked at."""
 
     def test(self, client, split="test"):
         """Scores of the client's personalised model, in which the module is left."""

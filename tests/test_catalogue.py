@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -102,28 +101,6 @@ def test_every_module_of_a_room_is_tested():
 def test_a_former_path_finds_the_class(path, kind):
     assert catalogue.find(path) is kind
     assert catalogue.find(catalogue.spelling(path)) is kind
-
-
-def test_the_keys_of_kept_runs_know_a_class_by_its_first_path():
-    for path, first in {
-        "lightning_modules.FedPer": "lightning_modules.fedper.FedPer",
-        "lightning_modules.CNN2": "lightning_modules.nets.CNN2",
-        "lightning_modules.nets.ResNet18": "lightning_modules.parts.normalised_nets.ResNet18",
-        "pfl.UniformSampler": "pfl.sampling.UniformSampler",
-        "datamodules.Digits": "datamodules.Digits",
-        "torch.optim.SGD": "torch.optim.SGD",
-        "lightning_modules.gone.Gone": "lightning_modules.gone.Gone",
-    }.items():
-        assert catalogue.kept_path(path) == first
-
-
-def test_every_former_path_leads_to_a_module_that_is_there():
-    for present, former in catalogue.FORMER.items():
-        names = [n for n, kind in vars(import_module(present)).items() if isinstance(kind, type)]
-        own = [name for name in names if vars(import_module(present))[name].__module__ == present]
-        assert own
-        for home in former:
-            assert all(catalogue.find(f"{home}.{name}") for name in own)
 
 
 def test_a_stored_configuration_with_a_former_path_is_read(tmp_path):

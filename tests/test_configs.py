@@ -60,7 +60,7 @@ def data_of(experiment):
         classes, channels = UNSEEN[name]
         size = values.init_args.image_size or 224
         return SimpleNamespace(num_classes=classes, input_shape=(channels, size, size))
-    return experiment._make("data", values)
+    return experiment.make("data", values)
 
 
 @every_config
@@ -74,7 +74,7 @@ def built(experiment):
     data, model = data_of(experiment), experiment.values.model.clone()
     fill(model, data)
     with scoped(0):
-        module = experiment._make("model", model)
+        module = experiment.make("model", model)
     check_fit(module, data)
     return module
 

@@ -236,5 +236,5 @@ def test_an_option_without_a_word_and_a_changed_default(monkeypatch):
     # No record swallows it; an entry does.
     assert "cap" not in options.renewed()["Dirichlet"]
     assert options.renewed()["MLP"]["hidden"] != 17
-    came_or_went(monkeypatch, **{"Dirichlet.cap": True})
+    came_or_went(monkeypatch, **identity._CAME_OR_WENT, **{"Dirichlet.cap": True})
     assert len(options.unsaid()) == 1

@@ -51,6 +51,24 @@ def test_bernoulli_mean():
     assert abs(drawn - 2000) < 212
 
 
+@pytest.mark.parametrize(
+    ("probability", "minimum", "clients"), [(1e-12, 2, 20), (1e-3, 5, 50), (0.5, 900, 1000)]
+)
+def test_a_cohort_that_would_never_come_is_refused(probability, minimum, clients):
+    """Of 20 clients two upload with probability 190 * 1e-24: drawing again would never end."""
+    sampler = BernoulliSampler(probability, minimum)
+    given = f"probability={probability} .*minimum={minimum} of {clients} clients"
+    with pytest.raises(ValueError, match=f"{given}.*at {minimum / clients:.2g} so many"):
+        sampler(range(clients), generator(0))
+
+
+def test_a_rare_cohort_is_waited_for():
+    """Both of two clients at 0.01: one draw of 10,000."""
+    assert BernoulliSampler(0.01)(range(2), generator(0)).uploads == (0, 1)
+    assert BernoulliSampler(1.0, minimum=3)(range(3), generator(0)).uploads == (0, 1, 2)
+    assert BernoulliSampler(1e-12, minimum=0)(range(3), generator(0)).uploads == ()
+
+
 @pytest.mark.parametrize("fraction", [0, -0.1, 1.1])
 def test_fractions_out_of_range(fraction):
     with pytest.raises(ValueError, match="fraction must lie in"):

@@ -13,7 +13,7 @@ from torch.func import vmap
 
 from pfl.batching import chunks
 from pfl.context import Context
-from pfl.state import Player
+from pfl.state import call_with
 from pfl.types import Batch, ClientSplit, Job, State
 
 ReturnT = TypeVar("ReturnT")
@@ -46,7 +46,6 @@ class Stack:
             for name, value in context.template.items()
         }
         self._buffers = {name for name, _ in context.module.named_buffers()}
-        self._player = Player(context.module)
 
     def some(self, rows: Sequence[int]) -> Stack:
         """Return some of the clients in an order of their own, as a stack.
@@ -92,7 +91,7 @@ class Stack:
     def alone(self, row: int, call: Callable[..., ReturnT], *arguments: object) -> ReturnT:
         """Call a method of the module as one client, whose entries it may change in place."""
         with torch.no_grad():
-            return self._player.play(self.own(row), call, *arguments)
+            return call_with(self.context.module, self.own(row), call, *arguments)
 
     def together(
         self,
@@ -119,7 +118,7 @@ class Stack:
 
         def one(state: State, tensors: State, noise: State) -> ReturnT:
             batch = Batch(tensors["x"], tensors["y"], tensors.get("weight"), noise or None)
-            return self._player.play(state, call, batch)
+            return call_with(self.context.module, state, call, batch)
 
         tensors = {"x": batch.x, "y": batch.y}
         if batch.weight is not None:

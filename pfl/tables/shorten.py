@@ -11,6 +11,7 @@ from pfl.config import Experiment
 
 _ROUNDS = "loop.rounds"
 _SAMPLES = "data.init_args.max_samples"
+_TRAINING = "data.init_args.max_train_samples"
 # What is said of clients' sizes shrinks with the data.
 _SMALLEST = "data.init_args.partition.init_args.min_samples"
 
@@ -25,7 +26,7 @@ def shorten(values: Namespace, scale: float, exponents: Mapping[str, float]) -> 
         scale: In (0, 1].
         exponents: Other keys, whose values are multiplied by ``scale`` to a power.
     """
-    for key in (_ROUNDS, _SAMPLES, _SMALLEST):
+    for key in (_ROUNDS, _SAMPLES, _TRAINING, _SMALLEST):
         if values.get(key):
             values[key] = part_of(values[key], scale)
     for key, exponent in exponents.items():

@@ -86,6 +86,13 @@ def test_another_json_is_refused(saved):
         ([{"train": [0], "val": []}] * 4, "damaged"),
         ([{"train": ["a"], "val": [], "test": []}] * 4, "damaged"),
         (None, "damaged"),
+        ([], r"partition.json is damaged \(its list of clients is empty"),
+        ([None] * 4, "damaged"),
+        ([{"train": 5, "val": [], "test": []}] * 4, "5 is not a list of whole numbers"),
+        ([{"train": [[0]], "val": [], "test": []}] * 4, "not a list of whole numbers"),
+        ([{"train": [0.5], "val": [], "test": []}] * 4, "not a list of whole numbers"),
+        ([{"train": [True], "val": [], "test": []}] * 4, "not a list of whole numbers"),
+        ([{"train": [2**70], "val": [], "test": []}] * 4, "damaged"),
         ([{"train": [0], "val": [], "test": [5000]}], "samples outside 0..1796"),
         ([{"train": [0], "val": [], "test": []}] * 4, "a training sample to two clients"),
         ([{"train": [0], "val": [1], "test": [1]}], "tests on training samples"),
@@ -94,6 +101,15 @@ def test_another_json_is_refused(saved):
 def test_damage_is_noticed(saved, clients, message):
     change(saved, clients=clients)
     with pytest.raises(ValueError, match=message):
+        digits(saved).setup()
+
+
+def test_a_sample_in_another_place_is_noticed(saved):
+    """Numbers that could be a partition, but are not the one of the file's hash."""
+    clients = json.loads(saved.read_text())["clients"]
+    clients[0]["train"][0], clients[1]["train"][0] = clients[1]["train"][0], clients[0]["train"][0]
+    change(saved, clients=clients)
+    with pytest.raises(ValueError, match=r"damaged: its samples are not those of its hash"):
         digits(saved).setup()
 
 

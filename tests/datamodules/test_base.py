@@ -5,13 +5,23 @@ import json
 import pickle
 import subprocess
 import sys
+from pathlib import Path
 
 import lightning as L
 import numpy as np
 import pytest
 import torch
 
-from datamodules import IID, CropFlip, Digits, Dirichlet, FederatedDataModule, Shards, Synthetic
+from datamodules import (
+    IID,
+    CropFlip,
+    Digits,
+    Dirichlet,
+    FederatedDataModule,
+    Shards,
+    Synthetic,
+    artefact,
+)
 from datamodules.view import Store, View
 from lightning_modules.fedavg import FedAvg
 from lightning_modules.nets import SplitNet
@@ -125,6 +135,10 @@ def test_only_training_batches_drawn_with_an_rng_are_augmented():
         ({"batch_size": 0}, "batch_size must be at least 1, got 0"),
         ({"eval_batch_size": 0}, "eval_batch_size must be at least 1, got 0"),
         ({"std": 0.0}, "std must be greater than 0"),
+        ({"std": float("nan")}, "std must be a finite number, got nan"),
+        ({"std": [float("inf")]}, "std must be a finite number, got inf"),
+        ({"std": []}, "std must be a number, or one for each channel, got none"),
+        ({"mean": float("nan")}, "mean must be a finite number, got nan"),
         ({"test_fraction": 2.0}, "test_fraction"),
     ],
 )
@@ -143,6 +157,20 @@ def test_numbers_out_of_range_are_refused(arguments, message):
 def test_what_does_not_fit_the_data_is_refused_at_setup(arguments, message):
     data = digits(partition=IID(), **({"num_clients": 5} | arguments))
     with pytest.raises(ValueError, match=message):
+        data.setup()
+
+
+@pytest.mark.parametrize("partition", [IID(), "file"])
+def test_a_federation_without_any_test_sample_is_refused(partition, tmp_path):
+    """Four clients of one sample each keep it for training."""
+    alone = digits(partition=IID(), num_clients=4, max_samples=4)
+    if partition == "file":
+        division, how = alone._divide(alone.catalogue())
+        partition = str(tmp_path / "partition.json")
+        description = artefact.describe("Digits", alone.catalogue(), division, how)
+        Path(partition).write_text(json.dumps(description))
+    data = digits(partition=partition, num_clients=4, max_samples=4)
+    with pytest.raises(ValueError, match=r"nothing to test on: none of the 4 clients .*num_clie"):
         data.setup()
 
 
@@ -178,6 +206,25 @@ def test_loaders_give_every_sample_once():
     )
     test = torch.cat([batch.y for batch in data.test_dataloader()])
     assert test.tolist() == data.pooled_test().labels.tolist()
+
+
+@pytest.mark.parametrize("client", [None, 2])
+def test_training_batches_come_in_stored_order_without_shuffle(client):
+    data = digits(client=client, shuffle=False, max_samples=300)
+    clients = range(5) if client is None else [client]
+    stored = torch.cat([data.split(c, "train").labels for c in clients])
+    for _ in range(2):
+        assert torch.cat([batch.y for batch in data.train_dataloader()]).equal(stored)
+    data.shuffle = True
+    assert not torch.cat([batch.y for batch in data.train_dataloader()]).equal(stored)
+
+
+def test_training_images_can_be_limited_apart_from_the_test_set():
+    """Digits have no official test set: a quarter of 1,797, 449, is set aside and stays whole."""
+    data = digits(max_train_samples=500, test_protocol="global")
+    assert sum(len(data.split(client, "train")) for client in range(5)) == 500
+    assert len(data.pooled_test()) == 449
+    assert data.description()["max_train_samples"] == 500
 
 
 def test_a_client_smaller_than_a_batch_is_not_dropped():

@@ -24,6 +24,24 @@ def test_apportion_sums_up_and_is_off_by_less_than_one(total, weights):
     assert np.abs(shares - total * np.array(weights) / np.sum(weights)).max() < 1 + 1e-9
 
 
+def test_members_are_the_shuffled_positions_of_each_class():
+    labels = np.tile([3, 1], 50)
+    one, three = draws.members(labels, rng())
+    assert sorted(one.tolist()) == list(range(1, 100, 2))
+    assert sorted(three.tolist()) == list(range(0, 100, 2))
+    # Shuffled, the sum of the first half has a standard deviation of 102 around 1,250.
+    assert abs(int(one[:25].sum()) - 1250) < 4 * 102
+    assert one.tolist() != sorted(one.tolist())
+    assert not np.array_equal(one, draws.members(labels, rng(1))[0])
+
+
+def test_iid_takes_samples_from_everywhere():
+    """1,000 samples over 10 clients: a client's mean position is 500 +- 27 (hypergeometric)."""
+    shares = draws.iid(1000, 10, rng())
+    assert all(abs(share.mean() - 499.5) < 4 * 27.4 for share in shares)
+    assert not np.array_equal(shares[0], draws.iid(1000, 10, rng(1))[0])
+
+
 def test_equal_cuts():
     """10 samples in 3 blocks: 10 // 3 = 3 and 20 // 3 = 6, so 3, 3 and 4."""
     assert draws.cut_points(10, 3, "equal", 1.0, rng()).tolist() == [3, 6]
@@ -71,6 +89,21 @@ def test_dirichlet_with_cap_stops_dealing_to_a_full_client():
     assert capped > 50
 
 
+def test_dirichlet_with_cap_counts_all_classes_so_far():
+    """Classes of 20 over 4 clients, n/N = 25: only two classes or more together fill a client,
+    which then gets nothing of the next. Rounding may leave one sample to the last client."""
+    labels = np.repeat(np.arange(5), 20)
+    full = 0
+    for seed in range(50):
+        shares = draws.dirichlet(labels, 4, 0.5, rng(seed), cap=True)
+        counts = np.array([np.bincount(labels[share], minlength=5) for share in shares])
+        before = counts.cumsum(1) - counts
+        assert (counts[before >= 25] <= 1).all()
+        assert not counts[:3][before[:3] >= 25].any()
+        full += (before >= 25).sum()
+    assert full > 50
+
+
 def test_dirichlet_plain_and_capped_draw_the_same_first_class():
     labels = np.repeat([0, 1], 50)
     plain = draws.dirichlet(labels, 3, 0.5, rng(3), cap=False)
@@ -104,6 +137,47 @@ def test_client_dirichlet_follows_the_frequencies_when_alpha_is_large():
     assert np.abs(zeros - 750).max() < 5 * np.sqrt(1000 * 0.75 * 0.25)
 
 
+@pytest.mark.parametrize(("alpha", "classes"), [(1.0, 10), (5.0, 10), (2.0, 20)])
+def test_client_dirichlet_has_the_concentration_of_the_distribution(alpha, classes):
+    """Proportions from Dir(alpha / C a class) have an expected sum of squares of
+    (alpha / C + 1) / (alpha + 1): 0.55 for alpha 1 and 0.25 for alpha 5 at C = 10.
+
+    Clients dealt last take of what remains; that moves the mean by 3 to 12 %.
+    """
+    labels = np.repeat(np.arange(classes), 2000)
+    found = []
+    for seed in range(40):
+        shares = draws.client_dirichlet(labels, 40, alpha, rng(seed))
+        counts = np.array([np.bincount(labels[s], minlength=classes) for s in shares])
+        found += ((counts / counts.sum(1, keepdims=True)) ** 2).sum(1).tolist()
+    law = (alpha / classes + 1) / (alpha + 1)
+    assert 0.98 * law < np.mean(found) < 1.15 * law
+
+
+def test_client_dirichlet_deals_in_random_order():
+    """Who is dealt last gets what is left, of more classes than its own draw has: no client more
+    often than another, within four standard errors."""
+    labels = np.repeat(np.arange(10), 60)
+    found = []
+    for seed in range(300):
+        shares = draws.client_dirichlet(labels, 10, 1.0, rng(seed))
+        found.append([len(np.unique(labels[share])) for share in (shares[0], shares[-1])])
+    difference = np.diff(found)
+    assert abs(difference.mean()) < 4 * difference.std() / np.sqrt(300)
+
+
+def test_client_dirichlet_falls_back_to_what_is_left_in_proportion():
+    """With a tiny alpha a client wants a single class. Of 500, 100 and 900 over 3 clients: if the
+    first two want class 0, the second gets about 50 and 450 of the others, not 100 and 400."""
+    labels = np.repeat([0, 1, 2], [500, 100, 900])
+    fallbacks = 0
+    for seed in range(80):
+        shares = draws.client_dirichlet(labels, 3, 1e-9, rng(seed))
+        counts = np.array([np.bincount(labels[share], minlength=3) for share in shares])
+        fallbacks += 500 in counts[:, 0] and 25 < counts[:, 1].max() < 75
+    assert fallbacks > 2
+
+
 def test_client_dirichlet_with_a_tiny_alpha_gives_whole_classes_to_clients():
     """4 clients and 4 classes of equal size: nearly all clients hold one or two classes."""
     labels = np.repeat(np.arange(4), 100)
@@ -122,3 +196,10 @@ def test_shards_hold_neighbouring_labels():
         counts = np.bincount(labels[share], minlength=4)
         assert set(counts.tolist()) <= {0, 10, 20}
         assert counts.sum() == 20
+
+
+def test_shards_are_dealt_at_random():
+    """8 shards of one class each: over 40 seeds the first client has many of the 28 pairs."""
+    labels = np.repeat(np.arange(8), 5)
+    pairs = {tuple(np.unique(labels[draws.shards(labels, 4, 2, rng(s))[0]])) for s in range(40)}
+    assert len(pairs) > 14

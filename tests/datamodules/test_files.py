@@ -10,6 +10,7 @@ from PIL import Image
 
 import datamodules.files
 from datamodules import IID, PACS, ByDomain, ConceptDrift, DomainFolder, ImageFolder, Shards
+from datamodules.files import Shape, decode
 
 
 def save(path, value, size=(4, 4)):
@@ -137,6 +138,26 @@ class TestCache:
             make(folder, cache_dir=str(cache), image_size=size).setup()
         assert len(list(cache.iterdir())) == 2
 
+    @pytest.mark.parametrize(
+        "damage",
+        [
+            lambda content: b"",
+            lambda content: b"no array",
+            lambda content: content[:-1],
+            lambda content: content[:40],
+            lambda content: content.replace(b"|u1", b"|i1"),
+            lambda content: content.replace(b"(16, 3", b"(12, 4"),
+            lambda content: content.replace(b"'shape'", b"'shap(\\"),
+        ],
+    )
+    def test_a_damaged_one_is_named_with_the_way_out(self, folder, tmp_path, damage):
+        cache = tmp_path / "cache"
+        make(folder, cache_dir=str(cache)).prepare_data()
+        (file,) = cache.iterdir()
+        file.write_bytes(damage(file.read_bytes()))
+        with pytest.raises(ValueError, match=rf"the cache {file} is damaged .*; remove it"):
+            make(folder, cache_dir=str(cache)).setup()
+
     def test_a_failure_leaves_nothing_behind(self, folder, tmp_path):
         (folder / "train" / "bee" / "03.png").write_bytes(b"no image")
         cache = tmp_path / "cache"
@@ -179,6 +200,34 @@ class TestErrors:
         file.write_bytes(file.read_bytes()[:3000])
         with pytest.raises(ValueError, match=r"bee/03.png .*truncated"):
             make(folder, image_size=4).setup()
+
+    @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs named pipes")
+    def test_a_pipe_is_no_image(self, folder):
+        """Opening it would wait for a writer for ever."""
+        (folder / "train" / "bee" / "03.png").unlink()
+        os.mkfifo(folder / "train" / "bee" / "03.png")
+        with pytest.raises(ValueError, match=r"bee/03.png \(not a regular file\); replace"):
+            make(folder).setup()
+
+    @pytest.mark.filterwarnings("ignore")
+    @pytest.mark.parametrize("suffix", ["jpg", "png", "bmp", "ppm", "webp", "tif"])
+    def test_any_damage_either_decodes_or_names_the_file(self, tmp_path, suffix):
+        rng = np.random.default_rng(0)
+        file = tmp_path / f"x.{suffix}"
+        Image.fromarray(rng.integers(0, 256, (24, 20, 3), np.uint8)).save(file)
+        whole = file.read_bytes()
+        refused = []
+        for _ in range(50):
+            content = bytearray(whole[: rng.integers(len(whole))])
+            for place in rng.integers(max(1, len(content)), size=3):
+                content[place : place + 1] = rng.bytes(1)
+            file.write_bytes(content)
+            try:
+                assert decode([str(file)], Shape(4)).shape == (1, 3, 4, 4)
+            except ValueError as error:
+                refused.append(str(error))
+        assert len(refused) > 30
+        assert all(str(file) in message for message in refused)
 
     def test_an_image_of_another_size(self, folder):
         save(folder / "train" / "bee" / "03.png", 1, size=(5, 4))

@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import os
 import struct
 from functools import partial
 
@@ -276,11 +277,46 @@ def test_femnist_without_an_official_test_set(leaf):
     assert make(FEMNIST, root=str(leaf)).contents.num_train == 8
 
 
-@pytest.mark.parametrize("content", ["{", "{}", '{"user_data": {"w": {"x": [[1]], "y": [0]}}}'])
+def writer(grey=0.5, images=1, label=0):
+    samples = {"x": [[grey] * 784] * images, "y": [label]}
+    return json.dumps({"user_data": {"w": samples}})
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        *("{", "{}", "[" * 100_000, '{"user_data": {"w": {"x": [[1]], "y": [0]}}}'),
+        *(writer(images=2), writer(grey=2), writer(grey=float("nan")), writer(label=62)),
+    ],
+)
 def test_femnist_with_a_foreign_file(leaf, content):
     (leaf / "train" / "all_data_0.json").write_text(content)
     with pytest.raises(ValueError, match=r"all_data_0.json is not a file of LEAF's FEMNIST"):
         make(FEMNIST, root=str(leaf)).setup()
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs named pipes")
+def test_femnist_with_a_pipe(leaf):
+    os.mkfifo(leaf / "test" / "all_data_1.json")
+    with pytest.raises(ValueError, match=r"all_data_1.json is not a file .*not a regular file"):
+        make(FEMNIST, root=str(leaf)).setup()
+
+
+def test_femnist_without_a_writer(leaf):
+    for file in (leaf / "train").iterdir():
+        write_leaf(file, {})
+    with pytest.raises(ValueError, match=r"no file in .*train holds a training sample"):
+        make(FEMNIST, root=str(leaf)).setup()
+
+
+@pytest.mark.parametrize("damage", [lambda content: content[:-30], lambda content: b"no archive"])
+def test_femnist_with_a_damaged_cache(leaf, tmp_path, damage):
+    cache = tmp_path / "cache"
+    make(FEMNIST, root=str(leaf), cache_dir=str(cache)).prepare_data()
+    (file,) = cache.iterdir()
+    file.write_bytes(damage(file.read_bytes()))
+    with pytest.raises(ValueError, match=rf"the cache {file} is damaged .*; remove it"):
+        make(FEMNIST, root=str(leaf), cache_dir=str(cache)).setup()
 
 
 def test_femnist_missing(tmp_path):

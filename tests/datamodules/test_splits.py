@@ -1,11 +1,24 @@
 """From a partition to training, validation and test samples."""
 
+import hashlib
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from datamodules import IID, ByDomain, Catalogue, Dirichlet, FixedClasses, Targets
+from datamodules import (
+    IID,
+    ByDomain,
+    Catalogue,
+    ClientDirichlet,
+    ConceptDrift,
+    Dirichlet,
+    FixedClasses,
+    QuantitySkew,
+    Shards,
+    Targets,
+)
 from datamodules.splits import Rule, divide
 
 
@@ -17,6 +30,27 @@ def catalogue(train=200, test=100, classes=5, domains=False):
     return Catalogue(
         Targets(labels, domains=domain), train, tuple("abcdefghij")[:classes], (), names
     )
+
+
+def by_writers(writers=300, seed=0):
+    """Three classes of about 6, 3 and 1 samples a writer; 10 % of each writer's are for testing."""
+    rng = np.random.default_rng(seed)
+    counts = rng.poisson([6, 3, 1], (writers, 3))
+    labels = np.repeat(np.tile(np.arange(3), writers), counts.ravel())
+    writer = np.repeat(np.arange(writers), counts.sum(1))
+    testing = np.zeros(len(labels), bool)
+    for w in range(writers):
+        own = np.flatnonzero(writer == w)
+        testing[rng.choice(own, len(own) // 10, replace=False)] = True
+    order = np.argsort(testing, kind="stable")
+    names = tuple(map(str, range(writers)))
+    targets = Targets(labels[order], domains=writer[order])
+    return Catalogue(targets, int((~testing).sum()), ("a", "b", "c"), (), names)
+
+
+def counts_of(data, division, name, classes):
+    labels = data.targets.labels
+    return np.array([np.bincount(labels[h.of(name)], minlength=classes) for h in division.holdings])
 
 
 def flat(division, name):
@@ -91,12 +125,22 @@ def test_official_classes_are_those_the_client_trains_on():
         assert len(holding.test) == 50
 
 
-def test_official_classes_mean_subclasses_and_domains_where_there_are_any():
+def test_official_classes_mean_domains_too_where_these_are_divided():
     data = catalogue(200, 100, classes=5, domains=True)
     division = divide(data, ByDomain(), 2, Rule("official_classes"))
     for client, holding in enumerate(division.holdings):
         assert set(data.targets.domains[holding.test]) == {client}
         assert len(holding.test) == 50
+
+
+def test_official_classes_are_those_of_all_domains_where_only_classes_are_divided():
+    """Three clients of one class each: all official samples of it, whoever wrote them."""
+    data = by_writers()
+    division = divide(data, FixedClasses(classes_per_client=1), 3, Rule("official_classes"))
+    total = np.bincount(data.targets.labels[division.pooled_test])
+    tested = counts_of(data, division, "test", 3)
+    assert (tested.sum(0) == total).all()
+    assert ((tested > 0).sum(1) == 1).all()
 
 
 def test_matched_divides_each_class_as_in_training():
@@ -109,6 +153,52 @@ def test_matched_divides_each_class_as_in_training():
         train = np.bincount(labels[holding.train], minlength=5)
         test = np.bincount(labels[holding.test], minlength=5)
         assert (np.abs(test - train / 40 * 20) < 1).all()
+
+
+@pytest.mark.parametrize("partitioner", [Dirichlet(0.1, min_samples=1), IID(), Shards(2)])
+def test_matched_goes_by_what_is_partitioned_however_many_writers_there_are(partitioner):
+    """A writer has 0.3 test samples of a class: matched by writer, most would be rounded away.
+
+    By class, each client is within one sample of its share of each class, none is left over, and
+    neither half of the clients is tested on more for its training samples than the other.
+    """
+    data = by_writers()
+    division = divide(data, partitioner, 20, Rule("matched"))
+    train, test = (counts_of(data, division, name, 3) for name in ("train", "test"))
+    assert (np.abs(test - train / train.sum(0) * test.sum(0)) < 1).all()
+    assert sorted(flat(division, "test").tolist()) == division.pooled_test.tolist()
+    assert division.pooled_test.tolist() == list(range(data.num_train, len(data.targets)))
+    low, high = (test[half].sum() / train[half].sum() for half in (slice(10), slice(10, 20)))
+    # 30 units (3 classes, 10 clients) of one sample at most, of about 1,350 samples a half.
+    assert low == pytest.approx(high, abs=2 * 30 / train[:10].sum())
+
+
+def test_matched_follows_subclasses_where_there_are_any():
+    """A client is tested on the subclasses that it trains on, and not on their siblings."""
+    fine = np.tile(np.arange(10), 30)
+    targets = Targets(fine // 5, fine=fine)
+    data = Catalogue(targets, 200, ("x", "y"), tuple("abcdefghij"))
+    division = divide(data, ConceptDrift(quantity="equal"), 5, Rule("matched"))
+    for holding in division.holdings:
+        assert set(fine[holding.test]) == set(fine[holding.train])
+        assert len(holding.test) == 20
+
+
+def test_matched_by_domain_tests_a_writer_where_it_trains():
+    """Writer 0 trains on both classes, writer 1 on class 0 only: both are tested by themselves, and
+    so is writer 1 on class 1, of which it has no training sample."""
+    labels = np.array([0, 0, 1, 1, 0, 0, 0, 0, 0, 1, 1])
+    writer = np.array([0, 0, 0, 0, 1, 1, 0, 1, 1, 1, 0])
+    data = Catalogue(Targets(labels, domains=writer), 6, ("a", "b"), (), ("w0", "w1"))
+    division = divide(data, ByDomain(), 2, Rule("matched"))
+    assert [h.test.tolist() for h in division.holdings] == [[6, 10], [7, 8, 9]]
+
+
+def test_matched_deals_a_class_that_nobody_trains_on_by_size():
+    """Ten training samples of class 0 over two clients, four test samples of class 1: two each."""
+    data = Catalogue(Targets(np.repeat([0, 1], [10, 4])), 10, ("a", "b"))
+    division = divide(data, IID(), 2, Rule("matched"))
+    assert [len(h.test) for h in division.holdings] == [2, 2]
 
 
 @pytest.mark.parametrize("protocol", ["official_classes", "matched", "global"])
@@ -128,6 +218,59 @@ def test_max_samples_takes_classes_and_parts_in_proportion():
     assert np.bincount(labels[division.pooled_test]).tolist() == [4] * 5
 
 
+@pytest.mark.parametrize("part", [10, 2])
+def test_max_samples_keeps_the_classes_in_proportion_where_kinds_are_tiny(part):
+    """Of about 6, 3 and 1 samples a writer a tenth by writer and class would be nearly all of
+    class 0; by class each of six (class, training or test) groups gets its tenth, within one."""
+    data = by_writers()
+    count = len(data.targets) // part
+    used = divide(data, IID(), 4, Rule("matched", max_samples=count)).samples()
+    testing = np.arange(len(data.targets)) >= data.num_train
+    group = 2 * data.targets.labels + testing
+    shares = np.bincount(group) * count / len(group)
+    assert len(used) == count
+    assert (np.abs(np.bincount(group[used]) - shares) < 1).all()
+
+
+def test_a_test_set_is_set_aside_by_class_where_kinds_are_tiny():
+    data = by_writers()
+    whole = Catalogue(data.targets, len(data.targets), data.class_names, (), data.domain_names)
+    labels = data.targets.labels
+    test = divide(whole, IID(), 4, Rule("global")).pooled_test
+    assert (np.abs(np.bincount(labels[test]) - np.bincount(labels) / 4) < 1).all()
+
+
+@pytest.mark.parametrize("protocol", ["official_classes", "matched", "global"])
+def test_max_train_samples_leaves_the_test_set_whole(protocol):
+    """50 of 200 training samples: 10 of each of 5 classes; all 100 test samples stay."""
+    data = catalogue()
+    division = divide(data, IID(), 4, Rule(protocol, max_train_samples=50))
+    assert counts_of(data, division, "train", 5).sum(0).tolist() == [10] * 5
+    assert division.pooled_test.tolist() == list(range(200, 300))
+    if protocol == "matched":
+        assert counts_of(data, division, "test", 5).sum(0).tolist() == [20] * 5
+
+
+def test_max_train_samples_comes_after_max_samples_and_the_test_set():
+    """Without an official test set: 150 of 300, of which a quarter tests, 38 rounded; of the other
+    112 then 40 train."""
+    data = catalogue(300, 0)
+    rule = Rule("global", max_samples=150, max_train_samples=40)
+    division = divide(data, IID(), 4, rule)
+    assert len(division.pooled_test) == 38
+    assert counts_of(data, division, "train", 5).sum(0).tolist() == [8] * 5
+
+
+def test_max_train_samples_of_the_whole_set_changes_nothing():
+    data = catalogue()
+    one, two = (
+        divide(data, Dirichlet(0.5), 4, Rule("matched", val_fraction=0.2, max_train_samples=limit))
+        for limit in (None, 200)
+    )
+    for a, b in zip(one.holdings, two.holdings, strict=True):
+        assert all(np.array_equal(a.of(name), b.of(name)) for name in ("train", "val", "test"))
+
+
 def test_the_split_seed_decides():
     data = catalogue()
     one, two = (divide(data, IID(), 4, Rule(split_seed=seed)) for seed in (1, 2))
@@ -142,8 +285,56 @@ def test_the_split_seed_decides():
         ({"val_fraction": 1.0}, r"val_fraction must lie in \[0, 1\), got 1.0"),
         ({"val_fraction": -0.1}, "val_fraction"),
         ({"max_samples": 0}, "max_samples must be at least 1, got 0"),
+        ({"max_train_samples": 0}, "max_train_samples must be at least 1, got 0"),
+        ({"max_train_samples": 9}, "max_train_samples is 9, but test_protocol pooled .* max_samp"),
     ],
 )
 def test_numbers_out_of_range_are_refused(arguments, message):
     with pytest.raises(ValueError, match=message):
         Rule(**arguments)
+
+
+def fingerprint(division):
+    """Eight digits that depend on every sample of every client, in order."""
+    digest = hashlib.sha256()
+    for holding in division.holdings:
+        for name in ("train", "val", "test"):
+            digest.update(np.append(holding.of(name), -1).astype("<i8").tobytes())
+    return digest.hexdigest()[:8]
+
+
+FINGERPRINTS = [
+    (IID(), Rule(), "ef86b219"),
+    (Dirichlet(0.5), Rule(), "ad9c9ba3"),
+    (Dirichlet(0.5, cap=False), Rule(), "aba25513"),
+    (ClientDirichlet(), Rule(), "dc5b4fe4"),
+    (Shards(2), Rule(), "b016fbd7"),
+    (FixedClasses(), Rule(), "b5351d0b"),
+    (ConceptDrift(), Rule(), "d3c3f3cb"),
+    (QuantitySkew(quantity="lognormal"), Rule(), "5a00e901"),
+    (ByDomain(), Rule(), "43472084"),
+    (ByDomain(Dirichlet(0.5, min_samples=1)), Rule(), "313f77eb"),
+    (Dirichlet(0.5), Rule("matched"), "a39285dc"),
+    (Dirichlet(0.5), Rule("official_classes"), "422afc3f"),
+    (Dirichlet(0.5), Rule("global", val_fraction=0.2), "e5aa8a7e"),
+    (Dirichlet(0.5), Rule("global", max_samples=300), "07955691"),
+    (Dirichlet(0.5), Rule("matched", max_train_samples=200), "50222d9f"),
+    (ByDomain(), Rule("matched"), "245a792c"),
+    (ByDomain(), Rule("official_classes"), "245a792c"),
+    (ByDomain(), Rule("global", val_fraction=0.2), "189f8b87"),
+    (ByDomain(), Rule("global", max_samples=300), "df70aa2e"),
+    (ByDomain(), Rule("matched", max_train_samples=200), "d0ac99ea"),
+]
+
+
+@pytest.mark.parametrize(("partitioner", "rule", "expected"), FINGERPRINTS)
+def test_a_recipe_gives_the_partition_it_always_gave(partitioner, rule, expected):
+    """Kept runs stay comparable: a change of these numbers makes other federations of old configs.
+
+    720 samples of 10 classes (20 subclasses), 4 domains; the last 120 are the official test set.
+    """
+    numbers = np.random.default_rng(0).permutation(720)
+    targets = Targets(numbers % 20 // 2, numbers % 20, numbers // 20 % 4)
+    names = tuple("abcdefghijklmnopqrst")
+    data = Catalogue(targets, 600, names[:10], names, names[:4])
+    assert fingerprint(divide(data, partitioner, 4, rule)) == expected

@@ -82,6 +82,13 @@ def test_the_data_seed_decides_the_samples_and_nothing_else():
     assert not np.array_equal(one.arrays.pixels, other.arrays.pixels)
 
 
+def test_more_than_memory_names_the_most_that_fits():
+    """8x8 grey images take 3 * 8 * 64 bytes while they are made: 2^33 / 1536 = 5,592,405 fit."""
+    with pytest.raises(ValueError, match=r"4 patterns .*1,431 GiB .*give at most 5592405 of"):
+        make(samples=10**9)
+    assert make(samples=5_592_401).samples == 5_592_401
+
+
 @pytest.mark.parametrize(
     "arguments",
     [
@@ -91,7 +98,12 @@ def test_the_data_seed_decides_the_samples_and_nothing_else():
         {"concept_shift": -0.1},
         {"quantity_shift": -1.0},
         {"noise": -1.0},
+        {"noise": float("inf")},
+        {"quantity_shift": float("nan")},
         {"samples": 3},
+        {"samples": 10**9},
+        {"samples": 2000, "classes": 10**9},
+        {"samples": 2000, "size": 10**5},
     ],
 )
 def test_numbers_out_of_range_are_refused(arguments):

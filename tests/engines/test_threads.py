@@ -20,8 +20,7 @@ from pfl.engines.sequential import SequentialEngine
 from pfl.engines.threads import ThreadsEngine
 from pfl.seeds import scoped
 from pfl.types import Broadcast, Phase
-from tests.discovery import methods
-from tests.engines.agreement import fit, module_of, numbers
+from tests.engines.agreement import fit, numbers
 from tests.federation import HEAVY, equal, job
 from tests.toy import blobs, mlp, normed
 
@@ -32,15 +31,6 @@ def _one_op_thread():
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(before)
-
-
-@pytest.mark.parametrize("method", methods(), ids=lambda m: m.__name__)
-def test_every_method_gives_the_sequential_bits(method):
-    alone = fit(module_of(method, mlp), SequentialEngine())
-    beside = fit(module_of(method, mlp), ThreadsEngine(3))
-    assert beside.header["engine"] == "threads: 3 clients side by side, one op thread each"
-    assert beside.fingerprint == alone.fingerprint
-    assert numbers(beside) == numbers(alone)
 
 
 @pytest.mark.parametrize("precision", ["32-true", "bf16-mixed"])

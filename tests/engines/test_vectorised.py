@@ -21,11 +21,11 @@ from lightning_modules.pfakd import PFAKD
 from pfl.engines.sequential import SequentialEngine
 from pfl.engines.vectorised import VectorisedEngine
 from pfl.seeds import scoped
-from tests.discovery import methods
+from tests import toy
 from tests.draws import normal
 from tests.engines.agreement import fit, module_of, numbers
 from tests.federation import SGD
-from tests.toy import ToyData, blobs, mlp
+from tests.toy import ToyData, blobs
 
 CLOSE = {"rtol": 1e-10, "atol": 1e-10}
 
@@ -44,26 +44,8 @@ def check(module_twice, header="vectorised", engine=None, **loop):
         assert one == pytest.approx(other, rel=1e-5, abs=1e-5)
 
 
-VECTORISABLE = [method for method in methods() if method.vectorizable]
-
-
-@pytest.mark.parametrize("method", VECTORISABLE, ids=lambda m: m.__name__)
-def test_every_method_agrees(method):
-    check(lambda: module_of(method, mlp))
-
-
-def normed(seed=1):
-    """A network with batch norm; before it a bias would only be the rounding of zero slopes."""
-    with scoped(seed):
-        body = nn.Sequential(nn.Linear(5, 6, bias=False), nn.BatchNorm1d(6), nn.ReLU())
-        return SplitNet(body, nn.Linear(6, 3))
-
-
-@pytest.mark.filterwarnings("ignore:client 2 takes no step")
-@pytest.mark.parametrize("method", VECTORISABLE, ids=lambda m: m.__name__)
-def test_every_method_agrees_with_batch_norm(method):
-    """A batch of one sample is left out: the last of 9 and of 17, the only one of 1."""
-    check(lambda: module_of(method, normed), data=blobs((4, 9, 1, 17, 6)))
+# Without a bias, which before a batch norm would only be the rounding of zero slopes.
+normed = partial(toy.normed, bias=False)
 
 
 def spatial(momentum=0.1):

@@ -281,8 +281,8 @@ def test_the_trace_is_that_of_the_trained_model(estimator):
 def test_a_fitted_single_class_client_loses_its_weight():
     """Its own trace vanishes as it fits, beside a client that holds labels at random."""
     data = blobs(sizes=(8, 8))
-    (x, y), (other, _) = data._splits["train"]
-    data._splits["train"] = [(x, torch.zeros_like(y)), (other, torch.arange(8) % 3)]
+    (x, y), (other, _) = data.splits["train"]
+    data.splits["train"] = [(x, torch.zeros_like(y)), (other, torch.arange(8) % 3)]
     run = fit(make(mlp(), epochs=10), data, 5)
     assert 0 < run.server.client_report["weight"][0] < 0.05
 
@@ -364,8 +364,8 @@ def test_12_floats_moved_at_cifar_10():
 
 def test_without_test_data_a_client_is_left_out_of_the_mean():
     data = blobs()
-    x, y = data._splits["test"][1]
-    data._splits["test"][1] = (x[:0], y[:0])
+    x, y = data.splits["test"][1]
+    data.splits["test"][1] = (x[:0], y[:0])
     run = fit(make(mlp()), data, 1)
     assert 0 <= run.history[-1]["test/personal/acc_weighted"] <= 1
 

@@ -103,8 +103,8 @@ def test_fitting_the_head_leaves_the_body():
 
 def test_a_single_class_client_collapses_to_that_class():
     data = blobs()
-    x, _ = data._splits["train"][2]
-    data._splits["train"][2] = (x, torch.ones(len(x), dtype=torch.long))
+    x, _ = data.splits["train"][2]
+    data.splits["train"][2] = (x, torch.ones(len(x), dtype=torch.long))
     run = fit(FedPer(mlp(), optimizer=SGD, epochs=20), data, 3)
     module = FedPer(mlp())
     test = job(data, 2, Broadcast(run.server.shared), run.kept[2])

@@ -170,8 +170,8 @@ def test_local_buffers_do_not_hold_prototypes_back():
 
 def test_single_class_clients_run():
     data = blobs()
-    x, y = data._splits["train"][1]
-    data._splits["train"][1] = (x, torch.zeros_like(y))
+    x, y = data.splits["train"][1]
+    data.splits["train"][1] = (x, torch.zeros_like(y))
     federation = Federation(FedProto(mlp(), optimizer=sgd()), data)
     federation.round()
     (result,) = federation.round(1)

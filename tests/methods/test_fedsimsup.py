@@ -81,7 +81,7 @@ def test_the_supervisor_goes_first_and_the_model_follows_it():
     options = {"lr_sup": 1.0, "lr_inter": 1.0, "sup_epochs": 1, "epochs": 1}
     module = FedSimSup(inter, supervisor, supervisor_init="common", **options)
     data = blobs(sizes=(1,))
-    data._splits["train"][0] = (torch.ones(1, 1), torch.zeros(1, dtype=torch.long))
+    data.splits["train"][0] = (torch.ones(1, 1), torch.zeros(1, dtype=torch.long))
     result = train(module, data)
     assert result.kept["supervisor.weight"].flatten().tolist() == pytest.approx([0.5, -0.5])
     found = result.upload.shared["net.weight"].flatten().tolist()
@@ -253,8 +253,8 @@ def test_traffic_is_the_inter_learning_model_both_ways(classes, shape, hidden, i
 
 def test_clients_of_one_class_of_one_sample_and_of_none():
     data = blobs(sizes=(8, 1, 0, 5))
-    x, y = data._splits["train"][3]
-    data._splits["train"][3] = (x, torch.zeros_like(y))
+    x, y = data.splits["train"][3]
+    data.splits["train"][3] = (x, torch.zeros_like(y))
     outcome = fit(make(mlp()), data, fraction=0.4)
     assert 2 not in outcome.kept
     assert all(value.isfinite().all() for value in outcome.server.shared.values())
@@ -272,7 +272,7 @@ def test_a_client_that_diverges_counts_as_absent():
     """Of three clients, all sampled, client 1 is lost: its copy moves towards the others' uploads
     and its supervisor is not kept."""
     data = blobs()
-    data._splits["train"][1][0][0, 0] = float("inf")
+    data.splits["train"][1][0][0, 0] = float("inf")
     module = make(mlp())
     outcome = fit(module, data, rounds=1, on_nonfinite="skip")
     assert sorted(outcome.kept) == [0, 2]

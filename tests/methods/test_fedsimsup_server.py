@@ -176,8 +176,8 @@ def test_at_full_participation_clients_never_meet():
     for sizes in ((9, 6), (9, 6)):
         data = blobs(sizes=sizes)
         if outcomes:
-            x, y = data._splits["train"][1]
-            data._splits["train"][1] = (x + 1, y.flip(0))
+            x, y = data.splits["train"][1]
+            data.splits["train"][1] = (x + 1, y.flip(0))
         loop = FederatedLoop(rounds=3, sampler=UniformSampler(1.0), progress=False)
         outcomes.append(loop.fit(make(mlp()), data))
     once, again = (outcome.server.shared["net.head.weight"] for outcome in outcomes)

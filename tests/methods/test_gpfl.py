@@ -61,7 +61,7 @@ def test_conditions_by_hand():
     """Shares 3/4 and 1/4 of embeddings (4, 0), (0, 8), none of (2, 1): u = (3, 2), g = (2, 3)."""
     module = GPFL(SplitNet(nn.Linear(2, 2), nn.Linear(2, 3)))
     data = blobs(sizes=(4,), dim=2)
-    data._splits["train"] = [(torch.zeros(4, 2), torch.tensor([0, 0, 1, 0]))]
+    data.splits["train"] = [(torch.zeros(4, 2), torch.tensor([0, 0, 1, 0]))]
     federation = Federation(module, data)
     table = torch.tensor([[4.0, 0.0], [0.0, 8.0], [2.0, 1.0]])
     federation.state.shared["embeddings"].copy_(table)

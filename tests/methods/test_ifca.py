@@ -40,7 +40,7 @@ def near_the_solutions(module):
     """The first cluster starts trained on client 0, the second on client 2."""
     data = contradicting()
     for number, client in ((0, 0), (1, 2)):
-        one = ToyData([data._splits["train"][client]], num_classes=2)
+        one = ToyData([data.splits["train"][client]], num_classes=2)
         run = fit(FedAvg(mlp(num_classes=2), optimizer=SGD, epochs=3), one, 2)
         state = {n.removeprefix("net."): v for n, v in run.server.shared.items()}
         module.clusters[number].load_state_dict(state)
@@ -115,9 +115,9 @@ def test_4_contradicting_groups_separate():
     assert all(chosen(s) == {0: 0, 1: 0, 2: 1, 3: 1} for s in snapshots)
     assert run.history[-1]["test/personal/acc"] == 1.0
     for number, clients in enumerate(((0, 1), (2, 3))):
-        train = [(x[:0], y[:0]) for x, y in data._splits["train"]]
+        train = [(x[:0], y[:0]) for x, y in data.splits["train"]]
         for client in clients:
-            train[client] = data._splits["train"][client]
+            train[client] = data.splits["train"][client]
         net = mlp(num_classes=2)
         net.load_state_dict(initial[number])
         alone = fit(FedAvg(net, optimizer=SGD), ToyData(train, num_classes=2), 3)
@@ -159,8 +159,8 @@ def test_initial_models_differ_and_follow_from_the_first():
 def test_models_are_chosen_on_training_data_before_a_test():
     """Client 2 never trained; its test labels are exchanged and must not matter."""
     data = contradicting()
-    x, y = data._splits["train"][2]
-    data._splits["test"] = [*data._splits["train"][:2], (x, 1 - y), data._splits["train"][3]]
+    x, y = data.splits["train"][2]
+    data.splits["test"] = [*data.splits["train"][:2], (x, 1 - y), data.splits["train"][3]]
     module = near_the_solutions(IFCA(mlp(num_classes=2), optimizer=SGD))
     shared = {n: v.clone() for n, v in module.state_dict().items() if n.startswith("clusters")}
     test = local.test(context(module, data), job(data, 2, Broadcast(shared), splits=("test",)))

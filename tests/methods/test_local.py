@@ -17,7 +17,7 @@ def floats(module):
 def of(*clients, data=None, **options):
     """Data of some of the clients only."""
     data = data or blobs()
-    return ToyData([data._splits["train"][client] for client in clients], **options)
+    return ToyData([data.splits["train"][client] for client in clients], **options)
 
 
 def test_1_a_client_does_not_depend_on_the_others():

@@ -95,7 +95,7 @@ def test_5_the_length_of_features_does_not_matter():
 
 def test_the_objective_by_hand():
     """CE + mu * cross-entropy of the logits [g, p] / tau with target 0."""
-    module, (x, y) = make(mlp(), mu=5.0, tau=0.5), blobs()._splits["train"][0]
+    module, (x, y) = make(mlp(), mu=5.0, tau=0.5), blobs().splits["train"][0]
     module.previous.module.projector[2].weight.add_(0.3)
     module.received.module.projector[2].bias.sub_(0.2)
     z, net = module.net.backbone(x), module.net

@@ -116,7 +116,7 @@ def test_evaluation_adapts_a_copy_on_training_data():
     federation = Federation(PerFedAvg(mlp(), optimizer=sgd(), inner_lr=0.05))
     federation.round()
     before = fingerprint([federation.state.shared])
-    federation.data._splits["test"] = None
+    del federation.data.splits["test"]
     federation.test(0, split="train")
     assert fingerprint([federation.state.shared]) == before
     module = federation.module

@@ -212,7 +212,7 @@ def test_the_client_s_statistics_see_its_own_features_only():
 def test_a_client_of_one_class_stays_nearer_to_its_teacher():
     """CE alone drives its features on and on; D holds them."""
     data = blobs(sizes=(8,))
-    data._splits["train"] = [(data._splits["train"][0][0], torch.zeros(8, dtype=torch.long))]
+    data.splits["train"] = [(data.splits["train"][0][0], torch.zeros(8, dtype=torch.long))]
     drift = {}
     for beta in (0.0, 1.0):
         federation = Federation(make(mlp(), distill_weight=beta, epochs=20), data)

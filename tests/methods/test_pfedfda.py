@@ -137,8 +137,8 @@ def test_the_global_model_takes_classes_as_equally_likely():
 @pytest.mark.parametrize("sizes", [(1, 6, 4), (2, 1, 3)])
 def test_tiny_and_single_class_clients_run(sizes):
     data = blobs(sizes=sizes)
-    x, y = data._splits["train"][2]
-    data._splits["train"][2] = (x, torch.zeros_like(y))
+    x, y = data.splits["train"][2]
+    data.splits["train"][2] = (x, torch.zeros_like(y))
     federation = Federation(fda(epochs=2), data)
     assert all(result.finite for result in federation.round())
     assert federation.kept[2]["coefficients"].tolist() == [0.5, 0.5]

@@ -167,7 +167,7 @@ def test_traffic_of_the_papers_networks(net, down):
 def test_a_client_that_diverges_keeps_its_old_head_and_uploads_nothing():
     """Client 1 has an infinite input. Under ``skip`` the others go on; under ``stop`` it ends."""
     data = blobs()
-    data._splits["train"][1][0][0, 0] = float("inf")
+    data.splits["train"][1][0][0, 0] = float("inf")
     options = {"rounds": 2, "progress": False, "sampler": BernoulliSampler(1.0)}
     outcome = FederatedLoop(on_nonfinite="skip", **options).fit(PFedVEM(mlp()), data)
     assert sorted(outcome.kept) == [0, 2]

@@ -89,7 +89,7 @@ def test_4_a_client_that_sits_out_keeps_its_variate():
 
 def test_5_equal_clients_are_fedavg():
     """c_i = c, so the correction is zero but for rounding."""
-    pair = blobs(batch_size=99)._splits["train"][0]
+    pair = blobs(batch_size=99).splits["train"][0]
     data = ToyData([pair, pair], batch_size=99)
     scaffold = fit(SCAFFOLD(mlp(), optimizer=SGD, epochs=2), data, 3)
     fedavg = fit(FedAvg(mlp(), optimizer=SGD, epochs=2), data, 3)

@@ -139,8 +139,8 @@ def test_9_a_batch_of_one_is_cross_entropy_alone(form, statistic):
 
 def test_11_identical_clients_agree_with_their_mean():
     data = blobs(sizes=(8,), batch_size=8)
-    data._splits["train"] *= 3
-    data = ToyData(data._splits["train"], batch_size=8)
+    data.splits["train"] *= 3
+    data = ToyData(data.splits["train"], batch_size=8)
     federation = Federation(make(normed()), data)
     results = federation.round()
     for result in results:
@@ -172,7 +172,7 @@ def test_there_is_one_model_and_all_clients_are_tested_with_it():
 def test_duplicate_images_stay_finite():
     """Their pairs cost 1 / eps; three rounds with clipped gradients go through."""
     data = blobs(sizes=(4, 4))
-    data._splits["train"] = [(x[:1].repeat(4, 1), y) for x, y in data._splits["train"]]
+    data.splits["train"] = [(x[:1].repeat(4, 1), y) for x, y in data.splits["train"]]
     run = fit(make(mlp(), w_he=0.5), data, 3, gradient_clip_val=1.0)
     assert run.round == 3
 

@@ -100,7 +100,7 @@ def test_some_rows_columns_and_seeds(fits):
     assert fits == [(7, 1)]
     (folder,) = finished()
     config = yaml.safe_load((folder / "config.yaml").read_text())
-    assert config["model"]["class_path"] == "lightning_modules.fedavg.FedAvg"
+    assert config["model"]["class_path"] == "lightning_modules.FedAvg"
     assert config["model"]["init_args"]["optimizer"]["init_args"]["lr"] == 0.2
 
 
@@ -219,14 +219,16 @@ def test_a_tenth_of_rounds_and_data(fits, capsys):
 
 
 def test_samples_that_a_configuration_asks_for_shrink_with_the_scale():
-    """150 of 200 samples at scale 0.5: 75; its smallest client of 30 becomes one of 15."""
+    """150 of 200 samples at scale 0.5: 75, and of 100 for training 50; its smallest client of 30
+    becomes one of 15."""
     partition = {"class_path": "Dirichlet", "init_args": {"alpha": 100.0, "min_samples": 30}}
     settings = {"data.init_args.max_samples": 150, "data.init_args.partition": partition}
+    settings |= {"data.init_args.max_train_samples": 100, "data.init_args.test_protocol": "global"}
     write(columns=None, rows={"FedPer": {"set": settings}}, scaling={LR: -1})
     assert table("--scale", "0.5") == 0
     config = yaml.safe_load((finished()[0] / "config.yaml").read_text())
     data = config["data"]["init_args"]
-    assert data["max_samples"] == 75
+    assert (data["max_samples"], data["max_train_samples"]) == (75, 50)
     assert data["partition"]["init_args"]["min_samples"] == 15
     # Keys of the table's own: 0.05 * 0.5 ** -1.
     assert config["model"]["init_args"]["optimizer"]["init_args"]["lr"] == 0.1

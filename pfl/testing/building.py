@@ -1,0 +1,122 @@
+"""Promises about a method as a module: how it is built, and that it learns without a federation."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+from typing import Any, Literal, get_origin, get_type_hints
+
+import lightning as L
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader, TensorDataset
+
+from pfl.client import Client
+from pfl.seeds import scoped
+from pfl.state import matches
+from pfl.testing.promise import BrokenPromiseError, Subject, promise
+from pfl.testing.toy import blobs, mlp
+from pfl.types import Batch
+
+RATES = (0.05, 0.0005)
+
+
+@promise("it is built on a split network and gives logits")
+def builds(subject: Subject) -> None:
+    """Ask for logits of two inputs."""
+    module = subject.module()
+    if not isinstance(module, Client):
+        raise BrokenPromiseError(f"{type(module).__name__} is no lightning_modules.ClientModule")
+    with torch.no_grad(), scoped(0):
+        shape = tuple(module.eval()(torch.zeros(2, 5)).shape)
+    if shape != (2, 3):
+        raise BrokenPromiseError(
+            f"two inputs of a problem with three classes give logits of shape {shape}, not (2, 3)"
+        )
+
+
+@promise("an argument that it does not have is refused by name")
+def refuses_unknown_arguments(subject: Subject) -> None:
+    """Misspell an argument."""
+    try:
+        subject.module(epoch_count=3)
+    except TypeError as error:
+        if "epoch_count" in str(error):
+            return
+        raise
+    raise BrokenPromiseError("epoch_count=3 is accepted")
+
+
+@promise("a word that an argument does not know is refused by name")
+def refuses_unknown_words(subject: Subject) -> None:
+    """Give another word to every argument that is one of several words."""
+    for name in _words(subject.method):
+        try:
+            subject.module(mlp, **{name: "so"})
+        except ValueError as error:
+            if name in str(error) and "'so'" in str(error):
+                continue
+            raise
+        raise BrokenPromiseError(f"{name}='so' is accepted")
+
+
+def _words(method: type) -> Iterator[str]:
+    """Names of the arguments that are annotated as one of several words."""
+    for base in method.__mro__:
+        if "__init__" in vars(base) and issubclass(base, Client):
+            hints: dict[str, Any] = get_type_hints(vars(base)["__init__"])
+            yield from (name for name, hint in hints.items() if get_origin(hint) is Literal)
+
+
+@promise("every pattern matches an entry, and no entry both travels and stays")
+def patterns_match(subject: Subject) -> None:
+    """Compare the patterns with the names of the entries."""
+    module = subject.module()
+    entries = module.state_dict()
+    for kind in ("shared", "kept"):
+        for pattern in getattr(module, kind):
+            if not any(matches(name, (pattern,)) for name in entries):
+                raise BrokenPromiseError(
+                    f"the pattern {pattern!r} of {kind} matches none of its entries "
+                    f"{', '.join(entries)}"
+                )
+    if both := set(module.shared_names()) & set(module.kept_names()):
+        raise BrokenPromiseError(f"the entry {min(both)!r} travels and stays")
+
+
+@promise("it fits under a plain Trainer and its loss falls")
+def fits_without_federation(subject: Subject) -> None:
+    """Train fifteen epochs on the samples of one client, at a rate that suits the objective."""
+    for rate in RATES:
+        module = subject.module(optimizer=partial(torch.optim.SGD, lr=rate))
+        before, after = _fit(module)
+        if after < before:
+            return
+    raise BrokenPromiseError(
+        f"the loss was {before:.4g} and is {after:.4g} after 15 epochs of SGD at a rate of {rate}"
+    )
+
+
+def _fit(module: Client) -> tuple[float, float]:
+    """Return the loss before and after training."""
+    split = blobs().split(0, "train")
+    trainer = L.Trainer(
+        max_epochs=15,
+        accelerator="cpu",
+        logger=False,
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+    )
+    # A variational layer draws from the default stream where no federation hands it its noise.
+    with scoped(0):
+        before = _loss(module, split.x, split.labels)
+        trainer.fit(module, DataLoader(TensorDataset(split.x, split.labels), batch_size=4))
+        return before, _loss(module, split.x, split.labels)
+
+
+def _loss(module: Client, x: Tensor, y: Tensor) -> float:
+    """Return the module's own objective, as a mean over draws where it is random."""
+    module.eval()
+    losses = [module.training_step(Batch(x, y), 0)["loss"].item() for _ in range(8)]
+    return sum(losses) / len(losses)

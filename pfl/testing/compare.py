@@ -1,0 +1,72 @@
+"""Values of any shape as named tensors, and where two of them differ."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import fields, is_dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from pfl.state import fingerprint
+from pfl.types import State
+
+
+def named(value: Any, name: str = "") -> State:  # noqa: ANN401
+    """Return all tensors and numbers in nested records, dicts and sequences, by their path.
+
+    Example:
+        >>> named({"kept": [{"w": torch.zeros(2)}], "round": 3}).keys()
+        dict_keys(['kept.0.w', 'round'])
+    """
+    if isinstance(value, Tensor):
+        return {name: value}
+    if isinstance(value, bool | int | float):
+        return {name: torch.tensor(value, dtype=torch.float64)}
+    found: State = {}
+    for key, item in _items(value):
+        found |= named(item, f"{name}.{key}" if name else key)
+    return found
+
+
+def _items(value: Any) -> Iterator[tuple[str, Any]]:  # noqa: ANN401
+    if isinstance(value, Mapping):
+        yield from ((str(key), item) for key, item in value.items())
+    elif isinstance(value, tuple) and hasattr(value, "_asdict"):
+        yield from value._asdict().items()
+    elif isinstance(value, list | tuple):
+        yield from ((str(index), item) for index, item in enumerate(value))
+    elif is_dataclass(value):
+        yield from ((item.name, getattr(value, item.name)) for item in fields(value))
+
+
+def difference(a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -> str | None:
+    """Return the name of the first entry that one lacks, or of which a bit differs."""
+    for name in {**a, **b}:
+        if name not in a or name not in b:
+            return name
+        if fingerprint([{"": a[name]}]) != fingerprint([{"": b[name]}]):
+            return name
+    return None
+
+
+def distance(a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -> tuple[float, str]:
+    """Return how far two states with the same names are apart, and the entry where they are most.
+
+    The distance of an entry is its largest difference, relative to its largest value or to one. It
+    is infinite where only one of the states has the entry, or a number that is not finite.
+    """
+    found = (0.0, "")
+    for name in {**a, **b}:
+        found = max(found, (_apart(a.get(name), b.get(name)), name))
+    return found
+
+
+def _apart(a: Tensor | None, b: Tensor | None) -> float:
+    if a is None or b is None or a.shape != b.shape or not bool((a.isnan() == b.isnan()).all()):
+        return float("inf")
+    if not a.numel():
+        return 0.0
+    one, other = a.double().nan_to_num(), b.double().nan_to_num()
+    return float((one - other).abs().max() / one.abs().max().clamp_min(1))

@@ -1,0 +1,62 @@
+"""The promise that every engine gives the same numbers."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import torch
+
+from pfl.engines.base import Engine
+from pfl.engines.sequential import SequentialEngine
+from pfl.engines.threads import ThreadsEngine
+from pfl.engines.vectorised import VectorisedEngine
+from pfl.run import Run
+from pfl.sampling import UniformSampler
+from pfl.testing.compare import difference, distance, named
+from pfl.testing.federation import fit, outcome
+from pfl.testing.promise import BrokenPromiseError, Net, Subject, promise, vectorizable
+from pfl.testing.toy import blobs, mlp, normed
+
+SIZES = (4, 9, 1, 17, 6)
+# Scores are computed in float32.
+CLOSE = {"server": 1e-10, "kept": 1e-10, "history": 1e-5}
+NETS: dict[str, Net] = {"": mlp, " with batch norm": partial(normed, bias=False)}
+
+
+def _run(subject: Subject, engine: Engine, net: Net = mlp, **loop: Any) -> Run:
+    module = subject.with_momentum(net)
+    return fit(module, blobs(SIZES), engine=engine, sampler=UniformSampler(0.8), **loop)
+
+
+@promise("clients in threads give the sequential engine's bits")
+def threads_agree(subject: Subject) -> None:
+    """Run three rounds of four unequal clients on both."""
+    op_threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        alone, beside = (_run(subject, kind) for kind in (SequentialEngine(), ThreadsEngine(3)))
+    finally:
+        torch.set_num_threads(op_threads)
+    if name := difference(named(outcome(alone)), named(outcome(beside))):
+        raise BrokenPromiseError(f"{name!r} differs")
+
+
+@promise("stacked clients give the sequential engine's numbers", applies=vectorizable)
+def stacked_agrees(subject: Subject) -> None:
+    """Run three rounds of four unequal clients on both, in float64."""
+    for kind, net in NETS.items():
+        alone, beside = (
+            _run(subject, engine, net, precision="64-true")
+            for engine in (SequentialEngine(), VectorisedEngine())
+        )
+        used = beside.header["engine"]
+        if not used.startswith("vectorised"):
+            raise BrokenPromiseError(used.removeprefix("sequential, not vectorised: "))
+        one, other = outcome(alone), outcome(beside)
+        for part, close in CLOSE.items():
+            apart, name = distance(named(one[part], part), named(other[part], part))
+            if apart > close:
+                raise BrokenPromiseError(
+                    f"{name!r} differs{kind} by {apart:.1e} of its largest value"
+                )

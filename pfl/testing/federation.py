@@ -1,0 +1,126 @@
+"""Federations of the toy data: stepped by hand, a client or a round at a time, or as a run."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+from lightning.fabric import Fabric
+
+from pfl import local
+from pfl.client import Client
+from pfl.context import Context
+from pfl.loop import FederatedLoop
+from pfl.run import Run
+from pfl.sampling import UniformSampler
+from pfl.seeds import derive
+from pfl.server import Server
+from pfl.state import clone
+from pfl.testing.toy import ToyData, blobs
+from pfl.types import ClientInfo, FederatedData, Job, Result, State
+
+
+class ToyFederation:
+    """Clients, server and what they hold; nothing happens unless it is asked for.
+
+    Attributes:
+        module: The method, which plays every client.
+        context: It, its data and its device.
+        infos: What each client knows of itself.
+        server: The method's server.
+        state: Its state.
+        kept: What each client keeps.
+        number: Finished rounds.
+
+    Args:
+        module: The method.
+        data: Three unequal clients unless given.
+        rounds: Planned rounds.
+        seed: From which every random choice derives.
+        precision: As in Lightning.
+    """
+
+    def __init__(
+        self,
+        module: Client,
+        data: FederatedData | None = None,
+        rounds: int = 10,
+        seed: int = 3,
+        precision: Any = "32-true",  # noqa: ANN401
+    ) -> None:
+        self.data = blobs() if data is None else data
+        fabric = Fabric(accelerator="cpu", devices=1, precision=precision)
+        self.context = Context(module, self.data, fabric)
+        self.module, self.seed, self.number = module, seed, 0
+        self.kept: dict[int, State] = {}
+        clients = range(self.data.num_clients)
+        self.infos = [client_info(self.data, client, rounds=rounds) for client in clients]
+        self.server: Server[Any] = module.server()
+        shared = clone({name: self.context.template[name] for name in module.shared_names()})
+        self.state = self.server.init(shared, self.infos)
+
+    def job(self, client: int, number: int | None = None) -> Job:
+        """Return a client's job in a round, the next one unless given."""
+        number = self.number + 1 if number is None else number
+        return Job(
+            info=replace(self.infos[client], round=number),
+            kept=self.kept.get(client, {}),
+            broadcast=self.server.broadcast(self.state, client, number),
+            seed=derive(self.seed, "client", number, client),
+        )
+
+    def jobs(self) -> list[Job]:
+        """Return the jobs of all clients in the next round, each with a test."""
+        return [replace(self.job(info.client), splits=("test",)) for info in self.infos]
+
+    def train(self, client: int) -> Result:
+        """Return a client's result in the next round; the federation stays as it was."""
+        return local.train(self.context, self.job(client))
+
+    def round(self, *clients: int) -> list[Result]:
+        """Run a round of these clients, or of all: train, aggregate, keep."""
+        results = [self.train(client) for client in clients or range(self.data.num_clients)]
+        self.kept.update({result.client: result.kept for result in results})
+        uploads = [result.upload for result in results if result.upload is not None]
+        self.state = self.server.aggregate(self.state, uploads)
+        self.number += 1
+        return results
+
+
+def client_info(data: FederatedData, client: int, round: int = 0, rounds: int = 10) -> ClientInfo:
+    """Return what a client knows of itself."""
+    labels = data.split(client, "train").labels
+    counts = torch.bincount(labels, minlength=data.num_classes)
+    return ClientInfo(client, len(labels), counts, round, rounds)
+
+
+def fit(
+    module: Client,
+    data: ToyData | None = None,
+    rounds: int = 3,
+    ckpt_path: str | None = None,
+    **loop: Any,
+) -> Run:
+    """Run a federation in which two of three clients take part in a round."""
+    options = {"sampler": UniformSampler(0.7), "accelerator": "cpu", "progress": False, **loop}
+    return FederatedLoop(rounds, **options).fit(
+        module, blobs() if data is None else data, ckpt_path=ckpt_path
+    )
+
+
+def outcome(run: Run) -> dict[str, Any]:
+    """Return all numbers of a run, without what the clock says."""
+    rows = [
+        {name: value for name, value in row.items() if not name.startswith("time/")}
+        for row in run.history
+    ]
+    return {"server": run.server, "kept": dict(run.kept), "history": rows}
+
+
+def second_round(module: Client, **options: Any) -> tuple[ToyFederation, Sequence[Job]]:
+    """Return a federation after its first round, and the jobs of the second."""
+    federation = ToyFederation(module, **options)
+    federation.round()
+    return federation, federation.jobs()

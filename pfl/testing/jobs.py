@@ -1,0 +1,161 @@
+"""Promises about one client's round and one client's test."""
+
+from __future__ import annotations
+
+from typing import cast
+
+from torch import Tensor
+
+from pfl import local
+from pfl.client import Client
+from pfl.state import clone, nbytes
+from pfl.testing.compare import difference, named
+from pfl.testing.federation import ToyFederation, second_round
+from pfl.testing.promise import BrokenPromiseError, Formula, Subject, promise
+from pfl.testing.toy import mlp, normed
+from pfl.types import Job, State, Upload
+
+NETS = {"": mlp, " with batch norm": normed}
+
+
+@promise("receive and upload copy: nobody holds the storage of another")
+def copies(subject: Subject) -> None:
+    """Look for storage of the broadcast in the module, and for either in the upload."""
+    federation, jobs = second_round(subject.module())
+    module = federation.module
+    for job in jobs:
+        sent = named(job.broadcast)
+        result = local.train(federation.context, job)
+        own = dict(module.named_parameters()) | dict(module.named_buffers())
+        _apart(own, sent, "receive leaves the entry", "the broadcast")
+        _apart(named(result.upload), own, "upload leaves", "the module")
+        _apart(named(result.upload), sent, "upload leaves", "the broadcast")
+
+
+def _apart(a: State, b: State, who: str, where: str) -> None:
+    places = {value.untyped_storage().data_ptr(): name for name, value in b.items() if _full(value)}
+    for name, value in a.items():
+        if _full(value) and value.untyped_storage().data_ptr() in places:
+            other = places[value.untyped_storage().data_ptr()]
+            raise BrokenPromiseError(f"{who} {name!r} in the storage of {where}'s {other!r}")
+
+
+def _full(value: Tensor) -> bool:
+    return value.untyped_storage().nbytes() > 0
+
+
+@promise("an upload carries what is declared, in the shapes that the server sends")
+def uploads_are_declared(subject: Subject) -> None:
+    """Compare uploads with ``shared`` and ``extra``, and their shapes with what was sent."""
+    federation = ToyFederation(subject.module())
+    for _ in range(2):
+        for job in federation.jobs():
+            _check(local.train(federation.context, job).upload, job, federation.module)
+        federation.round()
+
+
+def _check(upload: object, job: Job, module: Client) -> None:
+    if not isinstance(upload, Upload):
+        raise BrokenPromiseError(f"upload gives {type(upload).__name__}, not an Upload")
+    if (upload.client, upload.samples) != (job.info.client, job.info.samples):
+        raise BrokenPromiseError(
+            f"the upload of client {job.info.client} with {job.info.samples} samples says client "
+            f"{upload.client} with {upload.samples} samples"
+        )
+    # A method may send a part of an entry, and gets such a part back.
+    entries = {**module.state_dict(), **(job.broadcast.shared if job.broadcast else {})}
+    for name, value in upload.shared.items():
+        if name not in module.shared_names():
+            raise BrokenPromiseError(f"upload sends {name!r}, which 'shared' does not match")
+        if value.shape != entries[name].shape or value.dtype != entries[name].dtype:
+            raise BrokenPromiseError(
+                f"upload sends {name!r} as {_form(value)} instead of {_form(entries[name])}"
+            )
+    for name in upload.extra:
+        if name not in module.extra:
+            raise BrokenPromiseError(f"upload sends the extra {name!r}, missing in 'extra'")
+
+
+def _form(value: Tensor) -> str:
+    return f"{str(value.dtype).removeprefix('torch.')} of shape {tuple(value.shape)}"
+
+
+def _has_formula(subject: Subject) -> bool:
+    return subject.floats is not None
+
+
+@promise("as many bytes travel as the formula says", applies=_has_formula)
+def bytes_follow_the_formula(subject: Subject) -> None:
+    """Compare broadcasts and uploads with the formula."""
+    federation, jobs = second_round(subject.module())
+    formula = cast(Formula, subject.floats)
+    for job in jobs:
+        upload = local.train(federation.context, job).upload
+        counts = formula(federation.module, job.info)
+        for verb, sent, count in zip(
+            ("broadcast", "upload"), (job.broadcast, upload), counts, strict=True
+        ):
+            found = 0 if sent is None else nbytes(sent.shared) + nbytes(sent.extra)
+            if found != 4 * count:
+                raise BrokenPromiseError(f"the {verb} has {found} bytes, the formula {4 * count}")
+
+
+@promise("a client's result does not depend on who ran before")
+def clients_are_independent(subject: Subject) -> None:
+    """Run the clients of a round in one order and in the other."""
+    for kind, net in NETS.items():
+        federation, jobs = second_round(subject.module(net))
+        forward = {job.info.client: local.train(federation.context, job) for job in jobs}
+        other, jobs = second_round(subject.module(net))
+        for job in reversed(jobs):
+            client = job.info.client
+            result = local.train(other.context, job)
+            if name := difference(named(forward[client]), named(result)):
+                raise BrokenPromiseError(
+                    f"client {client} gets another {name!r}{kind} when the clients run in reverse"
+                )
+
+
+@promise("clients leave the broadcast, the server's state and the initial values as they are")
+def clients_change_nothing_but_themselves(subject: Subject) -> None:
+    """Compare all of them before and after each client's round and test."""
+    for net in NETS.values():
+        federation, jobs = second_round(subject.module(net))
+        common = named(
+            {
+                "broadcast": {job.info.client: job.broadcast for job in jobs},
+                "kept": federation.kept,
+                "server": federation.state,
+                "initial": federation.context.template,
+            }
+        )
+        before = clone(common)
+        for verb, run in (("training", local.train), ("testing", local.test)):
+            for job in jobs:
+                run(federation.context, job)
+                if name := difference(before, common):
+                    raise BrokenPromiseError(f"{verb} client {job.info.client} changes {name!r}")
+
+
+@promise("testing a client again gives the same scores")
+def tests_repeat(subject: Subject) -> None:
+    """Test all clients twice."""
+    federation, jobs = second_round(subject.module())
+    once, again = ([local.test(federation.context, job) for job in jobs] for _ in range(2))
+    if name := difference(named(once), named(again)):
+        client, _, score = name.partition(".")
+        raise BrokenPromiseError(f"{score} of client {client} is another one the second time")
+
+
+@promise("a client that sits out keeps every bit")
+def who_sits_out_keeps_its_state(subject: Subject) -> None:
+    """Run a round without one client; no entry that it keeps may be the server's either."""
+    federation = ToyFederation(subject.module())
+    federation.round()
+    kept = federation.kept[1]
+    before = clone(kept)
+    federation.round(0, 2)
+    if name := difference(before, kept):
+        raise BrokenPromiseError(f"{name!r} of client 1 changes in a round without it")
+    if both := set(kept) & set(federation.state.shared):
+        raise BrokenPromiseError(f"the kept entry {min(both)!r} is the server's too")

@@ -1,0 +1,129 @@
+"""What a call leaves behind: entries, attributes and random streams, before and after it."""
+
+from __future__ import annotations
+
+import random
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import fields, replace
+from functools import partial
+from typing import Any, TypeAlias
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from pfl.client import Client
+from pfl.state import clone
+from pfl.testing.compare import difference
+from pfl.testing.promise import BrokenPromiseError
+from pfl.types import Pass, Phase, Plan, State
+
+Wrap: TypeAlias = Callable[[Callable[..., Any], str, str], Callable[..., Any]]
+_NORM = nn.modules.batchnorm._BatchNorm
+
+
+def wrapped(plan: Plan, wrap: Wrap) -> Plan:
+    """Return a plan with all its functions wrapped, but for factories of optimisers.
+
+    Args:
+        plan: Phases and passes.
+        wrap: Gets a function, its attribute's name, and what to call it in a message.
+    """
+    parts = list[Phase | Pass]()
+    for part in plan:
+        kind = "phase" if isinstance(part, Phase) else "pass"
+        changes: dict[str, Any] = {}
+        for name in (item.name for item in fields(part)):
+            if callable(value := getattr(part, name)) and name != "optimizer":
+                changes[name] = wrap(value, name, f"{name} of {kind} {part.name!r}")
+        parts.append(replace(part, **changes))
+    return parts
+
+
+@contextmanager
+def leaves_alone(
+    who: str, module: Client, function: Callable[..., Any], norms: bool = False
+) -> Iterator[None]:
+    """Inside, a call changes no entry of a module and no attribute.
+
+    Args:
+        who: Who is called, for the message.
+        module: The method.
+        function: What is called; what it holds itself counts as well.
+        norms: Whether the running statistics of batch norms may change.
+
+    Raises:
+        BrokenPromiseError: Something changed.
+    """
+    entries = _entries(module, norms)
+    before, marks = clone(entries), _marks(module, function)
+    yield
+    if name := difference(before, _entries(module, norms)):
+        raise BrokenPromiseError(f"{who} changes the entry {name!r}")
+    after = _marks(module, function)
+    for name in {**marks, **after}:
+        if marks.get(name) != after.get(name):
+            raise BrokenPromiseError(f"{who} changes {name}")
+
+
+def statistics(module: nn.Module) -> State:
+    """Return the running statistics of batch norms."""
+    return {
+        f"{path}.{name}": value
+        for path, child in module.named_modules()
+        if isinstance(child, _NORM)
+        for name, value in child.named_buffers()
+    }
+
+
+def _entries(module: nn.Module, norms: bool) -> State:
+    left_out = statistics(module) if norms else {}
+    found = {**dict(module.named_parameters()), **dict(module.named_buffers())}
+    return {name: value for name, value in found.items() if name not in left_out}
+
+
+def _marks(module: nn.Module, function: Callable[..., Any]) -> dict[str, object]:
+    """Marks of all attributes of a module and of what a function holds, by what to call them."""
+    marks: dict[str, object] = {}
+    for path, child in module.named_modules():
+        for name, value in vars(child).items():
+            if name not in ("_parameters", "_buffers", "_modules"):
+                owner = f"{path}." if path else ""
+                marks[f"the attribute '{owner}{name}'"] = _mark(value)
+    marks |= {f"the variable {name!r}": _mark(value) for name, value in _held(function).items()}
+    return marks
+
+
+def _held(function: Callable[..., Any]) -> dict[str, object]:
+    """Variables that a function or a partial closes over."""
+    if isinstance(function, partial):
+        own = {str(index): value for index, value in enumerate(function.args)}
+        return {**own, **function.keywords, **_held(function.func)}
+    cells = getattr(function, "__closure__", None) or ()
+    names = function.__code__.co_freevars if cells else ()
+    return {name: cell.cell_contents for name, cell in zip(names, cells, strict=True)}
+
+
+def _mark(value: object, depth: int = 3) -> object:
+    """What changes if a value is replaced, filled or written to, down to some depth."""
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    if isinstance(value, Tensor):
+        return id(value), value._version
+    if isinstance(value, dict) and depth:
+        return tuple((key, _mark(item, depth - 1)) for key, item in value.items())
+    if isinstance(value, list | tuple | set | deque) and depth:
+        return tuple(_mark(item, depth - 1) for item in value)
+    return id(value)
+
+
+def streams() -> dict[str, object]:
+    """Return the states of the global random streams, by whose they are."""
+    numpy = np.random.get_state(legacy=False)["state"]
+    return {
+        "torch's": torch.get_rng_state().numpy().tobytes(),
+        "NumPy's": (numpy["pos"], numpy["key"].tobytes()),
+        "Python's": random.getstate(),
+    }

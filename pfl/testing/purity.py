@@ -1,0 +1,196 @@
+"""Promises about plans, objectives and statistics: what an engine may do with them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import fields
+from typing import Any, Literal
+
+import torch
+
+from pfl import local
+from pfl.client import Client
+from pfl.declaration import declared
+from pfl.server import Server
+from pfl.state import clone
+from pfl.testing.compare import difference, distance, named
+from pfl.testing.federation import ToyFederation
+from pfl.testing.jobs import NETS
+from pfl.testing.observe import Wrap, leaves_alone, statistics, streams, wrapped
+from pfl.testing.promise import BrokenPromiseError, Subject, has_dropout, promise, vectorizable
+from pfl.types import Batch, Plan
+
+PADDING = 3
+CLOSE = 1e-9
+
+
+def _play(federation: ToyFederation) -> None:
+    """Train and test everybody in two rounds."""
+    for _ in range(2):
+        federation.round()
+        for job in federation.jobs():
+            local.test(federation.context, job)
+
+
+def _watch(federation: ToyFederation, wrap: Wrap) -> ToyFederation:
+    """Wrap all functions of the plans."""
+    context = federation.context
+    context.plan, context.adapt = wrapped(context.plan, wrap), wrapped(context.adapt, wrap)
+    return federation
+
+
+@promise("plan and adapt are declarations: they see no value and hold for every client")
+def plans_are_declarations(subject: Subject) -> None:
+    """Ask for them with entries that have no values, before and after clients were played."""
+    federation = ToyFederation(subject.module())
+    context = federation.context
+    before: dict[Literal["plan", "adapt"], list[dict[str, object]]] = {
+        "plan": _outline(context.plan),
+        "adapt": _outline(context.adapt),
+    }
+    for job in federation.jobs():
+        local.train(context, job)
+        local.test(context, job)
+        for verb, plan in before.items():
+            if _outline(declared(context.module, verb)) != plan:
+                raise BrokenPromiseError(
+                    f"{verb}() declares something else after client {job.info.client} than before"
+                )
+
+
+def _outline(plan: Plan) -> list[dict[str, object]]:
+    """What can be compared in a plan: all but its functions."""
+    return [
+        {
+            item.name: "a function" if callable(value := getattr(part, item.name)) else value
+            for item in fields(part)
+        }
+        for part in plan
+    ]
+
+
+@promise("nothing is drawn from a global random stream")
+def streams_are_left_alone(subject: Subject) -> None:
+    """Watch the streams while every verb and every function of a plan runs."""
+    module = subject.module()
+    lent = {"torch's"} if has_dropout(module) else set()
+
+    def watch(function: Callable[..., Any], name: str, who: str) -> Callable[..., Any]:
+        def call(*arguments: Any) -> Any:  # noqa: ANN401
+            before = streams()
+            result = function(*arguments)
+            for whose, state in streams().items():
+                if state != before[whose] and whose not in lent:
+                    raise BrokenPromiseError(f"{who} draws from {whose} global random stream")
+            return result
+
+        return call
+
+    def watch_all(owner: Client | Server[Any], *verbs: str) -> None:
+        for verb in verbs:
+            setattr(owner, verb, watch(getattr(owner, verb), verb, verb))
+
+    server = module.server()
+    watch_all(server, "init", "broadcast", "aggregate")
+    watch_all(module, "plan", "adapt", "receive", "upload", "personalise", "generalise")
+    module.server = lambda: server  # type: ignore[method-assign]
+    _play(_watch(ToyFederation(module), watch))
+
+
+@promise("objectives, statistics and the other functions of a plan are pure")
+def functions_are_pure(subject: Subject) -> None:
+    """Call each one twice: the same numbers, and everything is left as it was."""
+    for net in NETS.values():
+        federation = ToyFederation(subject.module(net))
+        module = federation.module
+
+        def twice(
+            function: Callable[..., Any], name: str, who: str, module: Client = module
+        ) -> Callable[..., Any]:
+            def call(*arguments: Any) -> Any:  # noqa: ANN401
+                given, moving, stream = named(arguments), statistics(module), torch.get_rng_state()
+                before, start = clone(given), clone(moving)
+                with leaves_alone(who, module, function, norms=True):
+                    once = named(function(*arguments))
+                if found := difference(before, named(arguments)):
+                    raise BrokenPromiseError(f"{who} changes its argument {found!r}")
+                with torch.no_grad():
+                    for entry, value in moving.items():
+                        value.copy_(start[entry])
+                torch.set_rng_state(stream)
+                result = function(*arguments)
+                if found := difference(once, named(result)):
+                    raise BrokenPromiseError(f"{who} gives another {found!r} when called again")
+                return result
+
+            return call
+
+        _play(_watch(federation, twice))
+
+
+@promise("padding does not count in objectives and statistics", applies=vectorizable)
+def padding_does_not_count(subject: Subject) -> None:
+    """Add samples of weight zero to every batch."""
+
+    def beside(function: Callable[..., Any], name: str, who: str) -> Callable[..., Any]:
+        def call(batch: Batch) -> Any:  # noqa: ANN401
+            result, count = function(batch), len(batch.y)
+            found = named(function(_padded(batch)))
+            for key, value in found.items():
+                if name == "collect" or key.startswith("rows."):
+                    found[key] = value[:count]
+            apart, key = distance(named(result), found)
+            if apart > CLOSE:
+                raise BrokenPromiseError(
+                    f"{who} gives another {key!r} on a padded batch: it does not reduce with "
+                    "batch.weight"
+                )
+            return result
+
+        return call if name in ("objective", "statistic", "collect") else function
+
+    _play(_watch(ToyFederation(subject.module(), precision="64-true"), beside))
+
+
+def _padded(batch: Batch) -> Batch:
+    """The batch with its first sample some more times, at weight zero."""
+    again = torch.cat([torch.arange(len(batch.y)), torch.zeros(PADDING, dtype=torch.int64)])
+    weight = torch.ones(len(again), dtype=batch.x.dtype)
+    weight[-PADDING:] = 0
+    return batch._replace(x=batch.x[again], y=batch.y[again], weight=weight)
+
+
+@promise("upload changes nothing")
+def upload_changes_nothing(subject: Subject) -> None:
+    """Compare the module before and after each upload."""
+    module = subject.module()
+    upload = module.upload
+
+    def call(info: Any) -> Any:  # noqa: ANN401
+        with leaves_alone("upload", module, upload):
+            return upload(info)
+
+    module.upload = call  # type: ignore[method-assign]
+    _play(ToyFederation(module))
+
+
+@promise("the server's verbs are pure")
+def servers_are_pure(subject: Subject) -> None:
+    """Call each one twice: the same state, and the arguments are left as they were."""
+    federation = ToyFederation(subject.module())
+    server = federation.server
+    for _ in range(2):
+        uploads = [found.upload for found in map(federation.train, range(3)) if found.upload]
+        state = federation.state
+        given = named([state, uploads])
+        before = clone(given)
+        for verb, call in (
+            ("aggregate", lambda state=state, uploads=uploads: server.aggregate(state, uploads)),
+            ("broadcast", lambda state=state: server.broadcast(state, 1, state.round + 1)),
+        ):
+            once, again = named(call()), named(call())
+            if name := difference(once, again):
+                raise BrokenPromiseError(f"{verb} gives another {name!r} when called again")
+            if name := difference(before, named([state, uploads])):
+                raise BrokenPromiseError(f"{verb} changes {name!r} of its arguments")
+        federation.round()

@@ -1,0 +1,129 @@
+"""Promises about whole runs: resumed, on other engines, and with clients of all kinds."""
+
+from __future__ import annotations
+
+from functools import partial
+from tempfile import TemporaryDirectory
+
+import torch
+
+from pfl.callbacks import Callback
+from pfl.federation import NonFiniteError
+from pfl.run import Run
+from pfl.sampling import BernoulliSampler, UniformSampler
+from pfl.state import finite
+from pfl.testing.compare import difference, named
+from pfl.testing.federation import ToyFederation, fit, outcome
+from pfl.testing.jobs import NETS
+from pfl.testing.promise import BrokenPromiseError, Subject, promise
+from pfl.testing.toy import ToyData, blobs
+from pfl.types import RoundResult
+
+
+class _StopAfter(Callback):
+    """Ends a run after some round, as an interruption between two rounds does."""
+
+    def __init__(self, rounds: int) -> None:
+        self.rounds = rounds
+
+    def on_round_end(self, run: Run, result: RoundResult) -> None:
+        """Stop there."""
+        self.should_stop = result.round == self.rounds
+
+
+@promise("a resumed run equals an unbroken one")
+def resumes(subject: Subject) -> None:
+    """Interrupt a run of four rounds after two."""
+    whole = fit(subject.module(), rounds=4)
+    with TemporaryDirectory() as folder:
+        run = partial(fit, rounds=4, default_root_dir=folder)
+        broken = run(subject.module(), callbacks=[_StopAfter(2)])
+        resumed = run(subject.module(), ckpt_path=str(broken.folder))
+    if name := difference(named(outcome(whole)), named(outcome(resumed))):
+        raise BrokenPromiseError(
+            f"{name!r} differs after four rounds: a resumed module knows its entries of 'shared' "
+            "and 'kept' and the server's state, and nothing else"
+        )
+
+
+@promise("evaluating more often changes nothing")
+def evaluation_changes_nothing(subject: Subject) -> None:
+    """Test after each round, and after the last only."""
+    often, once = (fit(subject.module(), evaluate_every=every) for every in (1, 3))
+    ends = [named({**outcome(run), "history": []}) for run in (often, once)]
+    if name := difference(*ends):
+        raise BrokenPromiseError(f"{name!r} differs after a run that was tested each round")
+
+
+@promise("clients of one class and of one sample run")
+def small_clients_run(subject: Subject) -> None:
+    """Run two rounds with a client of each kind."""
+    for kind, net in NETS.items():
+        data = blobs(sizes=(8, 1, 5))
+        x, y = data.splits["train"][2]
+        data.splits["train"][2] = (x, torch.zeros_like(y))
+        run = fit(subject.module(net), data, rounds=2, sampler=UniformSampler())
+        for name, value in named({"server": run.server.shared, "kept": dict(run.kept)}).items():
+            if not finite({name: value}):
+                raise BrokenPromiseError(f"{name!r} is not finite{kind}")
+
+
+@promise("a client without data is left out")
+def empty_clients_are_left_out(subject: Subject) -> None:
+    """Run two rounds with such a client."""
+    run = fit(subject.module(), blobs(sizes=(8, 0, 5)), rounds=2, sampler=UniformSampler())
+    if 1 in run.kept:
+        raise BrokenPromiseError(f"it keeps {', '.join(run.kept[1]) or 'nothing, but is there'}")
+
+
+@promise("rounds without anybody leave the server's state as it is, and can be tested")
+def empty_rounds_change_nothing(subject: Subject) -> None:
+    """Run two rounds without a client."""
+    nobody = BernoulliSampler(1e-9, minimum=0, train_all=False)
+    before = ToyFederation(subject.module()).state
+    run = fit(subject.module(), rounds=2, sampler=nobody)
+    if name := difference(named(before.shared), named(run.server.shared)):
+        raise BrokenPromiseError(f"aggregate changes {name!r} without uploads")
+    if run.kept:
+        raise BrokenPromiseError(f"the clients {sorted(run.kept)} keep something")
+    if (found := run.history[-1]["comm/bytes_total"]) != 0:
+        raise BrokenPromiseError(f"{found} bytes travel")
+
+
+def _with_nan() -> ToyData:
+    """Clients of which one has inputs that are no numbers."""
+    data = blobs()
+    x, y = data.splits["train"][1]
+    data.splits["train"][1] = (torch.full_like(x, float("nan")), y)
+    return data
+
+
+@promise("a client whose numbers are not finite ends the run by name")
+def nan_ends_the_run(subject: Subject) -> None:
+    """Give a client inputs that are no numbers."""
+    try:
+        fit(subject.module(), _with_nan(), sampler=UniformSampler())
+    except NonFiniteError as error:
+        if "round 1, client 1" not in str(error):
+            raise
+        return
+    raise BrokenPromiseError("the run goes on: no loss and no uploaded or kept weight shows it")
+
+
+@promise("a client whose numbers are not finite is left out where the run asks for it")
+def nan_reaches_nobody(subject: Subject) -> None:
+    """Give a client inputs that are no numbers, and let the run skip it."""
+    before = ToyFederation(subject.module()).state.shared
+    run = fit(
+        subject.module(), _with_nan(), rounds=2, sampler=UniformSampler(), on_nonfinite="skip"
+    )
+    if [row["train/discarded"] for row in run.history] != [1, 1] or 1 in run.kept:
+        raise BrokenPromiseError("client 1 takes part all the same")
+    for client, kept in run.kept.items():
+        for name, value in kept.items():
+            if not finite({name: value}):
+                raise BrokenPromiseError(f"{name!r} of client {client} is not finite")
+    for name, value in run.server.shared.items():
+        # A value that is unknown at the start may be NaN.
+        if bool((value.isnan() & ~before[name].isnan()).any()):
+            raise BrokenPromiseError(f"the server's {name!r} is not finite")

@@ -1,0 +1,162 @@
+"""A split network of a few units, and a federation of a few samples, made of tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, TypeAlias
+
+import torch
+from torch import Tensor, nn
+
+from pfl.seeds import generator, scoped
+from pfl.types import Batch, Split
+
+Samples: TypeAlias = tuple[Tensor, Tensor]
+
+
+class ToyNet(nn.Module):
+    """A backbone that makes features, and a linear head that makes logits of them.
+
+    Args:
+        backbone: (B, ...) -> (B, D) features.
+        head: (B, D) -> (B, C) logits.
+    """
+
+    def __init__(self, backbone: nn.Module, head: nn.Linear) -> None:
+        super().__init__()
+        self.backbone = backbone
+        self.head = head
+        self.features = head.in_features
+        self.num_classes = head.out_features
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(B, C) logits."""
+        logits: Tensor = self.head(self.backbone(x))
+        return logits
+
+
+def mlp(num_classes: int = 3, dim: int = 5, hidden: int = 6, seed: int = 1) -> ToyNet:
+    """Return a network of ``dim`` -> ``hidden`` -> ``num_classes`` units; the seed sets weights."""
+    with scoped(seed):
+        return ToyNet(
+            nn.Sequential(nn.Linear(dim, hidden), nn.ReLU()), nn.Linear(hidden, num_classes)
+        )
+
+
+def normed(
+    num_classes: int = 3, dim: int = 5, hidden: int = 6, seed: int = 1, bias: bool = True
+) -> ToyNet:
+    """Return the network of :func:`mlp` with batch norm in its backbone.
+
+    Before batch norm a bias has no slope but the rounding of zero; ``bias=False`` leaves it out.
+    """
+    with scoped(seed):
+        return ToyNet(
+            nn.Sequential(nn.Linear(dim, hidden, bias), nn.BatchNorm1d(hidden), nn.ReLU()),
+            nn.Linear(hidden, num_classes),
+        )
+
+
+class ToySplit:
+    """One split of one client.
+
+    Args:
+        x: (n, ...) inputs.
+        y: (n,) labels.
+    """
+
+    augmented = False
+
+    def __init__(self, x: Tensor, y: Tensor) -> None:
+        self.x, self.labels = x, y
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def batch(self, positions: Tensor, rng: torch.Generator | None = None) -> Batch:
+        """Return the samples at ``positions``."""
+        x = self.x[positions]
+        return Batch(x.to(torch.get_default_dtype()), self.labels[positions])
+
+
+class ToyData:
+    """Federated data of given tensors.
+
+    Attributes:
+        splits: Each client's inputs and labels, by the name of the split.
+
+    Args:
+        train: Each client's inputs and labels.
+        test: Likewise; the training samples if not given.
+        val: Likewise; empty if not given.
+        pooled: The common test set.
+        num_classes: C.
+        batch_size: Samples a step.
+    """
+
+    def __init__(
+        self,
+        train: Sequence[Samples],
+        test: Sequence[Samples] | None = None,
+        val: Sequence[Samples] | None = None,
+        pooled: Samples | None = None,
+        num_classes: int = 3,
+        batch_size: int = 4,
+    ) -> None:
+        self.batch_size, self.eval_batch_size = batch_size, 7
+        self.drop_last, self.shuffle = False, True
+        nothing = [(x[:0], y[:0]) for x, y in train]
+        self.splits: dict[str, list[Samples]] = {
+            "train": list(train),
+            "test": list(test or train),
+            "val": list(val or nothing),
+        }
+        self._pooled = pooled
+        self.num_clients, self.num_classes = len(train), num_classes
+
+    def split(self, client: int, name: Split) -> ToySplit:
+        """Return one split of one client."""
+        return ToySplit(*self.splits[name][client])
+
+    def pooled_test(self) -> ToySplit | None:
+        """Return the common test set, if there is one."""
+        return None if self._pooled is None else ToySplit(*self._pooled)
+
+    def to(self, device: torch.device) -> None:
+        """Stay on the CPU."""
+
+    def description(self) -> dict[str, Any]:
+        """Return what identifies the data."""
+        return {"hash": "toy"}
+
+
+def blobs(
+    sizes: Sequence[int] = (9, 6, 4),
+    num_classes: int = 3,
+    dim: int = 5,
+    seed: int = 0,
+    batch_size: int = 4,
+    pooled: bool = True,
+) -> ToyData:
+    """Return Gaussian classes; client i has more samples of class i + 1, so that clients differ.
+
+    Args:
+        sizes: Training samples of each client.
+        num_classes: C.
+        dim: Size of an input.
+        seed: From which centres and samples are drawn.
+        batch_size: Samples a step.
+        pooled: Whether there is a common test set.
+    """
+    rng = generator(seed, "blobs")
+    centres = torch.randn(num_classes, dim, generator=rng) * 2
+
+    def draw(count: int, client: int) -> Samples:
+        y = torch.randint(0, num_classes, (count,), generator=rng)
+        y[: count // 2] = (client + 1) % num_classes
+        return centres[y] + 0.5 * torch.randn(count, dim, generator=rng), y
+
+    train = [draw(size, client) for client, size in enumerate(sizes)]
+    test = [draw(6, client) for client in range(len(sizes))]
+    val = [draw(4, client) for client in range(len(sizes))]
+    return ToyData(train, test, val, draw(12, 0) if pooled else None, num_classes, batch_size)

@@ -1,0 +1,105 @@
+"""A method that breaks a promise is told which one, and where."""
+
+from __future__ import annotations
+
+import pytest
+
+from lightning_modules.fedsimsup import FedSimSup
+from pfl.testing import PROMISES, BrokenPromiseError, Subject, check_method, mlp
+from tests.testing import broken
+
+BY_NAME = {promise.name: promise for promise in PROMISES}
+# What check_method says first of a method, after "<method> breaks the promise that ".
+SENTENCES = {
+    broken.MutatesInObjective: "objectives, statistics and the other functions of a plan are pure: "
+    "objective of phase 'local' changes the entry 'visits'",
+    broken.SendsMore: "an upload carries what is declared, in the shapes that the server sends: "
+    "upload sends the extra 'count', missing in 'extra'",
+    broken.TakesTheBroadcastItself: "receive and upload copy: nobody holds the storage of another: "
+    "receive leaves the entry 'net.backbone.0.weight' in the storage of the broadcast's "
+    "'shared.net.backbone.0.weight'",
+    broken.ForgetsWeight: "padding does not count in objectives and statistics: objective of phase "
+    "'local' gives another 'ce' on a padded batch: it does not reduce with batch.weight",
+    broken.DrawsInObjective: "nothing is drawn from a global random stream: objective of phase "
+    "'local' draws from torch's global random stream",
+    broken.ReadsInPlan: "plan and adapt are declarations: they see no value and hold for every "
+    "client: ReadsInPlan.plan() reads the value of the entry 'visits'",
+    broken.KeepsNothingOfThatName: "every pattern matches an entry, and no entry both travels and "
+    "stays: the pattern 'net.haed.*' of kept matches none of its entries visits, net",
+    broken.RemembersOnTheSide: "a resumed run equals an unbroken one: 'server.shared.net.backbone.0"
+    ".weight' differs after four rounds: a resumed module knows its entries",
+    broken.FollowsThePrevious: "a client's result does not depend on who ran before: client 2 gets "
+    "another 'kept.visits' when the clients run in reverse",
+    broken.SendsFlat: "an upload carries what is declared, in the shapes that the server sends: "
+    "upload sends 'net.backbone.0.weight' as float32 of shape (30,) instead of float32 of shape "
+    "(6, 5)",
+}
+# What one promise finds in a method.
+FINDINGS = [
+    ("builds", broken.GivesFeatures, "logits of shape (2, 6), not (2, 3)"),
+    ("refuses_unknown_arguments", broken.TakesAnything, "epoch_count=3 is accepted"),
+    ("refuses_unknown_words", broken.GuessesWords, "buffers='so' is accepted"),
+    ("patterns_match", broken.KeepsNothingOfThatName, "'net.haed.*' of kept"),
+    ("fits_without_federation", broken.Climbs, "after 15 epochs"),
+    ("plans_are_declarations", broken.ReadsInAdapt, "adapt() reads the value of the entry 'visits"),
+    ("plans_are_declarations", broken.PlansForOneClient, "plan() declares something else"),
+    ("streams_are_left_alone", broken.DrawsInReceive, "receive draws from NumPy's"),
+    ("streams_are_left_alone", broken.DrawsOnTheServer, "aggregate draws from Python's"),
+    ("functions_are_pure", broken.CountsInObjective, "changes the attribute 'calls'"),
+    ("functions_are_pure", broken.CollectsInObjective, "changes the variable 'seen'"),
+    ("functions_are_pure", broken.ShiftsItsBatch, "changes its argument '0.x'"),
+    ("padding_does_not_count", broken.ForgetsWeightInStatistic, "statistic of pass 'centre'"),
+    ("upload_changes_nothing", broken.UploadsAndForgets, "upload changes the entry 'visits'"),
+    ("uploads_are_declared", broken.SendsHead, "'net.head.bias', which 'shared' does not match"),
+    ("uploads_are_declared", broken.SendsNothing, "upload gives NoneType, not an Upload"),
+    ("bytes_follow_the_formula", broken.Method, "the broadcast has 144 bytes, the formula 4"),
+    ("copies", broken.SendsItsOwnWeights, "in the storage of the module's 'net.backbone.0.weight'"),
+    ("clients_change_nothing_but_themselves", broken.WritesToTheBroadcast, "training client 0"),
+    ("servers_are_pure", broken.RemembersOnTheServer, "aggregate gives another 'shared.net.back"),
+    ("clients_are_independent", broken.FollowsThePrevious, "another 'kept.visits'"),
+    ("tests_repeat", broken.CountsTests, "of client 0 is another one the second time"),
+    ("who_sits_out_keeps_its_state", broken.KeepsOnTheServer, "'visits' is the server's too"),
+    ("resumes", broken.RemembersOnTheSide, "after four rounds"),
+    ("evaluation_changes_nothing", broken.CountsTests, "a run that was tested each round"),
+    ("small_clients_run", broken.Standardises, "client 1: the loss or the weights are not finite"),
+    ("empty_clients_are_left_out", broken.DividesByClients, "ZeroDivisionError"),
+    ("empty_rounds_change_nothing", broken.NeedsUploads, "IndexError"),
+    ("nan_ends_the_run", broken.SwallowsNan, "the run goes on"),
+    ("nan_reaches_nobody", broken.SwallowsNan, "client 1 takes part all the same"),
+    ("threads_agree", broken.RemembersOnTheSide, "differs"),
+    ("stacked_agrees", broken.ScalesBySamples, "ScalesBySamples gives other numbers when stacked"),
+]
+
+
+@pytest.mark.parametrize("method", SENTENCES, ids=lambda method: method.__name__)
+def test_the_first_broken_promise_says_what_is_wrong(method):
+    with pytest.raises(BrokenPromiseError) as found:
+        check_method(method)
+    start = f"{method.__name__} breaks the promise that {SENTENCES[method]}"
+    assert str(found.value).startswith(start)
+    assert "\n" not in str(found.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "method", "finding"), FINDINGS, ids=[f"{n}-{m.__name__}" for n, m, _ in FINDINGS]
+)
+def test_a_promise_finds_a_method_that_breaks_it(name, method, finding):
+    with pytest.raises(BrokenPromiseError) as found:
+        BY_NAME[name].hold(Subject(method, floats=lambda module, info: (1, 1)))
+    assert finding in str(found.value)
+
+
+def test_every_promise_can_be_broken():
+    assert {name for name, _, _ in FINDINGS} == set(BY_NAME)
+
+
+@pytest.mark.parametrize("method", [broken.Method, broken.DropsOut])
+def test_a_method_that_keeps_all_passes(method):
+    check_method(method, floats=lambda module, info: (36, 36))
+
+
+def test_a_method_with_arguments_of_its_own_needs_to_be_built():
+    with pytest.raises(BrokenPromiseError, match=r"missing 1 required positional.*'supervisor'"):
+        check_method(FedSimSup)
+    subject = Subject(FedSimSup, lambda net, **options: FedSimSup(net, mlp(), **options))
+    assert BY_NAME["tests_repeat"].hold(subject)

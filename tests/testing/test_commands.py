@@ -1,0 +1,107 @@
+"""``pfl check``: a line a promise, and an exit code that tells how it went."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from pfl.cli import main
+from pfl.testing import PROMISES
+
+MINE = """\
+from lightning_modules.base import ClientModule
+
+
+class Mine(ClientModule):
+    pass
+
+
+class Forgetful(Mine):
+    def upload(self, info):
+        upload = super().upload(info)
+        upload.shared["bias"] = upload.shared.pop("net.head.bias")
+        return upload
+
+
+"""
+CONFIG = """\
+seed: 1
+loop: {rounds: 2}
+model:
+  class_path: FedSimSup
+  init_args:
+    net: {class_path: LeNet5}
+    supervisor: {class_path: LeNet5, init_args: {channels: [3, 6]}}
+    epochs: 2
+data:
+  class_path: SUN397
+  init_args: {num_clients: 4, partition: {class_path: IID}}
+"""
+
+
+@pytest.fixture(autouse=True)
+def _in_a_folder_of_its_own(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    monkeypatch.delitem(sys.modules, "mine", raising=False)
+    Path("mine.py").write_text(MINE)
+    Path("c.yaml").write_text(CONFIG)
+
+
+def check(*words):
+    """Run the command; its exit code."""
+    try:
+        return main(["check", *words])
+    except SystemExit as end:
+        return end.code
+
+
+def test_a_method_beside_the_working_folder_keeps_its_promises(capsys):
+    assert check("mine.Mine") == 0
+    *lines, last = capsys.readouterr().out.splitlines()
+    assert [line[8:] for line in lines] == [promise.sentence for promise in PROMISES]
+    assert {line[:8].strip() for line in lines} == {"kept", "-"}
+    assert last == "Mine keeps its promises"
+
+
+def test_a_broken_promise_is_told_and_the_others_are_examined(capsys):
+    assert check("mine.Forgetful") == 1
+    *lines, last = capsys.readouterr().out.splitlines()
+    assert len(lines) == len(PROMISES)
+    assert (
+        "BROKEN  an upload carries what is declared, in the shapes that the server sends: upload "
+        "sends 'bias', which 'shared' does not match"
+    ) in lines
+    assert any(line.startswith("kept    it fits under a plain Trainer") for line in lines)
+    # What the server says of it is told once.
+    assert sum("KeyError" in line for line in lines) == 1
+    assert last.startswith("Forgetful breaks ")
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["mine.Mien"], "there is no class 'mine.Mien'; did you mean 'mine.Mine'?"),
+        (["torch.nn.Linear"], "torch.nn.Linear is no method: no subclass of lightning_modules"),
+        (["FedSimSup"], "FedSimSup cannot be built: TypeError: FedSimSup.__init__() missing 1 "),
+        (["--config", "gone.yaml"], "--config gone.yaml: there is no such file"),
+        (["--config", "c.yaml", "--model.epoch", "1"], "FedSimSup has no argument 'epoch'"),
+        (["--model", "FedProx", "--model.mu", "-1"], "cannot be built: ValueError: mu must not be"),
+    ],
+)
+def test_a_method_that_cannot_be_built_is_a_usage_error(words, message, capsys):
+    assert check(*words) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_a_configuration_needs_neither_its_networks_nor_its_data(capsys):
+    """Nothing of SUN397 is there, and no LeNet-5 takes five numbers."""
+    assert check("--config", "c.yaml", "--model.sup_epochs", "1") == 0
+    assert capsys.readouterr().out.endswith("FedSimSup keeps its promises\n")
+
+
+def test_help_says_what_a_configuration_counts_for(capsys):
+    assert check("--help") == 0
+    assert "is replaced by one of a few units" in " ".join(capsys.readouterr().out.split())
