@@ -6,8 +6,11 @@ import json
 import re
 
 import pytest
+import yaml
 
 from pfl import identity
+from pfl.config import Experiment
+from pfl.parser import make_parser
 from pfl.tables.plan import name_of
 from tests import options
 
@@ -238,3 +241,19 @@ def test_an_option_without_a_word_and_a_changed_default(monkeypatch):
     assert options.renewed()["MLP"]["hidden"] != 17
     came_or_went(monkeypatch, **{"Dirichlet.cap": True})
     assert len(options.unsaid()) == 1
+
+
+# What is stored.
+
+
+def test_what_is_null_comes_back_null(tmp_path):
+    """FedRep's head_epochs: 10, unless it is null, which means as many as epochs."""
+    parser, file = make_parser("fit"), tmp_path / "config.yaml"
+    words = ["--model=FedRep", "--model.net=MLP", "--data=Digits", "--data.num_clients=2"]
+    words += ["--data.partition=IID", "--model.head_epochs=null"]
+    file.write_text(Experiment.parse(parser, words).text)
+    again = Experiment.parse(parser, ["--config", str(file)])
+    assert again.values.model.init_args.head_epochs is None
+    found = identity.of_run(yaml.safe_load(file.read_text()))
+    assert "model.head_epochs" not in found
+    assert found["model.net"] == "MLP"
