@@ -165,8 +165,8 @@ class ConceptDrift(Slices):
         require(
             all(len(subclasses) == size for subclasses in under)
             and len(np.unique(targets.fine)) == size * len(under),
-            "ConceptDrift needs equally many subclasses under each superclass, there are "
-            + ", ".join(str(len(subclasses)) for subclasses in under),
+            "ConceptDrift needs equally many subclasses under each superclass and none under two, "
+            "there are " + ", ".join(str(len(subclasses)) for subclasses in under),
         )
         require(
             size % self.subclasses_per_client == 0,

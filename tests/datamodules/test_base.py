@@ -114,6 +114,23 @@ def test_images_no_client_uses_are_not_needed():
     assert sum(len(data.split(c, n)) for c in (0, 1) for n in ("train", "test")) == 100
 
 
+@pytest.mark.parametrize("protocol", ["pooled", "global"])
+def test_labels_and_pixels_are_those_of_the_samples_of_the_division(protocol):
+    from sklearn.datasets import load_digits
+
+    data = digits(max_samples=300, test_protocol=protocol)
+    for client, holding in enumerate(data.division.holdings):
+        view = data.split(client, "train")
+        assert view.labels.tolist() == load_digits().target[holding.train].tolist()
+        batch = view.batch(torch.arange(len(view)))
+        assert batch.y.equal(view.labels)
+        grey = torch.from_numpy(load_digits().images[holding.train]).float()
+        assert torch.allclose((batch.x[:, 0] + 1) * 8, grey, atol=0.04)
+    if protocol == "global":
+        labels = load_digits().target[data.division.pooled_test]
+        assert data.pooled_test().labels.tolist() == labels.tolist()
+
+
 def test_only_training_batches_drawn_with_an_rng_are_augmented():
     data = digits(augment=CropFlip(padding=2))
     train, test = data.split(0, "train"), data.split(0, "test")

@@ -199,7 +199,7 @@ def test_shards_hold_neighbouring_labels():
 
 
 def test_shards_are_dealt_at_random():
-    """8 shards of one class each: over 40 seeds the first client has all of the 28 pairs but few."""
+    """8 shards of one class each: over 40 seeds the first client has many of the 28 pairs."""
     labels = np.repeat(np.arange(8), 5)
     pairs = {tuple(np.unique(labels[draws.shards(labels, 4, 2, rng(s))[0]])) for s in range(40)}
     assert len(pairs) > 14

@@ -159,8 +159,29 @@ def test_quantity_skew_keeps_the_proportions(data, clients, seed, quantity):
     assert (np.abs(counts - fractions[:, None] * totals) <= 1 + 1e-9).all()
 
 
+@pytest.mark.parametrize("partitioner", [FixedClasses(), ConceptDrift()])
+def test_classes_are_dealt_at_random_in_each_group(partitioner):
+    """Ten (sub)classes in five groups of clients: the first clients of all groups never agree."""
+    fine = np.repeat(np.arange(10), 30)
+    data = Targets(fine // 5 if isinstance(partitioner, ConceptDrift) else fine, fine=fine)
+    group = 5 if isinstance(partitioner, ConceptDrift) else 2
+    shares = deal(partitioner, data, 5 * group, 0)
+    firsts = {tuple(np.unique(fine[share])) for share in shares[::group]}
+    assert len(firsts) > 2
+
+
+def test_dirichlet_takes_the_first_draw_in_which_all_have_enough():
+    """The first draw's smallest client is just enough; one sample more, and it is not."""
+    data = Targets(np.tile(np.arange(5), 40))
+    first = deal(Dirichlet(0.5, min_samples=0), data, 5, 0)
+    smallest = min(len(share) for share in first)
+    assert_equal(deal(Dirichlet(0.5, min_samples=smallest), data, 5, 0), first)
+    larger = deal(Dirichlet(0.5, min_samples=smallest + 1), data, 5, 0)
+    assert min(len(share) for share in larger) > smallest
+
+
 def test_sigma_spreads_lognormal_sizes():
-    """Without spread 12 clients share 600 samples equally; the larger sigma, the larger the most."""
+    """Without spread 12 clients have 50 samples each; the largest grows with sigma."""
     data = Targets(np.zeros(600, np.int64))
     most = [
         max(len(share) for share in deal(QuantitySkew(quantity="lognormal", sigma=s), data, 12, 0))
@@ -186,6 +207,22 @@ def test_by_domain_deals_whole_domains_to_fewer_clients(seed, clients):
     held = [set(data.domains[share].tolist()) for share in shares]
     assert sum(len(domains) for domains in held) == 7
     assert max(map(len, held)) - min(map(len, held)) <= 1
+
+
+def test_by_domain_deals_domains_in_random_order():
+    data = Targets(np.zeros(40, np.int64), domains=np.repeat(np.arange(8), 5))
+    held = {tuple(np.unique(data.domains[deal(ByDomain(), data, 4, s)[0]])) for s in range(40)}
+    assert len(held) > 14
+
+
+def test_the_cap_can_be_left_out():
+    """Two clients of 100 samples and a tiny alpha: with the cap nobody gets over 50 + 1 class."""
+    data = Targets(np.tile(np.arange(5), 20))
+    for cap, largest in ((True, 70), (False, 100)):
+        partitioner = Dirichlet(0.01, min_samples=0, cap=cap)
+        sizes = [max(map(len, deal(partitioner, data, 2, seed))) for seed in range(30)]
+        assert max(sizes) <= largest
+        assert (max(sizes) > 70) is (not cap)
 
 
 def test_by_domain_divides_a_domain_as_asked():
@@ -219,6 +256,8 @@ def test_numbers_out_of_range_are_refused(make, message):
 
 TEN = Targets(np.tile(np.arange(10), 20))
 FINE = Targets(TEN.labels // 5, fine=TEN.labels)
+SHARED = Targets(np.repeat([0, 1], 20), fine=np.tile([0, 1], 20) + np.repeat([0, 1], 20))
+UNEQUAL = Targets(np.repeat(np.arange(10), [3, *[20] * 9]))
 
 
 @pytest.mark.parametrize(
@@ -230,10 +269,12 @@ FINE = Targets(TEN.labels // 5, fine=TEN.labels)
         (FixedClasses(classes_per_client=3), TEN, 10, "3 does not divide the 10 classes"),
         (FixedClasses(), TEN, 5, "num_clients=5 is not divisible by 2"),
         (FixedClasses(), TEN, 60, "into 30 blocks for 60 clients, but the smallest has 20"),
+        (FixedClasses(), UNEQUAL, 8, "into 4 blocks for 8 clients, but the smallest has 3 samples"),
         (ConceptDrift(), TEN, 5, "needs subclasses"),
         (ConceptDrift(), FINE, 7, "num_clients=7 is not divisible by 5"),
         (ConceptDrift(subclasses_per_client=2), FINE, 5, "2 does not divide the 5 subclasses"),
         (ConceptDrift(), Targets(TEN.labels // 4, fine=TEN.labels), 4, "4, 4, 2"),
+        (ConceptDrift(), SHARED, 2, "and none under two, there are 2, 2"),
         (ByDomain(), TEN, 2, "needs a data set with domains"),
     ],
 )

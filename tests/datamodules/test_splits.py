@@ -1,5 +1,7 @@
 """From a partition to training, validation and test samples."""
 
+import hashlib
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -9,9 +11,11 @@ from datamodules import (
     IID,
     ByDomain,
     Catalogue,
+    ClientDirichlet,
     ConceptDrift,
     Dirichlet,
     FixedClasses,
+    QuantitySkew,
     Shards,
     Targets,
 )
@@ -99,10 +103,10 @@ def test_validation_comes_out_of_what_the_test_leaves():
 
 
 def test_a_whole_number_is_not_rounded_up():
-    """0.1 * 30 is 3.0000000000000004 in floating point; three samples validate, not four."""
-    rule = Rule("global", val_fraction=0.1)
-    division = divide(catalogue(train=300, test=100), IID(), 10, rule)
-    assert {len(h.val) for h in division.holdings} == {3}
+    """0.07 * 100 is 7.000000000000001 in floating point; seven samples validate, not eight."""
+    rule = Rule("global", val_fraction=0.07)
+    division = divide(catalogue(train=300, test=100), IID(), 3, rule)
+    assert {len(h.val) for h in division.holdings} == {7}
 
 
 def test_a_client_keeps_its_only_sample_for_training():
@@ -214,6 +218,13 @@ def test_max_samples_takes_classes_and_parts_in_proportion():
     assert np.bincount(labels[division.pooled_test]).tolist() == [4] * 5
 
 
+def test_max_samples_takes_domains_in_proportion_where_kinds_are_large():
+    """300 samples, ten kinds of 30: six of each are a fifth."""
+    data = catalogue(domains=True)
+    used = divide(data, IID(), 3, Rule("global", max_samples=60)).samples()
+    assert set(np.bincount(data.targets.kinds()[used])) == {6}
+
+
 @pytest.mark.parametrize("part", [10, 2])
 def test_max_samples_keeps_the_classes_in_proportion_where_kinds_are_tiny(part):
     """Of about 6, 3 and 1 samples a writer a tenth by writer and class would be nearly all of
@@ -288,3 +299,49 @@ def test_the_split_seed_decides():
 def test_numbers_out_of_range_are_refused(arguments, message):
     with pytest.raises(ValueError, match=message):
         Rule(**arguments)
+
+
+def fingerprint(division):
+    """Eight digits that depend on every sample of every client, in order."""
+    digest = hashlib.sha256()
+    for holding in division.holdings:
+        for name in ("train", "val", "test"):
+            digest.update(np.append(holding.of(name), -1).astype("<i8").tobytes())
+    return digest.hexdigest()[:8]
+
+
+FINGERPRINTS = [
+    (IID(), Rule(), "c3dcba5c"),
+    (Dirichlet(0.5), Rule(), "4d48de65"),
+    (Dirichlet(0.5, cap=False), Rule(), "4d48de65"),
+    (ClientDirichlet(), Rule(), "d769fcdc"),
+    (Shards(2), Rule(), "4101414c"),
+    (FixedClasses(), Rule(), "6a200e6a"),
+    (ConceptDrift(), Rule(), "b867e347"),
+    (QuantitySkew(quantity="lognormal"), Rule(), "408fcec4"),
+    (ByDomain(), Rule(), "5054359e"),
+    (ByDomain(Dirichlet(0.5, min_samples=1)), Rule(), "fed3adf1"),
+    (Dirichlet(0.5), Rule("matched"), "fe068417"),
+    (Dirichlet(0.5), Rule("official_classes"), "7dd4a4fa"),
+    (Dirichlet(0.5), Rule("global", val_fraction=0.2), "c3066168"),
+    (Dirichlet(0.5), Rule("global", max_samples=300), "41448671"),
+    (Dirichlet(0.5), Rule("matched", max_train_samples=200), "ccdc9f82"),
+    (ByDomain(), Rule("matched"), "29c41067"),
+    (ByDomain(), Rule("official_classes"), "29c41067"),
+    (ByDomain(), Rule("global", val_fraction=0.2), "e40a4ead"),
+    (ByDomain(), Rule("global", max_samples=300), "b0d1a1a5"),
+    (ByDomain(), Rule("matched", max_train_samples=200), "130981ab"),
+]
+
+
+@pytest.mark.parametrize(("partitioner", "rule", "expected"), FINGERPRINTS)
+def test_a_recipe_gives_the_partition_it_always_gave(partitioner, rule, expected):
+    """Kept runs stay comparable: a change of these numbers makes other federations of old configs.
+
+    1,440 samples of 10 classes (20 subclasses), 4 domains; the last 240 are the official test set.
+    """
+    numbers = np.random.default_rng(0).permutation(1440)
+    targets = Targets(numbers % 20 // 2, numbers % 20, numbers // 20 % 4)
+    names = tuple("abcdefghijklmnopqrst")
+    data = Catalogue(targets, 1200, names[:10], names, names[:4])
+    assert fingerprint(divide(data, partitioner, 4, rule)) == expected
