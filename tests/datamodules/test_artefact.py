@@ -93,6 +93,7 @@ def test_another_json_is_refused(saved):
         ([{"train": [0.5], "val": [], "test": []}] * 4, "not a list of whole numbers"),
         ([{"train": [True], "val": [], "test": []}] * 4, "not a list of whole numbers"),
         ([{"train": [2**70], "val": [], "test": []}] * 4, "damaged"),
+        ([{"train": [0], "val": [], "test": [1797]}], "samples outside 0..1796"),
         ([{"train": [0], "val": [], "test": [5000]}], "samples outside 0..1796"),
         ([{"train": [0], "val": [], "test": []}] * 4, "a training sample to two clients"),
         ([{"train": [0], "val": [1], "test": [1]}], "tests on training samples"),

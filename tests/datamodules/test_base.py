@@ -191,9 +191,16 @@ def test_a_federation_without_any_test_sample_is_refused(partition, tmp_path):
         data.setup()
 
 
-def test_there_is_no_such_client():
-    with pytest.raises(ValueError, match="there is no client 5, only 0 to 4"):
-        digits().split(5, "train")
+@pytest.mark.parametrize("client", [5, -1])
+def test_there_is_no_such_client(client):
+    with pytest.raises(ValueError, match=f"there is no client {client}, only 0 to 4"):
+        digits().split(client, "train")
+
+
+def test_a_mean_of_too_few_channels_is_refused():
+    data = Synthetic(num_clients=2, partition=IID(), channels=3, mean=[0.5, 0.5])
+    with pytest.raises(ValueError, match="mean has 2 values for 3 channels"):
+        data.setup()
 
 
 @pytest.mark.parametrize("client", [None, 1])

@@ -4,6 +4,7 @@ import gzip
 import json
 import os
 import struct
+import time
 from functools import partial
 
 import numpy as np
@@ -270,6 +271,22 @@ def test_femnist_from_its_cache(leaf, tmp_path, monkeypatch):
     cached = make(FEMNIST, root=str(leaf), cache_dir=cache).description()
     monkeypatch.undo()
     assert cached == make(FEMNIST, root=str(leaf)).description()
+
+
+def test_femnist_has_the_grey_values_that_leaf_divided_by_255(leaf):
+    write_leaf(leaf / "train" / "all_data_0.json", {"w1": list(range(256))})
+    assert make(FEMNIST, root=str(leaf)).arrays.pixels[:256, 0, 9, 9].tolist() == list(range(256))
+
+
+def test_femnist_is_parsed_anew_where_a_file_was_replaced(leaf, tmp_path):
+    """Equal size, another time of change."""
+    file, cache = leaf / "train" / "all_data_1.json", str(tmp_path / "cache")
+    first = make(FEMNIST, root=str(leaf), cache_dir=cache).contents.content_hash()
+    size = file.stat().st_size
+    file.write_text(file.read_text().replace('"y": [7, 8]', '"y": [8, 7]'))
+    assert file.stat().st_size == size
+    os.utime(file, (time.time() + 5,) * 2)
+    assert make(FEMNIST, root=str(leaf), cache_dir=cache).contents.content_hash() != first
 
 
 def test_femnist_without_an_official_test_set(leaf):
