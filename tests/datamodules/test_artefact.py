@@ -105,6 +105,12 @@ def test_damage_is_noticed(saved, clients, message):
         digits(saved).setup()
 
 
+def test_a_common_test_set_with_training_samples_is_refused(saved):
+    change(saved, pooled_test=[json.loads(saved.read_text())["clients"][0]["train"][0]])
+    with pytest.raises(ValueError, match="tests on training samples"):
+        digits(saved).setup()
+
+
 def test_a_sample_in_another_place_is_noticed(saved):
     """Numbers that could be a partition, but are not the one of the file's hash."""
     clients = json.loads(saved.read_text())["clients"]

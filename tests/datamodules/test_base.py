@@ -220,7 +220,9 @@ def test_it_serves_a_plain_trainer(client):
 
 
 def test_loaders_give_every_sample_once():
-    data = digits(test_protocol="global", num_clients=3, partition=IID(), max_samples=300)
+    data = digits(
+        test_protocol="global", num_clients=3, partition=IID(), max_samples=300, eval_batch_size=60
+    )
     train = torch.cat([batch.y for batch in data.train_dataloader()])
     assert (
         train.bincount().tolist()
@@ -228,6 +230,7 @@ def test_loaders_give_every_sample_once():
         .bincount()
         .tolist()
     )
+    assert [len(batch.y) for batch in data.test_dataloader()] == [60, 15]
     test = torch.cat([batch.y for batch in data.test_dataloader()])
     assert test.tolist() == data.pooled_test().labels.tolist()
 
