@@ -31,7 +31,7 @@ _OTHERS = (
     "torch.optim.Optimizer",
     "pfl.federation.sampling.Sampler",
     "pfl.engines.base.Engine",
-    "pfl.callbacks.Callback",
+    "pfl.federation.run.Callback",
     "datamodules.Augmentation",
     "lightning.pytorch.loggers.Logger",
 )
@@ -48,7 +48,7 @@ def load() -> None:
     A module that cannot be imported is left out, and the file at fault is named on stderr.
     """
     faults: dict[str, str] = {}
-    for package in ("lightning_modules", "datamodules", "pfl.engines"):
+    for package in ("lightning_modules", "datamodules", "pfl.engines", "pfl.callbacks"):
         folders = import_module(package).__path__
         # The walk imports packages by itself; what fails there fails again in the loop.
         for module in pkgutil.walk_packages(folders, f"{package}.", onerror=lambda name: None):
