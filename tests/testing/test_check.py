@@ -11,6 +11,7 @@ from pfl.testing import PROMISES, BrokenPromiseError, Subject, check_method, mlp
 from tests.testing import broken
 from tests.testing import broken_rounds as rounds
 
+ROOT = Path(__file__).parents[2]
 BY_NAME = {promise.name: promise for promise in PROMISES}
 # What check_method says first of a method, after "<method> breaks the promise that ".
 SENTENCES = {
@@ -108,8 +109,16 @@ def test_a_method_with_arguments_of_its_own_needs_to_be_built():
     assert BY_NAME["tests_repeat"].hold(subject)
 
 
+def test_the_method_of_the_readme_keeps_its_promises():
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    code = text.partition("## Add a method in one file")[2].partition("```python\n")[2]
+    module: dict = {"__name__": "mymethod"}
+    exec(code.partition("```")[0], module)
+    check_method(module["MyMethod"])
+
+
 def test_every_promise_stands_in_the_picture_of_the_project():
-    text = (Path(__file__).parents[2] / "docs" / "design.md").read_text(encoding="utf-8")
+    text = (ROOT / "docs" / "design.md").read_text(encoding="utf-8")
     section = text.partition("## What every method is held to")[2].partition("\n## ")[0]
     stated = [line.strip() for line in section.splitlines() if line.startswith("  - ")]
     assert len(stated) == len(PROMISES)
