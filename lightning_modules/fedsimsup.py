@@ -164,7 +164,8 @@ class SimSupState(ServerState):
     """One inter-learning model for each of the n clients: ``shared`` has a leading axis of n.
 
     Attributes:
-        similarity: (n, n) cosine similarities of label proportions, from 0 to 1.
+        similarity: (n, n) cosine similarities of label proportions, from 0 to 1; in float64 if the
+            device has it.
         samples: (n,) training samples, m_i.
         rounds: T.
     """
@@ -210,9 +211,10 @@ class SimSupServer(Server[SimSupState]):
         if rounds < 1:
             raise ValueError(f"FedSimSup needs the number of rounds, T >= 1, got {rounds}")
         counts = torch.stack([info.label_counts for info in clients])
+        device = next(iter(shared.values())).device
         return SimSupState(
             shared={n: v.expand(len(clients), *v.shape).clone() for n, v in shared.items()},
-            similarity=label_similarity(counts).float(),
+            similarity=label_similarity(counts).to(_wide(device)),
             samples=torch.tensor([info.samples for info in clients]),
             rounds=rounds,
         )
@@ -295,9 +297,14 @@ def time_factor(round: int, rounds: int, mix_C: float, mix_gamma: float) -> floa
     return 1.0 if round < turn else (turn / round) ** 2
 
 
+def _wide(device: torch.device) -> torch.dtype:
+    """The widest type that the device has."""
+    return torch.float32 if device.type == "mps" else torch.float64
+
+
 def _mix(models: Tensor, sent: Tensor, strength: Tensor, partners: Tensor) -> Tensor:
     """Eq. 7 for one entry: (n, ...) models towards their shares of (K, ...) uploads."""
-    wide = torch.float32 if models.device.type == "mps" else torch.float64
+    wide = _wide(models.device)
     alpha = strength.to(models.device, wide)[:, None]
     shares = partners.to(models.device, wide)
     old, new = (value.reshape(len(value), -1).to(wide) for value in (models, sent))

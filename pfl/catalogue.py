@@ -120,7 +120,8 @@ def classes() -> dict[str, type]:
 
 def own() -> list[type]:
     """Return every class of this project that a configuration may name."""
-    return [kind for kind in _everything() if kind.__module__.startswith(PACKAGES)]
+    named = (kind for kind in _everything() if kind.__module__.startswith(PACKAGES))
+    return [kind for kind in named if not kind.__module__.startswith("pfl.testing.")]
 
 
 @cache

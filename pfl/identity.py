@@ -49,10 +49,7 @@ def of_run(config: Mapping[str, Any]) -> Identity:
     Args:
         config: A resolved configuration, or one that was stored with a run, however old.
     """
-    found = _flat(config, "")
-    if found.get("data") in _FOLDERS:
-        found["data.root"] = Path(config["data"]["init_args"]["root"]).name
-    return found
+    return _flat(config, "")
 
 
 def of_setting(config: Mapping[str, Any]) -> Identity:
@@ -89,6 +86,8 @@ def _options(value: Mapping[str, Any], key: str) -> Identity:
         inner = f"{key}.{name}" if key else str(name)
         if inner == "loop.callbacks":
             item = [one for one in item or [] if not _listens(one)] or None
+        if inner == "data.root" and kind in _FOLDERS:
+            found[inner] = Path(str(item)).name
         neutral = _CAME_OR_WENT.get(inner, _CAME_OR_WENT.get(f"{kind}.{name}"))
         if inner not in _PLACES and (part := _flat(item, inner)) != _flat(neutral, inner):
             found |= part

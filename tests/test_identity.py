@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
-import re
 
 import pytest
+import yaml
 
 from pfl import identity
+from pfl.config import Experiment
+from pfl.parser import make_parser
 from pfl.tables.plan import name_of
-from tests import options
 
 CONFIGURATION = {
     "seed": 1,
@@ -197,44 +198,17 @@ def test_an_option_that_went_counts_where_it_made_a_difference(monkeypatch):
     assert identity.of_run(changed("model/init_args/epochs", 2))["model.epochs"] == 2
 
 
-# What must be said.
+# What is stored.
 
 
-def test_every_change_of_an_option_was_said():
-    assert options.unsaid() == []
-
-
-def test_names_of_classes_are_unique():
-    names = [kind.__name__ for kind in options.classes()]
-    assert sorted(names) == sorted(set(names))
-
-
-@pytest.mark.parametrize(
-    ("record", "sentence"),
-    [
-        ({}, "the class IID is new: record it with python -m tests.options"),
-        ({"IID": {"n": 1}}, "the option IID.n is gone: say in _CAME_OR_WENT of pfl/identity.py"),
-    ],
-)
-def test_what_was_not_said_is_told_in_a_sentence(record, sentence, monkeypatch):
-    recorded = {**options.recorded(), **record}
-    if not record:
-        del recorded["IID"]
-    monkeypatch.setattr(options, "recorded", lambda: recorded)
-    (told,) = options.unsaid()
-    assert told.startswith(sentence)
-
-
-def test_an_option_without_a_word_and_a_changed_default(monkeypatch):
-    recorded = options.recorded()
-    del recorded["Dirichlet"]["cap"]
-    recorded["MLP"]["hidden"] = 17
-    monkeypatch.setattr(options, "recorded", lambda: recorded)
-    default, option = sorted(options.unsaid())
-    assert re.match(r"the default of MLP.hidden was 17 and is \d+: ", default)
-    assert option.startswith("the option Dirichlet.cap is new: say in _CAME_OR_WENT")
-    # No record swallows it; an entry does.
-    assert "cap" not in options.renewed()["Dirichlet"]
-    assert options.renewed()["MLP"]["hidden"] != 17
-    came_or_went(monkeypatch, **identity._CAME_OR_WENT, **{"Dirichlet.cap": True})
-    assert len(options.unsaid()) == 1
+def test_what_is_null_comes_back_null(tmp_path):
+    """FedRep's head_epochs: 10, unless it is null, which means as many as epochs."""
+    parser, file = make_parser("fit"), tmp_path / "config.yaml"
+    words = ["--model=FedRep", "--model.net=MLP", "--data=Digits", "--data.num_clients=2"]
+    words += ["--data.partition=IID", "--model.head_epochs=null"]
+    file.write_text(Experiment.parse(parser, words).text)
+    again = Experiment.parse(parser, ["--config", str(file)])
+    assert again.values.model.init_args.head_epochs is None
+    found = identity.of_run(yaml.safe_load(file.read_text()))
+    assert "model.head_epochs" not in found
+    assert found["model.net"] == "MLP"

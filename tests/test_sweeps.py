@@ -54,6 +54,13 @@ def test_it_is_what_wandb_expects(sweep):
 
 
 @every_sweep
+def test_it_chooses_by_validation(sweep):
+    content = read(sweep)
+    assert content["metric"]["name"].startswith("val/")
+    assert 0 < content["parameters"]["data.init_args.val_fraction"]["value"] < 1
+
+
+@every_sweep
 def test_every_point_parses(sweep, tmp_path):
     content = read(sweep)
     parser = make_parser("fit", own=["ckpt_path"])

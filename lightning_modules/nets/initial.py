@@ -15,22 +15,24 @@ from pfl.state import assign, fingerprint, select
 def seed_of(net: nn.Module) -> int:
     """Derive a seed from the network's values; it is the same in every process.
 
-    Draws that a method makes besides the given network thereby follow the seed of the run.
+    Draws that a method makes besides the given network thereby follow the seed of the run. Values
+    count in float32, the type they were drawn in, whatever the precision of the run is.
 
     Example:
         >>> seed_of(nn.Linear(2, 2)) == seed_of(nn.Linear(2, 2))
         False
     """
-    return int(fingerprint([net.state_dict()]), base=16)
+    drawn = {n: v.float() if v.is_floating_point() else v for n, v in net.state_dict().items()}
+    return int(fingerprint([drawn]), base=16)
 
 
 def redraw(net: nn.Module, seed: int) -> None:
     """Draw new initial values for every submodule that has ``reset_parameters``.
 
-    Other submodules keep their values. The draws are made on the CPU, so that they do not depend on
-    the device.
+    Other submodules keep their values. The draws are made on the CPU in float32, so that they
+    depend neither on the device nor on the precision.
     """
-    fresh = copy.deepcopy(net).cpu()
+    fresh = copy.deepcopy(net).cpu().float()
     with scoped(seed):
         for module in fresh.modules():
             if callable(reset := getattr(module, "reset_parameters", None)):

@@ -89,6 +89,11 @@ def _plain(name: str) -> str:
 
 
 def _announce(sweep: Sweep) -> None:
+    if sweep.metric.name.startswith("test/"):
+        print(
+            f"warning: {sweep.path}: metric {sweep.metric.name} chooses by the test data, so that "
+            "what it finds is no estimate; set data.init_args.val_fraction, and name a val/... one"
+        )
     if sweep.unused:
         print(f"{sweep.path}: not used here: {', '.join(sweep.unused)}")
     if sweep.early is not None:

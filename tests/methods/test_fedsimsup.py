@@ -176,6 +176,16 @@ def test_each_client_draws_a_supervisor_of_its_own_once():
     assert torch.equal(later.kept["supervisor.head.weight"], drawn[0] + 1)
 
 
+def test_the_draw_does_not_depend_on_the_precision():
+    """A run in 64 bits starts with the supervisors of one in 32 bits, digit for digit."""
+    drawn = []
+    for module in (make(mlp()), make(mlp()).double()):
+        module.receive(sent(module), info(1))
+        drawn.append(module.supervisor.head.weight.clone())
+    assert drawn[1].dtype == torch.float64
+    assert torch.equal(drawn[0].double(), drawn[1])
+
+
 def test_a_common_supervisor_is_the_given_one():
     module = make(mlp(), supervisor_init="common")
     given = module.supervisor.head.weight.clone()

@@ -63,6 +63,12 @@ def test_similarity_is_symmetric_between_0_and_1_and_blind_to_size(label_counts,
     torch.testing.assert_close(label_similarity(table), found)
 
 
+def test_the_server_keeps_similarities_unrounded():
+    """In single precision 0.6 = (1, 0)(0.6, 0.8) would be 0.60000002."""
+    found = state_of([0.0, 0.0], [[5, 0, 0], [3, 4, 0]]).similarity
+    assert found[0, 1].item() == pytest.approx(0.6, rel=1e-15)
+
+
 # 11.3, 11.4, 11.13: strength.
 
 

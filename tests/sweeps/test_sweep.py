@@ -55,6 +55,15 @@ def test_a_grid_runs_every_point_once_and_ends(capsys):
         assert init_args["net"]["init_args"]["hidden"] == int(row[HIDDEN])
 
 
+@pytest.mark.parametrize("split", ["test", "val"])
+def test_choosing_by_the_test_data_is_warned_of(split, capsys):
+    constant = {"data.init_args.val_fraction": {"value": 0.2}, LR: {"values": [0.1]}}
+    write(constant, metric={"name": f"{split}/personal/acc", "goal": "maximize"})
+    assert sweep() == 0
+    said = capsys.readouterr().out
+    assert ("metric test/personal/acc chooses by the test data" in said) == (split == "test")
+
+
 def test_the_command_of_the_best_point_gives_the_same_weights(capsys):
     write({LR: {"values": [0.01, 0.1]}, "loop.callbacks": {"value": [{"class_path": "WandB"}]}})
     assert sweep("--model.init_args.epochs=2") == 0

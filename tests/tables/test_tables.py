@@ -21,7 +21,7 @@ ROOT = Path(__file__).parents[2]
 TABLES = sorted(path.relative_to(ROOT) for path in (ROOT / "configs" / "tables").glob("*.yaml"))
 every_table = pytest.mark.parametrize("file", TABLES, ids=lambda file: file.stem)
 # Of these, papers print no numbers.
-PICTURES = {"fedas_figure6b", "pfedvem_data_size"}
+PICTURES = {"fedas_figure6b", "fedsimsup_figure9", "pfedvem_data_size"}
 
 
 @pytest.fixture(autouse=True)
@@ -75,9 +75,9 @@ def test_the_first_line_is_the_command(file):
 @every_table
 def test_every_number_of_the_paper_is_found_once(file):
     """But PFAKD's number of Local is that of three cells; of a picture none is looked for."""
-    found = [cell.reported for cell in expand(described(file))]
+    found = [cell.reported for cell in expand(described(file)) if cell.reported is not None]
     if file.stem in PICTURES:
-        assert set(found) == {None}
+        assert not found
         return
     paper = described(file).common.reported
     rows = [row for row in reported._rows() if paper.items() <= row.items()]
@@ -128,8 +128,8 @@ def test_tables_share_their_runs():
     first = Path("configs", "tables", "pfedvem_table1.yaml")
     picture = Path("configs", "tables", "pfedvem_data_size.yaml")
     rows = ["Local PM", "FedRep PM", "pFedMe PM", "pFedMe GM", "pFedVEM PM", "pFedVEM GM"]
-    cells = expand(described(first), rows, ["CIFAR-10", "J=100"])
-    drawn = expand(described(picture), ["Local", "FedRep", "pFedMe", "pFedVEM"], ["CIFAR-10"])
+    cells = expand(described(first), rows, ["CIFAR-100", "J=100"])
+    drawn = expand(described(picture), ["Local", "FedRep", "pFedMe", "pFedVEM"], ["J=100"])
     assert names_of(described(picture), drawn) == names_of(described(first), cells)
 
 
