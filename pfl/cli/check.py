@@ -52,11 +52,10 @@ def check(argv: Sequence[str]) -> None:
         UsageError: It cannot be built.
         SystemExit: It breaks a promise.
     """
-    given = list(argv)
-    if given and not given[0].startswith("-"):
-        # With arguments of its own it needs the parser, which wants types in the signature.
-        given = ["--model", *given]
-    subject = _named(given[1]) if len(given) == 2 and given[0] == "--model" else _configured(given)
+    if argv and not argv[0].startswith("-"):
+        subject = _named(argv[0]) if len(argv) == 1 else _configured(["--model.class_path", *argv])
+    else:
+        subject = _configured(argv)
     name = subject.method.__name__
     findings: set[str] = set()
     for promise in PROMISES:
@@ -80,7 +79,7 @@ def check(argv: Sequence[str]) -> None:
 
 
 def _named(path: str) -> Subject:
-    """A method by its class name."""
+    """A method by its class name; its signature needs no types."""
     catalogue.load()
     catalogue.see_working_folder()
     method = named_class(path)

@@ -47,8 +47,9 @@ def resumes(subject: Subject) -> None:
 
 @promise("evaluating more often changes nothing")
 def evaluation_changes_nothing(subject: Subject) -> None:
-    """Test after each round, and after the last only."""
-    often, once = (fit(subject.module(), evaluate_every=every) for every in (1, 3))
+    """Test at both points after each round, and after the last only."""
+    run = partial(fit, evaluate_at=["post_broadcast", "post_local"])
+    often, once = (run(subject.module(), evaluate_every=every) for every in (1, 3))
     ends = [named({**outcome(run), "history": []}) for run in (often, once)]
     if name := difference(*ends):
         raise BrokenPromiseError(f"{name!r} differs after a run that was tested each round")

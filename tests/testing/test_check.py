@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from lightning_modules.fedsimsup import FedSimSup
 from pfl.testing import PROMISES, BrokenPromiseError, Subject, check_method, mlp
 from tests.testing import broken
+from tests.testing import broken_rounds as rounds
 
+ROOT = Path(__file__).parents[2]
 BY_NAME = {promise.name: promise for promise in PROMISES}
 # What check_method says first of a method, after "<method> breaks the promise that ".
 SENTENCES = {
     broken.MutatesInObjective: "objectives, statistics and the other functions of a plan are pure: "
     "objective of phase 'local' changes the entry 'visits'",
-    broken.SendsMore: "an upload carries what is declared, in the shapes that the server sends: "
+    rounds.SendsMore: "an upload carries what is declared, in the shapes that the server sends: "
     "upload sends the extra 'count', missing in 'extra'",
-    broken.TakesTheBroadcastItself: "receive and upload copy: nobody holds the storage of another: "
+    rounds.TakesTheBroadcastItself: "receive and upload copy: nobody holds the storage of another: "
     "receive leaves the entry 'net.backbone.0.weight' in the storage of the broadcast's "
     "'shared.net.backbone.0.weight'",
     broken.ForgetsWeight: "padding does not count in objectives and statistics: objective of phase "
@@ -26,11 +30,11 @@ SENTENCES = {
     "client: ReadsInPlan.plan() reads the value of the entry 'visits'",
     broken.KeepsNothingOfThatName: "every pattern matches an entry, and no entry both travels and "
     "stays: the pattern 'net.haed.*' of kept matches none of its entries visits, net",
-    broken.RemembersOnTheSide: "a resumed run equals an unbroken one: 'server.shared.net.backbone.0"
+    rounds.RemembersOnTheSide: "a resumed run equals an unbroken one: 'server.shared.net.backbone.0"
     ".weight' differs after four rounds: a resumed module knows its entries",
-    broken.FollowsThePrevious: "a client's result does not depend on who ran before: client 2 gets "
+    rounds.FollowsThePrevious: "a client's result does not depend on who ran before: client 2 gets "
     "another 'kept.visits' when the clients run in reverse",
-    broken.SendsFlat: "an upload carries what is declared, in the shapes that the server sends: "
+    rounds.SendsFlat: "an upload carries what is declared, in the shapes that the server sends: "
     "upload sends 'net.backbone.0.weight' as float32 of shape (30,) instead of float32 of shape "
     "(6, 5)",
 }
@@ -49,25 +53,25 @@ FINDINGS = [
     ("functions_are_pure", broken.CollectsInObjective, "changes the variable 'seen'"),
     ("functions_are_pure", broken.ShiftsItsBatch, "changes its argument '0.x'"),
     ("padding_does_not_count", broken.ForgetsWeightInStatistic, "statistic of pass 'centre'"),
-    ("upload_changes_nothing", broken.UploadsAndForgets, "upload changes the entry 'visits'"),
-    ("uploads_are_declared", broken.SendsHead, "'net.head.bias', which 'shared' does not match"),
-    ("uploads_are_declared", broken.SendsNothing, "upload gives NoneType, not an Upload"),
+    ("upload_changes_nothing", rounds.UploadsAndForgets, "upload changes the entry 'visits'"),
+    ("uploads_are_declared", rounds.SendsHead, "'net.head.bias', which 'shared' does not match"),
+    ("uploads_are_declared", rounds.SendsNothing, "upload gives NoneType, not an Upload"),
     ("bytes_follow_the_formula", broken.Method, "the broadcast has 144 bytes, the formula 4"),
-    ("copies", broken.SendsItsOwnWeights, "in the storage of the module's 'net.backbone.0.weight'"),
-    ("clients_change_nothing_but_themselves", broken.WritesToTheBroadcast, "training client 0"),
-    ("servers_are_pure", broken.RemembersOnTheServer, "aggregate gives another 'shared.net.back"),
-    ("clients_are_independent", broken.FollowsThePrevious, "another 'kept.visits'"),
-    ("tests_repeat", broken.CountsTests, "of client 0 is another one the second time"),
-    ("who_sits_out_keeps_its_state", broken.KeepsOnTheServer, "'visits' is the server's too"),
-    ("resumes", broken.RemembersOnTheSide, "after four rounds"),
-    ("evaluation_changes_nothing", broken.CountsTests, "a run that was tested each round"),
-    ("small_clients_run", broken.Standardises, "client 1: the loss or the weights are not finite"),
-    ("empty_clients_are_left_out", broken.DividesByClients, "ZeroDivisionError"),
-    ("empty_rounds_change_nothing", broken.NeedsUploads, "IndexError"),
-    ("nan_ends_the_run", broken.SwallowsNan, "the run goes on"),
-    ("nan_reaches_nobody", broken.SwallowsNan, "client 1 takes part all the same"),
-    ("threads_agree", broken.RemembersOnTheSide, "differs"),
-    ("stacked_agrees", broken.ScalesBySamples, "ScalesBySamples gives other numbers when stacked"),
+    ("copies", rounds.SendsItsOwnWeights, "in the storage of the module's 'net.backbone.0.weight'"),
+    ("clients_change_nothing_but_themselves", rounds.WritesToTheBroadcast, "training client 0"),
+    ("servers_are_pure", rounds.RemembersOnTheServer, "aggregate gives another 'shared.net.back"),
+    ("clients_are_independent", rounds.FollowsThePrevious, "another 'kept.visits'"),
+    ("tests_repeat", rounds.CountsTests, "of client 0 is another one the second time"),
+    ("who_sits_out_keeps_its_state", rounds.KeepsOnTheServer, "'visits' is the server's too"),
+    ("resumes", rounds.RemembersOnTheSide, "after four rounds"),
+    ("evaluation_changes_nothing", rounds.CountsTests, "a run that was tested each round"),
+    ("small_clients_run", rounds.Standardises, "client 1: the loss or the weights are not finite"),
+    ("empty_clients_are_left_out", rounds.DividesByClients, "ZeroDivisionError"),
+    ("empty_rounds_change_nothing", rounds.NeedsUploads, "IndexError"),
+    ("nan_ends_the_run", rounds.SwallowsNan, "the run goes on"),
+    ("nan_reaches_nobody", rounds.SwallowsNan, "client 1 takes part all the same"),
+    ("threads_agree", rounds.RemembersOnTheSide, "differs"),
+    ("stacked_agrees", rounds.ScalesBySamples, "ScalesBySamples gives other numbers when stacked"),
 ]
 
 
@@ -103,3 +107,20 @@ def test_a_method_with_arguments_of_its_own_needs_to_be_built():
         check_method(FedSimSup)
     subject = Subject(FedSimSup, lambda net, **options: FedSimSup(net, mlp(), **options))
     assert BY_NAME["tests_repeat"].hold(subject)
+
+
+def test_the_method_of_the_readme_keeps_its_promises():
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    code = text.partition("## Add a method in one file")[2].partition("```python\n")[2]
+    module: dict = {"__name__": "mymethod"}
+    exec(code.partition("```")[0], module)
+    check_method(module["MyMethod"])
+
+
+def test_every_promise_stands_in_the_picture_of_the_project():
+    text = (ROOT / "docs" / "design.md").read_text(encoding="utf-8")
+    section = text.partition("## What every method is held to")[2].partition("\n## ")[0]
+    stated = [line.strip() for line in section.splitlines() if line.startswith("  - ")]
+    assert len(stated) == len(PROMISES)
+    for promise, line in zip(PROMISES, stated, strict=True):
+        assert line.startswith(f"- {promise.sentence}")

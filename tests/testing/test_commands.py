@@ -86,6 +86,7 @@ def test_a_broken_promise_is_told_and_the_others_are_examined(capsys):
         (["mine.Mien"], "there is no class 'mine.Mien'; did you mean 'mine.Mine'?"),
         (["torch.nn.Linear"], "torch.nn.Linear is no method: no subclass of lightning_modules"),
         (["FedSimSup"], "FedSimSup cannot be built: TypeError: FedSimSup.__init__() missing 1 "),
+        (["mine.Mine", "--model.rank", "1"], "--model.rank: Mine has no argument 'rank'"),
         (["--config", "gone.yaml"], "--config gone.yaml: there is no such file"),
         (["--config", "c.yaml", "--model.epoch", "1"], "FedSimSup has no argument 'epoch'"),
         (["--model", "FedProx", "--model.mu", "-1"], "cannot be built: ValueError: mu must not be"),
