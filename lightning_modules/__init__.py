@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from lightning_modules.fedavg import FedAvg as FedAvg
     from lightning_modules.fedavg import FedAvgP as FedAvgP
     from lightning_modules.fedbabu import FedBABU as FedBABU
+    from lightning_modules.fedbn import FedBN as FedBN
     from lightning_modules.fedpac import FedPAC as FedPAC
     from lightning_modules.fedper import FedPer as FedPer
     from lightning_modules.fedproto import FedProto as FedProto
@@ -59,6 +60,7 @@ else:
             "fedas": ("FedAS",),
             "fedavg": ("FedAvg", "FedAvgP"),
             "fedbabu": ("FedBABU",),
+            "fedbn": ("FedBN",),
             "fedpac": ("FedPAC",),
             "fedper": ("FedPer",),
             "fedproto": ("FedProto",),
