@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 from pfl.lazy import lazy
 
 if TYPE_CHECKING:
+    from lightning_modules.apfl import APFL as APFL
     from lightning_modules.base import ClientModule as ClientModule
     from lightning_modules.cd2_pfed import CD2PFed as CD2PFed
     from lightning_modules.cd2_pfed_aligned import CD2PFedAligned as CD2PFedAligned
@@ -52,6 +53,7 @@ else:
     __all__, __getattr__, __dir__ = lazy(
         __name__,
         {
+            "apfl": ("APFL",),
             "base": ("ClientModule",),
             "cd2_pfed": ("CD2PFed",),
             "cd2_pfed_aligned": ("CD2PFedAligned",),
