@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from lightning_modules.fedprox import FedProx as FedProx
     from lightning_modules.fedprox import FedProxP as FedProxP
     from lightning_modules.fedrep import FedRep as FedRep
+    from lightning_modules.fedrod import FedROD as FedROD
     from lightning_modules.fedsimsup import FedSimSup as FedSimSup
     from lightning_modules.finetune import FineTuned as FineTuned
     from lightning_modules.freeze import Freeze as Freeze
@@ -68,6 +69,7 @@ else:
             "fedproto": ("FedProto",),
             "fedprox": ("FedProx", "FedProxP"),
             "fedrep": ("FedRep",),
+            "fedrod": ("FedROD",),
             "fedsimsup": ("FedSimSup",),
             "finetune": ("FineTuned",),
             "freeze": ("Freeze",),
