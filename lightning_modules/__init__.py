@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from lightning_modules.fedavg import FedAvgP as FedAvgP
     from lightning_modules.fedbabu import FedBABU as FedBABU
     from lightning_modules.fedbn import FedBN as FedBN
+    from lightning_modules.feddyn import FedDyn as FedDyn
     from lightning_modules.fedpac import FedPAC as FedPAC
     from lightning_modules.fedper import FedPer as FedPer
     from lightning_modules.fedproto import FedProto as FedProto
@@ -64,6 +65,7 @@ else:
             "fedavg": ("FedAvg", "FedAvgP"),
             "fedbabu": ("FedBABU",),
             "fedbn": ("FedBN",),
+            "feddyn": ("FedDyn",),
             "fedpac": ("FedPAC",),
             "fedper": ("FedPer",),
             "fedproto": ("FedProto",),
