@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from lightning_modules.ifca import IFCA as IFCA
     from lightning_modules.lg_fedavg import LGFedAvg as LGFedAvg
     from lightning_modules.local import Local as Local
+    from lightning_modules.lp_ft import LPFT as LPFT
     from lightning_modules.moon import MOON as MOON
     from lightning_modules.nets import CNN2 as CNN2
     from lightning_modules.nets import CNN3 as CNN3
@@ -79,6 +80,7 @@ else:
             "ifca": ("IFCA",),
             "lg_fedavg": ("LGFedAvg",),
             "local": ("Local",),
+            "lp_ft": ("LPFT",),
             "moon": ("MOON",),
             "nets": (
                 "CNN2",
