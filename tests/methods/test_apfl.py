@@ -174,11 +174,13 @@ def test_5_the_slopes_are_those_of_automatic_differentiation(net):
     mixed = {name: alpha * v + (1 - alpha) * common[name].detach() for name, v in own.items()}
     statistics = {n: b.clone() for n, b in module.personal.named_buffers()}
     logits = functional_call(module.personal, {**mixed, **statistics}, (batch.x,))
-    (slope, *slopes) = torch.autograd.grad(cross_entropy(logits, batch.y), [alpha, *own.values()])
+    loss = cross_entropy(logits, batch.y)
+    (slope, *slopes) = torch.autograd.grad(loss, [alpha, *own.values()])
     logits = functional_call(module.net, {**common, **statistics}, (batch.x,))
     alone = torch.autograd.grad(cross_entropy(logits, batch.y), list(common.values()))
 
     outcome = module._step(batch)
+    torch.testing.assert_close(outcome.terms["mixed"], loss)
     found = torch.autograd.grad(total(outcome.terms), list(module.parameters()))
     torch.testing.assert_close(found, (*alone, *slopes))
     torch.testing.assert_close((module.alpha - outcome.entries["alpha"]) / 0.01, slope)

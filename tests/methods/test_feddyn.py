@@ -16,7 +16,7 @@ from lightning_modules.feddyn import FedDyn
 from lightning_modules.fedprox import FedProx
 from pfl import local
 from pfl.sampling import UniformSampler
-from pfl.types import Broadcast
+from pfl.types import Broadcast, ClientInfo, Upload
 from tests.federation import HEAVY, SGD, Federation, context, equal, fit, follow, job, sgd
 from tests.federation import sitting_out as pairs_of_those_sitting_out
 from tests.toy import Line, blobs, lines, mlp, normed
@@ -191,6 +191,15 @@ def test_a_client_that_takes_no_step_is_left_out_of_the_mean():
     way = first.upload.shared[name] - normed().head.bias.detach()
     expected = first.upload.shared[name] + way / 2
     assert torch.allclose(federation.state.shared[name], expected, atol=1e-6)
+
+
+def test_clients_without_data_are_not_counted():
+    """Changes of 2 and 4 over N = 2: 3 + 3, where the third client holds nothing."""
+    server = FedDyn(Line(0.0)).server()
+    infos = [ClientInfo(client, samples, torch.ones(1)) for client, samples in enumerate((1, 5, 0))]
+    state = server.init({"net.w": torch.tensor([0.0])}, infos)
+    uploads = [Upload(c, 1, {"net.w": torch.tensor([w])}) for c, w in ((0, 2.0), (1, 4.0))]
+    assert server.aggregate(state, uploads).shared["net.w"].item() == 6.0
 
 
 def test_frozen_parameters_stay():
