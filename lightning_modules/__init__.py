@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 from pfl.core.lazy import lazy
 
 if TYPE_CHECKING:
+    from lightning_modules.apfl import APFL as APFL
     from lightning_modules.base import ClientModule as ClientModule
     from lightning_modules.cd2_pfed import CD2PFed as CD2PFed
     from lightning_modules.cd2_pfed_aligned import CD2PFedAligned as CD2PFedAligned
@@ -14,12 +15,15 @@ if TYPE_CHECKING:
     from lightning_modules.fedavg import FedAvg as FedAvg
     from lightning_modules.fedavg import FedAvgP as FedAvgP
     from lightning_modules.fedbabu import FedBABU as FedBABU
+    from lightning_modules.fedbn import FedBN as FedBN
+    from lightning_modules.feddyn import FedDyn as FedDyn
     from lightning_modules.fedpac import FedPAC as FedPAC
     from lightning_modules.fedper import FedPer as FedPer
     from lightning_modules.fedproto import FedProto as FedProto
     from lightning_modules.fedprox import FedProx as FedProx
     from lightning_modules.fedprox import FedProxP as FedProxP
     from lightning_modules.fedrep import FedRep as FedRep
+    from lightning_modules.fedrod import FedROD as FedROD
     from lightning_modules.fedsimsup import FedSimSup as FedSimSup
     from lightning_modules.finetune import FineTuned as FineTuned
     from lightning_modules.freeze import Freeze as Freeze
@@ -27,6 +31,7 @@ if TYPE_CHECKING:
     from lightning_modules.ifca import IFCA as IFCA
     from lightning_modules.lg_fedavg import LGFedAvg as LGFedAvg
     from lightning_modules.local import Local as Local
+    from lightning_modules.lp_ft import LPFT as LPFT
     from lightning_modules.moon import MOON as MOON
     from lightning_modules.nets import CNN2 as CNN2
     from lightning_modules.nets import CNN3 as CNN3
@@ -51,6 +56,7 @@ else:
     __all__, __getattr__, __dir__ = lazy(
         __name__,
         {
+            "apfl": ("APFL",),
             "base": ("ClientModule",),
             "cd2_pfed": ("CD2PFed",),
             "cd2_pfed_aligned": ("CD2PFedAligned",),
@@ -59,11 +65,14 @@ else:
             "fedas": ("FedAS",),
             "fedavg": ("FedAvg", "FedAvgP"),
             "fedbabu": ("FedBABU",),
+            "fedbn": ("FedBN",),
+            "feddyn": ("FedDyn",),
             "fedpac": ("FedPAC",),
             "fedper": ("FedPer",),
             "fedproto": ("FedProto",),
             "fedprox": ("FedProx", "FedProxP"),
             "fedrep": ("FedRep",),
+            "fedrod": ("FedROD",),
             "fedsimsup": ("FedSimSup",),
             "finetune": ("FineTuned",),
             "freeze": ("Freeze",),
@@ -71,6 +80,7 @@ else:
             "ifca": ("IFCA",),
             "lg_fedavg": ("LGFedAvg",),
             "local": ("Local",),
+            "lp_ft": ("LPFT",),
             "moon": ("MOON",),
             "nets": (
                 "CNN2",

@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from lightning_modules.layers import batch_norms
 from lightning_modules.losses import cross_entropy
 from pfl.core.checks import known_words, not_negative
 from pfl.core.client import Client
@@ -220,10 +221,9 @@ class ClientModule(Client):
         if self.buffer_policy == "local":
             # Only batch norms' own: prototypes and other buffers of a method travel all the same.
             statistics = {
-                f"{path}.{name}"
-                for path, part in self.named_modules()
-                if isinstance(part, nn.modules.batchnorm._BatchNorm)
-                for name, _ in part.named_buffers()
+                f"{norm}.{name}"
+                for norm in batch_norms(self)
+                for name, _ in self.get_submodule(norm).named_buffers()
             }
             stays += [n for n in travels if n in statistics and n not in stays]
             travels = [name for name in travels if name not in statistics]

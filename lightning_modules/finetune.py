@@ -14,6 +14,7 @@ from typing import Any, Literal
 from torch import nn
 
 from lightning_modules.base import ClientModule
+from lightning_modules.layers import batch_norms
 from lightning_modules.steps.optimizers import with_lr
 from lightning_modules.steps.phases import Part, part_phase
 from pfl.core.checks import not_negative
@@ -69,11 +70,6 @@ class FineTuned(ClientModule, ABC):
         """Fine-tuning, on a copy."""
         if self.p_mode == "participants_only":
             return ()
-        norms = tuple(
-            name
-            for name, child in self.named_modules()
-            if isinstance(child, nn.modules.batchnorm._BatchNorm)
-        )
         return [
             part_phase(
                 self,
@@ -82,7 +78,7 @@ class FineTuned(ClientModule, ABC):
                 name="fine_tune",
                 optimizer=self.ft_optimizer,
                 objective=self.ft_objective(),
-                evals=norms if self.ft_bn == "eval" else (),
+                evals=batch_norms(self) if self.ft_bn == "eval" else (),
             )
         ]
 

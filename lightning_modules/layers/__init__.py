@@ -1,5 +1,6 @@
 """Layers, and wrappers of whole modules, that torch does not have."""
 
+from lightning_modules.layers.batch_norms import batch_norms
 from lightning_modules.layers.copies import Frozen, copy_into, frozen, frozen_parameters
 from lightning_modules.layers.mean_field import MeanFieldNet, constant
 from lightning_modules.layers.valve import ConditionalValve
@@ -15,6 +16,7 @@ __all__ = [
     "Frozen",
     "MeanFieldNet",
     "VariationalLinear",
+    "batch_norms",
     "constant",
     "copy_into",
     "draw_noise",

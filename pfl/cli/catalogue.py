@@ -37,6 +37,10 @@ _OTHERS = (
 )
 
 
+# Rooms whose classes no configuration names.
+_INTERNAL = ("pfl.cli.", "pfl.sweeps.", "pfl.tables.", "pfl.testing.")
+
+
 class BrokenError(ImportError):
     """A module exists, but cannot be imported."""
 
@@ -121,7 +125,7 @@ def classes() -> dict[str, type]:
 def own() -> list[type]:
     """Return every class of this project that a configuration may name."""
     named = (kind for kind in _everything() if kind.__module__.startswith(PACKAGES))
-    return [kind for kind in named if not kind.__module__.startswith("pfl.testing.")]
+    return [kind for kind in named if not kind.__module__.startswith(_INTERNAL)]
 
 
 @cache

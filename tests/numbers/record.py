@@ -32,12 +32,15 @@ LIST = Path(__file__).with_name("numbers.json")
 NETS: dict[str, Callable[[], torch.nn.Module]] = {"plain": mlp, "batch_norm": normed}
 # Options under which a method takes another way through its plan.
 VARIANTS: dict[str, list[dict[str, Any]]] = {
+    "APFL": [{"alpha_update": "step", "v_grad": "plain"}],
     "Ditto": [{"refresh_before_eval": True}],
     "FedALA": [{"top": "all", "epochs": 2, "threshold": 0.5, "window": 2}],
     "FedAS": [{"align_target": "per_sample", "synchronisation": False}],
     "FedPer": [{"fit_head_before_eval": 2}, {"persist_optimizer": True}],
+    "FedROD": [{"gamma": 0.5, "head_init": "copy"}],
     "FedSimSup": [{"eval_inter": "last_local", "local_unit": "steps"}],
     "GPFL": [{"stale_conditions": True}],
+    "LPFT": [{"ft_bn": "train", "lp_epochs": 0}],
     "PFedBayes": [{"local_steps": 3, "mc_samples": 2, "eval_weights": "mc"}],
     "PFedFDA": [{"stats": "fresh_pass"}, {"single_beta": True, "epochs": 2}],
     "PFedMe": [{"adapt_untrained": False}, {"local_steps": 3, "server_step": 0.5}],

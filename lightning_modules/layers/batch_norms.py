@@ -1,0 +1,25 @@
+"""Batch norms, found by their type."""
+
+from __future__ import annotations
+
+from torch import nn
+
+from pfl.core.types import Patterns
+
+
+def batch_norms(module: nn.Module) -> Patterns:
+    """Return the names of all batch norms within a module, at any depth.
+
+    A name tells nothing: batch norms are called ``norm``, or by a number, as often as ``bn1``. The
+    type counts, subclasses included; layer, group and instance norms are none.
+
+    Example:
+        >>> block = nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3), nn.LayerNorm(3))
+        >>> batch_norms(nn.Sequential(nn.Flatten(), block))
+        ('1.1',)
+    """
+    return tuple(
+        name
+        for name, child in module.named_modules()
+        if isinstance(child, nn.modules.batchnorm._BatchNorm)
+    )

@@ -1,0 +1,74 @@
+"""LP-FT: FedAvg, tested after linear probing and then fine-tuning.
+
+Kumar et al., "Fine-Tuning can Distort Pretrained Features and Underperform Out-of-Distribution",
+ICLR 2022, arXiv 2202.10054, for the two phases; "A Closer Look at Personalized Fine-Tuning in
+Heterogeneous Federated Learning", 2025, arXiv 2511.12695, for their use on a federation's model.
+The whole network travels, both ways; nothing stays. Settled by us: 5 and 10 of the second paper's
+15 epochs, and a tenth of the rate for the second phase. Departs from the first paper: the head
+starts from the global one, as in the second, and is probed by SGD, not until convergence.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from lightning_modules.fedavg import FedAvg
+from lightning_modules.layers import batch_norms
+from lightning_modules.nets import SplitNet
+from lightning_modules.steps.optimizers import learning_rate, with_lr
+from lightning_modules.steps.phases import part_phase
+from pfl.core.checks import not_negative
+from pfl.core.types import Plan
+
+
+class LPFT(FedAvg):
+    """Before each test a copy trains its head on fixed features, then everything from that head.
+
+    Args:
+        net: A ``SplitNet``.
+        lp_epochs: Epochs of the head alone, under the frozen body in eval mode.
+        lp_lr: Their learning rate; ``None`` takes that of training.
+        ft_epochs: Epochs of the whole network.
+        ft_lr: Their learning rate; ``None`` takes a tenth of that of training.
+        ft_bn: Whether batch norms keep the federation's statistics while the whole network is
+            trained, or use those of each batch.
+        options: See :class:`ClientModule`.
+
+    Raises:
+        ValueError: A number is negative, or the optimiser has several learning rates.
+    """
+
+    def __init__(
+        self,
+        net: SplitNet,
+        *,
+        lp_epochs: int = 5,
+        lp_lr: float | None = None,
+        ft_epochs: int = 10,
+        ft_lr: float | None = None,
+        ft_bn: Literal["eval", "train"] = "eval",
+        **options: Any,
+    ) -> None:
+        super().__init__(net, **options)
+        not_negative(lp_epochs=lp_epochs, ft_epochs=ft_epochs)
+        rate = learning_rate(self.configure_optimizers())
+        self.lp_epochs = lp_epochs
+        self.lp_optimizer = with_lr(self.optimizer, rate if lp_lr is None else lp_lr)
+        self.ft_epochs = ft_epochs
+        self.ft_optimizer = with_lr(self.optimizer, rate / 10 if ft_lr is None else ft_lr)
+        self.ft_bn = ft_bn
+
+    def adapt(self) -> Plan:
+        """The head, then everything, each with an optimiser of its own."""
+        norms = batch_norms(self) if self.ft_bn == "eval" else ()
+        return [
+            part_phase(self, "head", self.lp_epochs, name="probe", optimizer=self.lp_optimizer),
+            part_phase(
+                self,
+                "all",
+                self.ft_epochs,
+                name="fine_tune",
+                optimizer=self.ft_optimizer,
+                evals=norms,
+            ),
+        ]
