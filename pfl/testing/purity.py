@@ -25,11 +25,11 @@ CLOSE = 1e-9
 
 
 def _play(federation: ToyFederation) -> None:
-    """Train and test everybody in two rounds."""
-    for _ in range(2):
-        federation.round()
-        for job in federation.jobs():
-            local.test(federation.context, job)
+    """Train everybody in two rounds, then test everybody."""
+    federation.round()
+    federation.round()
+    for job in federation.jobs():
+        local.test(federation.context, job)
 
 
 def _watch(federation: ToyFederation, wrap: Wrap) -> ToyFederation:
