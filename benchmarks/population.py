@@ -23,13 +23,13 @@ from benchmarks.memory import megabytes
 from datamodules import IID, Synthetic
 from lightning_modules.ditto import Ditto
 from lightning_modules.nets import LeNet5
-from pfl import checkpoint
-from pfl.callbacks import Callback, Checkpoint
+from pfl.callbacks.checkpoint import Checkpoint
+from pfl.core.seeds import scoped
+from pfl.core.types import RoundResult
+from pfl.federation import checkpoint
+from pfl.federation.run import Callback, Run
+from pfl.federation.sampling import UniformSampler
 from pfl.loop import FederatedLoop
-from pfl.run import Run
-from pfl.sampling import UniformSampler
-from pfl.seeds import scoped
-from pfl.types import RoundResult
 
 
 class Watch(Callback):

@@ -38,10 +38,10 @@ from datamodules import Dirichlet, Synthetic
 from lightning_modules.fedavg import FedAvg
 from lightning_modules.nets import CNN2, CNN3, CNN5, MLP, LeNet5, ResNet18
 from lightning_modules.nets.blocks import Conv2d
+from pfl.core.seeds import generator, scoped
+from pfl.core.types import FederatedData
 from pfl.engines.named import ENGINES, EngineName
 from pfl.loop import FederatedLoop
-from pfl.seeds import generator, scoped
-from pfl.types import FederatedData
 
 NETS: Mapping[str, Callable[[], nn.Module]] = {
     "mlp": lambda: MLP(10, (3, 32, 32), 200),

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from pfl.lazy import lazy
+from pfl.core.lazy import lazy
 
 if TYPE_CHECKING:
     from datamodules.arrays import ArrayData as ArrayData

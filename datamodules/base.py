@@ -21,7 +21,7 @@ from datamodules.partition import Partitioner
 from datamodules.splits import Division, Rule, TestProtocol, divide
 from datamodules.targets import Catalogue, Ints
 from datamodules.view import Store, View
-from pfl.types import Batch, Split
+from pfl.core.types import Batch, Split
 
 
 class FederatedDataModule(L.LightningDataModule, ABC):

@@ -11,8 +11,8 @@ import numpy as np
 from datamodules.draws import apportion, cut
 from datamodules.partition import Partitioner
 from datamodules.targets import Catalogue, Ints, Targets
-from pfl.seeds import derive
-from pfl.types import Split
+from pfl.core.seeds import derive
+from pfl.core.types import Split
 
 TestProtocol: TypeAlias = Literal["pooled", "official_classes", "matched", "global"]
 
@@ -187,7 +187,7 @@ def _grouped(ids: Ints, groups: Ints) -> dict[int, Ints]:
 def _set_aside(ids: Ints, fraction: float, rng: np.random.Generator) -> tuple[Ints, Ints]:
     """Split into what stays and a ``fraction``, rounded up, that goes; one sample always stays."""
     order = rng.permutation(ids)
-    # The subtracted 1e-9 keeps 0.1 * 30 = 3.0000000000000004 at 3.
+    # The subtracted 1e-9 keeps 0.07 * 100 = 7.000000000000001 at 7.
     count = min(int(np.ceil(fraction * len(ids) - 1e-9)), max(0, len(ids) - 1))
     return order[count:], order[:count]
 

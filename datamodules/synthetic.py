@@ -11,7 +11,7 @@ from datamodules.arrays import ArrayData, Arrays
 from datamodules.checks import MEMORY_LIMIT, finite, require
 from datamodules.draws import apportion
 from datamodules.targets import Ints, Targets
-from pfl.seeds import derive
+from pfl.core.seeds import derive
 
 
 class Synthetic(ArrayData):

@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from datamodules.augment import Augmentation
-from pfl.types import Batch
+from pfl.core.types import Batch
 
 
 class Store:

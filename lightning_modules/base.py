@@ -12,11 +12,11 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from lightning_modules.losses import cross_entropy
-from pfl.checks import known_words, not_negative
-from pfl.client import Client
-from pfl.server import Server
-from pfl.state import assign, clone, matches
-from pfl.types import (
+from pfl.core.checks import known_words, not_negative
+from pfl.core.client import Client
+from pfl.core.server import Server
+from pfl.core.state import assign, clone, matches
+from pfl.core.types import (
     Batch,
     Broadcast,
     ClientInfo,
@@ -113,7 +113,7 @@ class ClientModule(Client):
         """Declare the client's round after :meth:`receive`: one phase of :meth:`losses`.
 
         Asked once, with entries that have no values. What differs between clients is a function in
-        the plan (:attr:`pfl.types.Phase.epochs`, :attr:`pfl.types.Pass.when`).
+        the plan (:attr:`pfl.core.types.Phase.epochs`, :attr:`pfl.core.types.Pass.when`).
         """
         return [Phase(name="local", objective=self.losses, epochs=self.epochs)]
 

@@ -21,10 +21,10 @@ from lightning_modules.base import ClientModule
 from lightning_modules.layers import frozen
 from lightning_modules.losses import cross_entropy, symmetric_kl
 from lightning_modules.nets.channels import Division, divisions, paste, shared_part
-from pfl.checks import not_negative
-from pfl.server import Server, ServerState, weight_report
-from pfl.state import weighted_mean
-from pfl.types import (
+from pfl.core.checks import not_negative
+from pfl.core.server import Server, ServerState, weight_report
+from pfl.core.state import weighted_mean
+from pfl.core.types import (
     Batch,
     Broadcast,
     ClientInfo,
@@ -211,7 +211,7 @@ class CD2Server(Server[CD2State]):
     """Sends and averages the entries that are shared in a round.
 
     Args:
-        weighting: As in :class:`~pfl.server.Server`.
+        weighting: As in :class:`~pfl.core.server.Server`.
         divisions: How each entry is divided.
         private_share: See :class:`CD2PFed`.
         ramp_rounds: See :class:`CD2PFed`.

@@ -22,7 +22,7 @@ from lightning_modules.steps.alignment import (
     check_alignment,
     remember_backbone,
 )
-from pfl.types import Patterns, Plan
+from pfl.core.types import Patterns, Plan
 
 
 class CD2PFedAligned(CD2PFed):

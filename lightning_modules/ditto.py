@@ -16,9 +16,9 @@ from torch import Tensor, nn
 from lightning_modules.base import ClientModule
 from lightning_modules.losses import cross_entropy, proximal
 from lightning_modules.steps.optimizers import warn_of_overshoot, with_lr
-from pfl.checks import not_negative
-from pfl.state import assign
-from pfl.types import Batch, Broadcast, Phase, Plan, Terms
+from pfl.core.checks import not_negative
+from pfl.core.state import assign
+from pfl.core.types import Batch, Broadcast, Phase, Plan, Terms
 
 
 class Ditto(ClientModule):

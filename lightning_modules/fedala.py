@@ -25,9 +25,9 @@ from lightning_modules.base import ClientModule
 from lightning_modules.layers import frozen
 from lightning_modules.losses import cross_entropy
 from lightning_modules.nets import last_layers
-from pfl.checks import at_least_one, not_negative
-from pfl.state import matches
-from pfl.types import Batch, ClientInfo, Pass, Phase, Plan, State, Terms, Totals
+from pfl.core.checks import at_least_one, not_negative
+from pfl.core.state import matches
+from pfl.core.types import Batch, ClientInfo, Pass, Phase, Plan, State, Terms, Totals
 
 
 class FedALA(ClientModule):

@@ -36,9 +36,9 @@ from lightning_modules.steps.alignment import (
     remember_backbone,
 )
 from lightning_modules.steps.fisher import FisherEstimator, fisher_share, fisher_trace
-from pfl.server import Server, ServerState, weight_report
-from pfl.state import add, assign, subtract
-from pfl.types import Batch, Broadcast, ClientInfo, Pass, Phase, Plan, State, Totals, Upload
+from pfl.core.server import Server, ServerState, weight_report
+from pfl.core.state import add, assign, subtract
+from pfl.core.types import Batch, Broadcast, ClientInfo, Pass, Phase, Plan, State, Totals, Upload
 
 Normaliser: TypeAlias = Literal["sum", "softmax", "min_max"]
 StepScale: TypeAlias = Literal["one", "one_over_m"]

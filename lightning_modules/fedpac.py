@@ -33,10 +33,10 @@ from lightning_modules.steps.prototypes import (
     merge_prototypes,
     unknown_prototypes,
 )
-from pfl.checks import not_negative
-from pfl.server import Server, ServerState, weight_report
-from pfl.state import select, weighted_mean
-from pfl.types import Batch, Broadcast, ClientInfo, Pass, Plan, State, Terms, Totals, Upload
+from pfl.core.checks import not_negative
+from pfl.core.server import Server, ServerState, weight_report
+from pfl.core.state import select, weighted_mean
+from pfl.core.types import Batch, Broadcast, ClientInfo, Pass, Plan, State, Terms, Totals, Upload
 
 HEAD = ("net.head.*",)
 BODY = ("net.backbone.*",)

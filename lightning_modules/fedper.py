@@ -14,8 +14,8 @@ from torch import Tensor, nn
 
 from lightning_modules.base import ClientModule
 from lightning_modules.nets import last_layers
-from pfl.checks import not_negative
-from pfl.types import Broadcast, ClientInfo, Patterns, Phase, Plan
+from pfl.core.checks import not_negative
+from pfl.core.types import Broadcast, ClientInfo, Patterns, Phase, Plan
 
 
 class FedPer(ClientModule):

@@ -30,9 +30,20 @@ from lightning_modules.steps.prototypes import (
     merge_prototypes,
     unknown_prototypes,
 )
-from pfl.checks import not_negative
-from pfl.server import Server, ServerState
-from pfl.types import Batch, Broadcast, ClientInfo, Pass, Phase, Plan, State, Terms, Totals, Upload
+from pfl.core.checks import not_negative
+from pfl.core.server import Server, ServerState
+from pfl.core.types import (
+    Batch,
+    Broadcast,
+    ClientInfo,
+    Pass,
+    Phase,
+    Plan,
+    State,
+    Terms,
+    Totals,
+    Upload,
+)
 
 
 class FedProto(ClientModule):

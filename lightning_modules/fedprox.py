@@ -19,8 +19,8 @@ from lightning_modules.finetune import FineTuned
 from lightning_modules.layers import copy_into, frozen, frozen_parameters
 from lightning_modules.losses import proximal
 from lightning_modules.steps.optimizers import warn_of_overshoot
-from pfl.checks import not_negative
-from pfl.types import Batch, Broadcast, ClientInfo, Terms
+from pfl.core.checks import not_negative
+from pfl.core.types import Batch, Broadcast, ClientInfo, Terms
 
 
 class FedProx(ClientModule):

@@ -13,8 +13,8 @@ from typing import Any, Literal
 from lightning_modules.base import ClientModule
 from lightning_modules.nets import SplitNet
 from lightning_modules.steps.phases import part_phase
-from pfl.checks import not_negative
-from pfl.types import Phase, Plan
+from pfl.core.checks import not_negative
+from pfl.core.types import Phase, Plan
 
 
 class FedRep(ClientModule):

@@ -24,11 +24,11 @@ from torch import Tensor, nn
 from lightning_modules.base import ClientModule
 from lightning_modules.nets.initial import redraw, seed_of, zero_last_layer
 from lightning_modules.steps.optimizers import with_lr
-from pfl.checks import not_negative
-from pfl.seeds import derive
-from pfl.server import Server, ServerState
-from pfl.state import assign
-from pfl.types import Broadcast, ClientInfo, Patterns, Phase, Plan, State, Upload
+from pfl.core.checks import not_negative
+from pfl.core.seeds import derive
+from pfl.core.server import Server, ServerState
+from pfl.core.state import assign
+from pfl.core.types import Broadcast, ClientInfo, Patterns, Phase, Plan, State, Upload
 
 AbsentRule: TypeAlias = Literal["similarity", "size_average", "none"]
 ZeroSimilarity: TypeAlias = Literal["keep", "size_weighted", "uniform"]

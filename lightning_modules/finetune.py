@@ -16,8 +16,8 @@ from torch import nn
 from lightning_modules.base import ClientModule
 from lightning_modules.steps.optimizers import with_lr
 from lightning_modules.steps.phases import Part, part_phase
-from pfl.checks import not_negative
-from pfl.types import Batch, Plan, Terms
+from pfl.core.checks import not_negative
+from pfl.core.types import Batch, Plan, Terms
 
 
 class FineTuned(ClientModule, ABC):

@@ -19,7 +19,7 @@ from lightning_modules.base import ClientModule
 from lightning_modules.nets import SplitNet
 from lightning_modules.nets.initial import orthogonalise
 from lightning_modules.steps.phases import part_phase
-from pfl.types import Plan
+from pfl.core.types import Plan
 
 
 class Freeze(ClientModule):

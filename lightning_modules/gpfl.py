@@ -23,9 +23,9 @@ from lightning_modules.layers import ConditionalValve
 from lightning_modules.losses import angular, cross_entropy, magnitude
 from lightning_modules.nets import SplitNet
 from lightning_modules.nets.initial import seed_of
-from pfl.checks import not_negative
-from pfl.seeds import derive, scoped
-from pfl.types import Batch, Broadcast, ClientInfo, Pass, Patterns, Phase, Plan, State, Terms
+from pfl.core.checks import not_negative
+from pfl.core.seeds import derive, scoped
+from pfl.core.types import Batch, Broadcast, ClientInfo, Pass, Patterns, Phase, Plan, State, Terms
 
 
 class GPFL(ClientModule):

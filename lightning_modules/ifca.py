@@ -20,11 +20,11 @@ from torch import Tensor, nn
 
 from lightning_modules.base import ClientModule
 from lightning_modules.nets.initial import redraw, seed_of
-from pfl.checks import at_least_one
-from pfl.seeds import derive
-from pfl.server import Server, ServerState, weight_report
-from pfl.state import assign, matches, weighted_mean
-from pfl.types import Batch, Broadcast, ClientInfo, Pass, Phase, Plan, State, Totals, Upload
+from pfl.core.checks import at_least_one
+from pfl.core.seeds import derive
+from pfl.core.server import Server, ServerState, weight_report
+from pfl.core.state import assign, matches, weighted_mean
+from pfl.core.types import Batch, Broadcast, ClientInfo, Pass, Phase, Plan, State, Totals, Upload
 
 BODY = ("backbone.*",)
 

@@ -18,10 +18,10 @@ from torch import Tensor, nn
 
 from lightning_modules.base import ClientModule
 from lightning_modules.nets import last_layers
-from pfl.checks import not_negative
-from pfl.server import Server, ServerState
-from pfl.state import assign, select
-from pfl.types import Broadcast, ClientInfo, Patterns, State, Upload
+from pfl.core.checks import not_negative
+from pfl.core.server import Server, ServerState
+from pfl.core.state import assign, select
+from pfl.core.types import Broadcast, ClientInfo, Patterns, State, Upload
 
 
 class LGFedAvg(ClientModule):
@@ -97,7 +97,7 @@ class LGServer(Server[LGState]):
     Args:
         head: Patterns of the entries that travel after the warm start.
         warm_start_rounds: Rounds in which everything travels.
-        weighting: As in :class:`~pfl.server.Server`.
+        weighting: As in :class:`~pfl.core.server.Server`.
     """
 
     def __init__(

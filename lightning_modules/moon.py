@@ -19,9 +19,9 @@ from lightning_modules.layers import copy_into, frozen
 from lightning_modules.losses import cross_entropy, model_contrastive
 from lightning_modules.nets import Projected, SplitNet
 from lightning_modules.nets.initial import seed_of
-from pfl.checks import not_negative, positive
-from pfl.seeds import derive, scoped
-from pfl.types import Batch, Broadcast, ClientInfo, Pass, Phase, Plan, State, Terms, Totals
+from pfl.core.checks import not_negative, positive
+from pfl.core.seeds import derive, scoped
+from pfl.core.types import Batch, Broadcast, ClientInfo, Pass, Phase, Plan, State, Terms, Totals
 
 
 class MOON(ClientModule):

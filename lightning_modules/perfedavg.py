@@ -21,9 +21,9 @@ from torch.optim import Optimizer
 from lightning_modules.base import ClientModule
 from lightning_modules.losses import linear
 from lightning_modules.steps.gradients import slopes_at
-from pfl.checks import at_least_one, not_negative, positive
-from pfl.state import add, subtract
-from pfl.types import Batch, Outcome, Phase, Plan
+from pfl.core.checks import at_least_one, not_negative, positive
+from pfl.core.state import add, subtract
+from pfl.core.types import Batch, Outcome, Phase, Plan
 
 
 class PerFedAvg(ClientModule):

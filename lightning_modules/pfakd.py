@@ -19,8 +19,8 @@ from lightning_modules.base import ClientModule
 from lightning_modules.layers import copy_into, frozen
 from lightning_modules.losses import cross_entropy, feature_distillation
 from lightning_modules.nets import SplitNet
-from pfl.checks import not_negative
-from pfl.types import Batch, Broadcast, ClientInfo, Phase, Plan, Terms
+from pfl.core.checks import not_negative
+from pfl.core.types import Batch, Broadcast, ClientInfo, Phase, Plan, Terms
 
 
 class PFAKD(ClientModule):

@@ -40,11 +40,11 @@ from lightning_modules.losses import (
 from lightning_modules.nets.initial import seed_of
 from lightning_modules.steps.gradients import adam_step, slopes_at
 from lightning_modules.steps.servers import MovingServer
-from pfl.checks import at_least_one, not_negative
-from pfl.seeds import derive, generator, scoped
-from pfl.server import Server, ServerState
-from pfl.state import assign, clone, select
-from pfl.types import (
+from pfl.core.checks import at_least_one, not_negative
+from pfl.core.seeds import derive, generator, scoped
+from pfl.core.server import Server, ServerState
+from pfl.core.state import assign, clone, select
+from pfl.core.types import (
     Batch,
     Broadcast,
     ClientInfo,

@@ -32,8 +32,8 @@ from lightning_modules.steps.gaussians import (
     unpack,
     wide,
 )
-from pfl.seeds import derive, scoped
-from pfl.types import (
+from pfl.core.seeds import derive, scoped
+from pfl.core.types import (
     Batch,
     Broadcast,
     ClientInfo,

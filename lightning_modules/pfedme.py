@@ -23,10 +23,10 @@ from lightning_modules.layers import copy_into, frozen
 from lightning_modules.losses import linear, proximal
 from lightning_modules.steps.gradients import slopes_at
 from lightning_modules.steps.servers import MovingServer
-from pfl.checks import at_least_one, not_negative, positive
-from pfl.server import Server, ServerState
-from pfl.state import assign, clone, subtract
-from pfl.types import Batch, Broadcast, ClientInfo, Outcome, Phase, Plan, State
+from pfl.core.checks import at_least_one, not_negative, positive
+from pfl.core.server import Server, ServerState
+from pfl.core.state import assign, clone, subtract
+from pfl.core.types import Batch, Broadcast, ClientInfo, Outcome, Phase, Plan, State
 
 
 class PFedMe(ClientModule):

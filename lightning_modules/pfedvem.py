@@ -25,11 +25,11 @@ from lightning_modules.losses import cross_entropy, monte_carlo_cross_entropy
 from lightning_modules.nets import SplitNet
 from lightning_modules.nets.initial import seed_of
 from lightning_modules.steps.optimizers import with_lr
-from pfl.checks import not_negative
-from pfl.seeds import scoped
-from pfl.server import Server, ServerState, weight_report
-from pfl.state import assign, clone, weighted_mean
-from pfl.types import (
+from pfl.core.checks import not_negative
+from pfl.core.seeds import scoped
+from pfl.core.server import Server, ServerState, weight_report
+from pfl.core.state import assign, clone, weighted_mean
+from pfl.core.types import (
     Batch,
     Broadcast,
     ClientInfo,

@@ -21,10 +21,10 @@ from lightning_modules.base import ClientModule
 from lightning_modules.losses import linear
 from lightning_modules.steps.gradients import slopes_at
 from lightning_modules.steps.optimizers import learning_rate
-from pfl.checks import positive
-from pfl.server import Server, ServerState
-from pfl.state import add, select, subtract
-from pfl.types import (
+from pfl.core.checks import positive
+from pfl.core.server import Server, ServerState
+from pfl.core.state import add, select, subtract
+from pfl.core.types import (
     Batch,
     Broadcast,
     ClientInfo,
@@ -164,7 +164,7 @@ class ScaffoldServer(Server[ScaffoldState]):
         controlled: Names of the parameters that have control variates, and that ``eta_g`` scales;
             the others are averaged.
         eta_g: The server's step.
-        weighting: As in :class:`~pfl.server.Server`.
+        weighting: As in :class:`~pfl.core.server.Server`.
     """
 
     def __init__(

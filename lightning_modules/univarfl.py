@@ -26,8 +26,8 @@ from lightning_modules.losses import (
     hyperspherical_energy,
 )
 from lightning_modules.nets import SplitNet
-from pfl.checks import not_negative, positive
-from pfl.types import Batch, Terms
+from pfl.core.checks import not_negative, positive
+from pfl.core.types import Batch, Terms
 
 
 class UniVarFL(ClientModule):

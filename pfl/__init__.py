@@ -2,21 +2,22 @@
 
 from typing import TYPE_CHECKING
 
-from pfl.lazy import lazy
+from pfl.core.lazy import lazy
 
 if TYPE_CHECKING:
-    from pfl.callbacks import Callback as Callback
-    from pfl.callbacks import EarlyStopping as EarlyStopping
+    from pfl.callbacks.early_stopping import EarlyStopping as EarlyStopping
+    from pfl.federation.run import Callback as Callback
+    from pfl.federation.sampling import BernoulliSampler as BernoulliSampler
+    from pfl.federation.sampling import UniformSampler as UniformSampler
     from pfl.loop import FederatedLoop as FederatedLoop
-    from pfl.sampling import BernoulliSampler as BernoulliSampler
-    from pfl.sampling import UniformSampler as UniformSampler
 else:
     # Nothing inside the project imports from here.
     __all__, __getattr__, __dir__ = lazy(
         __name__,
         {
-            "callbacks": ("Callback", "EarlyStopping"),
+            "federation.run": ("Callback",),
+            "callbacks.early_stopping": ("EarlyStopping",),
             "loop": ("FederatedLoop",),
-            "sampling": ("BernoulliSampler", "UniformSampler"),
+            "federation.sampling": ("BernoulliSampler", "UniformSampler"),
         },
     )

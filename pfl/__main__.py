@@ -2,6 +2,6 @@
 
 import sys
 
-from pfl.cli import main
+from pfl.cli.main import main
 
 sys.exit(main())

@@ -8,21 +8,21 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from lightning.fabric import Fabric
 
-from pfl.callbacks import Callback, Checkpoint
+from pfl.callbacks.checkpoint import Checkpoint
+from pfl.callbacks.lightning_logger import LightningLogger
+from pfl.callbacks.progress import ProgressBar
+from pfl.callbacks.records import Records
+from pfl.core.types import EvaluationPoint, FederatedData, Result, RoundResult
 from pfl.engines.base import Engine
 from pfl.engines.named import EngineName, make_engine
-from pfl.federation import Federation
-from pfl.loggers import LightningLogger
-from pfl.progress import ProgressBar
-from pfl.records import Records
-from pfl.run import Run
-from pfl.sampling import Sampler, UniformSampler
-from pfl.types import EvaluationPoint, FederatedData, Result, RoundResult
+from pfl.federation.rounds import Federation
+from pfl.federation.run import Callback, Run
+from pfl.federation.sampling import Sampler, UniformSampler
 
 if TYPE_CHECKING:
     from lightning.pytorch.loggers import Logger
 
-    from pfl.client import Client
+    from pfl.core.client import Client
 
 
 class FederatedLoop:
@@ -99,11 +99,11 @@ class FederatedLoop:
             raise ValueError(f"kept_memory must not be negative, got {kept_memory}")
         self.rounds = rounds
         self.sampler = sampler
-        self.engine = make_engine(engine) if isinstance(engine, str) else engine
+        self.engine: Engine = make_engine(engine) if isinstance(engine, str) else engine
         self.evaluate_every = evaluate_every
         self.evaluate_at = evaluate_at
         self.gradient_clip_val = gradient_clip_val
-        self.on_nonfinite = on_nonfinite
+        self.on_nonfinite: Literal["stop", "skip"] = on_nonfinite
         self.default_root_dir = default_root_dir
         self.name = name
         self.kept_memory = kept_memory

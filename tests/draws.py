@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from pfl.seeds import generator
+from pfl.core.seeds import generator
 
 
 def normal(*shape: int, seed: int = 0) -> torch.Tensor:

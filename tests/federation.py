@@ -9,12 +9,12 @@ from itertools import pairwise
 import torch
 from lightning.fabric import Fabric
 
-from pfl import local
-from pfl.callbacks import Callback
+from pfl.core.state import clone
+from pfl.core.types import Job
+from pfl.federation.run import Callback
 from pfl.loop import FederatedLoop
-from pfl.state import clone
 from pfl.testing.federation import ToyFederation, client_info
-from pfl.types import Job
+from pfl.training import client_round
 
 
 def sgd(lr=0.1, **options):
@@ -60,7 +60,7 @@ def sitting_out(snapshots):
 
 def context(module, data, precision="32-true", **options):
     fabric = Fabric(accelerator="cpu", devices=1, precision=precision)
-    return local.Context(module, data, fabric, **options)
+    return client_round.Context(module, data, fabric, **options)
 
 
 def job(data, client=0, broadcast=None, kept=None, seed=3, round=1, rounds=10, splits=()):
@@ -74,11 +74,11 @@ class Federation(ToyFederation):
     def test(self, client, split="test"):
         """Scores of the client's personalised model, in which the module is left."""
         job = replace(self.job(client, self.number), splits=(split,))
-        return local.test(self.context, job).get(split)
+        return client_round.test(self.context, job).get(split)
 
     def personal(self, client):
         """The state of the client's personalised model, in which the module is left."""
-        local.test(self.context, self.job(client, self.number))
+        client_round.test(self.context, self.job(client, self.number))
         return clone(self.module.net.state_dict())
 
     def start(self, client=0):

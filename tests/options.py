@@ -1,7 +1,7 @@
 """The options of all classes that a configuration may name, so that none changes unsaid.
 
 ``python -m tests.options`` records new classes, classes that went, and changed defaults. An option
-that comes or goes is said in ``pfl/identity.py`` instead.
+that comes or goes is said in ``pfl/results/identity.py`` instead.
 """
 
 from __future__ import annotations
@@ -13,9 +13,10 @@ from pathlib import Path
 from jsonargparse import ArgumentParser, Namespace
 from torch.optim import SGD, Adam, AdamW
 
-from pfl import catalogue, identity
+from pfl.cli import catalogue
 from pfl.engines.base import Engine
 from pfl.loop import FederatedLoop
+from pfl.results import identity
 
 FILE = Path(__file__).with_suffix(".json")
 # What an option is called besides by its class: by where the class is given.
@@ -92,7 +93,7 @@ def unsaid():
             continue
         for option in {**before[name], **now}:
             entry = " or ".join(map(repr, _names(kind, option)))
-            where = f"say in _CAME_OR_WENT of pfl/identity.py, under {entry}, "
+            where = f"say in _CAME_OR_WENT of pfl/results/identity.py, under {entry}, "
             if option not in before[name] and not _is_said(kind, option):
                 found.append(
                     f"the option {name}.{option} is new: {where}which value gives the numbers of "

@@ -6,9 +6,9 @@ import torch
 from torch import nn
 from torch.func import functional_call, grad_and_value, vmap
 
-from pfl.seeds import generator
-from pfl.state import total
-from pfl.types import Batch
+from pfl.core.seeds import generator
+from pfl.core.state import total
+from pfl.core.types import Batch
 
 
 class _Objective(nn.Module):

@@ -11,10 +11,10 @@ import lightning_modules
 from lightning_modules.finetune import FineTuned
 from lightning_modules.layers import VariationalLinear
 from lightning_modules.nets import CNN2, CNN8, ResNet18
-from pfl import catalogue
-from pfl.cli import main
-from pfl.config import Experiment
-from pfl.parser import make_parser
+from pfl.cli import catalogue
+from pfl.cli.config import Experiment
+from pfl.cli.main import main
+from pfl.cli.parser import make_parser
 from tests import discovery
 
 ROOT = Path(__file__).parent.parent

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 
 import pytest
 
-from pfl.checks import at_least_one, known_words, not_negative, one_of, positive
+from pfl.core.checks import at_least_one, known_words, not_negative, one_of, positive
 
 if TYPE_CHECKING:
     from decimal import Decimal

@@ -17,10 +17,10 @@ import yaml
 
 from lightning_modules.base import ClientModule
 from lightning_modules.fedper import FedPer
-from pfl.cli import main
-from pfl.config import Experiment
-from pfl.explain import UsageError
-from pfl.parser import make_parser
+from pfl.cli.config import Experiment
+from pfl.cli.explain import UsageError
+from pfl.cli.main import main
+from pfl.cli.parser import make_parser
 
 # Line numbers matter: the tests of errors name them.
 CONFIG = """\
@@ -79,7 +79,7 @@ def fingerprint(folder=None):
 
 def test_help_needs_nothing_heavy():
     code = (
-        "import sys; from pfl.cli import main; assert main(['--help']) == 0\n"
+        "import sys; from pfl.cli.main import main; assert main(['--help']) == 0\n"
         "heavy = {'torch', 'lightning', 'jsonargparse', 'numpy', 'rich'} & set(sys.modules)\n"
         "assert not heavy, heavy"
     )
@@ -91,8 +91,8 @@ def test_the_packages_need_neither_wandb_nor_jsonargparse_nor_ray():
     code = (
         "import sys\n"
         "for name in ('wandb', 'jsonargparse', 'ray'): sys.modules[name] = None\n"
-        "import pfl.loop, pfl.catalogue\n"
-        "pfl.catalogue.load()"
+        "import pfl.loop, pfl.cli.catalogue\n"
+        "pfl.cli.catalogue.load()"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert not done.stderr, "a module was left out"

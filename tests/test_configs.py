@@ -13,10 +13,10 @@ import torch
 import yaml
 
 from lightning_modules.base import ClientModule
-from pfl.config import Experiment, check_fit, fill
-from pfl.explain import UsageError
-from pfl.parser import make_parser
-from pfl.seeds import scoped
+from pfl.cli.config import Experiment, check_fit, fill
+from pfl.cli.explain import UsageError
+from pfl.cli.parser import make_parser
+from pfl.core.seeds import scoped
 from tests.discovery import methods
 
 ROOT = Path(__file__).parent.parent

@@ -5,10 +5,10 @@ import torch
 from torch import nn
 
 from lightning_modules.base import ClientModule
-from pfl import local
-from pfl.declaration import MethodError, declared
+from pfl.core.types import Outcome, Pass, Phase
 from pfl.engines import stack_round
-from pfl.types import Outcome, Pass, Phase
+from pfl.training import client_round
+from pfl.training.declaration import MethodError, declared
 from tests.federation import HEAVY, context, fit, job
 from tests.toy import blobs, mlp, normed
 
@@ -149,13 +149,13 @@ SIZES = (4, 9, 1, 17, 6)
 def test_what_differs_between_clients_is_asked_of_each():
     """Client 1 has 9 samples and batches of 4: 2 epochs of 3 steps, 3 later; 1 more step."""
     ctx = context(Uneven(mlp()), blobs(SIZES))
-    first = local.train(ctx, job(ctx.data, 1))
+    first = client_round.train(ctx, job(ctx.data, 1))
     assert (first.steps, first.kept["count"].item()) == (7, 6)
     assert first.kept["seen"].tolist() == [7, 22]
-    second = local.train(ctx, job(ctx.data, 1, kept=first.kept))
+    second = client_round.train(ctx, job(ctx.data, 1, kept=first.kept))
     assert (second.steps, second.kept["count"].item()) == (10, 15)
-    assert local.train(ctx, job(ctx.data, 0)).steps == 5
-    assert local.train(ctx, job(ctx.data, 3)).kept["seen"].tolist() == [0, 0]
+    assert client_round.train(ctx, job(ctx.data, 0)).steps == 5
+    assert client_round.train(ctx, job(ctx.data, 3)).kept["seen"].tolist() == [0, 0]
 
 
 @pytest.mark.parametrize("net", [mlp, normed], ids=["plain", "batch_norm"])
@@ -168,7 +168,7 @@ def test_a_stack_gives_clients_of_other_lengths_the_sequential_numbers(net, pers
     kept = {client: {} for client in clients}
     for _ in range(2):
         jobs = [job(data, client, kept=kept[client]) for client in clients]
-        alone = [local.train(ctx, one) for one in jobs]
+        alone = [client_round.train(ctx, one) for one in jobs]
         stacked = stack_round.train(ctx, jobs)
         for one, other in zip(alone, stacked, strict=True):
             assert (one.steps, one.samples) == (other.steps, other.samples)
@@ -192,8 +192,8 @@ def test_optimiser_state_outlives_a_round_that_skips_its_phase():
 
     data = blobs((9,))
     ctx = context(Sometimes(), data)
-    first = local.train(ctx, job(data))
-    second = local.train(ctx, job(data, kept=first.kept))
+    first = client_round.train(ctx, job(data))
+    second = client_round.train(ctx, job(data, kept=first.kept))
     assert (first.steps, second.steps) == (3, 0)
     momentum = [name for name in first.kept if name.startswith("optimizer:")]
     assert momentum
@@ -233,7 +233,7 @@ def test_rows_of_samples_reach_the_next_pass_without_padding():
     data = blobs(SIZES)
     ctx = context(Rows(mlp()), data, "64-true")
     jobs = [job(data, client) for client in (3, 1, 4, 0, 2)]
-    for found in ([local.train(ctx, one) for one in jobs], stack_round.train(ctx, jobs)):
+    for found in ([client_round.train(ctx, one) for one in jobs], stack_round.train(ctx, jobs)):
         for result in found:
             split = data.split(result.client, "train")
             expected = torch.cat([split.x.double().sum(0), split.labels.sum()[None].double()])

@@ -7,9 +7,9 @@ import json
 import pytest
 import yaml
 
-from pfl import identity
-from pfl.config import Experiment
-from pfl.parser import make_parser
+from pfl.cli.config import Experiment
+from pfl.cli.parser import make_parser
+from pfl.results import identity
 from pfl.tables.plan import name_of
 
 CONFIGURATION = {

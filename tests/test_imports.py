@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from lightning_modules.nets import SplitNet
-from pfl import catalogue
+from pfl.cli import catalogue
 from tests import discovery
 
 ROOT = Path(__file__).parent.parent
@@ -47,7 +47,7 @@ def test_a_package_exports_at_run_time_what_type_checkers_see(package):
         (module, name)
         for module, names in imports(ROOT / package / "__init__.py")
         for name in names
-        if module.startswith(f"{package}.") and module != "pfl.lazy"
+        if module.startswith(f"{package}.") and module != "pfl.core.lazy"
     }
     assert sorted(name for _, name in seen) == exported
     for module, name in seen:

@@ -7,10 +7,10 @@ import csv
 import pytest
 
 from lightning_modules.fedper import FedPer
-from pfl.callbacks import Callback
 from pfl.engines.sequential import SequentialEngine
+from pfl.federation.run import Callback
+from pfl.federation.sampling import UniformSampler
 from pfl.loop import FederatedLoop
-from pfl.sampling import UniformSampler
 from tests.toy import blobs, mlp
 
 

@@ -11,9 +11,9 @@ from torch import nn
 from lightning_modules.base import ClientModule
 from lightning_modules.fedavg import FedAvg
 from lightning_modules.nets import SplitNet
-from pfl import batching, local
-from pfl.batching import Length
-from pfl.types import Broadcast, ClientInfo, Job, Pass, Phase
+from pfl.core.types import Broadcast, ClientInfo, Job, Pass, Phase
+from pfl.training import batching, client_round
+from pfl.training.batching import Length
 from tests.federation import context
 from tests.toy import Line, ToyData, blobs, mlp, normed
 
@@ -47,7 +47,7 @@ def spatial():
 
 def test_two_steps_by_hand():
     """Batches hold two of 1, 2, 3, 4 each, so the two gradients add up to 5: w = 1 - 0.1 * 5."""
-    result = local.train(context(pull(), numbers(1.0, 2.0, 3.0, 4.0)), job())
+    result = client_round.train(context(pull(), numbers(1.0, 2.0, 3.0, 4.0)), job())
     assert result.upload.shared["net.w"].item() == pytest.approx(0.5)
     assert (result.steps, result.samples) == (2, 4)
 
@@ -56,14 +56,14 @@ def test_mean_loss_is_over_steps():
     """One sample a step, x = 1 and 1: losses 1 * 1 and 1 * 0.9; their mean is 0.95."""
     data = numbers(1.0, 1.0)
     data.batch_size = 1
-    result = local.train(context(pull(), data), job())
+    result = client_round.train(context(pull(), data), job())
     assert result.train["local/pull"] == pytest.approx(0.95)
 
 
 def test_rates_decay_by_round():
     """lr_decay 0.5 in round 3 leaves a quarter of the rate: 1 - 0.025 * 5."""
     module = pull(lr_decay=0.5)
-    result = local.train(context(module, numbers(1.0, 2.0, 3.0, 4.0)), job(round=3))
+    result = client_round.train(context(module, numbers(1.0, 2.0, 3.0, 4.0)), job(round=3))
     assert result.upload.shared["net.w"].item() == pytest.approx(1 - 0.025 * 5)
 
 
@@ -84,16 +84,16 @@ def test_rates_fall_as_a_cosine_over_the_rounds():
 def test_drop_last_keeps_the_only_batch():
     data = numbers(1.0, 2.0, 3.0)
     data.drop_last = True
-    assert local.train(context(pull(), data), job()).samples == 2
+    assert client_round.train(context(pull(), data), job()).samples == 2
     data = numbers(1.0)
     data.drop_last = True
-    assert local.train(context(pull(), data), job()).samples == 1
+    assert client_round.train(context(pull(), data), job()).samples == 1
 
 
 def test_batch_norm_never_sees_a_single_sample():
     data = blobs(sizes=(5,), batch_size=4)
-    assert local.train(context(FedAvg(mlp()), data), job()).samples == 5
-    assert local.train(context(FedAvg(normed()), data), job()).samples == 4
+    assert client_round.train(context(FedAvg(mlp()), data), job()).samples == 5
+    assert client_round.train(context(FedAvg(normed()), data), job()).samples == 4
 
 
 class HeadOnly(ClientModule):
@@ -104,9 +104,9 @@ class HeadOnly(ClientModule):
 
 def test_a_batch_norm_in_eval_mode_takes_a_single_sample():
     data = blobs(sizes=(5,), batch_size=4)
-    assert local.train(context(HeadOnly(normed()), data), job()).samples == 5
+    assert client_round.train(context(HeadOnly(normed()), data), job()).samples == 5
     data.batch_size = 1
-    assert local.train(context(HeadOnly(normed()), data), job()).steps == 5
+    assert client_round.train(context(HeadOnly(normed()), data), job()).steps == 5
 
 
 @pytest.mark.parametrize("net", [normed, spatial], ids=["vector", "map of one pixel"])
@@ -115,21 +115,21 @@ def test_who_has_one_sample_under_batch_norm_sits_out(net):
     data = blobs(sizes=(1, 5), batch_size=4)
     ctx = context(FedAvg(net(), buffers="local"), data)
     with pytest.warns(UserWarning, match="client 0 takes no step in phase 'local'"):
-        result = local.train(ctx, job())
+        result = client_round.train(ctx, job())
     assert (result.steps, result.upload, result.finite) == (0, None, True)
     assert all(torch.equal(value, ctx.template[name]) for name, value in result.kept.items())
-    assert local.train(ctx, job(client=1)).samples == 4
+    assert client_round.train(ctx, job(client=1)).samples == 4
 
 
 def test_batches_of_one_sample_under_batch_norm_are_refused():
     data = blobs(sizes=(5,), batch_size=1)
     with pytest.raises(ValueError, match="batch_size of 2 or more"):
-        local.train(context(FedAvg(normed()), data), job())
+        client_round.train(context(FedAvg(normed()), data), job())
 
 
 def test_without_any_phase_of_its_own_a_client_still_uploads():
     data = blobs(sizes=(1,), batch_size=4)
-    assert local.train(context(FedAvg(normed(), epochs=0), data), job()).upload is not None
+    assert client_round.train(context(FedAvg(normed(), epochs=0), data), job()).upload is not None
 
 
 def test_steps_instead_of_epochs():
@@ -137,7 +137,7 @@ def test_steps_instead_of_epochs():
         def plan(self):
             return [Phase(name="local", objective=self.losses, steps=5)]
 
-    result = local.train(context(Steps(Line()), numbers(1.0, 2.0, 3.0, 4.0)), job())
+    result = client_round.train(context(Steps(Line()), numbers(1.0, 2.0, 3.0, 4.0)), job())
     assert (result.steps, result.samples) == (5, 10)
 
 
@@ -149,7 +149,7 @@ def test_full_batch():
             return [Phase(name="local", objective=self.losses, epochs=2, full_batch=True)]
 
     module = Full(Line(), optimizer=partial(torch.optim.SGD, lr=0.1))
-    result = local.train(context(module, numbers(1.0, 2.0, 3.0, 4.0)), job())
+    result = client_round.train(context(module, numbers(1.0, 2.0, 3.0, 4.0)), job())
     assert result.upload.shared["net.w"].item() == pytest.approx(0.5)
     assert result.steps == 2
 
@@ -157,7 +157,7 @@ def test_full_batch():
 def test_clipping():
     """Gradients of at least 1 are cut to 0.5: two steps give 1 - 0.1 * 1."""
     data = numbers(2.0, 2.0, 3.0, 4.0)
-    result = local.train(context(pull(), data, gradient_clip_val=0.5), job())
+    result = client_round.train(context(pull(), data, gradient_clip_val=0.5), job())
     assert result.upload.shared["net.w"].item() == pytest.approx(0.9)
 
 
@@ -182,7 +182,7 @@ class Counting(ClientModule):
 def test_passes():
     """1 + 2 + 3 + 4 = 10, doubled; no parameter moves."""
     ctx = context(Counting(Line()), numbers(1.0, 2.0, 3.0, 4.0))
-    result = local.train(ctx, job())
+    result = client_round.train(ctx, job())
     assert ctx.module.total.item() == 20
     assert result.upload.shared["net.w"].item() == 1.0
 
@@ -203,13 +203,13 @@ def test_a_phase_trains_its_parameters_only():
     ctx = context(Halves(normed(), optimizer=sgd), blobs())
     start = {name: value.clone() for name, value in ctx.entries.items()}
     head, body = ctx.module.plan()
-    tally = local.Tally()
+    tally = client_round.Tally()
     ctx.load({})
-    local.run_plan(ctx, job(), [head], tally)
+    client_round.run_plan(ctx, job(), [head], tally)
     moved = {n for n in start if not torch.equal(start[n], ctx.entries[n])}
     assert moved == {"net.head.weight", "net.head.bias"}
     middle = {name: value.clone() for name, value in ctx.entries.items()}
-    local.run_plan(ctx, job(), [body], tally)
+    client_round.run_plan(ctx, job(), [body], tally)
     moved = {n for n in start if not torch.equal(middle[n], ctx.entries[n])}
     assert moved == {n for n in start if n.startswith("net.backbone.")}
 
@@ -234,12 +234,12 @@ def test_constant_inputs_and_noise():
             return {"ce": nn.functional.cross_entropy(self.net.head(batch.x), batch.y)}
 
     ctx = context(Features(mlp()), blobs(sizes=(8,)))
-    local.train(ctx, job())
+    client_round.train(ctx, job())
     first = [noise for _, noise in seen]
     assert all(shape == (4, 6) for shape, _ in seen)
     assert not torch.equal(first[0], first[1])
     seen.clear()
-    local.train(ctx, job())
+    client_round.train(ctx, job())
     assert all(torch.equal(a, b) for a, (_, b) in zip(first, seen, strict=True))
 
 
@@ -256,9 +256,9 @@ def test_kept_state_and_optimiser_state_come_back():
 
     sgd = partial(torch.optim.SGD, lr=0.1, momentum=0.9)
     ctx = context(Full(Line(), optimizer=sgd, persist_optimizer=True), numbers(1.0, 1.0))
-    first = local.train(ctx, job())
+    first = client_round.train(ctx, job())
     assert first.upload.shared["net.w"].item() == pytest.approx(0.9)
-    second = local.train(ctx, job(kept=first.kept))
+    second = client_round.train(ctx, job(kept=first.kept))
     assert second.upload.shared["net.w"].item() == pytest.approx(1 - 0.19)
 
 
@@ -266,14 +266,14 @@ def test_dropout_draws_from_the_client_and_leaves_the_default_stream():
     net = nn.Sequential(nn.Linear(5, 8), nn.Dropout(0.5), nn.Linear(8, 3))
     ctx = context(FedAvg(net), blobs())
     before = torch.get_rng_state()
-    a = local.train(ctx, job()).upload.shared
-    b = local.train(ctx, job()).upload.shared
+    a = client_round.train(ctx, job()).upload.shared
+    b = client_round.train(ctx, job()).upload.shared
     assert torch.equal(before, torch.get_rng_state())
     assert all(torch.equal(a[name], b[name]) for name in a)
 
 
 def test_non_finite_training_is_reported():
-    result = local.train(context(pull(), numbers(float("nan"), 1.0)), job())
+    result = client_round.train(context(pull(), numbers(float("nan"), 1.0)), job())
     assert not result.finite
 
 
@@ -283,14 +283,14 @@ def test_more_than_one_optimiser_is_refused():
             return [super().configure_optimizers()], []
 
     with pytest.raises(TypeError, match=r"Two\.configure_optimizers returned tuple"):
-        local.train(context(Two(mlp()), blobs()), job())
+        client_round.train(context(Two(mlp()), blobs()), job())
 
 
 def test_a_parameter_frozen_by_the_user_stays():
     net = mlp()
     net.head.bias.requires_grad_(False)
     ctx = context(FedAvg(net), blobs())
-    local.train(ctx, job())
+    client_round.train(ctx, job())
     assert torch.equal(ctx.entries["net.head.bias"], ctx.template["net.head.bias"])
 
 
@@ -298,7 +298,7 @@ def test_broadcast_is_loaded_and_evaluation_is_scored():
     ctx = context(FedAvg(mlp()), blobs())
     zeros = {name: torch.zeros_like(ctx.entries[name]) for name in ctx.module.shared_names()}
     test = replace(job(broadcast=Broadcast(zeros)), splits=("test", "pooled"))
-    scores = local.test(ctx, test)
+    scores = client_round.test(ctx, test)
     assert set(scores) == {"test", "pooled"}
     assert scores["test"]["loss"] == pytest.approx(1.0986, abs=1e-3)  # ln 3
 
@@ -322,7 +322,7 @@ def test_lightning_hooks_run_in_order():
         def on_train_batch_end(self, outputs, batch, batch_idx):
             calls.append(f"end {batch_idx}")
 
-    local.train(context(Hooks(mlp()), blobs(sizes=(8,))), job())
+    client_round.train(context(Hooks(mlp()), blobs(sizes=(8,))), job())
     step = ["zero", "before", "after", "step"]
     assert calls == [*step, "end 0", *step, "end 1"]
 
@@ -368,6 +368,6 @@ def test_a_phase_may_stop_before_its_epochs():
             return len(losses) == 3
 
     ctx = context(Until(Line(), optimizer=partial(torch.optim.SGD, lr=0.1)), numbers(1.0, 1.0))
-    assert local.train(ctx, job()).steps == 3
+    assert client_round.train(ctx, job()).steps == 3
     assert [len(losses) for losses in asked] == [1, 2, 3]
     assert asked[-1] == pytest.approx([1.0, 0.9, 0.8])

@@ -9,12 +9,13 @@ import torch
 from lightning_modules.fedavg import FedAvg
 from lightning_modules.fedper import FedPer
 from lightning_modules.local import Local
-from pfl.callbacks import Callback, EarlyStopping
-from pfl.checkpoint import CheckpointError, load, save
-from pfl.federation import NonFiniteError
+from pfl.callbacks.early_stopping import EarlyStopping
+from pfl.federation.checkpoint import CheckpointError, load, save
+from pfl.federation.rounds import NonFiniteError
+from pfl.federation.run import Callback
+from pfl.federation.sampling import BernoulliSampler, UniformSampler
 from pfl.loop import FederatedLoop
-from pfl.sampling import BernoulliSampler, UniformSampler
-from pfl.summary import summarise
+from pfl.results.summary import summarise
 from tests.toy import blobs, mlp
 
 SGD = partial(torch.optim.SGD, lr=0.1)

@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from pfl import identity
+from pfl.results import identity
 from tests import options
 
 
@@ -23,7 +23,10 @@ def test_names_of_classes_are_unique():
     ("record", "sentence"),
     [
         ({}, "the class IID is new: record it with python -m tests.options"),
-        ({"IID": {"n": 1}}, "the option IID.n is gone: say in _CAME_OR_WENT of pfl/identity.py"),
+        (
+            {"IID": {"n": 1}},
+            "the option IID.n is gone: say in _CAME_OR_WENT of pfl/results/identity.py",
+        ),
     ],
 )
 def test_what_was_not_said_is_told_in_a_sentence(record, sentence, monkeypatch):

@@ -9,9 +9,9 @@ from datamodules import Digits, Dirichlet
 from lightning_modules.fedavg import FedAvg
 from lightning_modules.fedper import FedPer
 from lightning_modules.nets import MLP
+from pfl.callbacks.progress import closing_table, readable_bytes
+from pfl.core.seeds import scoped
 from pfl.loop import FederatedLoop
-from pfl.progress import closing_table, readable_bytes
-from pfl.seeds import scoped
 from tests.toy import blobs, mlp
 
 

@@ -10,7 +10,7 @@ import pytest
 
 import pfl
 from lightning_modules.fedas import FedAS
-from pfl import catalogue
+from pfl.cli import catalogue
 from tests import discovery, federation
 from tests.toy import blobs, mlp
 

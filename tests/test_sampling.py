@@ -2,12 +2,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pfl.sampling import BernoulliSampler, UniformSampler
-from pfl.seeds import generator
+from pfl.core.seeds import generator
+from pfl.federation.sampling import BernoulliSampler, UniformSampler
 
 
 @given(st.integers(1, 60), st.floats(0.01, 1.0), st.integers(0, 99))
-def test_uniform_takes_the_number_of_the_cards(clients, fraction, seed):
+def test_uniform_takes_the_rounded_down_share_of_the_clients(clients, fraction, seed):
     """max(1, int(n * fraction)), distinct, ascending, and the same for the same rng."""
     sampler = UniformSampler(fraction)
     cohort = sampler(range(clients), generator(seed))

@@ -1,6 +1,6 @@
 import torch
 
-from pfl.seeds import derive, generator, scoped
+from pfl.core.seeds import derive, generator, scoped
 
 
 def test_paths_do_not_run_into_each_other():

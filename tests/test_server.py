@@ -1,7 +1,7 @@
 import torch
 
-from pfl.server import Server, ServerState
-from pfl.types import Upload
+from pfl.core.server import Server, ServerState
+from pfl.core.types import Upload
 
 
 def upload(client, samples, value):

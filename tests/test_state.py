@@ -4,8 +4,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from pfl import state
-from pfl.seeds import generator
+from pfl.core import state
+from pfl.core.seeds import generator
 
 
 def test_weighted_mean_by_hand():

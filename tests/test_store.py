@@ -13,10 +13,10 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from lightning_modules.fedavg import FedAvg
 from lightning_modules.fedper import FedPer
+from pfl.core.state import fingerprint, nbytes
+from pfl.federation.sampling import UniformSampler
+from pfl.federation.store import KeptStates
 from pfl.loop import FederatedLoop
-from pfl.sampling import UniformSampler
-from pfl.state import fingerprint, nbytes
-from pfl.store import KeptStates
 from tests.federation import HEAVY, equal
 from tests.toy import blobs, mlp, normed
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from pfl.config import Experiment
-from pfl.parser import make_parser
+from pfl.cli.config import Experiment
+from pfl.cli.parser import make_parser
 
 ROOT = Path(__file__).parent.parent
 SWEEPS = sorted((ROOT / "sweeps").glob("*.yaml"))

@@ -12,7 +12,7 @@ import wandb
 from wandb.proto.wandb_internal_pb2 import Record
 
 from lightning_modules.fedavg import FedAvg
-from pfl.loggers import WandB
+from pfl.callbacks.wandb import WandB
 from pfl.loop import FederatedLoop
 from tests.toy import blobs, mlp
 

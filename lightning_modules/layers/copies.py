@@ -6,7 +6,7 @@ import copy
 
 from torch import Tensor, nn
 
-from pfl.state import assign
+from pfl.core.state import assign
 
 
 class Frozen(nn.Module):

@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from lightning_modules.losses.numerics import at_least_float32, mean, unit
-from pfl.checks import one_of
+from pfl.core.checks import one_of
 
 
 def proximal(parameters: Iterable[Tensor], anchors: Iterable[Tensor]) -> Tensor:

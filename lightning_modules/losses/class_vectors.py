@@ -8,7 +8,7 @@ from torch import Tensor
 
 from lightning_modules.losses.classification import cross_entropy
 from lightning_modules.losses.numerics import at_least_float32, full_precision, mean, one_hot, unit
-from pfl.checks import one_of
+from pfl.core.checks import one_of
 
 
 def class_mean_alignment(

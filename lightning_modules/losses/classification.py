@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from lightning_modules.losses.numerics import mean
-from pfl.checks import one_of
+from pfl.core.checks import one_of
 
 
 def cross_entropy(logits: Tensor, y: Tensor, weight: Tensor | None = None) -> Tensor:

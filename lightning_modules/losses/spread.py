@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from lightning_modules.losses.numerics import at_least_float32, full_precision, unit
-from pfl.checks import one_of, positive
+from pfl.core.checks import one_of, positive
 
 EnergyForm: TypeAlias = Literal["inverse", "log", "chord", "rbf"]
 Spread: TypeAlias = Literal["var", "std"]

@@ -8,8 +8,8 @@ import torch
 from torch import nn
 
 from lightning_modules.nets.split import last_layers
-from pfl.seeds import scoped
-from pfl.state import assign, fingerprint, select
+from pfl.core.seeds import scoped
+from pfl.core.state import assign, fingerprint, select
 
 
 def seed_of(net: nn.Module) -> int:

@@ -7,7 +7,7 @@ from collections import OrderedDict
 from torch import Tensor, nn
 
 from lightning_modules.layers import VariationalLinear
-from pfl.types import Patterns
+from pfl.core.types import Patterns
 
 
 class SplitNet(nn.Module):

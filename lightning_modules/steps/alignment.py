@@ -16,8 +16,8 @@ from lightning_modules.layers import Frozen
 from lightning_modules.losses import class_mean_alignment, feature_distillation
 from lightning_modules.nets import SplitNet
 from lightning_modules.steps.prototypes import class_means, class_sums
-from pfl.checks import at_least_one, not_negative, positive
-from pfl.types import Batch, Pass, Phase, State, Terms, Totals
+from pfl.core.checks import at_least_one, not_negative, positive
+from pfl.core.types import Batch, Pass, Phase, State, Terms, Totals
 
 AlignTarget: TypeAlias = Literal["class_mean", "per_sample"]
 

@@ -14,7 +14,7 @@ from torch.func import functional_call, grad, vmap
 
 from lightning_modules.losses import cross_entropy
 from lightning_modules.losses.numerics import full_precision
-from pfl.types import Batch, State
+from pfl.core.types import Batch, State
 
 FisherEstimator: TypeAlias = Literal["batch_sum", "per_sample_mean", "full_data"]
 

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad
 
 from lightning_modules.losses import cross_entropy
-from pfl.types import Batch, State
+from pfl.core.types import Batch, State
 
 
 def slopes_at(

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from torch import Tensor
 from torch.optim import Optimizer
 
-from pfl.types import OptimizerFactory
+from pfl.core.types import OptimizerFactory
 
 
 def with_lr(optimizer: OptimizerFactory, lr: float) -> OptimizerFactory:

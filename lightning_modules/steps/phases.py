@@ -9,8 +9,8 @@ from torch import Tensor
 
 from lightning_modules.losses import cross_entropy
 from lightning_modules.nets import SplitNet
-from pfl.client import Client
-from pfl.types import Batch, OptimizerFactory, Patterns, Phase, Terms
+from pfl.core.client import Client
+from pfl.core.types import Batch, OptimizerFactory, Patterns, Phase, Terms
 
 Part: TypeAlias = Literal["all", "head", "body"]
 
@@ -43,7 +43,7 @@ def part_phase(
         part: What is trained.
         epochs: Walks over the data.
         name: Of the phase; the part's if not given.
-        optimizer: As in :class:`~pfl.types.Phase`.
+        optimizer: As in :class:`~pfl.core.types.Phase`.
         objective: Of the whole network; cross-entropy if not given.
         frozen: Mode of the frozen part. In ``train`` its dropout is active and the running
             statistics of its batch norms move, though its parameters do not.

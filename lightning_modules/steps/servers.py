@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Literal
 
-from pfl.server import Server, ServerState
-from pfl.state import add, subtract
-from pfl.types import Upload
+from pfl.core.server import Server, ServerState
+from pfl.core.state import add, subtract
+from pfl.core.types import Upload
 
 
 class MovingServer(Server[ServerState]):
@@ -18,7 +18,7 @@ class MovingServer(Server[ServerState]):
     pFedBayes (Zhang et al., ICML 2022, arXiv 2206.07977).
 
     Args:
-        weighting: As in :class:`~pfl.server.Server`.
+        weighting: As in :class:`~pfl.core.server.Server`.
         step: beta; 1 gives the average, more than 1 goes beyond it.
 
     Raises:
@@ -34,7 +34,7 @@ class MovingServer(Server[ServerState]):
         self.step = step
 
     def aggregate(self, state: ServerState, uploads: Sequence[Upload]) -> ServerState:
-        """Return the state after a round; see :meth:`pfl.server.Server.aggregate`."""
+        """Return the state after a round; see :meth:`pfl.core.server.Server.aggregate`."""
         after = super().aggregate(state, uploads)
         if self.step == 1:
             return after

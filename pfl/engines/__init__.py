@@ -1,1 +1,1 @@
-"""How the jobs of a round are run: the same numbers from each engine."""
+"""How the jobs of a round are run; every engine gives the same numbers."""

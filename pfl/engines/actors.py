@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 import torch
 from lightning.fabric import Fabric
 
-from pfl import local
-from pfl.context import Context
+from pfl.core.state import to
+from pfl.core.types import FederatedData, Job, Scores, State
 from pfl.engines.messages import Letter, Outbox, open_job, seal_result
-from pfl.state import to
-from pfl.types import FederatedData, Job, Scores, State
+from pfl.training import client_round
+from pfl.training.context import Context
 
 if TYPE_CHECKING:
-    from pfl.client import Client
+    from pfl.core.client import Client
 
 ATTEMPTS = 3  # of a job; then the death of its worker ends the run
 AHEAD = 2  # jobs that a worker holds, so that it never waits for the next
@@ -59,8 +59,8 @@ class Recipe:
         module: On the CPU.
         data: A module of ``datamodules`` travels as its recipe; each worker reads for itself.
         template: On the CPU; after a resume it is not what the module holds.
-        trainable: As in :class:`~pfl.context.Context`.
-        gradient_clip_val: As in :class:`~pfl.context.Context`.
+        trainable: As in :class:`~pfl.training.context.Context`.
+        gradient_clip_val: As in :class:`~pfl.training.context.Context`.
         accelerator: As in Lightning.
         precision: As in Lightning.
         threads: Op threads.
@@ -122,11 +122,13 @@ class Worker:
     def train(self, letter: Letter, enclosure: bytes) -> Letter:
         """Run a client's round."""
         job = open_job(letter, enclosure, self._context.fabric.device)
-        return seal_result(local.train(self._context, job))
+        return seal_result(client_round.train(self._context, job))
 
     def test(self, letter: Letter, enclosure: bytes) -> Scores:
         """Test a job's model."""
-        return local.test(self._context, open_job(letter, enclosure, self._context.fabric.device))
+        return client_round.test(
+            self._context, open_job(letter, enclosure, self._context.fabric.device)
+        )
 
 
 class Pool:

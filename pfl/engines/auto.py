@@ -6,13 +6,13 @@ import heapq
 import math
 from collections.abc import Iterator, Sequence
 
-from pfl.context import Context
+from pfl.core.types import Job, Result, Scores
 from pfl.engines import threads, vectorised
 from pfl.engines.base import Engine
 from pfl.engines.sequential import SequentialEngine
 from pfl.engines.threads import ThreadsEngine
 from pfl.engines.vectorised import VectorisedEngine
-from pfl.types import Job, Result, Scores
+from pfl.training.context import Context
 
 OP_THREADS_GAIN = 0.6
 """What twice the op threads add to the speed of one client, at best; measured from one to two."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Protocol
 
-from pfl.context import Context
-from pfl.types import Job, Result, Scores
+from pfl.core.types import Job, Result, Scores
+from pfl.training.context import Context
 
 
 class Engine(Protocol):

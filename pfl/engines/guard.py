@@ -16,11 +16,8 @@ import torch
 from lightning.fabric import Fabric
 from torch import Tensor
 
-from pfl import local
-from pfl.context import DROPOUTS, Context
-from pfl.engines import stack_round
-from pfl.seeds import derive
-from pfl.types import (
+from pfl.core.seeds import derive
+from pfl.core.types import (
     Batch,
     ClientInfo,
     ClientSplit,
@@ -33,6 +30,9 @@ from pfl.types import (
     Split,
     State,
 )
+from pfl.engines import stack_round
+from pfl.training import client_round
+from pfl.training.context import DROPOUTS, Context
 
 # Padding repeats samples: of three of four it shows in every mean.
 SAMPLES = (8, 7)
@@ -205,11 +205,11 @@ def _played(context: Context, play: Play) -> Iterator[tuple[str, Tensor]]:
 
 
 def _alone(context: Context, jobs: Sequence[Job]) -> list[tuple[Result, State]]:
-    results, models = [local.train(context, job) for job in jobs], []
+    results, models = [client_round.train(context, job) for job in jobs], []
     for job in jobs:
-        local.become_tested(context, job)
+        client_round.become_tested(context, job)
         with torch.no_grad():
-            logits, _ = local.outputs(context, context.data.split(job.info.client, "test"))
+            logits, _ = client_round.outputs(context, context.data.split(job.info.client, "test"))
         own = {name: value.clone() for name, value in context.entries.items()}
         models.append({**own, "logits": logits})
     return list(zip(results, models, strict=True))

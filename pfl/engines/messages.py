@@ -15,8 +15,8 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor
 
-from pfl.state import compact
-from pfl.types import Broadcast, Job, Result, State
+from pfl.core.state import compact
+from pfl.core.types import Broadcast, Job, Result, State
 
 # Which state of a record a tensor belongs to, and its name there.
 Key: TypeAlias = tuple[str, str]

@@ -10,11 +10,11 @@ from contextlib import contextmanager
 from importlib import import_module
 from typing import Any, TypeAlias, cast
 
-from pfl.context import Context
+from pfl.core.types import Job, Result, Scores
 from pfl.engines.actors import Pool, Recipe, Reply, WorkerError, import_ray
 from pfl.engines.base import Engine
 from pfl.engines.messages import Letter, open_result
-from pfl.types import Job, Result, Scores
+from pfl.training.context import Context
 
 Place: TypeAlias = Any  # Ray's PlacementGroup; its types cannot be named where it is not installed
 ROOM_SECONDS = 60.0

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from pfl import local
-from pfl.context import Context
+from pfl.core.types import Job, Result, Scores
 from pfl.engines.base import Engine
-from pfl.types import Job, Result, Scores
+from pfl.training import client_round
+from pfl.training.context import Context
 
 
 class SequentialEngine(Engine):
@@ -21,12 +21,12 @@ class SequentialEngine(Engine):
     def train(self, jobs: Sequence[Job]) -> Iterator[Result]:
         """Run each client's round."""
         for job in jobs:
-            yield local.train(self._context, job)
+            yield client_round.train(self._context, job)
 
     def test(self, jobs: Sequence[Job]) -> Iterator[Scores]:
         """Test each job's model on its splits."""
         for job in jobs:
-            yield local.test(self._context, job)
+            yield client_round.test(self._context, job)
 
     def close(self) -> None:
         """Nothing to release."""

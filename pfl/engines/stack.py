@@ -11,10 +11,10 @@ import torch
 from torch import Tensor, nn
 from torch.func import vmap
 
-from pfl.batching import chunks
-from pfl.context import Context
-from pfl.state import call_with
-from pfl.types import Batch, ClientSplit, Job, State
+from pfl.core.state import call_with
+from pfl.core.types import Batch, ClientSplit, Job, State
+from pfl.training.batching import chunks
+from pfl.training.context import Context
 
 ReturnT = TypeVar("ReturnT")
 Rows: TypeAlias = slice | Tensor

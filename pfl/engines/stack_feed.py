@@ -1,4 +1,4 @@
-"""The batches of several clients in one phase; see :class:`pfl.batching.Feed` for one client."""
+"""The batches of several clients in one phase; :mod:`pfl.training.batching` makes those of one."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from pfl import batching
-from pfl.batching import Length, Step
+from pfl.core.types import Batch, Phase
 from pfl.engines.stack import Group, Stack, groups, pad, walk, weights
-from pfl.types import Batch, Phase
+from pfl.training import batching
+from pfl.training.batching import Length, Step
 
 
 class StackedFeed:

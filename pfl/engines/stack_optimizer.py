@@ -8,9 +8,9 @@ import torch
 from torch import Tensor, nn
 from torch.optim import SGD, Adam, AdamW, Optimizer
 
+from pfl.core.types import Phase, State
 from pfl.engines.stack import Stack
-from pfl.training import optimizer_stem
-from pfl.types import Phase, State
+from pfl.training.phases import optimizer_stem
 
 ELEMENTWISE = (SGD, Adam, AdamW)
 

@@ -1,4 +1,4 @@
-"""A round and a test of several clients at once; :mod:`pfl.local` does the same for one."""
+"""A round and a test of several clients at once; :mod:`pfl.training.client_round` runs one."""
 
 from __future__ import annotations
 
@@ -8,14 +8,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from pfl import metrics
-from pfl.context import Context
-from pfl.engines.stack import Stack, walk
-from pfl.engines.stack_tally import StackedTally
-from pfl.engines.stack_training import run_plan
-from pfl.state import finite
-from pfl.training import kept_optimizers
-from pfl.types import (
+from pfl.core.state import finite
+from pfl.core.types import (
     Batch,
     ClientSplit,
     Job,
@@ -24,6 +18,12 @@ from pfl.types import (
     Split,
     State,
 )
+from pfl.engines.stack import Stack, walk
+from pfl.engines.stack_tally import StackedTally
+from pfl.engines.stack_training import run_plan
+from pfl.training import metrics
+from pfl.training.context import Context
+from pfl.training.phases import kept_optimizers
 
 
 def train(context: Context, jobs: Sequence[Job]) -> list[Result]:

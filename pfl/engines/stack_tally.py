@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from pfl.core.types import State, Terms, Totals
 from pfl.engines.stack import Rows
-from pfl.types import State, Terms, Totals
 
 
 @dataclass
@@ -23,7 +23,8 @@ class StackedTally:
         counts: (K,) the steps that were added to it.
         steps: (K,) optimiser steps.
         samples: (K,) samples seen.
-        skipped: (K,) phases without a batch that could be used; see :class:`pfl.training.Tally`.
+        skipped: (K,) phases without a batch that could be used; see
+            :class:`pfl.training.phases.Tally`.
         rows: For each client what objectives collected since the last pass.
     """
 

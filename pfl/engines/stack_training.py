@@ -1,4 +1,4 @@
-"""The phases and passes of several clients at once; :mod:`pfl.training` trains one."""
+"""The phases and passes of several clients at once; :mod:`pfl.training.phases` trains one."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from pfl import batching
-from pfl.context import StoppedError
+from pfl.core.state import total
+from pfl.core.types import Batch, Outcome, Pass, Phase, Plan, State
 from pfl.engines.stack import Rows, Stack, walk
 from pfl.engines.stack_feed import StackedFeed
 from pfl.engines.stack_optimizer import StackedOptimizer
 from pfl.engines.stack_tally import StackedTally
-from pfl.state import total
-from pfl.training import make_optimizer, prepare, release, run_objective
-from pfl.types import Batch, Outcome, Pass, Phase, Plan, State
+from pfl.training import batching
+from pfl.training.context import StoppedError
+from pfl.training.phases import make_optimizer, prepare, release, run_objective
 
 
 def run_plan(stack: Stack, plan: Plan, tally: StackedTally) -> list[State]:

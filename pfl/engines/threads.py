@@ -12,11 +12,11 @@ from typing import TypeVar
 import torch
 from lightning.fabric import Fabric
 
-from pfl import local
-from pfl.context import Context, StoppedError
+from pfl.core.types import Job, Result, Scores
 from pfl.engines.base import Engine
 from pfl.engines.sequential import SequentialEngine
-from pfl.types import Job, Result, Scores
+from pfl.training import client_round
+from pfl.training.context import Context, StoppedError
 
 AnswerT = TypeVar("AnswerT", Result, Scores)
 
@@ -57,13 +57,13 @@ class ThreadsEngine(Engine):
         """Run each client's round."""
         if self._pool is None:
             return self._sequential.train(jobs)
-        return self._run(self._pool, local.train, jobs)
+        return self._run(self._pool, client_round.train, jobs)
 
     def test(self, jobs: Sequence[Job]) -> Iterator[Scores]:
         """Test each job's model on its splits."""
         if self._pool is None:
             return self._sequential.test(jobs)
-        return self._run(self._pool, local.test, jobs)
+        return self._run(self._pool, client_round.test, jobs)
 
     def close(self) -> None:
         """End the threads."""

@@ -9,14 +9,14 @@ import lightning as L
 import torch
 from torch import nn
 
-from pfl.context import Context
+from pfl.core.types import ClientInfo, Job, Phase, Result, Scores
 from pfl.engines import stack_round
 from pfl.engines.base import Engine
 from pfl.engines.guard import disagreement
 from pfl.engines.sequential import SequentialEngine
 from pfl.engines.stack_optimizer import ELEMENTWISE
-from pfl.training import make_optimizer, prepare, release
-from pfl.types import ClientInfo, Job, Phase, Result, Scores
+from pfl.training.context import Context
+from pfl.training.phases import make_optimizer, prepare, release
 
 AnswerT = TypeVar("AnswerT", Result, Scores)
 

@@ -1,1 +1,1 @@
-"""Reading finished runs: pictures, comparisons with statistics, one page to hand around."""
+"""Folders of runs, read and drawn; nothing here imports torch."""

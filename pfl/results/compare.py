@@ -99,7 +99,7 @@ def compare(
     Args:
         settings: What is compared.
         metric: A column of ``metrics.csv`` and of ``clients.csv``.
-        at: After which rounds; see :mod:`pfl.summary`.
+        at: After which rounds; see :mod:`pfl.results.summary`.
         reference: Label of the setting that the others are tested against; the first by default.
 
     Raises:

@@ -1,17 +1,11 @@
-"""How sure the personal models are, and how right: what a reliability diagram shows.
+"""Draw reliability diagrams: how sure the personal models are, and how right.
 
-Guo et al., "On Calibration of Modern Neural Networks", ICML 2017. ``pfl test --reliability``
-writes ``reliability.csv`` into the run's folder, a row for each client and each bin of confidence
-that is not empty; ``pfl plot`` and ``pfl report`` draw it.
+Of the counts that :mod:`pfl.federation.reliability` wrote into the folders of runs.
 """
 
 from __future__ import annotations
 
-import csv
-from collections.abc import Iterator, Sequence
-from contextlib import closing
-from pathlib import Path
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
 import numpy as np
 from matplotlib.figure import Figure
@@ -21,83 +15,7 @@ from pfl.results.runs import Floats, RunError, RunFolder, Table
 from pfl.results.settings import Setting
 from pfl.results.style import WIDTH, Look, legend_above
 
-if TYPE_CHECKING:
-    from pfl.client import Client
-    from pfl.federation import Federation
-    from pfl.loop import FederatedLoop
-    from pfl.types import FederatedData
-
 FILE = "reliability.csv"
-BINS = 15
-
-
-def measure(loop: FederatedLoop, module: Client, data: FederatedData, ckpt_path: str) -> Path:
-    """Count over every client's test data with its personal model; returns the file written.
-
-    Raises:
-        CheckpointError: ``ckpt_path`` cannot be used.
-        RunError: It does not belong to a run's folder.
-    """
-    from pfl.federation import Federation
-
-    with closing(Federation(loop, module, data, ckpt_path)) as federation:
-        source = federation.source
-        if source is None or source.parent.name != "checkpoints":
-            raise RunError(f"the checkpoint {ckpt_path} is in no run's folder")
-        rows = list(_rows(module, data, federation))
-    path = source.parent.parent / FILE
-    with path.open("w", newline="") as file:
-        writer = csv.DictWriter(file, rows[0])
-        writer.writeheader()
-        writer.writerows(rows)
-    return path
-
-
-def _rows(
-    module: Client, data: FederatedData, federation: Federation
-) -> Iterator[dict[str, float]]:
-    """Counts of all clients."""
-    import torch
-
-    from pfl.batching import chunks
-
-    for client in range(data.num_clients):
-        split = data.split(client, "test")
-        if len(split) == 0:
-            continue
-        federation.personal(client)
-        sure, right = [], []
-        with torch.inference_mode(), federation.context.fabric.autocast():
-            for positions in chunks(len(split), data.eval_batch_size):
-                batch = split.batch(positions)
-                confidence, predicted = module(batch.x).float().softmax(-1).max(-1)
-                sure.append(confidence.cpu().numpy())
-                right.append((predicted == batch.y).cpu().numpy())
-        for row in bins(np.concatenate(sure), np.concatenate(right)):
-            yield {"round": federation.run.round, "client": client, **row}
-
-
-def bins(confidence: Floats, correct: Floats) -> list[dict[str, float]]:
-    """Samples, mean confidence and accuracy of each bin that holds any.
-
-    Bins are 15 of equal width, as the calibration error ``ece`` has them: a border belongs to the
-    bin above it.
-
-    Args:
-        confidence: (n,) largest probability of each prediction.
-        correct: (n,) whether it was right.
-    """
-    borders = np.linspace(0, 1, BINS + 1, dtype=np.float32)
-    place = np.clip(np.searchsorted(borders, confidence, side="right") - 1, 0, BINS - 1)
-    return [
-        {
-            "bin": number,
-            "samples": int((place == number).sum()),
-            "confidence": float(confidence[place == number].mean()),
-            "accuracy": float(correct[place == number].mean()),
-        }
-        for number in np.unique(place).tolist()
-    ]
 
 
 def diagram(settings: Sequence[Setting]) -> Figure:

@@ -12,7 +12,7 @@ from pfl.results.page import Markup
 from pfl.results.pictures import draw
 from pfl.results.runs import METRIC, Floats, RunFolder
 from pfl.results.settings import group
-from pfl.summary import KINDS, summarise
+from pfl.results.summary import KINDS, summarise
 
 _LISTED = ("acc", "acc_weighted", "acc_worst10", "acc_std", "f1", "loss", "ece")
 

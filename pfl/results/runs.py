@@ -20,7 +20,7 @@ from pfl.results import names
 
 Floats: TypeAlias = NDArray[np.float64]
 Replicate: TypeAlias = tuple[int, int]
-# As pfl.summary.KINDS has them.
+# As pfl.results.summary.KINDS has them.
 At: TypeAlias = Literal["last", "mean_last10", "best_by_val", "best_on_test"]
 
 METRIC = "test/personal/acc"
@@ -226,7 +226,7 @@ class RunFolder:
         return rounds
 
     def chosen(self, at: At, metric: str = METRIC) -> Floats:
-        """The rounds that a kind of report is about, as :mod:`pfl.summary` defines the kinds.
+        """Return the rounds that a kind of report is about; see :mod:`pfl.results.summary`.
 
         Raises:
             RunError: Nothing was validated, and the best round by validation is asked for; or the

@@ -7,9 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from pfl import identity
-from pfl.identity import Identity
-from pfl.results import names
+from pfl.results import identity, names
+from pfl.results.identity import Identity
 from pfl.results.runs import At, Floats, Replicate, RunError, RunFolder, mean_present
 
 

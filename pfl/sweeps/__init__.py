@@ -1,1 +1,1 @@
-"""Sweeps: a W&B sweep file, run here, on Optuna."""
+"""W&B's sweep files, run here on Optuna."""

@@ -8,14 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from jsonargparse import get_loader
-
-from pfl.explain import Given, UsageError, sources
-from pfl.summary import KINDS
+from pfl.cli.yaml_file import YamlFile
+from pfl.results.summary import KINDS
 from pfl.sweeps.parameters import read_space
 from pfl.sweeps.space import Space
 
@@ -97,67 +94,13 @@ class Sweep:
     content: Mapping[str, Any]
 
 
-class Reader:
-    """Tells what is wrong in a sweep file with its line.
-
-    Args:
-        path: The file.
-
-    Raises:
-        UsageError: There is no such file, or it is not YAML.
-    """
-
-    def __init__(self, path: Path) -> None:
-        if not path.is_file():
-            near = get_close_matches(path.name, [f.name for f in path.parent.glob("*.yaml")], n=1)
-            hint = f"; did you mean {str(path.with_name(near[0]))!r}?" if near else ""
-            raise UsageError(f"there is no sweep file {path}{hint}")
-        self.path = path
-        self._given: Sequence[Given] = sources(["--config", str(path)])
-
-    def content(self) -> Mapping[str, Any]:
-        """The file's content; ``1e-3`` is a number, as in every configuration."""
-        content: Mapping[str, Any] = get_loader("yaml")(self.path.read_text(encoding="utf-8"))
-        return content
-
-    def error(self, what: str, *keys: str) -> UsageError:
-        """An error at a key of the file."""
-        # Lines are known by parts of keys, but for those that only spell a class's arguments.
-        there = tuple(part for part in ".".join(keys).split(".") if part != "init_args")
-        places = [given.place for given in self._given if given.keys == there]
-        return UsageError(f"{places[-1] if places else self.path}: {'.'.join(keys)}: {what}")
-
-    def check_keys(self, given: Mapping[str, Any], known: Sequence[str], *keys: str) -> None:
-        """Refuse keys that are not known, by their names.
-
-        Raises:
-            UsageError: There is one.
-        """
-        for key in given:
-            if key not in known:
-                near = get_close_matches(str(key), known, n=1)
-                hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(known)}"
-                raise self.error(f"this key is not supported; {hint}", *keys, str(key))
-
-    def mapping(self, content: Mapping[str, Any], *keys: str) -> Mapping[str, Any]:
-        """A part of the file that must have keys.
-
-        Raises:
-            UsageError: It is missing or something else.
-        """
-        value = content.get(keys[-1])
-        if not isinstance(value, Mapping) or not value:
-            raise self.error(f"expected keys and values, got {value!r}", *keys)
-        return value
-
-
 def read(path: Path) -> Sweep:
     """Read a sweep file.
 
     Raises:
         UsageError: It cannot be run here; the message names the key.
     """
-    reader = Reader(path)
+    reader = YamlFile(path, "sweep file")
     content = reader.content()
     reader.check_keys(content, (*_USED, *_UNUSED))
     method: Method = content.get("method", "none")
@@ -188,7 +131,7 @@ def read(path: Path) -> Sweep:
     )
 
 
-def _metric(reader: Reader, content: Mapping[str, Any]) -> Metric:
+def _metric(reader: YamlFile, content: Mapping[str, Any]) -> Metric:
     given = reader.mapping(content, "metric")
     reader.check_keys(given, ("name", "goal", "target"), "metric")
     name, goal, target = given.get("name"), given.get("goal", "minimize"), given.get("target")
@@ -201,7 +144,7 @@ def _metric(reader: Reader, content: Mapping[str, Any]) -> Metric:
     return Metric(name, goal == "maximize", target)
 
 
-def _early(reader: Reader, content: Mapping[str, Any], metric: Metric) -> Early:
+def _early(reader: YamlFile, content: Mapping[str, Any], metric: Metric) -> Early:
     key = "early_terminate"
     given = reader.mapping(content, key)
     if given.get("type") != "hyperband":

@@ -13,8 +13,8 @@ from optuna.trial import FrozenTrial, TrialState
 from rich.table import Table
 
 from pfl.results import names
-from pfl.sweeps.command import flag_words
 from pfl.sweeps.file import Sweep
+from pfl.sweeps.program import flag_words
 from pfl.sweeps.search import failed
 from pfl.sweeps.space import Point
 

@@ -5,12 +5,10 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from pfl.cli.yaml_file import YamlFile
 from pfl.sweeps.space import Categorical, Parameter, Range, Space
-
-if TYPE_CHECKING:
-    from pfl.sweeps.file import Reader
 
 # The keys of each distribution of W&B's that maps onto one of Optuna's.
 _KEYS = {
@@ -29,7 +27,7 @@ _ALL_KEYS = ("distribution", "parameters", *dict.fromkeys(sum(_KEYS.values(), ()
 _OPTIONAL = ("q",)
 
 
-def read_space(reader: Reader, content: Mapping[str, Any], method: str) -> Space:
+def read_space(reader: YamlFile, content: Mapping[str, Any], method: str) -> Space:
     """Read what is searched.
 
     Raises:
@@ -51,7 +49,7 @@ def read_space(reader: Reader, content: Mapping[str, Any], method: str) -> Space
 
 
 def _walk(
-    reader: Reader,
+    reader: YamlFile,
     content: Mapping[str, Any],
     at: tuple[str, ...],
     varied: dict[str, Parameter],
@@ -75,7 +73,7 @@ def _walk(
             varied[name] = _parameter(reader, kind, given, path)
 
 
-def _kind(reader: Reader, given: Mapping[str, Any], path: tuple[str, ...]) -> str:
+def _kind(reader: YamlFile, given: Mapping[str, Any], path: tuple[str, ...]) -> str:
     """The distribution that is named, or else the one that W&B infers from the keys."""
     kind = given.get("distribution")
     if kind is not None and kind not in _KEYS:
@@ -102,7 +100,7 @@ def _kind(reader: Reader, given: Mapping[str, Any], path: tuple[str, ...]) -> st
 
 
 def _parameter(
-    reader: Reader, kind: str, given: Mapping[str, Any], path: tuple[str, ...]
+    reader: YamlFile, kind: str, given: Mapping[str, Any], path: tuple[str, ...]
 ) -> Parameter:
     if "values" in given:
         return _categorical(reader, given, path)
@@ -133,7 +131,7 @@ def _parameter(
     return parameter
 
 
-def _categorical(reader: Reader, given: Mapping[str, Any], path: tuple[str, ...]) -> Categorical:
+def _categorical(reader: YamlFile, given: Mapping[str, Any], path: tuple[str, ...]) -> Categorical:
     values, weights = given["values"], given.get("probabilities")
     if not isinstance(values, list) or not values:
         raise reader.error(f"expected a list, got {values!r}", *path, "values")

@@ -15,13 +15,13 @@ import optuna
 from optuna.trial import Trial
 from rich.console import Console
 
-from pfl import commands
-from pfl.explain import UsageError
+from pfl.cli import runs
+from pfl.cli.explain import UsageError
 from pfl.results.pictures import write as write_pictures
 from pfl.sweeps import outcome as outcomes
 from pfl.sweeps import pictures
-from pfl.sweeps.command import fit_words
 from pfl.sweeps.file import Sweep, read
+from pfl.sweeps.program import fit_words
 from pfl.sweeps.search import Search, identity
 from pfl.sweeps.trial import UnknownMetricError, value_of
 
@@ -130,7 +130,7 @@ def _try(sweep: Sweep, flags: Sequence[str], file: Path) -> list[str]:
         UsageError: There is such a mistake.
     """
     words = [*fit_words(sweep, sweep.space.example(), file), *flags]
-    commands.fit_experiment(words)
+    runs.fit_experiment(words)
     file.unlink(missing_ok=True)
     parts = [part for word in words for part in re.split("(?<=^--config)=", word)]
     found = [after for word, after in pairwise(parts) if word == "--config"]

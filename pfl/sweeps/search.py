@@ -20,8 +20,8 @@ from optuna.pruners import BasePruner, NopPruner, SuccessiveHalvingPruner
 from optuna.samplers import BaseSampler, RandomSampler, TPESampler
 from optuna.trial import FrozenTrial, Trial, TrialState
 
-from pfl.explain import UsageError
-from pfl.seeds import derive
+from pfl.cli.explain import UsageError
+from pfl.core.seeds import derive
 from pfl.sweeps.file import Early, Sweep
 
 # Why a trial is over that has no value.

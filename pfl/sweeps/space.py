@@ -17,7 +17,7 @@ from optuna.distributions import (
     IntDistribution,
 )
 
-from pfl.seeds import derive
+from pfl.core.seeds import derive
 
 # What Optuna stores.
 Choice: TypeAlias = bool | int | float | str | None

@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING
 import optuna
 from optuna.trial import Trial
 
-from pfl import commands
-from pfl.callbacks import Callback
-from pfl.explain import UsageError
+from pfl.cli import runs
+from pfl.cli.explain import UsageError
+from pfl.core.types import RoundResult
+from pfl.federation.run import Callback
 from pfl.sweeps.file import Sweep
-from pfl.types import RoundResult
 
 if TYPE_CHECKING:
-    from pfl.run import Run
+    from pfl.federation.run import Run
 
 
 class UnknownMetricError(UsageError):
@@ -101,7 +101,7 @@ def value_of(words: Sequence[str], trial: Trial, sweep: Sweep) -> float:
     folder = trial.user_attrs.get("folder")
     if folder is not None and (Path(folder) / "checkpoints" / "last.ckpt").is_file():
         words = [*words, "--ckpt_path", folder]
-    found = logged(commands.fit(words, [Reporter(trial, sweep)]))
+    found = logged(runs.fit(words, [Reporter(trial, sweep)]))
     value = found[sweep.metric.name]
     if not math.isfinite(value):
         raise ArithmeticError(f"{sweep.metric.name} is {value}")

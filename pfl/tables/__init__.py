@@ -1,1 +1,1 @@
-"""The tables of papers: run once, kept, and printed beside the reported numbers."""
+"""The grid of runs behind a paper's table: read, run, resumed and printed."""

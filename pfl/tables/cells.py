@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from itertools import product
 from typing import Any, cast
 
-from pfl.explain import UsageError
+from pfl.cli.explain import UsageError
 from pfl.results.runs import At
 from pfl.tables import reported
 from pfl.tables.reported import Reported

@@ -11,15 +11,16 @@ import yaml
 from jsonargparse import Namespace
 from torch import Tensor
 
-from pfl import checkpoint, identity
-from pfl.config import REFUSALS, Experiment
-from pfl.explain import explained
-from pfl.progress import readable_bytes
+from pfl.callbacks.progress import readable_bytes
+from pfl.cli.config import REFUSALS, Experiment
+from pfl.cli.explain import explained
+from pfl.core.seeds import generator
+from pfl.core.state import nbytes
+from pfl.federation import checkpoint
+from pfl.federation.run import Run
+from pfl.results import identity
 from pfl.results.compare import NONE
 from pfl.results.sheets import Sheet
-from pfl.run import Run
-from pfl.seeds import generator
-from pfl.state import nbytes
 from pfl.tables import kept
 from pfl.tables.plan import Plan, PlannedRun
 from pfl.tables.render import shortened
@@ -213,7 +214,9 @@ def _made_up(experiment: Experiment, found: Sizes) -> Namespace:
     for key, value in {
         "rounds": 2,
         "evaluate_every": 1,
-        "sampler": Namespace(class_path="pfl.sampling.UniformSampler", init_args=Namespace()),
+        "sampler": Namespace(
+            class_path="pfl.federation.sampling.UniformSampler", init_args=Namespace()
+        ),
         "engine": "sequential",
         "callbacks": None,
         "loggers": None,

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import yaml
 
-from pfl.explain import UsageError
+from pfl.cli.explain import UsageError
 from pfl.results.runs import RunError, RunFolder
 from pfl.tables.plan import PlannedRun, name_of
 from pfl.tables.shorten import part_of

@@ -11,10 +11,10 @@ from typing import Any
 
 import yaml
 
-from pfl import identity
-from pfl.config import Experiment
-from pfl.explain import UsageError
-from pfl.parser import Parser, make_parser
+from pfl.cli.config import Experiment
+from pfl.cli.explain import UsageError
+from pfl.cli.parser import Parser, make_parser
+from pfl.results import identity
 from pfl.tables.cells import Cell
 from pfl.tables.shorten import shorten
 from pfl.tables.spec import TableFile

@@ -8,10 +8,9 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
-import yaml
-
-from pfl.explain import Keys, UsageError, sources
-from pfl.summary import KINDS
+from pfl.cli.explain import Keys
+from pfl.cli.yaml_file import YamlFile
+from pfl.results.summary import KINDS
 from pfl.tables.reported import KEYS
 from pfl.tables.spec import COLUMNS, Axis, Exceptional, Part, TableFile
 
@@ -29,8 +28,6 @@ def read(path: Path) -> TableFile:
     Raises:
         UsageError: It is missing or wrong.
     """
-    if not path.is_file():
-        raise UsageError(f"there is no table file {path}")
     return _Reader(path).table()
 
 
@@ -40,15 +37,11 @@ class _Reader:
     def __init__(self, path: Path) -> None:
         self.path = path
         # Refuses what is no YAML, and keys that are given twice.
-        self.places = {item.keys: item.place for item in sources(["--config", str(path)])}
-        try:
-            self.content = yaml.safe_load(path.read_text(encoding="utf-8"))
-        except yaml.YAMLError as error:
-            raise UsageError(f"{path}: this is not YAML for a table ({error})") from error
+        self.yaml = YamlFile(path, "table file")
+        self.content = self.yaml.content()
 
     def refuse(self, keys: Keys, what: str) -> NoReturn:
-        place = self.places.get(keys, str(self.path))
-        raise UsageError(f"{place}: {'.'.join(keys)}: {what}" if keys else f"{place}: {what}")
+        raise self.yaml.error(what, *keys)
 
     def table(self) -> TableFile:
         content = self.mapping(self.content, (), _TABLE)

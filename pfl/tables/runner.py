@@ -17,16 +17,15 @@ from rich.progress import (
     TimeElapsedColumn,
 )
 
-from pfl.callbacks import Callback
-from pfl.checkpoint import CheckpointError
-from pfl.config import REFUSALS, Experiment
-from pfl.explain import UsageError, explained
-from pfl.federation import NonFiniteError
-from pfl.run import Run
+from pfl.cli.config import REFUSALS, Experiment
+from pfl.cli.explain import UsageError, explained
+from pfl.core.types import RoundResult
+from pfl.federation.checkpoint import CheckpointError
+from pfl.federation.rounds import NonFiniteError
+from pfl.federation.run import Callback, Run
 from pfl.tables import kept
 from pfl.tables.plan import Plan, PlannedRun
 from pfl.tables.shorten import limit_samples
-from pfl.types import RoundResult
 
 
 class _Rounds(Callback):

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from jsonargparse import Namespace
 
-from pfl.config import Experiment
+from pfl.cli.config import Experiment
 
 _ROUNDS = "loop.rounds"
 _SAMPLES = "data.init_args.max_samples"

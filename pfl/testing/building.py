@@ -11,12 +11,12 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, TensorDataset
 
-from pfl.client import Client
-from pfl.seeds import scoped
-from pfl.state import matches
+from pfl.core.client import Client
+from pfl.core.seeds import scoped
+from pfl.core.state import matches
+from pfl.core.types import Batch
 from pfl.testing.promise import BrokenPromiseError, Subject, promise
 from pfl.testing.toy import blobs, mlp
-from pfl.types import Batch
 
 RATES = (0.05, 0.0005)
 

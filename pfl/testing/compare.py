@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pfl.state import fingerprint
-from pfl.types import State
+from pfl.core.state import fingerprint
+from pfl.core.types import State
 
 
 def named(value: Any, name: str = "") -> State:  # noqa: ANN401

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from pfl.client import Client
+from pfl.core.client import Client
 from pfl.testing import building, engines, jobs, purity, runs
 from pfl.testing.promise import Formula, Promise, Subject
 

@@ -11,8 +11,8 @@ from pfl.engines.base import Engine
 from pfl.engines.sequential import SequentialEngine
 from pfl.engines.threads import ThreadsEngine
 from pfl.engines.vectorised import VectorisedEngine
-from pfl.run import Run
-from pfl.sampling import UniformSampler
+from pfl.federation.run import Run
+from pfl.federation.sampling import UniformSampler
 from pfl.testing.compare import difference, distance, named
 from pfl.testing.federation import fit, outcome
 from pfl.testing.promise import BrokenPromiseError, Net, Subject, promise, vectorizable

@@ -9,17 +9,17 @@ from typing import Any
 import torch
 from lightning.fabric import Fabric
 
-from pfl import local
-from pfl.client import Client
-from pfl.context import Context
+from pfl.core.client import Client
+from pfl.core.seeds import derive
+from pfl.core.server import Server
+from pfl.core.state import clone
+from pfl.core.types import ClientInfo, FederatedData, Job, Result, State
+from pfl.federation.run import Run
+from pfl.federation.sampling import UniformSampler
 from pfl.loop import FederatedLoop
-from pfl.run import Run
-from pfl.sampling import UniformSampler
-from pfl.seeds import derive
-from pfl.server import Server
-from pfl.state import clone
 from pfl.testing.toy import ToyData, blobs
-from pfl.types import ClientInfo, FederatedData, Job, Result, State
+from pfl.training import client_round
+from pfl.training.context import Context
 
 
 class ToyFederation:
@@ -77,7 +77,7 @@ class ToyFederation:
 
     def train(self, client: int) -> Result:
         """Return a client's result in the next round; the federation stays as it was."""
-        return local.train(self.context, self.job(client))
+        return client_round.train(self.context, self.job(client))
 
     def round(self, *clients: int) -> list[Result]:
         """Run a round of these clients, or of all: train, aggregate, keep."""

@@ -6,14 +6,14 @@ from typing import cast
 
 from torch import Tensor
 
-from pfl import local
-from pfl.client import Client
-from pfl.state import clone, nbytes
+from pfl.core.client import Client
+from pfl.core.state import clone, nbytes
+from pfl.core.types import Job, State, Upload
 from pfl.testing.compare import difference, named
 from pfl.testing.federation import ToyFederation, second_round
 from pfl.testing.promise import BrokenPromiseError, Formula, Subject, promise
 from pfl.testing.toy import mlp, normed
-from pfl.types import Job, State, Upload
+from pfl.training import client_round
 
 NETS = {"": mlp, " with batch norm": normed}
 
@@ -25,7 +25,7 @@ def copies(subject: Subject) -> None:
     module = federation.module
     for job in jobs:
         sent = named(job.broadcast)
-        result = local.train(federation.context, job)
+        result = client_round.train(federation.context, job)
         own = dict(module.named_parameters()) | dict(module.named_buffers())
         _apart(own, sent, "receive leaves the entry", "the broadcast")
         _apart(named(result.upload), own, "upload leaves", "the module")
@@ -50,7 +50,7 @@ def uploads_are_declared(subject: Subject) -> None:
     federation = ToyFederation(subject.module())
     for _ in range(2):
         for job in federation.jobs():
-            _check(local.train(federation.context, job).upload, job, federation.module)
+            _check(client_round.train(federation.context, job).upload, job, federation.module)
         federation.round()
 
 
@@ -90,7 +90,7 @@ def bytes_follow_the_formula(subject: Subject) -> None:
     federation, jobs = second_round(subject.module())
     formula = cast(Formula, subject.floats)
     for job in jobs:
-        upload = local.train(federation.context, job).upload
+        upload = client_round.train(federation.context, job).upload
         counts = formula(federation.module, job.info)
         for verb, sent, count in zip(
             ("broadcast", "upload"), (job.broadcast, upload), counts, strict=True
@@ -105,11 +105,11 @@ def clients_are_independent(subject: Subject) -> None:
     """Run the clients of a round in one order and in the other."""
     for kind, net in NETS.items():
         federation, jobs = second_round(subject.module(net))
-        forward = {job.info.client: local.train(federation.context, job) for job in jobs}
+        forward = {job.info.client: client_round.train(federation.context, job) for job in jobs}
         other, jobs = second_round(subject.module(net))
         for job in reversed(jobs):
             client = job.info.client
-            result = local.train(other.context, job)
+            result = client_round.train(other.context, job)
             if name := difference(named(forward[client]), named(result)):
                 raise BrokenPromiseError(
                     f"client {client} gets another {name!r}{kind} when the clients run in reverse"
@@ -130,7 +130,7 @@ def clients_change_nothing_but_themselves(subject: Subject) -> None:
             }
         )
         before = clone(common)
-        for verb, run in (("training", local.train), ("testing", local.test)):
+        for verb, run in (("training", client_round.train), ("testing", client_round.test)):
             for job in jobs:
                 run(federation.context, job)
                 if name := difference(before, common):
@@ -141,7 +141,7 @@ def clients_change_nothing_but_themselves(subject: Subject) -> None:
 def tests_repeat(subject: Subject) -> None:
     """Test all clients twice."""
     federation, jobs = second_round(subject.module())
-    once, again = ([local.test(federation.context, job) for job in jobs] for _ in range(2))
+    once, again = ([client_round.test(federation.context, job) for job in jobs] for _ in range(2))
     if name := difference(named(once), named(again)):
         client, _, score = name.partition(".")
         raise BrokenPromiseError(f"{score} of client {client} is another one the second time")

@@ -14,11 +14,11 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from pfl.client import Client
-from pfl.state import clone
+from pfl.core.client import Client
+from pfl.core.state import clone
+from pfl.core.types import Pass, Phase, Plan, State
 from pfl.testing.compare import difference
 from pfl.testing.promise import BrokenPromiseError
-from pfl.types import Pass, Phase, Plan, State
 
 Wrap: TypeAlias = Callable[[Callable[..., Any], str, str], Callable[..., Any]]
 _NORM = nn.modules.batchnorm._BatchNorm

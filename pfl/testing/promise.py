@@ -13,12 +13,12 @@ from typing import Any, TypeAlias
 import torch
 from torch import nn
 
-from pfl.client import Client
-from pfl.context import DROPOUTS
-from pfl.declaration import MethodError
-from pfl.seeds import scoped
+from pfl.core.client import Client
+from pfl.core.seeds import scoped
+from pfl.core.types import ClientInfo
 from pfl.testing.toy import mlp
-from pfl.types import ClientInfo
+from pfl.training.context import DROPOUTS
+from pfl.training.declaration import MethodError
 
 SGD = partial(torch.optim.SGD, lr=0.05)
 MOMENTUM = partial(torch.optim.SGD, lr=0.1, momentum=0.9, weight_decay=0.01)

@@ -3,33 +3,36 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import fields
+from dataclasses import fields, replace
 from typing import Any, Literal
 
 import torch
 
-from pfl import local
-from pfl.client import Client
-from pfl.declaration import declared
-from pfl.server import Server
-from pfl.state import clone
+from pfl.core.client import Client
+from pfl.core.server import Server
+from pfl.core.state import clone
+from pfl.core.types import Batch, Plan
 from pfl.testing.compare import difference, distance, named
 from pfl.testing.federation import ToyFederation
 from pfl.testing.jobs import NETS
 from pfl.testing.observe import Wrap, leaves_alone, statistics, streams, wrapped
 from pfl.testing.promise import BrokenPromiseError, Subject, has_dropout, promise, vectorizable
-from pfl.types import Batch, Plan
+from pfl.training import client_round
+from pfl.training.declaration import declared
 
 PADDING = 3
 CLOSE = 1e-9
 
 
 def _play(federation: ToyFederation) -> None:
-    """Train everybody in two rounds, then test everybody."""
-    federation.round()
+    """Train everybody in two rounds, and test every model of the second."""
+    context = federation.context
     federation.round()
     for job in federation.jobs():
-        local.test(federation.context, job)
+        client_round.train(context, job)
+        client_round.test(context, job)
+        if federation.module.has_global_model():
+            client_round.test(context, replace(job, model="global"))
 
 
 def _watch(federation: ToyFederation, wrap: Wrap) -> ToyFederation:
@@ -49,8 +52,8 @@ def plans_are_declarations(subject: Subject) -> None:
         "adapt": _outline(context.adapt),
     }
     for job in federation.jobs():
-        local.train(context, job)
-        local.test(context, job)
+        client_round.train(context, job)
+        client_round.test(context, job)
         for verb, plan in before.items():
             if _outline(declared(context.module, verb)) != plan:
                 raise BrokenPromiseError(

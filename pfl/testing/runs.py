@@ -7,17 +7,16 @@ from tempfile import TemporaryDirectory
 
 import torch
 
-from pfl.callbacks import Callback
-from pfl.federation import NonFiniteError
-from pfl.run import Run
-from pfl.sampling import BernoulliSampler, UniformSampler
-from pfl.state import finite
+from pfl.core.state import finite
+from pfl.core.types import RoundResult
+from pfl.federation.rounds import NonFiniteError
+from pfl.federation.run import Callback, Run
+from pfl.federation.sampling import BernoulliSampler, UniformSampler
 from pfl.testing.compare import difference, named
 from pfl.testing.federation import ToyFederation, fit, outcome
 from pfl.testing.jobs import NETS
 from pfl.testing.promise import BrokenPromiseError, Subject, promise
 from pfl.testing.toy import ToyData, blobs
-from pfl.types import RoundResult
 
 
 class _StopAfter(Callback):

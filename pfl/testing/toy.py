@@ -8,8 +8,8 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor, nn
 
-from pfl.seeds import generator, scoped
-from pfl.types import Batch, Split
+from pfl.core.seeds import generator, scoped
+from pfl.core.types import Batch, Split
 
 Samples: TypeAlias = tuple[Tensor, Tensor]
 

@@ -93,6 +93,7 @@ def test_another_json_is_refused(saved):
         ([{"train": [0.5], "val": [], "test": []}] * 4, "not a list of whole numbers"),
         ([{"train": [True], "val": [], "test": []}] * 4, "not a list of whole numbers"),
         ([{"train": [2**70], "val": [], "test": []}] * 4, "damaged"),
+        ([{"train": [0], "val": [], "test": [1797]}], "samples outside 0..1796"),
         ([{"train": [0], "val": [], "test": [5000]}], "samples outside 0..1796"),
         ([{"train": [0], "val": [], "test": []}] * 4, "a training sample to two clients"),
         ([{"train": [0], "val": [1], "test": [1]}], "tests on training samples"),
@@ -101,6 +102,12 @@ def test_another_json_is_refused(saved):
 def test_damage_is_noticed(saved, clients, message):
     change(saved, clients=clients)
     with pytest.raises(ValueError, match=message):
+        digits(saved).setup()
+
+
+def test_a_common_test_set_with_training_samples_is_refused(saved):
+    change(saved, pooled_test=[json.loads(saved.read_text())["clients"][0]["train"][0]])
+    with pytest.raises(ValueError, match="tests on training samples"):
         digits(saved).setup()
 
 

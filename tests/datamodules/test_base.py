@@ -114,6 +114,23 @@ def test_images_no_client_uses_are_not_needed():
     assert sum(len(data.split(c, n)) for c in (0, 1) for n in ("train", "test")) == 100
 
 
+@pytest.mark.parametrize("protocol", ["pooled", "global"])
+def test_labels_and_pixels_are_those_of_the_samples_of_the_division(protocol):
+    from sklearn.datasets import load_digits
+
+    data = digits(max_samples=300, test_protocol=protocol)
+    for client, holding in enumerate(data.division.holdings):
+        view = data.split(client, "train")
+        assert view.labels.tolist() == load_digits().target[holding.train].tolist()
+        batch = view.batch(torch.arange(len(view)))
+        assert batch.y.equal(view.labels)
+        grey = torch.from_numpy(load_digits().images[holding.train]).float()
+        assert torch.allclose((batch.x[:, 0] + 1) * 8, grey, atol=0.04)
+    if protocol == "global":
+        labels = load_digits().target[data.division.pooled_test]
+        assert data.pooled_test().labels.tolist() == labels.tolist()
+
+
 def test_only_training_batches_drawn_with_an_rng_are_augmented():
     data = digits(augment=CropFlip(padding=2))
     train, test = data.split(0, "train"), data.split(0, "test")
@@ -174,9 +191,16 @@ def test_a_federation_without_any_test_sample_is_refused(partition, tmp_path):
         data.setup()
 
 
-def test_there_is_no_such_client():
-    with pytest.raises(ValueError, match="there is no client 5, only 0 to 4"):
-        digits().split(5, "train")
+@pytest.mark.parametrize("client", [5, -1])
+def test_there_is_no_such_client(client):
+    with pytest.raises(ValueError, match=f"there is no client {client}, only 0 to 4"):
+        digits().split(client, "train")
+
+
+def test_a_mean_of_too_few_channels_is_refused():
+    data = Synthetic(num_clients=2, partition=IID(), channels=3, mean=[0.5, 0.5])
+    with pytest.raises(ValueError, match="mean has 2 values for 3 channels"):
+        data.setup()
 
 
 @pytest.mark.parametrize("client", [None, 1])
@@ -196,7 +220,9 @@ def test_it_serves_a_plain_trainer(client):
 
 
 def test_loaders_give_every_sample_once():
-    data = digits(test_protocol="global", num_clients=3, partition=IID(), max_samples=300)
+    data = digits(
+        test_protocol="global", num_clients=3, partition=IID(), max_samples=300, eval_batch_size=60
+    )
     train = torch.cat([batch.y for batch in data.train_dataloader()])
     assert (
         train.bincount().tolist()
@@ -204,6 +230,7 @@ def test_loaders_give_every_sample_once():
         .bincount()
         .tolist()
     )
+    assert [len(batch.y) for batch in data.test_dataloader()] == [60, 15]
     test = torch.cat([batch.y for batch in data.test_dataloader()])
     assert test.tolist() == data.pooled_test().labels.tolist()
 

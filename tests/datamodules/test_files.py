@@ -270,6 +270,21 @@ class TestSuperclasses:
         assert data.contents.targets.labels.tolist() == [0] * 8 + [1] * 8
         assert data.contents.targets.fine.tolist() == [0] * 4 + [1] * 4 + [2] * 4 + [3] * 4
 
+    def test_test_files_stay_test_files(self, tmp_path):
+        for part, count in (("train", 4), ("test", 2)):
+            fill(tmp_path / "in" / part, ("ant", "bee", "cat"), count)
+        (tmp_path / "parents.csv").write_text("class,superclass\nant,insect\ncat,mammal\n")
+        data = make(tmp_path / "in", superclasses=str(tmp_path / "parents.csv"))
+        assert data.contents.num_train == 8
+        assert data.contents.targets.labels.tolist() == [0] * 4 + [1] * 4 + [0] * 2 + [1] * 2
+
+    def test_domains_stay_with_their_files(self, tmp_path):
+        for domain in ("photo", "sketch"):
+            fill(tmp_path / "in" / domain, ("ant", "bee", "cat"), 2)
+        (tmp_path / "parents.csv").write_text("class,superclass\nant,insect\ncat,mammal\n")
+        data = make(tmp_path / "in", DomainFolder, superclasses=str(tmp_path / "parents.csv"))
+        assert data.contents.targets.domains.tolist() == [0] * 4 + [1] * 4
+
     @pytest.mark.parametrize(
         ("content", "message"),
         [

@@ -1,4 +1,4 @@
-"""The sizes that pFedVEM's card reports at 100 clients, held against the law of its recipe.
+"""The sizes reported for pFedVEM's partitions at 100 clients, held against the law of its recipe.
 
 CIFAR-10: 10 classes of 5,000, 5 a client: 50 blocks a class, so a client has 5 times a spacing of
 49 distinct points in 1..4,999. CIFAR-100: 100 classes of 500, 20 a client: 20 blocks a class, 20
@@ -67,7 +67,7 @@ def test_the_range_reported_for_cifar10_is_possible_but_rare_at_its_upper_end():
     """5 to 5,125. A largest client of 5,125 needs a block of 1,025 among 50 blocks with mean 100.
 
     50 blocks are above 1,024 with probability at most 50 * P(one is) = 50 * 1.3e-5 < 1e-3: the
-    recipe of the card yields it about once in 1,400 seeds, and our draws may not be held to it.
+    recipe yields it about once in 1,400 seeds, and our draws may not be held to it.
     """
     assert 3e-4 < 50 * chance_of_more(5000, 50, 1024) < 1e-3
     sizes = sizes_of(*CIFAR10[:2], seeds=40)

@@ -4,6 +4,7 @@ import gzip
 import json
 import os
 import struct
+import time
 from functools import partial
 
 import numpy as np
@@ -155,7 +156,8 @@ def save(path, value, size=(6, 4)):
 @pytest.fixture
 def ham(tmp_path):
     rows = ["lesion_id,image_id,dx,dx_type,age,sex,localization,dataset"]
-    for i in range(12):
+    # The published metadata are not in the order of the images.
+    for i in reversed(range(12)):
         dx, source = ("mel", "nv")[i % 2], ("rosendahl", "vidir_modern")[i // 6]
         rows.append(f"HAM_{i},ISIC_{i:07},{dx},histo,50,male,back,{source}")
         save(tmp_path / f"HAM10000_images_part_{1 + i // 6}" / f"ISIC_{i:07}.jpg", i)
@@ -217,6 +219,7 @@ def test_sun397_names_and_sizes(sun):
     assert data.class_names == ("abbey", "apartment_building/outdoor", "beach")
     assert data.input_shape == (3, 64, 64)
     assert data.contents.targets.labels.tolist() == [0] * 3 + [1] * 3 + [2] * 3
+    assert [file[-9:] for file in data.listing.files[:3]] == ["sun_0.jpg", "sun_1.jpg", "sun_2.jpg"]
 
 
 def test_sun397_superclasses(sun):
@@ -240,7 +243,8 @@ def test_sun397_needs_an_image_a_class():
 def write_leaf(path, users):
     path.parent.mkdir(parents=True, exist_ok=True)
     data = {
-        writer: {"x": [[value / 255] * 784 for value in values], "y": [v % 62 for v in values]}
+        # Six digits, so that 255 times a value lies above or below a whole number.
+        writer: {"x": [[round(v / 255, 6)] * 784 for v in values], "y": [v % 62 for v in values]}
         for writer, values in users.items()
     }
     path.write_text(json.dumps({"users": list(users), "num_samples": [], "user_data": data}))
@@ -270,6 +274,22 @@ def test_femnist_from_its_cache(leaf, tmp_path, monkeypatch):
     cached = make(FEMNIST, root=str(leaf), cache_dir=cache).description()
     monkeypatch.undo()
     assert cached == make(FEMNIST, root=str(leaf)).description()
+
+
+def test_femnist_has_the_grey_values_that_leaf_divided_by_255(leaf):
+    write_leaf(leaf / "train" / "all_data_0.json", {"w1": list(range(256))})
+    assert make(FEMNIST, root=str(leaf)).arrays.pixels[:256, 0, 9, 9].tolist() == list(range(256))
+
+
+def test_femnist_is_parsed_anew_where_a_file_was_replaced(leaf, tmp_path):
+    """Equal size, another time of change."""
+    file, cache = leaf / "train" / "all_data_1.json", str(tmp_path / "cache")
+    first = make(FEMNIST, root=str(leaf), cache_dir=cache).contents.content_hash()
+    size = file.stat().st_size
+    file.write_text(file.read_text().replace('"y": [7, 8]', '"y": [8, 7]'))
+    assert file.stat().st_size == size
+    os.utime(file, (time.time() + 5,) * 2)
+    assert make(FEMNIST, root=str(leaf), cache_dir=cache).contents.content_hash() != first
 
 
 def test_femnist_without_an_official_test_set(leaf):

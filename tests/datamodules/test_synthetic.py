@@ -67,6 +67,10 @@ def test_quantity_shift_makes_sizes_differ():
     assert sizes.max() > 2 * sizes.min() >= 2
 
 
+def test_every_domain_has_a_sample_however_sizes_differ():
+    assert table(make(quantity_shift=8.0, samples=20)).sum(1).min() >= 1
+
+
 def test_subclasses_have_patterns_of_their_own():
     data = make(subclasses=5, noise=0.0, partition=ConceptDrift(), num_clients=5, domains=1)
     whole = data.arrays

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from pfl.federation.sampling import UniformSampler
 from pfl.loop import FederatedLoop
-from pfl.sampling import UniformSampler
 from tests.discovery import build
 from tests.federation import HEAVY, SGD
 from tests.toy import blobs

@@ -10,12 +10,12 @@ from lightning.fabric import Fabric
 
 from lightning_modules.fedavg import FedAvg
 from lightning_modules.nets import MLP
-from pfl.context import Context
+from pfl.core.seeds import scoped
 from pfl.engines.auto import AutoEngine, parallelism
 from pfl.engines.named import ENGINES, make_engine
 from pfl.engines.sequential import SequentialEngine
 from pfl.loop import FederatedLoop
-from pfl.seeds import scoped
+from pfl.training.context import Context
 from tests.engines.agreement import fit, numbers
 from tests.federation import SGD, job
 from tests.toy import blobs, mlp

@@ -16,9 +16,9 @@ from lightning_modules.nets import CNN3
 from lightning_modules.pfakd import PFAKD
 from lightning_modules.pfedvem import PFedVEM
 from lightning_modules.univarfl import UniVarFL
+from pfl.core.seeds import scoped
 from pfl.engines.sequential import SequentialEngine
 from pfl.engines.vectorised import VectorisedEngine
-from pfl.seeds import scoped
 from tests.discovery import methods
 from tests.engines.agreement import fit, module_of
 from tests.federation import HEAVY

@@ -11,10 +11,10 @@ from lightning_modules.base import ClientModule
 from lightning_modules.fedavg import FedAvg
 from lightning_modules.fedper import FedPer
 from lightning_modules.nets import LeNet5
+from pfl.core.state import clone, fingerprint
+from pfl.core.types import Outcome, Pass
 from pfl.engines.guard import disagreement
 from pfl.loop import FederatedLoop
-from pfl.state import clone, fingerprint
-from pfl.types import Outcome, Pass
 from tests.engines.agreement import fit, module_of
 from tests.federation import HEAVY, context
 from tests.toy import ToyData, blobs, mlp

@@ -17,14 +17,14 @@ from lightning_modules.base import ClientModule
 from lightning_modules.fedavg import FedAvg
 from lightning_modules.fedper import FedPer
 from lightning_modules.nets import SplitNet
+from pfl.core.seeds import scoped
+from pfl.core.types import Broadcast, Result, Upload
 from pfl.engines.actors import JobError, Recipe, Worker, WorkerError
 from pfl.engines.messages import Outbox, open_job, open_result, seal_result
 from pfl.engines.ray import RayEngine
 from pfl.engines.sequential import SequentialEngine
+from pfl.federation.sampling import UniformSampler
 from pfl.loop import FederatedLoop
-from pfl.sampling import UniformSampler
-from pfl.seeds import scoped
-from pfl.types import Broadcast, Result, Upload
 from tests.discovery import build, methods
 from tests.federation import HEAVY, SGD, context, equal, job
 from tests.toy import blobs, mlp, normed

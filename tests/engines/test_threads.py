@@ -15,11 +15,11 @@ from torch import nn
 from lightning_modules.base import ClientModule
 from lightning_modules.fedavg import FedAvg
 from lightning_modules.nets import SplitNet
-from pfl.context import Context
+from pfl.core.seeds import scoped
+from pfl.core.types import Broadcast, Phase
 from pfl.engines.sequential import SequentialEngine
 from pfl.engines.threads import ThreadsEngine
-from pfl.seeds import scoped
-from pfl.types import Broadcast, Phase
+from pfl.training.context import Context
 from tests.engines.agreement import fit, numbers
 from tests.federation import HEAVY, equal, job
 from tests.toy import blobs, mlp, normed

@@ -18,9 +18,9 @@ from lightning_modules.local import Local
 from lightning_modules.losses import mean
 from lightning_modules.nets import SplitNet
 from lightning_modules.pfakd import PFAKD
+from pfl.core.seeds import scoped
 from pfl.engines.sequential import SequentialEngine
 from pfl.engines.vectorised import VectorisedEngine
-from pfl.seeds import scoped
 from tests import toy
 from tests.draws import normal
 from tests.engines.agreement import fit, module_of, numbers

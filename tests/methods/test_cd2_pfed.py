@@ -10,8 +10,8 @@ from lightning_modules.fedavg import FedAvg
 from lightning_modules.local import Local
 from lightning_modules.nets import CNN2, ResNet18, SplitNet
 from lightning_modules.nets.channels import Division, divisions
-from pfl.state import clone, nbytes, select
-from pfl.types import Batch, ClientInfo, Upload
+from pfl.core.state import clone, nbytes, select
+from pfl.core.types import Batch, ClientInfo, Upload
 from tests.draws import normal
 from tests.federation import Federation, equal, own, sgd
 from tests.toy import mlp, normed

@@ -5,7 +5,7 @@ import torch
 
 from lightning_modules.cd2_pfed import CD2PFed
 from lightning_modules.cd2_pfed_aligned import CD2PFedAligned
-from pfl.state import clone, select
+from pfl.core.state import clone, select
 from tests.federation import Federation, equal, sgd
 from tests.methods.test_cd2_pfed import floats as floats
 from tests.toy import mlp

@@ -10,9 +10,9 @@ from torch.nn.functional import cross_entropy
 from lightning_modules.ditto import Ditto
 from lightning_modules.fedavg import FedAvg
 from lightning_modules.local import Local
-from pfl import local
-from pfl.sampling import UniformSampler
-from pfl.types import Broadcast
+from pfl.core.types import Broadcast
+from pfl.federation.sampling import UniformSampler
+from pfl.training import client_round
 from tests.federation import HEAVY, SGD, close, context, equal, fit, follow, job, sitting_out
 from tests.toy import Line, blobs, lines, mlp, normed
 
@@ -43,7 +43,7 @@ def walk(proximity, steps, start=1.0, received=3.0, slope=2.0, global_steps=5):
         broadcast=Broadcast({"net.w": torch.tensor([received])}),
         kept={"personal.w": torch.tensor([start])},
     )
-    return local.train(context(module, data), sent).kept["personal.w"].item()
+    return client_round.train(context(module, data), sent).kept["personal.w"].item()
 
 
 def personal(state):
@@ -102,7 +102,7 @@ def test_the_pull_comes_before_momentum():
     data = lines(2.0)
     optimizer = partial(torch.optim.SGD, lr=0.1, momentum=0.9)
     module = Slope(Line(3.0), proximity=4.0, epochs=2, optimizer=optimizer)
-    result = local.train(context(module, data), job(data))
+    result = client_round.train(context(module, data), job(data))
     assert result.kept["personal.w"].item() == pytest.approx(2.5)
     assert result.upload.shared["net.w"].item() == pytest.approx(3 - 0.1 * (2 + 3.8))
 
@@ -111,7 +111,7 @@ def test_the_personal_rate_is_its_own():
     """One step of 0.05 along 2."""
     data = lines(2.0)
     module = Slope(Line(), optimizer=SGD, personal_lr=0.05)
-    result = local.train(context(module, data), job(data))
+    result = client_round.train(context(module, data), job(data))
     assert result.kept["personal.w"].item() == pytest.approx(0.9)
     assert result.upload.shared["net.w"].item() == pytest.approx(0.8)
 
@@ -149,7 +149,7 @@ def test_refreshing_moves_a_copy_towards_the_model_just_received():
         kept = {"personal.w": torch.tensor([1.0])}
         sent = Broadcast({"net.w": torch.tensor([5.0])})
         test = replace(job(data, broadcast=sent, kept=kept), splits=())
-        local.test(context(module, data), test)
+        client_round.test(context(module, data), test)
         assert module.personal.w.item() == pytest.approx(expected)
         assert kept["personal.w"].item() == 1.0
 

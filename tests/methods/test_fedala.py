@@ -7,9 +7,9 @@ from torch import nn
 from lightning_modules.fedala import FedALA, UnitIntervalSGD
 from lightning_modules.fedavg import FedAvg
 from lightning_modules.local import Local
-from pfl import local
-from pfl.state import clone, fingerprint, select
-from pfl.types import Batch
+from pfl.core.state import clone, fingerprint, select
+from pfl.core.types import Batch
+from pfl.training import client_round
 from tests.draws import normal
 from tests.federation import Federation, equal, own, sgd
 from tests.toy import mlp, normed
@@ -53,7 +53,9 @@ def mixed(federation, client):
     module = federation.start(client)
     received = clone(module.state_dict())
     training = module.plan()[:-2]
-    local.run_plan(federation.context, federation.job(client), training, local.Tally())
+    client_round.run_plan(
+        federation.context, federation.job(client), training, client_round.Tally()
+    )
     return clone(module.state_dict()), received
 
 

@@ -13,12 +13,12 @@ from lightning_modules.fedas import FedAS, FedASServer
 from lightning_modules.fedper import FedPer
 from lightning_modules.nets import CNN2, SplitNet
 from lightning_modules.steps.fisher import fisher_share, fisher_trace
-from pfl import local
-from pfl.sampling import UniformSampler
-from pfl.seeds import generator
-from pfl.server import ServerState
-from pfl.state import clone, fingerprint, select
-from pfl.types import Batch, Broadcast, Upload
+from pfl.core.seeds import generator
+from pfl.core.server import ServerState
+from pfl.core.state import clone, fingerprint, select
+from pfl.core.types import Batch, Broadcast, Upload
+from pfl.federation.sampling import UniformSampler
+from pfl.training import client_round
 from tests.federation import SGD, Federation, equal, fit
 from tests.stacking import check_vmap, clients
 from tests.toy import ToyData, blobs, mlp, normed
@@ -150,7 +150,9 @@ def aligned(received, **options):
     federation = Federation(module, three_points())
     shared = {"net.backbone.weight": torch.tensor([[received]])}
     sent = Broadcast({**federation.state.shared, **shared})
-    return module, local.train(federation.context, replace(federation.job(0), broadcast=sent))
+    return module, client_round.train(
+        federation.context, replace(federation.job(0), broadcast=sent)
+    )
 
 
 def test_alignment_to_class_means_by_hand():

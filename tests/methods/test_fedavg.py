@@ -5,9 +5,9 @@ import torch
 from torch.nn.functional import cross_entropy
 
 from lightning_modules.fedavg import FedAvg, FedAvgP
-from pfl.sampling import BernoulliSampler
-from pfl.server import Server, ServerState
-from pfl.types import Upload
+from pfl.core.server import Server, ServerState
+from pfl.core.types import Upload
+from pfl.federation.sampling import BernoulliSampler
 from tests.federation import HEAVY, SGD, close, equal, fit, follow
 from tests.toy import blobs, mlp, normed
 

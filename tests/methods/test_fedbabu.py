@@ -7,8 +7,8 @@ import torch
 
 from lightning_modules.fedbabu import FedBABU
 from lightning_modules.freeze import Freeze
-from pfl import local
-from pfl.types import Broadcast
+from pfl.core.types import Broadcast
+from pfl.training import client_round
 from tests.federation import HEAVY, SGD, context, equal, fit, job
 from tests.methods.test_freeze import floats, head
 from tests.toy import blobs, mlp
@@ -22,7 +22,7 @@ def copy_of_client_0(**options):
     before = {n: v.clone() for n, v in module.state_dict().items()}
     shared = {n: v for n, v in before.items() if "backbone" in n}
     test = replace(job(data, broadcast=Broadcast(shared)), splits=("test",))
-    local.test(context(module, data), test)
+    client_round.test(context(module, data), test)
     return before, module.state_dict()
 
 
@@ -48,7 +48,7 @@ def test_3_the_test_is_repeatable_and_leaves_the_broadcast_as_it_is():
     before = {n: v.clone() for n, v in run.server.shared.items()}
     test = replace(job(data, broadcast=Broadcast(run.server.shared)), splits=("test",))
     ctx = context(module, data)
-    assert local.test(ctx, test) == local.test(ctx, test)
+    assert client_round.test(ctx, test) == client_round.test(ctx, test)
     assert equal(run.server.shared, before)
 
 

@@ -13,9 +13,9 @@ from torch import nn
 from lightning_modules.fedpac import FedPAC, FedPACServer, head_shares, simplex_minimum
 from lightning_modules.fedrep import FedRep
 from lightning_modules.nets import SplitNet
-from pfl.seeds import generator
-from pfl.state import select
-from pfl.types import Upload
+from pfl.core.seeds import generator
+from pfl.core.state import select
+from pfl.core.types import Upload
 from tests.federation import Federation, equal, sgd
 from tests.toy import ToyData, mlp, normed
 

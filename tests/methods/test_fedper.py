@@ -7,9 +7,9 @@ from torch.nn.functional import cross_entropy
 from lightning_modules.fedavg import FedAvg
 from lightning_modules.fedper import FedPer
 from lightning_modules.local import Local
-from pfl import local
-from pfl.sampling import UniformSampler
-from pfl.types import Broadcast
+from pfl.core.types import Broadcast
+from pfl.federation.sampling import UniformSampler
+from pfl.training import client_round
 from tests.federation import HEAVY, SGD, close, context, equal, fit, follow, job, sitting_out
 from tests.toy import blobs, mlp, normed
 
@@ -30,7 +30,7 @@ def test_1_heads_stay():
 
 def test_1_no_head_in_the_upload():
     data, module = blobs(), FedPer(mlp(), optimizer=SGD)
-    upload = local.train(context(module, data), job(data)).upload
+    upload = client_round.train(context(module, data), job(data)).upload
     assert set(upload.shared) == {"net.backbone.0.weight", "net.backbone.0.bias"}
     assert upload.extra == {}
 
@@ -63,7 +63,7 @@ def test_5_bodies_are_the_same_and_heads_differ():
     for client in range(3):
         module, data = FedPer(mlp(), optimizer=SGD), blobs()
         test = job(data, client, Broadcast(run.server.shared), run.kept[client])
-        local.test(context(module, data), test)
+        client_round.test(context(module, data), test)
         models.append({n: v.clone() for n, v in module.state_dict().items()})
     for name in models[0]:
         same = torch.equal(models[0][name], models[1][name])
@@ -96,7 +96,7 @@ def test_fitting_the_head_leaves_the_body():
     module, data = FedPer(normed(), optimizer=HEAVY, fit_head_before_eval=3), blobs()
     start = {n: v.clone() for n, v in module.state_dict().items()}
     shared = {name: start[name] for name in module.shared_names()}
-    local.test(context(module, data), job(data, broadcast=Broadcast(shared)))
+    client_round.test(context(module, data), job(data, broadcast=Broadcast(shared)))
     changed = {n for n, v in module.state_dict().items() if not torch.equal(v, start[n])}
     assert changed == {"net.head.weight", "net.head.bias"}
 
@@ -108,7 +108,7 @@ def test_a_single_class_client_collapses_to_that_class():
     run = fit(FedPer(mlp(), optimizer=SGD, epochs=20), data, 3)
     module = FedPer(mlp())
     test = job(data, 2, Broadcast(run.server.shared), run.kept[2])
-    local.test(context(module, data), test)
+    client_round.test(context(module, data), test)
     assert (module(x).argmax(-1) == 1).all()
 
 

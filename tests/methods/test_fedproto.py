@@ -10,8 +10,8 @@ from lightning_modules.fedproto import FedProto, FedProtoServer
 from lightning_modules.local import Local
 from lightning_modules.nets import SplitNet
 from lightning_modules.steps.prototypes import class_means, class_sums, known, merge_prototypes
-from pfl.server import ServerState
-from pfl.types import Batch, Upload
+from pfl.core.server import ServerState
+from pfl.core.types import Batch, Upload
 from tests.federation import Federation, equal, sgd
 from tests.toy import ToyData, blobs, mlp, normed
 

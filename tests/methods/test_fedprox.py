@@ -7,8 +7,8 @@ import torch
 
 from lightning_modules.fedavg import FedAvg
 from lightning_modules.fedprox import FedProx, FedProxP
-from pfl import local
-from pfl.types import Broadcast
+from pfl.core.types import Broadcast
+from pfl.training import client_round
 from tests.federation import HEAVY, SGD, context, equal, fit, job
 from tests.toy import Line, blobs, lines, mlp, normed
 
@@ -31,7 +31,7 @@ def walk(mu, steps, lr=0.1, start=3.0, slope=2.0):
     data = lines(slope)
     module = Slope(Line(), mu=mu, epochs=steps, optimizer=partial(torch.optim.SGD, lr=lr))
     sent = job(data, broadcast=Broadcast({"net.w": torch.tensor([start])}))
-    return local.train(context(module, data), sent).upload.shared["net.w"].item()
+    return client_round.train(context(module, data), sent).upload.shared["net.w"].item()
 
 
 @pytest.mark.parametrize("net", [mlp, normed])
@@ -83,14 +83,14 @@ def test_the_pull_comes_before_momentum():
     optimizer = partial(torch.optim.SGD, lr=0.1, momentum=0.9)
     module = Slope(Line(), mu=4.0, epochs=2, optimizer=optimizer)
     sent = job(data, broadcast=Broadcast({"net.w": torch.tensor([3.0])}))
-    result = local.train(context(module, data), sent)
+    result = client_round.train(context(module, data), sent)
     assert result.upload.shared["net.w"].item() == pytest.approx(2.5)
 
 
 def test_the_anchor_is_the_received_model_and_does_not_move():
     data, module = blobs(), FedProx(normed(), optimizer=HEAVY, epochs=3, mu=0.1)
     sent = {n: v + 1 for n, v in module.state_dict().items() if n in module.shared_names()}
-    local.train(context(module, data), job(data, broadcast=Broadcast(sent)))
+    client_round.train(context(module, data), job(data, broadcast=Broadcast(sent)))
     state = module.state_dict()
     for name, value in sent.items():
         assert torch.equal(state[f"anchor.module.{name.removeprefix('net.')}"], value)
@@ -102,7 +102,7 @@ def test_fine_tuning_is_plain_unless_told():
     for ft_prox in (False, True):
         module = FedProxP(mlp(), optimizer=SGD, mu=5.0, ft_epochs=10, ft_prox=ft_prox)
         sent = {n: v.clone() for n, v in module.state_dict().items() if n.startswith("net.")}
-        local.test(context(module, data), job(data, broadcast=Broadcast(sent)))
+        client_round.test(context(module, data), job(data, broadcast=Broadcast(sent)))
         change = [module.state_dict()[name] - value for name, value in sent.items()]
         shifts.append(torch.cat([c.flatten() for c in change]).norm().item())
     assert shifts[1] < 0.7 * shifts[0]

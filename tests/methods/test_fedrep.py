@@ -7,8 +7,8 @@ from torch.nn.functional import cross_entropy
 from lightning_modules.fedper import FedPer
 from lightning_modules.fedrep import FedRep
 from lightning_modules.freeze import Freeze
-from pfl import local
-from pfl.types import Broadcast
+from pfl.core.types import Broadcast
+from pfl.training import client_round
 from tests.federation import HEAVY, SGD, close, context, equal, fit, job
 from tests.methods.test_fedper import floats
 from tests.toy import blobs, mlp, normed
@@ -20,7 +20,7 @@ def trained(net, data=None, **options):
     """State of client 0 before and after its round."""
     module, data = FedRep(net, **{"optimizer": HEAVY, **options}), data or blobs()
     before = {n: v.clone() for n, v in module.state_dict().items()}
-    local.train(context(module, data), job(data))
+    client_round.train(context(module, data), job(data))
     return before, {n: v.clone() for n, v in module.state_dict().items()}
 
 
@@ -112,7 +112,7 @@ def test_the_final_head_reaches_clients_that_never_took_part():
     data, module = blobs(), FedRep(mlp(), optimizer=SGD, final_head_epochs=2)
     shared = {n: v.clone() for n, v in module.state_dict().items() if "backbone" in n}
     before = module.net.head.weight.clone()
-    local.test(context(module, data), job(data, broadcast=Broadcast(shared)))
+    client_round.test(context(module, data), job(data, broadcast=Broadcast(shared)))
     assert not torch.equal(module.net.head.weight, before)
 
 

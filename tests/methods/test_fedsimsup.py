@@ -12,10 +12,10 @@ from torch import nn
 from lightning_modules.fedavg import FedAvg
 from lightning_modules.fedsimsup import FedSimSup
 from lightning_modules.nets import LeNet5
-from pfl import local
+from pfl.core.types import Batch, Broadcast, ClientInfo, Job
+from pfl.federation.sampling import BernoulliSampler, UniformSampler
 from pfl.loop import FederatedLoop
-from pfl.sampling import BernoulliSampler, UniformSampler
-from pfl.types import Batch, Broadcast, ClientInfo, Job
+from pfl.training import client_round
 from tests.draws import normal
 from tests.federation import context, equal, follow
 from tests.stacking import check_vmap
@@ -42,7 +42,7 @@ def sent(module):
 
 def train(module, data=None, kept=None, server=None, client=0, **options):
     job = Job(info(client), kept or {}, server or sent(module), 3, ())
-    return local.train(context(module, data or blobs()), job)
+    return client_round.train(context(module, data or blobs()), job)
 
 
 def fit(module, data=None, rounds=3, fraction=1.0, **loop):

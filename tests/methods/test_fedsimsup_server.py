@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lightning_modules.fedsimsup import SimSupServer, label_similarity, size_factor, time_factor
+from pfl.core.types import ClientInfo, Upload
+from pfl.federation.sampling import UniformSampler
 from pfl.loop import FederatedLoop
-from pfl.sampling import UniformSampler
-from pfl.types import ClientInfo, Upload
 from tests.methods.test_fedsimsup import make
 from tests.toy import blobs, mlp
 

@@ -7,9 +7,9 @@ import torch
 from torch.nn.functional import cross_entropy
 
 from lightning_modules.fedavg import FedAvg, FedAvgP
-from pfl import local
-from pfl.sampling import UniformSampler
-from pfl.types import Broadcast
+from pfl.core.types import Broadcast
+from pfl.federation.sampling import UniformSampler
+from pfl.training import client_round
 from tests.federation import HEAVY, SGD, close, context, equal, fit, job
 from tests.toy import blobs, mlp, normed
 
@@ -22,7 +22,7 @@ def tuned(net, broadcast=None, rounds=1, data=None, **options):
     module = FedAvgP(net, **{"optimizer": SGD, **options})
     shared = {n: v.clone() for n, v in module.state_dict().items()} | (broadcast or {})
     test = replace(job(data, broadcast=Broadcast(shared), round=rounds), splits=("test",))
-    local.test(context(module, data), test)
+    client_round.test(context(module, data), test)
     return shared, {name: value.clone() for name, value in module.state_dict().items()}
 
 
@@ -90,7 +90,7 @@ def test_testing_twice_gives_the_same_score():
     run = fit(module, data, 2)
     ctx = context(module, data)
     test = replace(job(data, broadcast=Broadcast(run.server.shared)), splits=("test",))
-    assert local.test(ctx, test) == local.test(ctx, test)
+    assert client_round.test(ctx, test) == client_round.test(ctx, test)
 
 
 def test_participants_only_is_what_the_released_code_of_fedas_does():

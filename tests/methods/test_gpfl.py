@@ -10,8 +10,8 @@ from torch.autograd import grad
 from lightning_modules.fedper import FedPer
 from lightning_modules.gpfl import GPFL
 from lightning_modules.nets import SplitNet
-from pfl.state import select
-from pfl.types import Batch
+from pfl.core.state import select
+from pfl.core.types import Batch
 from tests.draws import normal
 from tests.federation import Federation, equal, sgd
 from tests.toy import blobs, mlp, normed

@@ -5,11 +5,11 @@ import torch
 
 from lightning_modules.fedavg import FedAvg
 from lightning_modules.ifca import IFCA
-from pfl import local
-from pfl.sampling import UniformSampler
-from pfl.seeds import generator
-from pfl.server import ServerState
-from pfl.types import Broadcast, Totals, Upload
+from pfl.core.seeds import generator
+from pfl.core.server import ServerState
+from pfl.core.types import Broadcast, Totals, Upload
+from pfl.federation.sampling import UniformSampler
+from pfl.training import client_round
 from tests.federation import HEAVY, SGD, close, context, equal, fit, follow, job
 from tests.toy import ToyData, blobs, mlp, normed
 
@@ -163,7 +163,9 @@ def test_models_are_chosen_on_training_data_before_a_test():
     data.splits["test"] = [*data.splits["train"][:2], (x, 1 - y), data.splits["train"][3]]
     module = near_the_solutions(IFCA(mlp(num_classes=2), optimizer=SGD))
     shared = {n: v.clone() for n, v in module.state_dict().items() if n.startswith("clusters")}
-    test = local.test(context(module, data), job(data, 2, Broadcast(shared), splits=("test",)))
+    test = client_round.test(
+        context(module, data), job(data, 2, Broadcast(shared), splits=("test",))
+    )
     assert module.cluster.item() == 1
     assert test["test"]["acc"] == 0.0
 

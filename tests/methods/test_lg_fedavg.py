@@ -7,9 +7,9 @@ from torch.nn.functional import cross_entropy
 from lightning_modules.fedavg import FedAvg
 from lightning_modules.lg_fedavg import LGFedAvg
 from lightning_modules.local import Local
-from pfl import local
-from pfl.sampling import UniformSampler
-from pfl.types import Broadcast, Upload
+from pfl.core.types import Broadcast, Upload
+from pfl.federation.sampling import UniformSampler
+from pfl.training import client_round
 from tests.federation import HEAVY, SGD, close, context, equal, fit, follow, job, sitting_out
 from tests.toy import blobs, mlp
 
@@ -51,7 +51,7 @@ def test_3_heads_are_the_same_and_bodies_differ():
     for client in range(2):
         module, data = LGFedAvg(mlp(), optimizer=SGD), blobs()
         test = job(data, client, Broadcast(run.server.shared), run.kept[client])
-        local.test(context(module, data), test)
+        client_round.test(context(module, data), test)
         models.append({n: v.clone() for n, v in module.net.state_dict().items()})
     for name in models[0]:
         assert torch.equal(models[0][name], models[1][name]) is ("head" in name)
@@ -59,7 +59,7 @@ def test_3_heads_are_the_same_and_bodies_differ():
 
 def test_4_the_last_layer_is_uploaded_not_the_first():
     data, module = blobs(), LGFedAvg(mlp(), optimizer=SGD)
-    upload = local.train(context(module, data), job(data)).upload
+    upload = client_round.train(context(module, data), job(data)).upload
     assert set(upload.shared) == {"net.head.weight", "net.head.bias"}
     assert upload.extra == {}
 

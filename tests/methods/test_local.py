@@ -5,7 +5,7 @@ from torch.nn.functional import cross_entropy
 
 from lightning_modules.fedavg import FedAvg
 from lightning_modules.local import Local
-from pfl.sampling import UniformSampler
+from pfl.federation.sampling import UniformSampler
 from tests.federation import SGD, close, equal, fit, follow
 from tests.toy import ToyData, blobs, mlp
 

@@ -9,9 +9,9 @@ from torch.nn.functional import cosine_similarity, cross_entropy
 from lightning_modules.fedavg import FedAvg
 from lightning_modules.moon import MOON
 from lightning_modules.nets import Projected
-from pfl import local
-from pfl.sampling import UniformSampler
-from pfl.types import Batch, Broadcast
+from pfl.core.types import Batch, Broadcast
+from pfl.federation.sampling import UniformSampler
+from pfl.training import client_round
 from tests.federation import HEAVY, SGD, close, context, equal, fit, follow, job, sitting_out
 from tests.toy import blobs, mlp, normed
 
@@ -69,13 +69,15 @@ def test_4_the_received_model_and_the_previous_one_do_not_move():
     """Batch norm, momentum and weight decay; the previous model changes only when training ends."""
     data, module = blobs(), MOON(normed(), optimizer=HEAVY, epochs=2, out_dim=4)
     sent = shared(module, 0.1)
-    first = local.train(context(module, data), job(data, broadcast=Broadcast(sent)))
+    first = client_round.train(context(module, data), job(data, broadcast=Broadcast(sent)))
     for name, value in module.received.module.state_dict().items():
         if value.is_floating_point():
             assert torch.equal(value, sent[f"net.backbone.{name}"])
     (phase, _) = module.plan()
     module._remember, before = (lambda totals: {}), first.kept
-    again = local.train(context(module, data), job(data, kept=before, broadcast=Broadcast(sent)))
+    again = client_round.train(
+        context(module, data), job(data, kept=before, broadcast=Broadcast(sent))
+    )
     assert phase.name == "local"
     assert equal({n: again.kept[n] for n in before}, before)
     assert not any(
@@ -113,7 +115,9 @@ def test_the_previous_model_is_the_one_after_the_last_participation():
     assert pairs
     assert all(equal(before, after) for before, after in pairs)
     data, module = blobs(), make(mlp(), optimizer=SGD)
-    result = local.train(context(module, data), job(data, broadcast=Broadcast(shared(module))))
+    result = client_round.train(
+        context(module, data), job(data, broadcast=Broadcast(shared(module)))
+    )
     own = {n.replace("previous.module", "net.backbone"): v for n, v in result.kept.items()}
     own.pop("participated")
     assert close(own, {n: v for n, v in result.upload.shared.items() if "backbone" in n})

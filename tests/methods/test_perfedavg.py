@@ -10,8 +10,8 @@ from torch.func import grad as func_grad
 
 from lightning_modules.losses import cross_entropy, linear
 from lightning_modules.perfedavg import PerFedAvg, split_batch
-from pfl.state import add, clone, fingerprint
-from pfl.types import Batch
+from pfl.core.state import add, clone, fingerprint
+from pfl.core.types import Batch
 from tests.draws import normal
 from tests.federation import Federation, equal, sgd
 from tests.toy import Point, ToyData, blobs, mlp, normed

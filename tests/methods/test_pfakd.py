@@ -9,11 +9,11 @@ from torch import nn
 from lightning_modules.fedper import FedPer
 from lightning_modules.nets import CNN3, FashionCNN, ResNet18, SplitNet
 from lightning_modules.pfakd import PFAKD
-from pfl.seeds import generator
-from pfl.server import Server, ServerState
-from pfl.state import clone, select
-from pfl.summary import summarise
-from pfl.types import Batch, Upload
+from pfl.core.seeds import generator
+from pfl.core.server import Server, ServerState
+from pfl.core.state import clone, select
+from pfl.core.types import Batch, Upload
+from pfl.results.summary import summarise
 from tests.federation import HEAVY, SGD, Federation, equal, fit
 from tests.stacking import check_vmap, clients
 from tests.toy import blobs, mlp, normed

@@ -15,9 +15,9 @@ from lightning_modules.local import Local
 from lightning_modules.losses import mean_field_kl, monte_carlo_cross_entropy
 from lightning_modules.pfedbayes import PFedBayes
 from lightning_modules.steps.gradients import adam_step
-from pfl import local
-from pfl.state import clone, fingerprint, select, weighted_mean
-from pfl.types import Batch
+from pfl.core.state import clone, fingerprint, select, weighted_mean
+from pfl.core.types import Batch
+from pfl.training import client_round
 from tests.draws import normal
 from tests.federation import Federation, equal
 from tests.toy import ToyData, mlp, normed
@@ -208,7 +208,7 @@ def test_q_is_tested_v_is_the_global_model():
     federation.module.generalise(federation.server.broadcast(federation.state, 1, 1))
     state = select(federation.module.state_dict(), ("net.*",))
     assert equal(state, federation.state.shared)
-    local.train(federation.context, replace(federation.job(1), splits=("test",)))
+    client_round.train(federation.context, replace(federation.job(1), splits=("test",)))
     left = clone(federation.module.net.state_dict())
     assert equal(left, clone(federation.module.personal.module.state_dict()))
 

@@ -6,7 +6,7 @@ import torch.nn.functional as F
 
 from lightning_modules.pfedfda import PFedFDA
 from lightning_modules.steps.gaussians import Gaussians, discriminant, estimate, unpack
-from pfl.state import clone, fingerprint, select
+from pfl.core.state import clone, fingerprint, select
 from tests.federation import Federation, equal, sgd
 from tests.toy import blobs, mlp, normed
 

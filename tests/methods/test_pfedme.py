@@ -8,9 +8,9 @@ from torch import nn
 
 from lightning_modules.fedavg import FedAvg
 from lightning_modules.pfedme import PFedMe
-from pfl import local
-from pfl.state import fingerprint
-from pfl.types import Batch
+from pfl.core.state import fingerprint
+from pfl.core.types import Batch
+from pfl.training import client_round
 from tests.draws import normal
 from tests.federation import Federation, equal, sgd
 from tests.toy import Point, ToyData, mlp, normed
@@ -165,7 +165,7 @@ def test_theta_is_tested_and_stays_while_a_client_is_away():
 
 def test_right_after_training_theta_is_tested_too():
     federation = Federation(PFedMe(mlp(), optimizer=sgd()))
-    result = local.train(federation.context, replace(federation.job(0), splits=("test",)))
+    result = client_round.train(federation.context, replace(federation.job(0), splits=("test",)))
     present = federation.module.state_dict()
     for name, value in federation.module.net.named_parameters():
         assert torch.equal(value, present[f"personal.module.{name}"])

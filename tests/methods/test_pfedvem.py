@@ -10,11 +10,11 @@ from torch import nn
 
 from lightning_modules.nets import CNN5, LeNet5, SplitNet
 from lightning_modules.pfedvem import PFedVEM
-from pfl import local
-from pfl.federation import NonFiniteError
+from pfl.core.types import Job
+from pfl.federation.rounds import NonFiniteError
+from pfl.federation.sampling import BernoulliSampler
 from pfl.loop import FederatedLoop
-from pfl.sampling import BernoulliSampler
-from pfl.types import Job
+from pfl.training import client_round
 from tests.draws import normal
 from tests.federation import context
 from tests.methods.vem import (
@@ -44,7 +44,7 @@ def floats(module):
 
 def run(module, data, kept=None, server=None, splits=()):
     job = Job(info(), kept or {}, server or broadcast_of(module), 3, splits)
-    return local.train(context(module, data, "64-true"), job)
+    return client_round.train(context(module, data, "64-true"), job)
 
 
 def kept_of(module):
@@ -71,7 +71,7 @@ def test_each_phase_changes_its_own_part_only():
         working, server = context(module, blobs(), "64-true"), broadcast_of(module)
         module.receive(server, info())
         before = {name: value.clone() for name, value in module.state_dict().items()}
-        local.train(working, Job(info(), {}, server, 3, ()))
+        client_round.train(working, Job(info(), {}, server, 3, ()))
         for name, value in module.state_dict().items():
             assert torch.equal(value, before[name]) != name.startswith(moving), name
 

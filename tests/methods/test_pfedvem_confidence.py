@@ -11,8 +11,8 @@ from torch.distributions import Normal, kl_divergence
 
 from lightning_modules.nets import LeNet5
 from lightning_modules.pfedvem import PFedVEM, VEMServer, confidence
-from pfl.server import ServerState
-from pfl.types import Batch, Upload
+from pfl.core.server import ServerState
+from pfl.core.types import Batch, Upload
 from tests.methods.vem import C, D, broadcast, broadcast_of, head_batch, info, line, posterior
 from tests.toy import mlp
 

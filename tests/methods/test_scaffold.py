@@ -9,9 +9,9 @@ from torch.nn.functional import cross_entropy
 
 from lightning_modules.fedavg import FedAvg
 from lightning_modules.scaffold import SCAFFOLD
-from pfl import local
-from pfl.sampling import UniformSampler
-from pfl.types import Broadcast, ClientInfo, Upload
+from pfl.core.types import Broadcast, ClientInfo, Upload
+from pfl.federation.sampling import UniformSampler
+from pfl.training import client_round
 from tests.federation import SGD, close, context, equal, fit, follow, job
 from tests.toy import Line, ToyData, blobs, lines, mlp, normed
 
@@ -132,7 +132,7 @@ def test_the_rate_is_the_one_really_used():
     data = lines(2.0)
     module = Slope(Line(), optimizer=SGD, epochs=4, lr_decay=0.5)
     sent = Broadcast({"net.w": torch.tensor([1.0])}, {"control": torch.zeros(1)})
-    result = local.train(context(module, data), job(data, broadcast=sent, round=3))
+    result = client_round.train(context(module, data), job(data, broadcast=sent, round=3))
     assert result.upload.shared["net.w"].item() == pytest.approx(1 - 4 * 0.025 * 2)
     assert result.kept["control"].item() == pytest.approx(2.0, abs=1e-5)
 
@@ -144,7 +144,7 @@ def test_no_steps_leave_the_variate(option):
     module = Slope(Line(), optimizer=SGD, epochs=0)
     sent = Broadcast({"net.w": torch.tensor([1.0])}, {"control": torch.tensor([5.0])})
     kept = {"control": torch.tensor([7.0])}
-    result = local.train(context(module, data), job(data, broadcast=sent, kept=kept))
+    result = client_round.train(context(module, data), job(data, broadcast=sent, kept=kept))
     assert result.kept["control"].item() == 7.0
     assert result.upload.extra["control"].item() == 0.0
 
@@ -156,7 +156,7 @@ def test_option_one_is_the_full_gradient_at_the_received_model(net):
     state, split = module.state_dict(), data.split(0, "train")
     sent = {n: state[n].clone() for n in module.shared_names()}
     zero = torch.zeros_like(module.control)
-    result = local.train(
+    result = client_round.train(
         context(module, data), job(data, broadcast=Broadcast(sent, {"control": zero}))
     )
     own = net().eval()

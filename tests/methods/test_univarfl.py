@@ -12,8 +12,8 @@ from torch import nn
 from lightning_modules.fedavg import FedAvg
 from lightning_modules.nets import CNN8, SplitNet
 from lightning_modules.univarfl import UniVarFL
-from pfl.seeds import generator, scoped
-from pfl.types import Batch, ClientInfo
+from pfl.core.seeds import generator, scoped
+from pfl.core.types import Batch, ClientInfo
 from tests.federation import HEAVY, SGD, Federation, close, fit
 from tests.stacking import check_vmap, clients
 from tests.toy import ToyData, blobs, mlp, normed

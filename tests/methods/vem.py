@@ -8,7 +8,7 @@ from torch import nn
 from lightning_modules.layers import inverse_softplus
 from lightning_modules.nets import SplitNet
 from lightning_modules.pfedvem import PFedVEM
-from pfl.types import Batch, Broadcast, ClientInfo
+from pfl.core.types import Batch, Broadcast, ClientInfo
 from tests.draws import normal
 from tests.toy import ToyData
 

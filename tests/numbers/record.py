@@ -21,9 +21,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from pfl.federation.run import Run
+from pfl.federation.sampling import UniformSampler
 from pfl.loop import FederatedLoop
-from pfl.run import Run
-from pfl.sampling import UniformSampler
 from tests.discovery import methods
 from tests.engines.agreement import SIZES, module_of
 from tests.toy import blobs, mlp, normed

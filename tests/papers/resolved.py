@@ -3,8 +3,8 @@
 from functools import cache
 from pathlib import Path
 
-from pfl.config import Experiment
-from pfl.parser import make_parser
+from pfl.cli.config import Experiment
+from pfl.cli.parser import make_parser
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 PAPERS = ("fedas", "pfakd", "univarfl", "pfedvem", "fedsimsup")

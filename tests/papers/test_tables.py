@@ -4,7 +4,7 @@ from functools import cache
 
 import pytest
 
-from pfl.parser import make_parser
+from pfl.cli.parser import make_parser
 from pfl.tables.cells import expand
 from pfl.tables.plan import parse, plan
 from pfl.tables.reader import read

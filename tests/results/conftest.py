@@ -7,8 +7,8 @@ import torch
 
 from lightning_modules.fedas import FedAS
 from lightning_modules.fedavg import FedAvg
+from pfl.federation.sampling import UniformSampler
 from pfl.loop import FederatedLoop
-from pfl.sampling import UniformSampler
 from tests.toy import blobs, mlp
 
 SGD = partial(torch.optim.SGD, lr=0.1)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from pfl.cli import main
+from pfl.cli.main import main
 from pfl.results.report import report
 from pfl.results.runs import RunFolder
 from tests.results.folders import write_run
@@ -97,5 +97,5 @@ def test_errors_are_one_line(runs, words, message, capsys):
 def test_reading_runs_does_not_load_torch(runs):
     import subprocess
 
-    code = "import sys, pfl.results.commands; sys.exit('torch' in sys.modules)"
+    code = "import sys, pfl.cli.results; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

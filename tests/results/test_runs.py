@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pfl.results.runs import RunError, RunFolder, Table, find
-from pfl.summary import KINDS, summarise
+from pfl.results.summary import KINDS, summarise
 from tests.results.folders import write_run
 
 ACC = "test/personal/acc"

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from pfl.cli import main
+from pfl.cli.main import main
 
 CONFIG = """\
 seed: 1

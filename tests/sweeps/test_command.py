@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from pfl.explain import UsageError
-from pfl.sweeps.command import fit_words, flag_words
+from pfl.cli.explain import UsageError
 from pfl.sweeps.file import read
+from pfl.sweeps.program import fit_words, flag_words
 from tests.sweeps.conftest import write
 
 POINT = {"a.b": 1.5, "c": [{"class_path": "WandB"}], "d": "x y", "e": True, "f": None}

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from pfl.explain import UsageError
+from pfl.cli.explain import UsageError
 from pfl.sweeps.file import Early, Metric, read
 from pfl.sweeps.space import Categorical, Range
 from tests.sweeps.conftest import METRIC, write

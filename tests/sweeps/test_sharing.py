@@ -14,8 +14,8 @@ import optuna
 import pytest
 from filelock import FileLock
 
-from pfl import commands
-from pfl.cli import main
+from pfl.cli import runs
+from pfl.cli.main import main
 from pfl.sweeps.search import INTERRUPTED, KILLED
 from tests.sweeps.conftest import LR, sweep, write
 
@@ -98,12 +98,12 @@ def test_an_interrupted_sweep_goes_on(number, monkeypatch, capsys):
             signal.raise_signal(number)
         return fit_as_ever(words, callbacks)
 
-    fit_as_ever = commands.fit
-    monkeypatch.setattr(commands, "fit", fit)
+    fit_as_ever = runs.fit
+    monkeypatch.setattr(runs, "fit", fit)
     write()
     assert sweep() == 128 + number
     assert "the same command goes on with this sweep" in capsys.readouterr().err
-    monkeypatch.setattr(commands, "fit", fit_as_ever)
+    monkeypatch.setattr(runs, "fit", fit_as_ever)
     assert sweep() == 0
     assert [trial.state.name for trial in trials()] == ["COMPLETE", "FAIL", "COMPLETE"]
     assert trials()[1].user_attrs["reason"] == INTERRUPTED

@@ -11,8 +11,8 @@ import optuna
 import pytest
 import yaml
 
-from pfl import commands
-from pfl.cli import main
+from pfl.cli import runs
+from pfl.cli.main import main
 from tests.sweeps.conftest import HIDDEN, LR, METRIC, sweep, write
 
 HYPERBAND = {"type": "hyperband", "min_iter": 1, "eta": 2}
@@ -90,7 +90,7 @@ def test_a_second_call_runs_nothing_again(monkeypatch, capsys):
     write()
     assert sweep() == 0
     capsys.readouterr()
-    monkeypatch.setattr(commands, "fit", lambda *_: pytest.fail("it was run again"))
+    monkeypatch.setattr(runs, "fit", lambda *_: pytest.fail("it was run again"))
     assert sweep() == 0
     assert "best: point" in capsys.readouterr().out
 
@@ -106,7 +106,7 @@ def test_a_search_in_two_parts_is_the_search_in_one(method, size, monkeypatch):
         def __init__(self, words):
             self.summary = {"test/personal/acc": json.loads(Path(words[3]).read_text())[LR] ** 2}
 
-    monkeypatch.setattr(commands, "fit", lambda words, _: Fake(words))
+    monkeypatch.setattr(runs, "fit", lambda words, _: Fake(words))
     parameters = {
         LR: {"distribution": "log_uniform_values", "min": 0.01, "max": 1},
         "model.init_args.epochs": {"values": [1, 2]},
@@ -162,14 +162,14 @@ def test_a_bug_in_a_method_is_shown_where_it_is(monkeypatch, capsys):
             raise RuntimeError("out of memory")
         return fit_as_ever(words, callbacks)
 
-    fit_as_ever = commands.fit
-    monkeypatch.setattr(commands, "fit", fit)
+    fit_as_ever = runs.fit
+    monkeypatch.setattr(runs, "fit", fit)
     write()
     assert sweep() == 0
     assert 'raise RuntimeError("out of memory")' in capsys.readouterr().err
     assert points()[-1]["reason"] == "RuntimeError: out of memory"
 
-    monkeypatch.setattr(commands, "fit", fit_as_ever)
+    monkeypatch.setattr(runs, "fit", fit_as_ever)
     assert sweep() == 0
     assert points()[-1]["state"] == "failed"
     assert sweep("--retry") == 0
@@ -183,7 +183,7 @@ def test_a_metric_that_is_not_a_number(monkeypatch):
         def __init__(self):
             self.summary = {"test/personal/acc": float("nan")}
 
-    monkeypatch.setattr(commands, "fit", lambda *_: Fake())
+    monkeypatch.setattr(runs, "fit", lambda *_: Fake())
     write()
     assert sweep() == 2
     assert {row["reason"] for row in points()} == {"ArithmeticError: test/personal/acc is nan"}

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from pfl.progress import readable_bytes
+from pfl.callbacks.progress import readable_bytes
 from pfl.results.runs import RunFolder
 from pfl.tables.plan import name_of
 from tests.results.folders import write_run

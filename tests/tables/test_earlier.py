@@ -10,8 +10,8 @@ import pytest
 import torch
 import yaml
 
-from pfl import identity
-from pfl.cli import main
+from pfl.cli.main import main
+from pfl.results import identity
 from pfl.results.runs import RunFolder, find
 from pfl.results.settings import group
 from tests.tables.conftest import RUNS, finished, snapshot, table, write

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from pfl.explain import UsageError
-from pfl.parser import make_parser
+from pfl.cli.explain import UsageError
+from pfl.cli.parser import make_parser
 from pfl.tables import reported
 from pfl.tables.cells import expand
 from pfl.tables.plan import parse

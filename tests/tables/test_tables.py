@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from pfl.parser import make_parser
+from pfl.cli.parser import make_parser
 from pfl.tables import reported
 from pfl.tables.cells import expand
-from pfl.tables.commands import table as command
 from pfl.tables.plan import parse, plan
 from pfl.tables.reader import read
 from pfl.tables.sizes import Surveyor
+from pfl.tables.verb import table as command
 
 ROOT = Path(__file__).parents[2]
 TABLES = sorted(path.relative_to(ROOT) for path in (ROOT / "configs" / "tables").glob("*.yaml"))

@@ -11,8 +11,8 @@ import torch.nn.functional as F
 
 from lightning_modules.base import ClientModule
 from lightning_modules.losses import cross_entropy
-from pfl.server import Server
-from pfl.types import Pass, Phase
+from pfl.core.server import Server
+from pfl.core.types import Pass, Phase
 
 
 class Method(ClientModule):

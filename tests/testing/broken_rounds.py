@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import torch
 
-from pfl.server import Server, ServerState
+from pfl.core.server import Server, ServerState
 from tests.testing.broken import Method
 
 # What travels.

@@ -13,7 +13,7 @@ from lightning_modules.layers import (
     copy_into,
     frozen,
 )
-from pfl.seeds import scoped
+from pfl.core.seeds import scoped
 from tests.draws import normal
 
 

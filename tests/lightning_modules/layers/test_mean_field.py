@@ -13,7 +13,7 @@ from torch.func import functional_call, stack_module_state, vmap
 from lightning_modules.layers import MeanFieldNet, constant, draw_noise
 from lightning_modules.losses import mean_field_kl, mean_field_kl_slopes
 from lightning_modules.nets import LeNet5
-from pfl.seeds import generator, scoped
+from pfl.core.seeds import generator, scoped
 from tests.draws import normal
 
 

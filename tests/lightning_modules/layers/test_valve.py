@@ -9,7 +9,7 @@ from torch import nn
 from lightning_modules.layers import (
     ConditionalValve,
 )
-from pfl.seeds import scoped
+from pfl.core.seeds import scoped
 
 
 @pytest.fixture(autouse=True)

@@ -18,7 +18,7 @@ from lightning_modules.layers import (
 from lightning_modules.layers.variational import MIN_STD
 from lightning_modules.losses import monte_carlo_cross_entropy
 from lightning_modules.nets import SplitNet
-from pfl.seeds import generator, scoped
+from pfl.core.seeds import generator, scoped
 from tests.draws import normal
 
 

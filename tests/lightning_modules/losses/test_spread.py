@@ -18,7 +18,7 @@ from lightning_modules.losses import (
     monte_carlo_cross_entropy,
     variance_floor,
 )
-from pfl.seeds import generator, scoped
+from pfl.core.seeds import generator, scoped
 from tests.draws import normal
 
 SIZE = 4

@@ -11,7 +11,7 @@ from lightning_modules.nets import (
     CNN8,
     ResNet18,
 )
-from pfl.seeds import scoped
+from pfl.core.seeds import scoped
 
 FASHION = (1, 28, 28)
 

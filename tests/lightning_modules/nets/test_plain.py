@@ -19,7 +19,7 @@ from lightning_modules.nets import (
     ResNet18,
     SplitNet,
 )
-from pfl.seeds import scoped
+from pfl.core.seeds import scoped
 
 FASHION = (1, 28, 28)
 CIFAR = (3, 32, 32)

@@ -10,7 +10,7 @@ from lightning_modules.nets import (
     SplitNet,
     last_layers,
 )
-from pfl.seeds import scoped
+from pfl.core.seeds import scoped
 
 FASHION = (1, 28, 28)
 

@@ -19,7 +19,7 @@ from lightning_modules.steps.gaussians import (
 from lightning_modules.steps.gaussians import _folds as folds
 from lightning_modules.steps.gaussians import _loss as loss
 from lightning_modules.steps.gaussians import _losses_on_grid as losses_on_grid
-from pfl.seeds import generator
+from pfl.core.seeds import generator
 from tests.draws import normal
 
 

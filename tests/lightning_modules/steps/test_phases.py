@@ -7,9 +7,9 @@ import torch
 
 from lightning_modules.fedavg import FedAvg
 from lightning_modules.steps.phases import part_phase
-from pfl.local import run_plan
-from pfl.state import clone
-from pfl.training import Tally
+from pfl.core.state import clone
+from pfl.training.client_round import run_plan
+from pfl.training.phases import Tally
 from tests.federation import context, job
 from tests.toy import blobs, normed
 

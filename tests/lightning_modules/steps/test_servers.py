@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from lightning_modules.steps.servers import MovingServer
-from pfl.server import ServerState
-from pfl.types import Upload
+from pfl.core.server import ServerState
+from pfl.core.types import Upload
 
 START = ServerState({"w": torch.tensor([1.0])})
 UPLOADS = [Upload(i, n, {"w": torch.tensor([v])}) for i, (n, v) in enumerate([(3, 2.0), (1, 6.0)])]

@@ -1,0 +1,1 @@
+"""Callbacks that read a round: records, progress, checkpoints, early stopping, loggers."""

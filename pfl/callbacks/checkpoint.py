@@ -1,0 +1,58 @@
+"""Checkpoints: what a run is resumed from."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pfl.core.types import RoundResult
+from pfl.federation import checkpoint
+from pfl.federation.run import Callback, Run
+
+
+class Checkpoint(Callback):
+    """Saves what a run is resumed from, as ``checkpoints/last.ckpt`` in the run's folder.
+
+    Args:
+        every: Save after every this many rounds; always after the last and on an interruption.
+    """
+
+    def __init__(self, every: int = 10) -> None:
+        self.every = every
+        self._saved = -1
+
+    def on_round_end(self, run: Run, result: RoundResult) -> None:
+        """Save if it is time."""
+        if result.round % self.every == 0:
+            self.save(run)
+
+    def on_fit_end(self, run: Run) -> None:
+        """Save the finished run."""
+        self.save(run)
+
+    def on_interrupt(self, run: Run) -> None:
+        """Save the last finished round, so that nothing whole is lost."""
+        if run.round > 0:
+            self.save(run)
+
+    def save(self, run: Run) -> None:
+        """Write the checkpoint, unless the one on disk is of this round already."""
+        if run.folder is None or self._saved == run.round:
+            return
+        checkpoint.save(run.folder / "checkpoints" / "last.ckpt", self.content(run))
+        self._saved = run.round
+
+    def content(self, run: Run) -> dict[str, Any]:
+        """Everything that the rounds to come depend on."""
+        return {
+            "round": run.round,
+            "method": type(run.module).__name__,
+            "server": checkpoint.pack(run.server),
+            "kept": {
+                client: checkpoint.move(run.kept[client], "cpu") for client in sorted(run.kept)
+            },
+            "template": checkpoint.move(run.template, "cpu"),
+            "history": run.history,
+            "partition": run.data.description().get("hash"),
+            "config": run.config,
+            "callbacks": {callback.name: callback.state_dict() for callback in run.callbacks},
+        }

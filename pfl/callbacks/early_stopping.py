@@ -1,0 +1,59 @@
+"""Early stopping."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Literal
+
+from pfl.core.types import RoundResult
+from pfl.federation.run import Callback, Run
+
+
+class EarlyStopping(Callback):
+    """Ends the run when a metric has not improved for some evaluated rounds.
+
+    Args:
+        monitor: Name of a metric; use one on validation data.
+        patience: Evaluated rounds without improvement that are borne.
+        mode: Whether larger or smaller is better.
+        min_delta: Smallest change that counts as an improvement.
+
+    Raises:
+        ValueError: At the first evaluated round, if there is no such metric.
+    """
+
+    def __init__(
+        self,
+        monitor: str = "val/personal/acc",
+        patience: int = 10,
+        mode: Literal["max", "min"] = "max",
+        min_delta: float = 0.0,
+    ) -> None:
+        self.monitor = monitor
+        self.patience = patience
+        self.mode = mode
+        self.min_delta = min_delta
+        self.best: float | None = None
+        self.waited = 0
+
+    def on_round_end(self, run: Run, result: RoundResult) -> None:
+        """Compare with the best so far."""
+        if not result.evaluated:
+            return
+        if self.monitor not in result.metrics:
+            known = ", ".join(sorted(k for k in result.metrics if k.startswith(("val/", "test/"))))
+            raise ValueError(f"EarlyStopping monitors {self.monitor!r}; there are only {known}")
+        value = result.metrics[self.monitor] * (1 if self.mode == "max" else -1)
+        if self.best is None or value > self.best + self.min_delta:
+            self.best, self.waited = value, 0
+        else:
+            self.waited += 1
+        self.should_stop = self.waited >= self.patience
+
+    def state_dict(self) -> dict[str, Any]:
+        """The best value and how long it has stood."""
+        return {"best": self.best, "waited": self.waited}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on comparing with the best of before."""
+        self.best, self.waited = state.get("best"), state.get("waited", 0)

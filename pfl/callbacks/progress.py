@@ -1,0 +1,110 @@
+"""What a run shows while it lasts, and the table at its end."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+from pfl.core.types import Result, RoundResult
+from pfl.federation.run import Callback
+
+if TYPE_CHECKING:
+    from pfl.federation.run import Run
+
+
+class ProgressBar(Callback):
+    """The run's header, a bar of rounds and one of the round's clients, and the closing table."""
+
+    def __init__(self) -> None:
+        self._console = Console(stderr=True)
+        self._progress: Progress | None = None
+        self._started = 0.0
+
+    def on_fit_start(self, run: Run) -> None:
+        """Show the header and open the bars."""
+        self._started = time.perf_counter()
+        for topic, text in run.header.items():
+            self._console.print(f"[bold]{topic:>10}[/] {text}", highlight=False)
+        if run.folder is not None:
+            self._console.print(f"[bold]{'folder':>10}[/] {run.folder}", highlight=False)
+        self._progress = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TimeRemainingColumn(),
+            TextColumn("{task.fields[note]}"),
+            console=self._console,
+        )
+        self._rounds = self._progress.add_task(
+            "round", total=run.rounds, completed=run.round, note=""
+        )
+        self._clients = self._progress.add_task("client", total=None, note="")
+        self._progress.start()
+
+    def on_result(self, run: Run, result: Result) -> None:
+        """One client more."""
+        if self._progress is not None:
+            self._progress.advance(self._clients)
+
+    def on_round_end(self, run: Run, result: RoundResult) -> None:
+        """One round more."""
+        if self._progress is None:
+            return
+        notes = [
+            f"{label} {result.metrics[f'test/{label}/acc']:.4f}"
+            for label in ("personal", "global", "pooled")
+            if f"test/{label}/acc" in result.metrics
+        ]
+        if notes:
+            self._progress.update(self._rounds, note=" ".join(notes))
+        self._progress.advance(self._rounds)
+        self._progress.reset(self._clients, total=len(result.cohort.trains))
+
+    def on_fit_end(self, run: Run) -> None:
+        """Close the bars and print the table."""
+        self._close()
+        Console().print(closing_table(run, time.perf_counter() - self._started))
+
+    def on_interrupt(self, run: Run) -> None:
+        """Close the bars."""
+        self._close()
+
+    def _close(self) -> None:
+        if self._progress is not None:
+            self._progress.stop()
+            self._progress = None
+
+
+def closing_table(run: Run, seconds: float) -> Table:
+    """Method, accuracies that were tested, bytes moved, seconds and fingerprint of a run."""
+    summary = run.summary
+    accuracies = {
+        "personal accuracy": "test/personal/acc",
+        "  weighted by samples": "test/personal/acc_weighted",
+        "  worst tenth of clients": "test/personal/acc_worst10",
+        "global accuracy": "test/global/acc",
+        "global accuracy on the common test set": "test/pooled/acc",
+    }
+    table = Table(title=f"after {run.round} rounds, seed {run.seed}", show_header=False)
+    table.add_row("method", type(run.module).__name__)
+    for label, key in accuracies.items():
+        if (value := summary.get(f"{key}/last")) is not None:
+            table.add_row(label, f"{value:.4f}")
+    moved = run.history[-1]["comm/bytes_total"] if run.history else 0
+    table.add_row("bytes moved", readable_bytes(moved))
+    table.add_row("seconds", f"{seconds:.1f}")
+    table.add_row("fingerprint", run.fingerprint)
+    return table
+
+
+def readable_bytes(count: float) -> str:
+    """Bytes with a decimal prefix."""
+    for unit in ("B", "kB", "MB", "GB"):
+        if count < 1000:
+            return f"{count:.4g} {unit}"
+        count /= 1000
+    return f"{count:.4g} TB"

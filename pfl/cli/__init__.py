@@ -1,0 +1,1 @@
+"""The command line: its verbs, the parser, configurations, errors of one sentence."""

@@ -1,0 +1,148 @@
+"""From a parsed configuration to a federation: keys ``seed``, ``loop``, ``model``, ``data``."""
+
+from __future__ import annotations
+
+from argparse import ArgumentError
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import torch
+from jsonargparse import Namespace
+
+from pfl.cli import catalogue
+from pfl.cli.explain import Given, UsageError, explain, explained, find_misspelling, sources
+from pfl.cli.parser import FROM_DATA, Parser, arguments, from_data, spelled_out
+from pfl.core.seeds import derive, scoped
+from pfl.loop import FederatedLoop
+
+if TYPE_CHECKING:
+    from pfl.core.client import Client
+    from pfl.core.types import DataSource
+
+# What makes an object, of which class, and whether of its subclasses too.
+Instantiator: TypeAlias = tuple[Callable[..., Any], type, bool]
+# Kinds of errors that are the user's when objects are made of a configuration.
+REFUSALS = (ValueError, TypeError, OSError, ImportError)
+
+
+@dataclass
+class Experiment:
+    """A parsed configuration, and the objects that it names, made when they are asked for.
+
+    Attributes:
+        parser: That it was parsed with.
+        values: The parsed configuration.
+        given: What it was parsed of.
+    """
+
+    parser: Parser
+    values: Namespace
+    given: Sequence[Given]
+
+    @classmethod
+    def parse(cls, parser: Parser, argv: Sequence[str]) -> Experiment:
+        """Parse a command line.
+
+        Raises:
+            UsageError: It, or a configuration file, is wrong.
+        """
+        catalogue.see_working_folder()
+        given = sources(argv)
+        try:
+            return cls(parser, parser.parse_args(spelled_out(argv)), given)
+        except ArgumentError as error:
+            top = dict.fromkeys(("config", "seed", "model", "data", "print_config", *parser.own))
+            find_misspelling(given, {**top, "loop": FederatedLoop}, arguments)
+            raise UsageError(explain(error, given)) from error
+
+    @cached_property
+    def loop(self) -> FederatedLoop:
+        """The loop."""
+        with explained(self.given, *REFUSALS, part="loop"):
+            part = Namespace(seed=self.values.seed, loop=self.values.loop)
+            loop: FederatedLoop = self.parser.instantiate(part).loop
+        return loop
+
+    @cached_property
+    def data(self) -> DataSource:
+        """The data module, read and divided."""
+        with explained(self.given, *REFUSALS, part="data"):
+            data: DataSource = self.make("data", self.values.data)
+            data.prepare_data()
+            data.setup()
+        return data
+
+    @cached_property
+    def model(self) -> Namespace:
+        """Class and arguments of the method, with what the data say of it."""
+        model: Namespace = self.values.model.clone()
+        fill(model, self.data)
+        return model
+
+    @cached_property
+    def module(self) -> Client:
+        """The method, with initial weights that depend on nothing but the seed."""
+        model, data = self.model, self.data
+        with explained(self.given, *REFUSALS, part="model"):
+            with scoped(derive(self.values.seed, "init")):
+                module: Client = self.make("model", model)
+            check_fit(module, data)
+        return module
+
+    @property
+    def text(self) -> str:
+        """The configuration as YAML."""
+        return self.parser.dump(self.values, skip_validation=True, skip_unset=False)
+
+    def make(self, key: str, value: Namespace, instantiators: Sequence[Instantiator] = ()) -> Any:  # noqa: ANN401
+        """Make the object of a part of the configuration.
+
+        Args:
+            key: Where the part stands.
+            value: The part.
+            instantiators: What makes objects of a class and its subclasses, in place of the class.
+        """
+        made = self.parser.instantiate(
+            Namespace({key: value}), instantiate_groups=False, instantiators=instantiators
+        )
+        return made[key]
+
+
+def fill(value: Any, data: DataSource) -> None:  # noqa: ANN401
+    """Tell every network in a parsed configuration what it must know of the data."""
+    if isinstance(value, Namespace | Mapping):
+        for name in FROM_DATA:
+            if "class_path" in value and name in from_data(catalogue.find(value["class_path"])):
+                arguments = value["init_args"]
+                if arguments[name] is None:
+                    arguments[name] = getattr(data, name)
+        for item in vars(value).values() if isinstance(value, Namespace) else value.values():
+            fill(item, data)
+    elif isinstance(value, list | tuple):
+        for item in value:
+            fill(item, data)
+
+
+def check_fit(module: Client, data: DataSource) -> None:
+    """Try the network on two blank inputs.
+
+    Raises:
+        ValueError: It cannot take the data's inputs, or has too few outputs.
+    """
+    name, shape, classes = type(module.net).__name__, data.input_shape, data.num_classes
+    try:
+        with torch.no_grad(), scoped(0):
+            logits = module.eval()(torch.zeros(2, *shape))
+    except RuntimeError as error:
+        raise ValueError(
+            f"the network {name} cannot take the data's inputs of shape {tuple(shape)}: {error}"
+        ) from error
+    finally:
+        module.train()
+    if logits.shape[0] != 2 or logits.shape[1] < classes:
+        raise ValueError(
+            f"the network {name} gives outputs of shape {tuple(logits.shape[1:])}, the data have "
+            f"{classes} classes"
+        )

@@ -1,0 +1,266 @@
+"""Errors of configurations in one line: where it stands, what was given, what would be right."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from difflib import get_close_matches
+from pathlib import Path
+from textwrap import shorten
+
+import yaml
+
+from pfl.cli import catalogue
+
+Keys = tuple[str, ...]
+# Keys that only spell the class and its arguments; nobody means them by "model.net.hidden".
+_SPELLING = ("init_args", "dict_kwargs")
+
+
+class UsageError(Exception):
+    """What a user asked for cannot be done; the message is all there is to say."""
+
+
+@dataclass(frozen=True)
+class Given:
+    """One setting, as somebody wrote it.
+
+    Attributes:
+        keys: Where it belongs, without ``init_args``.
+        text: The value, if it is a single one.
+        place: ``<file>:<line>``, or the flag.
+    """
+
+    keys: Keys
+    text: str | None
+    place: str
+
+
+def sources(argv: Sequence[str]) -> list[Given]:
+    """All settings of a command line and its configuration files, in the order in which they act.
+
+    Raises:
+        UsageError: A configuration file is missing or is not YAML.
+    """
+    found: list[Given] = []
+    for word, after in zip(argv, [*argv[1:], "--"], strict=False):
+        if not word.startswith("--"):
+            continue
+        flag, equals, value = word.partition("=")
+        text = value if equals else None if after.startswith("--") else after
+        if flag == "--config" and text is not None:
+            found += _file(Path(text))
+        else:
+            keys = flag.removeprefix("--").rstrip("+").split(".")
+            found.append(Given(_spoken(keys), text, flag))
+    return found
+
+
+def _file(path: Path) -> list[Given]:
+    if not path.is_file():
+        near = _nearest(path.name, [file.name for file in path.parent.glob("*.yaml")])
+        raise UsageError(f"--config {path}: there is no such file{near}")
+    try:
+        node = yaml.compose(path.read_text(encoding="utf-8"), yaml.SafeLoader)
+    except yaml.MarkedYAMLError as error:
+        line = error.problem_mark.line + 1 if error.problem_mark else 1
+        raise UsageError(f"{path}:{line}: this is not YAML ({error.problem})") from error
+    if not isinstance(node, yaml.MappingNode):
+        raise UsageError(f"{path}:1: a configuration has keys, such as seed, loop, model and data")
+    return list(_walk(node, (), path))
+
+
+def _walk(node: yaml.Node, keys: Keys, path: Path) -> Iterator[Given]:
+    if isinstance(node, yaml.SequenceNode):
+        for number, item in enumerate(node.value):
+            yield from _walk(item, (*keys, str(number)), path)
+    if not isinstance(node, yaml.MappingNode):
+        return
+    seen = set[str]()
+    for key, value in node.value:
+        place = f"{path}:{key.start_mark.line + 1}"
+        if key.value in seen:
+            raise UsageError(f"{place}: the key {key.value!r} is given a second time")
+        seen.add(key.value)
+        # The parser takes dotted keys too, as W&B writes them.
+        inner = _spoken((*keys, *str(key.value).split(".")))
+        if inner != keys:
+            yield Given(inner, value.value if isinstance(value, yaml.ScalarNode) else None, place)
+        yield from _walk(value, inner, path)
+
+
+def _spoken(keys: Iterable[str]) -> Keys:
+    return tuple(key for key in keys if key not in _SPELLING)
+
+
+def find_misspelling(
+    given: Sequence[Given],
+    top: Mapping[str, type | None],
+    arguments: Callable[[type], Sequence[str]],
+) -> None:
+    """Look for a key or a class that does not exist.
+
+    Args:
+        given: All settings.
+        top: The keys at the top, with their class where it is always the same.
+        arguments: Names of a class's arguments.
+
+    Raises:
+        UsageError: There is one.
+    """
+    known = catalogue.classes()
+    at: dict[Keys, type | None] = {(key,): kind for key, kind in top.items()}
+    for item in given:
+        *parents, name = item.keys
+        parent = tuple(parents)
+        if not parent and name not in top:
+            raise _unknown(item, f"there is no key {name!r}", top)
+        kind = at.get(parent)
+        if name in ("class_path", "help") and item.text is not None:
+            at[parent] = _resolve(item, known)
+        elif kind is not None and name not in (takes := arguments(kind)):
+            raise _unknown(item, f"{kind.__name__} has no argument {name!r}", takes)
+        elif kind is None and len(parent) == 1:
+            raise _unknown(item, f"{parent[0]} has no class yet", ("class_path", "init_args"))
+        elif item.text in known:
+            at[item.keys] = known[item.text]
+
+
+def _resolve(item: Given, known: Mapping[str, type]) -> type | None:
+    """The class that a setting names; ``None`` for a function that makes one."""
+    name = str(item.text)
+    if name in known:
+        return known[name]
+    try:
+        kind = catalogue.find(name)
+    except catalogue.BrokenError as error:
+        raise UsageError(_line(item.place, item.keys, str(error))) from error
+    except ImportError as error:
+        near = _nearest(name, catalogue.neighbours(name) or known)
+        what = f"there is no class {name!r}{near}"
+        raise UsageError(_line(item.place, item.keys, what)) from error
+    return kind if isinstance(kind, type) else None
+
+
+def named_class(name: str) -> type | None:
+    """Return the class of a name or a dotted path; ``None`` for anything else that a path names.
+
+    Raises:
+        UsageError: There is none.
+    """
+    return _resolve(Given((), name, ""), catalogue.classes())
+
+
+def explain(error: Exception, given: Sequence[Given]) -> str:
+    """One line for an error that the parser raised.
+
+    The parser nests its errors, one for each level of keys; the innermost says what is wrong.
+
+    Raises:
+        UsageError: The parser's words would say less.
+    """
+    keys: list[str] = []
+    words: list[str] = []
+    message = last = ""
+    cause: BaseException = error
+    link: BaseException | None = error
+    while link is not None:
+        cause, message = link, str(link)
+        if message != last and (found := re.match(r'Parser key "([^"]+)":', message)):
+            keys += found[1].split(".")
+        words = _literals(message) or words
+        last = message
+        link = link.__cause__ or link.__context__
+    path = _spoken(keys)
+    if not path:
+        return _plain(message)
+    there = [item for item in given if item.keys in (path, (*path, "class_path"))]
+    known = catalogue.classes()
+    if there and isinstance(cause, AttributeError | ImportError):
+        _resolve(there[-1], known)
+    said = _plain(message)
+    if unknown := re.search(r"dot import path string: (\S+)", message):
+        name, what = unknown[1], f"neither one of {', '.join(words)} nor a class"
+        said = f"there is no class {name!r}" if not words else f"{name!r} is {what}"
+        said += _nearest(name, words) or _nearest(name, known)
+    return _line(there[-1].place if there else "", path, said)
+
+
+def locate(message: str, given: Sequence[Given], part: str) -> str:
+    """A message with the place of the setting that it speaks of, by its name or by its value.
+
+    Args:
+        message: What is wrong.
+        given: All settings.
+        part: The key at the top below which the cause is; if nothing fits, it is told itself.
+    """
+    words = re.findall(r"\w+", message)
+    inner = [item for item in reversed(given) if item.keys[0] == part and len(item.keys) > 1]
+    named = [item for word in words for item in inner if item.keys[-1] == word]
+    # A value such as 3 may be anybody's.
+    shown = [item for item in inner if item.text and len(item.text) > 3 and item.text in message]
+    itself = [item for item in inner if item.keys == (part, "class_path")]
+    for item in (*named, *shown, *itself):
+        return _line(item.place, item.keys, message)
+    return message
+
+
+@contextmanager
+def explained(given: Sequence[Given], *kinds: type[Exception], part: str = "") -> Iterator[None]:
+    """Inside, errors of these kinds are the user's, and are told with the place of their cause.
+
+    Args:
+        given: All settings.
+        kinds: The kinds of errors.
+        part: See :func:`locate`.
+
+    Raises:
+        UsageError: In place of one of them.
+    """
+    try:
+        yield
+    except kinds as error:
+        raise UsageError(locate(_plain(str(_cause(error))), given, part)) from error
+
+
+def _cause(error: BaseException) -> BaseException:
+    """What the parser wrapped in errors of its own while it made objects."""
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    home = "" if trace is None else str(trace.tb_frame.f_globals.get("__name__"))
+    inner = error.__cause__ or error.__context__
+    return _cause(inner) if home.startswith("jsonargparse.") and inner is not None else error
+
+
+def _plain(message: str) -> str:
+    """The parser's words without Python's."""
+    message = re.sub(r"<class '(?:\w+\.)*(\w+)'>", r"\1", message.strip())
+    message = re.sub(r"(?:typing\.)?Literal\[(.*?)\]", r"one of \1", message)
+    message = re.sub(r"^Expected an? (.*)\. Got value: (.*)$", r"expected \1, got \2", message)
+    return shorten(message, 400)
+
+
+def _literals(message: str) -> list[str]:
+    """The words that a setting may be, where it may be a class as well."""
+    found = re.search(r"Subtypes: .*Literal\[(.*?)\]", message)
+    return [] if found is None else [word.strip("' ") for word in found[1].split(",")]
+
+
+def _unknown(item: Given, what: str, choices: Iterable[str]) -> UsageError:
+    name = item.keys[-1]
+    near = _nearest(name, choices) or f"; there are {', '.join(sorted(choices))}"
+    return UsageError(_line(item.place, item.keys, what + near))
+
+
+def _line(place: str, keys: Keys, what: str) -> str:
+    """A flag says its keys itself."""
+    path = ".".join(key for key in keys if key != "class_path")
+    return ": ".join(part for part in (place, "" if place.startswith("--") else path, what) if part)
+
+
+def _nearest(name: str, choices: Iterable[str]) -> str:
+    close = get_close_matches(name, list(choices), n=1)
+    return f"; did you mean {close[0]!r}?" if close else ""

@@ -1,0 +1,181 @@
+"""The parser of command lines and YAML files: jsonargparse's, with Lightning's habits.
+
+Two things are its own. What a network must know of the data is not asked for, and a class name of
+this project is never taken for another library's.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+from argparse import Action
+from collections.abc import Sequence
+from functools import cache
+from typing import Any
+
+import yaml
+from jsonargparse import (
+    ArgumentParser,
+    DefaultHelpFormatter,
+    Namespace,
+    get_loader,
+    set_dumper,
+    set_loader,
+)
+from torch import nn
+
+from pfl.cli import catalogue
+from pfl.loop import FederatedLoop
+from pfl.results.identity import PACKAGES
+
+# Arguments of networks that are the data's to say, and their types.
+FROM_DATA = {"num_classes": int, "input_shape": tuple[int, int, int]}
+# Our reading of YAML: a class name of this project is never taken for another library's.
+MODE = "pfl"
+
+
+class Formatter(DefaultHelpFormatter):
+    """Help that lists the project's own classes, where it has any, instead of all there are."""
+
+    def _expand_help(self, action: Action) -> str:
+        text: str = super()._expand_help(action)
+        return re.sub(r"known subclasses: ([\w., ]+)", self._own, text)
+
+    @staticmethod
+    def _own(listed: re.Match[str]) -> str:
+        names = listed[1].split(", ")
+        own = [name.rpartition(".")[2] for name in names if name.startswith(PACKAGES)]
+        if "torch.nn.Module" in names:
+            own = [net.__name__ for net in catalogue.of_kind("nets")]
+        return f"known: {', '.join(own or names)}"
+
+
+class Parser(ArgumentParser):
+    """A parser that does not ask for what :data:`FROM_DATA` names.
+
+    jsonargparse makes the parsers of nested classes from its own kind, so this one reaches every
+    network, at any depth.
+
+    Args:
+        own: Arguments of the command, which are no part of the configuration.
+        args: As jsonargparse takes them.
+        options: Likewise.
+    """
+
+    def __init__(self, *args: Any, own: Sequence[str] = (), **options: Any) -> None:
+        super().__init__(*args, formatter_class=Formatter, **options)
+        self.own = own
+
+    def add_class_arguments(
+        self,
+        class_type: type,
+        nested_key: str | None = None,
+        *args: Any,
+        **options: Any,
+    ) -> list[str]:
+        """Add a class's arguments; those of a network that the data tell become optional."""
+        told = from_data(class_type)
+        options["skip"] = {*(options.get("skip") or ()), *told}
+        added: list[str] = super().add_class_arguments(class_type, nested_key, *args, **options)
+        for name in told:
+            key = f"{nested_key}.{name}" if nested_key else name
+            kind = FROM_DATA[name] | None
+            self.add_argument(f"--{key}", type=kind, default=None, help="(default: the data's)")
+            added.append(key)
+        return added
+
+    def dump(self, namespace: Namespace, *args: Any, **options: Any) -> str:
+        """The configuration as YAML, without what concerns this call only."""
+        lasting = namespace.clone()
+        for name in self.own:
+            lasting.pop(name, None)
+        text: str = super().dump(lasting, *args, **options)
+        return text
+
+
+def _with_paths(value: Any) -> Any:  # noqa: ANN401
+    if isinstance(value, list):
+        return [_with_paths(item) for item in value]
+    if not isinstance(value, dict):
+        return value
+    found = {key: _with_paths(item) for key, item in value.items()}
+    if isinstance(path := found.get("class_path"), str):
+        found["class_path"] = catalogue.spelling(path)
+    return found
+
+
+def spelled_out(argv: Sequence[str]) -> list[str]:
+    """Spell the classes that flags of the model name as the parser needs them."""
+    words: list[str] = []
+    for word in argv:
+        flag, equals, value = word.partition("=")
+        if equals and flag.startswith("--model"):
+            words.append(f"{flag}={catalogue.spelling(value)}")
+        elif words and words[-1].startswith("--model"):
+            words.append(catalogue.spelling(word))
+        else:
+            words.append(word)
+    return words
+
+
+@cache
+def arguments(kind: type) -> Sequence[str]:
+    """Names of the arguments of a class, with those that it hands on to its bases."""
+    added: list[str] = ArgumentParser().add_class_arguments(kind, fail_untyped=False)
+    return added
+
+
+def from_data(kind: Any) -> list[str]:  # noqa: ANN401
+    """Which arguments of a class are the data's to say.
+
+    A default of ``None`` means that the network knows better ways to find out.
+    """
+    if not _is_network(kind):
+        return []
+    takes, own = arguments(kind), inspect.signature(kind).parameters
+    return [n for n in FROM_DATA if n in takes and not (n in own and own[n].default is None)]
+
+
+def _is_network(kind: object) -> bool:
+    return inspect.isclass(kind) and issubclass(kind, nn.Module)
+
+
+def make_parser(
+    command: str,
+    own: Sequence[str] = (),
+    model: bool = True,
+    data: bool = True,
+    kind: type[Parser] = Parser,
+) -> Parser:
+    """The parser of a command that runs on a configuration.
+
+    Args:
+        command: As it is called.
+        own: See :class:`Parser`.
+        model: Whether the command needs a model.
+        data: Whether it needs data.
+        kind: The parser's class, for a command with habits of its own.
+    """
+    catalogue.load()
+    read = get_loader("yaml")
+    set_loader(MODE, lambda text: _with_paths(read(text)), (yaml.YAMLError,))
+    set_dumper(MODE, lambda content: yaml.safe_dump(content, sort_keys=False))
+    parser = kind(
+        prog=f"pfl {command}", own=own, exit_on_error=False, allow_abbrev=False, parser_mode=MODE
+    )
+    parser.add_argument(
+        "--config", action="config", help="a YAML file; of several, later ones win, and flags last"
+    )
+    parser.add_argument("--seed", type=int, default=42, help="all random choices derive from it")
+    parser.add_class_arguments(
+        FederatedLoop,
+        "loop",
+        default={"default_root_dir": "runs", "sampler": {"class_path": "UniformSampler"}},
+    )
+    parser.link_arguments("seed", "loop.seed")
+    for key, base, required in (
+        ("model", "lightning_modules.base.ClientModule", model),
+        ("data", "datamodules.FederatedDataModule", data),
+    ):
+        parser.add_subclass_arguments(catalogue.find(base), key, required=required)
+    return parser

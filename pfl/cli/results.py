@@ -1,0 +1,124 @@
+"""The commands that read runs."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from rich.console import Console
+
+from pfl.cli.explain import UsageError
+from pfl.results import pictures, sheets
+from pfl.results.compare import compare as compare_settings
+from pfl.results.compare import sheets as comparison_sheets
+from pfl.results.report import report as report_of
+from pfl.results.runs import METRIC, RunFolder, find
+from pfl.results.settings import Setting, group
+from pfl.results.summary import KINDS
+
+RUNS = "a run's folder, or a folder of runs, which stands for all in it"
+METRIC_HELP = f"a column of metrics.csv (default: {METRIC})"
+AT_HELP = "the rounds that numbers are about (default: last)"
+
+
+@contextmanager
+def _refusals() -> Iterator[None]:
+    """What cannot be done with these runs is told in one line."""
+    try:
+        yield
+    except (ValueError, OSError) as error:
+        raise UsageError(str(error)) from error
+
+
+def plot(argv: Sequence[str]) -> None:
+    """Draw runs."""
+    parser = argparse.ArgumentParser(prog="pfl plot", description="Draw runs.", allow_abbrev=False)
+    parser.add_argument("runs", nargs="+", metavar="RUN", help=RUNS)
+    parser.add_argument("--out", type=Path, help="folder of the pictures (default: RUN/plots)")
+    parser.add_argument(
+        "--only",
+        nargs="+",
+        metavar="PICTURE",
+        help=f"{', '.join(pictures.NAMES)}, or what the server reports of clients, such as weight",
+    )
+    parser.add_argument("--format", nargs="+", choices=("png", "svg"), default=["png", "svg"])
+    _add_metric(parser)
+    options = parser.parse_args(argv)
+    with _refusals():
+        runs = find(options.runs)
+        folder = options.out or (runs[0].path if len(runs) == 1 else Path()) / "plots"
+        drawn = pictures.draw(_settings(runs), options.only, options.metric, options.at)
+        missing = [f"{picture.name}: {picture.refusal}" for picture in drawn if picture.refusal]
+        if options.only and missing:
+            raise UsageError("; ".join(missing))
+        files = pictures.write(drawn, folder, options.format)
+    for file in files:
+        print(file)
+
+
+def compare(argv: Sequence[str]) -> None:
+    """Put runs side by side."""
+    parser = argparse.ArgumentParser(
+        prog="pfl compare",
+        description="Scores, costs and paired tests. Runs that differ in nothing but their seeds "
+        "make one setting.",
+        allow_abbrev=False,
+    )
+    parser.add_argument("runs", nargs="+", metavar="RUN", help=RUNS)
+    parser.add_argument(
+        "--reference", help="label of the setting that others are tested against (default: first)"
+    )
+    parser.add_argument(
+        "--out",
+        type=Path,
+        nargs="+",
+        default=[],
+        metavar="FILE",
+        help=f"also write the tables ({', '.join(sheets.FORMATS)})",
+    )
+    _add_metric(parser)
+    options = parser.parse_args(argv)
+    with _refusals():
+        settings = _settings(find(options.runs))
+        found = compare_settings(settings, options.metric, options.at, options.reference)
+        tables = comparison_sheets(found)
+        for file in options.out:
+            sheets.write(tables, file)
+    console = Console()
+    for table in tables:
+        console.print(table.rich())
+    for file in options.out:
+        print(f"wrote {file}")
+
+
+def report(argv: Sequence[str]) -> None:
+    """Write one run as one HTML page."""
+    parser = argparse.ArgumentParser(
+        prog="pfl report",
+        description="One run as one HTML page that needs nothing but itself.",
+        allow_abbrev=False,
+    )
+    parser.add_argument(
+        "run", metavar="RUN", help="a run's folder, or a folder of runs: the newest of them"
+    )
+    parser.add_argument("--out", type=Path, help="the file to write (default: RUN/report.html)")
+    options = parser.parse_args(argv)
+    with _refusals():
+        *_, run = find([options.run])
+        file = options.out or run.path / "report.html"
+        file.write_text(report_of(run), encoding="utf-8")
+    print(f"wrote {file}")
+
+
+def _add_metric(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--metric", default=METRIC, help=METRIC_HELP)
+    parser.add_argument("--at", choices=KINDS, default="last", help=AT_HELP)
+
+
+def _settings(runs: Sequence[RunFolder]) -> list[Setting]:
+    settings, repeated = group(runs)
+    for run in repeated:
+        print(f"left out {run.path}: there is a newer run of this setting and seed")
+    return settings

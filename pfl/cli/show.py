@@ -1,0 +1,36 @@
+"""Verbs that show what there is: ``pfl list`` and ``pfl data inspect``."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from importlib import import_module
+
+from rich.console import Console
+
+from pfl.cli import catalogue
+from pfl.cli.config import REFUSALS, Experiment
+from pfl.cli.explain import explained
+from pfl.cli.parser import make_parser
+
+
+def show(argv: Sequence[str]) -> None:
+    """Show what there is of one kind."""
+    parser = argparse.ArgumentParser(prog="pfl list", description="Show what there is.")
+    parser.add_argument("kind", choices=tuple(catalogue.KINDS))
+    kind = parser.parse_args(argv).kind
+    catalogue.load()
+    catalogue.show(kind)
+
+
+def inspect(argv: Sequence[str]) -> None:
+    """Show who holds what, as tables and as a picture."""
+    parser = make_parser("data inspect", own=["out"], model=False)
+    parser.add_argument("--out", type=str, default="partition.png", help="the picture to write")
+    experiment = Experiment.parse(parser, argv)
+    data = experiment.data
+    picture = import_module("datamodules.inspect")
+    with explained(experiment.given, *REFUSALS):
+        Console().print(picture.table(data))
+        picture.figure(data, experiment.values.out)
+    print(f"wrote {experiment.values.out}")

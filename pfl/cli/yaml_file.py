@@ -1,0 +1,69 @@
+"""One reader for the YAML files of sweeps and tables, which tells where they are wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any
+
+from jsonargparse import get_loader
+
+from pfl.cli.explain import Given, UsageError, sources
+
+
+class YamlFile:
+    """A YAML file whose errors name their line.
+
+    Args:
+        path: The file.
+        kind: What it is called in errors, as in ``"sweep file"``.
+
+    Raises:
+        UsageError: There is no such file, or it is not YAML.
+    """
+
+    def __init__(self, path: Path, kind: str) -> None:
+        if not path.is_file():
+            near = get_close_matches(path.name, [f.name for f in path.parent.glob("*.yaml")], n=1)
+            hint = f"; did you mean {str(path.with_name(near[0]))!r}?" if near else ""
+            raise UsageError(f"there is no {kind} {path}{hint}")
+        self.path = path
+        self._given: Sequence[Given] = sources(["--config", str(path)])
+
+    def content(self) -> Mapping[str, Any]:
+        """Return the file's content; ``1e-3`` is a number, as in every configuration."""
+        content: Mapping[str, Any] = get_loader("yaml")(self.path.read_text(encoding="utf-8"))
+        return content
+
+    def error(self, what: str, *keys: str) -> UsageError:
+        """Return an error at a key of the file, or in the whole of it."""
+        if not keys:
+            return UsageError(f"{self.path}: {what}")
+        # Lines are known by parts of keys, but for those that only spell a class's arguments.
+        parts = tuple(part for part in ".".join(keys).split(".") if part != "init_args")
+        places = [given.place for given in self._given if given.keys in (keys, parts)]
+        return UsageError(f"{places[-1] if places else self.path}: {'.'.join(keys)}: {what}")
+
+    def check_keys(self, given: Mapping[str, Any], known: Sequence[str], *keys: str) -> None:
+        """Refuse keys that are not known, by their names.
+
+        Raises:
+            UsageError: There is one.
+        """
+        for key in given:
+            if key not in known:
+                near = get_close_matches(str(key), known, n=1)
+                hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(known)}"
+                raise self.error(f"this key is not supported; {hint}", *keys, str(key))
+
+    def mapping(self, content: Mapping[str, Any], *keys: str) -> Mapping[str, Any]:
+        """Return a part of the file that must have keys.
+
+        Raises:
+            UsageError: It is missing or something else.
+        """
+        value = content.get(keys[-1])
+        if not isinstance(value, Mapping) or not value:
+            raise self.error(f"expected keys and values, got {value!r}", *keys)
+        return value

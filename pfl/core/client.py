@@ -1,0 +1,155 @@
+"""What the loop and the engines need of a client."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import Any
+
+import lightning as L
+from lightning.pytorch.core.optimizer import LightningOptimizer
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from pfl.core.server import Server
+from pfl.core.state import total
+from pfl.core.types import (
+    Batch,
+    Broadcast,
+    ClientInfo,
+    EvaluationPoint,
+    Patterns,
+    Plan,
+    Terms,
+    Upload,
+)
+
+
+class Client(L.LightningModule, ABC):
+    """A LightningModule that plays any client of a federation, one at a time.
+
+    Its state dict is the client's state: before each job it is reset to the initial values and
+    those that the client keeps. ``lightning_modules.base.ClientModule`` is what methods subclass,
+    and says what each verb does unless a method says otherwise.
+
+    Attributes:
+        net: The network.
+        shared: Patterns of the state-dict names that travel.
+        kept: Patterns of the names that stay with the client.
+        extra: Names of what :meth:`upload` sends besides weights.
+        evaluate_at: When personalised models are tested, unless the run says otherwise.
+        vectorizable: Whether objectives and statistics run under ``torch.func.vmap``.
+        persist_optimizer: Whether the optimiser's state stays with the client.
+        buffer_policy: What becomes of batch-norm statistics of the part that travels.
+    """
+
+    shared: Patterns
+    kept: Patterns
+    extra: tuple[str, ...]
+    evaluate_at: EvaluationPoint
+    vectorizable: bool
+    persist_optimizer: bool
+    buffer_policy: str
+    net: nn.Module
+
+    @abstractmethod
+    def receive(self, broadcast: Broadcast, info: ClientInfo) -> None:
+        """Take in what the server sent."""
+
+    @abstractmethod
+    def plan(self) -> Plan:
+        """Declare the client's round after :meth:`receive`, for every client alike.
+
+        Asked once for each copy of the module, with entries that have no values.
+        """
+
+    @abstractmethod
+    def lr_factor(self, info: ClientInfo) -> float:
+        """What every learning rate of this round is multiplied by."""
+
+    @abstractmethod
+    def upload(self, info: ClientInfo) -> Upload:
+        """Return what goes back to the server, in tensors of its own; changes nothing."""
+
+    @abstractmethod
+    def personalise(self, broadcast: Broadcast | None, info: ClientInfo) -> None:
+        """Become the client's personalised model.
+
+        Args:
+            broadcast: What the server sent; ``None`` right after training, for the model as
+                training left it.
+            info: The client and the round.
+        """
+
+    @abstractmethod
+    def adapt(self) -> Plan:
+        """Declare what to run on a copy between :meth:`personalise` and the test."""
+
+    @abstractmethod
+    def generalise(self, broadcast: Broadcast) -> None:
+        """Become the server's global model."""
+
+    @abstractmethod
+    def server(self) -> Server[Any]:
+        """The other half of the method."""
+
+    @abstractmethod
+    def losses(self, batch: Batch) -> Terms:
+        """Return the named terms of the objective; their sum is minimised."""
+
+    @abstractmethod
+    def configure_optimizers(self) -> Optimizer:
+        """The optimiser over all parameters that are to be trained at the moment."""
+
+    @abstractmethod
+    def shared_names(self) -> tuple[str, ...]:
+        """Names of the state-dict entries that travel."""
+
+    @abstractmethod
+    def kept_names(self) -> tuple[str, ...]:
+        """Names of the entries that stay with the client."""
+
+    @abstractmethod
+    def has_global_model(self) -> bool:
+        """Whether :meth:`generalise` gives a complete model."""
+
+    # A step, of the federation or of a plain Trainer.
+
+    def training_step(self, batch: Any, batch_idx: int) -> dict[str, Tensor]:  # noqa: ANN401
+        """Return the objective under ``"loss"``, and its terms: a step under a plain Trainer.
+
+        A federation minimises the objectives of :meth:`plan`, and so refuses a method that
+        overrides this.
+        """
+        terms = self.losses(Batch(*batch))
+        return {"loss": total(terms), **{name: term.detach() for name, term in terms.items()}}
+
+    def configure_gradient_clipping(
+        self,
+        optimizer: Optimizer,
+        gradient_clip_val: float | None = None,
+        gradient_clip_algorithm: str | None = None,
+    ) -> None:
+        """Clip by norm inside a federation, as the Trainer says under a Trainer."""
+        if self.fabric is None:
+            super().configure_gradient_clipping(
+                optimizer, gradient_clip_val, gradient_clip_algorithm
+            )
+        else:
+            # A non-finite norm is no error here: a loss scaler skips such a step.
+            self.fabric.clip_gradients(
+                self, optimizer, max_norm=gradient_clip_val, error_if_nonfinite=False
+            )
+
+    def optimizer_step(
+        self,
+        epoch: int,
+        batch_idx: int,
+        optimizer: Optimizer | LightningOptimizer,
+        optimizer_closure: Callable[[], Any] | None = None,
+    ) -> None:
+        """One step; a federation has run the backward pass already and gives no closure."""
+        if optimizer_closure is None:
+            optimizer.step()
+        else:
+            optimizer.step(closure=optimizer_closure)

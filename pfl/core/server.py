@@ -1,0 +1,100 @@
+"""The server: pure functions on a frozen state."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import ClassVar, Generic, Literal, cast
+
+import torch
+from torch import Tensor
+from typing_extensions import TypeVar
+
+from pfl.core.state import weighted_mean
+from pfl.core.types import Broadcast, ClientInfo, State, Upload
+
+
+@dataclass(frozen=True)
+class ServerState:
+    """What the server knows between rounds.
+
+    A method that needs more subclasses this; fields may hold tensors, plain values, and tuples,
+    lists and dicts of them, and nothing else, so that a checkpoint needs no code of the method.
+
+    Attributes:
+        shared: Current values of the entries that travel.
+        round: Number of finished rounds.
+        report: Numbers of the last aggregation worth logging (``server/...``).
+        client_report: The same for each client (``{"weight": {client: value}}``).
+    """
+
+    shared: State
+    round: int = 0
+    report: dict[str, float] | None = None
+    client_report: dict[str, dict[int, float]] | None = None
+
+
+StateT = TypeVar("StateT", bound=ServerState, default=ServerState)
+
+
+class Server(Generic[StateT]):
+    """Weighted averaging; the base of every other server.
+
+    A server with a state of its own says so: ``class ScaffoldServer(Server[ScaffoldState])``. It
+    holds hyperparameters only; every method maps values to values and leaves its arguments as they
+    are.
+
+    Attributes:
+        reports: What the server reports of each client: the names in ``client_report``, and the
+            captions of their pictures.
+
+    Args:
+        weighting: ``samples`` weighs an upload by the client's training samples, ``uniform`` all
+            alike.
+    """
+
+    reports: ClassVar[Mapping[str, str]] = {"weight": "aggregation weight"}
+
+    def __init__(self, weighting: Literal["samples", "uniform"] = "samples") -> None:
+        self.weighting = weighting
+
+    def init(self, shared: State, clients: Sequence[ClientInfo]) -> StateT:
+        """The state before the first round, from the common initial values.
+
+        A server with a state of its own overrides this.
+        """
+        del clients
+        return cast(StateT, ServerState(shared=shared))
+
+    def broadcast(self, state: StateT, client: int, round: int) -> Broadcast:
+        """What ``client`` receives at the start of ``round``."""
+        del client, round
+        return Broadcast(shared=state.shared)
+
+    def weights(self, uploads: Sequence[Upload]) -> Tensor:
+        """(len(uploads),) float64 weights that sum to one."""
+        if self.weighting == "uniform":
+            sizes = torch.ones(len(uploads), dtype=torch.float64)
+        else:
+            sizes = torch.tensor([upload.samples for upload in uploads], dtype=torch.float64)
+        return sizes / sizes.sum()
+
+    def aggregate(self, state: StateT, uploads: Sequence[Upload]) -> StateT:
+        """The state after a round, from its uploads in ascending order of clients.
+
+        Without uploads everything but the round number stays.
+        """
+        if not uploads:
+            return replace(state, round=state.round + 1)
+        weights = self.weights(uploads)
+        return replace(
+            state,
+            shared=weighted_mean([upload.shared for upload in uploads], weights),
+            round=state.round + 1,
+            client_report={"weight": weight_report(uploads, weights)},
+        )
+
+
+def weight_report(uploads: Sequence[Upload], weights: Tensor) -> dict[int, float]:
+    """Each uploading client's aggregation weight, for the per-client records."""
+    return {upload.client: float(w) for upload, w in zip(uploads, weights, strict=True)}

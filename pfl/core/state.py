@@ -1,0 +1,171 @@
+"""Arithmetic on state dicts: pure functions of names and tensors."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from fnmatch import fnmatchcase
+from typing import TypeVar
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from pfl.core.types import Patterns, State
+
+Name = TypeVar("Name")
+ReturnT = TypeVar("ReturnT")
+
+
+class _Player(nn.Module):
+    """Calls a function that uses a module."""
+
+    def __init__(self, module: nn.Module) -> None:
+        super().__init__()
+        self.module = module
+
+    def forward(self, call: Callable[..., ReturnT], *arguments: object) -> ReturnT:
+        return call(*arguments)
+
+
+def call_with(
+    module: nn.Module, state: State, call: Callable[..., ReturnT], *arguments: object
+) -> ReturnT:
+    """Call a function while other tensors stand in the place of a module's entries.
+
+    Args:
+        module: Has its own entries back afterwards.
+        state: The entries, by their names in the module's state dict. What the call changes in
+            place it changes in these.
+        call: Usually a method of the module.
+        arguments: Its arguments.
+    """
+    slot = {f"module.{name}": value for name, value in state.items()}
+    result: ReturnT = functional_call(_Player(module), slot, (call, *arguments), tie_weights=False)
+    return result
+
+
+def matches(name: str, patterns: Patterns) -> bool:
+    """Whether a name fits one of the shell-style patterns (``"net.head.*"``)."""
+    return any(fnmatchcase(name, pattern) for pattern in patterns)
+
+
+def select(state: Mapping[str, Tensor], patterns: Patterns) -> State:
+    """The entries whose names fit; the tensors themselves, not copies."""
+    return {name: value for name, value in state.items() if matches(name, patterns)}
+
+
+def clone(state: Mapping[str, Tensor]) -> State:
+    """Copies that share no storage and carry no graph."""
+    return {name: value.detach().clone() for name, value in state.items()}
+
+
+def to(state: Mapping[str, Tensor], device: torch.device | str) -> State:
+    """The entries on a device; an entry already there is not copied."""
+    return {name: value.to(device) for name, value in state.items()}
+
+
+def compact(state: Mapping[Name, Tensor]) -> dict[Name, Tensor]:
+    """The entries; one that looks at a part of a larger storage only is copied out of it.
+
+    Whoever writes tensors away writes whole storages.
+    """
+    return {
+        name: value.clone() if value.untyped_storage().nbytes() > value.nbytes else value
+        for name, value in state.items()
+    }
+
+
+def assign(module: nn.Module, values: Mapping[str, Tensor]) -> None:
+    """Write values into a module's parameters and buffers, in place.
+
+    Raises:
+        KeyError: A value has no entry of its name in the module.
+    """
+    entries = module.state_dict()
+    if unknown := sorted(values.keys() - entries.keys()):
+        raise KeyError(f"{type(module).__name__} has no entry {unknown[0]!r}")
+    with torch.no_grad():
+        for name, value in values.items():
+            entries[name].copy_(value)
+
+
+def add(a: Mapping[str, Tensor], b: Mapping[str, Tensor], scale: float = 1.0) -> State:
+    """``a + scale * b`` on the names of ``a``; integers stay as in ``a``.
+
+    Raises:
+        KeyError: ``b`` lacks a name of ``a``.
+    """
+    return {
+        name: value + scale * b[name] if value.is_floating_point() else value.clone()
+        for name, value in a.items()
+    }
+
+
+def subtract(a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -> State:
+    """``a - b`` on the names of ``a``; see :func:`add`."""
+    return add(a, b, scale=-1.0)
+
+
+def weighted_mean(states: Sequence[Mapping[str, Tensor]], weights: Tensor) -> State:
+    """``sum_i weights[i] * states[i]``, reduced in the order given.
+
+    Sums run in float64 (float32 on devices that have no float64), so that averaging equal states
+    gives back exactly that state. Counters and other integers are not averaged: the largest is
+    taken.
+
+    Args:
+        states: States with the same names and shapes, at least one.
+        weights: (len(states),) weights that sum to one.
+
+    Raises:
+        ValueError: There is no state, or not one weight a state.
+    """
+    if not states or len(states) != len(weights):
+        raise ValueError(f"{len(states)} states cannot be averaged with {len(weights)} weights")
+    factors = [float(weight) for weight in weights]
+    mean: State = {}
+    for name, first in states[0].items():
+        if not first.is_floating_point():
+            mean[name] = torch.stack([state[name] for state in states]).amax(0)
+            continue
+        wide = torch.float32 if first.device.type == "mps" else torch.float64
+        total = first.to(wide) * factors[0]
+        for state, factor in zip(states[1:], factors[1:], strict=True):
+            total.add_(state[name].to(wide), alpha=factor)
+        mean[name] = total.to(first.dtype)
+    return mean
+
+
+def total(terms: Mapping[str, Tensor]) -> Tensor:
+    """The sum of named terms, from left to right; at least one."""
+    first, *rest = terms.values()
+    for term in rest:
+        first = first + term
+    return first
+
+
+def nbytes(state: Mapping[str, Tensor]) -> int:
+    """Bytes of all entries."""
+    return sum(value.numel() * value.element_size() for value in state.values())
+
+
+def finite(state: Mapping[str, Tensor]) -> bool:
+    """Whether every floating-point entry holds finite numbers only (one synchronisation)."""
+    values = [value for value in state.values() if value.is_floating_point()]
+    # A finite sum has finite terms only, and costs a fraction of a look at each of them. Finite
+    # terms whose sum overflows are looked at.
+    if not values or torch.stack([value.sum().float() for value in values]).isfinite().all():
+        return True
+    return bool(torch.stack([value.isfinite().all() for value in values]).all())
+
+
+def fingerprint(states: Iterable[Mapping[str, Tensor]]) -> str:
+    """A short hash of names, shapes, types and every bit of the values, in the order given."""
+    digest = hashlib.sha256()
+    for state in states:
+        for name in sorted(state):
+            value = state[name].detach().cpu().contiguous()
+            digest.update(f"{name}:{value.dtype}:{tuple(value.shape)};".encode())
+            digest.update(value.reshape(-1).view(torch.uint8).numpy().tobytes())
+    return digest.hexdigest()[:16]

@@ -1,0 +1,1 @@
+"""The rounds: who takes part, what is kept, aggregation, evaluation, checkpoints."""

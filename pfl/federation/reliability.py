@@ -1,0 +1,89 @@
+"""Measure how sure the personal models are, and how right.
+
+Guo et al., "On Calibration of Modern Neural Networks", ICML 2017. ``pfl test --reliability``
+writes ``reliability.csv`` into the run's folder, a row for each client and each bin of confidence
+that is not empty; ``pfl plot`` and ``pfl report`` draw it.
+"""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from pfl.core.client import Client
+from pfl.core.types import FederatedData
+from pfl.federation.rounds import Federation
+from pfl.federation.settings import Settings
+from pfl.results.reliability import FILE
+from pfl.results.runs import Floats, RunError
+from pfl.training.batching import chunks
+
+BINS = 15
+
+
+def measure(settings: Settings, module: Client, data: FederatedData, ckpt_path: str) -> Path:
+    """Count over every client's test data with its personal model; returns the file written.
+
+    Raises:
+        CheckpointError: ``ckpt_path`` cannot be used.
+        RunError: It does not belong to a run's folder.
+    """
+    with closing(Federation(settings, module, data, ckpt_path)) as federation:
+        source = federation.source
+        if source is None or source.parent.name != "checkpoints":
+            raise RunError(f"the checkpoint {ckpt_path} is in no run's folder")
+        rows = list(_rows(module, data, federation))
+    path = source.parent.parent / FILE
+    with path.open("w", newline="") as file:
+        writer = csv.DictWriter(file, rows[0])
+        writer.writeheader()
+        writer.writerows(rows)
+    return path
+
+
+def _rows(
+    module: Client, data: FederatedData, federation: Federation
+) -> Iterator[dict[str, float]]:
+    """Counts of all clients."""
+    for client in range(data.num_clients):
+        split = data.split(client, "test")
+        if len(split) == 0:
+            continue
+        federation.personal(client)
+        sure, right = [], []
+        with torch.inference_mode(), federation.context.fabric.autocast():
+            for positions in chunks(len(split), data.eval_batch_size):
+                batch = split.batch(positions)
+                confidence, predicted = module(batch.x).float().softmax(-1).max(-1)
+                sure.append(confidence.cpu().numpy())
+                right.append((predicted == batch.y).cpu().numpy())
+        for row in bins(np.concatenate(sure), np.concatenate(right)):
+            yield {"round": federation.run.round, "client": client, **row}
+
+
+def bins(confidence: Floats, correct: Floats) -> list[dict[str, float]]:
+    """Samples, mean confidence and accuracy of each bin that holds any.
+
+    Bins are 15 of equal width, as the calibration error ``ece`` has them: a border belongs to the
+    bin above it.
+
+    Args:
+        confidence: (n,) largest probability of each prediction.
+        correct: (n,) whether it was right.
+    """
+    borders = np.linspace(0, 1, BINS + 1, dtype=np.float32)
+    place = np.clip(np.searchsorted(borders, confidence, side="right") - 1, 0, BINS - 1)
+    return [
+        {
+            "bin": number,
+            "samples": int((place == number).sum()),
+            "confidence": float(confidence[place == number].mean()),
+            "accuracy": float(correct[place == number].mean()),
+        }
+        for number in np.unique(place).tolist()
+    ]

@@ -1,0 +1,100 @@
+"""One run, and the base of the callbacks that follow it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, MutableMapping, Sequence
+from dataclasses import dataclass, field
+from itertools import chain
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from pfl.core.client import Client
+from pfl.core.server import ServerState
+from pfl.core.state import fingerprint
+from pfl.core.types import FederatedData, Result, RoundResult, State
+from pfl.results.summary import summarise
+
+Row: TypeAlias = dict[str, float]
+
+
+@dataclass
+class Run:
+    """One run: what a callback may read, and what a checkpoint holds.
+
+    Attributes:
+        module: The method, playing no client in particular.
+        data: The federation's data.
+        seed: From which every random choice derives.
+        rounds: Planned number of rounds.
+        folder: Where the run's files go; ``None`` writes none.
+        config: The resolved configuration as YAML, if the run came from one.
+        header: What was decided for this run, one line a topic.
+        round: Finished rounds.
+        server: The server's state after them.
+        kept: Each client's state from its last participation.
+        history: One row of metrics a round.
+        template: The state that every client starts from.
+        reports: What the server reports of each client; see :class:`pfl.core.server.Server`.
+        callbacks: Who listens.
+    """
+
+    module: Client
+    data: FederatedData
+    seed: int
+    rounds: int
+    folder: Path | None = None
+    config: str | None = None
+    header: dict[str, str] = field(default_factory=dict)
+    round: int = 0
+    server: ServerState = field(default_factory=lambda: ServerState(shared={}))
+    kept: MutableMapping[int, State] = field(default_factory=dict)
+    history: list[Row] = field(default_factory=list)
+    template: State = field(default_factory=dict)
+    reports: Mapping[str, str] = field(default_factory=dict)
+    callbacks: Sequence[Callback] = ()
+
+    @property
+    def fingerprint(self) -> str:
+        """Hash of the server's weights and of every client's kept state."""
+        return fingerprint(chain([self.server.shared], (self.kept[c] for c in sorted(self.kept))))
+
+    @property
+    def summary(self) -> dict[str, float]:
+        """Return the summaries of the history; see :mod:`pfl.results.summary`."""
+        return summarise(self.history)
+
+
+class Callback:
+    """Base of all callbacks, which read a run and change nothing of it; every event does nothing.
+
+    State that must outlive an interruption goes through ``state_dict`` as plain values.
+    """
+
+    should_stop: bool = False
+
+    @property
+    def name(self) -> str:
+        """Under which the checkpoint keeps this callback's state."""
+        return type(self).__name__
+
+    def on_fit_start(self, run: Run) -> None:
+        """Before the first round, or the first after a resume."""
+
+    def on_result(self, run: Run, result: Result) -> None:
+        """After each client's training."""
+
+    def on_round_end(self, run: Run, result: RoundResult) -> None:
+        """After each round."""
+
+    def on_fit_end(self, run: Run) -> None:
+        """After the last round."""
+
+    def on_interrupt(self, run: Run) -> None:
+        """When the run ends before its last round, by a signal or an error."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """Plain values to go on from."""
+        return {}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from them; called with an empty mapping if there are none."""

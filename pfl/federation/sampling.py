@@ -1,0 +1,104 @@
+"""Who trains and who uploads: pure functions of the eligible clients and an rng."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch.distributions import Binomial
+
+from pfl.core.types import Cohort
+
+# A draw takes about ten microseconds; accepted more seldom than this, it looks like a standstill.
+_RAREST = 1e-5
+
+
+class Sampler(Protocol):
+    """Chooses the cohort of a round."""
+
+    def __call__(self, clients: Sequence[int], rng: torch.Generator) -> Cohort:
+        """Choose among ``clients`` (ascending ids of those that hold training data)."""
+
+
+@dataclass(frozen=True)
+class UniformSampler(Sampler):
+    """``max(1, int(fraction * n))`` clients, uniformly without replacement, each round anew.
+
+    Args:
+        fraction: Share of clients that upload, the participation or join ratio, in (0, 1].
+        train_all: Every client trains in every round, and only the sampled ones upload (the
+            protocol of pFedVEM and of the authors' pFedMe; for Local the schedule "every round").
+
+    Raises:
+        ValueError: ``fraction`` is outside (0, 1].
+    """
+
+    fraction: float = 1.0
+    train_all: bool = False
+
+    def __post_init__(self) -> None:
+        if not 0 < self.fraction <= 1:
+            raise ValueError(f"fraction must lie in (0, 1], got {self.fraction}")
+
+    def __call__(self, clients: Sequence[int], rng: torch.Generator) -> Cohort:
+        """Draw the round's cohort."""
+        # The added 1e-9 keeps 0.29 * 100 = 28.999999999999996 at 29 clients.
+        count = min(len(clients), max(1, int(self.fraction * len(clients) + 1e-9)))
+        chosen = torch.randperm(len(clients), generator=rng)[:count].tolist()
+        return _cohort([clients[i] for i in chosen], clients, self.train_all)
+
+
+@dataclass(frozen=True)
+class BernoulliSampler(Sampler):
+    """Each client uploads independently with one probability; drawn again until enough do.
+
+    Args:
+        probability: Chance of each client, in (0, 1].
+        minimum: Smallest accepted number of uploads (pFedVEM's official code: 2); 0 allows a round
+            without any.
+        train_all: As in :class:`UniformSampler`; pFedVEM's default.
+
+    Raises:
+        ValueError: ``probability`` is outside (0, 1], ``minimum`` is negative, or a round of the
+            clients at hand hardly ever has ``minimum`` uploads.
+    """
+
+    probability: float = 0.1
+    minimum: int = 2
+    train_all: bool = True
+
+    def __post_init__(self) -> None:
+        if not 0 < self.probability <= 1:
+            raise ValueError(f"probability must lie in (0, 1], got {self.probability}")
+        if self.minimum < 0:
+            raise ValueError(f"minimum must not be negative, got {self.minimum}")
+
+    def __call__(self, clients: Sequence[int], rng: torch.Generator) -> Cohort:
+        """Draw the round's cohort."""
+        minimum = min(self.minimum, len(clients))
+        if _chance(len(clients), self.probability, minimum) < _RAREST:
+            enough = minimum / len(clients)
+            raise ValueError(
+                f"probability={self.probability} hardly ever lets minimum={self.minimum} of "
+                f"{len(clients)} clients upload: raise probability (at {enough:.2g} so many upload "
+                "on average), or lower minimum"
+            )
+        while True:
+            joined = (torch.rand(len(clients), generator=rng) < self.probability).tolist()
+            chosen = [client for client, joins in zip(clients, joined, strict=True) if joins]
+            if len(chosen) >= minimum:
+                return _cohort(chosen, clients, self.train_all)
+
+
+def _chance(count: int, probability: float, minimum: int) -> float:
+    """Return the chance that at least ``minimum`` of ``count`` clients upload."""
+    uploads = torch.arange(minimum, count + 1, dtype=torch.float64)
+    law = Binomial(count, torch.tensor(probability, dtype=torch.float64))
+    return float(law.log_prob(uploads).logsumexp(0).exp())  # type: ignore[no-untyped-call]
+
+
+def _cohort(chosen: Sequence[int], clients: Sequence[int], train_all: bool) -> Cohort:
+    uploads = tuple(sorted(chosen))
+    return Cohort(trains=tuple(clients) if train_all else uploads, uploads=uploads)

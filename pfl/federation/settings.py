@@ -1,0 +1,30 @@
+"""What a federation is told: :class:`pfl.loop.FederatedLoop` tells it."""
+
+from __future__ import annotations
+
+from typing import Literal, Protocol
+
+from lightning.fabric import Fabric
+
+from pfl.core.types import EvaluationPoint
+from pfl.engines.base import Engine
+from pfl.federation.run import Callback
+from pfl.federation.sampling import Sampler
+
+
+class Settings(Protocol):
+    """The settings of a run; :class:`pfl.loop.FederatedLoop` explains each."""
+
+    rounds: int
+    sampler: Sampler
+    engine: Engine
+    evaluate_every: int
+    evaluate_at: list[EvaluationPoint] | None
+    fabric: Fabric
+    gradient_clip_val: float | None
+    on_nonfinite: Literal["stop", "skip"]
+    callbacks: list[Callback]
+    default_root_dir: str | None
+    name: str | None
+    kept_memory: float | None
+    seed: int

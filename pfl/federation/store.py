@@ -1,0 +1,135 @@
+"""What many clients keep from round to round, within a bound of memory."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+import weakref
+from collections import OrderedDict
+from collections.abc import Iterator, MutableMapping
+from itertools import count
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+
+from pfl.core.state import compact, nbytes, to
+from pfl.core.types import State
+
+
+class _Held(NamedTuple):
+    state: State
+    size: int
+
+
+class KeptStates(MutableMapping[int, State]):
+    """Clients' kept states: those last used in CPU memory, the others in files.
+
+    What is read is what was written, bit for bit, on the CPU. A state in a file is mapped: its
+    pages come into memory as they are touched, and whoever has read it keeps these values when the
+    client gets others. As with a dictionary, values are not to be changed in place.
+
+    The files lie in a folder of their own, which goes with the mapping.
+
+    Args:
+        memory: Bytes of states held in memory.
+        parent: Where to make the folder; ``None`` takes the system's place for temporary files.
+
+    Raises:
+        ValueError: ``memory`` is negative.
+    """
+
+    def __init__(self, memory: int, parent: Path | None = None) -> None:
+        if memory < 0:
+            raise ValueError(f"memory must not be negative, got {memory}")
+        self.memory = memory
+        if parent is not None:
+            parent.mkdir(parents=True, exist_ok=True)
+        self.folder = Path(tempfile.mkdtemp(prefix=".kept-", dir=parent))
+        weakref.finalize(self, shutil.rmtree, self.folder, ignore_errors=True)
+        self._numbers = count()
+        # Least recently used first. The file of a client that is held is out of date.
+        self._held: OrderedDict[int, _Held] = OrderedDict()
+        self._files: dict[int, Path] = {}
+
+    def __getitem__(self, client: int) -> State:
+        if client in self._held:
+            self._held.move_to_end(client)
+            return self._held[client].state
+        state: State = torch.load(self._files[client], mmap=True, weights_only=True)
+        return state
+
+    def __setitem__(self, client: int, state: State) -> None:
+        self.update({client: state})
+
+    def __delitem__(self, client: int) -> None:
+        if client not in self:
+            raise KeyError(client)
+        file = self._files.pop(client, None)
+        self._held.pop(client, None)
+        if file is not None:
+            file.unlink()
+
+    def __contains__(self, client: object) -> bool:
+        return client in self._held or client in self._files
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(sorted(self._held.keys() | self._files.keys()))
+
+    def __len__(self) -> int:
+        return len(self._held.keys() | self._files.keys())
+
+    def update(self, *args: Any, **kwargs: Any) -> None:
+        """Set several clients' states at once; those given last count as the last used.
+
+        Every file is written before the first state changes: an interruption or a full disk leaves
+        all states as they were.
+
+        Raises:
+            OSError: A file cannot be written.
+        """
+        new = {client: _hold(state) for client, state in dict(*args, **kwargs).items()}
+        superseded = [self._files[client] for client in new if client in self._files]
+        size, files = sum(held.size for held in new.values()), dict[int, Path]()
+        for client in [*new]:
+            if size <= self.memory:
+                break
+            held = new.pop(client)
+            files[client] = self._write(client, held.state)
+            size -= held.size
+        self._make_room(size, {*new, *files})
+        self._files.update(files)
+        self._held.update(new)
+        for client in files:
+            self._held.pop(client, None)
+        for client in new:
+            self._files.pop(client, None)
+            self._held.move_to_end(client)
+        for file in superseded:
+            file.unlink()
+
+    def _make_room(self, size: int, leaving: set[int]) -> None:
+        """Move states into files until ``size`` bytes fit in, once those ``leaving`` are gone."""
+        staying = {c: held for c, held in self._held.items() if c not in leaving}
+        size += sum(held.size for held in staying.values())
+        for client, held in staying.items():
+            if size <= self.memory:
+                break
+            self._files[client] = self._write(client, held.state)
+            del self._held[client]
+            size -= held.size
+
+    def _write(self, client: int, state: State) -> Path:
+        """Write a state to a file of its own, which nothing refers to before it is whole."""
+        path = self.folder / f"{client}-{next(self._numbers)}.pt"
+        try:
+            torch.save(state, path)
+        except (OSError, RuntimeError) as error:
+            path.unlink(missing_ok=True)
+            raise OSError(f"cannot write what client {client} keeps to {path}: {error}") from error
+        return path
+
+
+def _hold(state: State) -> _Held:
+    own = compact(to(state, "cpu"))
+    return _Held(own, nbytes(own))

@@ -1,0 +1,84 @@
+"""The ``command`` of a sweep file, for one point: the words of a ``pfl fit``."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from pfl.cli.explain import UsageError
+from pfl.sweeps.file import Sweep
+
+_PYTHON = ("python", "python3")
+_MACROS = ("env", "interpreter", "program", "args", "args_no_equals", "args_json_file")
+
+
+def fit_words(sweep: Sweep, point: Mapping[str, Any], file: Path) -> list[str]:
+    """The words after ``pfl fit`` for a point, which is written to a file if the command asks.
+
+    Args:
+        sweep: With the command.
+        point: Values by the names of parameters.
+        file: What ``${args_json_file}`` stands for.
+
+    Raises:
+        UsageError: The command is not a ``pfl fit``, or uses something that is not supported.
+    """
+    if "${args_json_file}" in sweep.command:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(json.dumps(point, indent=1), encoding="utf-8")
+    return _fit(sweep, point, ["${args_json_file}"], [str(file)])
+
+
+def flag_words(sweep: Sweep, point: Mapping[str, Any]) -> list[str]:
+    """As :func:`fit_words`, with flags in place of the file: for a person to copy."""
+    return _fit(sweep, point, ["--config", "${args_json_file}"], flags(point))
+
+
+def flags(point: Mapping[str, Any]) -> list[str]:
+    """One ``--name=value`` a parameter."""
+    return [f"--{name}={_text(value)}" for name, value in point.items()]
+
+
+def _text(value: Any) -> str:  # noqa: ANN401
+    return value if isinstance(value, str) else json.dumps(value)
+
+
+def _fit(
+    sweep: Sweep, point: Mapping[str, Any], pattern: Sequence[str], replacement: Sequence[str]
+) -> list[str]:
+    command, words = list(sweep.command), list[str]()
+    while command:
+        if command[: len(pattern)] == pattern:
+            words += replacement
+            del command[: len(pattern)]
+        else:
+            words += _expand(sweep, command.pop(0), point)
+    if words[:1] and words[0] in _PYTHON and words[1:2] == ["-m"]:
+        words = words[2:]
+    if words[:2] != ["pfl", "fit"]:
+        raise UsageError(
+            f"{sweep.path}: command: only `pfl fit ...` runs here, after ${{env}} or as "
+            f"`python -m pfl fit ...`; got {' '.join(words) or 'nothing'}"
+        )
+    return words[2:]
+
+
+def _expand(sweep: Sweep, word: str, point: Mapping[str, Any]) -> list[str]:
+    word = re.sub(r"\$\{envvar:(\w+)\}", lambda name: os.environ.get(name[1], name[1]), word)
+    match re.findall(r"\$\{([^}]*)\}", word):
+        case []:
+            return [word]
+        case [macro] if macro in _MACROS and word == f"${{{macro}}}":
+            return {
+                "env": list[str](),
+                "interpreter": ["python"],
+                "program": [sweep.program],
+                "args": flags(point),
+                "args_no_equals": [w for n, v in point.items() for w in (f"--{n}", _text(v))],
+            }.get(macro, [word])
+    known = ", ".join(f"${{{macro}}}" for macro in (*_MACROS, "envvar:NAME"))
+    raise UsageError(f"{sweep.path}: command: {word} is not supported; supported are {known}")

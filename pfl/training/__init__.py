@@ -1,0 +1,1 @@
+"""One client's round on one device: plans, batches, phases and passes, tests."""

@@ -1,0 +1,192 @@
+"""Which samples a client's steps see, in which order, with which noise: all from the job's seed.
+
+Every engine makes its batches here, and so all make the same.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from pfl.core.seeds import generator
+from pfl.core.types import Batch, ClientInfo, ClientSplit, Count, Job, Phase, State
+from pfl.training.context import Context
+
+HELD_BYTES = 2**26
+"""A client's samples up to this size are normalised once a phase instead of batch by batch."""
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One optimiser step.
+
+    Attributes:
+        epoch: From 0.
+        index: Of the step within the epoch, from 0.
+        last: Whether the epoch ends with it.
+        positions: (B,) the samples, by their places in the client's split.
+    """
+
+    epoch: int
+    index: int
+    last: bool
+    positions: Tensor
+
+
+class Length(NamedTuple):
+    """How long a phase is for one client.
+
+    Attributes:
+        epochs: Walks over the data, unless ``steps`` are given.
+        steps: Optimiser steps.
+    """
+
+    epochs: int
+    steps: int | None = None
+
+    def __bool__(self) -> bool:
+        """Whether there is anything to do."""
+        return (self.epochs if self.steps is None else self.steps) > 0
+
+
+def length(phase: Phase, own: State, info: ClientInfo) -> Length:
+    """Ask a phase how long it is.
+
+    Args:
+        phase: What is trained.
+        own: The client's entries, right before the phase.
+        info: The client and the round.
+    """
+
+    def number(count: Count) -> int:
+        return int(count(own, info)) if callable(count) else count
+
+    with torch.no_grad():
+        steps = None if phase.steps is None else number(phase.steps)
+        return Length(number(phase.epochs), steps)
+
+
+def steps(context: Context, job: Job, phase: Phase, length: Length, samples: int) -> Iterator[Step]:
+    """The steps of a phase on a client with so many samples; none without samples.
+
+    A batch of one sample is left out where a batch norm takes its statistics from the batch: there
+    are none. A client that has no other batch takes no step, and a warning names it.
+
+    Raises:
+        ValueError: Every batch would be such a one.
+    """
+    size = samples if phase.full_batch else phase.batch_size or context.data.batch_size
+    limit = length.epochs if length.steps is None else length.steps
+    epoch = taken = 0
+    while samples and (epoch if length.steps is None else taken) < limit:
+        batches = _epoch(context, job, phase, samples, size, epoch)
+        if not batches:
+            warnings.warn(
+                f"client {job.info.client} takes no step in phase {phase.name!r}: it has one "
+                "sample, of which a batch norm has no statistics. Let every client have two "
+                "(min_samples of the partition), or give the network group norm (norm: group)",
+                stacklevel=2,
+            )
+            return
+        for index, positions in enumerate(batches):
+            if taken == length.steps:
+                return
+            yield Step(epoch, index, index == len(batches) - 1, positions)
+            taken += 1
+        epoch += 1
+
+
+def _epoch(
+    context: Context, job: Job, phase: Phase, samples: int, size: int, epoch: int
+) -> list[Tensor]:
+    order = torch.arange(samples)
+    if phase.share < 1:
+        count = max(int(phase.share * samples + 1e-9), min(size, samples))
+        order = torch.randperm(samples, generator=generator(job.seed, "share", phase.name))[:count]
+    if context.data.shuffle and not phase.full_batch:
+        rng = generator(job.seed, "order", phase.name, epoch)
+        order = order[torch.randperm(len(order), generator=rng)]
+    batches = list(torch.split(order, size))
+    short = len(batches[-1])
+    lonely = short == 1 and context.couples_samples(phase.evals)
+    if lonely and size == 1 and not phase.full_batch:
+        raise ValueError(
+            f"the batches of phase {phase.name!r} hold one sample each, of which a batch norm has "
+            "no statistics: set a batch_size of 2 or more, or give the network group norm "
+            "(norm: group)"
+        )
+    if lonely or (len(batches) > 1 and short < size and context.data.drop_last):
+        batches.pop()
+    return batches
+
+
+def chunks(samples: int, size: int) -> Sequence[Tensor]:
+    """Positions 0 to ``samples - 1`` in stored order, ``size`` at a time; none without samples."""
+    return torch.split(torch.arange(samples), size) if samples else ()
+
+
+class Feed:
+    """The batches of one client in one phase.
+
+    Args:
+        job: From whose seed transforms and noise are drawn.
+        phase: What is trained.
+        split: The client's training data.
+        held: All samples in stored order, as the phase sees them, where that is the same at every
+            step; they are then not asked of ``split``.
+    """
+
+    def __init__(self, job: Job, phase: Phase, split: ClientSplit, held: Batch | None) -> None:
+        self._phase = phase
+        self._split = split
+        self._held = held
+        self._transforms = generator(job.seed, "augment", phase.name) if split.augmented else None
+        self._noise = generator(job.seed, "noise", phase.name)
+
+    def samples(self, positions: Tensor) -> Batch:
+        """The samples of a step, without noise; to be called once for each step, in order."""
+        if self._held is None:
+            return self._split.batch(positions, self._transforms)
+        if self._phase.full_batch:
+            return self._held
+        index = positions.to(self._held.y.device)
+        return Batch(self._held.x.index_select(0, index), self._held.y.index_select(0, index))
+
+    def noise(self) -> dict[str, Tensor]:
+        """The draws of the next step, on the CPU."""
+        shapes = self._phase.noise.items()
+        return {name: torch.randn(shape, generator=self._noise) for name, shape in shapes}
+
+
+def hold(phase: Phase, length: Length, split: ClientSplit, batch_size: int) -> Batch | None:
+    """All samples, normalised at once; ``None`` if they change from step to step or fill too much.
+
+    It is not worth it, either, for a phase that does not see as many samples as there are.
+    """
+    size = phase.batch_size or batch_size
+    seen = len(split) if length.steps is None else length.steps * size
+    if split.augmented or (seen < len(split) and not phase.full_batch):
+        return None
+    first = split.batch(torch.zeros(1, dtype=torch.int64)).x
+    if first.nbytes * len(split) > HELD_BYTES and not phase.full_batch:
+        return None
+    return split.batch(torch.arange(len(split)))
+
+
+def constant_inputs(
+    context: Context, inputs: Callable[[Batch], Tensor], split: ClientSplit
+) -> Batch:
+    """All samples with the phase's constant map applied, in eval mode."""
+    context.module.eval()
+    xs, ys = [], []
+    with torch.no_grad():
+        for positions in chunks(len(split), context.data.eval_batch_size):
+            batch = split.batch(positions)
+            xs.append(inputs(batch))
+            ys.append(batch.y)
+    return Batch(torch.cat(xs), torch.cat(ys))

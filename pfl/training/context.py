@@ -1,0 +1,144 @@
+"""What an engine works with: the module that plays the clients, and all around it."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
+
+import torch
+from lightning.fabric import Fabric
+from torch import nn
+
+from pfl.core.client import Client
+from pfl.core.seeds import derive, scoped
+from pfl.core.state import clone, matches
+from pfl.core.types import FederatedData, Job, Patterns, Plan, State
+from pfl.training.declaration import MethodError, declared
+
+DROPOUTS = (nn.modules.dropout._DropoutNd, nn.RReLU)
+
+
+class StoppedError(Exception):
+    """A job was left half done because the run is ending."""
+
+
+@dataclass
+class Context:
+    """The module that plays every client in turn, and what it works with.
+
+    Attributes:
+        module: On its device; its state belongs to the job at hand.
+        data: The federation's data, on the same device.
+        fabric: Device and precision.
+        gradient_clip_val: Largest norm of a step's gradient; ``None`` does not clip.
+        stop: Once it is set, training ends before its next step with :class:`StoppedError`.
+        template: The state every job starts from, before kept values and broadcast.
+        entries: The module's own tensors, by their names in its state dict.
+        trainable: Names of the parameters that the user wants trained at all.
+        stochastic: Whether layers draw from torch's default stream.
+        batch_norms: Names of the batch norms that take statistics from the batch while the module
+            is trained, and whether they have no others, so that they do it in eval mode too.
+        plan: What the module declares for training.
+        adapt: What it declares for the time before a test.
+
+    Raises:
+        MethodError: A plan is no declaration, or the module overrides ``training_step``.
+    """
+
+    module: Client
+    data: FederatedData
+    fabric: Fabric
+    gradient_clip_val: float | None = None
+    stop: threading.Event = field(default_factory=threading.Event)
+    template: State = field(init=False)
+    entries: State = field(init=False)
+    trainable: set[str] = field(init=False)
+    stochastic: bool = field(init=False)
+    batch_norms: dict[str, bool] = field(init=False)
+    plan: Plan = field(init=False)
+    adapt: Plan = field(init=False)
+
+    def __post_init__(self) -> None:
+        # Converts to the precision's type and moves; the wrapper that it returns is not needed, as
+        # the loop below enters the precision's context by itself.
+        self.fabric.setup_module(self.module)
+        self.module.fabric = self.fabric
+        self.entries = self.module.state_dict()
+        self.template = clone(self.entries)
+        self.trainable = {n for n, p in self.module.named_parameters() if p.requires_grad}
+        self.stochastic = any(isinstance(m, DROPOUTS) for m in self.module.modules())
+        self.module.train()
+        self.batch_norms = {
+            name: child.running_mean is None
+            for name, child in self.module.named_modules()
+            if isinstance(child, nn.modules.batchnorm._BatchNorm)
+            # A frozen copy stays in eval mode.
+            and (child.training or child.running_mean is None)
+        }
+        kind = type(self.module)
+        if kind.training_step is not Client.training_step:
+            raise MethodError(
+                f"{kind.__name__} overrides training_step, which a federation does not call: "
+                "override losses, which it and a plain Trainer minimise"
+            )
+        self.plan, self.adapt = declared(self.module, "plan"), declared(self.module, "adapt")
+        self.scaler = getattr(self.fabric.strategy.precision, "scaler", None)
+        self._scaler_start = self.scaler.state_dict() if self.scaler is not None else {}
+
+    def load(self, kept: Mapping[str, torch.Tensor]) -> None:
+        """Reset the module to the template with the kept values in place."""
+        with torch.no_grad():
+            for name, entry in self.entries.items():
+                entry.copy_(kept.get(name, self.template[name]))
+        if self._scaler_start:
+            # The loss scale of one client must not depend on who ran before.
+            self.fabric.strategy.precision.load_state_dict(self._scaler_start)
+
+    def write(self, values: Mapping[str, torch.Tensor]) -> None:
+        """Set entries of the module.
+
+        Raises:
+            MethodError: It has no entry of such a name.
+        """
+        with torch.no_grad():
+            for name, value in values.items():
+                self.entry(self.entries, name).copy_(value)
+
+    def entry(self, state: Mapping[str, torch.Tensor], name: str) -> torch.Tensor:
+        """Return an entry that a method wants to set.
+
+        Raises:
+            MethodError: There is none of this name.
+        """
+        if name not in state:
+            raise MethodError(
+                f"{type(self.module).__name__} sets the entry {name!r}, which its state dict does "
+                "not have: register a buffer of that name"
+            )
+        return state[name]
+
+    def couples_samples(self, evals: Patterns = ()) -> bool:
+        """Whether samples of a training batch act upon each other, through a batch norm.
+
+        Args:
+            evals: Patterns of the names of submodules in eval mode, as in
+                :class:`~pfl.core.types.Phase`.
+        """
+        return any(always or not _within(name, evals) for name, always in self.batch_norms.items())
+
+    def isolated(self, job: Job) -> AbstractContextManager[None]:
+        """Dropout can only draw from the default stream: lend it one of the client's own.
+
+        Clients that train side by side in one stack borrow that of the first.
+        """
+        if not self.stochastic:
+            return nullcontext()
+        return scoped(derive(job.seed, "dropout"), self.module.device)
+
+
+def _within(name: str, patterns: Patterns) -> bool:
+    """Whether a submodule, or one that it is part of, fits one of the patterns."""
+    parts = name.split(".")
+    return any(matches(".".join(parts[: end + 1]), patterns) for end in range(len(parts)))

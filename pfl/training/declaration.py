@@ -1,0 +1,105 @@
+"""Plans are declarations: a module is asked for them once, and they see no values.
+
+What differs between clients is a function in the plan, which the engine asks for each client.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal
+
+import torch
+from torch import Tensor
+from torch.utils._pytree import tree_leaves, tree_map
+
+from pfl.core.state import call_with
+from pfl.core.types import Pass, Phase, Plan
+
+if TYPE_CHECKING:
+    from pfl.core.client import Client
+
+# Functions that turn a tensor into plain numbers; every other one fails on the meta device.
+_READS = frozenset(
+    getattr(Tensor, name)
+    for name in (
+        *("item", "tolist", "numpy", "__array__", "__bool__", "__int__", "__float__"),
+        *("__index__", "__complex__", "__contains__"),
+    )
+)
+
+
+class MethodError(TypeError):
+    """A method breaks a promise on which every engine relies."""
+
+
+class _Unread(Tensor):
+    """An entry of a module without its value; whatever asks for the value gets an error."""
+
+    question: str = ""
+
+    @classmethod
+    def __torch_function__(
+        cls,
+        func: Callable[..., Any],
+        types: Sequence[type],
+        args: tuple[Any, ...] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:  # noqa: ANN401
+        """Compute without values, and remember the entry that a result stems from."""
+        question = next(_questions((args, kwargs)), "")
+        if func in _READS:
+            raise MethodError(question)
+        try:
+            result = super().__torch_function__(  # type: ignore[no-untyped-call]
+                func, types, args, dict(kwargs or {})
+            )
+        except (NotImplementedError, RuntimeError) as error:
+            raise MethodError(question) from error
+        return tree_map(lambda item: _marked(item, question), result)
+
+
+def declared(module: Client, verb: Literal["plan", "adapt"]) -> Plan:
+    """Return what ``module.plan()`` or ``module.adapt()`` declares for every client.
+
+    Raises:
+        MethodError: It reads the value of an entry, gives something that is no phase or pass, or
+            gives two of them one name.
+    """
+    method = type(module).__name__
+    entries = {
+        name: _unread(
+            value,
+            f"{method}.{verb}() reads the value of the entry {name!r}: a plan holds for every "
+            "client and sees no values; what differs between clients is said by a function of "
+            "(entries, info) as epochs or steps of a phase, or as when of a pass",
+        )
+        for name, value in module.state_dict(keep_vars=True).items()
+    }
+    plan: Plan = tuple(call_with(module, entries, getattr(module, verb)))
+    names = set[str]()
+    for part in plan:
+        if not isinstance(part, Phase | Pass):
+            raise MethodError(
+                f"{method}.{verb}() gives {part!r}; a plan consists of Phase and Pass"
+            )
+        if part.name in names:
+            raise MethodError(f"{method}.{verb}() has two parts named {part.name!r}")
+        names.add(part.name)
+    return plan
+
+
+def _unread(value: Tensor, question: str) -> Tensor:
+    empty = torch.empty_like(value, device="meta", requires_grad=value.requires_grad)
+    unread = empty.as_subclass(_Unread)
+    unread.question = question
+    return unread
+
+
+def _marked(item: Any, question: str) -> Any:  # noqa: ANN401
+    if isinstance(item, _Unread):
+        item.question = question
+    return item
+
+
+def _questions(arguments: object) -> Iterator[str]:
+    return (item.question for item in tree_leaves(arguments) if isinstance(item, _Unread))

@@ -1,0 +1,234 @@
+"""One phase of a client's training, step by step."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import cast
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from pfl.core.client import Client
+from pfl.core.state import clone, matches, total
+from pfl.core.types import Batch, ClientInfo, ClientSplit, Job, Outcome, Phase, State, Totals
+from pfl.training import batching
+from pfl.training.context import Context, StoppedError
+
+
+@dataclass
+class Tally:
+    """What the phases of one job add up to.
+
+    Attributes:
+        sums: Of each logged term over its steps, by ``"<phase>/<term>"``.
+        counts: The steps that were added to it.
+        steps: Optimiser steps.
+        samples: Samples seen.
+        skipped: Phases that had samples and epochs, but no batch that could be used.
+        rows: What objectives collected since the last pass, a tensor a step.
+    """
+
+    sums: dict[str, Tensor] = field(default_factory=dict)
+    counts: dict[str, int] = field(default_factory=lambda: defaultdict(int))
+    steps: int = 0
+    samples: int = 0
+    skipped: int = 0
+    rows: dict[str, list[Tensor]] = field(default_factory=lambda: defaultdict(list))
+
+    @property
+    def idle(self) -> bool:
+        """Whether the client had something to train on, and could not take one step."""
+        return self.steps == 0 and self.skipped > 0
+
+    def add(self, phase: str, outcome: Outcome, samples: int) -> None:
+        """Count one step."""
+        self.collect(outcome.rows)
+        for name, term in outcome.terms.items():
+            key = f"{phase}/{name}"
+            value = term.detach()
+            self.sums[key] = self.sums[key] + value if key in self.sums else value
+            self.counts[key] += 1
+        self.steps += 1
+        self.samples += samples
+
+    def collect(self, rows: State) -> None:
+        """Take the rows of one batch."""
+        for name, value in rows.items():
+            self.rows[name].append(value.detach())
+
+    def totals(self, sums: State) -> Totals:
+        """Return what a pass works with, and forget the rows."""
+        rows = {name: torch.cat(values) for name, values in self.rows.items()}
+        self.rows.clear()
+        return Totals(sums, rows, self.steps, self.samples)
+
+    def means(self) -> dict[str, float]:
+        """The mean of each term over its steps (one synchronisation)."""
+        if not self.sums:
+            return {}
+        values = torch.stack([value.float() for value in self.sums.values()]).tolist()
+        return {k: v / self.counts[k] for k, v in zip(self.sums, values, strict=True)}
+
+
+def run_phase(context: Context, job: Job, phase: Phase, split: ClientSplit, tally: Tally) -> State:
+    """Train for one phase; returns the optimiser state if the module keeps it.
+
+    Raises:
+        StoppedError: The run is ending.
+    """
+    length = batching.length(phase, context.entries, job.info)
+    if len(split) == 0 or not length:
+        return {}
+    module, fabric = context.module, context.fabric
+    feed = _feed(context, job, phase, length, split)
+    trained = prepare(context, phase)
+    optimizer = make_optimizer(module, phase, job.info, trained)
+    _restore(optimizer, phase, job.kept, trained)
+    # The wrapper serves the loss scaler, and costs as much as a small step.
+    wrapped = optimizer
+    if context.scaler is not None:
+        wrapped = cast(Optimizer, fabric.setup_optimizers(optimizer))
+    last_losses: list[float] = []
+    taken = tally.steps
+    module.on_train_start()
+    for step in batching.steps(context, job, phase, length, len(split)):
+        if context.stop.is_set():
+            raise StoppedError
+        if step.index == 0:
+            module.on_train_epoch_start()
+        with fabric.autocast():
+            batch = _batch(feed, phase, step.positions, split)
+            module.on_train_batch_start(batch, step.index)
+            outcome = run_objective(phase, batch)
+            loss = total(outcome.terms)
+        module.on_before_zero_grad(optimizer)
+        module.optimizer_zero_grad(step.epoch, step.index, optimizer)
+        module.on_before_backward(loss)
+        fabric.backward(loss)
+        module.on_after_backward()
+        module.on_before_optimizer_step(optimizer)
+        if context.gradient_clip_val is not None:
+            module.configure_gradient_clipping(wrapped, context.gradient_clip_val, "norm")
+        module.optimizer_step(step.epoch, step.index, wrapped)
+        context.write(outcome.entries)
+        module.on_train_batch_end({"loss": loss.detach()}, batch, step.index)
+        tally.add(phase.name, outcome, len(step.positions))
+        if step.last:
+            module.on_train_epoch_end()
+            if phase.until is not None:
+                last_losses.append(loss.item())
+                if phase.until(last_losses):
+                    break
+    module.on_train_end()
+    release(context)
+    tally.skipped += tally.steps == taken
+    return _state(phase, optimizer, trained) if module.persist_optimizer else {}
+
+
+def run_objective(phase: Phase, batch: Batch) -> Outcome:
+    """Return the outcome of the phase's objective, which may be its terms alone."""
+    found = phase.objective(batch)
+    return found if isinstance(found, Outcome) else Outcome(found)
+
+
+def prepare(context: Context, phase: Phase) -> dict[str, nn.Parameter]:
+    """Set modes and gradients for a phase; returns the parameters it trains."""
+    module = context.module
+    module.train()
+    for name, child in module.named_modules():
+        if phase.evals and matches(name, phase.evals):
+            child.eval()
+    trained = {}
+    for name, parameter in module.named_parameters():
+        active = name in context.trainable and matches(name, phase.trains)
+        parameter.requires_grad_(active)
+        if active:
+            trained[name] = parameter
+    return trained
+
+
+def release(context: Context) -> None:
+    """Undo what :func:`prepare` did to gradients, so that the module can be used elsewhere."""
+    for name, parameter in context.module.named_parameters():
+        parameter.requires_grad_(name in context.trainable)
+        parameter.grad = None
+
+
+def make_optimizer(
+    module: Client, phase: Phase, info: ClientInfo, trained: Mapping[str, nn.Parameter]
+) -> Optimizer:
+    """A fresh optimiser for a phase, at the rates of the round.
+
+    Raises:
+        TypeError: The module's optimiser configuration is not a single optimiser.
+    """
+    if phase.optimizer is not None:
+        optimizer = phase.optimizer(trained.values())
+    else:
+        optimizer = module.configure_optimizers()
+    if not isinstance(optimizer, Optimizer):
+        raise TypeError(
+            f"{type(module).__name__}.configure_optimizers returned "
+            f"{type(optimizer).__name__}; a client's phase needs exactly one torch Optimizer "
+            "(rates that change over the rounds belong into lr_factor)"
+        )
+    factor = module.lr_factor(info)
+    for group in optimizer.param_groups:
+        group["lr"] *= factor
+    return optimizer
+
+
+def kept_optimizers(kept: State) -> State:
+    """Return the optimiser state among what a client keeps."""
+    return {name: value for name, value in kept.items() if name.startswith("optimizer:")}
+
+
+def optimizer_stem(phase: Phase, name: str = "") -> str:
+    """How names of kept optimiser state begin: of a phase, or of one of its parameters."""
+    return f"optimizer:{phase.name}:{name}:" if name else f"optimizer:{phase.name}:"
+
+
+def _restore(
+    optimizer: Optimizer, phase: Phase, kept: State, trained: Mapping[str, nn.Parameter]
+) -> None:
+    """Give an optimiser the state it had at the client's last participation."""
+    for name, parameter in trained.items():
+        stem = optimizer_stem(phase, name)
+        state = {k.removeprefix(stem): v for k, v in kept.items() if k.startswith(stem)}
+        if state:
+            optimizer.state[parameter] = clone(state)
+
+
+def _state(phase: Phase, optimizer: Optimizer, trained: Mapping[str, nn.Parameter]) -> State:
+    return {
+        optimizer_stem(phase, name) + key: torch.as_tensor(value).detach().clone()
+        for name, parameter in trained.items()
+        for key, value in optimizer.state[parameter].items()
+        if value is not None
+    }
+
+
+def _feed(
+    context: Context, job: Job, phase: Phase, length: batching.Length, split: ClientSplit
+) -> batching.Feed:
+    with context.fabric.autocast():
+        if phase.inputs is not None and not split.augmented:
+            held: Batch | None = batching.constant_inputs(context, phase.inputs, split)
+        else:
+            held = batching.hold(phase, length, split, context.data.batch_size)
+    return batching.Feed(job, phase, split, held)
+
+
+def _batch(feed: batching.Feed, phase: Phase, positions: Tensor, split: ClientSplit) -> Batch:
+    """A step's batch, with the phase's map applied where it could not be applied once."""
+    batch = feed.samples(positions)
+    if phase.inputs is not None and split.augmented:
+        with torch.no_grad():
+            batch = batch._replace(x=phase.inputs(batch))
+    if phase.noise:
+        draws = feed.noise().items()
+        batch = batch._replace(noise={name: d.to(batch.x.device) for name, d in draws})
+    return batch
