@@ -99,6 +99,7 @@ class FedALA(ClientModule):
             epochs=self._mixing_epochs,
             until=self._settled,
             share=self.mix_percent / 100,
+            drop_last=False,
             trains=("mix.*",),
             optimizer=partial(UnitIntervalSGD, lr=self.mix_lr),
         )

@@ -97,6 +97,7 @@ class Phase:
         optimizer: Factory for this phase; ``None`` uses the module's ``configure_optimizers``.
         batch_size: Samples a step; ``None`` uses the data module's.
         full_batch: One step an epoch, over all data of the client.
+        drop_last: Leave out a last batch that is not full; ``None`` does as the data module says.
         share: What part of the client's samples the phase sees, in (0, 1]; chosen anew for each
             client and round, at least a batch. Not with ``full_batch``.
         until: Asked after each epoch, with the loss of every epoch's last step so far, whether to
@@ -116,6 +117,7 @@ class Phase:
     optimizer: OptimizerFactory | None = None
     batch_size: int | None = None
     full_batch: bool = False
+    drop_last: bool | None = None
     share: float = 1.0
     until: Callable[[Sequence[float]], bool] | None = None
     evals: Patterns = ()

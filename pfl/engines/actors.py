@@ -112,9 +112,14 @@ class Worker:
         torch.use_deterministic_algorithms(recipe.deterministic)
         fabric = Fabric(accelerator=recipe.accelerator, devices=1, precision=recipe.precision)
         recipe.data.to(fabric.device)
-        self._context = Context(recipe.module, recipe.data, fabric, recipe.gradient_clip_val)
-        self._context.template = to(recipe.template, fabric.device)
-        self._context.trainable = recipe.trainable
+        self._context = Context(
+            recipe.module,
+            recipe.data,
+            fabric,
+            recipe.gradient_clip_val,
+            template=to(recipe.template, fabric.device),
+            trainable=recipe.trainable,
+        )
 
     def ready(self) -> None:
         """Answers once the worker stands."""

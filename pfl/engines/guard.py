@@ -134,16 +134,18 @@ def _copy(context: Context, clients: Sequence[tuple[int, int]]) -> Context:
     devices: int | list[int] = 1 if device.index is None else [device.index]
     fabric = Fabric(accelerator=device.type, devices=devices, precision="64-true")
     module = copy.deepcopy(context.module, {id(context.fabric): fabric})
-    with torch.no_grad():
-        for name, entry in module.state_dict().items():
-            entry.copy_(context.template[name])
-    for name, parameter in module.named_parameters():
-        parameter.requires_grad_(name in context.trainable)
     for child in module.modules():
         if isinstance(child, DROPOUTS):
             child.p = 0.0
-    data = _Excerpt(context.data, clients)
-    small = Context(module, data, fabric, context.gradient_clip_val)
+    data, start = _Excerpt(context.data, clients), context.template
+    small = Context(
+        module,
+        data,
+        fabric,
+        context.gradient_clip_val,
+        template={n: v.double() if v.is_floating_point() else v for n, v in start.items()},
+        trainable=context.trainable,
+    )
     small.plan, small.adapt = _shortened(small.plan), _shortened(small.adapt)
     return small
 

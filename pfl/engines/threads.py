@@ -6,7 +6,6 @@ import copy
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from dataclasses import replace
 from typing import TypeVar
 
 import torch
@@ -153,9 +152,15 @@ def _replica(context: Context, stop: threading.Event) -> Context:
     fabric = Fabric(accelerator="cpu", devices=1, precision=precision)
     # The module refers to its Fabric, which is not to be copied.
     module = copy.deepcopy(context.module, {id(context.fabric): fabric})
-    replica = replace(context, module=module, fabric=fabric, stop=stop)
-    replica.template, replica.trainable = context.template, context.trainable
-    return replica
+    return Context(
+        module,
+        context.data,
+        fabric,
+        context.gradient_clip_val,
+        stop=stop,
+        template=context.template,
+        trainable=context.trainable,
+    )
 
 
 def _cause(futures: Iterable[Future[AnswerT]]) -> BaseException:

@@ -69,7 +69,10 @@ class Federation:
             self.source = checkpoint.resolve(ckpt_path, self.root or Path())
         content = None if self.source is None else checkpoint.load(self.source)
         data.to(settings.fabric.device)
-        self.context = Context(module, data, settings.fabric, settings.gradient_clip_val)
+        template = None if content is None else self._template(content, module, data)
+        self.context = Context(
+            module, data, settings.fabric, settings.gradient_clip_val, template=template
+        )
         clients = [_info(data, client, settings.rounds) for client in range(data.num_clients)]
         self.clients = clients
         self.eligible = [info.client for info in clients if info.samples > 0]
@@ -227,22 +230,25 @@ class Federation:
             "comm/bytes_total": earlier + down + up,
         }
 
-    def _restore(self, content: Mapping[str, Any]) -> None:
-        run, device = self.run, self.settings.fabric.device
+    def _template(self, content: Mapping[str, Any], module: Client, data: FederatedData) -> State:
+        """Return the initial state in a checkpoint, if the checkpoint is of such a federation."""
         for what, found, wanted in (
-            ("method", content["method"], type(run.module).__name__),
-            ("partition", content["partition"], run.data.description().get("hash")),
+            ("method", content["method"], type(module).__name__),
+            ("partition", content["partition"], data.description().get("hash")),
         ):
             if found != wanted:
                 raise checkpoint.CheckpointError(
                     f"the checkpoint was written with the {what} {found}, this run has {wanted}"
                 )
-        template = checkpoint.move(content["template"], device, copy=True)
-        if template.keys() != self.context.template.keys():
+        template: State = content["template"]
+        if template.keys() != module.state_dict().keys():
             raise checkpoint.CheckpointError(
                 "the checkpoint's network has other entries than the configured one"
             )
-        self.context.template = run.template = template
+        return {n: v.to(self.settings.fabric.device, copy=True) for n, v in template.items()}
+
+    def _restore(self, content: Mapping[str, Any]) -> None:
+        run, device = self.run, self.settings.fabric.device
         run.round = content["round"]
         run.server = checkpoint.unpack(run.server, content["server"], device)
         for client, kept in content["kept"].items():

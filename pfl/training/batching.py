@@ -120,7 +120,8 @@ def _epoch(
             "no statistics: set a batch_size of 2 or more, or give the network group norm "
             "(norm: group)"
         )
-    if lonely or (len(batches) > 1 and short < size and context.data.drop_last):
+    drop_last = context.data.drop_last if phase.drop_last is None else phase.drop_last
+    if lonely or (len(batches) > 1 and short < size and drop_last):
         batches.pop()
     return batches
 

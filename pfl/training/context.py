@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
 
 import torch
 from lightning.fabric import Fabric
@@ -24,7 +23,6 @@ class StoppedError(Exception):
     """A job was left half done because the run is ending."""
 
 
-@dataclass
 class Context:
     """The module that plays every client in turn, and what it works with.
 
@@ -43,48 +41,61 @@ class Context:
         plan: What the module declares for training.
         adapt: What it declares for the time before a test.
 
+    Args:
+        module: Is moved to the device and converted to the precision.
+        data: On the device already.
+        fabric: Device and precision.
+        gradient_clip_val: See above.
+        stop: An event that several contexts share; ``None`` makes one.
+        template: Of another context or a checkpoint; ``None`` takes the module's present values.
+        trainable: Of another context; ``None`` goes by the module's ``requires_grad``.
+
     Raises:
         MethodError: A plan is no declaration, or the module overrides ``training_step``.
     """
 
-    module: Client
-    data: FederatedData
-    fabric: Fabric
-    gradient_clip_val: float | None = None
-    stop: threading.Event = field(default_factory=threading.Event)
-    template: State = field(init=False)
-    entries: State = field(init=False)
-    trainable: set[str] = field(init=False)
-    stochastic: bool = field(init=False)
-    batch_norms: dict[str, bool] = field(init=False)
-    plan: Plan = field(init=False)
-    adapt: Plan = field(init=False)
-
-    def __post_init__(self) -> None:
-        # Converts to the precision's type and moves; the wrapper that it returns is not needed, as
-        # the loop below enters the precision's context by itself.
-        self.fabric.setup_module(self.module)
-        self.module.fabric = self.fabric
-        self.entries = self.module.state_dict()
-        self.template = clone(self.entries)
-        self.trainable = {n for n, p in self.module.named_parameters() if p.requires_grad}
-        self.stochastic = any(isinstance(m, DROPOUTS) for m in self.module.modules())
-        self.module.train()
-        self.batch_norms = {
-            name: child.running_mean is None
-            for name, child in self.module.named_modules()
-            if isinstance(child, nn.modules.batchnorm._BatchNorm)
-            # A frozen copy stays in eval mode.
-            and (child.training or child.running_mean is None)
-        }
-        kind = type(self.module)
+    def __init__(
+        self,
+        module: Client,
+        data: FederatedData,
+        fabric: Fabric,
+        gradient_clip_val: float | None = None,
+        *,
+        stop: threading.Event | None = None,
+        template: State | None = None,
+        trainable: set[str] | None = None,
+    ) -> None:
+        kind = type(module)
         if kind.training_step is not Client.training_step:
             raise MethodError(
                 f"{kind.__name__} overrides training_step, which a federation does not call: "
                 "override losses, which it and a plain Trainer minimise"
             )
-        self.plan, self.adapt = declared(self.module, "plan"), declared(self.module, "adapt")
-        self.scaler = getattr(self.fabric.strategy.precision, "scaler", None)
+        # Converts to the precision's type and moves; the wrapper that it returns is not needed, as
+        # the training loop enters the precision's context by itself.
+        fabric.setup_module(module)
+        module.fabric = fabric
+        module.train()
+        self.module = module
+        self.data = data
+        self.fabric = fabric
+        self.gradient_clip_val = gradient_clip_val
+        self.stop = threading.Event() if stop is None else stop
+        self.entries: State = module.state_dict()
+        self.template = clone(self.entries) if template is None else template
+        wanted = {name for name, p in module.named_parameters() if p.requires_grad}
+        self.trainable = wanted if trainable is None else trainable
+        self.stochastic = any(isinstance(child, DROPOUTS) for child in module.modules())
+        self.batch_norms = {
+            name: child.running_mean is None
+            for name, child in module.named_modules()
+            if isinstance(child, nn.modules.batchnorm._BatchNorm)
+            # A frozen copy stays in eval mode.
+            and (child.training or child.running_mean is None)
+        }
+        self.plan: Plan = declared(module, "plan")
+        self.adapt: Plan = declared(module, "adapt")
+        self.scaler = getattr(fabric.strategy.precision, "scaler", None)
         self._scaler_start = self.scaler.state_dict() if self.scaler is not None else {}
 
     def load(self, kept: Mapping[str, torch.Tensor]) -> None:

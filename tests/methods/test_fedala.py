@@ -9,7 +9,8 @@ from lightning_modules.fedavg import FedAvg
 from lightning_modules.local import Local
 from pfl.core.state import clone, fingerprint, select
 from pfl.core.types import Batch
-from pfl.training import client_round
+from pfl.training import batching, client_round
+from pfl.training.batching import Length
 from tests.draws import normal
 from tests.federation import Federation, equal, own, sgd
 from tests.toy import mlp, normed
@@ -46,6 +47,16 @@ def test_weights_of_zero_on_all_layers_are_local():
         theirs.round(*clients)
     for client in range(3):
         assert equal(own(ours, client), theirs.kept[client])
+
+
+def test_mixing_sees_its_last_batch_though_training_drops_it():
+    """Client 0 has nine samples: seven for mixing in batches of 4 and 3; 4 and 4 for training."""
+    federation = Federation(ala(mix_percent=80))
+    federation.data.drop_last = True
+    learn, _, train, _ = federation.context.plan
+    for part, sizes in ((learn, [4, 3]), (train, [4, 4])):
+        steps = batching.steps(federation.context, federation.job(0), part, Length(1), 9)
+        assert [len(step.positions) for step in steps] == sizes
 
 
 def mixed(federation, client):
