@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import fields
+from dataclasses import fields, replace
 from typing import Any, Literal
 
 import torch
@@ -25,11 +25,14 @@ CLOSE = 1e-9
 
 
 def _play(federation: ToyFederation) -> None:
-    """Train and test everybody in two rounds."""
-    for _ in range(2):
-        federation.round()
-        for job in federation.jobs():
-            client_round.test(federation.context, job)
+    """Train everybody in two rounds, and test every model of the second."""
+    context = federation.context
+    federation.round()
+    for job in federation.jobs():
+        client_round.train(context, job)
+        client_round.test(context, job)
+        if federation.module.has_global_model():
+            client_round.test(context, replace(job, model="global"))
 
 
 def _watch(federation: ToyFederation, wrap: Wrap) -> ToyFederation:
