@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from jsonargparse import get_loader
+from yaml import YAMLError
 
 from pfl.cli.explain import Given, UsageError, sources
 
@@ -29,11 +30,22 @@ class YamlFile:
             hint = f"; did you mean {str(path.with_name(near[0]))!r}?" if near else ""
             raise UsageError(f"there is no {kind} {path}{hint}")
         self.path = path
+        self.kind = kind
         self._given: Sequence[Given] = sources(["--config", str(path)])
 
     def content(self) -> Mapping[str, Any]:
-        """Return the file's content; ``1e-3`` is a number, as in every configuration."""
-        content: Mapping[str, Any] = get_loader("yaml")(self.path.read_text(encoding="utf-8"))
+        """Return the file's content; ``1e-3`` is a number, as in every configuration.
+
+        Raises:
+            UsageError: It holds tags, or other things that plain YAML does not.
+        """
+        try:
+            content: Mapping[str, Any] = get_loader("yaml")(self.path.read_text(encoding="utf-8"))
+        except YAMLError as error:
+            first = str(error).partition("\n")[0]
+            raise UsageError(
+                f"{self.path}: this is not YAML for a {self.kind} ({first})"
+            ) from error
         return content
 
     def error(self, what: str, *keys: str) -> UsageError:

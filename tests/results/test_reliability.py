@@ -7,8 +7,9 @@ import pytest
 
 from lightning_modules.fedas import FedAS
 from lightning_modules.fedavg import FedAvg
+from pfl.federation.reliability import bins, measure
 from pfl.loop import FederatedLoop
-from pfl.results.reliability import bins, diagram, measure
+from pfl.results.reliability import diagram
 from pfl.results.runs import RunError, RunFolder, Table
 from pfl.results.settings import group
 from tests.results.conftest import SGD

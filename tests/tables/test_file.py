@@ -221,7 +221,7 @@ def test_mistakes_in_the_file(keys, message, capsys):
     ("text", "message"),
     [
         ("rows: [", "t.yaml:1: this is not YAML"),
-        ("a: !odd 1\n", "t.yaml: this is not YAML for a table"),
+        ("a: !odd 1\n", "t.yaml: this is not YAML for a table file"),
         ("- a\n", "t.yaml:1: a configuration has keys"),
         ("", "t.yaml:1: a configuration has keys"),
         ("rows: 1\nrows: 2\n", "t.yaml:2: the key 'rows' is given a second time"),
@@ -272,7 +272,8 @@ def test_a_key_that_takes_the_seed_is_no_flag(key, capsys):
 
 def test_a_missing_table(capsys):
     assert table(file="x.yaml") == 2
-    assert capsys.readouterr().err == "pfl table: error: there is no table file x.yaml\n"
+    said = capsys.readouterr().err
+    assert said == "pfl table: error: there is no table file x.yaml; did you mean 'c.yaml'?\n"
 
 
 def test_a_label_of_two_axes_needs_the_name_of_the_axis(capsys):

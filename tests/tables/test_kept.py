@@ -7,7 +7,7 @@ from pathlib import Path
 
 import yaml
 
-from pfl.tables import commands, kept, runner
+from pfl.tables import kept, runner, verb
 from pfl.tables.cells import expand
 from pfl.tables.plan import plan
 from pfl.tables.reader import read
@@ -207,7 +207,7 @@ def test_what_another_process_finishes_meanwhile_is_not_run_again(monkeypatch, f
 
     def late(root, name):
         monkeypatch.setattr(runner.kept, "locked", locked)
-        other = threading.Thread(target=commands.table, args=(["t.yaml"],))
+        other = threading.Thread(target=verb.table, args=(["t.yaml"],))
         other.start()
         other.join()
         return locked(root, name)
