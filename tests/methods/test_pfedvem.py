@@ -16,7 +16,7 @@ from pfl.federation.sampling import BernoulliSampler
 from pfl.loop import FederatedLoop
 from pfl.training import client_round
 from tests.draws import normal
-from tests.federation import context
+from tests.federation import context, fit
 from tests.methods.vem import (
     broadcast,
     broadcast_of,
@@ -126,6 +126,16 @@ def test_personal_model_is_own_base_under_the_mean_and_global_model_the_servers(
     module.generalise(broadcast(module, [[3.0], [0.0]], [0.0, 1.0]))
     assert module(x).tolist() == [[6.0, 1.0]]
     assert module.has_global_model()
+
+
+def test_a_client_is_tested_as_training_left_it():
+    """Before its base is averaged with that of the others, and not under what comes back."""
+    unsaid, local, later = (
+        fit(PFedVEM(mlp()), blobs(), 1, evaluate_at=points).history[-1]["test/personal/loss"]
+        for points in (None, ["post_local"], ["post_broadcast"])
+    )
+    assert unsaid == local
+    assert unsaid != later
 
 
 # 11.12: a client that trains without uploading.

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from torch import nn
 from torch.distributions import Normal, kl_divergence
 
+from lightning_modules.layers import inverse_softplus
 from lightning_modules.nets import LeNet5
 from lightning_modules.pfedvem import PFedVEM, VEMServer, confidence
 from pfl.core.server import ServerState
@@ -131,6 +132,17 @@ def test_confidence_by_hand():
         posterior([[1.0], [2.0]], [0.0, 1.0], 0.5, module)
         module.receive(broadcast(module, [[0.0], [2.0]], [0.0, 0.0]), info())
         assert module.confidence.item() == pytest.approx(tau)
+
+
+def test_the_confidence_counts_weights_and_biases():
+    """Weights: off by 0 and 0, std 1/2. Biases: off by 1 and 3, std 1. d = 4, and
+    rho^2 = (2 / 4 + 2 + 1 + 9) / 4 = 3.125; of the weights alone it is 1/4."""
+    module = line()
+    posterior([[1.0], [2.0]], [1.0, 3.0], 0.5, module)
+    with torch.no_grad():
+        module.head.raw_std_bias.fill_(inverse_softplus(1.0))
+    module.receive(broadcast(module, [[1.0], [2.0]], [0.0, 0.0]), info())
+    assert module.confidence.item() == pytest.approx(1 / 3.125)
 
 
 def test_confidence_of_zero_spread_is_one_and_of_tiny_spread_bounded():
