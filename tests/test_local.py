@@ -246,8 +246,8 @@ def test_constant_inputs_and_noise():
 def test_kept_state_and_optimiser_state_come_back():
     """With momentum 0.9 kept, the second job's first step is g + 0.9 * buffer.
 
-    Full batches of gradient 1, two jobs of one step each, w reset between them: the first step is
-    0.1, the second 0.1 * (1 + 0.9).
+    Full batches of gradient 1, jobs of one step each, w reset between them: the first step is 0.1,
+    the second 0.1 * (1 + 0.9), the third 0.1 * (1 + 0.9 * 1.9).
     """
 
     class Full(Pull):
@@ -260,6 +260,8 @@ def test_kept_state_and_optimiser_state_come_back():
     assert first.upload.shared["net.w"].item() == pytest.approx(0.9)
     second = client_round.train(ctx, job(kept=first.kept))
     assert second.upload.shared["net.w"].item() == pytest.approx(1 - 0.19)
+    third = client_round.train(ctx, job(kept=second.kept))
+    assert third.upload.shared["net.w"].item() == pytest.approx(1 - 0.271)
 
 
 def test_dropout_draws_from_the_client_and_leaves_the_default_stream():
@@ -275,6 +277,20 @@ def test_dropout_draws_from_the_client_and_leaves_the_default_stream():
 def test_non_finite_training_is_reported():
     result = client_round.train(context(pull(), numbers(float("nan"), 1.0)), job())
     assert not result.finite
+
+
+def test_what_is_kept_is_finite_or_reported():
+    """The loss of the only step is 10, and the step too large for float32; nothing is uploaded."""
+
+    class Alone(Pull):
+        shared = ()
+        kept = ("net.*",)
+
+    for rate, finite in ((0.1, True), (1e38, False)):
+        module = Alone(Line(), optimizer=partial(torch.optim.SGD, lr=rate))
+        result = client_round.train(context(module, numbers(10.0)), job())
+        assert result.train["local/pull"] == 10
+        assert result.finite == finite
 
 
 def test_more_than_one_optimiser_is_refused():

@@ -93,10 +93,13 @@ def test_3_one_participant_gives_its_base_exactly(normaliser):
 
 
 def test_4_one_over_m_takes_that_part_of_the_step():
-    """From 2 to the mean 4 of test_weights_by_hand, half the way: 3."""
+    """From 2 to the mean 4 of test_weights_by_hand, half the way: 3. With an upload more, of no
+    weight, a third of it."""
     uploads = [upload(0, 9, 1, 10.0), upload(4, 1, 3, 2.0)]
     after = aggregate(uploads, (2.0,), step_scale="one_over_m")
     assert after.shared["w"].item() == 3.0
+    third = aggregate([*uploads, upload(5, 1, 0, 7.0)], (2.0,), step_scale="one_over_m")
+    assert third.shared["w"].item() == pytest.approx(2 + 2 / 3)
 
 
 @pytest.mark.parametrize(
@@ -233,6 +236,12 @@ def test_6_alignment_touches_only_the_client_s_copy_of_the_base(target):
     assert fingerprint([federation.state.shared, *federation.kept.values()]) == before
     assert equal(select(result.kept, ("net.head.*",)), head)
     assert not equal(result.upload.shared, federation.state.shared)
+
+
+def test_the_alignment_has_the_length_the_batches_and_the_rate_it_is_given():
+    _, align, *_ = make(mlp(), align_epochs=3, align_batch=5, align_lr=0.7).plan()
+    (group,) = align.optimizer([torch.zeros(1)]).param_groups
+    assert (align.epochs, align.batch_size, group["lr"]) == (3, 5, 0.7)
 
 
 def test_alignment_reaches_the_client_that_is_smaller_than_its_batch():
