@@ -11,7 +11,7 @@ from torch import nn
 from lightning_modules.base import ClientModule
 from lightning_modules.fedavg import FedAvg
 from lightning_modules.nets import SplitNet
-from pfl.core.types import Broadcast, ClientInfo, Job, Pass, Phase
+from pfl.core.types import Broadcast, ClientInfo, Job, Outcome, Pass, Phase
 from pfl.training import batching, client_round
 from pfl.training.batching import Length
 from tests.federation import context
@@ -195,6 +195,53 @@ class Halves(ClientModule):
             Phase(name="head", trains=("net.head.*",), objective=self.losses, evals=("net",)),
             Phase(name="body", trains=("net.backbone.*",), objective=self.losses),
         ]
+
+
+def test_a_pass_and_a_test_see_the_network_in_eval_mode():
+    """Neither moves the running statistics of a batch norm that training has left in train mode."""
+    modes = []
+
+    class Looks(FedAvg):
+        def plan(self):
+            def look(batch):
+                modes.append(self.net.backbone.training)
+                return {"n": batch.y.new_ones(())}
+
+            return [*super().plan(), Pass(name="look", statistic=look, then=lambda totals: {})]
+
+    ctx = context(Looks(normed()), blobs())
+    client_round.train(ctx, job())
+    assert set(modes) == {False}
+    mean = ctx.entries["net.backbone.1.running_mean"].clone()
+    assert mean.any()
+    ctx.module.train()
+    client_round.evaluate(ctx, 0, ("test",))
+    assert torch.equal(ctx.entries["net.backbone.1.running_mean"], mean)
+
+
+def test_entries_of_an_outcome_are_written_after_the_step():
+    """w is 5, not 5 less the step of 0.1."""
+
+    class Sets(Pull):
+        def losses(self, batch):
+            return Outcome(super().losses(batch), {"net.w": torch.tensor([5.0])})
+
+    ctx = context(Sets(Line(), optimizer=partial(torch.optim.SGD, lr=0.1)), numbers(1.0))
+    assert client_round.train(ctx, job()).upload.shared["net.w"].item() == 5
+
+
+def test_only_the_personalised_model_is_adapted():
+    """One step of 0.1 from w = 2."""
+
+    class Adapts(Pull):
+        def adapt(self):
+            return self.plan()
+
+    ctx = context(Adapts(Line(), optimizer=partial(torch.optim.SGD, lr=0.1)), numbers(1.0))
+    sent = job(broadcast=Broadcast({"net.w": torch.tensor([2.0])}))
+    for model, expected in (("personal", 1.9), ("global", 2.0)):
+        client_round.test(ctx, replace(sent, model=model))
+        assert ctx.entries["net.w"].item() == pytest.approx(expected)
 
 
 def test_a_phase_trains_its_parameters_only():

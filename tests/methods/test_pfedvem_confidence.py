@@ -78,6 +78,13 @@ def test_momentum_keeps_a_share_of_the_old():
     assert after.shared["server_head_bias"].tolist() == [11.0]
 
 
+def test_the_module_hands_its_options_to_the_server():
+    """Base (2 + 6) / 2 = 4, and 0.25 * 10 + 0.75 * 4 = 5.5."""
+    server = PFedVEM(mlp(), weighting="uniform", server_momentum=0.25).server()
+    after = server.aggregate(START, [sent(0, 30, 2.0, 0.0, 1.0), sent(4, 10, 6.0, 4.0, 3.0)])
+    assert after.shared["net.backbone.w"].tolist() == [5.5]
+
+
 def test_nobody_uploads():
     after = VEMServer(momentum=0.5).aggregate(START, [])
     assert after.shared is START.shared
