@@ -11,10 +11,11 @@ from torch import nn
 from lightning_modules.base import ClientModule
 from lightning_modules.fedavg import FedAvg
 from lightning_modules.nets import SplitNet
+from pfl.core.state import clone
 from pfl.core.types import Broadcast, ClientInfo, Job, Outcome, Pass, Phase
 from pfl.training import batching, client_round
 from pfl.training.batching import Length
-from tests.federation import context
+from tests.federation import context, equal
 from tests.toy import Line, ToyData, blobs, mlp, normed
 
 
@@ -159,6 +160,22 @@ def test_clipping():
     data = numbers(2.0, 2.0, 3.0, 4.0)
     result = client_round.train(context(pull(), data, gradient_clip_val=0.5), job())
     assert result.upload.shared["net.w"].item() == pytest.approx(0.9)
+
+
+def test_the_norm_is_clipped_and_no_single_value():
+    """The gradient (3, 4) of norm 5 becomes (1.5, 2)."""
+
+    class Mean(FedAvg):
+        def losses(self, batch):
+            return {"mean": self(batch.x).mean()}
+
+    net = nn.Linear(2, 1, bias=False)
+    nn.init.zeros_(net.weight)
+    data = ToyData([(torch.tensor([[3.0, 4.0]]), torch.zeros(1, dtype=torch.long))])
+    module = Mean(net, optimizer=partial(torch.optim.SGD, lr=1.0))
+    result = client_round.train(context(module, data, gradient_clip_val=2.5), job())
+    found = result.upload.shared["net.weight"].flatten().tolist()
+    assert found == pytest.approx([-1.5, -2.0])
 
 
 class Counting(ClientModule):
@@ -309,6 +326,39 @@ def test_kept_state_and_optimiser_state_come_back():
     assert second.upload.shared["net.w"].item() == pytest.approx(1 - 0.19)
     third = client_round.train(ctx, job(kept=second.kept))
     assert third.upload.shared["net.w"].item() == pytest.approx(1 - 0.271)
+
+
+def test_what_a_job_brings_is_left_as_it_was():
+    sgd = partial(torch.optim.SGD, lr=0.1, momentum=0.9)
+    ctx = context(Pull(Line(), optimizer=sgd, persist_optimizer=True), numbers(1.0, 1.0))
+    kept = client_round.train(ctx, job()).kept
+    before = clone(kept)
+    client_round.train(ctx, job(kept=kept))
+    assert before
+    assert equal(kept, before)
+
+
+def test_after_a_round_no_parameter_is_frozen_and_none_has_a_gradient():
+    class Heads(FedAvg):
+        def plan(self):
+            return [Phase(name="head", objective=self.losses, trains=("net.head.*",))]
+
+    ctx = context(Heads(mlp()), blobs())
+    client_round.train(ctx, job())
+    assert all(p.requires_grad and p.grad is None for p in ctx.module.parameters())
+
+
+def test_every_phase_has_an_order_and_noise_of_its_own():
+    module = pull()
+    ctx = context(module, blobs(sizes=(40,)))
+    found = {}
+    for name in ("one", "other", "one"):
+        phase = Phase(name=name, objective=module.losses, noise={"z": (3,)})
+        order = torch.cat([s.positions for s in batching.steps(ctx, job(), phase, Length(1), 40)])
+        noise = batching.Feed(job(), phase, ctx.data.split(0, "train"), None).noise()
+        drawn = found.setdefault(name, {"order": order, **noise})
+        assert equal(drawn, {"order": order, **noise})
+    assert not any(torch.equal(found["one"][n], found["other"][n]) for n in ("order", "z"))
 
 
 def test_dropout_draws_from_the_client_and_leaves_the_default_stream():

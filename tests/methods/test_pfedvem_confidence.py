@@ -108,6 +108,14 @@ def test_at_the_start_the_posterior_is_the_prior(init_std):
     assert module.head.raw_std_weight.grad.abs().max() < 1e-5
 
 
+def test_a_posterior_stays_whole_and_starts_with_its_own_confidence():
+    """init_std = 1/2: tau = 4, before anything is received."""
+    module = PFedVEM(mlp(), init_std=0.5, tau_timing="after_head")
+    assert module.confidence.item() == 4
+    posterior = {f"net.head.{name}" for name, _ in module.head.named_parameters()}
+    assert set(module.kept_names()) == posterior | {"confidence"}
+
+
 def test_first_means_are_the_servers_normal_draws_and_follow_the_network():
     """1,010 draws from N(0, 1): mean within 0.15, standard deviation within 0.1."""
     module = PFedVEM(LeNet5(10, hidden=(100,)))
