@@ -11,10 +11,11 @@ from torch import nn
 from lightning_modules.base import ClientModule
 from lightning_modules.fedavg import FedAvg
 from lightning_modules.nets import SplitNet
-from pfl.core.types import Broadcast, ClientInfo, Job, Pass, Phase
+from pfl.core.state import clone
+from pfl.core.types import Broadcast, ClientInfo, Job, Outcome, Pass, Phase
 from pfl.training import batching, client_round
 from pfl.training.batching import Length
-from tests.federation import context
+from tests.federation import context, equal
 from tests.toy import Line, ToyData, blobs, mlp, normed
 
 
@@ -161,6 +162,22 @@ def test_clipping():
     assert result.upload.shared["net.w"].item() == pytest.approx(0.9)
 
 
+def test_the_norm_is_clipped_and_no_single_value():
+    """The gradient (3, 4) of norm 5 becomes (1.5, 2)."""
+
+    class Mean(FedAvg):
+        def losses(self, batch):
+            return {"mean": self(batch.x).mean()}
+
+    net = nn.Linear(2, 1, bias=False)
+    nn.init.zeros_(net.weight)
+    data = ToyData([(torch.tensor([[3.0, 4.0]]), torch.zeros(1, dtype=torch.long))])
+    module = Mean(net, optimizer=partial(torch.optim.SGD, lr=1.0))
+    result = client_round.train(context(module, data, gradient_clip_val=2.5), job())
+    found = result.upload.shared["net.weight"].flatten().tolist()
+    assert found == pytest.approx([-1.5, -2.0])
+
+
 class Counting(ClientModule):
     """A pass that adds up the data into a buffer, then a change of state without data."""
 
@@ -195,6 +212,53 @@ class Halves(ClientModule):
             Phase(name="head", trains=("net.head.*",), objective=self.losses, evals=("net",)),
             Phase(name="body", trains=("net.backbone.*",), objective=self.losses),
         ]
+
+
+def test_a_pass_and_a_test_see_the_network_in_eval_mode():
+    """Neither moves the running statistics of a batch norm that training has left in train mode."""
+    modes = []
+
+    class Looks(FedAvg):
+        def plan(self):
+            def look(batch):
+                modes.append(self.net.backbone.training)
+                return {"n": batch.y.new_ones(())}
+
+            return [*super().plan(), Pass(name="look", statistic=look, then=lambda totals: {})]
+
+    ctx = context(Looks(normed()), blobs())
+    client_round.train(ctx, job())
+    assert set(modes) == {False}
+    mean = ctx.entries["net.backbone.1.running_mean"].clone()
+    assert mean.any()
+    ctx.module.train()
+    client_round.evaluate(ctx, 0, ("test",))
+    assert torch.equal(ctx.entries["net.backbone.1.running_mean"], mean)
+
+
+def test_entries_of_an_outcome_are_written_after_the_step():
+    """w is 5, not 5 less the step of 0.1."""
+
+    class Sets(Pull):
+        def losses(self, batch):
+            return Outcome(super().losses(batch), {"net.w": torch.tensor([5.0])})
+
+    ctx = context(Sets(Line(), optimizer=partial(torch.optim.SGD, lr=0.1)), numbers(1.0))
+    assert client_round.train(ctx, job()).upload.shared["net.w"].item() == 5
+
+
+def test_only_the_personalised_model_is_adapted():
+    """One step of 0.1 from w = 2."""
+
+    class Adapts(Pull):
+        def adapt(self):
+            return self.plan()
+
+    ctx = context(Adapts(Line(), optimizer=partial(torch.optim.SGD, lr=0.1)), numbers(1.0))
+    sent = job(broadcast=Broadcast({"net.w": torch.tensor([2.0])}))
+    for model, expected in (("personal", 1.9), ("global", 2.0)):
+        client_round.test(ctx, replace(sent, model=model))
+        assert ctx.entries["net.w"].item() == pytest.approx(expected)
 
 
 def test_a_phase_trains_its_parameters_only():
@@ -246,8 +310,8 @@ def test_constant_inputs_and_noise():
 def test_kept_state_and_optimiser_state_come_back():
     """With momentum 0.9 kept, the second job's first step is g + 0.9 * buffer.
 
-    Full batches of gradient 1, two jobs of one step each, w reset between them: the first step is
-    0.1, the second 0.1 * (1 + 0.9).
+    Full batches of gradient 1, jobs of one step each, w reset between them: the first step is 0.1,
+    the second 0.1 * (1 + 0.9), the third 0.1 * (1 + 0.9 * 1.9).
     """
 
     class Full(Pull):
@@ -260,6 +324,41 @@ def test_kept_state_and_optimiser_state_come_back():
     assert first.upload.shared["net.w"].item() == pytest.approx(0.9)
     second = client_round.train(ctx, job(kept=first.kept))
     assert second.upload.shared["net.w"].item() == pytest.approx(1 - 0.19)
+    third = client_round.train(ctx, job(kept=second.kept))
+    assert third.upload.shared["net.w"].item() == pytest.approx(1 - 0.271)
+
+
+def test_what_a_job_brings_is_left_as_it_was():
+    sgd = partial(torch.optim.SGD, lr=0.1, momentum=0.9)
+    ctx = context(Pull(Line(), optimizer=sgd, persist_optimizer=True), numbers(1.0, 1.0))
+    kept = client_round.train(ctx, job()).kept
+    before = clone(kept)
+    client_round.train(ctx, job(kept=kept))
+    assert before
+    assert equal(kept, before)
+
+
+def test_after_a_round_no_parameter_is_frozen_and_none_has_a_gradient():
+    class Heads(FedAvg):
+        def plan(self):
+            return [Phase(name="head", objective=self.losses, trains=("net.head.*",))]
+
+    ctx = context(Heads(mlp()), blobs())
+    client_round.train(ctx, job())
+    assert all(p.requires_grad and p.grad is None for p in ctx.module.parameters())
+
+
+def test_every_phase_has_an_order_and_noise_of_its_own():
+    module = pull()
+    ctx = context(module, blobs(sizes=(40,)))
+    found = {}
+    for name in ("one", "other", "one"):
+        phase = Phase(name=name, objective=module.losses, noise={"z": (3,)})
+        order = torch.cat([s.positions for s in batching.steps(ctx, job(), phase, Length(1), 40)])
+        noise = batching.Feed(job(), phase, ctx.data.split(0, "train"), None).noise()
+        drawn = found.setdefault(name, {"order": order, **noise})
+        assert equal(drawn, {"order": order, **noise})
+    assert not any(torch.equal(found["one"][n], found["other"][n]) for n in ("order", "z"))
 
 
 def test_dropout_draws_from_the_client_and_leaves_the_default_stream():
@@ -275,6 +374,20 @@ def test_dropout_draws_from_the_client_and_leaves_the_default_stream():
 def test_non_finite_training_is_reported():
     result = client_round.train(context(pull(), numbers(float("nan"), 1.0)), job())
     assert not result.finite
+
+
+def test_what_is_kept_is_finite_or_reported():
+    """The loss of the only step is 10, and the step too large for float32; nothing is uploaded."""
+
+    class Alone(Pull):
+        shared = ()
+        kept = ("net.*",)
+
+    for rate, finite in ((0.1, True), (1e38, False)):
+        module = Alone(Line(), optimizer=partial(torch.optim.SGD, lr=rate))
+        result = client_round.train(context(module, numbers(10.0)), job())
+        assert result.train["local/pull"] == 10
+        assert result.finite == finite
 
 
 def test_more_than_one_optimiser_is_refused():

@@ -93,10 +93,32 @@ def test_3_one_participant_gives_its_base_exactly(normaliser):
 
 
 def test_4_one_over_m_takes_that_part_of_the_step():
-    """From 2 to the mean 4 of test_weights_by_hand, half the way: 3."""
+    """From 2 to the mean 4 of test_weights_by_hand, half the way: 3. With an upload more, of no
+    weight, a third of it."""
     uploads = [upload(0, 9, 1, 10.0), upload(4, 1, 3, 2.0)]
     after = aggregate(uploads, (2.0,), step_scale="one_over_m")
     assert after.shared["w"].item() == 3.0
+    third = aggregate([*uploads, upload(5, 1, 0, 7.0)], (2.0,), step_scale="one_over_m")
+    assert third.shared["w"].item() == pytest.approx(2 + 2 / 3)
+
+
+@pytest.mark.parametrize(
+    ("options", "traces", "expected"),
+    [
+        # From 2, with 10 at trace 1 and 3 samples, and 2 at trace 3 and 1 sample.
+        ({}, (1, 3), 4.0),
+        ({"trace_normaliser": "min_max"}, (1, 3), 2.0),
+        ({"server_step_scale": "one_over_m"}, (1, 3), 3.0),
+        ({}, (0, 0), 8.0),
+        ({"weighting": "uniform"}, (0, 0), 6.0),
+        ({"weighting": "uniform", "synchronisation": False}, (1, 3), 6.0),
+    ],
+)
+def test_the_module_hands_its_options_to_the_server(options, traces, expected):
+    uploads = [upload(0, 3, traces[0], 10.0), upload(4, 1, traces[1], 2.0)]
+    start = ServerState({"w": torch.tensor([2.0])})
+    after = make(mlp(), **options).server().aggregate(start, uploads)
+    assert after.shared["w"].item() == expected
 
 
 @pytest.mark.parametrize("traces", [(0, 0), (float("nan"), 1), (1, float("inf"))])
@@ -144,9 +166,9 @@ def three_points():
     return ToyData([(x, y)], num_classes=2, batch_size=3)
 
 
-def aligned(received, **options):
+def aligned(received, epochs=0, **options):
     """A client whose last backbone is f(x) = 2x, after the alignment of f(x) = received x."""
-    module = make(line(2.0), epochs=0, align_batch=3, align_lr=0.01, **options)
+    module = make(line(2.0), epochs=epochs, align_batch=3, align_lr=0.01, **options)
     federation = Federation(module, three_points())
     shared = {"net.backbone.weight": torch.tensor([[received]])}
     sent = Broadcast({**federation.state.shared, **shared})
@@ -188,6 +210,20 @@ def test_5_own_features_are_no_target_but_class_means_are():
     assert result.upload.shared["net.backbone.weight"].item() != 2.0
 
 
+def test_the_head_is_trained_on_aligned_features():
+    """The weight 1.56 and the bias 0.14 of test_alignment_to_class_means_by_hand give the features
+    1.70, 4.82 | 7.94. Of a zero head, softmax is (1/2, 1/2) everywhere, so the backbone has no
+    slope and the first class's weight has (-1.70 - 4.82 + 7.94) / 6 = 1.42 / 6; the features that
+    arrived, 1, 3 | 5, would give 1 / 6.
+    """
+    _, result = aligned(1.0, epochs=1)
+    first, second = result.kept["net.head.weight"].flatten().tolist()
+    assert first == pytest.approx(-0.1 * 1.42 / 6)
+    assert second == pytest.approx(0.1 * 1.42 / 6)
+    assert result.train["align/mse"] == pytest.approx(30)
+    assert result.upload.shared["net.backbone.weight"].item() == pytest.approx(1.56)
+
+
 @pytest.mark.parametrize("target", ["class_mean", "per_sample"])
 def test_6_alignment_touches_only_the_client_s_copy_of_the_base(target):
     federation = Federation(make(mlp(), align_target=target))
@@ -200,6 +236,12 @@ def test_6_alignment_touches_only_the_client_s_copy_of_the_base(target):
     assert fingerprint([federation.state.shared, *federation.kept.values()]) == before
     assert equal(select(result.kept, ("net.head.*",)), head)
     assert not equal(result.upload.shared, federation.state.shared)
+
+
+def test_the_alignment_has_the_length_the_batches_and_the_rate_it_is_given():
+    _, align, *_ = make(mlp(), align_epochs=3, align_batch=5, align_lr=0.7).plan()
+    (group,) = align.optimizer([torch.zeros(1)]).param_groups
+    assert (align.epochs, align.batch_size, group["lr"]) == (3, 5, 0.7)
 
 
 def test_alignment_reaches_the_client_that_is_smaller_than_its_batch():
@@ -247,6 +289,35 @@ def test_8_trace_of_a_linear_softmax_model():
     summed = torch.cat([error, error[:, :, None].mul(x[:, None]).flatten(1)], 1).sum(0)
     full = summed.square().sum().item()
     assert trace(net, x, y, "full_data", 4) == pytest.approx(full, rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("estimator", "batch_size", "expected"),
+    [
+        ("batch_sum", 1, 2 * 4.5),
+        ("batch_sum", 2, 4.5),
+        ("per_sample_mean", 2, 4.5),
+        ("full_data", 1, 4 * 4.5),
+        ("full_data", 2, 4 * 4.5),
+    ],
+)
+def test_the_trace_is_of_backbone_and_head_and_of_the_mean_in_a_batch(
+    estimator, batch_size, expected
+):
+    """Twice x = 1 of class 0: the feature is 2, the logits are (2 - 2, 2 - 2), softmax (1/2, 1/2).
+
+    The slopes of the logits are (-1/2, 1/2), of the head's weights twice that: 1/2 (4 + 1) = 2.5.
+    That of the feature is -1/2 - 1/2 = -1, and so are those of the backbone's weight and bias: 2.
+    """
+    net = line(2.0)
+    with torch.no_grad():
+        net.head.weight.copy_(torch.tensor([[1.0], [-1.0]]))
+        net.head.bias.copy_(torch.tensor([-2.0, 2.0]))
+    x, y = torch.ones(2, 1), torch.zeros(2, dtype=torch.long)
+    data = ToyData([(x, y)], num_classes=2, batch_size=batch_size)
+    module = make(net, epochs=0, alignment=False, fisher_estimator=estimator)
+    found = Federation(module, data).train(0).upload.extra["trace"].item()
+    assert found == pytest.approx(expected)
 
 
 def test_9_the_data_twice():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from functools import partial
 from itertools import pairwise
 
@@ -19,7 +20,7 @@ from pfl.training import client_round
 from tests.draws import normal
 from tests.federation import context, equal, follow
 from tests.stacking import check_vmap
-from tests.toy import blobs, mlp
+from tests.toy import ToyData, blobs, mlp
 
 
 def make(net, **options):
@@ -220,6 +221,24 @@ def test_tested_with_the_servers_copy_or_with_the_last_local_one():
         fresh = make(mlp(), eval_inter=choice)
         fresh.personalise(server, info())
         assert fresh.net.head.bias.unique().item() == 5.0
+
+
+@pytest.mark.parametrize("epochs", [0, 1])
+def test_the_sum_of_both_networks_is_tested(epochs):
+    """Logits (x, 0) and (x, 3x) of x = 1 and class 1: (2, 3), so the loss is log(1 + 1/e), against
+    log(1 + e) of the inter-learning model alone."""
+    inter, supervisor = (nn.Linear(1, 2, bias=False) for _ in range(2))
+    with torch.no_grad():
+        inter.weight.copy_(torch.tensor([[1.0], [0.0]]))
+        supervisor.weight.copy_(torch.tensor([[1.0], [3.0]]))
+    options = {"lr_sup": 0.0, "lr_inter": 0.0, "sup_epochs": 0, "epochs": epochs}
+    module = FedSimSup(inter, supervisor, supervisor_init="common", **options)
+    x, y = torch.ones(1, 1), torch.ones(1, dtype=torch.long)
+    working = context(module, ToyData([(x, y)], num_classes=2))
+    job = Job(info(), {}, sent(module), 3, ("test",))
+    expected = {"acc": 1.0, "loss": pytest.approx(math.log(1 + 1 / math.e))}
+    for scores in (client_round.train(working, job).scores, client_round.test(working, job)):
+        assert {name: scores["test"][name] for name in expected} == expected
 
 
 def test_personalised_models_only():

@@ -235,6 +235,17 @@ def test_other_rules_for_absent_clients(rule, expected):
     assert values(after) == pytest.approx([expected, 2.0, 6.0])
 
 
+def test_the_module_hands_its_options_to_the_server():
+    options = {
+        "mix_C": 2.0,
+        "mix_gamma": 0.5,
+        "absent_rule": "size_average",
+        "zero_similarity": "uniform",
+        "weighting": "uniform",
+    }
+    assert vars(make(mlp(), **options).server()) == vars(SimSupServer(**options)) == options
+
+
 def test_nobody_uploads():
     server = SimSupServer()
     state = state_of([1.0, 2.0], [[4], [4]], server)

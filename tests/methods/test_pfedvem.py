@@ -16,7 +16,7 @@ from pfl.federation.sampling import BernoulliSampler
 from pfl.loop import FederatedLoop
 from pfl.training import client_round
 from tests.draws import normal
-from tests.federation import context
+from tests.federation import context, fit
 from tests.methods.vem import (
     broadcast,
     broadcast_of,
@@ -89,6 +89,20 @@ def test_full_batch_head_steps_on_features_computed_once():
     assert len(seen) == 2 + 15
 
 
+def test_head_and_base_have_a_rate_each():
+    head, base = PFedVEM(mlp(), lr_head=0.2, lr_base=0.03).plan()
+    groups = [phase.optimizer([torch.zeros(1)]).param_groups[0] for phase in (head, base)]
+    assert [group["lr"] for group in groups] == [0.2, 0.03]
+
+
+@pytest.mark.filterwarnings("ignore:client 0 takes no step")
+def test_one_sample_under_batch_norm_trains_the_head_alone_and_is_uploaded():
+    """The base rests in eval mode while the head takes its 10 steps; then it can take none."""
+    result = run(PFedVEM(normed()), blobs(sizes=(1,)))
+    assert result.steps == 10
+    assert result.upload is not None
+
+
 def test_the_upload_pairs_the_new_mean_with_the_old_confidence():
     """tau = 4/3 as in test_confidence_by_hand, from the posterior before training and the new w."""
     module = line(lr_head=0.01)
@@ -126,6 +140,16 @@ def test_personal_model_is_own_base_under_the_mean_and_global_model_the_servers(
     module.generalise(broadcast(module, [[3.0], [0.0]], [0.0, 1.0]))
     assert module(x).tolist() == [[6.0, 1.0]]
     assert module.has_global_model()
+
+
+def test_a_client_is_tested_as_training_left_it():
+    """Before its base is averaged with that of the others, and not under what comes back."""
+    unsaid, local, later = (
+        fit(PFedVEM(mlp()), blobs(), 1, evaluate_at=points).history[-1]["test/personal/loss"]
+        for points in (None, ["post_local"], ["post_broadcast"])
+    )
+    assert unsaid == local
+    assert unsaid != later
 
 
 # 11.12: a client that trains without uploading.

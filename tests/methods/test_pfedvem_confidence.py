@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from torch import nn
 from torch.distributions import Normal, kl_divergence
 
+from lightning_modules.layers import inverse_softplus
 from lightning_modules.nets import LeNet5
 from lightning_modules.pfedvem import PFedVEM, VEMServer, confidence
 from pfl.core.server import ServerState
@@ -77,6 +78,13 @@ def test_momentum_keeps_a_share_of_the_old():
     assert after.shared["server_head_bias"].tolist() == [11.0]
 
 
+def test_the_module_hands_its_options_to_the_server():
+    """Base (2 + 6) / 2 = 4, and 0.25 * 10 + 0.75 * 4 = 5.5."""
+    server = PFedVEM(mlp(), weighting="uniform", server_momentum=0.25).server()
+    after = server.aggregate(START, [sent(0, 30, 2.0, 0.0, 1.0), sent(4, 10, 6.0, 4.0, 3.0)])
+    assert after.shared["net.backbone.w"].tolist() == [5.5]
+
+
 def test_nobody_uploads():
     after = VEMServer(momentum=0.5).aggregate(START, [])
     assert after.shared is START.shared
@@ -98,6 +106,14 @@ def test_at_the_start_the_posterior_is_the_prior(init_std):
     assert kl.item() == pytest.approx(0, abs=1e-10)
     assert module.head.mean_weight.grad.abs().max() == 0
     assert module.head.raw_std_weight.grad.abs().max() < 1e-5
+
+
+def test_a_posterior_stays_whole_and_starts_with_its_own_confidence():
+    """init_std = 1/2: tau = 4, before anything is received."""
+    module = PFedVEM(mlp(), init_std=0.5, tau_timing="after_head")
+    assert module.confidence.item() == 4
+    posterior = {f"net.head.{name}" for name, _ in module.head.named_parameters()}
+    assert set(module.kept_names()) == posterior | {"confidence"}
 
 
 def test_first_means_are_the_servers_normal_draws_and_follow_the_network():
@@ -131,6 +147,17 @@ def test_confidence_by_hand():
         posterior([[1.0], [2.0]], [0.0, 1.0], 0.5, module)
         module.receive(broadcast(module, [[0.0], [2.0]], [0.0, 0.0]), info())
         assert module.confidence.item() == pytest.approx(tau)
+
+
+def test_the_confidence_counts_weights_and_biases():
+    """Weights: off by 0 and 0, std 1/2. Biases: off by 1 and 3, std 1. d = 4, and
+    rho^2 = (2 / 4 + 2 + 1 + 9) / 4 = 3.125; of the weights alone it is 1/4."""
+    module = line()
+    posterior([[1.0], [2.0]], [1.0, 3.0], 0.5, module)
+    with torch.no_grad():
+        module.head.raw_std_bias.fill_(inverse_softplus(1.0))
+    module.receive(broadcast(module, [[1.0], [2.0]], [0.0, 0.0]), info())
+    assert module.confidence.item() == pytest.approx(1 / 3.125)
 
 
 def test_confidence_of_zero_spread_is_one_and_of_tiny_spread_bounded():

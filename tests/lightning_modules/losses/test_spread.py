@@ -218,6 +218,13 @@ def test_rbf_bandwidth_leaves_out_duplicates():
     assert float(hyperspherical_energy(z, form="rbf")) == pytest.approx(sum(pairs) / 6)
 
 
+def test_rbf_bandwidth_is_a_constant():
+    """Points 0 and 1: exp(-d^2 / 1) has the slope -2 / e; moving with d it would have none."""
+    z = torch.tensor([[0.0], [1.0]], dtype=torch.float64)
+    slope = grad(lambda z: hyperspherical_energy(z, form="rbf"))(z)
+    assert slope.flatten().tolist() == pytest.approx([2 / math.e, -2 / math.e])
+
+
 def test_unknown_energy_is_refused():
     with pytest.raises(ValueError, match="inverse, log, chord, rbf, got 'cosine'"):
         hyperspherical_energy(normal(2, 2), form="cosine")
