@@ -41,10 +41,6 @@ class ClientModule(Client):
     So everything a client must know, even for one round only, is a parameter or a buffer.
 
     Attributes:
-        shared: Patterns of the state-dict names that travel.
-        kept: Patterns of the names that stay with the client from round to round.
-        extra: Names of what :meth:`upload` sends besides ``shared``.
-        evaluate_at: When the method's personalised models are tested.
         vectorizable: Whether objectives and statistics run under ``torch.func.vmap``; the contract
             test holds a method to it.
         global_model: Whether the server holds a complete model that can be tested. ``None`` derives
@@ -69,10 +65,6 @@ class ClientModule(Client):
             the network.
     """
 
-    shared: Patterns = ("net.*",)
-    kept: Patterns = ()
-    extra: tuple[str, ...] = ()
-    evaluate_at: EvaluationPoint = "post_broadcast"
     vectorizable: bool = False
     global_model: bool | None = None
     objects: tuple[str, ...] = ("net", "optimizer")
@@ -102,6 +94,28 @@ class ClientModule(Client):
         self.lr_decay = lr_decay
         self.lr_schedule: Schedule = lr_schedule
         self.persist_optimizer = persist_optimizer
+
+    # What a method declares: as a class attribute, or as a property where options decide.
+
+    @property
+    def shared(self) -> Patterns:
+        """Patterns of the state-dict names that travel."""
+        return ("net.*",)
+
+    @property
+    def kept(self) -> Patterns:
+        """Patterns of the names that stay with the client from round to round."""
+        return ()
+
+    @property
+    def extra(self) -> tuple[str, ...]:
+        """Names of what :meth:`upload` sends besides ``shared``."""
+        return ()
+
+    @property
+    def evaluate_at(self) -> EvaluationPoint:
+        """When the method's personalised models are tested."""
+        return "post_broadcast"
 
     # The client's round, in the order in which the engine calls.
 

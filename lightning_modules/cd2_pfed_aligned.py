@@ -22,7 +22,7 @@ from lightning_modules.steps.alignment import (
     check_alignment,
     remember_backbone,
 )
-from pfl.core.types import Patterns, Plan
+from pfl.core.types import Plan
 
 
 class CD2PFedAligned(CD2PFed):
@@ -40,7 +40,7 @@ class CD2PFedAligned(CD2PFed):
         ValueError: A number is out of its range, or a word unknown.
     """
 
-    kept: Patterns = ("own.*", "previous.*")
+    kept = ("own.*", "previous.*")
     net: SplitNet
     class_means: Tensor
 

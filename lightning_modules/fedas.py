@@ -115,11 +115,15 @@ class FedAS(ClientModule):
         self.server_step_scale: StepScale = server_step_scale
         self.previous = frozen(net.backbone)
         if synchronisation:
-            self.extra = ("trace",)
             self.register_buffer("trace", torch.zeros(()))
         if alignment and align_target == "class_mean":
             means = torch.zeros(net.num_classes, net.features)
             self.register_buffer("class_means", means)
+
+    @property
+    def extra(self) -> tuple[str, ...]:
+        """The trace, with ``synchronisation``."""
+        return ("trace",) if self.synchronisation else ()
 
     def plan(self) -> Plan:
         """Align, train, measure the trace, remember the backbone."""

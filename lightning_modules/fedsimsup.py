@@ -68,7 +68,6 @@ class FedSimSup(ClientModule):
         ValueError: A number is out of its range.
     """
 
-    kept: Patterns = ("supervisor.*", "participated")
     global_model = False
     vectorizable = True
     objects = ("net", "supervisor", "optimizer")
@@ -107,10 +106,14 @@ class FedSimSup(ClientModule):
         self.eval_inter = eval_inter
         self.supervisor_init = supervisor_init
         self.sup_zero_init = sup_zero_init
-        if eval_inter == "last_local":
-            self.kept = (*self.kept, "net.*")
         if sup_zero_init:
             zero_last_layer(supervisor)
+
+    @property
+    def kept(self) -> Patterns:
+        """The supervisor; the inter-learning model too if the client's own is tested."""
+        own = ("supervisor.*", "participated")
+        return (*own, "net.*") if self.eval_inter == "last_local" else own
 
     def forward(self, x: Tensor) -> Tensor:
         """(B, C) logits, the sum over both networks."""
