@@ -92,7 +92,7 @@ class FedSimSup(ClientModule):
         **options: Any,
     ) -> None:
         super().__init__(net, epochs=epochs, **options)
-        not_negative(sup_epochs=sup_epochs)
+        not_negative(sup_epochs=sup_epochs, mix_C=mix_C)
         self.supervisor = supervisor
         self.register_buffer("participated", torch.tensor(False))
         self.participated: Tensor
@@ -102,7 +102,7 @@ class FedSimSup(ClientModule):
             "inter": with_lr(self.optimizer, lr_inter),
         }
         self.local_unit = local_unit
-        self.mixer = SimSupServer(mix_C, mix_gamma, absent_rule, zero_similarity, self.weighting)
+        self.mixing = mix_C, mix_gamma, absent_rule, zero_similarity
         self.eval_inter = eval_inter
         self.supervisor_init = supervisor_init
         self.sup_zero_init = sup_zero_init
@@ -157,9 +157,9 @@ class FedSimSup(ClientModule):
         if self.sup_zero_init:
             zero_last_layer(self.supervisor)
 
-    def server(self) -> Server[Any]:
+    def server(self) -> Server[SimSupState]:
         """One inter-learning model a client."""
-        return self.mixer
+        return SimSupServer(*self.mixing, self.weighting)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -182,9 +182,6 @@ class SimSupServer(Server[SimSupState]):
     """Keeps participants as they are and mixes the absent ones; memory n times ``net``.
 
     The arguments are those of :class:`FedSimSup`; ``weighting`` is that of averages by size.
-
-    Raises:
-        ValueError: ``mix_C`` is negative.
     """
 
     reports: ClassVar = {"mix": "strength of mixing"}
@@ -198,7 +195,6 @@ class SimSupServer(Server[SimSupState]):
         weighting: Literal["samples", "uniform"] = "samples",
     ) -> None:
         super().__init__(weighting)
-        not_negative(mix_C=mix_C)
         self.mix_C = mix_C
         self.mix_gamma = mix_gamma
         self.absent_rule = absent_rule

@@ -83,7 +83,7 @@ class LGFedAvg(ClientModule):
             shared = select(shared, self.head)
         return Upload(client=info.client, samples=info.samples, shared=shared)
 
-    def server(self) -> Server[Any]:
+    def server(self) -> Server[LGState]:
         """Weighted averaging of the heads, after the warm start."""
         return LGServer(self.head, self.warm_start_rounds, self.weighting)
 
