@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from typing import Any, Literal, TypeAlias
 
 import torch
@@ -197,13 +196,11 @@ class ClientModule(Client):
 
     def shared_names(self) -> tuple[str, ...]:
         """Names of the state-dict entries that travel, after the buffer policy."""
-        travels, _ = self._names()
-        return travels
+        return self._names()[0]
 
     def kept_names(self) -> tuple[str, ...]:
         """Names of the entries that stay with the client, after the buffer policy."""
-        _, stays = self._names()
-        return stays
+        return self._names()[1]
 
     def has_global_model(self) -> bool:
         """Whether :meth:`generalise` gives a complete model."""
@@ -246,8 +243,5 @@ class ClientModule(Client):
     def _log_scores(self, batch: Batch, split: str) -> None:
         logits = self(batch.x)
         accuracy = (logits.argmax(-1) == batch.y).float().mean()
-        scores: Mapping[str, Tensor] = {
-            f"{split}/loss": F.cross_entropy(logits, batch.y),
-            f"{split}/acc": accuracy,
-        }
-        self.log_dict(dict(scores), prog_bar=True, batch_size=len(batch.y))
+        scores = {f"{split}/loss": F.cross_entropy(logits, batch.y), f"{split}/acc": accuracy}
+        self.log_dict({**scores}, prog_bar=True, batch_size=len(batch.y))
