@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from typing import Any, Literal, TypeAlias
 
 import torch
@@ -42,10 +41,6 @@ class ClientModule(Client):
     So everything a client must know, even for one round only, is a parameter or a buffer.
 
     Attributes:
-        shared: Patterns of the state-dict names that travel.
-        kept: Patterns of the names that stay with the client from round to round.
-        extra: Names of what :meth:`upload` sends besides ``shared``.
-        evaluate_at: When the method's personalised models are tested.
         vectorizable: Whether objectives and statistics run under ``torch.func.vmap``; the contract
             test holds a method to it.
         global_model: Whether the server holds a complete model that can be tested. ``None`` derives
@@ -70,10 +65,6 @@ class ClientModule(Client):
             the network.
     """
 
-    shared: Patterns = ("net.*",)
-    kept: Patterns = ()
-    extra: tuple[str, ...] = ()
-    evaluate_at: EvaluationPoint = "post_broadcast"
     vectorizable: bool = False
     global_model: bool | None = None
     objects: tuple[str, ...] = ("net", "optimizer")
@@ -103,6 +94,28 @@ class ClientModule(Client):
         self.lr_decay = lr_decay
         self.lr_schedule: Schedule = lr_schedule
         self.persist_optimizer = persist_optimizer
+
+    # What a method declares: as a class attribute, or as a property where options decide.
+
+    @property
+    def shared(self) -> Patterns:
+        """Patterns of the state-dict names that travel."""
+        return ("net.*",)
+
+    @property
+    def kept(self) -> Patterns:
+        """Patterns of the names that stay with the client from round to round."""
+        return ()
+
+    @property
+    def extra(self) -> tuple[str, ...]:
+        """Names of what :meth:`upload` sends besides ``shared``."""
+        return ()
+
+    @property
+    def evaluate_at(self) -> EvaluationPoint:
+        """When the method's personalised models are tested."""
+        return "post_broadcast"
 
     # The client's round, in the order in which the engine calls.
 
@@ -184,13 +197,11 @@ class ClientModule(Client):
 
     def shared_names(self) -> tuple[str, ...]:
         """Names of the state-dict entries that travel, after the buffer policy."""
-        travels, _ = self._names()
-        return travels
+        return self._names()[0]
 
     def kept_names(self) -> tuple[str, ...]:
         """Names of the entries that stay with the client, after the buffer policy."""
-        _, stays = self._names()
-        return stays
+        return self._names()[1]
 
     def has_global_model(self) -> bool:
         """Whether :meth:`generalise` gives a complete model."""
@@ -232,8 +243,5 @@ class ClientModule(Client):
     def _log_scores(self, batch: Batch, split: str) -> None:
         logits = self(batch.x)
         accuracy = (logits.argmax(-1) == batch.y).float().mean()
-        scores: Mapping[str, Tensor] = {
-            f"{split}/loss": F.cross_entropy(logits, batch.y),
-            f"{split}/acc": accuracy,
-        }
-        self.log_dict(dict(scores), prog_bar=True, batch_size=len(batch.y))
+        scores = {f"{split}/loss": F.cross_entropy(logits, batch.y), f"{split}/acc": accuracy}
+        self.log_dict({**scores}, prog_bar=True, batch_size=len(batch.y))

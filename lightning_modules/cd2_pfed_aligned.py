@@ -17,12 +17,12 @@ from lightning_modules.cd2_pfed import CD2PFed
 from lightning_modules.layers import frozen
 from lightning_modules.nets import SplitNet
 from lightning_modules.steps.alignment import (
+    Alignment,
     AlignTarget,
     alignment_parts,
-    check_alignment,
     remember_backbone,
 )
-from pfl.core.types import Patterns, Plan
+from pfl.core.types import Plan
 
 
 class CD2PFedAligned(CD2PFed):
@@ -30,7 +30,7 @@ class CD2PFedAligned(CD2PFed):
 
     Args:
         net: Its backbone gives the features (B, D).
-        align_target: See :func:`~lightning_modules.steps.alignment.alignment_parts`.
+        align_target: See :class:`~lightning_modules.steps.alignment.Alignment`.
         align_lr: Learning rate of the alignment, plain SGD.
         align_epochs: Its length in walks over the data.
         align_batch: Its batch size, in samples.
@@ -40,7 +40,7 @@ class CD2PFedAligned(CD2PFed):
         ValueError: A number is out of its range, or a word unknown.
     """
 
-    kept: Patterns = ("own.*", "previous.*")
+    kept = ("own.*", "previous.*")
     net: SplitNet
     class_means: Tensor
 
@@ -54,18 +54,11 @@ class CD2PFedAligned(CD2PFed):
         align_batch: int = 16,
         **options: Any,
     ) -> None:
-        check_alignment(align_lr, align_epochs, align_batch)
         super().__init__(net, **options)
-        self.align_target: AlignTarget = align_target
-        self.align_lr = align_lr
-        self.align_epochs = align_epochs
-        self.align_batch = align_batch
+        self.align = Alignment(align_target, align_lr, align_epochs, align_batch)
         self.previous = frozen(net.backbone)
         self.register_buffer("class_means", torch.zeros(net.num_classes, net.features))
 
     def plan(self) -> Plan:
         """Align, train as CD2-pFed does, remember the backbone."""
-        align = alignment_parts(
-            self, self.align_target, self.align_lr, self.align_epochs, self.align_batch
-        )
-        return [*align, *super().plan(), remember_backbone(self)]
+        return [*alignment_parts(self, self.align), *super().plan(), remember_backbone(self)]

@@ -30,9 +30,9 @@ from lightning_modules.base import ClientModule
 from lightning_modules.layers import frozen
 from lightning_modules.nets import SplitNet
 from lightning_modules.steps.alignment import (
+    Alignment,
     AlignTarget,
     alignment_parts,
-    check_alignment,
     remember_backbone,
 )
 from lightning_modules.steps.fisher import FisherEstimator, fisher_share, fisher_trace
@@ -54,9 +54,8 @@ class FedAS(ClientModule):
         net: Its backbone gives the features (B, D).
         alignment: PA, the phase that draws the received backbone to the client's last one.
         align_target: ``class_mean`` draws each feature to the mean of its class, Eqs. 2-4 as
-            released: ``sum_c 1/(n_c D) sum_{j in c} ||f(a, x_j) - p_c||^2`` over the classes c of a
-            batch; ``per_sample`` draws it to the last backbone's feature of the same sample, Eqs.
-            2-4 as printed: ``1/(B D) sum_j ||f(a, x_j) - h_j||^2``.
+            released; ``per_sample`` to the last backbone's feature of the same sample, as printed.
+            See :class:`~lightning_modules.steps.alignment.Alignment`.
         align_lr: Learning rate of that phase, plain SGD.
         align_epochs: Its length in walks over the data.
         align_batch: Its batch size, in samples.
@@ -103,31 +102,29 @@ class FedAS(ClientModule):
         **options: Any,
     ) -> None:
         super().__init__(net, buffers=buffers, **options)
-        check_alignment(align_lr, align_epochs, align_batch)
         self.alignment = alignment
-        self.align_target: AlignTarget = align_target
-        self.align_lr = align_lr
-        self.align_epochs = align_epochs
-        self.align_batch = align_batch
+        self.align = Alignment(align_target, align_lr, align_epochs, align_batch)
         self.synchronisation = synchronisation
         self.fisher_estimator = fisher_estimator
         self.trace_normaliser: Normaliser = trace_normaliser
         self.server_step_scale: StepScale = server_step_scale
         self.previous = frozen(net.backbone)
         if synchronisation:
-            self.extra = ("trace",)
             self.register_buffer("trace", torch.zeros(()))
         if alignment and align_target == "class_mean":
             means = torch.zeros(net.num_classes, net.features)
             self.register_buffer("class_means", means)
 
+    @property
+    def extra(self) -> tuple[str, ...]:
+        """The trace, with ``synchronisation``."""
+        return ("trace",) if self.synchronisation else ()
+
     def plan(self) -> Plan:
         """Align, train, measure the trace, remember the backbone."""
         parts: list[Phase | Pass] = []
         if self.alignment:
-            parts += alignment_parts(
-                self, self.align_target, self.align_lr, self.align_epochs, self.align_batch
-            )
+            parts += alignment_parts(self, self.align)
         parts.append(Phase(name="local", objective=self.losses, epochs=self.epochs))
         if self.synchronisation:
             parts.append(Pass(name="fisher", statistic=self._fisher, then=self._trace))

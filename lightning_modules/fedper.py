@@ -33,8 +33,6 @@ class FedPer(ClientModule):
             ``fit_head_before_eval`` is negative.
     """
 
-    shared: Patterns = ("net.backbone.*",)
-    kept: Patterns = ("net.head.*",)
     vectorizable = True
     participated: Tensor
 
@@ -48,13 +46,23 @@ class FedPer(ClientModule):
     ) -> None:
         super().__init__(net, **options)
         not_negative(fit_head_before_eval=fit_head_before_eval)
+        parts: tuple[Patterns, Patterns] = ("net.head.*",), ("net.backbone.*",)
         if personal_layers is not None:
-            self.kept, self.shared = last_layers(net, personal_layers, prefix="net.")
-        self.personal = self.kept
+            parts = last_layers(net, personal_layers, prefix="net.")
+        self.personal, self.body = parts
         self.fit_head_before_eval = fit_head_before_eval
         if fit_head_before_eval:
             self.register_buffer("participated", torch.tensor(False))
-            self.kept = (*self.kept, "participated")
+
+    @property
+    def shared(self) -> Patterns:
+        """The layers before the personal ones."""
+        return self.body
+
+    @property
+    def kept(self) -> Patterns:
+        """The personal layers; with ``fit_head_before_eval`` also if the client took part."""
+        return (*self.personal, "participated") if self.fit_head_before_eval else self.personal
 
     def receive(self, broadcast: Broadcast, info: ClientInfo) -> None:
         """Load the body."""
@@ -77,6 +85,6 @@ class FedPer(ClientModule):
                 objective=self.losses,
                 epochs=lambda own, info: 0 if own["participated"] else self.fit_head_before_eval,
                 trains=self.personal,
-                evals=tuple(pattern.removesuffix(".*") for pattern in self.shared),
+                evals=tuple(pattern.removesuffix(".*") for pattern in self.body),
             )
         ]

@@ -68,7 +68,6 @@ class FedSimSup(ClientModule):
         ValueError: A number is out of its range.
     """
 
-    kept: Patterns = ("supervisor.*", "participated")
     global_model = False
     vectorizable = True
     objects = ("net", "supervisor", "optimizer")
@@ -93,7 +92,7 @@ class FedSimSup(ClientModule):
         **options: Any,
     ) -> None:
         super().__init__(net, epochs=epochs, **options)
-        not_negative(sup_epochs=sup_epochs)
+        not_negative(sup_epochs=sup_epochs, mix_C=mix_C)
         self.supervisor = supervisor
         self.register_buffer("participated", torch.tensor(False))
         self.participated: Tensor
@@ -103,14 +102,18 @@ class FedSimSup(ClientModule):
             "inter": with_lr(self.optimizer, lr_inter),
         }
         self.local_unit = local_unit
-        self.mixer = SimSupServer(mix_C, mix_gamma, absent_rule, zero_similarity, self.weighting)
+        self.mixing = mix_C, mix_gamma, absent_rule, zero_similarity
         self.eval_inter = eval_inter
         self.supervisor_init = supervisor_init
         self.sup_zero_init = sup_zero_init
-        if eval_inter == "last_local":
-            self.kept = (*self.kept, "net.*")
         if sup_zero_init:
             zero_last_layer(supervisor)
+
+    @property
+    def kept(self) -> Patterns:
+        """The supervisor; the inter-learning model too if the client's own is tested."""
+        own = ("supervisor.*", "participated")
+        return (*own, "net.*") if self.eval_inter == "last_local" else own
 
     def forward(self, x: Tensor) -> Tensor:
         """(B, C) logits, the sum over both networks."""
@@ -154,9 +157,9 @@ class FedSimSup(ClientModule):
         if self.sup_zero_init:
             zero_last_layer(self.supervisor)
 
-    def server(self) -> Server[Any]:
+    def server(self) -> Server[SimSupState]:
         """One inter-learning model a client."""
-        return self.mixer
+        return SimSupServer(*self.mixing, self.weighting)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -179,9 +182,6 @@ class SimSupServer(Server[SimSupState]):
     """Keeps participants as they are and mixes the absent ones; memory n times ``net``.
 
     The arguments are those of :class:`FedSimSup`; ``weighting`` is that of averages by size.
-
-    Raises:
-        ValueError: ``mix_C`` is negative.
     """
 
     reports: ClassVar = {"mix": "strength of mixing"}
@@ -195,7 +195,6 @@ class SimSupServer(Server[SimSupState]):
         weighting: Literal["samples", "uniform"] = "samples",
     ) -> None:
         super().__init__(weighting)
-        not_negative(mix_C=mix_C)
         self.mix_C = mix_C
         self.mix_gamma = mix_gamma
         self.absent_rule = absent_rule

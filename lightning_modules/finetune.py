@@ -18,7 +18,7 @@ from lightning_modules.layers import batch_norms
 from lightning_modules.steps.optimizers import with_lr
 from lightning_modules.steps.phases import Part, part_phase
 from pfl.core.checks import not_negative
-from pfl.core.types import Batch, Plan, Terms
+from pfl.core.types import Batch, EvaluationPoint, Plan, Terms
 
 
 class FineTuned(ClientModule, ABC):
@@ -63,8 +63,11 @@ class FineTuned(ClientModule, ABC):
         self.ft_optimizer = None if ft_lr is None else with_lr(self.optimizer, ft_lr)
         self.ft_bn = ft_bn
         self.p_mode = p_mode
-        if p_mode == "participants_only":
-            self.evaluate_at = "post_local"
+
+    @property
+    def evaluate_at(self) -> EvaluationPoint:
+        """Right after training with ``participants_only``; else as the method says."""
+        return "post_local" if self.p_mode == "participants_only" else super().evaluate_at
 
     def adapt(self) -> Plan:
         """Fine-tuning, on a copy."""

@@ -53,7 +53,6 @@ class GPFL(ClientModule):
     """
 
     shared = ("net.backbone.*", "embeddings", "valve.*")
-    kept: Patterns = ("net.head.*",)
     vectorizable = True
     net: SplitNet
     received: Tensor
@@ -86,8 +85,12 @@ class GPFL(ClientModule):
         self.register_buffer("class_shares", torch.full((net.num_classes,), 1 / net.num_classes))
         self.register_buffer("generic", mean.clone())
         self.register_buffer("personal", mean.clone())
-        if stale_conditions:
-            self.kept = (*self.kept, "generic", "personal")
+
+    @property
+    def kept(self) -> Patterns:
+        """The head, and the conditions if they are the client's older ones."""
+        head = ("net.head.*",)
+        return (*head, "generic", "personal") if self.stale_conditions else head
 
     def receive(self, broadcast: Broadcast, info: ClientInfo) -> None:
         """Take in what travels, and make the round's constants of it."""

@@ -56,11 +56,19 @@ class LGFedAvg(ClientModule):
         super().__init__(net, **options)
         not_negative(warm_start_rounds=warm_start_rounds)
         self.warm_start_rounds = warm_start_rounds
-        self.head, body = last_layers(net, num_global_layers, prefix="net.")
-        self.shared = (*self.head, *body) if warm_start_rounds else self.head
+        self.head, self.body = last_layers(net, num_global_layers, prefix="net.")
         # Whether the client has a body of its own.
         self.register_buffer("started", torch.tensor(False))
-        self.kept = (*body, "started")
+
+    @property
+    def shared(self) -> Patterns:
+        """The last layers; with a warm start all of them."""
+        return (*self.head, *self.body) if self.warm_start_rounds else self.head
+
+    @property
+    def kept(self) -> Patterns:
+        """The layers before them, and whether they are the client's own."""
+        return (*self.body, "started")
 
     def receive(self, broadcast: Broadcast, info: ClientInfo) -> None:
         """Load the head, and FedAvg's body until the client has one of its own."""
@@ -75,7 +83,7 @@ class LGFedAvg(ClientModule):
             shared = select(shared, self.head)
         return Upload(client=info.client, samples=info.samples, shared=shared)
 
-    def server(self) -> Server[Any]:
+    def server(self) -> Server[LGState]:
         """Weighted averaging of the heads, after the warm start."""
         return LGServer(self.head, self.warm_start_rounds, self.weighting)
 

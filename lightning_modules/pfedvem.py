@@ -110,6 +110,8 @@ class PFedVEM(ClientModule):
     ) -> None:
         super().__init__(_with_gaussian_head(net, init_std), optimizer, epochs, **options)
         not_negative(head_epochs=head_epochs)
+        if not 0 <= server_momentum < 1:
+            raise ValueError(f"server_momentum must lie in [0, 1), got {server_momentum}")
         self.head_optimizer = with_lr(self.optimizer, lr_head)
         self.base_optimizer = with_lr(self.optimizer, lr_base)
         self.head_epochs = head_epochs
@@ -118,7 +120,7 @@ class PFedVEM(ClientModule):
         self.tau_timing = tau_timing
         self.tau_terms = tau_terms
         self.base_loss = base_loss
-        self.mixer = VEMServer(server_momentum, self.weighting)
+        self.server_momentum = server_momentum
         for name, mean in SERVER_HEAD.items():
             self.register_buffer(name, getattr(self.head, mean).detach().clone())
         self.register_buffer("confidence", torch.tensor(init_std**-2))
@@ -194,9 +196,9 @@ class PFedVEM(ClientModule):
         super().generalise(broadcast)
         assign(self.head, {mean: broadcast.shared[name] for name, mean in SERVER_HEAD.items()})
 
-    def server(self) -> Server[Any]:
+    def server(self) -> Server[ServerState]:
         """The base by samples, the head by confidence."""
-        return self.mixer
+        return VEMServer(self.server_momentum, self.weighting)
 
     def _confidence(self) -> Tensor:
         head = self.head
@@ -217,9 +219,6 @@ class VEMServer(Server[ServerState]):
     Args:
         momentum: beta in ``beta * old + (1 - beta) * average``; the paper has none.
         weighting: Of the base.
-
-    Raises:
-        ValueError: ``momentum`` is outside [0, 1).
     """
 
     reports: ClassVar = {**Server.reports, "confidence": "confidence of the head"}
@@ -228,8 +227,6 @@ class VEMServer(Server[ServerState]):
         self, momentum: float = 0.0, weighting: Literal["samples", "uniform"] = "samples"
     ) -> None:
         super().__init__(weighting)
-        if not 0 <= momentum < 1:
-            raise ValueError(f"server_momentum must lie in [0, 1), got {momentum}")
         self.momentum = momentum
 
     def aggregate(self, state: ServerState, uploads: Sequence[Upload]) -> ServerState:

@@ -117,7 +117,7 @@ class SCAFFOLD(ClientModule):
         """The network, and the change of c_i."""
         return replace(super().upload(info), extra={"control": self.change.clone()})
 
-    def server(self) -> Server[Any]:
+    def server(self) -> Server[ScaffoldState]:
         """Averages models, and adds up changes of control variates."""
         names = tuple(f"net.{name}" for name in self.controlled)
         return ScaffoldServer(names, self.eta_g, self.weighting)

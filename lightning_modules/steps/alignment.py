@@ -6,8 +6,9 @@ paragraph of section 3.2, which puts it on top of any method.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import partial
-from typing import Literal, Protocol, TypeAlias
+from typing import Literal, Protocol, TypeAlias, get_args
 
 import torch
 from torch import Tensor
@@ -16,7 +17,7 @@ from lightning_modules.layers import Frozen
 from lightning_modules.losses import class_mean_alignment, feature_distillation
 from lightning_modules.nets import SplitNet
 from lightning_modules.steps.prototypes import class_means, class_sums
-from pfl.core.checks import at_least_one, not_negative, positive
+from pfl.core.checks import at_least_one, not_negative, one_of, positive
 from pfl.core.types import Batch, Pass, Phase, State, Terms, Totals
 
 AlignTarget: TypeAlias = Literal["class_mean", "per_sample"]
@@ -36,32 +37,38 @@ class Aligned(Protocol):
     class_means: Tensor
 
 
-def check_alignment(align_lr: float, align_epochs: int, align_batch: int) -> None:
-    """Refuse numbers that :func:`alignment_parts` cannot use.
-
-    Raises:
-        ValueError: A number is out of its range.
-    """
-    positive(align_lr=align_lr)
-    not_negative(align_epochs=align_epochs)
-    at_least_one(align_batch=align_batch)
-
-
-def alignment_parts(
-    module: Aligned, target: AlignTarget, lr: float, epochs: int, batch_size: int
-) -> list[Phase | Pass]:
-    """The parts of a plan that align the backbone; only its parameters move.
+@dataclass(frozen=True)
+class Alignment:
+    """How a backbone is aligned: the options ``align_*`` of a method.
 
     Args:
-        module: See :class:`Aligned`.
         target: ``class_mean`` draws each feature to the mean of its class, Eqs. 2-4 as released:
             ``sum_c 1/(n_c D) sum_{j in c} ||f(a, x_j) - p_c||^2`` over the classes c of a batch;
             ``per_sample`` draws it to the last backbone's feature of the same sample, Eqs. 2-4 as
             printed: ``1/(B D) sum_j ||f(a, x_j) - h_j||^2``.
         lr: Learning rate, plain SGD.
         epochs: Walks over the data.
-        batch_size: Samples a step.
+        batch: Samples a step.
+
+    Raises:
+        ValueError: A number is out of its range, or the target unknown. It names the option.
     """
+
+    target: AlignTarget
+    lr: float
+    epochs: int
+    batch: int
+
+    def __post_init__(self) -> None:
+        """Check the options."""
+        one_of("align_target", self.target, get_args(AlignTarget))
+        positive(align_lr=self.lr)
+        not_negative(align_epochs=self.epochs)
+        at_least_one(align_batch=self.batch)
+
+
+def alignment_parts(module: Aligned, align: Alignment) -> list[Phase | Pass]:
+    """Return the parts of a plan that align the backbone; only its parameters move."""
 
     def features(batch: Batch) -> Tensor:
         with torch.no_grad():
@@ -77,23 +84,23 @@ def alignment_parts(
 
     def distance(batch: Batch) -> Terms:
         z = module.net.backbone(batch.x)
-        if target == "class_mean":
+        if align.target == "class_mean":
             return {"mse": class_mean_alignment(z, batch.y, module.class_means, batch.weight)}
         return {"mse": feature_distillation(z, features(batch), batch.weight)}
 
-    align = Phase(
+    phase = Phase(
         name="align",
         objective=distance,
-        epochs=epochs,
-        batch_size=batch_size,
+        epochs=align.epochs,
+        batch_size=align.batch,
         trains=("net.backbone.*",),
         # Aligning moves parameters only, not the statistics of batch norms.
         evals=("net.backbone",),
-        optimizer=partial(torch.optim.SGD, lr=lr),
+        optimizer=partial(torch.optim.SGD, lr=align.lr),
     )
-    if target == "per_sample":
-        return [align]
-    return [Pass(name="targets", statistic=targets, then=means), align]
+    if align.target == "per_sample":
+        return [phase]
+    return [Pass(name="targets", statistic=targets, then=means), phase]
 
 
 def remember_backbone(module: Aligned) -> Pass:

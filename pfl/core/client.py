@@ -34,23 +34,37 @@ class Client(L.LightningModule, ABC):
 
     Attributes:
         net: The network.
-        shared: Patterns of the state-dict names that travel.
-        kept: Patterns of the names that stay with the client.
-        extra: Names of what :meth:`upload` sends besides weights.
-        evaluate_at: When personalised models are tested, unless the run says otherwise.
         vectorizable: Whether objectives and statistics run under ``torch.func.vmap``.
         persist_optimizer: Whether the optimiser's state stays with the client.
         buffer_policy: What becomes of batch-norm statistics of the part that travels.
     """
 
-    shared: Patterns
-    kept: Patterns
-    extra: tuple[str, ...]
-    evaluate_at: EvaluationPoint
     vectorizable: bool
     persist_optimizer: bool
     buffer_policy: str
     net: nn.Module
+
+    # Read-only: a method answers with a class attribute, or with a property where options decide.
+
+    @property
+    @abstractmethod
+    def shared(self) -> Patterns:
+        """Patterns of the state-dict names that travel."""
+
+    @property
+    @abstractmethod
+    def kept(self) -> Patterns:
+        """Patterns of the names that stay with the client."""
+
+    @property
+    @abstractmethod
+    def extra(self) -> tuple[str, ...]:
+        """Names of what :meth:`upload` sends besides weights."""
+
+    @property
+    @abstractmethod
+    def evaluate_at(self) -> EvaluationPoint:
+        """When personalised models are tested, unless the run says otherwise."""
 
     @abstractmethod
     def receive(self, broadcast: Broadcast, info: ClientInfo) -> None:

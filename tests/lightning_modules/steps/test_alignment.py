@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from lightning_modules.layers import frozen
-from lightning_modules.steps.alignment import alignment_parts, check_alignment, remember_backbone
+from lightning_modules.steps.alignment import Alignment, alignment_parts, remember_backbone
 from tests.toy import mlp, normed
 
 
@@ -23,7 +23,7 @@ class Client(nn.Module):
     ("target", "parts"), [("class_mean", ["targets", "align"]), ("per_sample", ["align"])]
 )
 def test_class_means_are_taken_before_the_backbone_moves(target, parts):
-    plan = alignment_parts(Client(mlp()), target, lr=0.5, epochs=2, batch_size=3)
+    plan = alignment_parts(Client(mlp()), Alignment(target, lr=0.5, epochs=2, batch=3))
     assert [part.name for part in plan] == parts
     align = plan[-1]
     assert (align.epochs, align.batch_size, align.trains) == (2, 3, ("net.backbone.*",))
@@ -40,9 +40,8 @@ def test_what_is_remembered_is_the_whole_backbone():
         assert torch.equal(values[f"previous.module.{name}"], value)
 
 
-@pytest.mark.parametrize("wrong", [{"align_lr": 0}, {"align_epochs": -1}, {"align_batch": 0}])
-def test_numbers_out_of_range_are_refused_by_name(wrong):
-    numbers = {"align_lr": 0.1, "align_epochs": 1, "align_batch": 16, **wrong}
+@pytest.mark.parametrize("wrong", [{"lr": 0}, {"epochs": -1}, {"batch": 0}, {"target": "mean"}])
+def test_what_cannot_be_is_refused_by_the_name_of_the_option(wrong):
     (name,) = wrong
-    with pytest.raises(ValueError, match=name):
-        check_alignment(**numbers)
+    with pytest.raises(ValueError, match=f"align_{name} must .*{wrong[name]}"):
+        Alignment(**{"target": "class_mean", "lr": 0.1, "epochs": 1, "batch": 16, **wrong})
