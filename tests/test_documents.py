@@ -1,8 +1,9 @@
 """Every block of code in README.md and docs runs, or is a command that parses and builds.
 
 Commands on the digits run with two rounds. Those on images that must be fetched are parsed, and
-their method is built; tables and sweeps are planned, with none of their runs. A block that cannot
-be run has ``Not run in the tests: <reason>`` in the paragraph above it.
+their method is built. Of a table two cells are planned, of a sweep one point is parsed; none of
+their runs is made. A block that cannot be run has ``Not run in the tests: <reason>`` in
+the paragraph above it.
 """
 
 from __future__ import annotations
