@@ -1,4 +1,4 @@
-"""Long-lived Ray actors that run jobs, and replacement for those that die."""
+"""A pool of long-lived Ray actors that run jobs; an actor that dies is replaced."""
 
 from __future__ import annotations
 
@@ -14,33 +14,33 @@ from lightning.fabric import Fabric
 
 from pfl.core.state import to
 from pfl.core.types import FederatedData, Job, Scores, State
-from pfl.engines.messages import Letter, Outbox, open_job, seal_result
+from pfl.engines.messages import Message, MessageEncoder, decode_job, encode_result
 from pfl.training import client_round
 from pfl.training.context import Context
 
 if TYPE_CHECKING:
     from pfl.core.client import Client
 
-ATTEMPTS = 3  # of a job; then the death of its worker ends the run
-AHEAD = 2  # jobs that a worker holds, so that it never waits for the next
+ATTEMPTS = 3  # worker deaths under one job before the run ends
+AHEAD = 2  # jobs sent to a worker at a time, so that it never waits for the next one
 START_SECONDS = 600.0
 
-Reply: TypeAlias = "Letter | Scores"
-# Of Ray, whose types cannot be named where it is not installed.
+Reply: TypeAlias = "Message | Scores"
+# Ray is optional, so its types cannot be named here.
 Actor: TypeAlias = Any
 Ref: TypeAlias = Any
 
 
 class WorkerError(RuntimeError):
-    """Workers cannot be started, or die again and again."""
+    """A worker could not be started, or workers died too often under one job."""
 
 
 class JobError(RuntimeError):
-    """A client's job raised; the cause is what it raised in its worker."""
+    """A client's job raised an error in its worker; the message shows that error."""
 
 
 def import_ray() -> Any:  # noqa: ANN401
-    """Ray, which is an optional dependency.
+    """Import and return Ray, an optional dependency.
 
     Raises:
         ImportError: It is not installed.
@@ -53,19 +53,20 @@ def import_ray() -> Any:  # noqa: ANN401
 
 @dataclass(frozen=True)
 class Recipe:
-    """What a worker makes its context of, and how it computes.
+    """Everything a worker needs to build its context, and its numerical settings.
 
     Attributes:
-        module: On the CPU.
-        data: A module of ``datamodules`` travels as its recipe; each worker reads for itself.
-        template: On the CPU; after a resume it is not what the module holds.
+        module: The method, on the CPU.
+        data: The data module; one of ``datamodules`` is sent without its samples, which each
+            worker reads itself.
+        template: Initial values, on the CPU; after a resume they differ from the module's.
         trainable: As in :class:`~pfl.training.context.Context`.
         gradient_clip_val: As in :class:`~pfl.training.context.Context`.
         accelerator: As in Lightning.
         precision: As in Lightning.
-        threads: Op threads.
+        threads: Op threads of a worker.
         matmul_precision: As in torch.
-        deterministic: Whether torch refuses algorithms that are not.
+        deterministic: Whether torch must use deterministic algorithms.
     """
 
     module: Client
@@ -81,7 +82,7 @@ class Recipe:
 
     @classmethod
     def of(cls, context: Context, threads: int, gpu: bool) -> Recipe:
-        """The recipe of a context, for workers that compute as this process does."""
+        """Return the recipe of a context, with the numerical settings of this process."""
         fabric, module = context.module.fabric, context.module
         # A module's Fabric belongs to its process.
         module.fabric = None
@@ -104,7 +105,7 @@ class Recipe:
 
 
 class Worker:
-    """One actor: plays the clients of the jobs that it is sent."""
+    """A Ray actor that runs the jobs it receives."""
 
     def __init__(self, recipe: Recipe) -> None:
         torch.set_num_threads(recipe.threads)
@@ -122,27 +123,27 @@ class Worker:
         )
 
     def ready(self) -> None:
-        """Answers once the worker stands."""
+        """Return once the worker is built; the pool waits for it."""
 
-    def train(self, letter: Letter, enclosure: bytes) -> Letter:
-        """Run a client's round."""
-        job = open_job(letter, enclosure, self._context.fabric.device)
-        return seal_result(client_round.train(self._context, job))
+    def train(self, message: Message, shared_payload: bytes) -> Message:
+        """Run a client's round and return its encoded result."""
+        job = decode_job(message, shared_payload, self._context.fabric.device)
+        return encode_result(client_round.train(self._context, job))
 
-    def test(self, letter: Letter, enclosure: bytes) -> Scores:
-        """Test a job's model."""
+    def test(self, message: Message, shared_payload: bytes) -> Scores:
+        """Test a job's model and return its scores."""
         return client_round.test(
-            self._context, open_job(letter, enclosure, self._context.fabric.device)
+            self._context, decode_job(message, shared_payload, self._context.fabric.device)
         )
 
 
 class Pool:
-    """Actors of equal standing; a dead one is replaced while the others go on.
+    """A fixed number of actors; a dead one is replaced while the others continue.
 
     Args:
-        recipe: Put into the object store once, for all actors and their successors.
+        recipe: Stored in the object store once, for all actors and their replacements.
         count: Number of actors.
-        options: What each actor reserves, and where, as Ray takes it.
+        options: Resources and placement of each actor, as Ray's ``options`` takes them.
 
     Raises:
         WorkerError: An actor does not start.
@@ -152,7 +153,7 @@ class Pool:
         ray = import_ray()
         self._recipe = ray.put(recipe)
         self._kind = ray.remote(Worker).options(**options)
-        self._standing: list[Actor] = []
+        self._running: list[Actor] = []
         self._starting: dict[Ref, Actor] = {}
         for _ in range(count):
             self._start()
@@ -160,72 +161,72 @@ class Pool:
             self._wait([])
 
     def run(self, call: str, jobs: Sequence[Job], order: Sequence[int]) -> Iterator[Reply]:
-        """The workers' answers to jobs, in the order of the jobs.
+        """Run jobs and yield the workers' replies, in the order of ``jobs``.
 
         Args:
-            call: Which method of the worker.
-            jobs: All jobs.
-            order: In which they are started.
+            call: Name of the worker's method: ``train`` or ``test``.
+            jobs: The jobs.
+            order: Indices of the jobs, in the order in which they are sent.
 
         Raises:
             JobError: A job raised.
-            WorkerError: Workers die again and again.
+            WorkerError: Workers died too often under one job, or a replacement did not start.
         """
-        errand = _Errand(call, jobs, order)
+        pending = _PendingJobs(call, jobs, order)
         for answered in range(len(jobs)):
-            while answered not in errand.done:
-                self._send(errand)
-                for ref in self._wait([*errand.flying]):
-                    self._receive(ref, errand)
-            yield errand.done.pop(answered)
+            while answered not in pending.done:
+                self._send(pending)
+                for ref in self._wait([*pending.in_flight]):
+                    self._receive(ref, pending)
+            yield pending.done.pop(answered)
 
     def close(self) -> None:
         """Stop the actors."""
         ray = import_ray()
-        for worker in (*self._standing, *self._starting.values()):
+        for worker in (*self._running, *self._starting.values()):
             ray.kill(worker)
 
-    def _send(self, errand: _Errand) -> None:
-        """Give waiting jobs to the workers that hold fewest, until all hold enough."""
-        load = dict.fromkeys(self._standing, 0)
-        for worker, index in errand.flying.values():
+    def _send(self, pending: _PendingJobs) -> None:
+        """Send queued jobs to the least loaded workers, up to ``AHEAD`` slots each."""
+        load = dict.fromkeys(self._running, 0)
+        for worker, index in pending.in_flight.values():
             if worker in load:
-                load[worker] += errand.weight(index)
-        while errand.waiting and load:
-            index = errand.waiting[0]
+                load[worker] += pending.slots(index)
+        while pending.queued and load:
+            index = pending.queued[0]
             worker = min(load, key=lambda worker: load[worker])
-            if load[worker] + errand.weight(index) > AHEAD:
+            if load[worker] + pending.slots(index) > AHEAD:
                 return
-            errand.waiting.popleft()
-            ref = getattr(worker, errand.call).remote(*errand.letter(index))
-            errand.flying[ref] = (worker, index)
-            load[worker] += errand.weight(index)
+            pending.queued.popleft()
+            ref = getattr(worker, pending.call).remote(*pending.message(index))
+            pending.in_flight[ref] = (worker, index)
+            load[worker] += pending.slots(index)
 
-    def _receive(self, ref: Ref, errand: _Errand) -> None:
-        """Take an answer; what a dead worker leaves undone waits again."""
+    def _receive(self, ref: Ref, pending: _PendingJobs) -> None:
+        """Store a reply; queue the job again if its worker died."""
         ray = import_ray()
-        worker, index = errand.flying.pop(ref)
+        worker, index = pending.in_flight.pop(ref)
         try:
-            errand.done[index] = ray.get(ref)
+            pending.done[index] = ray.get(ref)
         except ray.exceptions.RayTaskError as error:
-            raise JobError(f"{errand.name(index)}: {error.cause!r}") from error
+            raise JobError(f"{pending.name(index)}: {error.cause!r}") from error
         except ray.exceptions.RayError as error:
-            errand.deaths[index] += 1
-            if errand.deaths[index] == ATTEMPTS:
+            pending.deaths[index] += 1
+            if pending.deaths[index] == ATTEMPTS:
                 raise WorkerError(
-                    f"{errand.name(index)}: its worker died {ATTEMPTS} times ({error})"
+                    f"{pending.name(index)}: its worker died {ATTEMPTS} times ({error})"
                 ) from error
-            errand.waiting.appendleft(index)
+            pending.queued.appendleft(index)
             self._replace(worker)
 
-    def _wait(self, flying: list[Ref]) -> list[Ref]:
-        """Wait until something arrives; those of ``flying`` that did."""
+    def _wait(self, in_flight: list[Ref]) -> list[Ref]:
+        """Wait for replies and starting workers; return the replies that arrived."""
         ray = import_ray()
-        # Without a job under way it is only a worker's start that can end the waiting.
-        limit = None if flying else START_SECONDS
-        arrived, _ = ray.wait([*flying, *self._starting], timeout=limit)
+        # A job may take any time; the start of a worker may not.
+        limit = None if in_flight else START_SECONDS
+        arrived, _ = ray.wait([*in_flight, *self._starting], timeout=limit)
         if not arrived:
-            raise WorkerError(f"no Ray worker stands after {START_SECONDS:g} seconds")
+            raise WorkerError(f"no Ray worker has started after {START_SECONDS:g} seconds")
         for ref in arrived:
             if ref in self._starting:
                 worker = self._starting.pop(ref)
@@ -233,55 +234,56 @@ class Pool:
                     ray.get(ref)
                 except ray.exceptions.RayError as error:
                     raise WorkerError(f"a Ray worker could not start: {error}") from error
-                self._standing.append(worker)
-        return [ref for ref in arrived if ref in flying]
+                self._running.append(worker)
+        return [ref for ref in arrived if ref in in_flight]
 
     def _start(self) -> None:
         worker = self._kind.remote(self._recipe)
         self._starting[worker.ready.remote()] = worker
 
     def _replace(self, worker: Actor) -> None:
-        """Start a successor, once for all jobs that a dead worker held."""
+        """Replace a dead worker, once however many jobs it held."""
         ray = import_ray()
-        if worker in self._standing:
-            self._standing.remove(worker)
-            # One that is only out of reach must not keep its place.
+        if worker in self._running:
+            self._running.remove(worker)
+            # An actor that is only unreachable must release its resources.
             ray.kill(worker)
             self._start()
 
 
-class _Errand:
-    """A call of :meth:`Pool.run`, and how far it is.
+class _PendingJobs:
+    """The jobs of one :meth:`Pool.run`, by index: queued, in flight and done.
 
     Attributes:
-        call: Which method of the worker.
-        waiting: Jobs not sent yet, by their place in the call.
-        flying: Jobs on their way or at work, and with whom.
-        deaths: How often each job's worker died under it.
-        done: Answers that arrived before their turn.
+        call: Name of the worker's method.
+        queued: Jobs not sent yet.
+        in_flight: Worker and job of each awaited reply.
+        deaths: Number of workers that died under each job.
+        done: Replies that arrived before their turn.
     """
 
     def __init__(self, call: str, jobs: Sequence[Job], order: Sequence[int]) -> None:
         self.call = call
-        self.waiting = deque(order)
-        self.flying: dict[Ref, tuple[Actor, int]] = {}
+        self.queued = deque(order)
+        self.in_flight: dict[Ref, tuple[Actor, int]] = {}
         self.deaths = [0] * len(jobs)
         self.done: dict[int, Reply] = {}
         self._jobs = jobs
-        self._outbox = Outbox(jobs, import_ray().put)
+        self._encoder = MessageEncoder(jobs, import_ray().put)
 
-    def letter(self, index: int) -> tuple[Letter, Any]:
-        """A job as it is sent."""
-        return self._outbox.letter(self._jobs[index])
+    def message(self, index: int) -> tuple[Message, Any]:
+        """Return a job's message and its shared payload."""
+        return self._encoder.encode(self._jobs[index])
 
-    def weight(self, index: int) -> int:
-        """Places that a job takes at a worker.
+    def slots(self, index: int) -> int:
+        """Return the number of slots that a job takes at a worker.
 
-        One whose worker died has it to itself: if that one dies too, it is known by which job.
+        A job whose worker died takes all slots of the next one. If that one dies too, the job is
+        at fault.
         """
         return AHEAD if self.deaths[index] else 1
 
     def name(self, index: int) -> str:
-        """A job as it is named in messages."""
+        """Return a job's name for error messages."""
         info = self._jobs[index].info
         return f"client {info.client} in round {info.round}"

@@ -1,7 +1,7 @@
-"""Jobs and results on their way to another process: records of plain values, and bytes of tensors.
+"""Messages that carry jobs and results to another process: plain records, and bytes of tensors.
 
-The bytes are what ``torch.save`` writes: types, strides and every bit survive, and they load with
-``weights_only=True``.
+``torch.save`` writes the bytes: types, strides and every bit survive, and ``weights_only=True``
+reads them.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ from torch import Tensor
 from pfl.core.state import compact
 from pfl.core.types import Broadcast, Job, Result, State
 
-# Which state of a record a tensor belongs to, and its name there.
+# The state that a tensor belongs to (kept, shared or extra), and its name there.
 Key: TypeAlias = tuple[str, str]
 Entries: TypeAlias = dict[Key, Tensor]
 
 
 @dataclass(frozen=True)
-class Letter:
-    """A job or a result whose states went into bytes.
+class Message:
+    """A job or a result with its tensors serialised.
 
     Attributes:
         record: The job or the result, without its states.
-        states: Its tensors; those that other jobs of the call receive too come with the enclosure.
-        order: Of a job: what it receives, in the order in which the server named it.
+        states: Its serialised tensors, without those in the shared payload.
+        order: Keys of the tensors that a job receives, in the server's order; empty for a result.
     """
 
     record: Any
@@ -38,56 +38,56 @@ class Letter:
     order: tuple[Key, ...] = ()
 
 
-class Outbox:
-    """The letters of one call, where what several jobs receive is encoded and put away once.
+class MessageEncoder:
+    """An encoder for the jobs of one call; it serialises and stores what several receive once.
 
     Args:
         jobs: All jobs of the call.
-        put: Takes the bytes that jobs share; returns what shall be enclosed in their place.
+        put: Stores a shared payload; returns the reference that is sent in its place.
     """
 
     def __init__(self, jobs: Sequence[Job], put: Callable[[bytes], Any]) -> None:
         self._uses = Counter(id(value) for job in jobs for value in _received(job).values())
         self._put = put
-        self._enclosures: dict[tuple[tuple[Key, int], ...], Any] = {}
+        self._shared_payloads: dict[tuple[tuple[Key, int], ...], Any] = {}
 
-    def letter(self, job: Job) -> tuple[Letter, Any]:
-        """A job's letter and its enclosure."""
+    def encode(self, job: Job) -> tuple[Message, Any]:
+        """Return a job's message and the reference to its shared payload."""
         received = _received(job)
         common = {key: value for key, value in received.items() if self._uses[id(value)] > 1}
         identity = tuple((key, id(value)) for key, value in common.items())
-        if identity not in self._enclosures:
-            self._enclosures[identity] = self._put(_encode(common))
+        if identity not in self._shared_payloads:
+            self._shared_payloads[identity] = self._put(_encode(common))
         own = {key: value for key, value in received.items() if key not in common}
         empty = None if job.broadcast is None else Broadcast({})
         record = replace(job, kept={}, broadcast=empty)
-        letter = Letter(record, _encode(own | _named("kept", job.kept)), tuple(received))
-        return letter, self._enclosures[identity]
+        message = Message(record, _encode(own | _named("kept", job.kept)), tuple(received))
+        return message, self._shared_payloads[identity]
 
 
-def open_job(letter: Letter, enclosure: bytes, device: torch.device) -> Job:
-    """The job of a letter, with its tensors on a device."""
-    own = _decode(letter.states, device)
-    entries = own | _decode(enclosure, device)
-    received = {key: entries[key] for key in letter.order}
-    job: Job = letter.record
+def decode_job(message: Message, shared_payload: bytes, device: torch.device) -> Job:
+    """Return the job of a message, with its tensors on a device."""
+    own = _decode(message.states, device)
+    entries = own | _decode(shared_payload, device)
+    received = {key: entries[key] for key in message.order}
+    job: Job = message.record
     broadcast = job.broadcast and Broadcast(_part(received, "shared"), _part(received, "extra"))
     return replace(job, kept=_part(own, "kept"), broadcast=broadcast)
 
 
-def seal_result(result: Result) -> Letter:
-    """A result's letter."""
+def encode_result(result: Result) -> Message:
+    """Return a result's message."""
     entries, upload = _named("kept", result.kept), result.upload
     if upload is not None:
         entries |= _named("shared", upload.shared) | _named("extra", upload.extra)
         upload = replace(upload, shared={}, extra={})
-    return Letter(replace(result, kept={}, upload=upload), _encode(entries))
+    return Message(replace(result, kept={}, upload=upload), _encode(entries))
 
 
-def open_result(letter: Letter, device: torch.device) -> Result:
-    """The result of a letter, with its tensors on a device."""
-    entries = _decode(letter.states, device)
-    result: Result = letter.record
+def decode_result(message: Message, device: torch.device) -> Result:
+    """Return the result of a message, with its tensors on a device."""
+    entries = _decode(message.states, device)
+    result: Result = message.record
     upload = result.upload and replace(
         result.upload, shared=_part(entries, "shared"), extra=_part(entries, "extra")
     )

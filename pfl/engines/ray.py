@@ -1,4 +1,4 @@
-"""Clients trained in Ray actors, on one machine or on a cluster."""
+"""The engine that runs clients in Ray actors, on one machine or on a cluster."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any, TypeAlias, cast
 from pfl.core.types import Job, Result, Scores
 from pfl.engines.actors import Pool, Recipe, Reply, WorkerError, import_ray
 from pfl.engines.base import Engine
-from pfl.engines.messages import Letter, open_result
+from pfl.engines.messages import Message, decode_result
 from pfl.training.context import Context
 
 Place: TypeAlias = Any  # Ray's PlacementGroup; its types cannot be named where it is not installed
@@ -21,17 +21,17 @@ ROOM_SECONDS = 60.0
 
 
 class RayEngine(Engine):
-    """Runs jobs in long-lived Ray actors; on the CPU, the same bits as one after another.
+    """An engine of long-lived Ray actors; on the CPU it gives the bits of the sequential engine.
 
-    Each actor holds the method and reads the data for itself, once. One that dies is replaced, and
-    what it had not finished runs again, with the same result.
+    Each actor holds the method and reads the data once. An actor that dies is replaced, and its
+    unfinished jobs run again, with the same result.
 
     Args:
-        workers: Number of actors; ``None`` makes as many as there is room for.
-        address: Of a running cluster, to join it. ``None`` takes what the program is connected to,
-            ``RAY_ADDRESS`` names or ``ray start`` started here; else it starts a cluster on this
-            machine and stops it at the end.
-        cpus_per_worker: CPUs that an actor reserves; its op threads.
+        workers: Number of actors; ``None`` starts as many as the cluster has resources for.
+        address: Address of a running cluster. ``None`` uses the cluster that the program is
+            connected to, that ``RAY_ADDRESS`` names or that ``ray start`` started here; otherwise
+            it starts a cluster on this machine and stops it at the end.
+        cpus_per_worker: CPUs that an actor reserves, and the number of its op threads.
         gpus_per_worker: GPUs that an actor reserves; 0.25 lets four share one.
 
     Raises:
@@ -61,7 +61,7 @@ class RayEngine(Engine):
         self._pool: Pool | None = None
 
     def setup(self, context: Context) -> str:
-        """Connect, and start the actors.
+        """Connect to the cluster and start the actors.
 
         Raises:
             ValueError: The loop is on a GPU and the actors are not, or there is no room for them.
@@ -95,10 +95,10 @@ class RayEngine(Engine):
         return f"ray: {count} workers of {each}, on {nodes} node" + ("s" if nodes > 1 else "")
 
     def train(self, jobs: Sequence[Job]) -> Iterator[Result]:
-        """Run each client's round; who has most samples starts first."""
+        """Run each client's round; the clients with most samples start first."""
         order = sorted(range(len(jobs)), key=lambda index: -jobs[index].info.samples)
-        for letter in self._run("train", jobs, order):
-            yield open_result(cast(Letter, letter), self._device)
+        for message in self._run("train", jobs, order):
+            yield decode_result(cast(Message, message), self._device)
 
     def test(self, jobs: Sequence[Job]) -> Iterator[Scores]:
         """Test each job's model on its splits."""
@@ -106,7 +106,7 @@ class RayEngine(Engine):
             yield cast(Scores, scores)
 
     def close(self) -> None:
-        """Stop the actors, and the cluster if it was started here."""
+        """Stop the actors, and the cluster if this engine started it."""
         ray = import_ray()
         if ray.is_initialized():
             if self._pool is not None:
@@ -127,7 +127,7 @@ class RayEngine(Engine):
         ray = import_ray()
         if ray.is_initialized():
             return
-        # A cluster that nobody asked for does not report home.
+        # A cluster that the user did not ask for sends no usage statistics.
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
         with _termination():
             try:
@@ -139,7 +139,7 @@ class RayEngine(Engine):
         self._connected = True
 
     def _reserve(self) -> Place:
-        """Room for the actors, and for the successors of those that die."""
+        """Reserve resources for the actors and their replacements."""
         ray = import_ray()
         share = {"CPU": float(self.cpus_per_worker), "GPU": self.gpus_per_worker}
         share = {name: amount for name, amount in share.items() if amount}
@@ -168,7 +168,7 @@ class RayEngine(Engine):
 
 @contextmanager
 def _termination() -> Iterator[None]:
-    """What SIGTERM does stays what the program set: Ray's own answer would take its place."""
+    """Restore the program's SIGTERM handler, which ``ray.init`` replaces."""
     before = signal.getsignal(signal.SIGTERM)
     yield
     if callable(before) and threading.current_thread() is threading.main_thread():

@@ -20,7 +20,7 @@ from lightning_modules.nets import SplitNet
 from pfl.core.seeds import scoped
 from pfl.core.types import Broadcast, Result, Upload
 from pfl.engines.actors import JobError, Recipe, Worker, WorkerError
-from pfl.engines.messages import Outbox, open_job, open_result, seal_result
+from pfl.engines.messages import MessageEncoder, decode_job, decode_result, encode_result
 from pfl.engines.ray import RayEngine
 from pfl.engines.sequential import SequentialEngine
 from pfl.federation.sampling import UniformSampler
@@ -78,16 +78,17 @@ class OneWorker:
         return "one worker"
 
     def train(self, jobs):
-        for letter in self._run(self.worker.train, jobs):
-            yield open_result(letter, CPU)
+        for message in self._run(self.worker.train, jobs):
+            yield decode_result(message, CPU)
 
     def test(self, jobs):
         return self._run(self.worker.test, jobs)
 
     def _run(self, call, jobs):
-        outbox = Outbox(jobs, lambda data: data)
+        encoder = MessageEncoder(jobs, lambda data: data)
         for item in jobs:
-            yield pickle.loads(pickle.dumps(call(*pickle.loads(pickle.dumps(outbox.letter(item))))))
+            sent = pickle.loads(pickle.dumps(encoder.encode(item)))
+            yield pickle.loads(pickle.dumps(call(*sent)))
 
     def close(self):
         pass
@@ -133,9 +134,9 @@ def test_parameters_that_the_user_froze_stay_frozen():
 def travel(jobs):
     """The jobs on arrival, and the numbers of tensors put into the store."""
     stored = []
-    outbox = Outbox(jobs, lambda data: stored.append(data) or len(stored) - 1)
-    letters = [outbox.letter(item) for item in jobs]
-    return [open_job(letter, stored[place], CPU) for letter, place in letters], stored
+    encoder = MessageEncoder(jobs, lambda data: stored.append(data) or len(stored) - 1)
+    messages = [encoder.encode(item) for item in jobs]
+    return [decode_job(message, stored[place], CPU) for message, place in messages], stored
 
 
 def test_what_jobs_share_travels_once():
@@ -146,8 +147,8 @@ def test_what_jobs_share_travels_once():
         for c in range(3)
     ]
     arrived, stored = travel(jobs)
-    (enclosure,) = stored
-    assert 4000 < len(enclosure) < 8000
+    (shared_payload,) = stored
+    assert 4000 < len(shared_payload) < 8000
     for before, after in zip(jobs, arrived, strict=True):
         assert list(after.broadcast.shared) == list(before.broadcast.shared)
         assert equal(after.broadcast.shared, before.broadcast.shared)
@@ -157,9 +158,9 @@ def test_what_jobs_share_travels_once():
 def test_a_part_of_a_large_tensor_travels_alone():
     stacked = torch.randn(3, 1000)
     jobs = [job(blobs(), c, Broadcast({"w": stacked[c]}), kept={"k": stacked[c]}) for c in range(3)]
-    outbox = Outbox(jobs, len)
-    letters = [outbox.letter(item)[0] for item in jobs]
-    assert all(8000 < len(letter.states) < 11000 for letter in letters)
+    encoder = MessageEncoder(jobs, len)
+    messages = [encoder.encode(item)[0] for item in jobs]
+    assert all(8000 < len(message.states) < 11000 for message in messages)
 
 
 def test_types_strides_and_absence_survive():
@@ -176,9 +177,9 @@ def test_types_strides_and_absence_survive():
         assert arrived.kept[name].stride() == value.stride()
         assert arrived.kept[name].dtype == value.dtype
     result = Result(0, None, kept, {"local/ce": 1.0}, 2, 3, finite=False)
-    assert replace(open_result(seal_result(result), CPU), kept={}) == replace(result, kept={})
+    assert replace(decode_result(encode_result(result), CPU), kept={}) == replace(result, kept={})
     full = replace(result, upload=Upload(0, 3, {"a": kept["strided"]}, {"b": kept["half"]}))
-    upload = open_result(seal_result(full), CPU).upload
+    upload = decode_result(encode_result(full), CPU).upload
     assert equal(upload.shared, full.upload.shared)
     assert equal(upload.extra, full.upload.extra)
     assert upload.samples == 3

@@ -1,0 +1,1 @@
+"""Methods of one's own, as the README shows them."""

@@ -1,0 +1,233 @@
+"""Every block of code in README.md and docs runs, or is a command that parses and builds.
+
+Commands on the digits run with two rounds. Those on images that must be fetched are parsed, and
+their method is built. Of a table two cells are planned, of a sweep one point is parsed; none of
+their runs is made. A block that cannot be run has ``Not run in the tests: <reason>`` in
+the paragraph above it.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+import shutil
+import sys
+from argparse import ArgumentParser
+from dataclasses import dataclass
+from importlib import import_module, metadata
+from pathlib import Path
+
+import pytest
+import yaml
+
+from pfl.cli.main import main
+from pfl.cli.runs import fit_experiment
+from pfl.sweeps.verb import sweep
+from pfl.tables.cells import expand
+from pfl.tables.plan import plan
+from pfl.tables.reader import read
+from tests.test_configs import built
+
+ROOT = Path(__file__).parent.parent
+DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+FENCED = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+EXCUSE = re.compile(r"Not run in the tests: \w.+")
+DIGITS = "configs/quickstart.yaml"
+SHORT = "--loop.rounds=2"
+# Each runs in the README too.
+SLOW = (["pfl", "plot"], ["pfl", "report"], ["pfl", "compare"], ["pfl", "table"])
+
+
+@dataclass
+class Block:
+    """A fenced block: ``place`` is its document and line."""
+
+    place: str
+    language: str
+    text: str
+    excused: bool
+
+
+def blocks_of(path):
+    text = path.read_text(encoding="utf-8")
+    for match in FENCED.finditer(text):
+        above = text[: match.start()].rstrip().rpartition("\n\n")[2]
+        line = text.count("\n", 0, match.start()) + 1
+        excused = EXCUSE.search(above) is not None
+        yield Block(f"{path.name}:{line}", match[1], match[2], excused)
+
+
+BLOCKS = [block for path in DOCUMENTS for block in blocks_of(path)]
+
+
+def in_language(language):
+    return [block for block in BLOCKS if block.language == language and not block.excused]
+
+
+def examples(language):
+    """Parametrise a test with the blocks of a language; it runs in a folder with a run."""
+
+    def mark(test):
+        blocks = pytest.mark.parametrize("block", in_language(language), ids=lambda b: b.place)
+        return pytest.mark.usefixtures("_in_the_folder")(blocks(test))
+
+    return mark
+
+
+def commands(text):
+    """The commands of a shell block as lists of words, without comments."""
+    for line in text.replace("\\\n", " ").splitlines():
+        lexer = shlex.shlex(line, posix=True, punctuation_chars=";&")
+        lexer.whitespace_split = True
+        words = []
+        for word in [*lexer, ";"]:
+            if word not in (";", "&&"):
+                words.append(word)
+            elif words:
+                yield words
+                words = []
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """A folder like the repository, with a short run on the digits and one exported client."""
+    folder = tmp_path_factory.mktemp("documents")
+    for name in ("configs", "examples", "sweeps", "tests"):
+        (folder / name).symlink_to(ROOT / name)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        assert main(["fit", "--config", DIGITS, SHORT]) == 0
+        exported = ["--ckpt_path", "last", "--client", "3", "client3.ckpt"]
+        assert main(["export", "--config", DIGITS, *exported]) == 0
+    return folder
+
+
+@pytest.fixture
+def _in_the_folder(folder, tmp_path, monkeypatch):
+    shutil.copytree(folder, tmp_path, symlinks=True, dirs_exist_ok=True)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+
+
+def test_every_block_names_its_language():
+    known = {"bash", "python", "yaml", "text"}
+    assert not [block.place for block in BLOCKS if block.language not in known]
+
+
+def test_commands_are_told_apart():
+    text = "pip install x && pfl fit a  # why; not\npfl plot A; pfl test \\\n --m='[1, 2]' ~/x\n"
+    assert list(commands(text)) == [
+        ["pip", "install", "x"],
+        ["pfl", "fit", "a"],
+        ["pfl", "plot", "A"],
+        ["pfl", "test", "--m=[1, 2]", "~/x"],
+    ]
+
+
+COMMANDS = [
+    pytest.param(
+        words,
+        id=f"{block.place} {' '.join(words)}",
+        marks=pytest.mark.slow if words[:2] in SLOW and "README" not in block.place else (),
+    )
+    for block in in_language("bash")
+    for words in commands(block.text)
+]
+
+
+@pytest.mark.usefixtures("_in_the_folder")
+@pytest.mark.parametrize("words", COMMANDS)
+def test_commands_run(words, monkeypatch):
+    run(list(filled(words)), monkeypatch)
+
+
+def filled(words):
+    """The words with a run in the place of ``RUN`` and paths for ``*``; ``...`` is left out."""
+    newest = max(Path("runs/quickstart").iterdir())
+    for word in words:
+        if "*" in word:
+            yield from map(str, Path().glob(word))
+        elif word != "...":
+            yield re.sub(r"\bRUN\b", str(newest), word)
+
+
+def run(words, monkeypatch):
+    """Run a command as far as it needs nothing from a network and takes seconds."""
+    match words:
+        case ["pip", "install", *_, wanted]:
+            extras = re.findall(r"\[(\w+)\]", wanted)
+            assert {*extras} <= {*metadata.metadata("pfl-lightning").get_all("Provides-Extra")}
+        case ["pytest", *options]:
+            assert all((ROOT / word).exists() for word in options)
+        case ["python", "-m", module, *options]:
+            parse_only(module, options, monkeypatch)
+        case ["pfl", "fit", *options] if not {DIGITS, "--model.help"} & {*options}:
+            assert built(fit_experiment(options)).plan()
+        case ["pfl", "fit", *options] if DIGITS in options:
+            assert main(["fit", *options, SHORT]) == 0
+        case ["pfl", "sweep", *options]:
+            plan_sweep(options, monkeypatch)
+        case ["pfl", *options]:
+            monkeypatch.setattr("pfl.tables.verb.run_all", lambda *_: {})
+            monkeypatch.setattr("pfl.tables.verb.expand", lambda *selected: expand(*selected)[:2])
+            assert ended(options) == 0
+        case _:
+            pytest.fail(f"no test knows the command {words}")
+
+
+def ended(words):
+    """The exit code of ``pfl``; help ends it in another way."""
+    try:
+        return main(words)
+    except SystemExit as end:
+        return end.code
+
+
+class StoppedError(Exception):
+    """All that comes before the work itself went well."""
+
+
+def stop(*_, **__):
+    raise StoppedError
+
+
+def parse_only(module, options, monkeypatch):
+    parse = ArgumentParser.parse_args
+    monkeypatch.setattr(sys, "argv", [module, *options])
+    main_of = import_module(module).main
+    monkeypatch.setattr(ArgumentParser, "parse_args", lambda parser: stop(parse(parser)))
+    with pytest.raises(StoppedError):
+        main_of()
+
+
+def plan_sweep(options, monkeypatch):
+    """Parse the sweep and one of its points; ``Search`` is what would run them."""
+    pytest.importorskip("optuna")
+    monkeypatch.setattr("pfl.sweeps.run.Search", stop)
+    with pytest.raises(StoppedError):
+        sweep(options)
+
+
+@examples("python")
+def test_python_runs(block):
+    exec(compile(block.text, block.place, "exec"), {"__name__": "document"})
+
+
+@examples("yaml")
+def test_yaml_is_a_configuration_or_a_table(block, tmp_path):
+    for config in Path("configs").glob("*.yaml"):
+        (tmp_path / config.name).write_bytes(config.read_bytes())
+    file = tmp_path / "tables" / "shown.yaml"
+    file.parent.mkdir()
+    file.write_text(block.text, encoding="utf-8")
+    if "rows" in yaml.safe_load(block.text):
+        described = read(file)
+        assert plan(described, expand(described), described.seeds[:1]).runs
+    else:
+        words = ["--config", "configs/fedavg_cifar10.yaml", "--config", str(file)]
+        assert built(fit_experiment(words)).plan()
+
+
+def test_the_readme_shows_the_file_of_the_example():
+    shown = [block.text for block in BLOCKS if "class MyMethod" in block.text]
+    assert shown == [(ROOT / "examples/my_method.py").read_text(encoding="utf-8")]
