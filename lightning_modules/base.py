@@ -244,4 +244,4 @@ class ClientModule(Client):
         logits = self(batch.x)
         accuracy = (logits.argmax(-1) == batch.y).float().mean()
         scores = {f"{split}/loss": F.cross_entropy(logits, batch.y), f"{split}/acc": accuracy}
-        self.log_dict({**scores}, prog_bar=True, batch_size=len(batch.y))
+        self.log_dict(scores, prog_bar=True, batch_size=len(batch.y))
