@@ -17,6 +17,7 @@ from torch import nn
 from lightning_modules.base import ClientModule
 from lightning_modules.layers import batch_norms
 from pfl.core.state import matches
+from pfl.core.types import Patterns
 
 
 class FedBN(ClientModule):
@@ -37,14 +38,18 @@ class FedBN(ClientModule):
 
     def __init__(self, net: nn.Module, **options: Any) -> None:
         super().__init__(net, **options)
-        entries = self.state_dict()
-        norms = tuple(f"{name}.*" for name in batch_norms(self))
-        self.kept = tuple(norm for norm in norms if any(matches(name, (norm,)) for name in entries))
-        self.global_model = not norms
-        if not norms:
+        self.norms = tuple(f"{name}.*" for name in batch_norms(self))
+        self.global_model = not self.norms
+        if not self.norms:
             warnings.warn(
                 f"{type(net).__name__} has no batch norm: FedBN is FedAvg on it", stacklevel=2
             )
+
+    @property
+    def kept(self) -> Patterns:
+        """The batch norms that hold anything."""
+        entries = self.state_dict()
+        return tuple(norm for norm in self.norms if any(matches(n, (norm,)) for n in entries))
 
     def shared_names(self) -> tuple[str, ...]:
         """Names of the entries of the network that do not stay."""
