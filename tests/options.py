@@ -15,6 +15,7 @@ from torch.optim import SGD, Adam, AdamW
 
 from pfl.cli import catalogue
 from pfl.engines.base import Engine
+from pfl.federation.run import Callback
 from pfl.loop import FederatedLoop
 from pfl.results import identity
 
@@ -32,8 +33,14 @@ def classes():
     catalogue.load()
     own = {kind for kind in catalogue.own() if not inspect.isabstract(kind)}
     counted = {kind for kind in own if Engine not in kind.__mro__ and kind.__name__[0] != "_"}
-    counted = {kind for kind in counted if kind.__name__ not in identity._LISTENERS}
+    counted = {k for k in counted if not (issubclass(k, Callback) and _is_silent(k))}
     return sorted({FederatedLoop, *counted, SGD, Adam, AdamW}, key=lambda kind: kind.__name__)
+
+
+def _is_silent(callback):
+    """Whether it only listens, or is brought along by a command and configured by nobody."""
+    home = callback.__module__
+    return callback.__name__ in identity._LISTENERS or not home.startswith("pfl.callbacks")
 
 
 def options(kind):
@@ -85,38 +92,40 @@ def renewed():
 
 def unsaid():
     """A sentence for each change that was neither recorded nor said."""
-    before, found = recorded(), []
+    # An option that many classes have from one base is told of once.
+    before, found = recorded(), {}
     for kind in classes():
         name, now = kind.__name__, options(kind)
         if name not in before:
-            found.append(f"the class {name} is new: record it with python -m tests.options")
+            found[name] = f"the class {name} is new: record it with python -m tests.options"
             continue
         for option in {**before[name], **now}:
             entry = " or ".join(map(repr, _names(kind, option)))
             where = f"say in _CAME_OR_WENT of pfl/results/identity.py, under {entry}, "
             if option not in before[name] and not _is_said(kind, option):
-                found.append(
+                found.setdefault(
+                    _names(kind, option)[0],
                     f"the option {name}.{option} is new: {where}which value gives the numbers of "
-                    "runs that were made without it, or they are found no more"
+                    "runs that were made without it, or they are found no more",
                 )
             elif option not in now and not _is_said(kind, option):
-                found.append(
+                found.setdefault(
+                    _names(kind, option)[0],
                     f"the option {name}.{option} is gone: {where}which value gave the numbers of "
-                    "runs that are made without it (None: none did), or they are found no more"
+                    "runs that are made without it (None: none did), or they are found no more",
                 )
             elif option in now and now[option] != before[name].get(option, now[option]):
-                found.append(
+                found[f"default of {name}.{option}"] = (
                     f"the default of {name}.{option} was {before[name][option]!r} and is "
                     f"{now[option]!r}: configurations that leave it out are other runs now; if "
                     "that is meant, record it with python -m tests.options"
                 )
-    gone = before.keys() - {kind.__name__ for kind in classes()}
-    found += [
-        f"the class {name} is gone, and its runs are found no more; if that is meant, record it "
-        "with python -m tests.options"
-        for name in sorted(gone)
-    ]
-    return found
+    for name in sorted(before.keys() - {kind.__name__ for kind in classes()}):
+        found[name] = (
+            f"the class {name} is gone, and its runs are found no more; if that is meant, record "
+            "it with python -m tests.options"
+        )
+    return [*found.values()]
 
 
 if __name__ == "__main__":

@@ -52,3 +52,12 @@ def test_an_option_without_a_word_and_a_changed_default(monkeypatch):
     entries = {**identity._CAME_OR_WENT, "Dirichlet.cap": True}
     monkeypatch.setattr(identity, "_CAME_OR_WENT", entries)
     assert len(options.unsaid()) == 1
+
+
+def test_an_option_of_a_base_is_told_of_once(monkeypatch):
+    recorded = options.recorded()
+    for known in recorded.values():
+        known.pop("test_protocol", None)
+    monkeypatch.setattr(options, "recorded", lambda: recorded)
+    (told,) = options.unsaid()
+    assert "under 'data.test_protocol' or 'CIFAR10.test_protocol', which value" in told
