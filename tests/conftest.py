@@ -12,8 +12,8 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 import torch
 from hypothesis import settings
 
-settings.register_profile("repeat", derandomize=True)
-settings.register_profile("explore", derandomize=False)
+settings.register_profile("repeat", derandomize=True, deadline=None)
+settings.register_profile("explore", derandomize=False, deadline=None)
 settings.load_profile("repeat")
 
 torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
