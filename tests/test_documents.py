@@ -15,6 +15,7 @@ import sys
 from argparse import ArgumentParser
 from dataclasses import dataclass
 from importlib import import_module, metadata
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -157,6 +158,8 @@ def run(words, monkeypatch):
         case ["pip", "install", *_, wanted]:
             extras = re.findall(r"\[(\w+)\]", wanted)
             assert {*extras} <= {*metadata.metadata("pfl-lightning").get_all("Provides-Extra")}
+        case ["pytest", "-n", "auto"]:
+            assert find_spec("xdist")
         case ["pytest", *options]:
             assert all((ROOT / word).exists() for word in options)
         case ["python", "-m", module, *options]:
