@@ -57,8 +57,8 @@ from pfl.core.types import (
     Upload,
 )
 
+# What stays beside the network: q, and the two moments of its Adam.
 COPIES = ("personal", "first", "second")
-"""What stays beside the network: q, and the two moments of its Adam."""
 
 
 class PFedBayes(ClientModule):

@@ -133,11 +133,13 @@ class PFedFDA(ClientModule):
             epochs=self.epochs,
             trains=("net.backbone.*",),
         )
-        return [local, Pass(name="gaussians", then=self._fit) if running else self._fresh_fit()]
+        return (
+            [local, Pass(name="gaussians", then=self._fit)] if running else [local, *self.adapt()]
+        )
 
     def adapt(self) -> Plan:
         """Adapt the Gaussians to the received body."""
-        return [self._fresh_fit()]
+        return [Pass(name="gaussians", collect=self._features, then=self._fit)]
 
     def forward(self, x: Tensor) -> Tensor:
         """(B, C) logits."""
@@ -153,9 +155,6 @@ class PFedFDA(ClientModule):
         logits = F.linear(z, self.weight, self.bias)
         terms = {"ce": cross_entropy(logits, batch.y, batch.weight)}
         return Outcome(terms, rows={"z": z, "y": batch.y})
-
-    def _fresh_fit(self) -> Pass:
-        return Pass(name="gaussians", collect=self._features, then=self._fit)
 
     def _features(self, batch: Batch) -> State:
         with torch.no_grad():
