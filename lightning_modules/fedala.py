@@ -107,8 +107,7 @@ class FedALA(ClientModule):
 
     def _mixing_epochs(self, own: State, info: ClientInfo) -> int:
         """None without a model of one's own, until it settles at first, one later."""
-        visits = int(own["visits"])
-        return 0 if visits == 0 else self.max_init_epochs if visits == 1 else 1
+        return (0, self.max_init_epochs, 1)[min(int(own["visits"]), 2)]
 
     def _mixing(self, batch: Batch) -> Terms:
         """Cross-entropy of the mix, as a function of W alone."""

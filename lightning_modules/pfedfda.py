@@ -133,9 +133,8 @@ class PFedFDA(ClientModule):
             epochs=self.epochs,
             trains=("net.backbone.*",),
         )
-        return (
-            [local, Pass(name="gaussians", then=self._fit)] if running else [local, *self.adapt()]
-        )
+        fit = Pass(name="gaussians", then=self._fit, collect=None if running else self._features)
+        return [local, fit]
 
     def adapt(self) -> Plan:
         """Adapt the Gaussians to the received body."""
