@@ -81,9 +81,9 @@ class APFL(ClientModule):
         """One phase, in which w, v and alpha step together."""
         return [Phase(name="local", objective=self._step, epochs=self.epochs, trains=self.trains)]
 
-    def generalise(self, broadcast: Broadcast) -> None:
+    def load_global(self, broadcast: Broadcast) -> None:
         """The global model in the place of both."""
-        super().generalise(broadcast)
+        super().load_global(broadcast)
         assign(self.personal, self.net.state_dict())
 
     def _mixture(self) -> State:

@@ -162,7 +162,7 @@ class ClientModule(Client):
         """
         return ()
 
-    def generalise(self, broadcast: Broadcast) -> None:
+    def load_global(self, broadcast: Broadcast) -> None:
         """Become the server's global model."""
         assign(self, broadcast.shared)
 
@@ -204,7 +204,7 @@ class ClientModule(Client):
         return self._names()[1]
 
     def has_global_model(self) -> bool:
-        """Whether :meth:`generalise` gives a complete model."""
+        """Whether :meth:`load_global` gives a complete model."""
         if self.global_model is not None:
             return self.global_model
         shared = set(self.shared_names())

@@ -82,9 +82,9 @@ class Ditto(ClientModule):
         """Nothing, or one more training of the personal model."""
         return [self._personal_phase("refresh")] if self.refresh_before_eval else ()
 
-    def generalise(self, broadcast: Broadcast) -> None:
+    def load_global(self, broadcast: Broadcast) -> None:
         """The global model in the place of the personal one."""
-        super().generalise(broadcast)
+        super().load_global(broadcast)
         assign(self.personal, self.net.state_dict())
 
     def _personal_phase(self, name: str) -> Phase:

@@ -85,7 +85,7 @@ class FedROD(ClientModule):
             "personal": cross_entropy(personal, batch.y, batch.weight),
         }
 
-    def generalise(self, broadcast: Broadcast) -> None:
+    def load_global(self, broadcast: Broadcast) -> None:
         """The generic head alone."""
-        super().generalise(broadcast)
+        super().load_global(broadcast)
         zero_last_layer(self.personal)

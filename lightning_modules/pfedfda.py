@@ -118,9 +118,9 @@ class PFedFDA(ClientModule):
         self.prior.copy_(shares / shares.sum())
         self._set_classifier()
 
-    def generalise(self, broadcast: Broadcast) -> None:
+    def load_global(self, broadcast: Broadcast) -> None:
         """Body and Gaussians, with all classes equally likely."""
-        super().generalise(broadcast)
+        super().load_global(broadcast)
         self.prior.fill_(1 / len(self.prior))
         self._set_classifier()
 

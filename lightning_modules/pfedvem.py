@@ -191,9 +191,9 @@ class PFedVEM(ClientModule):
         extra = clone({"confidence": self.confidence})
         return replace(sent, shared=sent.shared | clone(means), extra=extra)
 
-    def generalise(self, broadcast: Broadcast) -> None:
+    def load_global(self, broadcast: Broadcast) -> None:
         """The aggregated base under the server's head."""
-        super().generalise(broadcast)
+        super().load_global(broadcast)
         assign(self.head, {mean: broadcast.shared[name] for name, mean in SERVER_HEAD.items()})
 
     def server(self) -> Server[ServerState]:

@@ -17,7 +17,7 @@ from pfl.cli.config import Experiment, check_fit, fill
 from pfl.cli.explain import UsageError
 from pfl.cli.parser import make_parser
 from pfl.core.seeds import scoped
-from tests.discovery import methods
+from tests.helpers.discovery import methods
 
 ROOT = Path(__file__).parent.parent
 FILES = (path.relative_to(ROOT) for path in (ROOT / "configs").rglob("*.yaml"))

@@ -12,7 +12,7 @@ import pytest
 
 from lightning_modules.nets import SplitNet
 from pfl.cli import catalogue
-from tests import discovery
+from tests.helpers import discovery
 
 ROOT = Path(__file__).parent.parent
 PACKAGES = ("pfl", "lightning_modules", "datamodules")

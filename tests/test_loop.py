@@ -16,7 +16,7 @@ from pfl.federation.run import Callback
 from pfl.federation.sampling import BernoulliSampler, UniformSampler
 from pfl.loop import FederatedLoop
 from pfl.results.summary import summarise
-from tests.toy import blobs, mlp
+from tests.helpers.toy import blobs, mlp
 
 SGD = partial(torch.optim.SGD, lr=0.1)
 

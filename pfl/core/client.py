@@ -100,7 +100,7 @@ class Client(L.LightningModule, ABC):
         """Declare what to run on a copy between :meth:`personalise` and the test."""
 
     @abstractmethod
-    def generalise(self, broadcast: Broadcast) -> None:
+    def load_global(self, broadcast: Broadcast) -> None:
         """Become the server's global model."""
 
     @abstractmethod
@@ -125,7 +125,7 @@ class Client(L.LightningModule, ABC):
 
     @abstractmethod
     def has_global_model(self) -> bool:
-        """Whether :meth:`generalise` gives a complete model."""
+        """Whether :meth:`load_global` gives a complete model."""
 
     # A step, of the federation or of a plain Trainer.
 

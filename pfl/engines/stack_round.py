@@ -81,7 +81,7 @@ def tested(context: Context, jobs: Sequence[Job]) -> Stack:
         if job.broadcast is not None and personal:
             stack.alone(row, module.personalise, job.broadcast, job.info)
         elif job.broadcast is not None:
-            stack.alone(row, module.generalise, job.broadcast)
+            stack.alone(row, module.load_global, job.broadcast)
     if personal and jobs[0].broadcast is not None:
         with context.isolated(jobs[0]):
             run_plan(stack, context.adapt, StackedTally(len(jobs)))

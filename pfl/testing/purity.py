@@ -95,7 +95,7 @@ def streams_are_left_alone(subject: Subject) -> None:
 
     server = module.server()
     watch_all(server, "init", "broadcast", "aggregate")
-    watch_all(module, "plan", "adapt", "receive", "upload", "personalise", "generalise")
+    watch_all(module, "plan", "adapt", "receive", "upload", "personalise", "load_global")
     module.server = lambda: server  # type: ignore[method-assign]
     _play(_watch(ToyFederation(module), watch))
 

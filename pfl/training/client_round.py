@@ -66,7 +66,7 @@ def become_tested(context: Context, job: Job) -> None:
         context.load(job.kept)
         if job.broadcast is not None and job.model == "global":
             with torch.no_grad():
-                module.generalise(job.broadcast)
+                module.load_global(job.broadcast)
         elif job.broadcast is not None:
             with torch.no_grad():
                 module.personalise(job.broadcast, job.info)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pfl.federation.sampling import UniformSampler
 from pfl.loop import FederatedLoop
-from tests.discovery import build
-from tests.federation import HEAVY, SGD
-from tests.toy import blobs
+from tests.helpers.discovery import build
+from tests.helpers.federation import HEAVY, SGD
+from tests.helpers.toy import blobs
 
 SIZES = (4, 9, 1, 17, 6)
 

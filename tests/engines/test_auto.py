@@ -17,8 +17,8 @@ from pfl.engines.sequential import SequentialEngine
 from pfl.loop import FederatedLoop
 from pfl.training.context import Context
 from tests.engines.agreement import fit, numbers
-from tests.federation import SGD, job
-from tests.toy import blobs, mlp
+from tests.helpers.federation import SGD, job
+from tests.helpers.toy import blobs, mlp
 
 
 @pytest.fixture

@@ -19,9 +19,9 @@ from lightning_modules.univarfl import UniVarFL
 from pfl.core.seeds import scoped
 from pfl.engines.sequential import SequentialEngine
 from pfl.engines.vectorised import VectorisedEngine
-from tests.discovery import methods
 from tests.engines.agreement import fit, module_of
-from tests.federation import HEAVY
+from tests.helpers.discovery import methods
+from tests.helpers.federation import HEAVY
 
 GPU = "cuda"
 CLOSE = {"rtol": 1e-8, "atol": 1e-8}

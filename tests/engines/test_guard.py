@@ -16,8 +16,8 @@ from pfl.core.types import Outcome, Pass
 from pfl.engines.guard import disagreement
 from pfl.loop import FederatedLoop
 from tests.engines.agreement import fit, module_of
-from tests.federation import HEAVY, context
-from tests.toy import ToyData, blobs, mlp
+from tests.helpers.federation import HEAVY, context
+from tests.helpers.toy import ToyData, blobs, mlp
 
 
 class Stacks(ClientModule):

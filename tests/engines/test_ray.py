@@ -25,9 +25,9 @@ from pfl.engines.ray import RayEngine
 from pfl.engines.sequential import SequentialEngine
 from pfl.federation.sampling import UniformSampler
 from pfl.loop import FederatedLoop
-from tests.discovery import build, methods
-from tests.federation import HEAVY, SGD, context, equal, job
-from tests.toy import blobs, mlp, normed
+from tests.helpers.discovery import build, methods
+from tests.helpers.federation import HEAVY, SGD, context, equal, job
+from tests.helpers.toy import blobs, mlp, normed
 
 ray = pytest.importorskip("ray")
 

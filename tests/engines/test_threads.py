@@ -21,8 +21,8 @@ from pfl.engines.sequential import SequentialEngine
 from pfl.engines.threads import ThreadsEngine
 from pfl.training.context import Context
 from tests.engines.agreement import fit, numbers
-from tests.federation import HEAVY, equal, job
-from tests.toy import blobs, mlp, normed
+from tests.helpers.federation import HEAVY, equal, job
+from tests.helpers.toy import blobs, mlp, normed
 
 
 @pytest.fixture(autouse=True)

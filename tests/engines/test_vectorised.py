@@ -21,11 +21,11 @@ from lightning_modules.pfakd import PFAKD
 from pfl.core.seeds import scoped
 from pfl.engines.sequential import SequentialEngine
 from pfl.engines.vectorised import VectorisedEngine
-from tests import toy
-from tests.draws import normal
 from tests.engines.agreement import fit, module_of, numbers
-from tests.federation import SGD
-from tests.toy import ToyData, blobs
+from tests.helpers import toy
+from tests.helpers.draws import normal
+from tests.helpers.federation import SGD
+from tests.helpers.toy import ToyData, blobs
 
 CLOSE = {"rtol": 1e-10, "atol": 1e-10}
 

@@ -6,8 +6,8 @@ import pytest
 
 from lightning_modules.fedavg import FedAvg
 from lightning_modules.finetune import FineTuned
-from tests.discovery import build, methods
-from tests.toy import mlp
+from tests.helpers.discovery import build, methods
+from tests.helpers.toy import mlp
 
 DECLARED = {"shared", "kept", "extra", "evaluate_at", "vectorizable"}
 

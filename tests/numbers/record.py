@@ -24,9 +24,9 @@ from torch import Tensor
 from pfl.federation.run import Run
 from pfl.federation.sampling import UniformSampler
 from pfl.loop import FederatedLoop
-from tests.discovery import methods
 from tests.engines.agreement import SIZES, module_of
-from tests.toy import blobs, mlp, normed
+from tests.helpers.discovery import methods
+from tests.helpers.toy import blobs, mlp, normed
 
 LIST = Path(__file__).with_name("numbers.json")
 NETS: dict[str, Callable[[], torch.nn.Module]] = {"plain": mlp, "batch_norm": normed}

@@ -9,7 +9,7 @@ from lightning_modules.fedas import FedAS
 from lightning_modules.fedavg import FedAvg
 from pfl.federation.sampling import UniformSampler
 from pfl.loop import FederatedLoop
-from tests.toy import blobs, mlp
+from tests.helpers.toy import blobs, mlp
 
 SGD = partial(torch.optim.SGD, lr=0.1)
 

@@ -12,8 +12,8 @@ from pfl.loop import FederatedLoop
 from pfl.results.reliability import diagram
 from pfl.results.runs import RunError, RunFolder, Table
 from pfl.results.settings import group
+from tests.helpers.toy import blobs, mlp
 from tests.results.conftest import SGD
-from tests.toy import blobs, mlp
 
 
 def test_bins_by_hand():

@@ -14,7 +14,7 @@ from lightning_modules.layers import (
     frozen,
 )
 from pfl.core.seeds import scoped
-from tests.draws import normal
+from tests.helpers.draws import normal
 
 
 @pytest.fixture(autouse=True)

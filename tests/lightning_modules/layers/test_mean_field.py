@@ -14,7 +14,7 @@ from lightning_modules.layers import MeanFieldNet, constant, draw_noise
 from lightning_modules.losses import mean_field_kl, mean_field_kl_slopes
 from lightning_modules.nets import LeNet5
 from pfl.core.seeds import generator, scoped
-from tests.draws import normal
+from tests.helpers.draws import normal
 
 
 @pytest.fixture(autouse=True)

@@ -19,7 +19,7 @@ from lightning_modules.layers.variational import MIN_STD
 from lightning_modules.losses import monte_carlo_cross_entropy
 from lightning_modules.nets import SplitNet
 from pfl.core.seeds import generator, scoped
-from tests.draws import normal
+from tests.helpers.draws import normal
 
 
 @pytest.fixture(autouse=True)

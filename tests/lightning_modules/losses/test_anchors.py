@@ -18,7 +18,7 @@ from lightning_modules.losses import (
     proximal,
     symmetric_kl,
 )
-from tests.draws import batch, normal
+from tests.helpers.draws import batch, normal
 
 SIZE = 4
 

@@ -18,7 +18,7 @@ from lightning_modules.losses import (
     prototype_mse,
 )
 from lightning_modules.steps.prototypes import class_means, class_sums
-from tests.draws import batch, normal
+from tests.helpers.draws import batch, normal
 
 CLASSES = 4
 SIZE = 4

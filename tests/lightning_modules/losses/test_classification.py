@@ -10,7 +10,7 @@ import torch
 from lightning_modules.losses import (
     monte_carlo_cross_entropy,
 )
-from tests.draws import normal
+from tests.helpers.draws import normal
 
 
 def test_monte_carlo_cross_entropy():

@@ -14,7 +14,7 @@ from torch.func import grad
 from lightning_modules.losses import (
     gaussian_kl,
 )
-from tests.draws import normal
+from tests.helpers.draws import normal
 
 
 def test_gaussian_kl_by_hand():

@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from torch.func import grad, vmap
 
 from lightning_modules.losses.numerics import at_least_float32, full_precision, one_hot, unit
-from tests.draws import normal
+from tests.helpers.draws import normal
 
 
 def test_one_hot_matches_torch():

@@ -19,7 +19,7 @@ from lightning_modules.losses import (
     variance_floor,
 )
 from pfl.core.seeds import generator, scoped
-from tests.draws import normal
+from tests.helpers.draws import normal
 
 SIZE = 4
 FORMS = ("inverse", "log", "chord", "rbf")

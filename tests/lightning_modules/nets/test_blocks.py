@@ -9,7 +9,7 @@ from torch import nn
 from torch.func import functional_call, vmap
 
 from lightning_modules.nets.blocks import Conv2d, conv, linears, mean_over_image, output_size
-from tests.draws import normal
+from tests.helpers.draws import normal
 
 
 def test_a_block_of_convolution_halves_the_image():

@@ -1,4 +1,4 @@
-"""FedAS's alignment as parts of any plan; its arithmetic is in ``tests/methods/test_fedas.py``."""
+"""FedAS's alignment as parts of any plan; its arithmetic is in ``test_fedas.py``."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from torch import nn
 
 from lightning_modules.layers import frozen
 from lightning_modules.steps.alignment import Alignment, alignment_parts, remember_backbone
-from tests.toy import mlp, normed
+from tests.helpers.toy import mlp, normed
 
 
 class Client(nn.Module):

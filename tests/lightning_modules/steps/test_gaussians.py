@@ -20,7 +20,7 @@ from lightning_modules.steps.gaussians import _folds as folds
 from lightning_modules.steps.gaussians import _loss as loss
 from lightning_modules.steps.gaussians import _losses_on_grid as losses_on_grid
 from pfl.core.seeds import generator
-from tests.draws import normal
+from tests.helpers.draws import normal
 
 
 def some_gaussians(seed=0, classes=3, size=4):

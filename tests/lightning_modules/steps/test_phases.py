@@ -10,8 +10,8 @@ from lightning_modules.steps.phases import part_phase
 from pfl.core.state import clone
 from pfl.training.client_round import run_plan
 from pfl.training.phases import Tally
-from tests.federation import context, job
-from tests.toy import blobs, normed
+from tests.helpers.federation import context, job
+from tests.helpers.toy import blobs, normed
 
 BODY, HEAD = {"net.backbone.0", "net.backbone.1"}, {"net.head"}
 STATISTICS = {f"net.backbone.1.{name}" for name in ("running_mean", "running_var")}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from lightning_modules.steps.prototypes import class_means, class_sums
-from tests.draws import batch, normal
+from tests.helpers.draws import batch, normal
 
 CLASSES = 4
 SIZE = 4

@@ -1,0 +1,43 @@
+"""What a run shows."""
+
+from __future__ import annotations
+
+import pytest
+from rich.console import Console
+
+from datamodules import Digits, Dirichlet
+from lightning_modules.fedavg import FedAvg
+from lightning_modules.fedper import FedPer
+from lightning_modules.nets import MLP
+from pfl.callbacks.progress import closing_table, readable_bytes
+from pfl.core.seeds import scoped
+from pfl.loop import FederatedLoop
+from tests.helpers.toy import blobs, mlp
+
+
+def shown(method, data, net, capsys):
+    run = FederatedLoop(rounds=1, progress=False).fit(method(net), data)
+    Console(width=100).print(closing_table(run, 1.25))
+    return run, capsys.readouterr().out
+
+
+def test_the_closing_table_has_what_was_tested_and_nothing_else(capsys):
+    run, text = shown(FedPer, blobs(), mlp(), capsys)
+    for word in ("FedPer", run.fingerprint, "worst tenth of clients", "1.2"):
+        assert word in text
+    assert "global" not in text
+
+
+def test_the_closing_table_has_the_common_test_set(capsys):
+    data = Digits(num_clients=3, partition=Dirichlet(1.0), test_protocol="global")
+    with scoped(0):
+        net = MLP(data.num_classes, data.input_shape)
+    run, text = shown(FedAvg, data, net, capsys)
+    assert f"{run.summary['test/pooled/acc/last']:.4f}" in text
+    assert "common test set" in text
+    assert "personal" not in text
+
+
+@pytest.mark.parametrize(("count", "text"), [(7, "7 B"), (1200, "1.2 kB"), (4.19e8, "419 MB")])
+def test_bytes_are_readable(count, text):
+    assert readable_bytes(count) == text

@@ -1,0 +1,166 @@
+"""Names of classes: the lists of them, former paths, broken files; nothing listed lacks a test."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+import lightning_modules
+from lightning_modules.finetune import FineTuned
+from lightning_modules.layers import VariationalLinear
+from lightning_modules.nets import CNN2, CNN8, ResNet18
+from pfl.cli import catalogue
+from pfl.cli.config import Experiment
+from pfl.cli.main import main
+from pfl.cli.parser import make_parser
+from tests.helpers import discovery
+
+ROOT = Path(__file__).parents[2]
+METHODS = discovery.methods()
+
+
+def read(name):
+    return (ROOT / name).read_text(encoding="utf-8")
+
+
+def file_of(method):
+    return method.__module__.partition(".")[2] + ".py"
+
+
+def configured():
+    """The class of each method's own configuration and overlay."""
+    paths = [*(ROOT / "configs").glob("*.yaml"), *(ROOT / "configs/baselines").glob("*.yaml")]
+    return {yaml.safe_load(path.read_text("utf-8"))["model"]["class_path"] for path in paths}
+
+
+def test_the_list_has_the_methods_that_can_be_used_and_no_other():
+    catalogue.load()
+    listed = catalogue.of_kind("methods")
+    assert set(listed) == set(METHODS)
+    # It is made to be mixed into a method.
+    assert FineTuned not in listed
+
+
+def missing(has):
+    """Names of the methods that lack something."""
+    return [method.__name__ for method in METHODS if not has(method)]
+
+
+def test_every_method_has_a_test_file():
+    assert not missing(discovery.test_module)
+
+
+def test_every_method_has_a_configuration():
+    given = configured()
+    assert not missing(lambda method: method.__name__ in given)
+
+
+def test_every_method_has_its_part_of_the_documentation():
+    text = read("docs/methods.md")
+    assert not missing(lambda method: f"`{method.__name__}`" in text and file_of(method) in text)
+
+
+def test_every_method_has_a_row_in_the_readme():
+    """Its own, or that of the method that it varies."""
+    rows = [line for line in read("README.md").splitlines() if line.startswith("|")]
+
+    def has_row(method):
+        files = {file_of(kind) for kind in method.__mro__ if kind in METHODS}
+        return any(f"`{file}`" in row for file in files for row in rows)
+
+    assert not missing(has_row)
+
+
+def test_every_module_of_a_room_is_tested():
+    """By a file of its own, or by one that imports from it."""
+    texts = [path.read_text(encoding="utf-8") for path in (ROOT / "tests").rglob("*.py")]
+    untested = []
+    for module in (ROOT / "lightning_modules").glob("*/*.py"):
+        path = module.relative_to(ROOT)
+        own = ROOT / "tests" / path.with_name(f"test_{path.name}")
+        line = f"from {'.'.join(path.with_suffix('').parts)} import "
+        if path.name != "__init__.py" and not own.is_file() and not any(line in t for t in texts):
+            untested.append(str(path))
+    assert not untested
+
+
+# Former paths.
+
+
+@pytest.mark.parametrize(
+    ("path", "kind"),
+    [
+        ("lightning_modules.parts.normalised_nets.ResNet18", ResNet18),
+        ("lightning_modules.normalised_nets.ResNet18", ResNet18),
+        ("lightning_modules.nets.CNN2", CNN2),
+        ("lightning_modules.layers.VariationalLinear", VariationalLinear),
+    ],
+)
+def test_a_former_path_finds_the_class(path, kind):
+    assert catalogue.find(path) is kind
+    assert catalogue.find(catalogue.spelling(path)) is kind
+
+
+def test_a_stored_configuration_with_a_former_path_is_read(tmp_path):
+    file = tmp_path / "config.yaml"
+    net = {"class_path": "lightning_modules.parts.normalised_nets.CNN8", "init_args": {}}
+    model = {"class_path": "lightning_modules.fedper.FedPer", "init_args": {"net": net}}
+    data = {"class_path": "Synthetic", "init_args": {"num_clients": 2, "partition": "IID"}}
+    file.write_text(yaml.safe_dump({"model": model, "data": data}))
+    for words in ([], [f"--model.net={net['class_path']}"]):
+        experiment = Experiment.parse(make_parser("fit"), ["--config", str(file), *words])
+        assert catalogue.find(experiment.values.model.init_args.net.class_path) is CNN8
+
+
+# Broken files.
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """A folder whose files belong to ``lightning_modules``, too."""
+    path = [*lightning_modules.__path__, str(tmp_path)]
+    monkeypatch.setattr(lightning_modules, "__path__", path)
+    catalogue.load.cache_clear()
+    yield tmp_path
+    catalogue.load.cache_clear()
+
+
+def test_a_broken_file_is_named_once_and_the_others_are_used(folder, capsys):
+    faults = {
+        "broken": ("def forward(:\n", "SyntaxError: "),
+        "lost": ("import nowhere_to_be_found\n", "No module named 'nowhere_to_be_found'"),
+        "fails": ("1 / 0\n", "ZeroDivisionError: division by zero"),
+    }
+    for name, (text, _) in faults.items():
+        (folder / f"{name}.py").write_text(text)
+    (folder / "user.py").write_text("import lightning_modules.fails\n")
+    assert main(["list", "methods"]) == 0
+    said = capsys.readouterr()
+    assert "FedPer" in said.out
+    lines = said.err.splitlines()
+    assert len(lines) == 3
+    for name, (_, fault) in faults.items():
+        (line,) = (line for line in lines if str(folder / f"{name}.py") in line)
+        assert fault in line
+
+
+@pytest.mark.parametrize(
+    ("text", "fault"),
+    [("def forward(:\n", "SyntaxError: "), ("import nowhere\n", "No module named 'nowhere'")],
+)
+def test_a_class_of_a_broken_file_is_an_error_of_one_line(folder, capsys, text, fault):
+    (folder / "broken.py").write_text(text)
+    with pytest.raises(catalogue.BrokenError, match=fault):
+        catalogue.find("lightning_modules.broken.Method")
+    assert main(["fit", "--model", "lightning_modules.broken.Method", "--data", "Digits"]) == 2
+    assert "--model" in capsys.readouterr().err.splitlines()[-1]
+
+
+def test_a_broken_base_takes_only_its_own_kind(folder, capsys, monkeypatch):
+    (folder / "broken.py").write_text("1 / 0\n")
+    monkeypatch.setitem(catalogue.KINDS, "nets", "lightning_modules.broken.SplitNet")
+    assert main(["list", "nets"]) == 2
+    assert "SplitNet cannot be imported: ZeroDivisionError" in capsys.readouterr().err
+    assert {"FedPer", "Digits"} <= catalogue.classes().keys()

@@ -1,0 +1,480 @@
+"""The command line as a user meets it: runs, resumes, lists, and every way to get it wrong."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+import yaml
+
+from lightning_modules.base import ClientModule
+from lightning_modules.fedper import FedPer
+from pfl.cli.config import Experiment
+from pfl.cli.explain import UsageError
+from pfl.cli.main import main
+from pfl.cli.parser import make_parser
+
+# Line numbers matter: the tests of errors name them.
+CONFIG = """\
+seed: 1
+loop:
+  rounds: 2
+  progress: false
+  sampler: {class_path: UniformSampler, init_args: {fraction: 0.5}}
+model:
+  class_path: FedPer
+  init_args:
+    net: {class_path: MLP, init_args: {hidden: 7}}
+    optimizer: {class_path: torch.optim.SGD, init_args: {lr: 0.005}}
+    epochs: 2
+    personal_layers: 1
+data:
+  class_path: Digits
+  init_args:
+    num_clients: 4
+    max_samples: 200
+    partition: {class_path: Dirichlet, init_args: {alpha: 0.3}}
+"""
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(autouse=True)
+def _in_a_folder_of_its_own(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    Path("c.yaml").write_text(CONFIG)
+
+
+def pfl(*words, config="c.yaml"):
+    """Run a command on the configuration; its exit code."""
+    try:
+        return main([words[0], "--config", config, *words[1:]])
+    except SystemExit as end:
+        return end.code
+
+
+def experiment(*words):
+    return Experiment.parse(make_parser("fit"), ["--config", "c.yaml", *words])
+
+
+def newest():
+    """The folder of the newest run."""
+    return max(Path("runs").glob("*/*"), key=lambda path: path.name)
+
+
+def fingerprint(folder=None):
+    return json.loads(((folder or newest()) / "summary.json").read_text())["fingerprint"]
+
+
+# What is there.
+
+
+def test_help_needs_nothing_heavy():
+    code = (
+        "import sys; from pfl.cli.main import main; assert main(['--help']) == 0\n"
+        "heavy = {'torch', 'lightning', 'jsonargparse', 'numpy', 'rich'} & set(sys.modules)\n"
+        "assert not heavy, heavy"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert all(name in done.stdout for name in ("fit", "test", "export", "list", "data inspect"))
+
+
+def test_the_packages_need_neither_wandb_nor_jsonargparse_nor_ray():
+    code = (
+        "import sys\n"
+        "for name in ('wandb', 'jsonargparse', 'ray'): sys.modules[name] = None\n"
+        "import pfl.loop, pfl.cli.catalogue\n"
+        "pfl.cli.catalogue.load()"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert not done.stderr, "a module was left out"
+
+
+@pytest.mark.parametrize(
+    ("kind", "names"),
+    [
+        ("methods", ["FedAvg", "FedPer", "Local"]),
+        ("nets", ["LeNet5", "MLP"]),
+        ("data", ["Digits", "ImageFolder"]),
+        ("partitions", ["IID", "Dirichlet"]),
+    ],
+)
+def test_list(kind, names, capsys):
+    assert main(["list", kind]) == 0
+    first_words = [line.split(" ")[0] for line in capsys.readouterr().out.splitlines()]
+    assert set(names) <= set(first_words)
+    assert not {"ClientModule", "SplitNet", "FederatedDataModule", "Partitioner"} & set(first_words)
+
+
+def test_help_of_a_method_shows_its_own_arguments_and_those_of_every_client(capsys):
+    assert pfl("fit", "--model.help", "FedPer") == 0
+    shown = capsys.readouterr().out
+    for argument in ("personal_layers", "epochs", "buffers", "lr_decay"):
+        assert f"--model.{argument}" in shown
+    assert "LeNet5" in shown
+    assert "torch.nn.Conv2d" not in shown
+
+
+def test_data_inspect(capsys):
+    assert pfl("data", "--nothing") == 2
+    assert main(["data", "inspect", "--config", "c.yaml", "--out", "split.png"]) == 0
+    assert "Digits, 4 clients" in capsys.readouterr().out
+    assert Path("split.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_data_inspect_needs_no_model(capsys):
+    content = yaml.safe_load(CONFIG)
+    Path("c.yaml").write_text(yaml.safe_dump({"data": content["data"]}))
+    assert main(["data", "inspect", "--config", "c.yaml"]) == 0
+    assert Path("partition.png").exists()
+
+
+# Configurations.
+
+
+def test_a_printed_config_says_the_same_as_its_source(capsys):
+    assert pfl("fit", "--print_config") == 0
+    printed = capsys.readouterr().out
+    Path("printed.yaml").write_text(printed)
+    assert pfl("fit", "--print_config", config="printed.yaml") == 0
+    assert capsys.readouterr().out == printed
+    assert "ckpt_path" not in printed
+
+    prints = []
+    for config in ("c.yaml", "printed.yaml"):
+        assert pfl("fit", config=config) == 0
+        prints.append(fingerprint())
+        # What was stored with the run is such a source, too.
+        assert pfl("fit", config=str(newest() / "config.yaml")) == 0
+        prints.append(fingerprint())
+    assert len(set(prints)) == 1
+
+
+def test_later_files_win_and_flags_last():
+    Path("later.yaml").write_text("seed: 2\nloop: {rounds: 3}\n")
+    values = experiment("--config", "later.yaml", "--loop.rounds=4").values
+    assert (values.seed, values.loop.rounds, values.loop.seed) == (2, 4, 2)
+    assert values.loop.progress is False
+
+
+@pytest.mark.parametrize("overlay", ["model: {class_path: FedAvg}", "model: FedAvg", None])
+def test_another_method_keeps_what_it_shares_with_the_first(overlay):
+    words = ["--model=FedAvg"]
+    if overlay is not None:
+        Path("overlay.yaml").write_text(overlay)
+        words = ["--config", "overlay.yaml"]
+    model = experiment(*words).values.model
+    assert model.class_path == "lightning_modules.FedAvg"
+    assert model.init_args.epochs == 2
+    assert model.init_args.net.init_args.hidden == 7
+    assert model.init_args.optimizer.init_args.lr == 0.005
+    assert "personal_layers" not in model.init_args
+
+
+def test_short_names_of_all_kinds():
+    made = experiment(
+        "--model.optimizer=Adam",
+        "--model.optimizer.lr=0.01",
+        "--data.partition=IID",
+        "--loop.sampler=BernoulliSampler",
+        "--loop.callbacks+=EarlyStopping",
+        "--loop.engine=SequentialEngine",
+    )
+    optimizer = made.module.configure_optimizers()
+    assert isinstance(optimizer, torch.optim.Adam)
+    assert optimizer.param_groups[0]["lr"] == 0.01
+    kinds = [type(made.data.partition), type(made.loop.sampler), type(made.loop.callbacks[1])]
+    assert [kind.__name__ for kind in kinds] == ["IID", "BernoulliSampler", "EarlyStopping"]
+
+
+def test_networks_are_told_what_the_data_say():
+    """Digits: 10 classes, 1x8x8 pixels; 64 inputs to the first layer."""
+    net = experiment().module.net
+    assert net.backbone[1].in_features == 64
+    assert net.num_classes == 10
+
+
+def test_nested_and_further_networks_are_told_too():
+    words = ["--model.net=Projected", "--model.net.net=MLP", "--model.net.width=5"]
+    net = experiment(*words).module.net
+    assert (net.backbone.encoder[1].in_features, net.num_classes) == (64, 10)
+    module = experiment("--model=FedSimSup", "--model.supervisor=MLP").module
+    assert module.supervisor.backbone[1].in_features == 64
+
+
+def test_an_explicit_value_wins():
+    assert experiment("--model.net.num_classes=12").module.net.head.out_features == 12
+
+
+def test_a_network_of_ones_own_needs_no_such_arguments():
+    Path("my_net.py").write_text(
+        "from torch import nn\n"
+        "class Plain(nn.Sequential):\n"
+        "    def __init__(self, width: int = 3):\n"
+        "        super().__init__(nn.Flatten(), nn.Linear(64, width), nn.Linear(width, 10))\n"
+    )
+    net = experiment("--model=FedAvg", "--model.net=my_net.Plain", "--model.net.width=5").module.net
+    assert net[1].out_features == 5
+
+
+def test_initial_weights_depend_on_the_seed_alone():
+    states = []
+    for stream, words in ((1, []), (2, []), (2, ["--seed=5"])):
+        torch.manual_seed(stream)
+        before = torch.get_rng_state()
+        states.append(experiment(*words).module.state_dict()["net.head.weight"])
+        assert torch.equal(torch.get_rng_state(), before)
+    assert torch.equal(states[0], states[1])
+    assert not torch.equal(states[0], states[2])
+
+
+# Errors: one line, the place, what was given, what would be right.
+
+# What stands in the configuration, what stands there instead, what is said of it.
+IN_FILES = r"""
+epochs: 2 | epoch: 2 | c.yaml:11: model.epoch: FedPer has no argument 'epoch'; did you mean 'epochs'?
+rounds: 2 | round: 2 | c.yaml:3: loop.round: FederatedLoop has no argument 'round'; did you mean 'rounds'?
+loop: | lop: | c.yaml:2: lop: there is no key 'lop'; did you mean 'loop'?
+hidden | hiden | c.yaml:9: model.net.hiden: MLP has no argument 'hiden'; did you mean 'hidden'?
+lr: 0 | lrr: 0 | c.yaml:10: model.optimizer.lrr: SGD has no argument 'lrr'; did you mean 'lr'?
+alpha | alfa | c.yaml:18: data.partition.alfa: Dirichlet has no argument 'alfa'; did you mean 'alpha'?
+init_args: {fr | init_arg: {fr | c.yaml:5: loop.sampler.init_arg: UniformSampler has no argument 'init_arg'; there are fraction, train_all
+class_path: FedPer | class: FedPer | c.yaml:7: model.class: model has no class yet; did you mean 'class_path'?
+FedPer | FedPerr | c.yaml:7: model: there is no class 'FedPerr'; did you mean 'FedPer'?
+MLP | MPL | c.yaml:9: model.net: there is no class 'MPL'; did you mean 'MLP'?
+MLP | torch.nn.Liner | c.yaml:9: model.net: there is no class 'torch.nn.Liner'; did you mean 'torch.nn.Linear'?
+MLP | no_such.Net | c.yaml:9: model.net: there is no class 'no_such.Net'
+rounds: 2 | callbacks: [{class_path: EarlyStopping, init_args: {patience: 2, mod: max}}] | c.yaml:3: loop.callbacks.0.mod: EarlyStopping has no argument 'mod'; did you mean 'mode'?
+rounds: 2 | rounds: two | c.yaml:3: loop.rounds: expected int, got two
+hidden: 7 | hidden: wide | c.yaml:9: model.net.hidden: expected int, got wide
+lr: 0.005 | lr: slow | c.yaml:10: model.optimizer.lr: expected float, got slow
+rounds: 2 | precision: 16 | c.yaml:3: loop.precision: expected one of '32-true', '64-true', 'bf16-mixed', '16-mixed', got 16
+    num_clients: 4\n |  | c.yaml:14: data: the following arguments are required: num_clients
+seed: 1 | seed: 1\nseed: 2 | c.yaml:2: the key 'seed' is given a second time
+seed: 1 | seed: [ | c.yaml:3: this is not YAML (expected ',' or ']', but got ':')
+rounds: 2 | rounds: 0 | c.yaml:3: loop.rounds: rounds must be at least 1, got 0
+fraction: 0.5 | fraction: 1.5 | c.yaml:5: loop.sampler.fraction: fraction must lie in (0, 1], got 1.5
+alpha: 0.3 | alpha: 0 | c.yaml:18: data.partition.alpha: alpha must be greater than 0, got 0.0
+clients: 4 | clients: 0 | c.yaml:16: data.num_clients: num_clients must be at least 1, got 0
+clients: 4 | clients: 400 | c.yaml:16: data.num_clients: num_clients is 400, but there are only 200 samples to divide
+{class_path: MLP, init_args: {hidden: 7}} | LeNet5 | c.yaml:9: model.net: LeNet5 cannot take images of shape (1, 8, 8) (channels, height, width); it needs at least 1x16x16
+hidden: 7 | num_classes: 3 | c.yaml:7: model: the network MLP gives outputs of shape (3,), the data have 10 classes
+hidden: 7 | input_shape: [1, 9, 9] | c.yaml:7: model: the network MLP cannot take the data's inputs of shape (1, 8, 8):
+  class_path: Digits\n |   class_path: ImageFolder\n | c.yaml:14: data: the following arguments are required: root
+lr: 0.005 | lr: 1e30 | round 1, client 2: the loss or the weights are not finite
+"""  # noqa: E501
+
+# A flag, and what is said of it.
+IN_FLAGS = """
+--loop.round=3 | --loop.round: FederatedLoop has no argument 'round'; did you mean 'rounds'?
+--model.epoch=3 | --model.epoch: FedPer has no argument 'epoch'; did you mean 'epochs'?
+--model.init_args.net.init_args.hiden=3 | --model.init_args.net.init_args.hiden: MLP has no argument 'hiden'; did you mean 'hidden'?
+--model=FedAv | --model: there is no class 'FedAv'; did you mean 'FedAvg'?
+--model.net=LeNet6 | --model.net: there is no class 'LeNet6'; did you mean 'LeNet5'?
+--model.net=torch.nn.Liner | --model.net: there is no class 'torch.nn.Liner'; did you mean 'torch.nn.Linear'?
+--loop.engine=theads | --loop.engine: 'theads' is neither one of auto, sequential, threads, vectorised, ray nor a class; did you mean 'threads'?
+--model.help=FedPre | --model.help: there is no class 'FedPre'; did you mean 'FedPer'?
+--model.net.hidden=x | --model.net.hidden: expected int, got x
+--data.num_clients=x | --data.num_clients: expected int, got x
+--data.num_clients=0 | --data.num_clients: num_clients must be at least 1, got 0
+--data.partition=gone.json | --data.partition: partition: there is no file gone.json, nor a partitioner of that name (to see them: pfl list partitions)
+--config=d.yaml | --config d.yaml: there is no such file; did you mean 'c.yaml'?
+--config=/ | --config /: there is no such file
+--ckpt_path=gone | there is no checkpoint at gone
+--ckpt_path=last | --ckpt_path last: there is no checkpoint below runs/fedper_digits
+--ckpt_path | argument --ckpt_path: expected one argument
+stray | unrecognized arguments: stray
+--loop.callbacks+=EarlyStopping | EarlyStopping monitors 'val/personal/acc'; there are only test/personal/acc,
+"""  # noqa: E501
+
+
+@pytest.mark.parametrize("case", IN_FILES.strip().splitlines())
+def test_an_error_in_a_file_names_the_line(case, capsys):
+    old, new, message = (part.replace("\\n", "\n") for part in case.split(" | "))
+    assert old in CONFIG
+    Path("c.yaml").write_text(CONFIG.replace(old, new, 1))
+    assert pfl("fit") == 2
+    check(capsys, message)
+
+
+@pytest.mark.parametrize("case", IN_FLAGS.strip().splitlines())
+def test_an_error_in_a_flag_names_the_flag(case, capsys):
+    flag, message = case.split(" | ")
+    assert pfl("fit", flag) == 2
+    check(capsys, message)
+
+
+def test_a_class_whose_module_lacks_something(capsys):
+    Path("broken_net.py").write_text("import no_such_library\nclass Net: pass\n")
+    assert pfl("fit", "--model.net=broken_net.Net") == 2
+    check(capsys, "--model.net: broken_net.Net cannot be imported: No module named 'no_such_lib")
+
+
+@pytest.mark.parametrize("content", ["- 1", "", "text"])
+def test_a_configuration_without_keys(content, capsys):
+    Path("c.yaml").write_text(content)
+    assert pfl("fit") == 2
+    check(capsys, "c.yaml:1: a configuration has keys, such as seed, loop, model and data")
+
+
+def check(capsys, message):
+    """Standard error is one line of the usual form, and no traceback."""
+    said = capsys.readouterr().err
+    assert said.startswith(f"pfl fit: error: {message}")
+    assert said.count("\n") == 1
+    assert len(said) < 500
+
+
+def test_a_missing_folder_names_the_key(capsys):
+    changed = CONFIG.replace("Digits\n  init_args:", "ImageFolder\n  init_args:\n    root: gone/x")
+    Path("c.yaml").write_text(changed)
+    assert pfl("fit") == 2
+    check(capsys, "c.yaml:16: data.root: there is no folder gone/x; expected are root/train/")
+
+
+def test_a_missing_configuration_says_what_is_required(capsys):
+    assert main(["fit"]) == 2
+    check(capsys, "the following arguments are required: ")
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--config", "c.yaml", "fit"], "--config comes after the command: pfl fit --config ..."),
+        (["ft"], "there is no command 'ft'; did you mean 'pfl fit'?"),
+        (["data", "inspekt"], "there is no command 'data'; did you mean 'pfl data inspect'?"),
+        (
+            ["xyz"],
+            "there is no command 'xyz'; there are fit, test, export, list, ",
+        ),
+    ],
+)
+def test_an_error_in_the_command(words, message, capsys):
+    assert main(words) == 2
+    said = capsys.readouterr().err
+    assert said.startswith(f"pfl: error: {message}")
+    assert said.count("\n") == 1
+
+
+def test_debug_shows_where_an_error_comes_from():
+    with pytest.raises(UsageError, match="at least 1") as caught:
+        pfl("fit", "--loop.rounds=0", "--debug")
+    assert isinstance(caught.value.__cause__, ValueError)
+
+
+# Runs.
+
+
+def test_fit_prints_the_same_fingerprint_twice(capsys):
+    said = []
+    for _ in range(2):
+        assert pfl("fit") == 0
+        said.append(capsys.readouterr().out)
+    assert said[0] == said[1] == f"fingerprint {fingerprint()}\n"
+
+
+def test_fit_ends_with_a_table(capsys):
+    assert pfl("fit", "--loop.progress=true") == 0
+    shown = capsys.readouterr().out
+    for row in ("FedPer", "personal accuracy", "worst tenth", "bytes moved", fingerprint()):
+        assert row in shown
+
+
+def test_test_prints_the_metrics_of_the_last_round(capsys):
+    assert pfl("fit") == 0
+    folders = list(Path("runs").glob("*/*"))
+    last = (newest() / "metrics.csv").read_text().splitlines()
+    row = dict(zip(last[0].split(","), last[-1].split(","), strict=True))
+    assert pfl("test", "--ckpt_path", "last") == 0
+    shown = capsys.readouterr().out
+    for name in ("test/personal/acc", "test/personal/acc_worst10", "test/personal/loss"):
+        assert f"{name} " in shown
+        assert f"{float(row[name]):.4f}" in shown
+    assert list(Path("runs").glob("*/*")) == folders
+
+
+def test_an_exported_client_loads_without_naming_anything(capsys):
+    assert pfl("fit") == 0
+    assert pfl("export", "--ckpt_path=last", "--client=3", "out.ckpt") == 0
+    assert 'FedPer.load_from_checkpoint("out.ckpt")' in capsys.readouterr().out
+    content = torch.load("out.ckpt", weights_only=True)
+    saved = torch.load(newest() / "checkpoints" / "last.ckpt", weights_only=True)
+    kept = saved["kept"].get(3, saved["template"])
+    module = FedPer.load_from_checkpoint("out.ckpt")
+    assert module.net.head.in_features == 7
+    assert module.epochs == 2
+    for name, value in module.state_dict().items():
+        source = kept if name.startswith("net.head") else saved["server"]["shared"]
+        assert torch.equal(value, source[name])
+        assert torch.equal(value, content["state_dict"][name])
+    assert isinstance(module, ClientModule)
+
+
+def test_export_of_a_client_that_is_not_there(capsys):
+    assert pfl("fit") == 0
+    assert pfl("export", "--ckpt_path=last", "--client=4", "out.ckpt") == 2
+    said = capsys.readouterr().err
+    assert said == "pfl export: error: there is no client 4; the clients are 0 to 3\n"
+    assert not Path("out.ckpt").exists()
+
+
+LONG = ["--loop.rounds=40", "--loop.checkpoint_every=1", "--data.num_clients=8", "--loop.name=long"]
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
+def test_an_ended_run_goes_on_to_the_same_result(number, capsys):
+    """A process is ended after a few rounds; resumed, its weights are those of an unbroken run."""
+    environment = os.environ | {"OMP_NUM_THREADS": str(torch.get_num_threads())}
+    command = [sys.executable, "-m", "pfl", "fit", "--config", "c.yaml", *LONG]
+    process = subprocess.Popen(
+        command, env=environment | {"PYTHONPATH": str(ROOT)}, stderr=subprocess.PIPE, text=True
+    )
+    while not (table := list(Path("runs").glob("long/*/metrics.csv"))) or rows(table[0]) < 3:
+        assert process.poll() is None, process.stderr.read()
+        time.sleep(0.005)
+    process.send_signal(number)
+    _, said = process.communicate(timeout=60)
+    folder = table[0].parent
+    # From now on the interrupted process's folder is looked at, and gone on with, from here.
+    advice = f"pfl fit --config {folder / 'config.yaml'} --ckpt_path {folder}"
+    if number == signal.SIGKILL:
+        assert process.returncode == -number
+    else:
+        assert process.returncode == 128 + number
+        assert "Traceback" not in said
+        assert said.splitlines()[-1] == advice
+    assert not (folder / "summary.json").exists()
+
+    assert main(shlex.split(advice)[1:]) == 0
+    assert rows(folder / "metrics.csv") == 41
+    assert pfl("fit", *LONG) == 0
+    assert fingerprint() == fingerprint(folder)
+    assert newest() != folder
+
+
+def rows(path):
+    return len(path.read_text().splitlines())
+
+
+def test_a_plan_that_reads_a_value_ends_with_a_sentence(tmp_path, monkeypatch, capsys):
+    (tmp_path / "curious.py").write_text(
+        "from lightning_modules.fedper import FedPer\n"
+        "class Curious(FedPer):\n"
+        "    def plan(self):\n"
+        "        return super().plan() if self.net.head.bias.sum() < 9 else ()\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    config = Path(__file__).parents[2] / "configs/quickstart.yaml"
+    words = ["fit", "--config", str(config), "--model.class_path=curious.Curious"]
+    assert main([*words, "--loop.engine=sequential"]) == 2
+    said = capsys.readouterr().err
+    assert "Curious.plan() reads the value of the entry 'net.head.bias'" in said
+    assert "Traceback" not in said

@@ -1,0 +1,217 @@
+"""Kept states come back bit for bit, within the bound, whatever is set, read and removed."""
+
+from __future__ import annotations
+
+import gc
+from functools import partial
+
+import pytest
+import torch
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+
+from lightning_modules.fedavg import FedAvg
+from lightning_modules.fedper import FedPer
+from pfl.core.state import fingerprint, nbytes
+from pfl.federation.sampling import UniformSampler
+from pfl.federation.store import KeptStates
+from pfl.loop import FederatedLoop
+from tests.helpers.federation import HEAVY, equal
+from tests.helpers.toy import blobs, mlp, normed
+
+clients = st.integers(0, 5)
+
+
+@st.composite
+def states(draw):
+    """Up to three tensors of many types, shapes and strides; NaN bits and all."""
+    kinds = [torch.float32, torch.float64, torch.bfloat16, torch.int64, torch.bool]
+    state = {}
+    for name in draw(st.lists(st.sampled_from("abc"), unique=True)):
+        kind = draw(st.sampled_from(kinds))
+        # A width of 16 fits each of them.
+        number = draw(st.floats(width=16) if kind.is_floating_point else st.integers(0, 9))
+        value = torch.full(draw(st.lists(st.integers(0, 3), max_size=3)), number, dtype=kind)
+        turned = value.dim() > 1 and draw(st.booleans())
+        state[name] = value.transpose(0, -1) if turned else value
+    return state
+
+
+def marks(state):
+    return fingerprint([state]), {name: value.stride() for name, value in state.items()}
+
+
+class AsADictionary(RuleBasedStateMachine):
+    """Whatever is done to it, a store holds what a dictionary would."""
+
+    def __init__(self):
+        super().__init__()
+        self.store, self.model = KeptStates(40), {}
+
+    @rule(client=clients, state=states())
+    def set(self, client, state):
+        self.store[client] = state
+        self.model[client] = marks(state)
+
+    @rule(new=st.dictionaries(clients, states(), max_size=4))
+    def update(self, new):
+        self.store.update(new)
+        self.model.update({client: marks(state) for client, state in new.items()})
+
+    @rule(client=clients)
+    def read(self, client):
+        if client in self.model:
+            assert marks(self.store[client]) == self.model[client]
+        else:
+            assert self.store.get(client) is None
+
+    @rule(client=clients)
+    def remove(self, client):
+        if client in self.model:
+            del self.store[client], self.model[client]
+        else:
+            with pytest.raises(KeyError):
+                del self.store[client]
+
+    @invariant()
+    def the_same_clients_and_no_more_memory_or_files_than_needed(self):
+        assert list(self.store) == sorted(self.model)
+        assert len(self.store) == len(self.model)
+        assert all(client in self.store for client in self.model)
+        held = self.store._held
+        assert sum(nbytes(item.state) for item in held.values()) <= 40
+        assert len(list(self.store.folder.iterdir())) == len(self.model) - len(held)
+
+    def teardown(self):
+        for client, mark in self.model.items():
+            assert marks(self.store[client]) == mark
+
+
+TestAsADictionary = AsADictionary.TestCase
+TestAsADictionary.settings = settings(max_examples=40, stateful_step_count=20, deadline=None)
+
+
+def state(value):
+    """Eight bytes."""
+    return {"w": torch.full((2,), float(value))}
+
+
+def test_the_least_recently_used_goes_first():
+    """Room for two: 0 is read after 1 was set, so 2 displaces 1, and 3 displaces 0."""
+    store = KeptStates(16)
+    store[0], store[1] = state(0), state(1)
+    assert equal(store[0], state(0))
+    store[2] = state(2)
+    assert list(store._held) == [0, 2]
+    store[3] = state(3)
+    assert list(store._held) == [2, 3]
+    assert [store[client]["w"][0].item() for client in store] == [0, 1, 2, 3]
+
+
+def test_reading_a_file_displaces_nothing():
+    store = KeptStates(8)
+    store.update({0: state(0), 1: state(1)})
+    assert equal(store[0], state(0))
+    assert list(store._held) == [1]
+
+
+def test_no_memory_at_all():
+    store = KeptStates(0)
+    store[0] = state(0)
+    assert not store._held
+    assert equal(store[0], state(0))
+    with pytest.raises(ValueError, match="memory must not be negative, got -1"):
+        KeptStates(-1)
+
+
+def test_who_has_read_keeps_the_values():
+    store = KeptStates(0)
+    store[0] = state(0)
+    before = store[0]
+    store[0] = state(1)
+    before["w"][0] += 0
+    assert equal(before, state(0))
+    before["w"] += 5
+    assert equal(store[0], state(1))
+
+
+def test_a_part_of_a_large_tensor_does_not_hold_the_whole(tmp_path):
+    store = KeptStates(8, tmp_path)
+    large = torch.arange(100_000.0)
+    store.update({0: {"w": large[:2]}, 1: {"w": large[:2]}})
+    assert store[1]["w"].untyped_storage().nbytes() == 8
+    (file,) = store.folder.iterdir()
+    assert file.stat().st_size < 2000
+
+
+def test_a_full_disk_changes_nothing(monkeypatch):
+    store = KeptStates(8)
+    store.update({0: state(0), 1: state(1)})
+    files = set(store.folder.iterdir())
+
+    def full(content, path):
+        path.write_bytes(b"part")
+        raise RuntimeError("No space left on device")
+
+    monkeypatch.setattr(torch, "save", full)
+    with pytest.raises(OSError, match=r"cannot write what client [02] keeps .*No space left"):
+        store.update({0: state(10), 2: state(12)})
+    assert list(store) == [0, 1]
+    assert equal(store[0], state(0))
+    assert equal(store[1], state(1))
+    assert set(store.folder.iterdir()) == files
+
+
+def test_the_folder_goes_with_the_store(tmp_path):
+    store = KeptStates(0, tmp_path / "runs")
+    store[0] = state(0)
+    (folder,) = (tmp_path / "runs").iterdir()
+    mapped = store[0]
+    del store
+    gc.collect()
+    assert not folder.exists()
+    assert equal(mapped, state(0))
+
+
+# In a run.
+
+
+def loop(**options):
+    return FederatedLoop(progress=False, **{"rounds": 4, "sampler": UniformSampler(0.4), **options})
+
+
+def module():
+    return FedAvg(normed(), optimizer=HEAVY, persist_optimizer=True, buffers="local")
+
+
+@pytest.mark.parametrize("gigabytes", [0, 1e-7, 1])
+def test_a_bound_changes_no_number(gigabytes):
+    data = blobs((4, 9, 2, 7, 6))
+    free, bound = loop().fit(module(), data), loop(kept_memory=gigabytes).fit(module(), data)
+    assert isinstance(bound.kept, KeptStates)
+    assert bound.fingerprint == free.fingerprint
+    assert list(bound.kept) == sorted(free.kept)
+
+
+@pytest.mark.parametrize("before", [None, 0])
+@pytest.mark.parametrize("after", [None, 0])
+def test_a_resumed_run_may_have_another_bound(before, after, tmp_path):
+    make = partial(loop, default_root_dir=str(tmp_path), name="x")
+    whole = loop().fit(module(), blobs((4, 9, 2, 7, 6)))
+    broken = make(rounds=2, kept_memory=before).fit(module(), blobs((4, 9, 2, 7, 6)))
+    resumed = make(kept_memory=after).fit(
+        module(), blobs((4, 9, 2, 7, 6)), ckpt_path=str(broken.folder)
+    )
+    assert resumed.fingerprint == whole.fingerprint
+
+
+def test_a_run_leaves_no_files_but_its_own(tmp_path):
+    loop(kept_memory=0, default_root_dir=str(tmp_path), name="x").fit(FedPer(mlp()), blobs())
+    gc.collect()
+    assert len(list((tmp_path / "x").iterdir())) == 1
+
+
+def test_the_bound_is_checked():
+    with pytest.raises(ValueError, match="kept_memory must not be negative, got -1"):
+        loop(kept_memory=-1)

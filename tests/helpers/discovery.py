@@ -1,0 +1,68 @@
+"""All methods, and how the tests build each."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import inspect
+import pkgutil
+
+import lightning_modules
+from lightning_modules.base import ClientModule
+from pfl.testing import Subject
+
+
+def methods() -> list[type[ClientModule]]:
+    """Every concrete method class defined in a module of ``lightning_modules``."""
+    found = []
+    for info in pkgutil.iter_modules(lightning_modules.__path__):
+        module = importlib.import_module(f"lightning_modules.{info.name}")
+        found += [
+            item
+            for _, item in inspect.getmembers(module, inspect.isclass)
+            if issubclass(item, ClientModule)
+            and item is not ClientModule
+            and item.__module__ == module.__name__
+            and not inspect.isabstract(item)
+        ]
+    return found
+
+
+def test_module(method):
+    """Return the test module of a method, ``test_<file>.py``, or ``None``."""
+    name = f"tests.lightning_modules.test_{method.__module__.rsplit('.', 1)[-1]}"
+    return importlib.import_module(name) if importlib.util.find_spec(name) else None
+
+
+test_module.__test__ = False
+
+
+def build(method, net, **options):
+    """The method on a network: by its test file's ``make`` where the constructor wants more."""
+    make = getattr(test_module(method), "make", None)
+    module = make(net, method=method, **options) if _takes(make, "method") else None
+    if module is None:
+        module = make(net, **options) if make is not None else method(net, **options)
+    return module
+
+
+def floats(module, info):
+    """(down, up) floats a participant moves in a round, by the method's own formula.
+
+    A formula takes the module, and the client's ``info`` where the number depends on the client.
+    """
+    formula = getattr(test_module(type(module)), "floats", None)
+    if formula is not None:
+        return formula(module, info) if _takes(formula, "info") else formula(module)
+    entries = module.state_dict()
+    count = sum(entries[name].numel() for name in module.shared_names())
+    return count, count
+
+
+def subject(method):
+    """The method as :mod:`pfl.testing` examines it."""
+    return Subject(method, lambda net, **options: build(method, net, **options), floats)
+
+
+def _takes(function, argument):
+    return function is not None and argument in inspect.signature(function).parameters

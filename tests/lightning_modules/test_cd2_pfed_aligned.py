@@ -1,0 +1,62 @@
+"""CD2-pFed with FedAS's alignment; the alignment's arithmetic is in test_fedas."""
+
+import pytest
+import torch
+
+from lightning_modules.cd2_pfed import CD2PFed
+from lightning_modules.cd2_pfed_aligned import CD2PFedAligned
+from pfl.core.state import clone, select
+from tests.helpers.federation import Federation, equal, sgd
+from tests.helpers.toy import mlp
+from tests.lightning_modules.test_cd2_pfed import floats as floats
+
+
+def make(net, **options):
+    return CD2PFedAligned(net, ramp_rounds=0, **options)
+
+
+@pytest.mark.parametrize("options", [{"align_epochs": 0}, {"align_lr": 1e-30}])
+def test_without_alignment_it_is_cd2_pfed(options):
+    ours = Federation(make(mlp(), optimizer=sgd(), **options))
+    theirs = Federation(CD2PFed(mlp(), optimizer=sgd(), ramp_rounds=0))
+    for clients in ((0, 1, 2), (1, 2)):
+        ours.round(*clients)
+        theirs.round(*clients)
+        assert equal(ours.state.shared, theirs.state.shared)
+        assert equal(select(ours.kept[1], ("own.*",)), theirs.kept[1])
+
+
+def test_the_target_is_the_whole_last_model():
+    """What a client remembers has its trained private and shared channels."""
+    federation = Federation(make(mlp(), optimizer=sgd()))
+    result = federation.train(0)
+    backbone = clone(federation.module.net.backbone.state_dict())
+    kept = {
+        name.removeprefix("previous.module."): value
+        for name, value in result.kept.items()
+        if name.startswith("previous.")
+    }
+    assert equal(kept, backbone)
+    assert torch.equal(kept["0.bias"][:3], result.upload.shared["net.backbone.0.bias"])
+    assert torch.equal(kept["0.bias"][3:], result.kept["own.module.backbone.0.bias"][3:])
+
+
+def test_own_features_are_no_target_to_move_to():
+    """A client alone, in its second round, receives what it left, and per-sample targets agree.
+
+    With b = 1 the assembled backbone is the last one, so the alignment's loss is zero.
+    """
+    plain = {"average_max": 1.0, "average_ramp": 0.0, "align_target": "per_sample"}
+    federation = Federation(make(mlp(), optimizer=sgd(), **plain))
+    federation.round(0)
+    (result,) = federation.round(0)
+    assert result.train["align/mse"] == 0
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("align_lr", 0), ("align_epochs", -1), ("align_batch", 0), ("align_target", "mean")],
+)
+def test_what_cannot_be_is_refused(name, value):
+    with pytest.raises(ValueError, match=name):
+        make(mlp(), **{name: value})

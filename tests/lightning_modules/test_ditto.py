@@ -1,0 +1,180 @@
+"""Ditto: the invariants of its card, numbered as there."""
+
+from dataclasses import replace
+from functools import partial
+
+import pytest
+import torch
+from torch.nn.functional import cross_entropy
+
+from lightning_modules.ditto import Ditto
+from lightning_modules.fedavg import FedAvg
+from lightning_modules.local import Local
+from pfl.core.types import Broadcast
+from pfl.federation.sampling import UniformSampler
+from pfl.training import client_round
+from tests.helpers.federation import (
+    HEAVY,
+    SGD,
+    close,
+    context,
+    equal,
+    fit,
+    follow,
+    job,
+    sitting_out,
+)
+from tests.helpers.toy import Line, blobs, lines, mlp, normed
+
+
+def floats(module):
+    size = sum(p.numel() for p in module.net.parameters())
+    return size, size
+
+
+class Slope(Ditto):
+    """Ditto whose losses are v and w times the mean of x: constant gradients."""
+
+    def _pulled(self, batch):
+        return {**super()._pulled(batch), "ce": (batch.x * self.personal.w).mean()}
+
+    def _fedavg(self, batch):
+        return {"ce": (batch.x * self.net.w).mean()}
+
+
+def walk(proximity, steps, start=1.0, received=3.0, slope=2.0, global_steps=5):
+    """The personal value after some steps of rate 0.1 from ``start``."""
+    data = lines(slope)
+    module = Slope(
+        Line(), proximity=proximity, personal_epochs=steps, epochs=global_steps, optimizer=SGD
+    )
+    sent = job(
+        data,
+        broadcast=Broadcast({"net.w": torch.tensor([received])}),
+        kept={"personal.w": torch.tensor([start])},
+    )
+    return client_round.train(context(module, data), sent).kept["personal.w"].item()
+
+
+def personal(state):
+    return {n.removeprefix("personal."): v for n, v in state.items()}
+
+
+@pytest.mark.parametrize("net", [mlp, normed])
+@pytest.mark.parametrize("options", [{"proximity": 0}, {"proximity": 2, "personal_epochs": 3}])
+def test_1_the_global_sequence_is_fedavgs_bitwise(net, options):
+    sampler = UniformSampler(0.7)
+    ditto = fit(Ditto(net(), optimizer=HEAVY, **options), blobs(), sampler=sampler)
+    fedavg = fit(FedAvg(net(), optimizer=HEAVY), blobs(), sampler=sampler)
+    assert equal(ditto.server.shared, fedavg.server.shared)
+    assert ditto.history[-1]["test/global/loss"] == fedavg.history[-1]["test/global/loss"]
+
+
+def test_2_without_a_pull_personal_models_are_local():
+    """Full batches, as the order of batches follows the name of the phase."""
+    ditto = fit(Ditto(mlp(), optimizer=HEAVY, proximity=0, epochs=2), blobs(batch_size=99))
+    alone = fit(Local(mlp(), optimizer=HEAVY, epochs=2), blobs(batch_size=99))
+    for client in range(3):
+        own = {n.removeprefix("net."): v for n, v in alone.kept[client].items()}
+        assert close(personal(ditto.kept[client]), own)
+
+
+def test_3_fixed_point():
+    """w^t - g / lambda = 3 - 2 / 4 = 2.5."""
+    assert walk(4.0, 100) == pytest.approx(2.5, abs=1e-5)
+
+
+def test_3_a_strong_pull_ends_at_the_global_model():
+    shifts = [abs(walk(strength, 200) - 3.0) for strength in (0.5, 1.0, 4.0, 9.0)]
+    assert shifts == sorted(shifts, reverse=True)
+    assert shifts[-1] == pytest.approx(2 / 9, abs=1e-5)
+
+
+def test_4_a_personal_model_that_sits_out_is_bitwise_unchanged():
+    sampler = UniformSampler(0.4)
+    _, snapshots = follow(Ditto(mlp(), optimizer=HEAVY), blobs(), 5, sampler=sampler)
+    pairs = list(sitting_out(snapshots))
+    assert pairs
+    assert all(equal(before, after) for before, after in pairs)
+
+
+def test_5_the_anchor_is_the_received_model():
+    """v: 1 - 0.1 (2 + 4 (1 - 3)) = 1.6, whatever the global branch does (it goes to 3 - 1 = 2).
+
+    Anchored at that 2, it would be 1 - 0.1 (2 + 4 (1 - 2)) = 1.2.
+    """
+    assert walk(4.0, 1, global_steps=5) == pytest.approx(1.6)
+    assert walk(4.0, 1, global_steps=0) == pytest.approx(1.6)
+
+
+def test_the_pull_comes_before_momentum():
+    """From v = w^t = 3: gradients 2 and 2 - 0.8, velocity 2 and 1.8 + 1.2: v = 3 - 0.5."""
+    data = lines(2.0)
+    optimizer = partial(torch.optim.SGD, lr=0.1, momentum=0.9)
+    module = Slope(Line(3.0), proximity=4.0, epochs=2, optimizer=optimizer)
+    result = client_round.train(context(module, data), job(data))
+    assert result.kept["personal.w"].item() == pytest.approx(2.5)
+    assert result.upload.shared["net.w"].item() == pytest.approx(3 - 0.1 * (2 + 3.8))
+
+
+def test_the_personal_rate_is_its_own():
+    """One step of 0.05 along 2."""
+    data = lines(2.0)
+    module = Slope(Line(), optimizer=SGD, personal_lr=0.05)
+    result = client_round.train(context(module, data), job(data))
+    assert result.kept["personal.w"].item() == pytest.approx(0.9)
+    assert result.upload.shared["net.w"].item() == pytest.approx(0.8)
+
+
+def test_default_epochs_are_those_of_the_global_branch():
+    assert [phase.epochs for phase in Ditto(mlp(), epochs=4).plan()] == [4, 4]
+    assert [phase.epochs for phase in Ditto(mlp(), epochs=4, personal_epochs=1).plan()] == [1, 4]
+
+
+def test_statistics_of_the_personal_model_stay():
+    module = Ditto(normed(), buffers="average")
+    assert "personal.backbone.1.running_mean" in module.kept_names()
+    assert "net.backbone.1.running_mean" in module.shared_names()
+
+
+def test_personal_models_are_tested_and_the_global_one_as_such():
+    data = blobs()
+    run, (first,) = follow(Ditto(mlp(), optimizer=SGD, epochs=3), data, 1)
+    net = mlp()
+    for client in range(3):
+        split = data.split(client, "test")
+        net.load_state_dict(personal(run.kept[client]))
+        own = cross_entropy(net(split.x), split.labels).item()
+        assert first.clients[client]["test/personal/loss"] == pytest.approx(own)
+        net.load_state_dict({n.removeprefix("net."): v for n, v in run.server.shared.items()})
+        common = cross_entropy(net(split.x), split.labels).item()
+        assert first.clients[client]["test/global/loss"] == pytest.approx(common)
+
+
+def test_refreshing_moves_a_copy_towards_the_model_just_received():
+    """At test v steps to 1 - 0.1 (4 (1 - 5) + 2) = 2.4."""
+    data = lines(2.0)
+    for refresh, expected in ((False, 1.0), (True, 2.4)):
+        module = Slope(Line(), proximity=4.0, optimizer=SGD, refresh_before_eval=refresh)
+        kept = {"personal.w": torch.tensor([1.0])}
+        sent = Broadcast({"net.w": torch.tensor([5.0])})
+        test = replace(job(data, broadcast=sent, kept=kept), splits=())
+        client_round.test(context(module, data), test)
+        assert module.personal.w.item() == pytest.approx(expected)
+        assert kept["personal.w"].item() == 1.0
+
+
+def test_a_client_never_sampled_is_tested_with_the_initial_model():
+    _, (first,) = follow(Ditto(mlp(), optimizer=SGD), blobs(), 1, sampler=UniformSampler(0.4))
+    for row in first.clients:
+        split = blobs().split(row["client"], "test")
+        untrained = cross_entropy(mlp()(split.x), split.labels).item()
+        trained = row["client"] in first.trained
+        assert (row["test/personal/loss"] == pytest.approx(untrained)) is not trained
+
+
+def test_overshooting_is_warned_of():
+    with pytest.warns(UserWarning, match="learning rate times lambda is 1"):
+        Ditto(mlp(), optimizer=SGD, proximity=10.0)
+    with pytest.raises(ValueError, match="proximity"):
+        Ditto(mlp(), proximity=-1)

@@ -1,0 +1,115 @@
+"""FedAvg and FedAvg-P: the invariants of their card, numbered as there."""
+
+import pytest
+import torch
+from torch.nn.functional import cross_entropy
+
+from lightning_modules.fedavg import FedAvg, FedAvgP
+from pfl.core.server import Server, ServerState
+from pfl.core.types import Upload
+from pfl.federation.sampling import BernoulliSampler
+from tests.helpers.federation import HEAVY, SGD, close, equal, fit, follow
+from tests.helpers.toy import blobs, mlp, normed
+
+
+def upload(client, samples, *values):
+    return Upload(client, samples, {"net.w": torch.tensor(values)})
+
+
+def floats(module):
+    size = sum(p.numel() for p in module.net.parameters())
+    return size, size
+
+
+def test_1_weights_sum_to_one_and_permuting_changes_nothing():
+    """(1 * 10 + 3 * 2) / 4 = 4."""
+    uploads = [upload(0, 1, 10.0), upload(1, 3, 2.0)]
+    server, state = Server(), ServerState({})
+    assert server.weights(uploads).tolist() == [0.25, 0.75]
+    for order in (uploads, uploads[::-1]):
+        assert server.aggregate(state, order).shared["net.w"].item() == 4.0
+    uniform = Server("uniform").aggregate(state, uploads)
+    assert uniform.shared["net.w"].item() == 6.0
+
+
+def test_2_equal_uploads_give_that_value_bitwise():
+    value = (0.1, 1 / 3, 1e-7)
+    uploads = [upload(client, samples, *value) for client, samples in enumerate((3, 5, 9))]
+    mean = Server().aggregate(ServerState({}), uploads).shared["net.w"]
+    assert torch.equal(mean, torch.tensor(value))
+
+
+def test_3_one_full_batch_is_a_step_of_centralised_descent():
+    data, net = blobs(batch_size=99), mlp()
+    splits = [data.split(client, "train") for client in range(3)]
+    x, y = torch.cat([s.x for s in splits]), torch.cat([s.labels for s in splits])
+    # The sample-weighted mean of the clients' mean losses is the mean loss over all samples.
+    grads = torch.autograd.grad(cross_entropy(net(x), y), list(net.parameters()))
+    expected = {
+        f"net.{name}": value.detach() - 0.1 * g
+        for (name, value), g in zip(net.named_parameters(), grads, strict=True)
+    }
+    assert close(fit(FedAvg(net, optimizer=SGD), data, 1).server.shared, expected)
+
+
+def test_4_one_client_is_centralised_sgd():
+    data, net = blobs(sizes=(9,), batch_size=99), mlp()
+    run = fit(FedAvg(net, optimizer=HEAVY, epochs=3, persist_optimizer=True), data, 2)
+    own = mlp()
+    split, optimizer = data.split(0, "train"), HEAVY(own.parameters())
+    for _ in range(6):
+        optimizer.zero_grad()
+        cross_entropy(own(split.x), split.labels).backward()
+        optimizer.step()
+    assert close(run.server.shared, {f"net.{n}": p.data for n, p in own.named_parameters()})
+
+
+def test_5_no_epochs_of_fine_tuning_is_fedavg():
+    plain = fit(FedAvg(mlp(), optimizer=SGD), blobs()).history[-1]
+    tuned = fit(FedAvgP(mlp(), optimizer=SGD, ft_epochs=0), blobs()).history[-1]
+    scores = [key for key in plain if key.startswith("test/")]
+    assert scores
+    assert [plain[key] for key in scores] == [tuned[key] for key in scores]
+
+
+@pytest.mark.parametrize("net", [mlp, normed])
+def test_5_fine_tuning_leaves_the_federation_as_it_is(net):
+    plain = fit(FedAvg(net(), optimizer=SGD), blobs())
+    tuned = fit(FedAvgP(net(), optimizer=SGD, ft_epochs=4), blobs())
+    assert equal(plain.server.shared, tuned.server.shared)
+    row, other = plain.history[-1], tuned.history[-1]
+    assert row["test/global/loss"] == other["test/global/loss"]
+    assert row["test/personal/loss"] != other["test/personal/loss"]
+
+
+def test_fine_tuning_sends_nothing():
+    rows = [fit(m(mlp(), optimizer=SGD), blobs()).history[-1] for m in (FedAvg, FedAvgP)]
+    assert rows[0]["comm/bytes_total"] == rows[1]["comm/bytes_total"]
+
+
+def test_nobody_sampled_keeps_the_model():
+    sampler = BernoulliSampler(1e-9, minimum=0, train_all=False)
+    net = mlp()
+    start = {f"net.{name}": value.clone() for name, value in net.state_dict().items()}
+    run, snapshots = follow(FedAvg(net, optimizer=SGD), blobs(), 2, sampler=sampler)
+    assert [s.trained for s in snapshots] == [(), ()]
+    assert equal(run.server.shared, start)
+    assert run.server.round == 2
+
+
+def test_clients_without_data_have_no_weight():
+    with_empty = fit(FedAvg(mlp(), optimizer=SGD), blobs(sizes=(9, 6, 0)))
+    without = fit(FedAvg(mlp(), optimizer=SGD), blobs(sizes=(9, 6)))
+    assert equal(with_empty.server.shared, without.server.shared)
+
+
+def test_buffers_are_averaged_or_stay():
+    """Running means differ between clients, so the average lies on no client's own value."""
+    average, _ = follow(FedAvg(normed(), optimizer=SGD), blobs(), 1)
+    local, (snapshot,) = follow(FedAvg(normed(), optimizer=SGD, buffers="local"), blobs(), 1)
+    name = "net.backbone.1.running_mean"
+    sizes = torch.tensor([9.0, 6.0, 4.0])
+    own = torch.stack([snapshot.kept[client][name] for client in range(3)])
+    assert name not in local.server.shared
+    mean = (sizes[:, None] * own).sum(0) / 19
+    assert torch.allclose(average.server.shared[name], mean, atol=1e-6)

@@ -1,0 +1,78 @@
+"""FedBABU: the invariants of its card, numbered as there."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from lightning_modules.fedbabu import FedBABU
+from lightning_modules.freeze import Freeze
+from pfl.core.types import Broadcast
+from pfl.training import client_round
+from tests.helpers.federation import HEAVY, SGD, context, equal, fit, job
+from tests.helpers.toy import blobs, mlp
+from tests.lightning_modules.test_freeze import floats, head
+
+__all__ = ["floats"]
+
+
+def copy_of_client_0(**options):
+    """State of client 0's copy before and after its test."""
+    module, data = FedBABU(mlp(), optimizer=HEAVY, **options), blobs()
+    before = {n: v.clone() for n, v in module.state_dict().items()}
+    shared = {n: v for n, v in before.items() if "backbone" in n}
+    test = replace(job(data, broadcast=Broadcast(shared)), splits=("test",))
+    client_round.test(context(module, data), test)
+    return before, module.state_dict()
+
+
+def test_1_the_head_is_bitwise_constant_before_fine_tuning():
+    module = FedBABU(mlp(), optimizer=HEAVY, ft_epochs=0)
+    start = head(module)
+    fit(module, blobs(), 4)
+    assert equal(head(module), start)
+
+
+def test_2_equals_freeze_before_fine_tuning():
+    babu, frozen = FedBABU(mlp(), optimizer=SGD), Freeze(mlp(), optimizer=SGD)
+    found, expected = fit(babu, blobs()), fit(frozen, blobs())
+    assert equal(found.server.shared, expected.server.shared)
+    row, other = found.history[-1], expected.history[-1]
+    assert row["test/global/loss"] == other["test/global/loss"]
+    assert row["test/personal/loss"] != other["test/personal/loss"]
+
+
+def test_3_the_test_is_repeatable_and_leaves_the_broadcast_as_it_is():
+    module, data = FedBABU(mlp(), optimizer=SGD), blobs()
+    run = fit(module, data, 2)
+    before = {n: v.clone() for n, v in run.server.shared.items()}
+    test = replace(job(data, broadcast=Broadcast(run.server.shared)), splits=("test",))
+    ctx = context(module, data)
+    assert client_round.test(ctx, test) == client_round.test(ctx, test)
+    assert equal(run.server.shared, before)
+
+
+@pytest.mark.parametrize(
+    ("part", "changes"),
+    [("all", ("backbone", "head")), ("head", ("head",)), ("body", ("backbone",))],
+)
+def test_4_only_the_chosen_part_is_tuned(part, changes):
+    before, after = copy_of_client_0(ft_part=part)
+    for name, value in before.items():
+        assert torch.equal(value, after[name]) is not any(word in name for word in changes)
+
+
+def test_default_is_five_epochs_on_everything():
+    (phase,) = FedBABU(mlp()).adapt()
+    assert (phase.epochs, phase.trains) == (5, ("net.*",))
+
+
+def test_a_client_never_seen_is_tuned_like_the_others():
+    """Nothing stays with a client, so a new one is usable at once."""
+    run = fit(FedBABU(mlp(), optimizer=SGD), blobs())
+    assert all(not kept for kept in run.kept.values())
+
+
+def test_orthogonal_heads_are_shared_with_freeze():
+    weight = FedBABU(mlp(), head_init="orthogonal").net.head.weight
+    assert torch.allclose(weight @ weight.mT, torch.eye(3), atol=1e-5)

@@ -1,0 +1,129 @@
+"""FedPer: the invariants of its card, numbered as there."""
+
+import pytest
+import torch
+from torch.nn.functional import cross_entropy
+
+from lightning_modules.fedavg import FedAvg
+from lightning_modules.fedper import FedPer
+from lightning_modules.local import Local
+from pfl.core.types import Broadcast
+from pfl.federation.sampling import UniformSampler
+from pfl.training import client_round
+from tests.helpers.federation import (
+    HEAVY,
+    SGD,
+    close,
+    context,
+    equal,
+    fit,
+    follow,
+    job,
+    sitting_out,
+)
+from tests.helpers.toy import blobs, mlp, normed
+
+
+def floats(module):
+    size = sum(p.numel() for p in module.net.backbone.parameters())
+    return size, size
+
+
+def test_1_heads_stay():
+    sampler = UniformSampler(0.4)
+    run, snapshots = follow(FedPer(mlp(), optimizer=HEAVY), blobs(), 5, sampler=sampler)
+    pairs = list(sitting_out(snapshots))
+    assert pairs
+    assert all(equal(before, after) for before, after in pairs)
+    assert not any("head" in name for name in run.server.shared)
+
+
+def test_1_no_head_in_the_upload():
+    data, module = blobs(), FedPer(mlp(), optimizer=SGD)
+    upload = client_round.train(context(module, data), job(data)).upload
+    assert set(upload.shared) == {"net.backbone.0.weight", "net.backbone.0.bias"}
+    assert upload.extra == {}
+
+
+def test_2_no_personal_layer_is_fedavg_and_all_are_local():
+    fedavg = fit(FedAvg(mlp(), optimizer=SGD), blobs())
+    none = fit(FedPer(mlp(), optimizer=SGD, personal_layers=0), blobs())
+    assert equal(none.server.shared, fedavg.server.shared)
+    alone = fit(Local(mlp(), optimizer=SGD), blobs())
+    every = fit(FedPer(mlp(), optimizer=SGD, personal_layers=2), blobs())
+    assert every.server.shared == {}
+    assert all(equal(every.kept[client], alone.kept[client]) for client in range(3))
+
+
+def test_3_one_client_is_centralised_sgd():
+    data, own = blobs(sizes=(9,), batch_size=99), mlp()
+    run = fit(FedPer(mlp(), optimizer=HEAVY, epochs=4), data, 1)
+    split, optimizer = data.split(0, "train"), HEAVY(own.parameters())
+    for _ in range(4):
+        optimizer.zero_grad()
+        cross_entropy(own(split.x), split.labels).backward()
+        optimizer.step()
+    found = {**run.server.shared, **run.kept[0]}
+    assert close(found, {f"net.{name}": p.data for name, p in own.named_parameters()})
+
+
+def test_5_bodies_are_the_same_and_heads_differ():
+    run = fit(FedPer(mlp(), optimizer=SGD), blobs())
+    models = []
+    for client in range(3):
+        module, data = FedPer(mlp(), optimizer=SGD), blobs()
+        test = job(data, client, Broadcast(run.server.shared), run.kept[client])
+        client_round.test(context(module, data), test)
+        models.append({n: v.clone() for n, v in module.state_dict().items()})
+    for name in models[0]:
+        same = torch.equal(models[0][name], models[1][name])
+        assert same is ("backbone" in name)
+
+
+def test_buffers_of_private_parts_stay():
+    """The private layer holds the batch norm: its statistics are kept under either policy."""
+    module = FedPer(normed(), optimizer=SGD, personal_layers=2, buffers="average")
+    assert "net.backbone.1.running_mean" in module.kept_names()
+    assert module.shared_names() == ("net.backbone.0.weight", "net.backbone.0.bias")
+
+
+def test_a_client_that_never_took_part_can_fit_its_head():
+    """Only such a client is changed, and nothing of it survives the test."""
+    options = {"optimizer": SGD}
+    sampler = UniformSampler(0.4)
+    plain, (first,) = follow(FedPer(mlp(), **options), blobs(), 1, sampler=sampler)
+    fitted, (other,) = follow(
+        FedPer(mlp(), **options, fit_head_before_eval=20), blobs(), 1, sampler=sampler
+    )
+    assert equal(plain.server.shared, fitted.server.shared)
+    assert sorted(fitted.kept) == list(first.trained)
+    for row, changed in zip(first.clients, other.clients, strict=True):
+        loss, found = row["test/personal/loss"], changed["test/personal/loss"]
+        assert (loss == found) is (row["client"] in first.trained)
+
+
+def test_fitting_the_head_leaves_the_body():
+    module, data = FedPer(normed(), optimizer=HEAVY, fit_head_before_eval=3), blobs()
+    start = {n: v.clone() for n, v in module.state_dict().items()}
+    shared = {name: start[name] for name in module.shared_names()}
+    client_round.test(context(module, data), job(data, broadcast=Broadcast(shared)))
+    changed = {n for n, v in module.state_dict().items() if not torch.equal(v, start[n])}
+    assert changed == {"net.head.weight", "net.head.bias"}
+
+
+def test_a_single_class_client_collapses_to_that_class():
+    data = blobs()
+    x, _ = data.splits["train"][2]
+    data.splits["train"][2] = (x, torch.ones(len(x), dtype=torch.long))
+    run = fit(FedPer(mlp(), optimizer=SGD, epochs=20), data, 3)
+    module = FedPer(mlp())
+    test = job(data, 2, Broadcast(run.server.shared), run.kept[2])
+    client_round.test(context(module, data), test)
+    assert (module(x).argmax(-1) == 1).all()
+
+
+def test_bad_numbers_are_refused():
+    with pytest.raises(ValueError, match="2 layers, 3 of them"):
+        FedPer(mlp(), personal_layers=3)
+    with pytest.raises(ValueError, match="fit_head_before_eval"):
+        FedPer(mlp(), fit_head_before_eval=-1)

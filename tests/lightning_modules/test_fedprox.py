@@ -1,0 +1,120 @@
+"""FedProx and FedProx-P: the invariants of their card, numbered as there."""
+
+from functools import partial
+
+import pytest
+import torch
+
+from lightning_modules.fedavg import FedAvg
+from lightning_modules.fedprox import FedProx, FedProxP
+from pfl.core.types import Broadcast
+from pfl.training import client_round
+from tests.helpers.federation import HEAVY, SGD, context, equal, fit, job
+from tests.helpers.toy import Line, blobs, lines, mlp, normed
+
+
+def floats(module):
+    size = sum(p.numel() for p in module.net.parameters())
+    return size, size
+
+
+class Slope(FedProx):
+    """FedProx whose loss is w times the mean of x: a constant gradient."""
+
+    def losses(self, batch):
+        terms = super().losses(batch)
+        return {**terms, "ce": (batch.x * self.net.w).mean()}
+
+
+def walk(mu, steps, lr=0.1, start=3.0, slope=2.0):
+    """w after some steps from the received value ``start``."""
+    data = lines(slope)
+    module = Slope(Line(), mu=mu, epochs=steps, optimizer=partial(torch.optim.SGD, lr=lr))
+    sent = job(data, broadcast=Broadcast({"net.w": torch.tensor([start])}))
+    return client_round.train(context(module, data), sent).upload.shared["net.w"].item()
+
+
+@pytest.mark.parametrize("net", [mlp, normed])
+def test_1_no_pull_is_fedavg_bitwise(net):
+    prox = fit(FedProx(net(), optimizer=HEAVY, mu=0), blobs())
+    fedavg = fit(FedAvg(net(), optimizer=HEAVY), blobs())
+    assert equal(prox.server.shared, fedavg.server.shared)
+
+
+@pytest.mark.parametrize("mu", [0.1, 5.0])
+def test_2_the_first_step_feels_no_pull(mu):
+    data = blobs(batch_size=99)
+    prox = fit(FedProx(mlp(), optimizer=SGD, mu=mu), data, 1)
+    fedavg = fit(FedAvg(mlp(), optimizer=SGD), data, 1)
+    assert equal(prox.server.shared, fedavg.server.shared)
+
+
+def test_3_the_distance_falls_with_mu():
+    shifts = [abs(walk(mu, 10) - 3.0) for mu in (0.0, 0.1, 1.0, 5.0)]
+    assert shifts == sorted(shifts, reverse=True)
+    assert len(set(shifts)) == 4
+
+
+def test_3_fixed_point():
+    """w^t - g / mu = 3 - 2 / 4 = 2.5."""
+    assert walk(4.0, 100) == pytest.approx(2.5, abs=1e-5)
+
+
+@pytest.mark.parametrize("steps", [1, 2, 7])
+def test_4_k_steps_on_a_constant_gradient(steps):
+    """w - w^t = -(g / mu) (1 - (1 - eta mu)^K), with g = 2, mu = 4, eta = 0.1."""
+    expected = 3.0 - 0.5 * (1 - 0.6**steps)
+    assert walk(4.0, steps) == pytest.approx(expected, abs=1e-6)
+
+
+def test_5_overshooting_is_warned_of():
+    with pytest.warns(UserWarning, match="learning rate times mu is 1: .* diverges"):
+        FedProx(mlp(), optimizer=SGD, mu=10.0)
+
+
+def test_5_from_two_on_it_diverges(recwarn):
+    assert abs(walk(21.0, 60) - 3.0) > 10
+    assert abs(walk(19.0, 60) - 3.0) < 1
+
+
+def test_the_pull_comes_before_momentum():
+    """Gradients 2 and 2 + 4 (-0.2) = 1.2, velocity 2 and 0.9 * 2 + 1.2 = 3: w = 3 - 0.5."""
+    data = lines(2.0)
+    optimizer = partial(torch.optim.SGD, lr=0.1, momentum=0.9)
+    module = Slope(Line(), mu=4.0, epochs=2, optimizer=optimizer)
+    sent = job(data, broadcast=Broadcast({"net.w": torch.tensor([3.0])}))
+    result = client_round.train(context(module, data), sent)
+    assert result.upload.shared["net.w"].item() == pytest.approx(2.5)
+
+
+def test_the_anchor_is_the_received_model_and_does_not_move():
+    data, module = blobs(), FedProx(normed(), optimizer=HEAVY, epochs=3, mu=0.1)
+    sent = {n: v + 1 for n, v in module.state_dict().items() if n in module.shared_names()}
+    client_round.train(context(module, data), job(data, broadcast=Broadcast(sent)))
+    state = module.state_dict()
+    for name, value in sent.items():
+        assert torch.equal(state[f"anchor.module.{name.removeprefix('net.')}"], value)
+
+
+def test_fine_tuning_is_plain_unless_told():
+    """With the pull kept, the tuned copy stays closer to the received model."""
+    data, shifts = blobs(), []
+    for ft_prox in (False, True):
+        module = FedProxP(mlp(), optimizer=SGD, mu=5.0, ft_epochs=10, ft_prox=ft_prox)
+        sent = {n: v.clone() for n, v in module.state_dict().items() if n.startswith("net.")}
+        client_round.test(context(module, data), job(data, broadcast=Broadcast(sent)))
+        change = [module.state_dict()[name] - value for name, value in sent.items()]
+        shifts.append(torch.cat([c.flatten() for c in change]).norm().item())
+    assert shifts[1] < 0.7 * shifts[0]
+
+
+def test_training_of_both_variants_is_the_same():
+    prox, tuned = (fit(m(mlp(), optimizer=SGD, mu=0.5), blobs()) for m in (FedProx, FedProxP))
+    assert equal(prox.server.shared, tuned.server.shared)
+    fedavg = fit(FedAvg(mlp(), optimizer=SGD), blobs())
+    assert not equal(prox.server.shared, fedavg.server.shared)
+
+
+def test_a_negative_pull_is_refused():
+    with pytest.raises(ValueError, match="mu"):
+        FedProx(mlp(), mu=-0.1)

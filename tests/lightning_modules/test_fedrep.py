@@ -1,0 +1,126 @@
+"""FedRep: the invariants of its card, numbered as there."""
+
+import pytest
+import torch
+from torch.nn.functional import cross_entropy
+
+from lightning_modules.fedper import FedPer
+from lightning_modules.fedrep import FedRep
+from lightning_modules.freeze import Freeze
+from pfl.core.types import Broadcast
+from pfl.training import client_round
+from tests.helpers.federation import HEAVY, SGD, close, context, equal, fit, job
+from tests.helpers.toy import blobs, mlp, normed
+from tests.lightning_modules.test_fedper import floats
+
+__all__ = ["floats"]
+
+
+def trained(net, data=None, **options):
+    """State of client 0 before and after its round."""
+    module, data = FedRep(net, **{"optimizer": HEAVY, **options}), data or blobs()
+    before = {n: v.clone() for n, v in module.state_dict().items()}
+    client_round.train(context(module, data), job(data))
+    return before, {n: v.clone() for n, v in module.state_dict().items()}
+
+
+def changed(before, after):
+    return {name for name in before if not torch.equal(before[name], after[name])}
+
+
+@pytest.mark.parametrize("net", [mlp, normed])
+def test_1_the_head_phase_leaves_the_body_bitwise(net):
+    """Parameters and statistics, with momentum and weight decay."""
+    found = changed(*trained(net(), head_epochs=3, body_epochs=0))
+    assert found == {"net.head.weight", "net.head.bias"}
+
+
+@pytest.mark.parametrize("net", [mlp, normed])
+def test_1_the_body_phase_leaves_the_head_bitwise(net):
+    """The head after both phases is the head after its own."""
+    _, both = trained(net(), head_epochs=3, body_epochs=2)
+    _, head = trained(net(), head_epochs=3, body_epochs=0)
+    assert changed(both, head)
+    assert not any("head" in name for name in changed(both, head))
+
+
+def test_2_no_head_epochs_is_freeze():
+    """The heads stay the common initial one."""
+    rep = fit(FedRep(mlp(), optimizer=HEAVY, head_epochs=0, body_epochs=2), blobs())
+    frozen = fit(Freeze(mlp(), optimizer=HEAVY, epochs=2), blobs())
+    assert equal(rep.server.shared, frozen.server.shared)
+
+
+def test_3_no_body_epochs_is_a_linear_probe():
+    data, net = blobs(batch_size=99), mlp()
+    run = fit(FedRep(mlp(), optimizer=SGD, head_epochs=4, body_epochs=0), data, 2)
+    assert equal(
+        run.server.shared, {f"net.backbone.{n}": v for n, v in net.backbone.state_dict().items()}
+    )
+    split = data.split(1, "train")
+    z, optimizer = net.backbone(split.x).detach(), SGD(net.head.parameters())
+    for _ in range(8):
+        optimizer.zero_grad()
+        cross_entropy(net.head(z), split.labels).backward()
+        optimizer.step()
+    assert close(run.kept[1], {f"net.head.{n}": v for n, v in net.head.state_dict().items()})
+
+
+def test_5_stored_features_give_the_numbers_of_the_whole_network():
+    """Without batch norm, train mode of the frozen body changes nothing but the way."""
+    _, stored = trained(mlp(), head_epochs=5, frozen_bn="eval")
+    _, whole = trained(mlp(), head_epochs=5, frozen_bn="train")
+    assert close(stored, whole)
+
+
+def test_statistics_of_the_frozen_body_can_move():
+    found = changed(*trained(normed(), head_epochs=2, body_epochs=0, frozen_bn="train"))
+    assert "net.backbone.1.running_mean" in found
+    assert "net.backbone.0.weight" not in found
+
+
+def test_one_round_by_hand():
+    """Two steps of the head, then one of the body through the new head; full batches."""
+    data, net = blobs(sizes=(9,), batch_size=99), mlp()
+    split = data.split(0, "train")
+    for part, steps in ((net.head, 2), (net.backbone, 1)):
+        optimizer = HEAVY(part.parameters())
+        for _ in range(steps):
+            net.zero_grad()
+            cross_entropy(net(split.x), split.labels).backward()
+            optimizer.step()
+    run = fit(FedRep(mlp(), optimizer=HEAVY, head_epochs=2, body_epochs=1), data, 1)
+    found = {**run.server.shared, **run.kept[0]}
+    assert close(found, {f"net.{name}": p.data for name, p in net.named_parameters()})
+
+
+def test_the_epochs_of_the_head_can_be_what_is_left():
+    module = FedRep(mlp(), epochs=5, head_epochs=None, body_epochs=1)
+    assert [phase.epochs for phase in module.plan()] == [4, 1]
+    assert [phase.epochs for phase in FedRep(mlp()).plan()] == [10, 1]
+
+
+def test_the_final_head_is_tested_on_copies():
+    plain = fit(FedRep(mlp(), optimizer=SGD), blobs())
+    final = fit(FedRep(mlp(), optimizer=SGD, final_head_epochs=10), blobs())
+    assert equal(plain.server.shared, final.server.shared)
+    assert all(equal(plain.kept[client], final.kept[client]) for client in range(3))
+    assert plain.history[-1]["test/personal/loss"] != final.history[-1]["test/personal/loss"]
+
+
+def test_the_final_head_reaches_clients_that_never_took_part():
+    data, module = blobs(), FedRep(mlp(), optimizer=SGD, final_head_epochs=2)
+    shared = {n: v.clone() for n, v in module.state_dict().items() if "backbone" in n}
+    before = module.net.head.weight.clone()
+    client_round.test(context(module, data), job(data, broadcast=Broadcast(shared)))
+    assert not torch.equal(module.net.head.weight, before)
+
+
+def test_bytes_are_those_of_fedper():
+    rows = [fit(m(mlp(), optimizer=SGD), blobs()).history[-1] for m in (FedRep, FedPer)]
+    assert rows[0]["comm/bytes_total"] == rows[1]["comm/bytes_total"] > 0
+
+
+def test_negative_epochs_are_refused():
+    with pytest.raises(ValueError, match="head_epochs must not be negative, got -1"):
+        FedRep(mlp(), epochs=1, head_epochs=None, body_epochs=2)

@@ -1,0 +1,326 @@
+"""FedSimSup, the client: two networks, two phases, what travels, and which model is tested."""
+
+from __future__ import annotations
+
+import math
+from functools import partial
+from itertools import pairwise
+
+import pytest
+import torch
+from torch import nn
+
+from lightning_modules.fedavg import FedAvg
+from lightning_modules.fedsimsup import FedSimSup
+from lightning_modules.nets import LeNet5
+from pfl.core.types import Batch, Broadcast, ClientInfo, Job
+from pfl.federation.sampling import BernoulliSampler, UniformSampler
+from pfl.loop import FederatedLoop
+from pfl.training import client_round
+from tests.helpers.draws import normal
+from tests.helpers.federation import context, equal, follow
+from tests.helpers.stacking import check_vmap
+from tests.helpers.toy import ToyData, blobs, mlp
+
+
+def make(net, **options):
+    return FedSimSup(net, mlp(hidden=2, seed=7), **options)
+
+
+def floats(module):
+    entries = module.net.state_dict().values()
+    inter = sum(value.numel() for value in entries if value.is_floating_point())
+    return inter, inter
+
+
+def info(client=0, round=1):
+    return ClientInfo(client, 9, torch.tensor([3, 3, 3]), round, 10)
+
+
+def sent(module):
+    return Broadcast({n: module.state_dict()[n].clone() for n in module.shared_names()})
+
+
+def train(module, data=None, kept=None, server=None, client=0, **options):
+    job = Job(info(client), kept or {}, server or sent(module), 3, ())
+    return client_round.train(context(module, data or blobs()), job)
+
+
+def fit(module, data=None, rounds=3, fraction=1.0, **loop):
+    sampler = loop.pop("sampler", UniformSampler(fraction))
+    return FederatedLoop(rounds=rounds, sampler=sampler, progress=False, **loop).fit(
+        module, data or blobs()
+    )
+
+
+# Card, 11.8 to 11.11: the client.
+
+
+@pytest.mark.parametrize(
+    ("options", "moving"),
+    [({"sup_epochs": 2, "epochs": 0}, "supervisor."), ({"sup_epochs": 0, "epochs": 2}, "net.")],
+)
+def test_each_phase_changes_its_own_network_only(options, moving):
+    module = make(mlp(), **options)
+    server = sent(module)
+    module.receive(server, info())
+    before = {name: value.clone() for name, value in module.state_dict().items()}
+    train(module, server=server)
+    for name, value in module.state_dict().items():
+        assert torch.equal(value, before[name]) != name.startswith(moving), name
+
+
+def test_the_supervisor_goes_first_and_the_model_follows_it():
+    """One full step each on one sample x = 1 of class 0, both networks one weight vector at zero.
+
+    Supervisor: softmax (1/2, 1/2), gradient (-1/2, 1/2), at a rate of 1 it becomes (1/2, -1/2). The
+    model then sees logits (1/2, -1/2), softmax 1 / (1 + e^-1) = 0.731059, and becomes (0.268941,
+    -0.268941) at a rate of 1. The other way round the two would be exchanged."""
+    inter, supervisor = (nn.Linear(1, 2, bias=False) for _ in range(2))
+    for net in (inter, supervisor):
+        nn.init.zeros_(net.weight)
+    options = {"lr_sup": 1.0, "lr_inter": 1.0, "sup_epochs": 1, "epochs": 1}
+    module = FedSimSup(inter, supervisor, supervisor_init="common", **options)
+    data = blobs(sizes=(1,))
+    data.splits["train"][0] = (torch.ones(1, 1), torch.zeros(1, dtype=torch.long))
+    result = train(module, data)
+    assert result.kept["supervisor.weight"].flatten().tolist() == pytest.approx([0.5, -0.5])
+    found = result.upload.shared["net.weight"].flatten().tolist()
+    assert found == pytest.approx([0.268941, -0.268941], abs=1e-6)
+    assert result.train["supervisor/ce"] == pytest.approx(0.693147, abs=1e-6)
+    assert result.train["inter/ce"] == pytest.approx(0.313262, abs=1e-6)
+
+
+def test_without_supervisor_it_is_local_sgd_of_the_model():
+    """Zeroed and never trained: bitwise FedAvg's client, given the same order of the batches."""
+    module = make(mlp(), sup_epochs=0, epochs=1, lr_inter=0.1, supervisor_init="common")
+    for parameter in module.supervisor.parameters():
+        nn.init.zeros_(parameter)
+    plain = FedAvg(mlp(), optimizer=partial(torch.optim.SGD, lr=0.1))
+    data = blobs(sizes=(4,))
+    found = train(module, data).upload.shared
+    expected = train(plain, data, server=Broadcast({})).upload.shared
+    for name, value in expected.items():
+        torch.testing.assert_close(found[name], value)
+
+
+def test_a_constant_moved_from_one_network_to_the_other_changes_nothing():
+    module = make(mlp()).double()
+    batch = Batch(normal(6, 5), torch.arange(6) % 3)
+    logits, loss = module(batch.x), module.losses(batch)["ce"]
+    shift = torch.tensor([1.0, -2.0, 0.5])
+    with torch.no_grad():
+        module.net.head.bias.add_(shift)
+        module.supervisor.head.bias.sub_(shift)
+    torch.testing.assert_close(module(batch.x), logits)
+    torch.testing.assert_close(module.losses(batch)["ce"], loss)
+
+
+def test_supervisors_stay_at_home_and_rest_while_their_clients_do():
+    run, snapshots = follow(make(mlp()), blobs(), rounds=5, sampler=UniformSampler(0.4))
+    assert not any("supervisor" in name for name in run.server.shared)
+    rested = 0
+    for before, after in pairwise(snapshots):
+        for client in before.kept.keys() - set(after.trained):
+            assert equal(after.kept[client], before.kept[client])
+            rested += 1
+    assert rested > 0
+
+
+def test_a_part_at_rest_is_in_eval_mode():
+    """Dropout and batch norm of the network that the phase does not train are switched off."""
+    module = make(mlp())
+    modes = []
+    forward = module.forward
+
+    def spy(x):
+        modes.append((module.net.backbone.training, module.supervisor.backbone.training))
+        return forward(x)
+
+    module.forward = spy
+    train(module, blobs(sizes=(4,)))
+    assert modes == [(False, True)] * 5 + [(True, False)] * 5
+
+
+def test_local_unit_counts_epochs_or_steps():
+    """9 samples in batches of 4 are 3 steps an epoch."""
+    assert train(make(mlp(), sup_epochs=2, epochs=4)).steps == 3 * (2 + 4)
+    assert train(make(mlp(), sup_epochs=2, epochs=4, local_unit="steps")).steps == 2 + 4
+
+
+def test_two_learning_rates_with_the_rest_of_the_optimiser():
+    momentum = partial(torch.optim.SGD, lr=1.0, momentum=0.5)
+    first, second = make(mlp(), optimizer=momentum, lr_sup=0.2, lr_inter=0.03).plan()
+    groups = [phase.optimizer([torch.zeros(1)]).param_groups[0] for phase in (first, second)]
+    assert [(group["lr"], group["momentum"]) for group in groups] == [(0.2, 0.5), (0.03, 0.5)]
+
+
+# The supervisor's first values.
+
+
+def test_each_client_draws_a_supervisor_of_its_own_once():
+    """Two clients differ; the same client draws the same again; training continues from it."""
+    drawn = {}
+    state = torch.get_rng_state()
+    for client in (0, 1, 0):
+        module = make(mlp(), sup_epochs=0)
+        module.receive(sent(module), info(client))
+        value = module.supervisor.head.weight.clone()
+        assert torch.equal(drawn.setdefault(client, value), value)
+    assert torch.equal(torch.get_rng_state(), state)
+    assert not torch.equal(drawn[0], drawn[1])
+    assert not torch.equal(drawn[0], make(mlp()).supervisor.head.weight)
+    kept = train(make(mlp(), sup_epochs=0)).kept
+    assert torch.equal(kept["supervisor.head.weight"], drawn[0])
+    moved = kept | {"supervisor.head.weight": drawn[0] + 1}
+    later = train(make(mlp(), sup_epochs=0), kept=moved)
+    assert torch.equal(later.kept["supervisor.head.weight"], drawn[0] + 1)
+
+
+def test_the_draw_does_not_depend_on_the_precision():
+    """A run in 64 bits starts with the supervisors of one in 32 bits, digit for digit."""
+    drawn = []
+    for module in (make(mlp()), make(mlp()).double()):
+        module.receive(sent(module), info(1))
+        drawn.append(module.supervisor.head.weight.clone())
+    assert drawn[1].dtype == torch.float64
+    assert torch.equal(drawn[0].double(), drawn[1])
+
+
+def test_a_common_supervisor_is_the_given_one():
+    module = make(mlp(), supervisor_init="common")
+    given = module.supervisor.head.weight.clone()
+    module.receive(sent(module), info(1))
+    assert torch.equal(module.supervisor.head.weight, given)
+
+
+@pytest.mark.parametrize("init", ["own", "common"])
+def test_a_client_that_never_took_part_can_predict_with_its_model_alone(init):
+    module = make(mlp(), sup_zero_init=True, supervisor_init=init)
+    module.personalise(sent(module), info(2))
+    x = torch.rand(4, 5)
+    assert torch.equal(module(x), module.net(x))
+    noisy = make(mlp())
+    noisy.personalise(sent(noisy), info(2))
+    assert not torch.equal(noisy(x), noisy.net(x))
+
+
+# Section 6: the model that is tested.
+
+
+def test_tested_with_the_servers_copy_or_with_the_last_local_one():
+    for choice, expected in (("server_copy", 5.0), ("last_local", 2.0)):
+        module = make(mlp(), eval_inter=choice)
+        result = train(module)
+        kept = result.kept | {n: torch.full_like(v, 2) for n, v in sent(module).shared.items()}
+        state = {**module.state_dict(), **{n: kept[n] for n in kept if n in module.kept_names()}}
+        module.load_state_dict(state)
+        server = Broadcast({n: torch.full_like(v, 5) for n, v in sent(module).shared.items()})
+        module.personalise(server, info())
+        assert module.net.head.bias.unique().item() == expected
+        fresh = make(mlp(), eval_inter=choice)
+        fresh.personalise(server, info())
+        assert fresh.net.head.bias.unique().item() == 5.0
+
+
+@pytest.mark.parametrize("epochs", [0, 1])
+def test_the_sum_of_both_networks_is_tested(epochs):
+    """Logits (x, 0) and (x, 3x) of x = 1 and class 1: (2, 3), so the loss is log(1 + 1/e), against
+    log(1 + e) of the inter-learning model alone."""
+    inter, supervisor = (nn.Linear(1, 2, bias=False) for _ in range(2))
+    with torch.no_grad():
+        inter.weight.copy_(torch.tensor([[1.0], [0.0]]))
+        supervisor.weight.copy_(torch.tensor([[1.0], [3.0]]))
+    options = {"lr_sup": 0.0, "lr_inter": 0.0, "sup_epochs": 0, "epochs": epochs}
+    module = FedSimSup(inter, supervisor, supervisor_init="common", **options)
+    x, y = torch.ones(1, 1), torch.ones(1, dtype=torch.long)
+    working = context(module, ToyData([(x, y)], num_classes=2))
+    job = Job(info(), {}, sent(module), 3, ("test",))
+    expected = {"acc": 1.0, "loss": pytest.approx(math.log(1 + 1 / math.e))}
+    for scores in (client_round.train(working, job).scores, client_round.test(working, job)):
+        assert {name: scores["test"][name] for name in expected} == expected
+
+
+def test_personalised_models_only():
+    outcome = fit(make(mlp()))
+    assert not any("global" in name for name in outcome.history[-1])
+
+
+# Section 12 and the sizes of section 8.
+
+
+@pytest.mark.parametrize(
+    ("classes", "shape", "hidden", "inter", "supervisor"),
+    [
+        (10, (3, 32, 32), 48, 52_202, 8_422),
+        (100, (3, 32, 32), 40, 63_092, 10_824),
+        (62, (1, 28, 28), 40, 40_914, 6_956),
+    ],
+)
+def test_traffic_is_the_inter_learning_model_both_ways(classes, shape, hidden, inter, supervisor):
+    module = FedSimSup(
+        LeNet5(classes, shape, hidden=(120,)),
+        LeNet5(classes, shape, channels=(3, 6), hidden=(hidden,)),
+    )
+    assert floats(module) == (inter, inter)
+    assert sum(value.numel() for value in sent(module).shared.values()) == inter
+    assert sum(p.numel() for p in module.supervisor.parameters()) == supervisor
+
+
+# Section 13: edges.
+
+
+def test_clients_of_one_class_of_one_sample_and_of_none():
+    data = blobs(sizes=(8, 1, 0, 5))
+    x, y = data.splits["train"][3]
+    data.splits["train"][3] = (x, torch.zeros_like(y))
+    outcome = fit(make(mlp()), data, fraction=0.4)
+    assert 2 not in outcome.kept
+    assert all(value.isfinite().all() for value in outcome.server.shared.values())
+
+
+def test_rounds_without_any_upload():
+    module = make(mlp())
+    outcome = fit(module, sampler=BernoulliSampler(0.01, minimum=0, train_all=False), rounds=2)
+    assert outcome.round == 2
+    assert outcome.kept == {}
+    assert torch.equal(outcome.server.shared["net.head.bias"][1], module.net.head.bias)
+
+
+def test_a_client_that_diverges_counts_as_absent():
+    """Of three clients, all sampled, client 1 is lost: its copy moves towards the others' uploads
+    and its supervisor is not kept."""
+    data = blobs()
+    data.splits["train"][1][0][0, 0] = float("inf")
+    module = make(mlp())
+    outcome = fit(module, data, rounds=1, on_nonfinite="skip")
+    assert sorted(outcome.kept) == [0, 2]
+    copies = outcome.server.shared["net.head.weight"]
+    assert copies.isfinite().all()
+    assert not torch.equal(copies[1], module.net.head.weight)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"sup_epochs": -1}, "sup_epochs"),
+        ({"mix_C": -1.0}, "mix_C"),
+        ({"lr_sup": -1.0}, "learning rate"),
+    ],
+)
+def test_numbers_out_of_range(options, message):
+    with pytest.raises(ValueError, match=message):
+        make(mlp(), **options)
+
+
+# vectorizable = True.
+
+
+def test_the_objective_runs_stacked_over_clients():
+    module = make(mlp()).double()
+    states, batches = [], []
+    for client, samples in enumerate((1, 4, 6)):
+        module.receive(sent(module), info(client))
+        states.append({name: value.clone() for name, value in module.state_dict().items()})
+        batches.append(Batch(normal(samples, 5, seed=client), torch.arange(samples) % 3))
+    check_vmap(module, module.losses, states, batches)

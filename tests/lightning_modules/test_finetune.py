@@ -1,0 +1,118 @@
+"""Fine-tuning before the test, on copies."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from torch.nn.functional import cross_entropy
+
+from lightning_modules.fedavg import FedAvg, FedAvgP
+from pfl.core.types import Broadcast
+from pfl.federation.sampling import UniformSampler
+from pfl.training import client_round
+from tests.helpers.federation import HEAVY, SGD, close, context, equal, fit, job
+from tests.helpers.toy import blobs, mlp, normed
+
+BODY, HEAD = "net.backbone.", "net.head."
+
+
+def tuned(net, broadcast=None, rounds=1, data=None, **options):
+    """State before and after the test of client 0's copy, in round ``rounds``."""
+    data = data or blobs(batch_size=99)
+    module = FedAvgP(net, **{"optimizer": SGD, **options})
+    shared = {n: v.clone() for n, v in module.state_dict().items()} | (broadcast or {})
+    test = replace(job(data, broadcast=Broadcast(shared), round=rounds), splits=("test",))
+    client_round.test(context(module, data), test)
+    return shared, {name: value.clone() for name, value in module.state_dict().items()}
+
+
+def differing(before, after):
+    return {name for name in before if not torch.equal(before[name], after[name])}
+
+
+def test_two_epochs_by_hand():
+    """Two full-batch steps at rate 0.3 from the received model."""
+    net, data = mlp(seed=4), blobs(batch_size=99)
+    split, optimizer = data.split(0, "train"), torch.optim.SGD(net.parameters(), lr=0.3)
+    _, after = tuned(mlp(seed=4), ft_epochs=2, ft_lr=0.3)
+    for _ in range(2):
+        optimizer.zero_grad()
+        cross_entropy(net(split.x), split.labels).backward()
+        optimizer.step()
+    assert close(after, {f"net.{name}": p.data for name, p in net.named_parameters()})
+
+
+def test_default_epochs_are_the_local_ones():
+    assert FedAvgP(mlp(), epochs=7).adapt()[0].epochs == 7
+    assert FedAvgP(mlp(), epochs=7, ft_epochs=2).adapt()[0].epochs == 2
+
+
+@pytest.mark.parametrize(("part", "still"), [("head", BODY), ("body", HEAD)])
+@pytest.mark.parametrize("net", [mlp, normed])
+def test_the_other_part_is_bitwise_constant(part, still, net):
+    """With momentum and weight decay; batch-norm statistics included."""
+    before, after = tuned(net(), ft_epochs=3, ft_part=part, optimizer=HEAVY)
+    changed = differing(before, after)
+    assert changed
+    assert not any(name.startswith(still) for name in changed)
+
+
+def test_the_head_on_stored_features_is_the_head_on_the_network():
+    """Features of the frozen body are computed once; the numbers are those of the whole network."""
+    net, data = normed(), blobs(batch_size=99)
+    net.backbone.eval()
+    split, optimizer = data.split(0, "train"), SGD(net.head.parameters())
+    _, after = tuned(normed(), ft_epochs=3, ft_part="head")
+    for _ in range(3):
+        optimizer.zero_grad()
+        cross_entropy(net(split.x), split.labels).backward()
+        optimizer.step()
+    assert torch.allclose(after["net.head.weight"], net.head.weight, atol=1e-6)
+
+
+def test_batch_norm_can_keep_its_statistics():
+    statistics = {f"{BODY}1.running_mean", f"{BODY}1.running_var", f"{BODY}1.num_batches_tracked"}
+    assert statistics <= differing(*tuned(normed(), ft_epochs=1))
+    assert not statistics & differing(*tuned(normed(), ft_epochs=1, ft_bn="eval"))
+
+
+def test_the_rate_follows_the_decay_of_training():
+    """After round 3 at decay 0.5 the rate is a quarter: a step of 0.025 instead of 0.1."""
+    before, early = tuned(mlp(), ft_epochs=1)
+    _, late = tuned(mlp(), ft_epochs=1, lr_decay=0.5, rounds=3)
+    name = "net.head.bias"
+    full, quarter = early[name] - before[name], late[name] - before[name]
+    assert torch.allclose(quarter, full / 4, atol=1e-7)
+
+
+def test_testing_twice_gives_the_same_score():
+    data, module = blobs(), FedAvgP(mlp(), optimizer=SGD, ft_epochs=2)
+    run = fit(module, data, 2)
+    ctx = context(module, data)
+    test = replace(job(data, broadcast=Broadcast(run.server.shared)), splits=("test",))
+    assert client_round.test(ctx, test) == client_round.test(ctx, test)
+
+
+def test_participants_only_is_what_the_released_code_of_fedas_does():
+    """Participants as they trained, the others with what they received; no tuning."""
+    sampler = UniformSampler(0.4)
+    found = fit(FedAvgP(mlp(), optimizer=SGD, p_mode="participants_only"), blobs(), sampler=sampler)
+    plain = fit(FedAvg(mlp(), optimizer=SGD), blobs(), sampler=sampler, evaluate_at=["post_local"])
+    assert equal(found.server.shared, plain.server.shared)
+    for row, other in zip(found.history, plain.history, strict=True):
+        assert row["test/personal/loss"] == other["test/personal/loss"]
+
+
+def test_every_client_is_tuned_also_one_that_never_took_part():
+    sampler = UniformSampler(0.4)
+    run = fit(FedAvgP(mlp(), optimizer=SGD, ft_epochs=30), blobs(), 1, sampler=sampler)
+    other = fit(FedAvg(mlp(), optimizer=SGD), blobs(), 1, sampler=sampler)
+    assert (
+        run.history[-1]["test/personal/acc_worst10"]
+        > other.history[-1]["test/personal/acc_worst10"]
+    )
+
+
+def test_negative_epochs_are_refused():
+    with pytest.raises(ValueError, match="ft_epochs"):
+        FedAvgP(mlp(), ft_epochs=-1)

@@ -1,0 +1,98 @@
+"""Freeze: the invariants of its card, numbered as there."""
+
+import pytest
+import torch
+from torch import nn
+from torch.nn.functional import cross_entropy
+
+from lightning_modules.fedbabu import FedBABU
+from lightning_modules.fedper import FedPer
+from lightning_modules.freeze import Freeze
+from lightning_modules.nets.initial import orthogonalise
+from tests.helpers.federation import HEAVY, SGD, close, equal, fit
+from tests.helpers.toy import blobs, mlp
+
+
+def floats(module):
+    size = sum(p.numel() for p in module.net.backbone.parameters())
+    return size, size
+
+
+def head(module):
+    return {n: v.clone() for n, v in module.state_dict().items() if n.startswith("net.head")}
+
+
+def test_1_the_head_is_bitwise_constant_under_momentum_and_weight_decay():
+    module = Freeze(mlp(), optimizer=HEAVY, epochs=2)
+    start = head(module)
+    run = fit(module, blobs(), 4)
+    assert equal(head(module), start)
+    assert not any("head" in name for name in run.server.shared)
+    assert all(not any("head" in name for name in kept) for kept in run.kept.values())
+
+
+def test_2_equals_fedbabu_without_fine_tuning():
+    frozen = fit(Freeze(mlp(), optimizer=SGD), blobs())
+    babu = fit(FedBABU(mlp(), optimizer=SGD, ft_epochs=0), blobs())
+    assert equal(frozen.server.shared, babu.server.shared)
+    for row, other in zip(frozen.history, babu.history, strict=True):
+        assert row["test/personal/loss"] == other["test/personal/loss"]
+
+
+def test_3_bytes_are_those_of_fedper():
+    rows = [fit(m(mlp(), optimizer=SGD), blobs()).history[-1] for m in (Freeze, FedPer)]
+    assert rows[0]["comm/bytes_total"] == rows[1]["comm/bytes_total"] > 0
+
+
+def test_4_the_random_head_transports_gradient():
+    """One full batch of one client: the body moves by -0.1 times the gradient through h^0."""
+    data, net = blobs(sizes=(9,), batch_size=99), mlp()
+    split = data.split(0, "train")
+    loss = cross_entropy(net(split.x), split.labels)
+    grads = torch.autograd.grad(loss, list(net.backbone.parameters()))
+    assert all(g.abs().sum() > 0 for g in grads)
+    expected = {
+        f"net.backbone.{name}": value.detach() - 0.1 * g
+        for (name, value), g in zip(net.backbone.named_parameters(), grads, strict=True)
+    }
+    assert close(fit(Freeze(mlp(), optimizer=SGD), data, 1).server.shared, expected)
+
+
+@pytest.mark.parametrize(("rows", "columns"), [(3, 6), (5, 5)])
+def test_5_orthogonal_rows(rows, columns):
+    layer = nn.Linear(columns, rows)
+    orthogonalise(layer)
+    assert torch.allclose(layer.weight @ layer.weight.mT, torch.eye(rows), atol=1e-5)
+
+
+def test_5_more_classes_than_features_make_orthonormal_columns_and_a_warning():
+    with pytest.warns(UserWarning, match="7 outputs on 6 features"):
+        module = Freeze(mlp(num_classes=7), head_init="orthogonal")
+    weight = module.net.head.weight
+    assert torch.allclose(weight.mT @ weight, torch.eye(6), atol=1e-5)
+
+
+def test_the_nearest_orthogonal_weights_by_hand():
+    """diag(2, 3) has singular values 2 and 3 along the axes; both become 1."""
+    layer = nn.Linear(2, 2)
+    with torch.no_grad():
+        layer.weight.copy_(torch.tensor([[2.0, 0.0], [0.0, -3.0]]))
+    orthogonalise(layer)
+    assert torch.allclose(layer.weight, torch.tensor([[1.0, 0.0], [0.0, -1.0]]), atol=1e-6)
+
+
+def test_no_bias_stays_no_bias():
+    module = Freeze(mlp(), optimizer=SGD, head_init="orthogonal", head_bias=False)
+    fit(module, blobs())
+    assert torch.equal(module.net.head.bias, torch.zeros(3))
+
+
+def test_the_global_model_is_the_body_under_the_common_head():
+    module, data = Freeze(mlp(), optimizer=SGD), blobs()
+    run = fit(module, data, 2)
+    net, pooled = mlp(), data.pooled_test()
+    net.load_state_dict(
+        {n.removeprefix("net."): v for n, v in run.server.shared.items()}, strict=False
+    )
+    loss = cross_entropy(net(pooled.x), pooled.labels).item()
+    assert run.history[-1]["test/pooled/loss"] == pytest.approx(loss)

@@ -1,0 +1,199 @@
+"""IFCA: the invariants of its card, numbered as there."""
+
+import pytest
+import torch
+
+from lightning_modules.fedavg import FedAvg
+from lightning_modules.ifca import IFCA
+from pfl.core.seeds import generator
+from pfl.core.server import ServerState
+from pfl.core.types import Broadcast, Totals, Upload
+from pfl.federation.sampling import UniformSampler
+from pfl.training import client_round
+from tests.helpers.federation import HEAVY, SGD, close, context, equal, fit, follow, job
+from tests.helpers.toy import ToyData, blobs, mlp, normed
+
+
+def floats(module):
+    """k models down; one model and its number up."""
+    size = sum(p.numel() for p in module.net.parameters())
+    return module.k * size, size + 1
+
+
+def plain(state, number=0):
+    """A cluster's entries under the names of ``net``."""
+    prefix = f"clusters.{number}."
+    return {f"net.{n.removeprefix(prefix)}": v for n, v in state.items() if n.startswith(prefix)}
+
+
+def contradicting(sizes=(8, 8, 12, 12), flipped=(2, 3), seed=0):
+    """Two well separated classes; some clients have the labels exchanged."""
+    rng, train = generator(seed, "clusters"), []
+    for client, size in enumerate(sizes):
+        y = torch.arange(size) % 2
+        x = torch.randn(size, 5, generator=rng) + 3.0 * (2 * y - 1)[:, None]
+        train.append((x, 1 - y if client in flipped else y))
+    return ToyData(train, num_classes=2)
+
+
+def near_the_solutions(module):
+    """The first cluster starts trained on client 0, the second on client 2."""
+    data = contradicting()
+    for number, client in ((0, 0), (1, 2)):
+        one = ToyData([data.splits["train"][client]], num_classes=2)
+        run = fit(FedAvg(mlp(num_classes=2), optimizer=SGD, epochs=3), one, 2)
+        state = {n.removeprefix("net."): v for n, v in run.server.shared.items()}
+        module.clusters[number].load_state_dict(state)
+    return module
+
+
+def chosen(snapshot):
+    return snapshot.server.client_report["cluster"]
+
+
+@pytest.mark.parametrize("net", [mlp, normed])
+def test_1_one_cluster_is_fedavg_bitwise(net):
+    ifca = fit(IFCA(net(), optimizer=HEAVY, k=1, epochs=2), blobs())
+    fedavg = fit(FedAvg(net(), optimizer=HEAVY, epochs=2), blobs())
+    found = plain(ifca.server.shared)
+    assert equal(found, fedavg.server.shared)
+    assert ifca.history[-1]["test/personal/loss"] == fedavg.history[-1]["test/personal/loss"]
+
+
+def upload(client, samples, cluster, value):
+    shared = {f"clusters.{cluster}.w": torch.tensor([value])}
+    return Upload(client, samples, shared, {"cluster": torch.tensor(cluster, dtype=torch.int32)})
+
+
+def start(*values):
+    return ServerState({f"clusters.{n}.w": torch.tensor([v]) for n, v in enumerate(values)})
+
+
+def test_averages_by_hand():
+    """Cluster 0: (1 * 10 + 3 * 2) / 4 = 4; cluster 1 has one client; 2. nobody chose cluster 2."""
+    state = start(0.0, 1.0, 2.0)
+    uploads = [upload(0, 1, 0, 10.0), upload(1, 3, 0, 2.0), upload(2, 4, 1, 7.0)]
+    server = IFCA(mlp(), k=3).server()
+    after = server.aggregate(state, uploads)
+    assert [v.item() for v in after.shared.values()] == [4.0, 7.0, 2.0]
+    assert after.shared["clusters.2.w"] is state.shared["clusters.2.w"]
+    uniform = IFCA(mlp(), k=3, weighting="uniform").server().aggregate(state, uploads)
+    assert uniform.shared["clusters.0.w"].item() == 6.0
+
+
+def test_gradient_averaging_by_hand():
+    """Weights 1/8, 3/8 and 4/8: 0 + 10/8 + 6/8 = 2, 1 + (7 - 1) / 2 = 4."""
+    uploads = [upload(0, 1, 0, 10.0), upload(1, 3, 0, 2.0), upload(2, 4, 1, 7.0)]
+    server = IFCA(mlp(), k=3, averaging="gradient").server()
+    after = server.aggregate(start(0.0, 1.0, 2.0), uploads)
+    assert [v.item() for v in after.shared.values()] == [2.0, 4.0, 2.0]
+
+
+def test_2_an_empty_cluster_is_bitwise_unchanged():
+    module = IFCA(mlp(), optimizer=SGD, k=2)
+    with torch.no_grad():
+        module.clusters[1].head.bias.copy_(torch.tensor([100.0, -100.0, 0.0]))
+    before = {n: v.clone() for n, v in module.state_dict().items() if n.startswith("clusters.1")}
+    run = fit(module, blobs())
+    assert equal({n: run.server.shared[n] for n in before}, before)
+
+
+@pytest.mark.parametrize("fraction", [0.5, 1.0])
+def test_3_the_sizes_of_clusters_add_up(fraction):
+    sampler = UniformSampler(fraction)
+    run = fit(IFCA(mlp(), optimizer=SGD, k=3), blobs(), sampler=sampler)
+    for row in run.history:
+        sizes = [row[f"server/cluster_{number}"] for number in range(3)]
+        assert sum(sizes) == max(1, int(3 * fraction))
+
+
+def test_4_contradicting_groups_separate():
+    """And each cluster is FedAvg on its group alone."""
+    data, module = contradicting(), near_the_solutions(IFCA(mlp(num_classes=2), optimizer=SGD))
+    initial = [{n: v.clone() for n, v in c.state_dict().items()} for c in module.clusters]
+    run, snapshots = follow(module, data, 3)
+    assert all(chosen(s) == {0: 0, 1: 0, 2: 1, 3: 1} for s in snapshots)
+    assert run.history[-1]["test/personal/acc"] == 1.0
+    for number, clients in enumerate(((0, 1), (2, 3))):
+        train = [(x[:0], y[:0]) for x, y in data.splits["train"]]
+        for client in clients:
+            train[client] = data.splits["train"][client]
+        net = mlp(num_classes=2)
+        net.load_state_dict(initial[number])
+        alone = fit(FedAvg(net, optimizer=SGD), ToyData(train, num_classes=2), 3)
+        assert close(plain(run.server.shared, number), alone.server.shared)
+
+
+def test_5_permuting_the_initial_models_permutes_the_result():
+    one = near_the_solutions(IFCA(mlp(num_classes=2), optimizer=SGD))
+    other = near_the_solutions(IFCA(mlp(num_classes=2), optimizer=SGD))
+    other.clusters[0].load_state_dict(one.clusters[1].state_dict())
+    other.clusters[1].load_state_dict(one.clusters[0].state_dict())
+    first, second = (fit(m, contradicting()).server.shared for m in (one, other))
+    assert equal(plain(first, 0), plain(second, 1))
+    assert equal(plain(first, 1), plain(second, 0))
+
+
+def totals(*losses):
+    return Totals({"loss": torch.tensor(losses)}, {}, 0, 0)
+
+
+def test_equal_losses_choose_the_first():
+    module = IFCA(mlp(), k=3)
+    for cluster in module.clusters:
+        cluster.load_state_dict(module.net.state_dict())
+    assert module._choose(totals(2.0, 2.0, 2.0))["cluster"].item() == 0
+    assert module._choose(totals(2.0, 1.0, 1.0))["cluster"].item() == 1
+
+
+def test_initial_models_differ_and_follow_from_the_first():
+    stream = torch.get_rng_state()
+    one, same = IFCA(mlp(), k=3), IFCA(mlp(), k=3)
+    assert torch.equal(stream, torch.get_rng_state())
+    assert equal(one.state_dict(), same.state_dict())
+    weights = [cluster.head.weight for cluster in one.clusters]
+    assert torch.equal(weights[0], mlp().head.weight)
+    assert not torch.equal(weights[1], weights[2])
+
+
+def test_models_are_chosen_on_training_data_before_a_test():
+    """Client 2 never trained; its test labels are exchanged and must not matter."""
+    data = contradicting()
+    x, y = data.splits["train"][2]
+    data.splits["test"] = [*data.splits["train"][:2], (x, 1 - y), data.splits["train"][3]]
+    module = near_the_solutions(IFCA(mlp(num_classes=2), optimizer=SGD))
+    shared = {n: v.clone() for n, v in module.state_dict().items() if n.startswith("clusters")}
+    test = client_round.test(
+        context(module, data), job(data, 2, Broadcast(shared), splits=("test",))
+    )
+    assert module.cluster.item() == 1
+    assert test["test"]["acc"] == 0.0
+
+
+def test_a_common_body_is_averaged_over_all_and_sent_once():
+    """36 floats of body, 21 of head: 36 + 2 * 21 down, 57 + 1 up, for each of 4 clients."""
+    module = IFCA(mlp(num_classes=2), optimizer=SGD, share_body=True)
+    bodies = [cluster.backbone.state_dict() for cluster in module.clusters]
+    assert equal(*bodies)
+    assert not torch.equal(module.clusters[0].head.weight, module.clusters[1].head.weight)
+    run, snapshots = follow(module, contradicting(), 6)
+    assert {*chosen(snapshots[-1]).values()} == {0, 1}
+    for row in run.history:
+        assert row["comm/bytes_down"] == 4 * 4 * (36 + 2 * 14)
+        assert row["comm/bytes_up"] == 4 * 4 * (36 + 14 + 1)
+    first, second = (plain(run.server.shared, number) for number in range(2))
+    for name in first:
+        assert torch.equal(first[name], second[name]) is ("backbone" in name)
+
+
+def test_local_statistics_stay_with_the_client():
+    run, (first,) = follow(IFCA(normed(), optimizer=SGD, buffers="local"), blobs(), 1)
+    choice = int(chosen(first)[0])
+    mean = run.kept[0][f"clusters.{choice}.backbone.1.running_mean"]
+    assert not torch.equal(mean, torch.zeros(6))
+    assert not any("running" in name for name in run.server.shared)
+
+
+def test_no_cluster_is_refused():
+    with pytest.raises(ValueError, match="k must be at least 1"):
+        IFCA(mlp(), k=0)

@@ -1,0 +1,68 @@
+"""Local: the invariants of its card, numbered as there."""
+
+import pytest
+from torch.nn.functional import cross_entropy
+
+from lightning_modules.fedavg import FedAvg
+from lightning_modules.local import Local
+from pfl.federation.sampling import UniformSampler
+from tests.helpers.federation import SGD, close, equal, fit, follow
+from tests.helpers.toy import ToyData, blobs, mlp
+
+
+def floats(module):
+    return 0, 0
+
+
+def of(*clients, data=None, **options):
+    """Data of some of the clients only."""
+    data = data or blobs()
+    return ToyData([data.splits["train"][client] for client in clients], **options)
+
+
+def test_1_a_client_does_not_depend_on_the_others():
+    """Bitwise: another client added, and the other one's data exchanged."""
+    two = fit(Local(mlp(), optimizer=SGD), of(0, 1))
+    three = fit(Local(mlp(), optimizer=SGD), of(0, 2, 1))
+    assert equal(two.kept[0], three.kept[0])
+    assert not equal(two.kept[1], three.kept[1])
+
+
+def test_2_nothing_travels():
+    row = fit(Local(mlp(), optimizer=SGD), blobs()).history[-1]
+    assert row["comm/bytes_total"] == 0
+    assert "test/global/acc" not in row
+
+
+def test_4_one_client_of_fedavg_is_local():
+    local = fit(Local(mlp(), optimizer=SGD, epochs=2), of(0))
+    fedavg = fit(FedAvg(mlp(), optimizer=SGD, epochs=2), of(0))
+    assert equal(local.kept[0], fedavg.server.shared)
+
+
+def test_5_rounds_are_one_long_training():
+    """T rounds of E epochs are one round of T E, the optimiser's state being kept; full batches."""
+    options = {"optimizer": SGD, "persist_optimizer": True}
+    rounds = fit(Local(mlp(), epochs=2, **options), blobs(batch_size=99), 3)
+    once = fit(Local(mlp(), epochs=6, **options), blobs(batch_size=99), 1)
+    assert all(close(rounds.kept[client], once.kept[client]) for client in range(3))
+
+
+def test_the_schedule_is_the_samplers():
+    """9, 6 and 4 samples at batch size 4 are 3, 2 and 1 steps a round."""
+    counts = []
+    for train_all in (False, True):
+        sampler = UniformSampler(0.4, train_all=train_all)
+        run, (first,) = follow(Local(mlp(), optimizer=SGD), blobs(), 1, sampler=sampler)
+        assert run.history[0]["train/steps"] == sum((3, 2, 1)[client] for client in first.trained)
+        counts.append(len(first.trained))
+    assert counts == [1, 3]
+
+
+def test_a_client_never_sampled_is_tested_with_the_initial_model():
+    _, (first,) = follow(Local(mlp(), optimizer=SGD), blobs(), 1, sampler=UniformSampler(0.4))
+    for row in first.clients:
+        split = blobs().split(row["client"], "test")
+        untrained = cross_entropy(mlp()(split.x), split.labels).item()
+        trained = row["client"] in first.trained
+        assert (row["test/personal/loss"] == pytest.approx(untrained)) is not trained

@@ -1,0 +1,163 @@
+"""LP-FT: the invariants of its card, numbered as there."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from torch.nn.functional import cross_entropy
+
+from lightning_modules.fedavg import FedAvg, FedAvgP
+from lightning_modules.lp_ft import LPFT
+from pfl.core.state import clone
+from pfl.core.types import Broadcast
+from pfl.federation.sampling import UniformSampler
+from pfl.training import client_round
+from tests.helpers.federation import HEAVY, SGD, close, context, equal, fit, job
+from tests.helpers.toy import blobs, mlp, normed
+
+
+def tuned(module, data=None, client=0, start=None, **job_options):
+    """State before and after a client's personalisation, in float64."""
+    data = data or blobs()
+    ctx = context(module, data, "64-true")
+    shared = clone(start or {n: module.state_dict()[n] for n in module.shared_names()})
+    test = job(data, client, Broadcast(shared), **job_options)
+    client_round.test(ctx, replace(test, splits=("test",)))
+    return shared, clone(module.state_dict())
+
+
+def differing(before, after):
+    return {name for name in before if not torch.equal(before[name], after[name])}
+
+
+@pytest.mark.parametrize("net", [mlp, normed])
+def test_1_the_global_sequence_is_fedavgs_bitwise(net):
+    """And so it is however often models are tested."""
+    sampler = UniformSampler(0.7)
+    fedavg = fit(FedAvg(net(), optimizer=HEAVY), blobs(), sampler=sampler)
+    for every in (1, 3):
+        found = fit(LPFT(net(), optimizer=HEAVY), blobs(), sampler=sampler, evaluate_every=every)
+        assert equal(found.server.shared, fedavg.server.shared)
+        assert found.history[-1]["test/global/loss"] == fedavg.history[-1]["test/global/loss"]
+
+
+@pytest.mark.parametrize("ft_bn", ["eval", "train"])
+def test_2_without_probing_it_is_fedavg_p(ft_bn):
+    """Bitwise."""
+    found = fit(LPFT(normed(), optimizer=HEAVY, lp_epochs=0, ft_lr=0.02, ft_bn=ft_bn), blobs())
+    module = FedAvgP(normed(), optimizer=HEAVY, ft_epochs=10, ft_lr=0.02, ft_bn=ft_bn)
+    plain = fit(module, blobs())
+    for row, other in zip(found.history, plain.history, strict=True):
+        assert row["test/personal/loss"] == other["test/personal/loss"]
+
+
+@pytest.mark.parametrize("net", [mlp, normed])
+def test_2_probing_alone_is_fedavg_p_on_the_head(net):
+    """Full batches, as the order of batches follows the name of the phase."""
+    data = blobs(batch_size=99)
+    _, found = tuned(LPFT(net(), optimizer=HEAVY, lp_epochs=4, lp_lr=0.2, ft_epochs=0), data)
+    options = {"ft_epochs": 4, "ft_lr": 0.2, "ft_part": "head"}
+    _, plain = tuned(FedAvgP(net(), optimizer=HEAVY, **options), data)
+    assert close(found, plain, atol=1e-12)
+
+
+def test_2_without_either_it_is_fedavg():
+    found = fit(LPFT(mlp(), optimizer=HEAVY, lp_epochs=0, ft_epochs=0), blobs())
+    plain = fit(FedAvg(mlp(), optimizer=HEAVY), blobs())
+    assert found.history[-1]["test/personal/loss"] == plain.history[-1]["test/personal/loss"]
+
+
+@pytest.mark.parametrize("net", [mlp, normed])
+def test_3_probing_leaves_the_body_bitwise(net):
+    """Parameters and statistics, with momentum and weight decay."""
+    before, after = tuned(LPFT(net(), optimizer=HEAVY, ft_epochs=0))
+    assert differing(before, after) == {"net.head.weight", "net.head.bias"}
+
+
+@pytest.mark.parametrize("net", [mlp, normed])
+def test_4_both_phases_by_hand(net):
+    """The head on features in eval mode, then everything at a tenth of the rate.
+
+    Full batches; each phase has momentum of its own, and batch norms stay in eval mode.
+    """
+    data, own = blobs(batch_size=99), net().double().eval()
+    _, after = tuned(LPFT(net(), optimizer=HEAVY, lp_epochs=5, ft_epochs=3), data)
+    split = data.split(0, "train")
+    x = split.x.double()
+    features = own.backbone(x).detach()
+
+    def train(parameters, logits, epochs, lr):
+        optimizer = HEAVY(parameters)
+        for group in optimizer.param_groups:
+            group["lr"] = lr
+        for _ in range(epochs):
+            optimizer.zero_grad()
+            cross_entropy(logits(), split.labels).backward()
+            optimizer.step()
+
+    train(own.head.parameters(), lambda: own.head(features), 5, 0.1)
+    train(own.parameters(), lambda: own(x), 3, 0.01)
+    assert close(after, {f"net.{name}": value for name, value in own.state_dict().items()}, 1e-10)
+
+
+@pytest.mark.parametrize("ft_bn", ["eval", "train"])
+def test_statistics_stay_unless_they_are_asked_to_move(ft_bn):
+    before, after = tuned(LPFT(normed(), optimizer=SGD, ft_bn=ft_bn))
+    moved = {name for name in differing(before, after) if "running" in name}
+    assert moved == (set() if ft_bn == "eval" else {n for n in before if "running" in n})
+
+
+def test_5_a_body_under_a_fitted_head_hardly_moves():
+    """Its gradient is the residual's, which the probe takes away; without one it moves far more.
+
+    Also 6: features drift by 0 under the probe, then by 0.76, under fine-tuning alone by 2.73.
+    """
+    drifts = {}
+    x = blobs().split(0, "train").x.double()
+    for epochs in ((300, 0), (300, 10), (0, 10)):
+        options = {"lp_epochs": epochs[0], "ft_epochs": epochs[1], "ft_lr": 0.1}
+        module = LPFT(mlp(), optimizer=SGD, **options)
+        before = module.net.backbone.double()(x).detach()
+        tuned(module)
+        drifts[epochs] = (module.net.backbone(x) - before).norm(dim=1).mean().item()
+    assert drifts[300, 0] == 0
+    assert 0 < drifts[300, 10] < drifts[0, 10] / 3
+
+
+def test_8_a_client_does_not_depend_on_the_others():
+    """Two clients of the same data and seed, personalised in either order."""
+    pair = blobs().splits["train"][0]
+    data = blobs()
+    data.splits["train"][1] = data.splits["test"][1] = pair
+    module = LPFT(normed(), optimizer=HEAVY)
+    start = clone({n: module.state_dict()[n] for n in module.shared_names()})
+    found = [tuned(module, data, client, start)[1] for client in (0, 2, 1, 0)]
+    assert equal(found[0], found[2])
+    assert equal(found[0], found[3])
+    assert not equal(found[0], found[1])
+
+
+def test_9_labels_of_the_test_are_not_used():
+    def model(shift):
+        data = blobs()
+        x, y = data.splits["test"][0]
+        data.splits["test"][0] = (x, (y + shift) % 3)
+        return tuned(LPFT(mlp(), optimizer=SGD), data)[1]
+
+    assert equal(model(0), model(1))
+
+
+def test_rates_fall_as_that_of_training_does():
+    """In round 3 at decay 0.5 a step of the head is a quarter as long."""
+    ways = []
+    for round in (1, 3):
+        module = LPFT(mlp(), optimizer=SGD, lp_epochs=1, ft_epochs=0, lr_decay=0.5)
+        before, after = tuned(module, blobs(batch_size=99), round=round)
+        ways.append(after["net.head.bias"] - before["net.head.bias"])
+    assert torch.allclose(ways[1], ways[0] / 4)
+
+
+@pytest.mark.parametrize("name", ["lp_epochs", "ft_epochs", "lp_lr", "ft_lr"])
+def test_negative_numbers_are_refused(name):
+    with pytest.raises(ValueError, match="must not be negative, got -1"):
+        LPFT(mlp(), **{name: -1})

@@ -1,0 +1,167 @@
+"""MOON: the invariants of its card, numbered as there."""
+
+import math
+
+import pytest
+import torch
+from torch.nn.functional import cosine_similarity, cross_entropy
+
+from lightning_modules.fedavg import FedAvg
+from lightning_modules.moon import MOON
+from lightning_modules.nets import Projected
+from pfl.core.types import Batch, Broadcast
+from pfl.federation.sampling import UniformSampler
+from pfl.training import client_round
+from tests.helpers.federation import (
+    HEAVY,
+    SGD,
+    close,
+    context,
+    equal,
+    fit,
+    follow,
+    job,
+    sitting_out,
+)
+from tests.helpers.toy import blobs, mlp, normed
+
+
+def make(net, **options):
+    return MOON(net, out_dim=4, **options)
+
+
+def floats(module):
+    """The network with its projector: 36 of the body, 42 + 28 of the projector, 15 of the head."""
+    assert sum(p.numel() for p in module.net.parameters()) == 36 + 42 + 28 + 15
+    return 121, 121
+
+
+def shared(module, shift=0.0):
+    state = module.state_dict()
+    return {name: state[name].clone() + shift for name in module.shared_names()}
+
+
+def contrast(module, x):
+    """The term of each sample."""
+    terms = [module.losses(Batch(row[None], torch.tensor([0])))["contrast"] for row in x]
+    return torch.stack(terms)
+
+
+@pytest.mark.parametrize("net", [mlp, normed])
+def test_1_no_contrast_is_fedavg(net):
+    moon = MOON(net(), optimizer=HEAVY, mu=0, out_dim=4)
+    fedavg = FedAvg(MOON(net(), out_dim=4).net, optimizer=HEAVY)
+    assert equal(fit(moon, blobs()).server.shared, fit(fedavg, blobs()).server.shared)
+
+
+def test_2_equal_models_give_log_2_and_no_gradient():
+    module, x = make(mlp()), blobs().split(0, "train").x
+    with torch.no_grad():
+        module.receive(Broadcast(shared(module, 0.1)), job(blobs()).info)
+    terms = contrast(module, x)
+    assert torch.allclose(terms, torch.full((9,), math.log(2)), atol=1e-6)
+    grads = torch.autograd.grad(terms.sum(), list(module.net.backbone.parameters()))
+    assert all(g.abs().max() < 1e-6 for g in grads)
+
+
+@pytest.mark.parametrize("tau", [0.1, 0.5, 1.0])
+def test_3_bounds(tau):
+    module, x = make(mlp(), tau=tau), blobs().split(0, "train").x
+    for frozen in (module.received, module.previous):
+        for seed, value in enumerate(frozen.buffers()):
+            value.normal_(generator=torch.Generator().manual_seed(seed + len(value)))
+    terms = contrast(module, x)
+    assert (terms >= math.log1p(math.exp(-2 / tau)) - 1e-6).all()
+    assert (terms <= math.log1p(math.exp(2 / tau)) + 1e-6).all()
+
+
+def test_4_the_received_model_and_the_previous_one_do_not_move():
+    """Batch norm, momentum and weight decay; the previous model changes only when training ends."""
+    data, module = blobs(), MOON(normed(), optimizer=HEAVY, epochs=2, out_dim=4)
+    sent = shared(module, 0.1)
+    first = client_round.train(context(module, data), job(data, broadcast=Broadcast(sent)))
+    for name, value in module.received.module.state_dict().items():
+        if value.is_floating_point():
+            assert torch.equal(value, sent[f"net.backbone.{name}"])
+    (phase, _) = module.plan()
+    module._remember, before = (lambda totals: {}), first.kept
+    again = client_round.train(
+        context(module, data), job(data, kept=before, broadcast=Broadcast(sent))
+    )
+    assert phase.name == "local"
+    assert equal({n: again.kept[n] for n in before}, before)
+    assert not any(
+        p.requires_grad for p in (*module.received.buffers(), *module.previous.buffers())
+    )
+
+
+def test_5_the_length_of_features_does_not_matter():
+    module, x = make(mlp()), blobs().split(0, "train").x
+    module.previous.module.projector[2].weight.add_(0.3)
+    before = contrast(module, x)
+    with torch.no_grad():
+        for value in module.net.backbone.projector[2].parameters():
+            value.mul_(3.0)
+    assert torch.allclose(contrast(module, x), before, atol=1e-5)
+
+
+def test_the_objective_by_hand():
+    """CE + mu * cross-entropy of the logits [g, p] / tau with target 0."""
+    module, (x, y) = make(mlp(), mu=5.0, tau=0.5), blobs().splits["train"][0]
+    module.previous.module.projector[2].weight.add_(0.3)
+    module.received.module.projector[2].bias.sub_(0.2)
+    z, net = module.net.backbone(x), module.net
+    pair = [cosine_similarity(z, other(x)) for other in (module.received, module.previous)]
+    contrastive = cross_entropy(torch.stack(pair, 1) / 0.5, torch.zeros(9, dtype=torch.long))
+    terms = module.losses(Batch(x, y))
+    assert terms["ce"].item() == pytest.approx(cross_entropy(net.head(z), y).item())
+    assert terms["contrast"].item() == pytest.approx(5 * contrastive.item(), abs=1e-5)
+
+
+def test_the_previous_model_is_the_one_after_the_last_participation():
+    sampler = UniformSampler(0.4)
+    _, snapshots = follow(make(mlp(), optimizer=SGD), blobs(), 5, sampler=sampler)
+    pairs = list(sitting_out(snapshots))
+    assert pairs
+    assert all(equal(before, after) for before, after in pairs)
+    data, module = blobs(), make(mlp(), optimizer=SGD)
+    result = client_round.train(
+        context(module, data), job(data, broadcast=Broadcast(shared(module)))
+    )
+    own = {n.replace("previous.module", "net.backbone"): v for n, v in result.kept.items()}
+    own.pop("participated")
+    assert close(own, {n: v for n, v in result.upload.shared.items() if "backbone" in n})
+
+
+def test_without_a_projector_features_are_contrasted():
+    module = MOON(mlp(), projector=False)
+    assert not isinstance(module.net, Projected)
+    assert isinstance(MOON(mlp()).net, Projected)
+    assert MOON(mlp()).net.features == 256
+
+
+def test_the_projector_follows_from_the_network():
+    """Equal networks get equal projectors, others get others, and the default stream is left."""
+    stream = torch.get_rng_state()
+    one, same, other = make(mlp()), make(mlp()), make(mlp(seed=2))
+    assert torch.equal(stream, torch.get_rng_state())
+    assert equal(one.state_dict(), same.state_dict())
+    name = "net.backbone.projector.0.weight"
+    assert not torch.equal(one.state_dict()[name], other.state_dict()[name])
+
+
+def test_zero_features_do_no_harm():
+    module = MOON(mlp(), projector=False, optimizer=SGD)
+    x = torch.zeros(1, 5)
+    with torch.no_grad():
+        module.net.backbone[0].bias.fill_(-1)
+    terms = module.losses(Batch(x, torch.tensor([0])))
+    assert torch.isfinite(terms["contrast"])
+    grads = torch.autograd.grad(sum(terms.values()), list(module.net.parameters()))
+    assert all(torch.isfinite(g).all() for g in grads)
+
+
+@pytest.mark.parametrize(("name", "value"), [("mu", -1.0), ("tau", 0.0)])
+def test_bad_numbers_are_refused(name, value):
+    with pytest.raises(ValueError, match=name):
+        MOON(mlp(), **{name: value})

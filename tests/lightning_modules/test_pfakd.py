@@ -1,0 +1,266 @@
+"""PFAKD: the invariants of its card, numbered as there, with hand-worked numbers."""
+
+from functools import partial
+
+import pytest
+import torch
+from torch import nn
+
+from lightning_modules.fedper import FedPer
+from lightning_modules.nets import CNN3, FashionCNN, ResNet18, SplitNet
+from lightning_modules.pfakd import PFAKD
+from pfl.core.seeds import generator
+from pfl.core.server import Server, ServerState
+from pfl.core.state import clone, select
+from pfl.core.types import Batch, Upload
+from pfl.results.summary import summarise
+from tests.helpers.federation import HEAVY, SGD, Federation, equal, fit
+from tests.helpers.stacking import check_vmap, clients
+from tests.helpers.toy import blobs, mlp, normed
+
+
+def floats(module):
+    base = sum(p.numel() for p in module.net.backbone.parameters())
+    return base, base
+
+
+def make(net, **options):
+    return PFAKD(net, **{"optimizer": SGD, **options})
+
+
+def objective(module):
+    (phase,) = module.plan()
+    return phase.objective
+
+
+def drifted(net=mlp, **options):
+    """A client within its round: received, then moved away from the teacher."""
+    module = Federation(make(net(), **options)).start()
+    rng = generator(2, "drift")
+    with torch.no_grad():
+        for parameter in module.parameters():
+            parameter.add_(0.3 * torch.randn(parameter.shape, generator=rng))
+    return module
+
+
+def some(samples=6):
+    rng = generator(5, "batch")
+    return Batch(torch.randn(samples, 5, generator=rng), torch.arange(samples) % 3)
+
+
+def test_the_objective_by_hand():
+    """f(x) = x became 3x; on x = 1, 2 and a zero head: log 2 + beta (2^2 + 4^2) / 2."""
+    net = SplitNet(nn.Linear(1, 1, bias=False), nn.Linear(1, 2))
+    with torch.no_grad():
+        net.backbone.weight.fill_(1.0)
+        net.head.weight.zero_(), net.head.bias.zero_()
+    module = make(net, distill_weight=0.5)
+    with torch.no_grad():
+        net.backbone.weight.fill_(3.0)
+    batch = Batch(torch.tensor([[1.0], [2.0]]), torch.tensor([0, 1]))
+    terms = objective(module)(batch)
+    assert terms["ce"].item() == pytest.approx(0.6931, abs=1e-4)
+    assert terms["kd"].item() == pytest.approx(5.0)
+    # Before any broadcast, under a plain Trainer, there is no teacher.
+    assert module.training_step(batch, 0)["loss"].item() == pytest.approx(0.6931, abs=1e-4)
+
+
+@pytest.mark.parametrize("net", [mlp, normed])
+@pytest.mark.parametrize("weighting", ["samples", "uniform"])
+def test_1_without_distillation_it_is_fedper_bit_for_bit(net, weighting):
+    options = {"optimizer": HEAVY, "epochs": 2, "buffers": "local", "weighting": weighting}
+    plain = fit(FedPer(net(), **options), blobs(), 4)
+    run = fit(PFAKD(net(), distill_weight=0.0, **options), blobs(), 4)
+    assert run.fingerprint == plain.fingerprint
+
+
+@pytest.mark.parametrize("net", [mlp, normed])
+def test_2_on_arrival_the_teacher_pulls_nowhere(net):
+    module = Federation(make(net())).start().train()
+    value = objective(module)(some())["kd"]
+    slopes = torch.autograd.grad(value, list(module.net.backbone.parameters()))
+    assert value.item() == 0
+    assert not any(slope.any() for slope in slopes)
+
+
+def test_3_the_sum_is_d_times_the_mean():
+    """D = 6."""
+    mean, total = (
+        objective(drifted(distill_reduction=reduction))(some())["kd"].item()
+        for reduction in ("mean", "sum_dim")
+    )
+    assert total == pytest.approx(6 * mean)
+
+
+@pytest.mark.parametrize("mode", ["train", "eval"])
+@pytest.mark.parametrize("net", [mlp, normed])
+def test_4_training_leaves_the_teacher_as_it_was_received(net, mode):
+    federation = Federation(make(net(), teacher_mode=mode, epochs=2))
+    federation.round()
+    sent = select(federation.state.shared, ("net.backbone.*",))
+    result = federation.train(0)
+    teacher = federation.module.teacher
+    found = teacher.state_dict()
+    for name, value in sent.items():
+        assert torch.equal(found[name.replace("net.backbone.", "module.")], value)
+    assert not list(teacher.parameters())
+    assert not any(name.startswith("teacher") for name in {**result.kept, **result.upload.shared})
+
+
+def test_the_teacher_s_batch_norms_use_the_batch_or_the_client_s_statistics():
+    """x = 1, 3: batch statistics give -1, 1, running ones (mean 0, variance 1) the inputs."""
+    features = {}
+    for mode in ("train", "eval"):
+        net = SplitNet(nn.BatchNorm1d(1, eps=1e-12), nn.Linear(1, 2))
+        module = PFAKD(net, teacher_mode=mode).train()
+        features[mode] = module.teacher(torch.tensor([[1.0], [3.0]])).flatten().tolist()
+    assert features["train"] == pytest.approx([-1, 1])
+    assert features["eval"] == pytest.approx([1, 3])
+
+
+def test_5_the_head_s_gradient_knows_no_beta():
+    slopes = {}
+    for beta in (0.0, 10.0):
+        module = drifted(distill_weight=beta)
+        sum(objective(module)(some()).values()).backward()
+        slopes[beta] = {n: p.grad for n, p in module.net.named_parameters()}
+    head, base = ("head.*",), ("backbone.*",)
+    assert equal(select(slopes[0.0], head), select(slopes[10.0], head))
+    assert not equal(select(slopes[0.0], base), select(slopes[10.0], base))
+
+
+@pytest.mark.parametrize("weighting", ["samples", "uniform"])
+def test_6_without_steps_the_base_comes_back(weighting):
+    still = partial(torch.optim.SGD, lr=0.0)
+    federation = Federation(make(mlp(), optimizer=still, weighting=weighting))
+    before = clone(federation.state.shared)
+    results = federation.round()
+    assert all(equal(result.upload.shared, before) for result in results)
+    assert equal(federation.state.shared, before)
+
+
+def test_7_equal_sizes_need_no_weights():
+    equal_sizes = blobs(sizes=(6, 6, 6))
+    runs = [fit(make(mlp(), weighting=w), equal_sizes, 2) for w in ("samples", "uniform")]
+    assert runs[0].fingerprint == runs[1].fingerprint
+    unequal = [fit(make(mlp(), weighting=w), blobs(), 2) for w in ("samples", "uniform")]
+    assert unequal[0].fingerprint != unequal[1].fingerprint
+
+
+def test_7_one_participant_gives_its_base():
+    federation = Federation(make(mlp()))
+    (result,) = federation.round(1)
+    assert equal(federation.state.shared, result.upload.shared)
+
+
+def test_8_heads_stay_at_home():
+    federation = Federation(make(mlp()))
+    results = federation.round()
+    for result in results:
+        assert all(name.startswith("net.backbone.") for name in result.upload.shared)
+        assert not result.upload.extra
+        assert all(name.startswith("net.head.") for name in result.kept)
+
+
+def test_9_beta_keeps_features_near_the_teacher():
+    distances = {}
+    for beta in (0.0, 10.0):
+        module = make(mlp(), distill_weight=beta, optimizer=partial(torch.optim.SGD, lr=0.02))
+        federation = Federation(module)
+        federation.train(0)
+        x = federation.data.split(0, "train").x
+        distances[beta] = (module.net.backbone(x) - module.teacher(x)).norm(dim=1).mean().item()
+    assert 0 < distances[10.0] < distances[0.0]
+
+
+def test_10_the_mean_of_the_last_ten_takes_what_there_is():
+    """Of twelve rounds, 3 to 12: 7.5. Of three, all: 2."""
+    for rounds, expected in ((12, 7.5), (3, 2.0)):
+        history = [{"round": r, "test/personal/acc": float(r)} for r in range(1, rounds + 1)]
+        assert summarise(history)["test/personal/acc/mean_last10"] == expected
+
+
+def test_12_floats_moved_by_the_paper_s_networks():
+    assert floats(PFAKD(FashionCNN(10))) == (115_776, 115_776)
+    assert floats(PFAKD(CNN3(10))) == (43_616, 43_616)
+    assert floats(PFAKD(CNN3(10, head_split="fc_block"))) == (27_168, 27_168)
+    assert floats(PFAKD(ResNet18(100))) == (11_168_832, 11_168_832)
+
+
+@pytest.mark.parametrize("buffers", ["local", "average"])
+def test_statistics_of_batch_norms_stay_unless_averaging_is_asked_for(buffers):
+    mode = "train" if buffers == "local" else "eval"
+    federation = Federation(make(normed(), buffers=buffers, teacher_mode=mode))
+    results = federation.round()
+    name = "net.backbone.1.running_mean"
+    assert (name in federation.state.shared) == (buffers == "average")
+    assert (name in results[0].kept) == (buffers == "local")
+    own = results[0].kept if buffers == "local" else results[0].upload.shared
+    assert own[name].any()
+
+
+def test_the_client_s_statistics_see_its_own_features_only():
+    """One full batch moves the running mean by a tenth of the batch's mean: no teacher in it."""
+    data = blobs(batch_size=99)
+    federation = Federation(make(normed(), distill_weight=5.0), data)
+    first = federation.module.net.backbone[0]
+    expected = 0.1 * first(data.split(0, "train").x).mean(0).detach()
+    found = federation.train(0).kept["net.backbone.1.running_mean"]
+    torch.testing.assert_close(found, expected)
+
+
+def test_a_client_of_one_class_stays_nearer_to_its_teacher():
+    """CE alone drives its features on and on; D holds them."""
+    data = blobs(sizes=(8,))
+    data.splits["train"] = [(data.splits["train"][0][0], torch.zeros(8, dtype=torch.long))]
+    drift = {}
+    for beta in (0.0, 1.0):
+        federation = Federation(make(mlp(), distill_weight=beta, epochs=20), data)
+        result = federation.train(0)
+        drift[beta] = sum(
+            (result.upload.shared[n] - v).square().sum() for n, v in federation.state.shared.items()
+        )
+        assert result.train["local/ce"] < 0.5
+    assert drift[1.0] < drift[0.0]
+
+
+def test_a_late_client_joins_with_its_initial_head():
+    federation = Federation(make(mlp()))
+    initial = clone(federation.module.net.head.state_dict())
+    federation.round(0, 1)
+    module = federation.start(2)
+    assert equal(module.net.head.state_dict(), initial)
+    assert equal(
+        {n: module.state_dict()[n] for n in federation.state.shared}, federation.state.shared
+    )
+
+
+def test_the_tested_model_is_the_new_base_with_the_own_head():
+    federation = Federation(make(mlp()))
+    federation.round()
+    federation.test(1)
+    found = federation.module.state_dict()
+    for name, value in {**federation.state.shared, **federation.kept[1]}.items():
+        assert torch.equal(found[name], value)
+
+
+def test_uniform_aggregation_by_hand():
+    """(10 + 2) / 2 = 6, by samples (10 + 3 * 2) / 4 = 4."""
+    uploads = [Upload(i, n, {"w": torch.tensor([v])}) for i, n, v in ((0, 1, 10.0), (1, 3, 2.0))]
+    found = {
+        weighting: make(mlp(), weighting=weighting).server().aggregate(ServerState({}), uploads)
+        for weighting in ("uniform", "samples")
+    }
+    assert found["uniform"].shared["w"].item() == 6.0
+    assert found["samples"].shared["w"].item() == 4.0
+    assert type(make(mlp()).server()) is Server
+
+
+def test_runs_over_stacked_clients():
+    module = make(mlp().double(), distill_weight=0.7).double()
+    check_vmap(module, objective(module), *clients(module))
+
+
+def test_a_negative_weight_is_refused():
+    with pytest.raises(ValueError, match=r"distill_weight must not be negative, got -1"):
+        PFAKD(mlp(), distill_weight=-1)

@@ -1,0 +1,164 @@
+"""pFedFDA: invariants of its card; the arithmetic of the Gaussians is in test_gaussians."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from lightning_modules.pfedfda import PFedFDA
+from lightning_modules.steps.gaussians import Gaussians, discriminant, estimate, unpack
+from pfl.core.state import clone, fingerprint, select
+from tests.helpers.federation import Federation, equal, sgd
+from tests.helpers.toy import blobs, mlp, normed
+
+BODY = ("net.backbone.*",)
+
+
+def floats(module):
+    """|phi| + C D + D (D + 1) / 2, each way."""
+    net, size = module.net, module.net.features
+    body = sum(p.numel() for p in net.backbone.parameters())
+    count = body + net.num_classes * size + size * (size + 1) // 2
+    return count, count
+
+
+def fda(net=None, **options):
+    return PFedFDA(mlp() if net is None else net, optimizer=sgd(), **options)
+
+
+def classifier(module):
+    return clone({"weight": module.weight, "bias": module.bias})
+
+
+def received(federation):
+    """The global Gaussians that a client receives now."""
+    shared = federation.state.shared
+    return Gaussians(shared["means"].double(), unpack(shared["covariance"].double()))
+
+
+def test_the_head_is_the_global_classifier_under_the_clients_shares():
+    """Shares (counts / n + eps) / (1 + C eps); client 0 has nine samples."""
+    federation = Federation(fda(eps=1e-2))
+    module = federation.start(0)
+    counts = federation.infos[0].label_counts.double()
+    prior = (counts / 9 + 1e-2) / 1.03
+    torch.testing.assert_close(module.prior.double(), prior)
+    weight, bias = discriminant(received(federation), prior, 1e-2)
+    torch.testing.assert_close(module.weight.double(), weight, rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(module.bias.double(), bias, rtol=1e-5, atol=1e-5)
+    x = federation.data.split(0, "test").x
+    expected = F.linear(module.net.backbone(x), module.weight, module.bias)
+    assert torch.equal(module(x), expected)
+
+
+def test_only_the_body_is_trained_under_a_constant_head(monkeypatch):
+    """Invariant 4."""
+    federation = Federation(fda(epochs=3))
+    module = federation.start(0)
+    heads = []
+    monkeypatch.setattr(module, "on_train_batch_end", lambda *a: heads.append(classifier(module)))
+    before = clone(module.net.state_dict())
+    head = classifier(module)
+    federation.train(0)
+    assert len(heads) == 9
+    assert all(equal(head, other) for other in heads)
+    after = module.net.state_dict()
+    assert all(
+        torch.equal(after[name], value) == name.startswith("head.")
+        for name, value in before.items()
+    )
+
+
+@pytest.mark.parametrize("stats", ["running", "fresh_pass"])
+def test_one_client_with_its_own_gaussians_makes_the_global_ones(stats):
+    """Invariant 5: b = 1, so M and S are the client's estimates.
+
+    A rate of zero keeps the body, so that running features are those of one walk, three times.
+    """
+    module = PFedFDA(mlp(), optimizer=sgd(0.0), epochs=3, stats=stats, local_beta=True)
+    federation = Federation(module)
+    common = received(federation)
+    federation.round(0)
+    split = federation.data.split(0, "train")
+    with torch.no_grad():
+        z = module.net.backbone(split.x).double()
+    times = 3 if stats == "running" else 1
+    expected = estimate(z.repeat(times, 1), split.labels.repeat(times), common)
+    found = received(federation)
+    torch.testing.assert_close(found.means, expected.means, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(found.covariance, expected.covariance, rtol=1e-5, atol=1e-5)
+    assert federation.kept[0]["coefficients"].tolist() == [1.0, 1.0]
+
+
+def test_the_server_averages_blended_gaussians_by_samples():
+    """9, 6 and 4 samples."""
+    federation = Federation(fda())
+    results = federation.round()
+    for name in ("means", "covariance"):
+        values = [result.upload.shared[name] for result in results]
+        expected = (9 * values[0] + 6 * values[1] + 4 * values[2]) / 19
+        torch.testing.assert_close(federation.state.shared[name], expected)
+
+
+def test_every_client_adapts_before_a_test_and_nothing_of_it_stays():
+    federation = Federation(fda())
+    federation.round(0, 1)
+    before = fingerprint([federation.state.shared])
+    common = classifier(federation.start(2))
+    federation.test(2)
+    module = federation.module
+    assert not equal(classifier(module), common)
+    assert fingerprint([federation.state.shared]) == before
+    body = select(module.state_dict(), BODY)
+    assert equal(body, select(federation.state.shared, BODY))
+    split = federation.data.split(2, "train")
+    with torch.no_grad():
+        z = module.net.backbone(split.x).double()
+    local = estimate(z, split.labels, received(federation))
+    b_mean = module.coefficients[0].double()
+    expected = torch.lerp(received(federation).means, local.means, b_mean)
+    torch.testing.assert_close(module.means.double(), expected, rtol=1e-5, atol=1e-5)
+
+
+def test_single_beta_makes_one_coefficient():
+    federation = Federation(fda(single_beta=True))
+    federation.round()
+    for kept in federation.kept.values():
+        assert kept["coefficients"][0] == kept["coefficients"][1]
+
+
+def test_the_global_model_takes_classes_as_equally_likely():
+    federation = Federation(fda())
+    federation.round()
+    module = federation.module
+    module.load_global(federation.server.broadcast(federation.state, 0, 1))
+    assert module.prior.tolist() == pytest.approx([1 / 3] * 3)
+
+
+@pytest.mark.parametrize("sizes", [(1, 6, 4), (2, 1, 3)])
+def test_tiny_and_single_class_clients_run(sizes):
+    data = blobs(sizes=sizes)
+    x, y = data.splits["train"][2]
+    data.splits["train"][2] = (x, torch.zeros_like(y))
+    federation = Federation(fda(epochs=2), data)
+    assert all(result.finite for result in federation.round())
+    assert federation.kept[2]["coefficients"].tolist() == [0.5, 0.5]
+    assert all(federation.test(client)["acc"] >= 0 for client in range(3))
+
+
+def test_without_training_running_statistics_leave_the_gaussians():
+    federation = Federation(fda(epochs=0))
+    before = federation.state.shared
+    (result,) = federation.round(0)
+    assert equal(result.upload.shared, before)
+
+
+def test_runs_with_batch_norm():
+    federation = Federation(fda(normed(), buffers="local"))
+    assert all(result.finite for result in federation.round())
+    assert "means" in federation.module.shared_names()
+
+
+@pytest.mark.parametrize(("name", "value"), [("eps", 0), ("stats", "late"), ("cov_reg", "none")])
+def test_what_cannot_be_is_refused(name, value):
+    with pytest.raises(ValueError, match=name):
+        fda(**{name: value})

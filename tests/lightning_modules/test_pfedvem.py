@@ -1,0 +1,272 @@
+"""pFedVEM: the closed form of the confidence, the two objectives, what travels, and the server."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import pytest
+import torch
+from torch import nn
+
+from lightning_modules.nets import CNN5, LeNet5, SplitNet
+from lightning_modules.pfedvem import PFedVEM
+from pfl.core.types import Job
+from pfl.federation.rounds import NonFiniteError
+from pfl.federation.sampling import BernoulliSampler
+from pfl.loop import FederatedLoop
+from pfl.training import client_round
+from tests.helpers.draws import normal
+from tests.helpers.federation import context, fit
+from tests.helpers.stacking import check_vmap
+from tests.helpers.toy import blobs, mlp, normed
+from tests.lightning_modules.vem import (
+    broadcast,
+    broadcast_of,
+    head_batch,
+    info,
+    line,
+    numbers,
+    posterior,
+)
+
+make = PFedVEM
+
+
+def floats(module):
+    base = sum(p.numel() for p in module.net.backbone.parameters())
+    base += sum(b.numel() for b in module.net.backbone.buffers() if b.is_floating_point())
+    d = module.server_head_weight.numel() + module.server_head_bias.numel()
+    return base + d, base + d + 1
+
+
+# 11.7 and the round.
+
+
+def run(module, data, kept=None, server=None, splits=()):
+    job = Job(info(), kept or {}, server or broadcast_of(module), 3, splits)
+    return client_round.train(context(module, data, "64-true"), job)
+
+
+def kept_of(module):
+    return {name: module.state_dict()[name].clone() for name in module.kept_names()}
+
+
+def test_one_head_step_by_hand():
+    """x = 2, y = 0, all means zero and no spread to speak of, so that softmax is (1/2, 1/2). The
+    gradient of the nll is (-1/2, 1/2) for the biases and twice that for the weights, and the KL has
+    none; at a rate of 0.1 the means become (0.1, -0.1) and (0.05, -0.05)."""
+    module = line(lr_head=0.1, head_epochs=1, epochs=0, init_std=1e-5)
+    posterior([[0.0], [0.0]], [0.0, 0.0], 1e-5, module)
+    server = broadcast(module, [[0.0], [0.0]], [0.0, 0.0])
+    result = run(module, numbers(2.0), kept_of(module), server)
+    sent = {name: value.flatten().tolist() for name, value in result.upload.shared.items()}
+    assert sent["server_head_weight"] == pytest.approx([0.1, -0.1], abs=1e-4)
+    assert sent["server_head_bias"] == pytest.approx([0.05, -0.05], abs=1e-4)
+    assert result.train["head/nll"] == pytest.approx(0.693147, abs=1e-4)
+
+
+def test_each_phase_changes_its_own_part_only():
+    for epochs, moving in (((3, 0), "net.head."), ((0, 3), "net.backbone.")):
+        module = PFedVEM(mlp(), head_epochs=epochs[0], epochs=epochs[1])
+        working, server = context(module, blobs(), "64-true"), broadcast_of(module)
+        module.receive(server, info())
+        before = {name: value.clone() for name, value in module.state_dict().items()}
+        client_round.train(working, Job(info(), {}, server, 3, ()))
+        for name, value in module.state_dict().items():
+            assert torch.equal(value, before[name]) != name.startswith(moving), name
+
+
+def test_full_batch_head_steps_on_features_computed_once():
+    """10 steps on the head; 5 epochs of 3 batches (9 samples, 4 a batch) on the base. The backbone
+    sees the features in two chunks of 7 and 2, then 15 batches."""
+    module = PFedVEM(mlp())
+    seen = []
+    module.net.backbone.register_forward_hook(lambda m, args, out: seen.append(len(args[0])))
+    result = run(module, blobs())
+    assert result.steps == 10 + 15
+    assert result.samples == 10 * 9 + 5 * 9
+    assert seen[:2] == [7, 2]
+    assert len(seen) == 2 + 15
+
+
+def test_head_and_base_have_a_rate_each():
+    head, base = PFedVEM(mlp(), lr_head=0.2, lr_base=0.03).plan()
+    groups = [phase.optimizer([torch.zeros(1)]).param_groups[0] for phase in (head, base)]
+    assert [group["lr"] for group in groups] == [0.2, 0.03]
+
+
+@pytest.mark.filterwarnings("ignore:client 0 takes no step")
+def test_one_sample_under_batch_norm_trains_the_head_alone_and_is_uploaded():
+    """The base rests in eval mode while the head takes its 10 steps; then it can take none."""
+    result = run(PFedVEM(normed()), blobs(sizes=(1,)))
+    assert result.steps == 10
+    assert result.upload is not None
+
+
+def test_the_upload_pairs_the_new_mean_with_the_old_confidence():
+    """tau = 4/3 as in test_confidence_by_hand, from the posterior before training and the new w."""
+    module = line(lr_head=0.01)
+    posterior([[1.0], [2.0]], [0.0, 1.0], 0.5, module)
+    server = broadcast(module, [[0.0], [2.0]], [0.0, 0.0])
+    result = run(module, numbers(1.0, -1.0, 2.0), kept_of(module), server)
+    assert result.upload.extra["confidence"].item() == pytest.approx(4 / 3)
+    mean = result.kept["net.head.mean_weight"]
+    assert torch.equal(result.upload.shared["server_head_weight"], mean)
+    assert not torch.equal(mean.flatten(), torch.tensor([1.0, 2.0]).double())
+    assert not any("std" in name for name in result.upload.shared)
+
+
+def test_algorithm_one_updates_the_confidence_after_the_head():
+    """The kept tau = 7 drives the round; what goes up, and is kept, is that of the new posterior.
+    Without head steps that is the 4/3 of test_confidence_by_hand."""
+    module = line(tau_timing="after_head", head_epochs=0)
+    posterior([[1.0], [2.0]], [0.0, 1.0], 0.5, module)
+    server = broadcast(module, [[0.0], [2.0]], [0.0, 0.0])
+    kept = kept_of(module) | {"confidence": torch.tensor(7.0).double()}
+    module.load_state_dict(kept, strict=False)
+    module.receive(server, info())
+    assert module.confidence.item() == 7
+    result = run(module, numbers(1.0, -1.0), kept, server)
+    assert result.upload.extra["confidence"].item() == pytest.approx(4 / 3)
+    assert result.kept["confidence"].item() == pytest.approx(4 / 3)
+
+
+def test_personal_model_is_own_base_under_the_mean_and_global_model_the_servers():
+    module = line()
+    posterior([[1.0], [-1.0]], [0.5, 0.0], 0.5, module)
+    module.eval()
+    x = torch.tensor([[2.0]]).double()
+    assert module(x).tolist() == [[2.5, -2.0]]
+    module.load_global(broadcast(module, [[3.0], [0.0]], [0.0, 1.0]))
+    assert module(x).tolist() == [[6.0, 1.0]]
+    assert module.has_global_model()
+
+
+def test_a_client_is_tested_as_training_left_it():
+    """Before its base is averaged with that of the others, and not under what comes back."""
+    unsaid, local, later = (
+        fit(PFedVEM(mlp()), blobs(), 1, evaluate_at=points).history[-1]["test/personal/loss"]
+        for points in (None, ["post_local"], ["post_broadcast"])
+    )
+    assert unsaid == local
+    assert unsaid != later
+
+
+# 11.12: a client that trains without uploading.
+
+
+def test_an_unsampled_client_keeps_its_head_and_gets_the_new_base():
+    """Every client trains and is tested; at probability 0.01 and minimum 1 of 3 the others'
+    posteriors stay with them and their bases are thrown away."""
+    loop = FederatedLoop(rounds=1, sampler=BernoulliSampler(0.01, minimum=1), progress=False)
+    module = PFedVEM(mlp())
+    start = {name: value.clone() for name, value in module.state_dict().items()}
+    outcome = loop.fit(module, blobs())
+    assert sorted(outcome.kept) == [0, 1, 2]
+    heads = [kept["net.head.mean_weight"] for kept in outcome.kept.values()]
+    assert not any(torch.equal(head, start["net.head.mean_weight"]) for head in heads)
+    assert sum(torch.equal(h, outcome.server.shared["server_head_weight"]) for h in heads) == 1
+    assert not any("backbone" in name for kept in outcome.kept.values() for name in kept)
+
+
+# Section 12.
+
+
+@pytest.mark.parametrize(
+    ("net", "down"),
+    [(LeNet5(10, channels=(16, 32)), 121_182), (CNN5(20), 620_936)],
+    ids=["CIFAR-10", "CIFAR-100"],
+)
+def test_traffic_of_the_papers_networks(net, down):
+    module = PFedVEM(net)
+    upload = module.upload(info())
+    assert sum(module.state_dict()[name].numel() for name in module.shared_names()) == down
+    assert sum(v.numel() for v in (*upload.shared.values(), *upload.extra.values())) == down + 1
+    assert floats(module) == (down, down + 1)
+
+
+# Section 13: edges.
+
+
+def test_a_client_that_diverges_keeps_its_old_head_and_uploads_nothing():
+    """Client 1 has an infinite input. Under ``skip`` the others go on; under ``stop`` it ends."""
+    data = blobs()
+    data.splits["train"][1][0][0, 0] = float("inf")
+    options = {"rounds": 2, "progress": False, "sampler": BernoulliSampler(1.0)}
+    outcome = FederatedLoop(on_nonfinite="skip", **options).fit(PFedVEM(mlp()), data)
+    assert sorted(outcome.kept) == [0, 2]
+    assert all(value.isfinite().all() for value in outcome.server.shared.values())
+    assert outcome.history[-1]["train/discarded"] == 1
+    with pytest.raises(NonFiniteError, match="client 1"):
+        FederatedLoop(**options).fit(PFedVEM(mlp()), data)
+
+
+def test_a_huge_rate_on_a_sum_over_the_data_is_caught():
+    module = PFedVEM(mlp(), lr_head=1e30)
+    loop = FederatedLoop(rounds=1, on_nonfinite="skip", progress=False)
+    outcome = loop.fit(module, blobs())
+    assert outcome.kept == {}
+    assert outcome.history[-1]["train/discarded"] == 3
+
+
+def test_deviation_alone_starts_from_one_and_stays_finite():
+    module = PFedVEM(mlp(), tau_terms="deviation")
+    outcome = FederatedLoop(rounds=3, progress=False).fit(module, blobs())
+    assert all(kept["confidence"].isfinite() for kept in outcome.kept.values())
+    module.receive(broadcast_of(PFedVEM(mlp())), info())
+
+
+def test_batch_norm_in_the_base_and_batches_of_one():
+    FederatedLoop(rounds=2, progress=False).fit(PFedVEM(mlp()), blobs(sizes=(5, 1), batch_size=1))
+    outcome = FederatedLoop(rounds=2, progress=False).fit(PFedVEM(normed()), blobs())
+    assert "net.backbone.1.running_mean" in outcome.server.shared
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"head_epochs": -1}, "head_epochs"),
+        ({"mc_samples": 0}, "samples"),
+        ({"init_std": 0.0}, "init_std"),
+        ({"server_momentum": 1.0}, "server_momentum"),
+        ({"lr_head": -1.0}, "learning rate"),
+    ],
+)
+def test_numbers_out_of_range(options, message):
+    with pytest.raises(ValueError, match=message):
+        PFedVEM(mlp(), **options)
+
+
+@pytest.mark.parametrize(
+    "net", [nn.Linear(3, 2), SplitNet(nn.Flatten(), nn.Sequential(mlp().head))]
+)
+def test_the_head_must_be_one_linear_layer(net):
+    with pytest.raises(TypeError, match=r"one torch\.nn\.Linear"):
+        PFedVEM(net)
+
+
+# vectorizable = True.
+
+
+@pytest.mark.parametrize("objective", ["free_energy", "losses", "mean_head"])
+def test_objectives_run_stacked_over_clients(objective):
+    module = PFedVEM(mlp(), base_loss="mean_head" if objective == "mean_head" else "mc").double()
+    states, batches = [], []
+    for client, samples in enumerate((2, 7, 5)):
+        state = {n: v + 0.1 * client for n, v in module.state_dict().items()}
+        batch = head_batch(samples, module, seed=client)
+        if objective != "free_energy":
+            batch = batch._replace(x=normal(samples, 5, seed=client))
+        states.append(state)
+        batches.append(batch)
+    chosen = module.free_energy if objective == "free_energy" else module.losses
+    check_vmap(module, chosen, states, batches)
+
+
+def test_it_learns_the_blobs():
+    loop = FederatedLoop(rounds=8, sampler=BernoulliSampler(0.5), progress=False)
+    sgd = partial(torch.optim.SGD, momentum=0.9)
+    module = PFedVEM(mlp(), optimizer=sgd, lr_head=0.01, lr_base=0.05, init_std=0.1)
+    summary = loop.fit(module, blobs(sizes=(30, 20, 20))).summary
+    assert summary["test/personal/acc/last"] > 0.85
+    assert summary["test/global/acc/last"] > 0.6

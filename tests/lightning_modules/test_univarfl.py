@@ -1,0 +1,220 @@
+"""UniVarFL: the invariants of its card, numbered as there; those of the bare loss terms (2 to 7 and
+10) stand in ``tests/test_losses.py``.
+"""
+
+import math
+from functools import partial
+
+import pytest
+import torch
+from torch import nn
+
+from lightning_modules.fedavg import FedAvg
+from lightning_modules.nets import CNN8, SplitNet
+from lightning_modules.univarfl import UniVarFL
+from pfl.core.seeds import generator, scoped
+from pfl.core.types import Batch, ClientInfo
+from tests.helpers.federation import HEAVY, SGD, Federation, close, fit
+from tests.helpers.stacking import check_vmap, clients
+from tests.helpers.toy import ToyData, blobs, mlp, normed
+
+# The toy networks' six unnormalised ReLU units do not bear the default energy, which is made for
+# the projectors of the paper's networks.
+CALM = {"w_he": 0.02, "lr_schedule": "constant"}
+
+
+def floats(module):
+    size = sum(module.state_dict()[name].numel() for name in module.shared_names())
+    return size, size
+
+
+def make(net, **options):
+    return UniVarFL(net, **{"optimizer": SGD, **CALM, **options})
+
+
+def some(samples=6):
+    rng = generator(5, "batch")
+    return Batch(torch.randn(samples, 5, generator=rng), torch.arange(samples) % 3)
+
+
+def line():
+    """Features are the two inputs, and so are the logits."""
+    net = SplitNet(nn.Identity(), nn.Linear(2, 2, bias=False))
+    with torch.no_grad():
+        net.head.weight.copy_(torch.eye(2))
+    return net
+
+
+def two_points():
+    """Orthogonal features of lengths log 3 and log 3."""
+    return Batch(math.log(3) * torch.eye(2), torch.tensor([0, 1]))
+
+
+def test_the_objective_by_hand():
+    """p = (3/4, 1/4) and (1/4, 3/4): CE = log 4/3.
+
+    Orthogonal features: L_HE = 1 / (1 + 1/4). Each column has variance 1/16 under the floor 1/4:
+    L_CV = 3/16, with the weight C / 4 = 1/2.
+    """
+    terms = UniVarFL(line(), w_he=2.0, eps=0.25).losses(two_points())
+    assert {name: term.item() for name, term in terms.items()} == pytest.approx(
+        {"ce": math.log(4 / 3), "he": 2 * 0.8, "cv": 3 / 32}
+    )
+
+
+@pytest.mark.parametrize(
+    ("options", "term", "value"),
+    [
+        ({"he_form": "log", "eps": 0.25}, "he", -math.log(1.25)),
+        ({"he_form": "chord", "eps": 0.25}, "he", 1 / 2.25),
+        # One pair, which is its own median.
+        ({"he_form": "rbf"}, "he", math.exp(-1)),
+        ({"cv_unbiased": True}, "cv", 1 / 2 - 1 / 8),
+        ({"cv_statistic": "std"}, "cv", 1 / 2 - 1 / 4),
+        ({"cv_statistic": "std", "cv_unbiased": True}, "cv", math.sqrt(1 / 2) - math.sqrt(1 / 8)),
+        # Logits of length one: p = (s, 1 - s), variance (s - 1/2)^2 with s = e / (e + 1).
+        ({"normalize_for_head": True}, "cv", 1 / 4 - (math.e / (math.e + 1) - 1 / 2) ** 2),
+    ],
+)
+def test_every_reading_by_hand(options, term, value):
+    module = UniVarFL(line(), w_he=1.0, w_cv=1.0, **options)
+    assert module.losses(two_points())[term].item() == pytest.approx(value, abs=1e-6)
+
+
+def test_the_tested_model_reads_what_training_read():
+    """Lengths are lost on a classifier of normalised features."""
+    x = some().x
+    module = UniVarFL(mlp(), normalize_for_head=True)
+    features = module.net.backbone(x)
+    expected = module.net.head(features / features.norm(dim=-1, keepdim=True).clamp_min(1e-12))
+    assert torch.allclose(module(x), expected)
+    assert torch.equal(UniVarFL(mlp())(x), mlp()(x))
+
+
+@pytest.mark.parametrize("net", [mlp, normed])
+def test_1_without_both_terms_it_is_fedavg_bit_for_bit(net):
+    plain = fit(FedAvg(net(), optimizer=HEAVY, epochs=2), blobs(), 4)
+    module = make(net(), optimizer=HEAVY, epochs=2, w_cv=0.0, w_he=0.0)
+    assert fit(module, blobs(), 4).fingerprint == plain.fingerprint
+
+
+def test_each_term_by_itself_changes_the_run():
+    runs = set()
+    for cv in (0.0, 1.0):
+        for he in (0.0, 0.02):
+            runs.add(fit(make(mlp(), w_cv=cv, w_he=he), blobs()).fingerprint)
+    assert len(runs) == 4
+
+
+@pytest.mark.parametrize("classes", [10, 100])
+def test_the_weight_of_the_variance_is_a_quarter_of_the_classes(classes):
+    """2.5 at C = 10, where equal predictions cost 2.5 * 0.09 = 0.225; 25 at C = 100."""
+    module = UniVarFL(mlp(num_classes=classes))
+    assert module.w_cv == classes / 4
+    for parameter in module.net.head.parameters():
+        nn.init.zeros_(parameter)
+    floor = (classes - 1) / classes**2
+    assert module.losses(some())["cv"].item() == pytest.approx(classes / 4 * floor)
+
+
+def test_8_the_energy_leaves_the_classifier_alone_and_the_variance_reaches_both():
+    terms = UniVarFL(mlp()).losses(some())
+    for term, reaches_head in (("he", False), ("cv", True)):
+        module = UniVarFL(mlp())
+        module.losses(some())[term].backward()
+        assert module.net.backbone[0].weight.grad.any()
+        assert (module.net.head.weight.grad is not None) == reaches_head
+    assert terms.keys() == {"ce", "he", "cv"}
+
+
+@pytest.mark.parametrize("statistic", ["var", "std"])
+@pytest.mark.parametrize("form", ["inverse", "log", "chord", "rbf"])
+def test_9_a_batch_of_one_is_cross_entropy_alone(form, statistic):
+    module = UniVarFL(mlp(), he_form=form, cv_statistic=statistic, cv_unbiased=True)
+    terms = module.losses(some(1))
+    assert terms["he"].item() == terms["cv"].item() == 0
+    sum(terms.values()).backward()
+    assert all(p.grad.isfinite().all() for p in module.parameters())
+
+
+def test_11_identical_clients_agree_with_their_mean():
+    data = blobs(sizes=(8,), batch_size=8)
+    data.splits["train"] *= 3
+    data = ToyData(data.splits["train"], batch_size=8)
+    federation = Federation(make(normed()), data)
+    results = federation.round()
+    for result in results:
+        assert close(result.upload.shared, federation.state.shared)
+
+
+def test_12_floats_moved_by_the_small_network():
+    """161,594 parameters and two running statistics of each of 832 channels."""
+    assert floats(UniVarFL(CNN8(10))) == (163_258, 163_258)
+    assert floats(UniVarFL(CNN8(10), buffers="local")) == (161_594, 161_594)
+    assert not any("num_batches" in name for name in UniVarFL(CNN8(10)).shared_names())
+
+
+def test_the_rate_falls_as_a_cosine_over_the_rounds():
+    """Half of it is left in round 3 of 4."""
+    halfway = ClientInfo(0, 9, torch.zeros(3), 3, 4)
+    assert UniVarFL(mlp()).lr_factor(halfway) == pytest.approx(0.5)
+    assert UniVarFL(mlp(), lr_schedule="constant").lr_factor(halfway) == 1
+
+
+def test_there_is_one_model_and_all_clients_are_tested_with_it():
+    module = make(normed())
+    assert module.has_global_model()
+    row = fit(module, blobs(), 2).history[-1]
+    assert row["test/personal/acc"] == row["test/global/acc"]
+    assert "test/pooled/acc" in row
+
+
+def test_duplicate_images_stay_finite():
+    """Their pairs cost 1 / eps; three rounds with clipped gradients go through."""
+    data = blobs(sizes=(4, 4))
+    data.splits["train"] = [(x[:1].repeat(4, 1), y) for x, y in data.splits["train"]]
+    run = fit(make(mlp(), w_he=0.5), data, 3, gradient_clip_val=1.0)
+    assert run.round == 3
+
+
+def test_a_network_whose_features_all_die_stays_finite():
+    module = UniVarFL(mlp())
+    nn.init.constant_(module.net.backbone[0].bias, -100.0)
+    terms = module.losses(some())
+    assert terms["he"].item() == pytest.approx(0.5 / 1.001)
+    sum(terms.values()).backward()
+    assert all(p.grad.isfinite().all() for p in module.parameters())
+
+
+def test_the_paper_s_network_learns_with_the_default_terms():
+    """Three rounds on bright and dark images; the energy stays near 1/2, far from 1/2 * 1 / eps."""
+    rng = generator(7, "images")
+    y = torch.arange(48) % 2
+    x = torch.randn(48, 1, 21, 21, generator=rng) + 2.0 * y[:, None, None, None]
+    data = ToyData([(x[:24], y[:24]), (x[24:], y[24:])], num_classes=2, batch_size=12)
+    with scoped(0):
+        net = CNN8(2, (1, 21, 21), projector=32)
+    optimizer = partial(torch.optim.SGD, lr=0.01, momentum=0.9)
+    first, *_, last = fit(UniVarFL(net, optimizer=optimizer, epochs=2), data, 3).history
+    for term in ("ce", "cv"):
+        assert last[f"train/local/{term}"] < first[f"train/local/{term}"]
+    assert 0.4 < last["train/local/he"] < 1
+
+
+@pytest.mark.parametrize("form", ["inverse", "log", "chord", "rbf"])
+def test_runs_over_stacked_clients(form):
+    module = UniVarFL(mlp().double(), he_form=form, normalize_for_head=form == "log").double()
+    check_vmap(module, module.losses, *clients(module))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"w_cv": -1.0}, "w_cv must not be negative, got -1.0"),
+        ({"w_he": -0.5}, "w_he must not be negative, got -0.5"),
+        ({"eps": 0.0}, "eps must be positive, got 0.0"),
+    ],
+)
+def test_numbers_out_of_range_are_refused(options, message):
+    with pytest.raises(ValueError, match=message):
+        UniVarFL(mlp(), **options)

@@ -1,0 +1,486 @@
+"""The arithmetic of a client's round, on one parameter."""
+
+import math
+from dataclasses import replace
+from functools import partial
+
+import pytest
+import torch
+from torch import nn
+
+from lightning_modules.base import ClientModule
+from lightning_modules.fedavg import FedAvg
+from lightning_modules.nets import SplitNet
+from pfl.core.state import clone
+from pfl.core.types import Broadcast, ClientInfo, Job, Outcome, Pass, Phase
+from pfl.training import batching, client_round
+from pfl.training.batching import Length
+from tests.helpers.federation import context, equal
+from tests.helpers.toy import Line, ToyData, blobs, mlp, normed
+
+
+class Pull(ClientModule):
+    """Loss mean(x) * w, whose gradient is mean(x)."""
+
+    def losses(self, batch):
+        return {"pull": (batch.x * self.net.w).mean()}
+
+
+def job(client=0, kept=None, broadcast=None, samples=4, seed=3, round=1):
+    info = ClientInfo(client, samples, torch.zeros(3, dtype=torch.long), round, 10)
+    return Job(info, kept or {}, broadcast, seed, ())
+
+
+def numbers(*x):
+    x = torch.tensor(x).reshape(-1, 1)
+    return ToyData([(x, torch.zeros(len(x), dtype=torch.long))], num_classes=3, batch_size=2)
+
+
+def pull(**options):
+    return Pull(Line(), optimizer=partial(torch.optim.SGD, lr=0.1), **options)
+
+
+def spatial():
+    """Batch norm over maps of one pixel."""
+    body = nn.Sequential(nn.Linear(5, 6), nn.Unflatten(1, (6, 1, 1)), nn.BatchNorm2d(6))
+    return SplitNet(nn.Sequential(body, nn.Flatten()), nn.Linear(6, 3))
+
+
+def test_two_steps_by_hand():
+    """Batches hold two of 1, 2, 3, 4 each, so the two gradients add up to 5: w = 1 - 0.1 * 5."""
+    result = client_round.train(context(pull(), numbers(1.0, 2.0, 3.0, 4.0)), job())
+    assert result.upload.shared["net.w"].item() == pytest.approx(0.5)
+    assert (result.steps, result.samples) == (2, 4)
+
+
+def test_mean_loss_is_over_steps():
+    """One sample a step, x = 1 and 1: losses 1 * 1 and 1 * 0.9; their mean is 0.95."""
+    data = numbers(1.0, 1.0)
+    data.batch_size = 1
+    result = client_round.train(context(pull(), data), job())
+    assert result.train["local/pull"] == pytest.approx(0.95)
+
+
+def test_rates_decay_by_round():
+    """lr_decay 0.5 in round 3 leaves a quarter of the rate: 1 - 0.025 * 5."""
+    module = pull(lr_decay=0.5)
+    result = client_round.train(context(module, numbers(1.0, 2.0, 3.0, 4.0)), job(round=3))
+    assert result.upload.shared["net.w"].item() == pytest.approx(1 - 0.025 * 5)
+
+
+def test_rates_fall_as_a_cosine_over_the_rounds():
+    """Rounds 1, 3, 4 of 4: 1, (1 + cos pi/2) / 2, (1 + cos 3 pi/4) / 2, beside a decay of 1/2."""
+    module = pull(lr_decay=0.5, lr_schedule="cosine")
+    info = job().info
+    found = [module.lr_factor(replace(info, round=t, rounds=4)) for t in (1, 3, 4)]
+    cosines = [1, 1 / 2, (1 - math.sqrt(1 / 2)) / 2]
+    assert found == pytest.approx([c * 0.5**t for c, t in zip(cosines, (0, 2, 3), strict=True)])
+    # Of how many rounds is not known.
+    assert pull(lr_schedule="cosine").lr_factor(replace(info, round=3, rounds=0)) == 1
+    assert pull().lr_factor(replace(info, round=3, rounds=4)) == 1
+    with pytest.raises(ValueError, match="lr_schedule must be one of constant, cosine"):
+        pull(lr_schedule="linear")
+
+
+def test_drop_last_keeps_the_only_batch():
+    data = numbers(1.0, 2.0, 3.0)
+    data.drop_last = True
+    assert client_round.train(context(pull(), data), job()).samples == 2
+    data = numbers(1.0)
+    data.drop_last = True
+    assert client_round.train(context(pull(), data), job()).samples == 1
+
+
+def test_batch_norm_never_sees_a_single_sample():
+    data = blobs(sizes=(5,), batch_size=4)
+    assert client_round.train(context(FedAvg(mlp()), data), job()).samples == 5
+    assert client_round.train(context(FedAvg(normed()), data), job()).samples == 4
+
+
+class HeadOnly(ClientModule):
+    def plan(self):
+        head = ("net.head.*",)
+        return [Phase(name="head", objective=self.losses, trains=head, evals=("net.backbone",))]
+
+
+def test_a_batch_norm_in_eval_mode_takes_a_single_sample():
+    data = blobs(sizes=(5,), batch_size=4)
+    assert client_round.train(context(HeadOnly(normed()), data), job()).samples == 5
+    data.batch_size = 1
+    assert client_round.train(context(HeadOnly(normed()), data), job()).steps == 5
+
+
+@pytest.mark.parametrize("net", [normed, spatial], ids=["vector", "map of one pixel"])
+def test_who_has_one_sample_under_batch_norm_sits_out(net):
+    """Neither a step nor an upload, and nothing that stays changes; the others go on."""
+    data = blobs(sizes=(1, 5), batch_size=4)
+    ctx = context(FedAvg(net(), buffers="local"), data)
+    with pytest.warns(UserWarning, match="client 0 takes no step in phase 'local'"):
+        result = client_round.train(ctx, job())
+    assert (result.steps, result.upload, result.finite) == (0, None, True)
+    assert all(torch.equal(value, ctx.template[name]) for name, value in result.kept.items())
+    assert client_round.train(ctx, job(client=1)).samples == 4
+
+
+def test_batches_of_one_sample_under_batch_norm_are_refused():
+    data = blobs(sizes=(5,), batch_size=1)
+    with pytest.raises(ValueError, match="batch_size of 2 or more"):
+        client_round.train(context(FedAvg(normed()), data), job())
+
+
+def test_without_any_phase_of_its_own_a_client_still_uploads():
+    data = blobs(sizes=(1,), batch_size=4)
+    assert client_round.train(context(FedAvg(normed(), epochs=0), data), job()).upload is not None
+
+
+def test_steps_instead_of_epochs():
+    class Steps(Pull):
+        def plan(self):
+            return [Phase(name="local", objective=self.losses, steps=5)]
+
+    result = client_round.train(context(Steps(Line()), numbers(1.0, 2.0, 3.0, 4.0)), job())
+    assert (result.steps, result.samples) == (5, 10)
+
+
+def test_full_batch():
+    """One step an epoch with gradient 2.5; two epochs: 1 - 0.1 * 5."""
+
+    class Full(Pull):
+        def plan(self):
+            return [Phase(name="local", objective=self.losses, epochs=2, full_batch=True)]
+
+    module = Full(Line(), optimizer=partial(torch.optim.SGD, lr=0.1))
+    result = client_round.train(context(module, numbers(1.0, 2.0, 3.0, 4.0)), job())
+    assert result.upload.shared["net.w"].item() == pytest.approx(0.5)
+    assert result.steps == 2
+
+
+def test_clipping():
+    """Gradients of at least 1 are cut to 0.5: two steps give 1 - 0.1 * 1."""
+    data = numbers(2.0, 2.0, 3.0, 4.0)
+    result = client_round.train(context(pull(), data, gradient_clip_val=0.5), job())
+    assert result.upload.shared["net.w"].item() == pytest.approx(0.9)
+
+
+def test_the_norm_is_clipped_and_no_single_value():
+    """The gradient (3, 4) of norm 5 becomes (1.5, 2)."""
+
+    class Mean(FedAvg):
+        def losses(self, batch):
+            return {"mean": self(batch.x).mean()}
+
+    net = nn.Linear(2, 1, bias=False)
+    nn.init.zeros_(net.weight)
+    data = ToyData([(torch.tensor([[3.0, 4.0]]), torch.zeros(1, dtype=torch.long))])
+    module = Mean(net, optimizer=partial(torch.optim.SGD, lr=1.0))
+    result = client_round.train(context(module, data, gradient_clip_val=2.5), job())
+    found = result.upload.shared["net.weight"].flatten().tolist()
+    assert found == pytest.approx([-1.5, -2.0])
+
+
+class Counting(ClientModule):
+    """A pass that adds up the data into a buffer, then a change of state without data."""
+
+    def __init__(self, net):
+        super().__init__(net)
+        self.register_buffer("total", torch.zeros(1))
+
+    def plan(self):
+        return [
+            Pass(
+                name="sum",
+                statistic=lambda batch: {"x": batch.x.sum(0)},
+                then=lambda totals: {"total": totals.sums["x"]},
+            ),
+            Pass(name="double", then=lambda _: {"total": 2 * self.total}),
+        ]
+
+
+def test_passes():
+    """1 + 2 + 3 + 4 = 10, doubled; no parameter moves."""
+    ctx = context(Counting(Line()), numbers(1.0, 2.0, 3.0, 4.0))
+    result = client_round.train(ctx, job())
+    assert ctx.module.total.item() == 20
+    assert result.upload.shared["net.w"].item() == 1.0
+
+
+class Halves(ClientModule):
+    """Two phases, each training its own part."""
+
+    def plan(self):
+        return [
+            Phase(name="head", trains=("net.head.*",), objective=self.losses, evals=("net",)),
+            Phase(name="body", trains=("net.backbone.*",), objective=self.losses),
+        ]
+
+
+def test_a_pass_and_a_test_see_the_network_in_eval_mode():
+    """Neither moves the running statistics of a batch norm that training has left in train mode."""
+    modes = []
+
+    class Looks(FedAvg):
+        def plan(self):
+            def look(batch):
+                modes.append(self.net.backbone.training)
+                return {"n": batch.y.new_ones(())}
+
+            return [*super().plan(), Pass(name="look", statistic=look, then=lambda totals: {})]
+
+    ctx = context(Looks(normed()), blobs())
+    client_round.train(ctx, job())
+    assert set(modes) == {False}
+    mean = ctx.entries["net.backbone.1.running_mean"].clone()
+    assert mean.any()
+    ctx.module.train()
+    client_round.evaluate(ctx, 0, ("test",))
+    assert torch.equal(ctx.entries["net.backbone.1.running_mean"], mean)
+
+
+def test_entries_of_an_outcome_are_written_after_the_step():
+    """w is 5, not 5 less the step of 0.1."""
+
+    class Sets(Pull):
+        def losses(self, batch):
+            return Outcome(super().losses(batch), {"net.w": torch.tensor([5.0])})
+
+    ctx = context(Sets(Line(), optimizer=partial(torch.optim.SGD, lr=0.1)), numbers(1.0))
+    assert client_round.train(ctx, job()).upload.shared["net.w"].item() == 5
+
+
+def test_only_the_personalised_model_is_adapted():
+    """One step of 0.1 from w = 2."""
+
+    class Adapts(Pull):
+        def adapt(self):
+            return self.plan()
+
+    ctx = context(Adapts(Line(), optimizer=partial(torch.optim.SGD, lr=0.1)), numbers(1.0))
+    sent = job(broadcast=Broadcast({"net.w": torch.tensor([2.0])}))
+    for model, expected in (("personal", 1.9), ("global", 2.0)):
+        client_round.test(ctx, replace(sent, model=model))
+        assert ctx.entries["net.w"].item() == pytest.approx(expected)
+
+
+def test_a_phase_trains_its_parameters_only():
+    """Not even momentum and weight decay move what a phase does not train."""
+    sgd = partial(torch.optim.SGD, lr=0.1, momentum=0.9, weight_decay=0.1)
+    ctx = context(Halves(normed(), optimizer=sgd), blobs())
+    start = {name: value.clone() for name, value in ctx.entries.items()}
+    head, body = ctx.module.plan()
+    tally = client_round.Tally()
+    ctx.load({})
+    client_round.run_plan(ctx, job(), [head], tally)
+    moved = {n for n in start if not torch.equal(start[n], ctx.entries[n])}
+    assert moved == {"net.head.weight", "net.head.bias"}
+    middle = {name: value.clone() for name, value in ctx.entries.items()}
+    client_round.run_plan(ctx, job(), [body], tally)
+    moved = {n for n in start if not torch.equal(middle[n], ctx.entries[n])}
+    assert moved == {n for n in start if n.startswith("net.backbone.")}
+
+
+def test_constant_inputs_and_noise():
+    seen = []
+
+    class Features(ClientModule):
+        def plan(self):
+            return [
+                Phase(
+                    name="head",
+                    objective=self.head_loss,
+                    trains=("net.head.*",),
+                    inputs=lambda batch: self.net.backbone(batch.x),
+                    noise={"eps": (2, 3)},
+                )
+            ]
+
+        def head_loss(self, batch):
+            seen.append((batch.x.shape, batch.noise["eps"]))
+            return {"ce": nn.functional.cross_entropy(self.net.head(batch.x), batch.y)}
+
+    ctx = context(Features(mlp()), blobs(sizes=(8,)))
+    client_round.train(ctx, job())
+    first = [noise for _, noise in seen]
+    assert all(shape == (4, 6) for shape, _ in seen)
+    assert not torch.equal(first[0], first[1])
+    seen.clear()
+    client_round.train(ctx, job())
+    assert all(torch.equal(a, b) for a, (_, b) in zip(first, seen, strict=True))
+
+
+def test_kept_state_and_optimiser_state_come_back():
+    """With momentum 0.9 kept, the second job's first step is g + 0.9 * buffer.
+
+    Full batches of gradient 1, jobs of one step each, w reset between them: the first step is 0.1,
+    the second 0.1 * (1 + 0.9), the third 0.1 * (1 + 0.9 * 1.9).
+    """
+
+    class Full(Pull):
+        def plan(self):
+            return [Phase(name="local", objective=self.losses, full_batch=True)]
+
+    sgd = partial(torch.optim.SGD, lr=0.1, momentum=0.9)
+    ctx = context(Full(Line(), optimizer=sgd, persist_optimizer=True), numbers(1.0, 1.0))
+    first = client_round.train(ctx, job())
+    assert first.upload.shared["net.w"].item() == pytest.approx(0.9)
+    second = client_round.train(ctx, job(kept=first.kept))
+    assert second.upload.shared["net.w"].item() == pytest.approx(1 - 0.19)
+    third = client_round.train(ctx, job(kept=second.kept))
+    assert third.upload.shared["net.w"].item() == pytest.approx(1 - 0.271)
+
+
+def test_what_a_job_brings_is_left_as_it_was():
+    sgd = partial(torch.optim.SGD, lr=0.1, momentum=0.9)
+    ctx = context(Pull(Line(), optimizer=sgd, persist_optimizer=True), numbers(1.0, 1.0))
+    kept = client_round.train(ctx, job()).kept
+    before = clone(kept)
+    client_round.train(ctx, job(kept=kept))
+    assert before
+    assert equal(kept, before)
+
+
+def test_after_a_round_no_parameter_is_frozen_and_none_has_a_gradient():
+    class Heads(FedAvg):
+        def plan(self):
+            return [Phase(name="head", objective=self.losses, trains=("net.head.*",))]
+
+    ctx = context(Heads(mlp()), blobs())
+    client_round.train(ctx, job())
+    assert all(p.requires_grad and p.grad is None for p in ctx.module.parameters())
+
+
+def test_every_phase_has_an_order_and_noise_of_its_own():
+    module = pull()
+    ctx = context(module, blobs(sizes=(40,)))
+    found = {}
+    for name in ("one", "other", "one"):
+        phase = Phase(name=name, objective=module.losses, noise={"z": (3,)})
+        order = torch.cat([s.positions for s in batching.steps(ctx, job(), phase, Length(1), 40)])
+        noise = batching.Feed(job(), phase, ctx.data.split(0, "train"), None).noise()
+        drawn = found.setdefault(name, {"order": order, **noise})
+        assert equal(drawn, {"order": order, **noise})
+    assert not any(torch.equal(found["one"][n], found["other"][n]) for n in ("order", "z"))
+
+
+def test_dropout_draws_from_the_client_and_leaves_the_default_stream():
+    net = nn.Sequential(nn.Linear(5, 8), nn.Dropout(0.5), nn.Linear(8, 3))
+    ctx = context(FedAvg(net), blobs())
+    before = torch.get_rng_state()
+    a = client_round.train(ctx, job()).upload.shared
+    b = client_round.train(ctx, job()).upload.shared
+    assert torch.equal(before, torch.get_rng_state())
+    assert all(torch.equal(a[name], b[name]) for name in a)
+
+
+def test_non_finite_training_is_reported():
+    result = client_round.train(context(pull(), numbers(float("nan"), 1.0)), job())
+    assert not result.finite
+
+
+def test_what_is_kept_is_finite_or_reported():
+    """The loss of the only step is 10, and the step too large for float32; nothing is uploaded."""
+
+    class Alone(Pull):
+        shared = ()
+        kept = ("net.*",)
+
+    for rate, finite in ((0.1, True), (1e38, False)):
+        module = Alone(Line(), optimizer=partial(torch.optim.SGD, lr=rate))
+        result = client_round.train(context(module, numbers(10.0)), job())
+        assert result.train["local/pull"] == 10
+        assert result.finite == finite
+
+
+def test_more_than_one_optimiser_is_refused():
+    class Two(FedAvg):
+        def configure_optimizers(self):
+            return [super().configure_optimizers()], []
+
+    with pytest.raises(TypeError, match=r"Two\.configure_optimizers returned tuple"):
+        client_round.train(context(Two(mlp()), blobs()), job())
+
+
+def test_a_parameter_frozen_by_the_user_stays():
+    net = mlp()
+    net.head.bias.requires_grad_(False)
+    ctx = context(FedAvg(net), blobs())
+    client_round.train(ctx, job())
+    assert torch.equal(ctx.entries["net.head.bias"], ctx.template["net.head.bias"])
+
+
+def test_broadcast_is_loaded_and_evaluation_is_scored():
+    ctx = context(FedAvg(mlp()), blobs())
+    zeros = {name: torch.zeros_like(ctx.entries[name]) for name in ctx.module.shared_names()}
+    test = replace(job(broadcast=Broadcast(zeros)), splits=("test", "pooled"))
+    scores = client_round.test(ctx, test)
+    assert set(scores) == {"test", "pooled"}
+    assert scores["test"]["loss"] == pytest.approx(1.0986, abs=1e-3)  # ln 3
+
+
+def test_lightning_hooks_run_in_order():
+    calls = []
+
+    class Hooks(FedAvg):
+        def on_before_zero_grad(self, optimizer):
+            calls.append("zero")
+
+        def on_before_backward(self, loss):
+            calls.append("before")
+
+        def on_after_backward(self):
+            calls.append("after")
+
+        def on_before_optimizer_step(self, optimizer):
+            calls.append("step")
+
+        def on_train_batch_end(self, outputs, batch, batch_idx):
+            calls.append(f"end {batch_idx}")
+
+    client_round.train(context(Hooks(mlp()), blobs(sizes=(8,))), job())
+    step = ["zero", "before", "after", "step"]
+    assert calls == [*step, "end 0", *step, "end 1"]
+
+
+def test_a_share_of_the_samples_is_the_same_in_every_epoch():
+    """Half of eight samples, in new orders; at least a batch (of two) of three."""
+    ctx = context(pull(), numbers(*(float(2**i) for i in range(8))))
+    chosen = Phase(name="part", objective=ctx.module.losses, share=0.5)
+
+    def orders(seed):
+        found = {}
+        for step in batching.steps(ctx, job(seed=seed), chosen, Length(4), 8):
+            found.setdefault(step.epoch, []).append(step.positions)
+        return [torch.cat(positions).tolist() for positions in found.values()]
+
+    epochs = orders(seed=3)
+    assert [len(order) for order in epochs] == [4] * 4
+    assert len({frozenset(order) for order in epochs}) == 1
+    assert len({tuple(order) for order in epochs}) > 1
+    assert set(orders(seed=4)[0]) != set(epochs[0])
+    tiny = Phase(name="part", objective=ctx.module.losses, share=0.1)
+    assert [len(s.positions) for s in batching.steps(ctx, job(), tiny, Length(1), 3)] == [2]
+
+
+def test_a_phase_may_stop_before_its_epochs():
+    """Asked after each epoch, with the last loss of each: 1, 0.9, 0.8; stops after three."""
+    asked = []
+
+    class Until(Pull):
+        def plan(self):
+            return [
+                Phase(
+                    name="local",
+                    objective=self.losses,
+                    epochs=50,
+                    full_batch=True,
+                    until=self.enough,
+                )
+            ]
+
+        def enough(self, losses):
+            asked.append(list(losses))
+            return len(losses) == 3
+
+    ctx = context(Until(Line(), optimizer=partial(torch.optim.SGD, lr=0.1)), numbers(1.0, 1.0))
+    assert client_round.train(ctx, job()).steps == 3
+    assert [len(losses) for losses in asked] == [1, 2, 3]
+    assert asked[-1] == pytest.approx([1.0, 0.9, 0.8])

@@ -1,0 +1,253 @@
+"""A plan is read once and sees no values; what differs between clients is a function in it."""
+
+import pytest
+import torch
+from torch import nn
+
+from lightning_modules.base import ClientModule
+from pfl.core.types import Outcome, Pass, Phase
+from pfl.engines import stack_round
+from pfl.training import client_round
+from pfl.training.declaration import MethodError, declared
+from tests.helpers.federation import HEAVY, context, fit, job
+from tests.helpers.toy import blobs, mlp, normed
+
+
+class Reader(ClientModule):
+    """Asks in its plan for the value of an entry, in a way that a test chooses."""
+
+    kept = ("visits",)
+
+    def __init__(self, read, verb="plan"):
+        super().__init__(mlp())
+        self.register_buffer("visits", torch.zeros(()))
+        self.register_buffer("means", torch.ones(3))
+        self.read, self.verb = read, verb
+
+    def plan(self):
+        if self.verb == "plan":
+            self.read(self)
+        return super().plan()
+
+    def adapt(self):
+        if self.verb == "adapt":
+            self.read(self)
+        return ()
+
+
+READS = {
+    "if": lambda m: 1 if m.visits else 0,
+    "comparison": lambda m: bool(m.visits + 1 > 2),
+    "item": lambda m: m.visits.item(),
+    "int": lambda m: int(m.visits * 2),
+    "tolist": lambda m: m.visits.tolist(),
+    "numpy": lambda m: m.visits.numpy(),
+    "cpu": lambda m: m.visits.cpu(),
+    "equal": lambda m: torch.equal(m.visits, torch.zeros(())),
+    "nonzero": lambda m: m.visits.nonzero(),
+    "state_dict": lambda m: float(m.state_dict()["visits"]),
+}
+
+
+@pytest.mark.parametrize("verb", ["plan", "adapt"])
+@pytest.mark.parametrize("read", READS.values(), ids=READS)
+def test_a_plan_that_reads_a_value_is_refused_by_method_verb_and_entry(read, verb):
+    with pytest.raises(MethodError, match=rf"Reader\.{verb}\(\) reads .* entry 'visits'"):
+        context(Reader(read, verb), blobs())
+
+
+def test_shapes_types_and_names_of_entries_may_be_asked_for():
+    def look(module):
+        assert module.means.shape == (3,)
+        assert module.means.dtype == torch.float32
+        assert [len(value) for value in module.net.head.parameters()] == [3, 3]
+        assert (module.means * 2).sum().dim() == 0
+
+    context(Reader(look), blobs())
+
+
+def test_every_engine_ends_on_a_plan_that_reads_a_value():
+    for engine in ("sequential", "threads", "vectorised", "auto"):
+        with pytest.raises(MethodError, match="'visits'"):
+            fit(Reader(READS["if"]), blobs(), engine=engine)
+
+
+class Keeps(ClientModule):
+    """Its plan carries a tensor of an entry away."""
+
+    def plan(self):
+        start = self.net.head.bias * 1
+        return [Phase(name="local", objective=lambda batch: {"ce": self(batch.x).sum() + start})]
+
+
+def test_a_tensor_that_a_plan_carries_away_has_no_value_either():
+    with pytest.raises(MethodError, match=r"entry 'net\.head\.bias'"):
+        fit(Keeps(mlp()), blobs())
+
+
+def test_a_plan_holds_phases_and_passes_of_different_names():
+    class Odd(ClientModule):
+        def plan(self):
+            return self.given
+
+    odd = Odd(mlp())
+    phase = Phase(name="a", objective=odd.losses)
+    for given, sentence in (([phase, phase], "two parts named 'a'"), (["a"], "gives 'a'")):
+        odd.given = given
+        with pytest.raises(MethodError, match=sentence):
+            declared(odd, "plan")
+
+
+def test_a_training_step_of_ones_own_is_refused():
+    class Own(ClientModule):
+        def training_step(self, batch, batch_idx):
+            return {}
+
+    with pytest.raises(MethodError, match=r"Own overrides training_step.*losses"):
+        context(Own(mlp()), blobs())
+
+
+class Uneven(ClientModule):
+    """The fewer samples a client has, the longer it trains; every second client sits out."""
+
+    kept = ("net.*", "count", "seen")
+    shared = ()
+    vectorizable = True
+
+    def __init__(self, net, **options):
+        super().__init__(net, **options)
+        self.register_buffer("count", torch.zeros(()))
+        self.register_buffer("seen", torch.zeros(2))
+
+    def plan(self):
+        return [
+            Phase(
+                name="local",
+                objective=self.counted,
+                epochs=lambda own, info: 20 // info.samples + int(own["count"] > 0),
+            ),
+            Phase(
+                name="extra",
+                objective=self.losses,
+                steps=lambda own, info: info.client % 2,
+                trains=("net.head.*",),
+            ),
+            Pass(
+                name="seen",
+                then=lambda t: {"seen": torch.tensor([float(t.steps), float(t.samples)])},
+                when=lambda own, info: info.client != 3,
+            ),
+        ]
+
+    def counted(self, batch):
+        return Outcome(self.losses(batch), {"count": self.count + 1})
+
+
+SIZES = (4, 9, 1, 17, 6)
+
+
+def test_what_differs_between_clients_is_asked_of_each():
+    """Client 1 has 9 samples and batches of 4: 2 epochs of 3 steps, 3 later; 1 more step."""
+    ctx = context(Uneven(mlp()), blobs(SIZES))
+    first = client_round.train(ctx, job(ctx.data, 1))
+    assert (first.steps, first.kept["count"].item()) == (7, 6)
+    assert first.kept["seen"].tolist() == [7, 22]
+    second = client_round.train(ctx, job(ctx.data, 1, kept=first.kept))
+    assert (second.steps, second.kept["count"].item()) == (10, 15)
+    assert client_round.train(ctx, job(ctx.data, 0)).steps == 5
+    assert client_round.train(ctx, job(ctx.data, 3)).kept["seen"].tolist() == [0, 0]
+
+
+@pytest.mark.parametrize("net", [mlp, normed], ids=["plain", "batch_norm"])
+@pytest.mark.parametrize("persist", [False, True])
+def test_a_stack_gives_clients_of_other_lengths_the_sequential_numbers(net, persist):
+    data = blobs(SIZES)
+    module = Uneven(net(), optimizer=HEAVY, persist_optimizer=persist)
+    ctx = context(module, data, "64-true")
+    clients = [3, 1, 4, 0, 2]
+    kept = {client: {} for client in clients}
+    for _ in range(2):
+        jobs = [job(data, client, kept=kept[client]) for client in clients]
+        alone = [client_round.train(ctx, one) for one in jobs]
+        stacked = stack_round.train(ctx, jobs)
+        for one, other in zip(alone, stacked, strict=True):
+            assert (one.steps, one.samples) == (other.steps, other.samples)
+            torch.testing.assert_close(one.kept, other.kept, rtol=1e-10, atol=1e-12)
+            assert one.train == pytest.approx(other.train)
+        kept = {result.client: result.kept for result in alone}
+
+
+def test_optimiser_state_outlives_a_round_that_skips_its_phase():
+    class Sometimes(ClientModule):
+        kept = ("visits",)
+
+        def __init__(self):
+            super().__init__(mlp(), optimizer=HEAVY, persist_optimizer=True)
+            self.register_buffer("visits", torch.zeros(()))
+
+        def plan(self):
+            every = lambda own, info: int(own["visits"] % 2 == 0)  # noqa: E731
+            visit = Pass(name="visit", then=lambda _: {"visits": self.visits + 1})
+            return [Phase(name="local", objective=self.losses, epochs=every), visit]
+
+    data = blobs((9,))
+    ctx = context(Sometimes(), data)
+    first = client_round.train(ctx, job(data))
+    second = client_round.train(ctx, job(data, kept=first.kept))
+    assert (first.steps, second.steps) == (3, 0)
+    momentum = [name for name in first.kept if name.startswith("optimizer:")]
+    assert momentum
+    assert all(torch.equal(second.kept[name], first.kept[name]) for name in momentum)
+
+
+class Rows(ClientModule):
+    """Collects its inputs while it trains, and again in a walk over the data."""
+
+    vectorizable = True
+    kept = ("trained", "walked")
+
+    def __init__(self, net):
+        super().__init__(net)
+        self.register_buffer("trained", torch.zeros(6))
+        self.register_buffer("walked", torch.zeros(6))
+
+    def plan(self):
+        def inputs(batch):
+            return {"x": batch.x, "y": batch.y}
+
+        def collecting(batch):
+            return Outcome(self.losses(batch), rows=inputs(batch))
+
+        def summary(name):
+            return lambda t: {name: torch.cat([t.rows["x"].sum(0), t.rows["y"].sum()[None]])}
+
+        return [
+            Phase(name="local", objective=collecting),
+            Pass(name="trained", then=summary("trained")),
+            Pass(name="walked", collect=inputs, then=summary("walked")),
+        ]
+
+
+def test_rows_of_samples_reach_the_next_pass_without_padding():
+    """Each sample once, from training and from the walk; alone and in a stack."""
+    data = blobs(SIZES)
+    ctx = context(Rows(mlp()), data, "64-true")
+    jobs = [job(data, client) for client in (3, 1, 4, 0, 2)]
+    for found in ([client_round.train(ctx, one) for one in jobs], stack_round.train(ctx, jobs)):
+        for result in found:
+            split = data.split(result.client, "train")
+            expected = torch.cat([split.x.double().sum(0), split.labels.sum()[None].double()])
+            torch.testing.assert_close(result.kept["trained"], expected)
+            torch.testing.assert_close(result.kept["walked"], expected)
+
+
+def test_an_entry_that_the_module_does_not_have_cannot_be_set():
+    class Sets(ClientModule):
+        vectorizable = True
+
+        def plan(self):
+            return [Pass(name="set", then=lambda _: {"mean": torch.zeros(1)})]
+
+    for engine in ("sequential", "vectorised"):
+        with pytest.raises(MethodError, match="Sets sets the entry 'mean'"):
+            fit(Sets(nn.Linear(5, 3)), blobs(), engine=engine)
