@@ -23,7 +23,7 @@ from pfl.engines.stack_tally import StackedTally
 from pfl.engines.stack_training import run_plan
 from pfl.training import metrics
 from pfl.training.context import Context
-from pfl.training.phases import kept_optimizers
+from pfl.training.optimizer_state import of_all_phases
 
 
 def train(context: Context, jobs: Sequence[Job]) -> list[Result]:
@@ -41,7 +41,7 @@ def train(context: Context, jobs: Sequence[Job]) -> list[Result]:
     names = module.kept_names()
     kept = [
         {name: stack.state[name][row].clone() for name in names}
-        | kept_optimizers(job.kept)
+        | of_all_phases(job.kept)
         | optimisers[row]
         for row, job in enumerate(jobs)
     ]
