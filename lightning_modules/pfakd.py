@@ -40,8 +40,8 @@ class PFAKD(ClientModule):
             (``train``) or with running ones (``eval``; use it with ``buffers="average"``). With
             ``buffers="local"`` the running ones would be this client's, and the backbone others'.
         buffers: As in :class:`ClientModule`; the released code moves parameters only.
-        options: See :class:`ClientModule`. ``weighting`` is the card's ``aggregation``: ``samples``
-            (released code) or ``uniform`` (Algorithm 1).
+        options: See :class:`ClientModule`. ``weighting`` is ``samples`` in the
+            released code, ``uniform`` in Algorithm 1.
 
     Raises:
         ValueError: ``distill_weight`` is negative.

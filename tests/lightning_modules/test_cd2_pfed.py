@@ -1,4 +1,4 @@
-"""CD2-pFed: invariants of its card, with hand-worked numbers."""
+"""CD2-pFed: the invariants in docs/methods.md, with hand-worked numbers."""
 
 import pytest
 import torch
@@ -46,7 +46,7 @@ def test_without_private_channels_it_is_fedavg(net):
 
 @pytest.mark.parametrize("net", [mlp, normed])
 def test_with_private_channels_only_it_is_local(net):
-    """Invariant 1, bitwise; nothing is sent."""
+    """Invariants 1 and 4, bitwise; nothing is sent."""
     ours = Federation(cd2(net(), private_share=1.0, epochs=2, **PLAIN))
     theirs = Federation(Local(net(), optimizer=sgd(), epochs=2))
     for clients in ROUNDS:

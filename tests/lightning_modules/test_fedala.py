@@ -1,4 +1,4 @@
-"""FedALA: invariants of its card, with hand-worked numbers."""
+"""FedALA: the invariants in docs/methods.md, with hand-worked numbers."""
 
 import pytest
 import torch
@@ -189,6 +189,7 @@ def test_a_test_mixes_a_copy():
 
 
 def test_a_mix_does_not_touch_running_statistics():
+    """Invariant 5."""
     module = ala(normed(), top="all").train()
     before = clone(dict(module.net.named_buffers()))
     module._mixing(Batch(normal(6, 5).float(), torch.arange(6) % 3))

@@ -1,4 +1,4 @@
-"""FedPAC: invariants of its card, with hand-worked numbers."""
+"""FedPAC: the invariants in docs/methods.md, with hand-worked numbers."""
 
 from dataclasses import replace
 
@@ -93,6 +93,7 @@ def test_equal_profiles_share_by_inverse_variance():
 
 
 def test_one_participant_keeps_its_head():
+    """Invariant 2."""
     assert head_shares(torch.zeros(1), torch.ones(1, 2, 2)).tolist() == [[1.0]]
 
 

@@ -1,4 +1,4 @@
-"""FedProto: invariants of its card, with hand-worked numbers."""
+"""FedProto: the invariants in docs/methods.md, with hand-worked numbers."""
 
 from dataclasses import replace
 
@@ -72,7 +72,9 @@ def test_uploads_are_rows_of_the_own_classes():
 
 @pytest.mark.parametrize(("weighting", "mean"), [("uniform", 4.0), ("samples", 5.0)])
 def test_prototypes_are_averaged_class_by_class(weighting, mean):
-    """Class 1 has the means 2 (one sample) and 6 (three): (2 + 6) / 2, or (2 + 3 * 6) / 4.
+    """Invariant 3.
+
+    Class 1 has the means 2 (one sample) and 6 (three): (2 + 6) / 2, or (2 + 3 * 6) / 4.
 
     Class 0 is held by one client, whose mean it is (invariant 3); class 2 by none.
     """

@@ -1,4 +1,4 @@
-"""pFedFDA: invariants of its card; the arithmetic of the Gaussians is in test_gaussians."""
+"""pFedFDA: the invariants in docs/methods.md; test_gaussians has the arithmetic of the Gaussians."""
 
 import pytest
 import torch
