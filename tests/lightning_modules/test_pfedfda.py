@@ -1,4 +1,4 @@
-"""pFedFDA: the invariants in docs/methods.md; test_gaussians has the arithmetic of the Gaussians."""
+"""pFedFDA: the invariants in docs/methods.md; the Gaussians are tested in test_gaussians."""
 
 import pytest
 import torch
