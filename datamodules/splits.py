@@ -62,7 +62,7 @@ class Division:
 
 @dataclass(frozen=True)
 class Rule:
-    """How a data set becomes clients' training, validation and test samples.
+    """The rule that makes a data set clients' training, validation and test samples.
 
     Args:
         test_protocol: Where a client's test samples come from. ``pooled``: official training and

@@ -88,7 +88,7 @@ class View(Dataset[Batch]):
 
     @property
     def augmented(self) -> bool:
-        """Whether :meth:`batch` draws random transforms."""
+        """``True`` if :meth:`batch` draws random transforms."""
         return self._augment is not None
 
     def __len__(self) -> int:

@@ -99,7 +99,7 @@ class FedPAC(ClientModule):
         self.register_buffer("profile", torch.zeros(size))
 
     def plan(self) -> Plan:
-        """Statistics of the received body, head, body, centroids of the trained body."""
+        """Declare statistics of the received body, head, body, centroids of the trained body."""
         return [
             Pass(name="statistics", statistic=self._sums, then=self._statistics),
             part_phase(self, "head", self.head_epochs, optimizer=self.head_optimizer),
@@ -108,7 +108,7 @@ class FedPAC(ClientModule):
         ]
 
     def upload(self, info: ClientInfo) -> Upload:
-        """Body, head, centroids with their counts, and the two statistics."""
+        """Return body, head, centroids with their counts, and the two statistics."""
         extra = {
             "counts": info.label_counts.to(torch.int32),
             "variance": self.variance.clone(),
@@ -117,7 +117,7 @@ class FedPAC(ClientModule):
         return replace(super().upload(info), extra=extra)
 
     def server(self) -> Server[FedPACState]:
-        """Averages body and centroids, and mixes heads."""
+        """Return a server that averages body and centroids, and mixes heads."""
         return FedPACServer(self.weighting, self.min_share)
 
     def _guided(self, batch: Batch) -> Terms:
@@ -137,7 +137,7 @@ class FedPAC(ClientModule):
         return {"sums": sums, "counts": counts, "squares": real}
 
     def _statistics(self, totals: Totals) -> State:
-        """H_i, V_i, and where features are pulled: local centroids stand in for unknown ones.
+        """Return H_i, V_i and the targets of features: local centroids stand in for unknown ones.
 
         ``H_i[y] = q_i(y) mu_{i,y}`` and ``V_i = (E||f||^2 - sum_y ||H_i[y]||^2) / n_i``.
         """
@@ -172,7 +172,7 @@ class FedPACState(ServerState):
 
 
 class FedPACServer(Server[FedPACState]):
-    """Averages bodies by samples, centroids by counts, and mixes the heads for each participant.
+    """A server that averages bodies by samples, centroids by counts, and mixes each client's head.
 
     Args:
         weighting: Of the bodies.
@@ -188,15 +188,15 @@ class FedPACServer(Server[FedPACState]):
         self.min_share = min_share
 
     def init(self, shared: State, clients: Sequence[ClientInfo]) -> FedPACState:
-        """Everybody has the initial head."""
+        """Return the initial state, in which everybody has the initial head."""
         return FedPACState(shared=shared)
 
     def broadcast(self, state: FedPACState, client: int, round: int) -> Broadcast:
-        """Body, centroids and the client's own head."""
+        """Return body, centroids and the client's own head."""
         return Broadcast(shared={**state.shared, **state.heads.get(client, {})})
 
     def aggregate(self, state: FedPACState, uploads: Sequence[Upload]) -> FedPACState:
-        """The state after a round."""
+        """Return the state after a round."""
         if not uploads:
             return replace(state, round=state.round + 1)
         weights = self.weights(uploads)
@@ -228,7 +228,7 @@ class FedPACServer(Server[FedPACState]):
 
 
 def head_shares(variances: Tensor, profiles: Tensor, min_share: float = 1e-3) -> Tensor:
-    """How each of m clients mixes the m heads: row i minimises the estimate of client i's error.
+    """Return the shares that mix m heads: row i minimises the estimate of client i's error.
 
     Over the simplex, ``sum_j a_j^2 V_j + ||H_i - sum_j a_j H_j||^2 = a^T P_i a`` with
     ``P_i = diag(V) + G_i G_i^T``, row j of G_i being ``H_i - H_j``. Shares below ``min_share``
@@ -260,7 +260,7 @@ def head_shares(variances: Tensor, profiles: Tensor, min_share: float = 1e-3) ->
 
 
 def simplex_minimum(quadratic: np.ndarray) -> np.ndarray:
-    """The point of the simplex at which ``a^T P a`` is least, for positive semi-definite P.
+    """Find the least ``a^T P a`` on the simplex, for positive semi-definite P.
 
     With any A such that ``A^T A = P`` it is proportional to the non-negative least-squares solution
     of ``[A; 1^T] b = [0; 1]``. Exact; about 0.5 ms for 20 clients and 14 ms for 100.

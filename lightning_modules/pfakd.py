@@ -74,11 +74,11 @@ class PFAKD(ClientModule):
         copy_into(self.teacher, self.net.backbone)
 
     def plan(self) -> Plan:
-        """One phase, on all parameters."""
+        """Declare one phase, on all parameters."""
         return [Phase(name="local", objective=self._distilled, epochs=self.epochs)]
 
     def _distilled(self, batch: Batch) -> Terms:
-        """``ce``, and ``kd`` with its weight."""
+        """Return ``ce``, and ``kd`` with its weight."""
         z = self.net.backbone(batch.x)
         terms = {"ce": cross_entropy(self.net.head(z), batch.y, batch.weight)}
         if self.distill_weight:
