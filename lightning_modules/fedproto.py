@@ -163,7 +163,7 @@ class FedProto(ClientModule):
 
 
 class FedProtoServer(Server[ServerState]):
-    """A server that averages each class's prototypes over the clients that hold it; the others stay."""
+    """A server that averages each class's prototypes over the clients that hold it; others stay."""
 
     reports: ClassVar = {}
 
