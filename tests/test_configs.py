@@ -36,7 +36,7 @@ def _in_the_repository(monkeypatch):
 
 
 def command(config):
-    """The words after ``# pfl fit`` in the first line."""
+    """Return the words after ``# pfl fit`` in the first line."""
     first = config.read_text(encoding="utf-8").splitlines()[0]
     words = shlex.split(first.removeprefix("#"))
     assert words[:2] == ["pfl", "fit"], f"the first line is no command: {first}"
@@ -53,7 +53,7 @@ def parsed(config):
 
 
 def data_of(experiment):
-    """What the configuration's data module would say, without any sample."""
+    """Describe the configuration's data, without any sample."""
     values = experiment.values.data
     name = values.class_path.rpartition(".")[2]
     if name in UNSEEN:
@@ -70,7 +70,7 @@ def test_the_first_line_runs_it(config):
 
 
 def built(experiment):
-    """The method, on the network that the data ask for."""
+    """Build the method on the network that the data ask for."""
     data, model = data_of(experiment), experiment.values.model.clone()
     fill(model, data)
     with scoped(0):
@@ -118,7 +118,7 @@ OVERLAYS = [path for path in CONFIGS if path.parent.name == "baselines"]
 
 @pytest.mark.parametrize("overlay", OVERLAYS, ids=lambda path: path.stem)
 def test_a_baseline_takes_over_no_number_of_another_method(overlay):
-    """What the setting's method has by the same name is set in the overlay."""
+    """The overlay sets every option that the setting's method has by the same name."""
     model = yaml.safe_load((ROOT / overlay).read_text(encoding="utf-8"))["model"]
     (kind,) = (method for method in METHODS if method.__name__ == model["class_path"])
     given = model.get("init_args") or {}

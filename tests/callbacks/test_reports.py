@@ -1,4 +1,4 @@
-"""What servers report of clients is declared beside them, and known nowhere else."""
+"""The servers' reports about clients, which are declared beside the servers and nowhere else."""
 
 from __future__ import annotations
 

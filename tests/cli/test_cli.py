@@ -66,7 +66,7 @@ def experiment(*words):
 
 
 def newest():
-    """The folder of the newest run."""
+    """Return the folder of the newest run."""
     return max(Path("runs").glob("*/*"), key=lambda path: path.name)
 
 
@@ -326,7 +326,7 @@ def test_a_configuration_without_keys(content, capsys):
 
 
 def check(capsys, message):
-    """Standard error is one line of the usual form, and no traceback."""
+    """Check that standard error is one line of the usual form, and no traceback."""
     said = capsys.readouterr().err
     assert said.startswith(f"pfl fit: error: {message}")
     assert said.count("\n") == 1

@@ -24,7 +24,7 @@ SEEDS = st.integers(0, 2**32)
 
 @st.composite
 def targets(draw, smallest=1):
-    """Classes of different sizes in mixed order, with domains."""
+    """Draw classes of different sizes in mixed order, with domains."""
     sizes = draw(st.lists(st.integers(smallest, 40), min_size=1, max_size=8))
     rng = np.random.default_rng(draw(SEEDS))
     labels = rng.permutation(np.repeat(np.arange(len(sizes)), sizes))

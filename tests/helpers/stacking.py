@@ -22,7 +22,7 @@ class _Objective(nn.Module):
 
 
 def check_vmap(module, objective, states, batches):
-    """Value and gradients agree, with batches of unequal size padded to the longest.
+    """Check that value and gradients agree, with unequal batches padded to the longest.
 
     Args:
         module: The method.
@@ -55,7 +55,7 @@ def check_vmap(module, objective, states, batches):
 
 
 def clients(module, sizes=(2, 5, 1), dim=5, classes=3):
-    """A state dict for each client, around the module's own, and a batch of its size."""
+    """Return a state dict for each client, around the module's own, and a batch of its size."""
     rng = generator(4, "clients")
 
     def near(value):

@@ -45,7 +45,7 @@ def square_loss(monkeypatch):
 
 
 def walk(v, w, alpha=0.5, batches=1, round=1, **options):
-    """(w, v, alpha) after a round of so many steps at rate 0.1."""
+    """Return (w, v, alpha) after a round of so many steps at rate 0.1."""
     data = ToyData(
         [(torch.zeros(batches, 1), torch.zeros(batches, dtype=torch.long))], batch_size=1
     )
@@ -58,7 +58,7 @@ def walk(v, w, alpha=0.5, batches=1, round=1, **options):
 
 
 def personal(kept):
-    """The local model among what a client keeps."""
+    """Return the local model among what a client keeps."""
     return {n.replace("personal.", "net."): v for n, v in kept.items() if n != "alpha"}
 
 

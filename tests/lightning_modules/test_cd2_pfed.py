@@ -25,7 +25,7 @@ def make(net, **options):
 
 
 def floats(module):
-    """Three of six hidden units: 5 weights and a bias each; 3 x 3 weights and 3 biases on top."""
+    """Count three of six hidden units, 5 weights and a bias each; 3 x 3 weights and 3 biases."""
     return 3 * 6 + 9 + 3, 3 * 6 + 9 + 3
 
 
@@ -106,7 +106,7 @@ def test_shared_and_private_make_the_whole(net, share):
 
 
 def divided(net=None, private=3):
-    """A module whose last ``private`` of six hidden units are private."""
+    """Return a module whose last ``private`` of six hidden units are private."""
     module = cd2(net)
     federation = Federation(module)
     federation.server.ramp_rounds = 0
@@ -128,7 +128,7 @@ def test_distillation_is_symmetric_and_zero_for_equal_predictions():
 
 
 def silenced(module, x, silent):
-    """The network's logits with hidden units at zero and their columns left out."""
+    """Return the network's logits with hidden units at zero and their columns left out."""
     z = module.net.backbone(x).clone()
     z[:, silent] = 0
     return z @ module.net.head.weight.T

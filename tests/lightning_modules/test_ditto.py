@@ -43,7 +43,7 @@ class Slope(Ditto):
 
 
 def walk(proximity, steps, start=1.0, received=3.0, slope=2.0, global_steps=5):
-    """The personal value after some steps of rate 0.1 from ``start``."""
+    """Return the personal value after some steps of rate 0.1 from ``start``."""
     data = lines(slope)
     module = Slope(
         Line(), proximity=proximity, personal_epochs=steps, epochs=global_steps, optimizer=SGD

@@ -60,7 +60,7 @@ def test_mixing_sees_its_last_batch_though_training_drops_it():
 
 
 def mixed(federation, client):
-    """The client's state after mixing, before training; and as it was received."""
+    """Return the client's state after mixing, before training; and as it was received."""
     module = federation.start(client)
     received = clone(module.state_dict())
     training = module.plan()[:-2]
@@ -127,7 +127,7 @@ def test_gradient_of_the_weights():
 
 
 def steps(federation, client):
-    """Steps of learning W and of training: client 0 has nine samples, three batches an epoch."""
+    """Count the steps of learning W and of training; client 0 has three batches an epoch."""
     return federation.train(client).steps
 
 

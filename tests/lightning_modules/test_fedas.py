@@ -156,7 +156,7 @@ def test_nobody_keeps_the_base():
 
 
 def line(weight):
-    """f(x) = weight x, and a head of two classes; all biases start at zero."""
+    """Build f(x) = weight x, and a head of two classes; all biases start at zero."""
     net = SplitNet(nn.Linear(1, 1), nn.Linear(1, 2))
     with torch.no_grad():
         for parameter in net.parameters():
@@ -171,7 +171,7 @@ def three_points():
 
 
 def aligned(received, epochs=0, **options):
-    """A client whose last backbone is f(x) = 2x, after the alignment of f(x) = received x."""
+    """Align f(x) = received x at a client whose last backbone is f(x) = 2x."""
     module = make(line(2.0), epochs=epochs, align_batch=3, align_lr=0.01, **options)
     federation = Federation(module, three_points())
     shared = {"net.backbone.weight": torch.tensor([[received]])}
@@ -277,7 +277,7 @@ def linear_case(samples=6):
 
 
 def trace(net, x, y, estimator="batch_sum", size=1):
-    """Over batches of ``size``, as a pass adds it up."""
+    """Add the trace up over batches of ``size``, as a pass does."""
     totals = {}
     for start in range(0, len(y), size):
         batch = Batch(x[start : start + size], y[start : start + size])

@@ -17,7 +17,7 @@ __all__ = ["floats"]
 
 
 def copy_of_client_0(**options):
-    """State of client 0's copy before and after its test."""
+    """Return the states of client 0's copy before and after its test."""
     module, data = FedBABU(mlp(), optimizer=HEAVY, **options), blobs()
     before = {n: v.clone() for n, v in module.state_dict().items()}
     shared = {n: v for n, v in before.items() if "backbone" in n}
@@ -72,7 +72,7 @@ def test_default_is_five_epochs_on_everything():
 
 
 def test_a_client_never_seen_is_tuned_like_the_others():
-    """Nothing stays with a client, so a new one is usable at once."""
+    """A client keeps nothing, so a new one is usable at once."""
     run = fit(FedBABU(mlp(), optimizer=SGD), blobs())
     assert all(not kept for kept in run.kept.values())
 

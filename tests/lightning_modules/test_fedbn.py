@@ -22,7 +22,7 @@ NORM = "net.backbone.1"
 
 
 def floats(module):
-    """The network without a scale and a shift for each channel of a batch norm."""
+    """Count the network without scale and shift of each channel of a batch norm."""
     norms = [part for part in module.net.modules() if isinstance(part, nn.BatchNorm1d)]
     size = sum(p.numel() for p in module.net.parameters())
     size -= 2 * sum(norm.num_features for norm in norms)
@@ -34,7 +34,7 @@ class Centred(nn.BatchNorm1d):
 
 
 def nested():
-    """Batch norms at every depth and under any name, and what only looks like one."""
+    """Build a network with batch norms at every depth and under any name, and look-alikes."""
     block = OrderedDict(fc=nn.Linear(5, 6), centred=Centred(6))
     stage = OrderedDict(block=nn.Sequential(block), norm=nn.BatchNorm1d(6))
     parts = OrderedDict(
@@ -198,7 +198,7 @@ def test_the_scale_of_a_clients_inputs_does_not_matter():
 
 
 def conv():
-    """Batch norm over the pixels of a map, of which one sample would have statistics."""
+    """Build a network with batch norm over pixels, of which one sample would have statistics."""
     with scoped(1):
         layers = (nn.Unflatten(1, (1, 5)), nn.Conv1d(1, 2, 2), nn.BatchNorm1d(2), nn.Flatten())
         return nn.Sequential(*layers, nn.Linear(8, 3))

@@ -23,7 +23,7 @@ from tests.helpers.toy import Line, blobs, lines, mlp, normed
 
 
 def floats(module):
-    """The network, both ways; half of SCAFFOLD's."""
+    """Count the network, both ways; half of SCAFFOLD's."""
     size = sum(p.numel() for p in module.net.parameters())
     return size, size
 
@@ -41,7 +41,7 @@ def bowls(*centres, alpha=1.0, start=0.0):
 
 
 def numbers(federation):
-    """The server's model, how far it is ahead, and each client's -alpha H_i at alpha = 1."""
+    """Return the server's model, its lead, and each client's -alpha H_i at alpha = 1."""
     state = federation.state
     gradients = [-kept["travelled"].item() for kept in federation.kept.values()]
     return [state.shared["net.w"].item(), state.ahead["net.w"].item(), *gradients]

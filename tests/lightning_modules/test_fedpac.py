@@ -23,7 +23,7 @@ HEAD, BODY = ("net.head.*",), ("net.backbone.*",)
 
 
 def floats(module):
-    """|w| + C D down; |w| + C D + C + 1 + C D up."""
+    """Count |w| + C D down; |w| + C D + C + 1 + C D up."""
     net = module.net
     weights, table = sum(p.numel() for p in net.parameters()), net.num_classes * net.features
     return weights + table, weights + table + net.num_classes + 1 + table
@@ -54,7 +54,7 @@ def simplex_problem(seed, m=5, size=6):
 
 
 def quadratic(variances, profiles, i):
-    """P_i as it is written: diag(V) + G_i G_i^T."""
+    """Return P_i as it is written: diag(V) + G_i G_i^T."""
     gaps = (profiles[i] - profiles).flatten(1).numpy()
     return np.diag(variances.numpy()) + gaps @ gaps.T
 
@@ -143,7 +143,7 @@ def test_simplex_minimum_scales():
 
 
 def line():
-    """Features are the inputs, D = 2, and the body has one parameter, a shift of zero."""
+    """Build a body with one parameter, a shift of zero: features are the inputs, D = 2."""
 
     class Shift(nn.Module):
         def __init__(self):

@@ -27,7 +27,7 @@ class Slope(FedProx):
 
 
 def walk(mu, steps, lr=0.1, start=3.0, slope=2.0):
-    """w after some steps from the received value ``start``."""
+    """Return w after some steps from the received value ``start``."""
     data = lines(slope)
     module = Slope(Line(), mu=mu, epochs=steps, optimizer=partial(torch.optim.SGD, lr=lr))
     sent = job(data, broadcast=Broadcast({"net.w": torch.tensor([start])}))

@@ -17,7 +17,7 @@ __all__ = ["floats"]
 
 
 def trained(net, data=None, **options):
-    """State of client 0 before and after its round."""
+    """Return the states of client 0 before and after its round."""
     module, data = FedRep(net, **{"optimizer": HEAVY, **options}), data or blobs()
     before = {n: v.clone() for n, v in module.state_dict().items()}
     client_round.train(context(module, data), job(data))

@@ -33,13 +33,13 @@ from tests.helpers.toy import ToyData, blobs, mlp, normed
 
 
 def floats(module):
-    """Body and one head."""
+    """Count body and one head."""
     size = sum(p.numel() for p in module.net.parameters())
     return size, size
 
 
 def received(module, *counts):
-    """The module as the round of a client with such class counts starts, from its own network."""
+    """Start the round of a client with such class counts, from the module's own network."""
     state = module.state_dict()
     sent = Broadcast({name: state[name].clone() for name in module.shared_names()})
     with torch.no_grad():
@@ -48,7 +48,7 @@ def received(module, *counts):
 
 
 def blank(classes=3):
-    """A network whose logits are its head's bias, zeros."""
+    """Return a network whose logits are its head's bias, zeros."""
     net = mlp(num_classes=classes)
     nn.init.zeros_(net.head.weight)
     nn.init.zeros_(net.head.bias)
@@ -167,7 +167,7 @@ def test_the_generic_row_of_an_absent_class_rests():
 
 
 def _sent(method, data):
-    """A job that starts from the initial network."""
+    """Return a job that starts from the initial network."""
     module = method(mlp())
     state = module.state_dict()
     return job(data, broadcast=Broadcast({n: state[n] for n in module.shared_names()}))

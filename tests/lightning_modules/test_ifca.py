@@ -15,19 +15,19 @@ from tests.helpers.toy import ToyData, blobs, mlp, normed
 
 
 def floats(module):
-    """k models down; one model and its number up."""
+    """Count k models down; one model and its number up."""
     size = sum(p.numel() for p in module.net.parameters())
     return module.k * size, size + 1
 
 
 def plain(state, number=0):
-    """A cluster's entries under the names of ``net``."""
+    """Return a cluster's entries under the names of ``net``."""
     prefix = f"clusters.{number}."
     return {f"net.{n.removeprefix(prefix)}": v for n, v in state.items() if n.startswith(prefix)}
 
 
 def contradicting(sizes=(8, 8, 12, 12), flipped=(2, 3), seed=0):
-    """Two well separated classes; some clients have the labels exchanged."""
+    """Return two well separated classes; some clients have the labels exchanged."""
     rng, train = generator(seed, "clusters"), []
     for client, size in enumerate(sizes):
         y = torch.arange(size) % 2
@@ -37,7 +37,7 @@ def contradicting(sizes=(8, 8, 12, 12), flipped=(2, 3), seed=0):
 
 
 def near_the_solutions(module):
-    """The first cluster starts trained on client 0, the second on client 2."""
+    """Train the first cluster on client 0, the second on client 2, as a start."""
     data = contradicting()
     for number, client in ((0, 0), (1, 2)):
         one = ToyData([data.splits["train"][client]], num_classes=2)

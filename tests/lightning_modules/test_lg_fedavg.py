@@ -25,7 +25,7 @@ from tests.helpers.toy import blobs, mlp
 
 
 def floats(module):
-    """C (D + 1)."""
+    """Count C (D + 1)."""
     size = module.net.num_classes * (module.net.features + 1)
     return size, size
 

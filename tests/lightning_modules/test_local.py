@@ -15,7 +15,7 @@ def floats(module):
 
 
 def of(*clients, data=None, **options):
-    """Data of some of the clients only."""
+    """Return the data of some of the clients only."""
     data = data or blobs()
     return ToyData([data.splits["train"][client] for client in clients], **options)
 

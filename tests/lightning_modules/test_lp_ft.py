@@ -17,7 +17,7 @@ from tests.helpers.toy import blobs, mlp, normed
 
 
 def tuned(module, data=None, client=0, start=None, **job_options):
-    """State before and after a client's personalisation, in float64."""
+    """Return the states before and after a client's personalisation, in float64."""
     data = data or blobs()
     ctx = context(module, data, "64-true")
     shared = clone(start or {n: module.state_dict()[n] for n in module.shared_names()})

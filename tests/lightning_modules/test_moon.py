@@ -31,7 +31,7 @@ def make(net, **options):
 
 
 def floats(module):
-    """The network with its projector: 36 of the body, 42 + 28 of the projector, 15 of the head."""
+    """Count 36 entries of the body, 42 + 28 of the projector and 15 of the head."""
     assert sum(p.numel() for p in module.net.parameters()) == 36 + 42 + 28 + 15
     return 121, 121
 
@@ -42,7 +42,7 @@ def shared(module, shift=0.0):
 
 
 def contrast(module, x):
-    """The term of each sample."""
+    """Return the term of each sample."""
     terms = [module.losses(Batch(row[None], torch.tensor([0])))["contrast"] for row in x]
     return torch.stack(terms)
 

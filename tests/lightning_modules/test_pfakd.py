@@ -34,7 +34,7 @@ def objective(module):
 
 
 def drifted(net=mlp, **options):
-    """A client within its round: received, then moved away from the teacher."""
+    """Return a client within its round: received, then moved away from the teacher."""
     module = Federation(make(net(), **options)).start()
     rng = generator(2, "drift")
     with torch.no_grad():

@@ -28,7 +28,7 @@ def adam(lr):
 
 
 def floats(module):
-    """2 |w|, each way, where every parameter is a Gaussian."""
+    """Count 2 |w|, each way, where every parameter is a Gaussian."""
     count = 2 * sum(p.numel() for p in module.net.mean.parameters())
     return count, count
 

@@ -17,7 +17,7 @@ from tests.helpers.toy import Line, ToyData, blobs, lines, mlp, normed
 
 
 def floats(module):
-    """Twice the network, both ways."""
+    """Count twice the network, both ways."""
     size = sum(p.numel() for p in module.net.parameters())
     return 2 * size, 2 * size
 

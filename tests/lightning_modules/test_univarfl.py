@@ -38,7 +38,7 @@ def some(samples=6):
 
 
 def line():
-    """Features are the two inputs, and so are the logits."""
+    """Build a network whose features are the two inputs, and so are the logits."""
     net = SplitNet(nn.Identity(), nn.Linear(2, 2, bias=False))
     with torch.no_grad():
         net.head.weight.copy_(torch.eye(2))
@@ -46,7 +46,7 @@ def line():
 
 
 def two_points():
-    """Orthogonal features of lengths log 3 and log 3."""
+    """Return orthogonal features of lengths log 3 and log 3."""
     return Batch(math.log(3) * torch.eye(2), torch.tensor([0, 1]))
 
 
