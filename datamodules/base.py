@@ -16,11 +16,12 @@ from torch.utils.data import BatchSampler, DataLoader, RandomSampler, Sequential
 
 from datamodules import artefact
 from datamodules.augment import Augmentation
-from datamodules.checks import finite, require
+from datamodules.checks import require
 from datamodules.partition import Partitioner
 from datamodules.splits import Division, Rule, TestProtocol, divide
 from datamodules.targets import Catalogue, Ints
 from datamodules.view import Store, View
+from pfl.core.checks import at_least_one, finite, positive
 from pfl.core.types import Batch, Split
 
 
@@ -86,11 +87,9 @@ class FederatedDataModule(L.LightningDataModule, ABC):
         client: int | None = None,
     ) -> None:
         super().__init__()
-        if num_clients < 1:
-            raise ValueError(f"num_clients must be at least 1, got {num_clients}")
-        for name, value in (("batch_size", batch_size), ("eval_batch_size", eval_batch_size)):
-            if value < 1:
-                raise ValueError(f"{name} must be at least 1, got {value}")
+        at_least_one(
+            num_clients=num_clients, batch_size=batch_size, eval_batch_size=eval_batch_size
+        )
         self.partition = partition
         self.batch_size = batch_size
         self.eval_batch_size = eval_batch_size
@@ -104,8 +103,7 @@ class FederatedDataModule(L.LightningDataModule, ABC):
         self._num_clients = num_clients
         self._mean = _channels("mean", self.default_mean if mean is None else mean)
         self._std = _channels("std", self.default_std if std is None else std)
-        if min(self._std) <= 0:
-            raise ValueError(f"std must be greater than 0, got {std}")
+        positive(std=min(self._std))
         self._ready: _Ready | None = None
 
     # Implemented by each data set.

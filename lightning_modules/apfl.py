@@ -20,6 +20,7 @@ from lightning_modules.base import ClientModule
 from lightning_modules.losses import cross_entropy, linear
 from lightning_modules.steps.gradients import slopes_at
 from lightning_modules.steps.optimizers import learning_rate
+from pfl.core.checks import within
 from pfl.core.state import assign
 from pfl.core.types import Batch, Broadcast, ClientInfo, Outcome, Phase, Plan, State
 
@@ -57,8 +58,7 @@ class APFL(ClientModule):
         **options: Any,
     ) -> None:
         super().__init__(net, **options)
-        if not 0 <= alpha <= 1:
-            raise ValueError(f"alpha must lie in [0, 1], got {alpha}")
+        within("[0, 1]", alpha=alpha)
         self.alpha_update = alpha_update
         self.v_grad = v_grad
         self.lr = learning_rate(self.configure_optimizers())

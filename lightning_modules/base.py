@@ -12,7 +12,7 @@ from torch.optim import Optimizer
 
 from lightning_modules.layers import batch_norms
 from lightning_modules.losses import cross_entropy
-from pfl.core.checks import known_words, not_negative
+from pfl.core.checks import known_words, not_negative, within
 from pfl.core.client import Client
 from pfl.core.server import Server
 from pfl.core.state import assign, clone, matches
@@ -82,8 +82,7 @@ class ClientModule(Client):
     ) -> None:
         super().__init__()
         not_negative(epochs=epochs)
-        if not 0 < lr_decay <= 1:
-            raise ValueError(f"lr_decay must lie in (0, 1], got {lr_decay}")
+        within("(0, 1]", lr_decay=lr_decay)
         self.save_hyperparameters(ignore=self.objects)
         known_words(type(self), self.hparams)
         self.net = net

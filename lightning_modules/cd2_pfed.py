@@ -21,7 +21,7 @@ from lightning_modules.base import ClientModule
 from lightning_modules.layers import frozen
 from lightning_modules.losses import cross_entropy, symmetric_kl
 from lightning_modules.nets.channels import Division, divisions, paste, shared_part
-from pfl.core.checks import not_negative
+from pfl.core.checks import not_negative, within
 from pfl.core.server import Server, ServerState, weight_report
 from pfl.core.state import weighted_mean
 from pfl.core.types import (
@@ -85,13 +85,12 @@ class CD2PFed(ClientModule):
         **options: Any,
     ) -> None:
         super().__init__(net, **options)
-        for name, value in (
-            ("private_share", private_share),
-            ("average_max", average_max),
-            ("average_ramp", average_ramp),
-        ):
-            if not 0 <= value <= 1:
-                raise ValueError(f"{name} must lie in [0, 1], got {value}")
+        within(
+            "[0, 1]",
+            private_share=private_share,
+            average_max=average_max,
+            average_ramp=average_ramp,
+        )
         not_negative(ramp_rounds=ramp_rounds, distillation=distillation)
         self.private_share = private_share
         self.ramp_rounds = ramp_rounds

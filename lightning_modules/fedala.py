@@ -25,7 +25,7 @@ from lightning_modules.base import ClientModule
 from lightning_modules.layers import frozen
 from lightning_modules.losses import cross_entropy
 from lightning_modules.nets import last_layers
-from pfl.core.checks import at_least_one, not_negative
+from pfl.core.checks import at_least_one, not_negative, within
 from pfl.core.state import matches
 from pfl.core.types import Batch, ClientInfo, Pass, Phase, Plan, State, Terms, Totals
 
@@ -69,8 +69,7 @@ class FedALA(ClientModule):
         **options: Any,
     ) -> None:
         super().__init__(net, **options)
-        if not 0 < mix_percent <= 100:
-            raise ValueError(f"mix_percent must lie in (0, 100], got {mix_percent}")
+        within("(0, 100]", mix_percent=mix_percent)
         not_negative(mix_lr=mix_lr, threshold=threshold)
         at_least_one(window=window, max_init_epochs=max_init_epochs)
         patterns = ("*",) if top == "all" else last_layers(net, top)[0]

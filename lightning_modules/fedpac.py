@@ -33,7 +33,7 @@ from lightning_modules.steps.prototypes import (
     merge_prototypes,
     unknown_prototypes,
 )
-from pfl.core.checks import not_negative
+from pfl.core.checks import not_negative, within
 from pfl.core.server import Server, ServerState, weight_report
 from pfl.core.state import select, weighted_mean
 from pfl.core.types import Batch, Broadcast, ClientInfo, Pass, Plan, State, Terms, Totals, Upload
@@ -85,8 +85,7 @@ class FedPAC(ClientModule):
     ) -> None:
         super().__init__(net, **options)
         not_negative(alignment=alignment, head_epochs=head_epochs)
-        if not 0 <= min_share < 1:
-            raise ValueError(f"min_share must lie in [0, 1), got {min_share}")
+        within("[0, 1)", min_share=min_share)
         self.alignment = alignment
         self.head_optimizer = with_lr(self.optimizer, head_lr)
         self.head_epochs = head_epochs

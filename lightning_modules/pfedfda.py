@@ -32,6 +32,7 @@ from lightning_modules.steps.gaussians import (
     unpack,
     wide,
 )
+from pfl.core.checks import within
 from pfl.core.seeds import derive, scoped
 from pfl.core.types import (
     Batch,
@@ -94,8 +95,7 @@ class PFedFDA(ClientModule):
         **options: Any,
     ) -> None:
         super().__init__(net, **options)
-        if not 0 < eps < 1:
-            raise ValueError(f"eps must lie in (0, 1), got {eps}")
+        within("(0, 1)", eps=eps)
         self.eps = eps
         self.stats = stats
         self.cov_reg: CovarianceRegulariser = cov_reg

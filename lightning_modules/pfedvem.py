@@ -25,7 +25,7 @@ from lightning_modules.losses import cross_entropy, monte_carlo_cross_entropy
 from lightning_modules.nets import SplitNet
 from lightning_modules.nets.initial import seed_of
 from lightning_modules.steps.optimizers import with_lr
-from pfl.core.checks import not_negative
+from pfl.core.checks import not_negative, within
 from pfl.core.seeds import scoped
 from pfl.core.server import Server, ServerState, weight_report
 from pfl.core.state import assign, clone, weighted_mean
@@ -110,8 +110,7 @@ class PFedVEM(ClientModule):
     ) -> None:
         super().__init__(_with_gaussian_head(net, init_std), optimizer, epochs, **options)
         not_negative(head_epochs=head_epochs)
-        if not 0 <= server_momentum < 1:
-            raise ValueError(f"server_momentum must lie in [0, 1), got {server_momentum}")
+        within("[0, 1)", server_momentum=server_momentum)
         self.head_optimizer = with_lr(self.optimizer, lr_head)
         self.base_optimizer = with_lr(self.optimizer, lr_base)
         self.head_epochs = head_epochs

@@ -262,7 +262,7 @@ seed: 1 | seed: 1\nseed: 2 | c.yaml:2: the key 'seed' is given a second time
 seed: 1 | seed: [ | c.yaml:3: this is not YAML (expected ',' or ']', but got ':')
 rounds: 2 | rounds: 0 | c.yaml:3: loop.rounds: rounds must be at least 1, got 0
 fraction: 0.5 | fraction: 1.5 | c.yaml:5: loop.sampler.fraction: fraction must lie in (0, 1], got 1.5
-alpha: 0.3 | alpha: 0 | c.yaml:18: data.partition.alpha: alpha must be greater than 0, got 0.0
+alpha: 0.3 | alpha: 0 | c.yaml:18: data.partition.alpha: alpha must be positive, got 0.0
 clients: 4 | clients: 0 | c.yaml:16: data.num_clients: num_clients must be at least 1, got 0
 clients: 4 | clients: 400 | c.yaml:16: data.num_clients: num_clients is 400, but there are only 200 samples to divide
 {class_path: MLP, init_args: {hidden: 7}} | LeNet5 | c.yaml:9: model.net: LeNet5 cannot take images of shape (1, 8, 8) (channels, height, width); it needs at least 1x16x16

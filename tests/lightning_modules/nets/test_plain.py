@@ -120,7 +120,7 @@ def test_head_split_changes_names_only():
 
 
 def test_bad_sizes_are_refused():
-    with pytest.raises(ValueError, match="num_classes must be positive, got 0"):
+    with pytest.raises(ValueError, match="num_classes must be at least 1, got 0"):
         SplitNet(nn.Flatten(), nn.Identity(), features=4, num_classes=0)
     with pytest.raises(ValueError, match="hidden"):
         LeNet5(10, hidden=[])
