@@ -4,10 +4,9 @@ Xu et al., "Personalized Federated Learning with Feature Alignment and Classifie
 ICLR 2023, arXiv 2306.11867; the authors' released code (simplified). Each client's head becomes the
 convex combination of this round's heads that minimises an estimate of its error.
 
-Departs from the released code in nothing but the solver: the quadratic program is solved exactly as
-a non-negative least-squares problem, from inner products (the code forms D x D matrices and calls a
-general solver). Other public codes list heads and statistics in different orders of clients, or
-average centroids without counts; here clients are ordered by their number throughout.
+Departs from the released code in the solver alone: the quadratic program is solved exactly, from
+inner products (the code forms D x D matrices and calls a general solver). Other public codes mix up
+the orders of clients, or average centroids without counts; here clients are in order throughout.
 """
 
 from __future__ import annotations
@@ -18,7 +17,6 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 import torch
-from scipy.optimize import nnls
 from torch import Tensor
 
 from lightning_modules.base import ClientModule
@@ -33,6 +31,7 @@ from lightning_modules.steps.prototypes import (
     merge_prototypes,
     unknown_prototypes,
 )
+from lightning_modules.steps.simplex import simplex_minimum
 from pfl.core.checks import not_negative, within
 from pfl.core.server import Server, ServerState, weight_report
 from pfl.core.state import select, weighted_mean
@@ -256,26 +255,3 @@ def head_shares(variances: Tensor, profiles: Tensor, min_share: float = 1e-3) ->
         large = np.where(shares < min_share, 0, shares)
         rows.append(large / large.sum() if large.any() else shares)
     return torch.from_numpy(np.stack(rows))
-
-
-def simplex_minimum(quadratic: np.ndarray) -> np.ndarray:
-    """Find the least ``a^T P a`` on the simplex, for positive semi-definite P.
-
-    With any A such that ``A^T A = P`` it is proportional to the non-negative least-squares solution
-    of ``[A; 1^T] b = [0; 1]``. Exact; about 0.5 ms for 20 clients and 14 ms for 100.
-
-    Args:
-        quadratic: (m, m) P.
-
-    Example:
-        >>> simplex_minimum(np.diag([1.0, 4.0])).round(6).tolist()
-        [0.8, 0.2]
-    """
-    # The scale of P does not matter for the answer, but for the solver's tolerance.
-    values, vectors = np.linalg.eigh(quadratic / np.abs(quadratic).max())
-    root = np.sqrt(values.clip(min=0))[:, None] * vectors.T
-    count = len(quadratic)
-    right = np.append(np.zeros(count), 1.0)
-    solution, _ = nnls(np.vstack([root, np.ones(count)]), right)
-    shares: np.ndarray = solution / solution.sum()
-    return shares
