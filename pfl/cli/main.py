@@ -28,6 +28,7 @@ COMMANDS = {
     "report": ("cli.results.report", "one run as one HTML page"),
     "sweep": ("sweeps.verb.sweep", "run a W&B sweep file here, on Optuna"),
     "table": ("tables.verb.table", "run the grid behind a paper's table, and print it"),
+    "ledger": ("ledger.verb.ledger", "compare runs at full length with the papers"),
 }
 USAGE_ERROR = 2
 

@@ -1,0 +1,176 @@
+"""From the folders of the ledger to its rows, its page and its pictures."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import groupby
+from pathlib import Path
+
+import numpy as np
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator, PercentFormatter
+
+from pfl.ledger.cells import Entry
+from pfl.ledger.rows import UNEXPLAINED, Row, interval, verdict
+from pfl.results.runs import RunFolder
+from pfl.results.sheets import Sheet, markdown
+from pfl.results.style import WIDTH, Look, legend_above, panels
+
+Runs = Sequence[tuple[Entry, RunFolder]]
+
+HEAD = """\
+# Ledger
+
+Cells of the papers' tables that this project has run at their own length. `pfl ledger` makes this
+page, [ledger.csv](ledger.csv) and the pictures from the folders of `results/ledger`, which hold the
+configuration of each run, a row a round, and its summary. Numbers are per cent.
+
+A cell with several seeds is *in* if the paper's number lies in our 95 % interval (Student's t). One
+seed has no interval: it is judged by the spread that the paper prints, and where it prints none, it
+is *near* within two points. A cell that is *out* says why, as far as that is known.
+"""
+
+
+def cell_name(entry: Entry) -> str:
+    """Return row and column: ``FedAS, beta 0.1, P 0.2``."""
+    return ", ".join([entry.row, *(f"{axis} {label}" for axis, label in entry.column.items())])
+
+
+def reasons(file: Path) -> dict[tuple[str, str, str], str]:
+    """Read why cells are out, by paper, table and cell; none without the file."""
+    if not file.is_file():
+        return {}
+    with file.open(newline="", encoding="utf-8") as stream:
+        return {(r["paper"], r["table"], r["cell"]): r["reason"] for r in csv.DictReader(stream)}
+
+
+def rows(runs: Runs, known: Mapping[tuple[str, str, str], str]) -> list[Row]:
+    """Return a row a cell, over its seeds."""
+
+    def where(run: tuple[Entry, RunFolder]) -> tuple[str, str, str]:
+        return run[0].paper, run[0].table, cell_name(run[0])
+
+    return [
+        _row(list(members), known.get(place, ""))
+        for place, members in groupby(sorted(runs, key=where), key=where)
+    ]
+
+
+def _row(members: Runs, reason: str) -> Row:
+    members = sorted(members, key=lambda run: run[0].seed)
+    first = members[0][0]
+    values = [float(run.summary["summary"][entry.metric]) for entry, run in members]
+    error, low, high = interval(values) or (None, None, None)
+    judged, by = verdict(values, first.reported, first.spread)
+    return Row(
+        paper=first.paper,
+        table=first.table,
+        cell=cell_name(first),
+        seeds=" ".join(str(entry.seed) for entry, _ in members),
+        ours=float(np.mean(values)),
+        error=error,
+        low=low,
+        high=high,
+        reported=first.reported,
+        spread=first.spread,
+        verdict=judged,
+        by=by,
+        reason=(reason or UNEXPLAINED) if judged == "out" else reason,
+        partitions=_once(entry.partition for entry, _ in members),
+        commit=_once(entry.commit for entry, _ in members),
+        hardware=_once(entry.hardware for entry, _ in members),
+        note=_once(entry.note for entry, _ in members),
+    )
+
+
+def _once(words: Iterator[str]) -> str:
+    return " ".join(dict.fromkeys(words))
+
+
+def page(found: Sequence[Row], pictures: Mapping[tuple[str, str], str]) -> str:
+    """Return the page in Markdown.
+
+    Args:
+        found: All rows.
+        pictures: File name of each table's picture, by paper and table.
+    """
+    counts = {word: sum(row.verdict == word for row in found) for word in ("in", "near", "out")}
+    told = ", ".join(f"{count} {word}" for word, count in counts.items())
+    parts = [HEAD, f"{len(found)} cells: {told}.\n"]
+    for place, members in groupby(found, key=lambda row: (row.paper, row.table)):
+        parts.append(f"## {place[0]}, {place[1]}\n")
+        parts.append(_table(list(members)))
+        if place in pictures:
+            parts.append(f"![{place[0]}, {place[1]}: score over rounds]({pictures[place]})\n")
+    return "\n".join(parts)
+
+
+def _table(members: Sequence[Row]) -> str:
+    columns = ["cell", "ours", "reported", "difference", "seeds", "verdict", "by", "reason"]
+    cells = [
+        [
+            row.cell,
+            _percent(row.ours, row.error),
+            "-" if row.reported is None else _percent(row.reported, row.spread),
+            "-" if row.difference is None else f"{100 * row.difference:+.2f}",
+            row.seeds,
+            row.verdict,
+            row.by,
+            row.reason or "-",
+        ]
+        for row in members
+    ]
+    notes = []
+    for what in ("commit", "hardware", "note"):
+        words = dict.fromkeys(getattr(row, what) for row in members if getattr(row, what))
+        if words:
+            notes.append(f"{what.capitalize()}: {'; '.join(words)}.")
+    text = markdown([Sheet("", columns, cells)]).partition("\n\n")[2]
+    return "\n\n".join([text.rstrip("\n"), *notes]) + "\n"
+
+
+def _percent(value: float, error: float | None) -> str:
+    text = f"{100 * value:.2f}"
+    return text if error is None else f"{text} ± {100 * error:.2f}"
+
+
+def curves(runs: Runs) -> Iterator[tuple[tuple[str, str], Figure]]:
+    """Draw each table's score over rounds, a panel a column, the reported level as a line."""
+
+    def where(run: tuple[Entry, RunFolder]) -> tuple[str, str]:
+        return run[0].paper, run[0].table
+
+    for place, members in groupby(sorted(runs, key=where), key=where):
+        yield place, _drawn(list(members))
+
+
+def _drawn(members: Runs) -> Figure:
+    looks = {name: Look.of(n) for n, name in enumerate(sorted({e.row for e, _ in members}))}
+    columns = list(dict.fromkeys(tuple(entry.column.items()) for entry, _ in members))
+    figure, axes = panels(len(columns), WIDTH, 2.6, sharey=True)
+    for panel, column in zip(axes, columns, strict=True):
+        named: set[str] = set()
+        for entry, run in members:
+            if tuple(entry.column.items()) != column:
+                continue
+            metric, look = entry.metric.rpartition("/")[0], looks[entry.row]
+            tested = run.evaluated(metric)
+            label = None if entry.row in named else entry.row
+            panel.plot(
+                tested,
+                run.values(metric, tested),
+                color=look.color,
+                linestyle=look.linestyle,
+                label=label,
+            )
+            if entry.reported is not None and label is not None:
+                panel.axhline(entry.reported, color=look.color, linewidth=0.6)
+            named.add(entry.row)
+        panel.set_title(", ".join(f"{axis} {label}" for axis, label in column))
+        panel.set_xlabel("communication rounds")
+        panel.xaxis.set_major_locator(MaxNLocator(5, integer=True))
+        panel.yaxis.set_major_formatter(PercentFormatter(1, decimals=0))
+    axes[0].set_ylabel("score; thin lines: reported")
+    legend_above(figure, axes[0])
+    return figure

@@ -1,0 +1,127 @@
+"""Runs of a table are taken into the ledger, and its page is made of the ledger alone."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from pfl.cli.main import main
+from pfl.ledger import cells, page, rows
+
+ROOT = Path(__file__).parents[2]
+TABLE = """\
+caption: "Made up"
+paper: FedAS
+table: Table 3
+metric: test/personal/acc_weighted/last
+seeds: [0, 1]
+config: base.yaml
+columns:
+  beta:
+    set: data.init_args.partition.init_args.alpha
+    reported: param
+    values: [0.1]
+rows:
+  FedPer: {reported: {participation: 0.2}}
+"""
+BASE = """\
+loop: {rounds: 2, accelerator: cpu, progress: false}
+model:
+  class_path: FedPer
+  init_args:
+    net: {class_path: MLP, init_args: {hidden: 4}}
+    optimizer: {class_path: torch.optim.SGD, init_args: {lr: 0.05}}
+data:
+  class_path: Digits
+  init_args:
+    num_clients: 3
+    max_samples: 60
+    partition: {class_path: Dirichlet, init_args: {alpha: 0.1, min_samples: 3}}
+"""
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    """A folder with a table of two finished runs."""
+    folder = tmp_path_factory.mktemp("table")
+    (folder / "table.yaml").write_text(TABLE)
+    (folder / "base.yaml").write_text(BASE)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        assert main(["table", "table.yaml"]) == 0
+    return folder
+
+
+@pytest.fixture
+def work(finished, tmp_path, monkeypatch):
+    shutil.copytree(finished, tmp_path / "work")
+    monkeypatch.chdir(tmp_path / "work")
+
+
+def keep(*words):
+    return main(["ledger", "--keep", "table.yaml", "--commit", "0123456789", *words])
+
+
+def test_finished_runs_are_kept_and_compared(work, capsys):
+    assert keep("--note", "made up") == 0
+    assert "FedPer, beta=0.1, seed 1: kept" in capsys.readouterr().out
+    kept = cells.read(Path("results/ledger"))
+    assert [entry.seed for entry, _ in kept] == [0, 1]
+    assert {file.name for file in Path("results/ledger", kept[0][0].key).iterdir()} == {
+        *cells.FILES,
+        "cell.json",
+    }
+    (row,) = rows.read(Path("docs/ledger.csv"))
+    assert (row.cell, row.seeds, row.note) == ("FedPer, beta 0.1", "0 1", "made up")
+    scores = [run.summary["summary"]["test/personal/acc_weighted/last"] for _, run in kept]
+    assert row.ours == pytest.approx(sum(scores) / 2, rel=1e-5)
+    text = Path("docs/ledger.md").read_text()
+    assert f"{100 * row.ours:.2f}" in text
+    assert "![" in text
+    first = [file.read_bytes() for file in sorted(Path("docs").iterdir())]
+    assert main(["ledger"]) == 0
+    assert [file.read_bytes() for file in sorted(Path("docs").iterdir())] == first
+
+
+def test_a_reason_is_told_for_a_cell_that_is_out(work):
+    keep()
+    entry, run = cells.read(Path("results/ledger"))[0]
+    far = cells.Entry(**{**vars(entry), "reported": 0.0, "spread": 1e-9})
+    (row,) = page.rows([(far, run)], {})
+    assert (row.verdict, row.reason) == ("out", "unexplained")
+    known = {("FedAS", "Table 3", "FedPer, beta 0.1"): "JPEG images"}
+    (row,) = page.rows([(far, run)], known)
+    assert row.reason == "JPEG images"
+
+
+def test_what_is_not_finished_is_not_kept(work, capsys):
+    assert keep("--seeds", "0", "7") == 0
+    assert "FedPer, beta=0.1, seed 7: not finished" in capsys.readouterr().out
+    assert [entry.seed for entry, _ in cells.read(Path("results/ledger"))] == [0]
+
+
+def test_a_damaged_folder_is_named(work, capsys):
+    keep()
+    file = next(Path("results/ledger").glob("*/cell.json"))
+    file.write_text("{")
+    capsys.readouterr()
+    assert main(["ledger"]) == 2
+    assert f"{file} is damaged" in capsys.readouterr().err
+
+
+def test_an_empty_ledger_says_what_to_do(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert main(["ledger"]) == 2
+    assert "pfl ledger --keep TABLE" in capsys.readouterr().err
+
+
+def test_the_committed_page_is_that_of_the_committed_runs(tmp_path):
+    """``pfl ledger`` finds no difference."""
+    if not (ROOT / "results" / "ledger").is_dir():
+        pytest.skip("no run is committed yet")
+    arguments = ["--folder", str(ROOT / "results" / "ledger"), "--out", str(tmp_path)]
+    assert main(["ledger", *arguments]) == 0
+    for name in ("ledger.md", "ledger.csv"):
+        assert (tmp_path / name).read_text() == (ROOT / "docs" / name).read_text()
