@@ -1,0 +1,49 @@
+"""``pfl new``: a file to begin with, for a method, data or a network of one's own."""
+
+from __future__ import annotations
+
+import argparse
+import keyword
+import re
+from collections.abc import Sequence
+from importlib import resources
+from pathlib import Path
+
+from pfl.cli.explain import UsageError
+
+# What to do with the file next.
+_NEXT = {
+    "method": ("pfl check {path}", "pfl fit --config quickstart --model {path}"),
+    "data": ("pfl data inspect --config quickstart --data {path} --data.num_clients 5",),
+    "net": ("pfl fit --config quickstart --model.net {path}",),
+}
+
+
+def new(argv: Sequence[str]) -> None:
+    """Write the file.
+
+    Raises:
+        UsageError: The name is none for a class, or the file exists.
+    """
+    parser = argparse.ArgumentParser(
+        prog="pfl new",
+        description="Write a file with a method, data or a network to begin with. It works as it "
+        "is; what to change stands in its comments.",
+        allow_abbrev=False,
+    )
+    parser.add_argument("kind", choices=tuple(_NEXT))
+    parser.add_argument("name", metavar="NAME", help="of the class, such as MyMethod")
+    options = parser.parse_args(argv)
+    kind, name = options.kind, options.name
+    if not name.isidentifier() or keyword.iskeyword(name) or not name[0].isupper():
+        raise UsageError(f"{name!r} is no name of a class: write it as MyMethod")
+    file = Path(re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower() + ".py")
+    text = (resources.files("pfl.cli") / "templates" / f"{kind}.txt").read_text(encoding="utf-8")
+    try:
+        with file.open("x", encoding="utf-8") as stream:
+            stream.write(text.format(name=name))
+    except FileExistsError as error:
+        raise UsageError(f"{file} exists already; nothing is overwritten") from error
+    print(f"wrote {file}. Next:")
+    for line in _NEXT[kind]:
+        print(f"  {line.format(path=f'{file.stem}.{name}')}")

@@ -1,0 +1,70 @@
+"""Configurations and sweeps that come with the package: found by name, and copied by ``pfl init``."""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+from collections.abc import Sequence
+from difflib import get_close_matches
+from pathlib import Path
+
+import pfl
+from pfl.cli.explain import UsageError
+
+FOLDERS = ("configs", "sweeps")
+
+
+def root() -> Path:
+    """Return the folder that holds them: in the installed package, or beside it in a clone."""
+    package = Path(pfl.__file__).parent
+    inside = package / "shipped"
+    return inside if inside.is_dir() else package.parent
+
+
+def config(word: str) -> str:
+    """Return the file that ``--config`` names: a file, or a shipped one without its ending.
+
+    Args:
+        word: ``quickstart``, ``baselines/fedper``, or the path of a file.
+
+    Raises:
+        UsageError: It looks like the name of a shipped one, and there is none.
+    """
+    if Path(word).suffix or Path(word).exists():
+        return word
+    home = root() / "configs"
+    file = home / f"{word}.yaml"
+    if file.is_file():
+        return str(file)
+    names = [path.relative_to(home).with_suffix("").as_posix() for path in home.glob("**/*.yaml")]
+    near = get_close_matches(word, names, n=3)
+    hint = f"did you mean {', '.join(near)}?" if near else "pfl init shows what there is"
+    raise UsageError(f"--config {word}: there is no such file, nor a shipped configuration; {hint}")
+
+
+def init(argv: Sequence[str]) -> None:
+    """Copy configurations and sweeps into a folder; nothing there is overwritten."""
+    parser = argparse.ArgumentParser(
+        prog="pfl init",
+        description="Copy the configurations, tables and sweeps that come with pfl into a folder, "
+        "to run and to change. A file that is there already stays as it is.",
+        allow_abbrev=False,
+    )
+    parser.add_argument(
+        "folder", nargs="?", type=Path, default=Path(), help="default: the working directory"
+    )
+    folder: Path = parser.parse_args(argv).folder
+    new, old = [], []
+    for source in sorted(file for name in FOLDERS for file in (root() / name).rglob("*.yaml")):
+        target = folder / source.relative_to(root())
+        if target.exists():
+            old.append(target)
+            continue
+        try:
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(source, target)
+        except OSError as error:
+            raise UsageError(f"{target} cannot be written: {error}") from error
+        new.append(target)
+    print(f"{len(new)} files written below {folder}, {len(old)} left as they were")
+    print("try: pfl fit --config configs/quickstart.yaml")
