@@ -82,9 +82,10 @@ class WandB(Callback):
         import wandb
 
         from pfl.results import pictures, runs, settings
+        from pfl.results.find import PLOTS
 
         groups, _ = settings.group([runs.RunFolder.read(folder)])
-        files = pictures.write(pictures.draw(groups), folder / "plots")
+        files = pictures.write(pictures.draw(groups), folder / PLOTS)
         return {f"pictures/{file.stem}": wandb.Image(str(file)) for file in files}
 
     def on_interrupt(self, run: Run) -> None:

@@ -13,7 +13,8 @@ from pathlib import Path
 import yaml
 
 from pfl.cli.explain import UsageError
-from pfl.results.runs import RunError, RunFolder
+from pfl.results.files import RunError
+from pfl.results.runs import RunFolder
 from pfl.tables.plan import PlannedRun, name_of
 from pfl.tables.shorten import part_of
 

@@ -9,7 +9,8 @@ import numpy as np
 from scipy import stats
 
 from pfl.results.compare import Estimate
-from pfl.results.runs import Floats, RunError, RunFolder
+from pfl.results.files import Floats, RunError
+from pfl.results.runs import RunFolder
 from pfl.tables import kept
 from pfl.tables.cells import Cell
 from pfl.tables.plan import Plan
@@ -83,7 +84,7 @@ def outcome(cell: Cell, plan: Plan, failures: Mapping[str, str]) -> Outcome:
                 trouble[failures.get(name, "not run yet")] = None
                 continue
             found = RunFolder.read(folder)
-            values.append(found.score(cell.metric, found.chosen(cell.at, cell.metric)))
+            values.append(found.mean(cell.metric, found.chosen(cell.at, cell.metric)))
             runs[seed] = found
         except RunError as error:
             trouble[str(error)] = None

@@ -12,7 +12,8 @@ import yaml
 
 from pfl.cli.main import main
 from pfl.results import identity
-from pfl.results.runs import RunFolder, find
+from pfl.results.find import find
+from pfl.results.runs import RunFolder
 from pfl.results.settings import group
 from tests.tables.conftest import RUNS, finished, snapshot, table, write
 
