@@ -35,7 +35,7 @@ class Recipe:
         precision: As in Lightning.
         threads: Op threads of a worker.
         matmul_precision: As in torch.
-        deterministic: Whether torch must use deterministic algorithms.
+        deterministic: Use deterministic algorithms of torch only.
     """
 
     module: Client

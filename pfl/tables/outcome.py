@@ -1,4 +1,4 @@
-"""What became of a table's cells: our numbers beside the reported ones."""
+"""Outcomes of a table's cells: our numbers beside the reported ones."""
 
 from __future__ import annotations
 
@@ -50,14 +50,14 @@ class Outcome:
 
     @property
     def difference(self) -> float | None:
-        """Ours minus the reported number."""
+        """Return ours minus the reported number."""
         if self.ours is None or self.cell.reported is None:
             return None
         return self.ours.mean - self.cell.reported.value
 
     @property
     def inside(self) -> bool | None:
-        """Whether the reported number lies in our interval."""
+        """Tell whether the reported number lies in our interval."""
         if self.interval is None or self.cell.reported is None:
             return None
         low, high = self.interval
@@ -68,9 +68,9 @@ def outcome(cell: Cell, plan: Plan, failures: Mapping[str, str]) -> Outcome:
     """Read the runs of a cell.
 
     Args:
-        cell: Which.
+        cell: The cell.
         plan: Its runs.
-        failures: Why runs failed, by their names.
+        failures: Causes of failed runs, by name.
     """
     if cell.skip is not None:
         return Outcome(cell, {}, np.empty(0), (cell.skip,))

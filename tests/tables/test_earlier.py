@@ -1,4 +1,4 @@
-"""Runs that an earlier version kept, under its names and paths, are found and gone on with."""
+"""Runs that an earlier version kept, under its names and paths, are found and resumed."""
 
 from __future__ import annotations
 
