@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import closing
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from lightning.fabric import Fabric
@@ -12,6 +13,7 @@ from pfl.callbacks.checkpoint import Checkpoint
 from pfl.callbacks.lightning_logger import LightningLogger
 from pfl.callbacks.progress import ProgressBar
 from pfl.callbacks.records import Records
+from pfl.core.checks import at_least_one, not_negative, positive
 from pfl.core.types import EvaluationPoint, FederatedData, Result, RoundResult
 from pfl.engines.base import Engine
 from pfl.engines.named import EngineName, make_engine
@@ -52,7 +54,8 @@ class FederatedLoop:
         callbacks: Read each round's result.
         loggers: Lightning loggers; each gets one call a round.
         default_root_dir: Below it each run gets a folder ``<name>/<time>``; ``None`` writes none.
-        name: Name of the experiment; ``None`` makes it of the method and the data.
+        name: Name of the experiment, a path below ``default_root_dir``; ``None`` makes it of the
+            method and the data.
         checkpoint_every: Save after every this many rounds, and after the last.
         kept_memory: Gigabytes of CPU memory for what clients keep from round to round; what goes
             beyond lies in files beside the runs, or else in the system's temporary folder.
@@ -62,7 +65,7 @@ class FederatedLoop:
             module given.
 
     Raises:
-        ValueError: A number is out of its range.
+        ValueError: A number is out of its range, or ``name`` leads out of ``default_root_dir``.
     """
 
     def __init__(
@@ -86,17 +89,13 @@ class FederatedLoop:
         progress: bool = True,
         seed: int = 42,
     ) -> None:
-        for key, value in (
-            ("rounds", rounds),
-            ("evaluate_every", evaluate_every),
-            ("checkpoint_every", checkpoint_every),
-        ):
-            if value < 1:
-                raise ValueError(f"{key} must be at least 1, got {value}")
-        if gradient_clip_val is not None and gradient_clip_val <= 0:
-            raise ValueError(f"gradient_clip_val must be positive, got {gradient_clip_val}")
-        if kept_memory is not None and kept_memory < 0:
-            raise ValueError(f"kept_memory must not be negative, got {kept_memory}")
+        at_least_one(
+            rounds=rounds, evaluate_every=evaluate_every, checkpoint_every=checkpoint_every
+        )
+        positive(gradient_clip_val=gradient_clip_val)
+        not_negative(kept_memory=kept_memory)
+        if name is not None and (Path(name).is_absolute() or ".." in Path(name).parts):
+            raise ValueError(f"name must be a path below default_root_dir, got {name!r}")
         self.rounds = rounds
         self.sampler = sampler
         self.engine: Engine = make_engine(engine) if isinstance(engine, str) else engine

@@ -12,9 +12,18 @@ import torch
 from jsonargparse import Namespace
 
 from pfl.cli import catalogue
-from pfl.cli.explain import Given, UsageError, explain, explained, find_misspelling, sources
+from pfl.cli.explain import (
+    Given,
+    UsageError,
+    explain,
+    explained,
+    find_misspelling,
+    place,
+    sources,
+)
 from pfl.cli.parser import FROM_DATA, Parser, arguments, from_data, spelled_out
 from pfl.core.seeds import derive, scoped
+from pfl.core.trust import TrustError, check_calls, types_of
 from pfl.loop import FederatedLoop
 
 if TYPE_CHECKING:
@@ -51,11 +60,17 @@ class Experiment:
         catalogue.see_working_folder()
         given = sources(argv)
         try:
-            return cls(parser, parser.parse_args(spelled_out(argv)), given)
+            values = parser.parse_args(spelled_out(argv))
+            for key, hint in types_of(parser).items():
+                if key in values:
+                    check_calls(values[key], hint, key.split("."))
         except ArgumentError as error:
             top = dict.fromkeys(("config", "seed", "model", "data", "print_config", *parser.own))
             find_misspelling(given, {**top, "loop": FederatedLoop}, arguments)
             raise UsageError(explain(error, given)) from error
+        except TrustError as error:
+            raise UsageError(place(error.what, error.keys, given)) from error
+        return cls(parser, values, given)
 
     @cached_property
     def loop(self) -> FederatedLoop:

@@ -176,7 +176,7 @@ def explain(error: Exception, given: Sequence[Given]) -> str:
     path = _spoken(keys)
     if not path:
         return _plain(message)
-    there = [item for item in given if item.keys in (path, (*path, "class_path"))]
+    there = _there(given, path)
     known = catalogue.classes()
     if there and isinstance(cause, AttributeError | ImportError):
         _resolve(there[-1], known)
@@ -186,6 +186,18 @@ def explain(error: Exception, given: Sequence[Given]) -> str:
         said = f"there is no class {name!r}" if not words else f"{name!r} is {what}"
         said += _nearest(name, words) or _nearest(name, known)
     return _line(there[-1].place if there else "", path, said)
+
+
+def place(what: str, keys: Sequence[str], given: Sequence[Given]) -> str:
+    """Return a message about a key, with the place where somebody gave it."""
+    path = _spoken(keys)
+    there = _there(given, path)
+    return _line(there[-1].place if there else "", path, what)
+
+
+def _there(given: Sequence[Given], path: Keys) -> list[Given]:
+    """Settings of a key, or of the class that stands there."""
+    return [item for item in given if item.keys in (path, (*path, "class_path"))]
 
 
 def locate(message: str, given: Sequence[Given], part: str) -> str:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import shlex
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import lightning
-import torch
 import yaml
 from jsonargparse import Namespace
 from rich.console import Console
@@ -17,7 +17,8 @@ from rich.table import Table
 from pfl.cli.config import REFUSALS, Experiment
 from pfl.cli.explain import explained
 from pfl.cli.parser import make_parser
-from pfl.core import state
+from pfl.core import state, tensor_file
+from pfl.core.trust import untrusted
 from pfl.federation import reliability as reliability
 from pfl.federation.rounds import NonFiniteError
 from pfl.federation.run import Callback, Run
@@ -113,12 +114,15 @@ def export(argv: Sequence[str]) -> None:
     values = experiment.values
     with explained(experiment.given, *REFUSALS):
         loop.personal(module, data, values.ckpt_path, values.client)
-        torch.save(lightning_checkpoint(experiment), values.output)
+        content = lightning_checkpoint(experiment)
+        tensor_file.write(Path(values.output), content)
     kind = type(module)
+    named = untrusted(content["hyper_parameters"])
+    trust = f", trust={named}" if named else ""
     print(
         f"wrote {values.output}; to use it:\n"
         f"from {kind.__module__} import {kind.__name__}\n"
-        f'module = {kind.__name__}.load_from_checkpoint("{values.output}")'
+        f'module = {kind.__name__}.load_from_checkpoint("{values.output}"{trust})'
     )
 
 

@@ -16,11 +16,13 @@ import torch
 import yaml
 
 from lightning_modules.base import ClientModule
+from lightning_modules.fedavg import FedAvg
 from lightning_modules.fedper import FedPer
 from pfl.cli.config import Experiment
 from pfl.cli.explain import UsageError
 from pfl.cli.main import main
 from pfl.cli.parser import make_parser
+from pfl.core.trust import TrustError
 
 # Line numbers matter: the tests of errors name them.
 CONFIG = """\
@@ -268,6 +270,9 @@ clients: 4 | clients: 400 | c.yaml:16: data.num_clients: num_clients is 400, but
 {class_path: MLP, init_args: {hidden: 7}} | LeNet5 | c.yaml:9: model.net: LeNet5 cannot take images of shape (1, 8, 8) (channels, height, width); it needs at least 1x16x16
 hidden: 7 | num_classes: 3 | c.yaml:7: model: the network MLP gives outputs of shape (3,), the data have 10 classes
 hidden: 7 | input_shape: [1, 9, 9] | c.yaml:7: model: the network MLP cannot take the data's inputs of shape (1, 8, 8):
+{class_path: torch.optim.SGD, init_args: {lr: 0.005}} | {class_path: os.system, init_args: {command: touch ran}} | c.yaml:10: model.optimizer: os.system is not annotated to return Optimizer
+rounds: 2 | name: ../../x | c.yaml:3: loop.name: name must be a path below default_root_dir, got '../../x'
+rounds: 2 | name: /x | c.yaml:3: loop.name: name must be a path below default_root_dir, got '/x'
   class_path: Digits\n |   class_path: ImageFolder\n | c.yaml:14: data: the following arguments are required: root
 lr: 0.005 | lr: 1e30 | round 1, client 2: the loss or the weights are not finite
 """  # noqa: E501
@@ -303,6 +308,7 @@ def test_an_error_in_a_file_names_the_line(case, capsys):
     Path("c.yaml").write_text(CONFIG.replace(old, new, 1))
     assert pfl("fit") == 2
     check(capsys, message)
+    assert not Path("ran").exists()
 
 
 @pytest.mark.parametrize("case", IN_FLAGS.strip().splitlines())
@@ -416,6 +422,24 @@ def test_an_exported_client_loads_without_naming_anything(capsys):
         assert torch.equal(value, source[name])
         assert torch.equal(value, content["state_dict"][name])
     assert isinstance(module, ClientModule)
+
+
+def test_an_export_that_names_somebodys_class_says_how_to_load_it(capsys):
+    Path("my_net.py").write_text(
+        "from torch import nn\n"
+        "class Plain(nn.Sequential):\n"
+        "    def __init__(self, width: int = 3):\n"
+        "        super().__init__(nn.Flatten(), nn.Linear(64, width), nn.Linear(width, 10))\n"
+    )
+    words = ["--model=FedAvg", "--model.net=my_net.Plain"]
+    assert pfl("fit", *words) == 0
+    assert pfl("export", *words, "--ckpt_path=last", "--client=0", "out.ckpt") == 0
+    advice = "FedAvg.load_from_checkpoint(\"out.ckpt\", trust=['my_net.Plain'])"
+    assert advice in capsys.readouterr().out
+    with pytest.raises(TrustError, match="trust="):
+        FedAvg.load_from_checkpoint("out.ckpt")
+    module = FedAvg.load_from_checkpoint("out.ckpt", trust=["my_net.Plain"])
+    assert module.net[1].out_features == 3
 
 
 def test_export_of_a_client_that_is_not_there(capsys):
