@@ -70,6 +70,8 @@ class FedSimSup(ClientModule):
 
     global_model = False
     vectorizable = True
+    # Mixing fades at a part of them.
+    uses_rounds = True
     objects = ("net", "supervisor", "optimizer")
 
     def __init__(

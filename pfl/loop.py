@@ -17,6 +17,7 @@ from pfl.core.checks import at_least_one, not_negative, positive
 from pfl.core.types import EvaluationPoint, FederatedData, Result, RoundResult
 from pfl.engines.base import Engine
 from pfl.engines.named import EngineName, make_engine
+from pfl.federation.resume import opened
 from pfl.federation.rounds import Federation
 from pfl.federation.run import Callback, Run
 from pfl.federation.sampling import Sampler, UniformSampler
@@ -130,16 +131,23 @@ class FederatedLoop:
         Args:
             module: The method, with its network's initial weights.
             data: The federation's data.
-            ckpt_path: Goes on from there: a checkpoint, a run's folder, or ``last``.
-            config: The resolved configuration as YAML, to be stored with the run.
+            ckpt_path: A checkpoint to resume from, a run's folder, or ``last``: the newest run of
+                this name with the same settings and seed. ``rounds`` may have grown, unless the
+                method's numbers depend on it.
+            config: The resolved configuration as YAML, to be stored with the run. Without it, only
+                the seed, the method and its network, and the partition of the data are compared.
 
         Raises:
             NonFiniteError: See ``on_nonfinite``.
             CheckpointError: ``ckpt_path`` cannot be used.
+            BusyError: Another process is at work on the run.
             KeyboardInterrupt: The run was interrupted; its checkpoint was saved.
         """
-        with closing(Federation(self, module, data, ckpt_path)) as federation:
-            federation.open_folder()
+        with (
+            opened(self, module, data, ckpt_path, config, trains=True) as source,
+            closing(Federation(self, module, data, source)) as federation,
+            federation.folder(),
+        ):
             run = federation.run
             run.config = config
             self._notify("on_fit_start", run)
@@ -160,19 +168,35 @@ class FederatedLoop:
             yield from federation.rounds(lambda result: None)
 
     def test(
-        self, module: Client, data: FederatedData, ckpt_path: str | None = None
+        self,
+        module: Client,
+        data: FederatedData,
+        ckpt_path: str | None = None,
+        config: str | None = None,
     ) -> dict[str, float]:
         """Test all models of a checkpoint, or the initial ones, as after a round.
+
+        The arguments are those of :meth:`fit`.
 
         Raises:
             CheckpointError: ``ckpt_path`` cannot be used.
         """
-        with closing(Federation(self, module, data, ckpt_path)) as federation:
+        with (
+            opened(self, module, data, ckpt_path, config) as source,
+            closing(Federation(self, module, data, source)) as federation,
+        ):
             state = federation.run.server
             row, _ = federation.evaluator.evaluate({}, state, state)
         return row
 
-    def personal(self, module: Client, data: FederatedData, ckpt_path: str, client: int) -> None:
+    def personal(
+        self,
+        module: Client,
+        data: FederatedData,
+        ckpt_path: str,
+        client: int,
+        config: str | None = None,
+    ) -> None:
         """Turn ``module`` into one client's personalised model of a checkpoint.
 
         Raises:
@@ -183,7 +207,10 @@ class FederatedLoop:
             raise ValueError(
                 f"there is no client {client}; the clients are 0 to {data.num_clients - 1}"
             )
-        with closing(Federation(self, module, data, ckpt_path)) as federation:
+        with (
+            opened(self, module, data, ckpt_path, config) as source,
+            closing(Federation(self, module, data, source)) as federation,
+        ):
             federation.personal(client)
 
     def _client_done(self, run: Run) -> Callable[[Result], None]:

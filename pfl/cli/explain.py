@@ -234,7 +234,7 @@ def explained(given: Sequence[Given], *kinds: type[Exception], part: str = "") -
     try:
         yield
     except kinds as error:
-        raise UsageError(locate(_plain(str(_cause(error))), given, part)) from error
+        raise UsageError(locate(_plain(str(_cause(error)), 1500), given, part)) from error
 
 
 def _cause(error: BaseException) -> BaseException:
@@ -247,12 +247,12 @@ def _cause(error: BaseException) -> BaseException:
     return _cause(inner) if home.startswith("jsonargparse.") and inner is not None else error
 
 
-def _plain(message: str) -> str:
+def _plain(message: str, limit: int = 400) -> str:
     """The parser's words without Python's."""
     message = re.sub(r"<class '(?:\w+\.)*(\w+)'>", r"\1", message.strip())
     message = re.sub(r"(?:typing\.)?Literal\[(.*?)\]", r"one of \1", message)
     message = re.sub(r"^Expected an? (.*)\. Got value: (.*)$", r"expected \1, got \2", message)
-    return shorten(message, 400)
+    return shorten(message, limit)
 
 
 def _literals(message: str) -> list[str]:

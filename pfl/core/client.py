@@ -68,6 +68,14 @@ class Client(L.LightningModule, ABC):
     def evaluate_at(self) -> EvaluationPoint:
         """When personalised models are tested, unless the run says otherwise."""
 
+    @property
+    @abstractmethod
+    def uses_rounds(self) -> bool:
+        """Whether numbers depend on the planned rounds T (``ClientInfo.rounds``).
+
+        Such a run cannot be resumed with more rounds than it was planned with.
+        """
+
     @abstractmethod
     def receive(self, broadcast: Broadcast, info: ClientInfo) -> None:
         """Take in what the server sent."""

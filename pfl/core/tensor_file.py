@@ -21,6 +21,8 @@ import torch
 # Of a zip entry's own header: its length, and where the lengths of two variable fields stand.
 _HEADER, _LENGTHS = 30, 26
 _THREADS = 4
+# Names of files that are being written; see scratch_of.
+SCRATCH = r"\..+\.\d+"
 
 
 class DamagedError(ValueError):

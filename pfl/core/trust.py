@@ -90,7 +90,8 @@ def check_calls(
         for name, item in arguments.items():
             check_calls(item, types.get(name), (*keys, name), admit)
     elif kinds and isinstance(value, str) and _is_path(value):
-        _checked(value, kinds, keys, admit)
+        # Where any text may stand, it is the parser who takes it for a class or for a text.
+        admit(value) if str in get_args(hint) else _checked(value, kinds, keys, admit)
     elif kinds and inspect.isroutine(value):
         # The parser has found a function by its path.
         _check_type(value, f"{value.__module__}.{value.__qualname__}", kinds, keys)

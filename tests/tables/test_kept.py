@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from pathlib import Path
 
@@ -195,7 +196,8 @@ def test_a_run_that_another_process_is_at_is_left_to_it(fits, capsys):
     with kept.locked(RUNS, busy):
         assert table() == 2
     said = capsys.readouterr()
-    assert "[1] another process is at work on this run." in said.out
+    assert f"[1] process {os.getpid()} on " in said.out
+    assert f" is at work on {RUNS / busy}." in said.out
     assert "Traceback" not in said.err
     assert [folder.parent.name for folder in finished()] == [other]
 
