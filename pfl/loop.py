@@ -5,15 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from lightning.fabric import Fabric
+from lightning.fabric.utilities.exceptions import MisconfigurationException
 
 from pfl.callbacks.checkpoint import Checkpoint
 from pfl.callbacks.lightning_logger import LightningLogger
 from pfl.callbacks.progress import ProgressBar
 from pfl.callbacks.records import Records
-from pfl.core.checks import at_least_one, not_negative, positive
+from pfl.core.checks import at_least_one, finite, not_negative, positive
 from pfl.core.types import EvaluationPoint, FederatedData, Result, RoundResult
 from pfl.engines.base import Engine
 from pfl.engines.named import EngineName, make_engine
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
     from lightning.pytorch.loggers import Logger
 
     from pfl.core.client import Client
+
+Precision: TypeAlias = Literal["32-true", "64-true", "bf16-mixed", "16-mixed"]
 
 
 class FederatedLoop:
@@ -47,7 +50,7 @@ class FederatedLoop:
         evaluate_at: Points at which personalised models are tested; ``None`` takes the method's
             own. The first gives ``test/personal/...``, further ones ``test/personal_<point>/...``.
         accelerator: As in Lightning.
-        devices: As in Lightning; an engine decides how many it can use.
+        devices: One device, as Lightning spells it; an engine decides how a run is shared out.
         precision: As in Lightning: ``32-true``, ``64-true``, ``bf16-mixed``, ``16-mixed``.
         gradient_clip_val: Largest gradient norm of a client's step; ``None`` does not clip.
         on_nonfinite: ``stop`` ends the run when a client's loss or weights are not finite; ``skip``
@@ -78,7 +81,7 @@ class FederatedLoop:
         evaluate_at: list[EvaluationPoint] | None = None,
         accelerator: str = "auto",
         devices: int | str = 1,
-        precision: Literal["32-true", "64-true", "bf16-mixed", "16-mixed"] = "32-true",
+        precision: Precision = "32-true",
         gradient_clip_val: float | None = None,
         on_nonfinite: Literal["stop", "skip"] = "stop",
         callbacks: list[Callback] | None = None,
@@ -95,6 +98,7 @@ class FederatedLoop:
         )
         positive(gradient_clip_val=gradient_clip_val)
         not_negative(kept_memory=kept_memory)
+        finite(kept_memory=kept_memory)
         if name is not None and (Path(name).is_absolute() or ".." in Path(name).parts):
             raise ValueError(f"name must be a path below default_root_dir, got {name!r}")
         self.rounds = rounds
@@ -108,7 +112,7 @@ class FederatedLoop:
         self.name = name
         self.kept_memory = kept_memory
         self.seed = seed
-        self.fabric = Fabric(accelerator=accelerator, devices=devices, precision=precision)
+        self.fabric = _fabric(accelerator, devices, precision)
         self.callbacks: list[Callback] = [*(callbacks or []), *map(LightningLogger, loggers or [])]
         if default_root_dir is not None:
             # Records first, whatever the others do: rows beyond the checkpoint are dropped on a
@@ -219,3 +223,20 @@ class FederatedLoop:
     def _notify(self, event: str, *arguments: Any) -> None:
         for callback in self.callbacks:
             getattr(callback, event)(*arguments)
+
+
+def _fabric(accelerator: str, devices: int | str, precision: Precision) -> Fabric:
+    """Return device and precision of a run.
+
+    Raises:
+        ValueError: There is no such device, or more than one is asked for.
+    """
+    try:
+        fabric = Fabric(accelerator=accelerator, devices=devices, precision=precision)
+    except (RuntimeError, MisconfigurationException) as error:
+        raise ValueError(f"accelerator {accelerator}, devices {devices}: {error}") from error
+    if fabric.world_size > 1:
+        raise ValueError(
+            f"devices must name one device, got {devices}; engines share a run out among workers"
+        )
+    return fabric

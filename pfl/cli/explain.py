@@ -13,6 +13,7 @@ from textwrap import shorten
 import yaml
 
 from pfl.cli import catalogue
+from pfl.cli.yaml_text import YamlError, read
 
 Keys = tuple[str, ...]
 # Keys that only spell the class and its arguments; nobody means them by "model.net.hidden".
@@ -36,6 +37,11 @@ class Given:
     keys: Keys
     text: str | None
     place: str
+
+    @property
+    def is_null(self) -> bool:
+        """Whether somebody wrote that there is to be no value."""
+        return self.text in ("null", "~", "")
 
 
 def sources(argv: Sequence[str]) -> list[Given]:
@@ -63,7 +69,9 @@ def _file(path: Path) -> list[Given]:
         near = _nearest(path.name, [file.name for file in path.parent.glob("*.yaml")])
         raise UsageError(f"--config {path}: there is no such file{near}")
     try:
-        node = yaml.compose(path.read_text(encoding="utf-8"), yaml.SafeLoader)
+        node = yaml.compose(read(path), yaml.SafeLoader)
+    except YamlError as error:
+        raise UsageError(f"{path}:{error.line}: {error}") from error
     except yaml.MarkedYAMLError as error:
         line = error.problem_mark.line + 1 if error.problem_mark else 1
         raise UsageError(f"{path}:{line}: this is not YAML ({error.problem})") from error

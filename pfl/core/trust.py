@@ -8,7 +8,8 @@ it, a function is annotated to return it.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+import math
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from importlib import import_module
 from importlib.metadata import entry_points
@@ -68,9 +69,11 @@ def check_calls(
             object was defined; raises :class:`TrustError` to refuse it.
 
     Raises:
-        TrustError: There is such an object.
+        TrustError: There is such an object, or a number that is none.
         ImportError: A path names nothing.
     """
+    if isinstance(value, float) and math.isnan(value):
+        raise TrustError("expected a number, got nan", keys)
     if isinstance(value, list | tuple):
         for number, item in enumerate(value):
             check_calls(item, hint, (*keys, str(number)), admit)
@@ -95,6 +98,49 @@ def check_calls(
     elif kinds and inspect.isroutine(value):
         # The parser has found a function by its path.
         _check_type(value, f"{value.__module__}.{value.__qualname__}", kinds, keys)
+
+
+def check_nulls(
+    values: Mapping[str, Any],
+    types: Mapping[str, Any],
+    nulls: Iterable[Sequence[str]],
+    optional: Callable[[Any], Container[str]] = lambda kind: (),
+) -> None:
+    """Refuse null for an argument that needs a value.
+
+    Args:
+        values: A configuration by dotted keys.
+        types: Declared types of the values, by the same keys.
+        nulls: Keys at which somebody wrote null, without ``init_args``.
+        optional: Arguments of a class that may be null whatever it declares.
+
+    Raises:
+        TrustError: There is such an argument.
+    """
+    for keys in nulls:
+        name = ".".join(keys)
+        top = next((key for key in types if f"{name}.".startswith(f"{key}.")), None)
+        if top is None:
+            if any(key.startswith(f"{name}.") for key in types):
+                raise TrustError("expected keys and values, got null", keys)
+            continue
+        hint, value = types[top], values.get(top)
+        for key in keys[top.count(".") + 1 :]:
+            given = _plain(value)
+            if not isinstance(given, Mapping) or "class_path" not in given:
+                break
+            kind = _named(str(given["class_path"]))
+            hint = None if key in optional(kind) else declared(kind).get(key)
+            value = _plain(given.get("init_args") or {}).get(key)
+        else:
+            if value is None and not _optional(hint):
+                kinds = [hint] if inspect.isclass(hint) else [*_classes(hint)]
+                names = " or ".join(kind.__name__ for kind in kinds) or "a value"
+                raise TrustError(f"expected {names}, got null", keys)
+
+
+def _optional(hint: Any) -> bool:  # noqa: ANN401
+    return hint in (None, Any, object) or type(None) in get_args(hint) or None in get_args(hint)
 
 
 def check_export(
