@@ -116,6 +116,11 @@ class ClientModule(Client):
         """The moment at which the method's personalised models are tested."""
         return "post_broadcast"
 
+    @property
+    def uses_rounds(self) -> bool:
+        """Whether numbers depend on the planned rounds; a method that reads them says so."""
+        return self.lr_schedule == "cosine"
+
     # The client's round, in the order in which the engine calls.
 
     def receive(self, broadcast: Broadcast, info: ClientInfo) -> None:

@@ -70,6 +70,8 @@ class FedSimSup(ClientModule):
 
     global_model = False
     vectorizable = True
+    # Mixing fades at a part of them.
+    uses_rounds = True
     objects = ("net", "supervisor", "optimizer")
 
     def __init__(
@@ -92,7 +94,7 @@ class FedSimSup(ClientModule):
         **options: Any,
     ) -> None:
         super().__init__(net, epochs=epochs, **options)
-        not_negative(sup_epochs=sup_epochs, mix_C=mix_C)
+        not_negative(sup_epochs=sup_epochs, mix_C=mix_C, mix_gamma=mix_gamma)
         self.supervisor = supervisor
         self.register_buffer("participated", torch.tensor(False))
         self.participated: Tensor

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from math import isfinite
 from types import NoneType
@@ -31,6 +32,17 @@ def positive(**arguments: float | None) -> None:
     for name, value in arguments.items():
         if value is not None and not value > 0:
             raise ValueError(f"{name} must be positive, got {value}")
+
+
+def finite(**arguments: float | None) -> None:
+    """Refuse infinity and NaN; ``None`` passes.
+
+    Raises:
+        ValueError: It names the argument.
+    """
+    for name, value in arguments.items():
+        if value is not None and not math.isfinite(value):
+            raise ValueError(f"{name} must be a finite number, got {value}")
 
 
 def at_least_one(**arguments: int | None) -> None:
