@@ -66,6 +66,15 @@ class Client(L.LightningModule, ABC):
     def evaluate_at(self) -> EvaluationPoint:
         """When personalised models are tested, unless the run says otherwise."""
 
+    @property
+    @abstractmethod
+    def groups(self) -> tuple[str, ...]:
+        """Labels of the groups by which scores are averaged too; empty if there are none."""
+
+    @abstractmethod
+    def group(self, info: ClientInfo) -> int:
+        """Return a client's group, by its place in :attr:`groups`; the same all run long."""
+
     @abstractmethod
     def receive(self, broadcast: Broadcast, info: ClientInfo) -> None:
         """Take in what the server sent."""
@@ -120,8 +129,8 @@ class Client(L.LightningModule, ABC):
         """Names of the state-dict entries that travel."""
 
     @abstractmethod
-    def kept_names(self) -> tuple[str, ...]:
-        """Names of the entries that stay with the client."""
+    def kept_names(self, info: ClientInfo | None = None) -> tuple[str, ...]:
+        """Names of the entries that stay with a client; without ``info``, with any client."""
 
     @abstractmethod
     def has_global_model(self) -> bool:

@@ -31,7 +31,10 @@ def score(metric: str) -> str:
     """For instance ``test accuracy`` for ``test/personal/acc``; an unknown name stays as it is."""
     split, _, name = metric.split("/") if metric.count("/") == 2 else ("", "", "")
     split = "validation" if split == "val" else split
-    return f"{split} {_SCORES[name]}" if name in _SCORES else metric
+    name, _, group = name.partition("@")
+    if name not in _SCORES:
+        return metric
+    return f"{split} {_SCORES[name]}" + (f" of the group {group}" if group else "")
 
 
 def model(metric: str) -> str:
@@ -52,6 +55,7 @@ def is_pooled(metric: str) -> bool:
 
 def of_client(metric: str) -> str:
     """The client's own score that a metric sums up: ``.../acc`` of ``.../acc_weighted``."""
+    metric = metric.partition("@")[0]
     for ending in _SUMMARIES:
         metric = metric.removesuffix(ending)
     return metric
@@ -71,7 +75,8 @@ def heading(metric: str, at: str) -> str:
 
 def is_accuracy(metric: str) -> bool:
     """Whether a metric is an accuracy, of which more is better."""
-    return metric.rpartition("/")[2] in ("acc", "acc_weighted", "acc_worst10")
+    name = metric.rpartition("/")[2].partition("@")[0]
+    return name in ("acc", "acc_weighted", "acc_worst10")
 
 
 def in_per_cent(metric: str) -> bool:

@@ -25,7 +25,7 @@ At: TypeAlias = Literal["last", "mean_last10", "best_by_val", "best_on_test"]
 
 METRIC = "test/personal/acc"
 # Columns of clients.csv that are the loop's; others without a slash are what the server reported.
-_OF_LOOP = ("round", "client", "samples", "trained", "uploaded")
+_OF_LOOP = ("round", "client", "samples", "group", "trained", "uploaded")
 
 
 class RunError(ValueError):

@@ -61,6 +61,58 @@ def test_without_synchronisation_the_release_and_the_paper_weigh_differently():
     assert options("fedas_table4", "PA alone, plain mean").weighting == "uniform"
 
 
+# FedSimSup.
+
+KINDS = [f"FedSimSup-{kinds}" for kinds in ("T", "C", "L", "TCL")]
+
+
+def test_kinds_of_supervisors_are_rows_of_one_run():
+    """The paper's -T, -C and -L are means over the clients of each kind in the run of -TCL."""
+    column = ("CIFAR-10", "alpha=0.1", "n=100")
+    assert len({name for row in KINDS for name in runs("fedsimsup_table4", row, *column)}) == 1
+    assert runs("fedsimsup_table4", "FedSimSup", *column) == runs(
+        "fedsimsup_table2", "FedSimSup", *column
+    )
+    found = options("fedsimsup_table4", "FedSimSup-TCL", *column)
+    kinds = [item.class_path.rpartition(".")[2] for item in found.supervisor]
+    assert found.supervisor_draw == "random"
+    metrics = [cells("fedsimsup_table4", row, *column)[0].metric for row in KINDS]
+    assert metrics == [f"test/personal/acc@{kind}" for kind in kinds] + ["test/personal/acc"]
+    told = [cells("fedsimsup_table4", row, *column)[0].reported.value for row in KINDS]
+    assert told == [0.898, 0.835, 0.851, 0.861]
+
+
+def test_the_tables_note_says_that_the_transformer_is_untrained():
+    assert any("untrained" in note for note in table("fedsimsup_table4").notes)
+
+
+@pytest.mark.parametrize(
+    ("name", "data", "classes", "alphas"),
+    [
+        ("fedsimsup_table1", "FEMNIST", 62, [0.1]),
+        ("fedsimsup_table1", "ImageNet", 1000, [0.1]),
+        ("fedsimsup_table2", "CIFAR-10", 10, [0.1, 0.5]),
+        ("fedsimsup_table2", "CIFAR-100", 100, [0.1, 0.5]),
+        ("fedsimsup_table4", "CIFAR-10", 10, [0.1, 0.5]),
+        ("fedsimsup_table4", "CIFAR-100", 100, [0.1, 0.5]),
+    ],
+)
+def test_clients_of_equal_size_have_the_papers_alpha_for_each_class(name, data, classes, alphas):
+    """As the paper cites it; the other columns keep the shipped way, and so the same runs."""
+    for alpha in alphas:
+        axis = [f"alpha={alpha}"] * (len(alphas) > 1)
+        first, second = (
+            parse(parser(), table(name), cells(name, "FedSimSup", label, *axis)[0]).values[
+                "data.init_args.partition"
+            ]
+            for label in (data, f"{data}, by client")
+        )
+        assert first.class_path.endswith(".Dirichlet")
+        assert first.init_args.alpha == alpha
+        assert second.class_path.endswith(".ClientDirichlet")
+        assert second.init_args.alpha == pytest.approx(classes * alpha)
+
+
 # One rate for all methods.
 
 
