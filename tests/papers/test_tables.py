@@ -4,6 +4,7 @@ from functools import cache
 
 import pytest
 
+from pfl.cli import catalogue
 from pfl.cli.parser import make_parser
 from pfl.tables.cells import expand
 from pfl.tables.plan import parse, plan
@@ -34,6 +35,32 @@ def runs(name, row, *columns):
     """Names of the runs behind some cells, at the table's first seed."""
     found = table(name)
     return list(plan(found, cells(name, row, *columns), found.seeds[:1]).runs)
+
+
+# The point at which personal models are tested.
+
+
+@pytest.mark.parametrize(
+    ("name", "own", "rows"),
+    [
+        ("fedas_table3", "FedAS", ["FedPer"]),
+        ("fedas_table4", "PA and CS", ["neither"]),
+        ("pfakd_table1", "PFAKD", ["FedPer", "FedRep"]),
+        ("pfedvem_table1", "pFedVEM PM", ["FedPer PM", "FedRep PM"]),
+        ("pfedvem_data_size", "pFedVEM", ["FedPer", "FedRep"]),
+        ("fedsimsup_table2", "FedSimSup", ["FedRep"]),
+    ],
+)
+def test_rows_whose_model_a_broadcast_changes_are_tested_where_the_papers_own_is(name, own, rows):
+    assert {point(name, row) for row in rows} == {point(name, own)}
+
+
+def point(name, row):
+    values = parse(parser(), table(name), cells(name, row)[0]).values
+    # A property is the base's, where no option decides.
+    declared = catalogue.find(values.model.class_path).evaluate_at
+    default = "post_broadcast" if isinstance(declared, property) else declared
+    return (values.loop.evaluate_at or [default])[0]
 
 
 # FedAS.
