@@ -6,6 +6,7 @@ steps, in the sequential loop as well as soon as the samples of a batch change p
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 
 import pytest
@@ -19,8 +20,10 @@ from lightning_modules.losses import mean
 from lightning_modules.nets import SplitNet
 from lightning_modules.pfakd import PFAKD
 from pfl.core.seeds import scoped
+from pfl.core.types import Phase
 from pfl.engines.sequential import SequentialEngine
 from pfl.engines.vectorised import VectorisedEngine
+from pfl.testing.federation import ToyFederation
 from tests.engines.agreement import fit, module_of, numbers
 from tests.helpers import toy
 from tests.helpers.draws import normal
@@ -136,3 +139,84 @@ def test_other_draws_are_not_stacked(layer, engine, reason):
 def test_dropout_needs_to_know_who_goes_together():
     with pytest.raises(ValueError, match=r"dropout=True needs a number of clients.*clients=None"):
         VectorisedEngine(dropout=True)
+
+
+# Who goes together.
+
+
+class OwnRate(FedAvg):
+    """Clients learn at rates of their own."""
+
+    def lr_factor(self, info):
+        return 1.0 / (1 + info.client)
+
+
+def test_clients_of_different_rates_are_not_stacked():
+    """The optimiser of a stack has one rate; the check before the run sees the difference."""
+    header = "sequential, not vectorised: OwnRate gives other numbers when stacked"
+    check(lambda: module_of(OwnRate, toy.mlp), header)
+
+
+class FewerSteps(FedAvg):
+    """The network's second layer learns with momentum from a client's second round on."""
+
+    def plan(self):
+        return [
+            Phase(name="all", objective=self.losses, trains=("net.head.*",)),
+            Phase(
+                name="later",
+                objective=self.losses,
+                trains=("net.backbone.*",),
+                epochs=lambda own, info: int((info.client + info.round) % 2 == 0),
+            ),
+        ]
+
+
+def test_clients_that_keep_optimiser_state_of_different_phases_agree():
+    """One has momentum of both phases, another of one only: they have no common stack."""
+    check(lambda: module_of(FewerSteps, toy.mlp, persist_optimizer=True), rounds=4)
+
+
+def test_jobs_of_both_models_may_be_asked_for_at_once():
+    """The personalised model of one client and the global one of another in one call."""
+    data = blobs((6, 6))
+    answers = {}
+    for engine in (SequentialEngine(), VectorisedEngine()):
+        federation = ToyFederation(FedAvg(toy.mlp(), optimizer=SGD), data)
+        federation.round()
+        first, second = (replace(job, splits=("test",)) for job in federation.jobs())
+        engine.setup(federation.context)
+        answers[engine] = list(engine.test([first, replace(second, model="global", kept={})]))
+    one, other = answers.values()
+    assert one == [{"test": pytest.approx(scores["test"], rel=1e-5, abs=1e-5)} for scores in other]
+
+
+class Stopping(FedAvg):
+    """Ends its phase by the losses of each client."""
+
+    def plan(self):
+        return [Phase(name="local", objective=self.losses, epochs=9, until=lambda losses: True)]
+
+
+def test_a_phase_that_ends_by_its_losses_is_an_obstacle():
+    check(lambda: module_of(Stopping, toy.mlp), "sequential, not vectorised: Stopping ends a phase")
+
+
+def test_shared_weights_are_an_obstacle():
+    def tied():
+        net = toy.mlp()
+        with scoped(1):
+            layer = nn.Linear(5, 5)
+        return SplitNet(nn.Sequential(layer, layer, net.backbone), net.head)
+
+    check(
+        lambda: module_of(FedAvg, tied),
+        "sequential, not vectorised: the network shares weights",
+    )
+
+
+def test_an_optimiser_that_counts_steps_and_is_kept_is_an_obstacle():
+    def module():
+        return FedAvg(toy.mlp(), optimizer=torch.optim.Adam, persist_optimizer=True)
+
+    check(module, "sequential, not vectorised: Adam counts steps")
