@@ -220,3 +220,8 @@ def test_an_optimiser_that_counts_steps_and_is_kept_is_an_obstacle():
         return FedAvg(toy.mlp(), optimizer=torch.optim.Adam, persist_optimizer=True)
 
     check(module, "sequential, not vectorised: Adam counts steps")
+
+
+def test_clients_without_a_phase_of_their_own_upload_as_well():
+    """Zero epochs are no failure: what was received goes back."""
+    check(lambda: module_of(FedAvg, toy.mlp, epochs=0))
