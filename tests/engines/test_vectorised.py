@@ -20,8 +20,10 @@ from lightning_modules.losses import mean
 from lightning_modules.nets import SplitNet
 from lightning_modules.pfakd import PFAKD
 from pfl.core.seeds import scoped
-from pfl.core.types import Phase
+from pfl.core.types import Batch, Phase
 from pfl.engines.sequential import SequentialEngine
+from pfl.engines.stack import groups
+from pfl.engines.stack_optimizer import clip
 from pfl.engines.vectorised import VectorisedEngine
 from pfl.testing.federation import ToyFederation
 from tests.engines.agreement import fit, module_of, numbers
@@ -225,3 +227,39 @@ def test_an_optimiser_that_counts_steps_and_is_kept_is_an_obstacle():
 def test_clients_without_a_phase_of_their_own_upload_as_well():
     """Zero epochs are no failure: what was received goes back."""
     check(lambda: module_of(FedAvg, toy.mlp, epochs=0))
+
+
+# Padding.
+
+
+def test_batches_of_unequal_size_go_apart_where_samples_act_upon_each_other():
+    """Clients with 3, 0, 2 and 3 samples: those of three go together, the one of none nowhere."""
+    batch = Batch(torch.arange(24.0).reshape(4, 3, 2), torch.zeros(4, 3), None, {})
+    first, second = groups([3, 0, 2, 3], batch, apart=True)
+    assert (first.sizes, second.sizes) == ({0: 3, 3: 3}, {2: 2})
+    assert torch.equal(first.batch.x, batch.x[[0, 3]])
+    assert torch.equal(second.batch.x, batch.x[[2], :2])
+    (whole,) = groups([3, 0, 2, 3], batch, apart=False)
+    assert whole.sizes == {0: 3, 1: 0, 2: 2, 3: 3}
+
+
+def test_a_norm_without_running_statistics_sees_no_padding_in_tests():
+    def net():
+        with scoped(1):
+            norm = nn.BatchNorm1d(6, track_running_stats=False)
+            body = nn.Sequential(nn.Linear(5, 6, bias=False), norm, nn.ReLU())
+            return SplitNet(body, nn.Linear(6, 3))
+
+    data = blobs((4, 9, 2, 17, 6))
+    for client in (1, 3):
+        data.splits["test"][client] = tuple(part[:4] for part in data.splits["test"][client])
+    check(lambda: module_of(FedAvg, net), data=data)
+
+
+def test_each_stacked_client_is_clipped_by_its_own_norm_over_all_parameters():
+    """Norms 5, of (3, 0) and 4, and 1/2; only the first is longer than 1 and becomes 1."""
+    gradients = [torch.tensor([[3.0, 0.0], [0.3, 0.0]]), torch.tensor([[4.0], [0.4]])]
+    clip(gradients, 1.0)
+    expected = [torch.tensor([[0.6, 0.0], [0.3, 0.0]]), torch.tensor([[0.8], [0.4]])]
+    torch.testing.assert_close(gradients, expected, rtol=1e-6, atol=1e-6)
+    check(lambda: module_of(FedAvg, toy.mlp), gradient_clip_val=0.5)

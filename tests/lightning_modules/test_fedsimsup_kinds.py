@@ -228,6 +228,7 @@ def test_engines_agree():
 
 def test_a_resumed_run_keeps_the_kinds_whatever_module_resumes_it(tmp_path):
     """The initial values in the checkpoint decide, not those of the module at hand."""
+    assert kinds(make(2, net_seed=9), len(SIZES)) != kinds(make(2), len(SIZES))
     whole = fit(make(2), rounds=4)
     broken = fit(make(2), rounds=4, default_root_dir=str(tmp_path), checkpoint_every=1)
     early = sorted((broken.folder / "checkpoints").iterdir())[0]
@@ -235,6 +236,8 @@ def test_a_resumed_run_keeps_the_kinds_whatever_module_resumes_it(tmp_path):
         rounds=4, sampler=UniformSampler(0.5), accelerator="cpu", progress=False
     ).fit(make(2, net_seed=9), blobs(sizes=SIZES), ckpt_path=str(early))
     assert resumed.fingerprint == whole.fingerprint
+    assert resumed.summary == whole.summary
+    assert resumed.header["groups"] == whole.header["groups"]
 
 
 def test_every_promise_is_kept():
