@@ -263,3 +263,18 @@ def test_each_stacked_client_is_clipped_by_its_own_norm_over_all_parameters():
     expected = [torch.tensor([[0.6, 0.0], [0.3, 0.0]]), torch.tensor([[0.8], [0.4]])]
     torch.testing.assert_close(gradients, expected, rtol=1e-6, atol=1e-6)
     check(lambda: module_of(FedAvg, toy.mlp), gradient_clip_val=0.5)
+
+
+class Marked(FedAvg):
+    """Its personalised model is another one."""
+
+    def personalise(self, broadcast, info):
+        super().personalise(broadcast, info)
+        with torch.no_grad():
+            self.net.head.bias[0] += 5
+
+
+@pytest.mark.filterwarnings("ignore:client 2 takes no step")
+def test_who_could_not_train_is_tested_as_it_stands():
+    """Client 2 has one sample under a batch norm: it becomes no personalised model."""
+    check(lambda: module_of(Marked, normed), evaluate_at=["post_local"])
