@@ -12,7 +12,7 @@ from torch.optim import Optimizer
 
 from lightning_modules.layers import batch_norms
 from lightning_modules.losses import cross_entropy
-from pfl.core.checks import known_words, not_negative
+from pfl.core.checks import known_words, not_negative, within
 from pfl.core.client import Client
 from pfl.core.server import Server
 from pfl.core.state import assign, clone, matches
@@ -82,8 +82,7 @@ class ClientModule(Client):
     ) -> None:
         super().__init__()
         not_negative(epochs=epochs)
-        if not 0 < lr_decay <= 1:
-            raise ValueError(f"lr_decay must lie in (0, 1], got {lr_decay}")
+        within("(0, 1]", lr_decay=lr_decay)
         self.save_hyperparameters(ignore=self.objects)
         known_words(type(self), self.hparams)
         self.net = net
@@ -114,7 +113,7 @@ class ClientModule(Client):
 
     @property
     def evaluate_at(self) -> EvaluationPoint:
-        """When the method's personalised models are tested."""
+        """The moment at which the method's personalised models are tested."""
         return "post_broadcast"
 
     @property
@@ -144,7 +143,7 @@ class ClientModule(Client):
         return [Phase(name="local", objective=self.losses, epochs=self.epochs)]
 
     def lr_factor(self, info: ClientInfo) -> float:
-        """What every learning rate of this round is multiplied by."""
+        """Return the factor on every learning rate of this round."""
         done = max(0, info.round - 1)
         factor = self.lr_decay**done
         if self.lr_schedule == "cosine" and info.rounds > 0:
@@ -152,7 +151,7 @@ class ClientModule(Client):
         return factor
 
     def upload(self, info: ClientInfo) -> Upload:
-        """Return what goes back to the server, in tensors of its own."""
+        """Return the message to the server, in tensors of its own."""
         entries = self.state_dict()
         shared = clone({name: entries[name] for name in self.shared_names()})
         return Upload(client=info.client, samples=info.samples, shared=shared)
@@ -179,18 +178,18 @@ class ClientModule(Client):
         assign(self, broadcast.shared)
 
     def server(self) -> Server[Any]:
-        """The other half of the method."""
+        """Return the server's part of the method."""
         return Server(weighting=self.weighting)
 
     # The supervised learner.
 
     def forward(self, x: Tensor) -> Tensor:
-        """(B, C) logits of the model that is tested."""
+        """Return (B, C) logits of the model that is tested."""
         logits: Tensor = self.net(x)
         return logits
 
     def losses(self, batch: Batch) -> Terms:
-        """Named terms of the objective; their sum is minimised."""
+        """Return the named terms of the objective; their sum is minimised."""
         return {"ce": cross_entropy(self(batch.x), batch.y, batch.weight)}
 
     def validation_step(self, batch: Batch, batch_idx: int) -> None:
@@ -202,17 +201,17 @@ class ClientModule(Client):
         self._log_scores(Batch(*batch), "test")
 
     def configure_optimizers(self) -> Optimizer:
-        """The optimiser over all parameters that are to be trained at the moment."""
+        """Return the optimiser over all parameters that are to be trained at the moment."""
         return self.optimizer(p for p in self.parameters() if p.requires_grad)
 
     # What travels, by name.
 
     def shared_names(self) -> tuple[str, ...]:
-        """Names of the state-dict entries that travel, after the buffer policy."""
+        """Return the names of the state-dict entries that travel, after the buffer policy."""
         return self._names()[0]
 
     def kept_names(self, info: ClientInfo | None = None) -> tuple[str, ...]:
-        """Names of the entries that stay with a client, after the buffer policy.
+        """Return the names of the entries that stay with a client, after the buffer policy.
 
         Args:
             info: The client; ``None`` for all that any client keeps.
@@ -220,7 +219,7 @@ class ClientModule(Client):
         return self._names()[1]
 
     def has_global_model(self) -> bool:
-        """Whether :meth:`load_global` gives a complete model."""
+        """Return ``True`` if :meth:`load_global` gives a complete model."""
         if self.global_model is not None:
             return self.global_model
         shared = set(self.shared_names())

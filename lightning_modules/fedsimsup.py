@@ -135,7 +135,7 @@ class FedSimSup(ClientModule):
         return (*own, "net.*") if self.eval_inter == "last_local" else own
 
     def kept_names(self, info: ClientInfo | None = None) -> tuple[str, ...]:
-        """Names of the entries that stay with a client: of the supervisors its own."""
+        """Return the names of what stays with a client: of the supervisors its own."""
         names = super().kept_names(info)
         if info is None or not self.kinds:
             return names

@@ -16,7 +16,7 @@ from pfl.core.types import Batch, State
 def slopes_at(
     net: nn.Module, parameters: State, buffers: Mapping[str, Tensor], batch: Batch
 ) -> tuple[State, Tensor, State]:
-    """Gradient and value of the cross-entropy, and the buffers as the forward pass leaves them.
+    """Return gradient and value of the cross-entropy, and the buffers after the forward pass.
 
     The network's own parameters and buffers stay as they are. Runs under ``torch.func.vmap``.
 
@@ -53,7 +53,7 @@ def adam_step(
     betas: tuple[float, float] = (0.9, 0.999),
     eps: float = 1e-8,
 ) -> tuple[State, tuple[State, State]]:
-    """One step of Adam as a pure function, as ``torch.optim.Adam`` takes it.
+    """Take one step of Adam as a pure function, as ``torch.optim.Adam`` takes it.
 
     Args:
         values: What is stepped.

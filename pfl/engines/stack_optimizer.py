@@ -10,7 +10,7 @@ from torch.optim import SGD, Adam, AdamW, Optimizer
 
 from pfl.core.types import Phase, State
 from pfl.engines.stack import Stack
-from pfl.training.phases import optimizer_stem
+from pfl.training import optimizer_state
 
 ELEMENTWISE = (SGD, Adam, AdamW)
 
@@ -52,11 +52,11 @@ class StackedOptimizer:
             # Parameters that the phase does not train would get no gradient, and stay.
             found = [names[id(p)] for p in group["params"] if id(p) in names]
             group["params"] = [self.leaves[name] for name in found]
+        last = [optimizer_state.read(phase.name, job.kept) for job in stack.jobs[:clients]]
         for name, leaf in self.leaves.items():
-            stem = optimizer_stem(phase, name)
-            for key in (k for k in stack.jobs[0].kept if k.startswith(stem)):
-                values = [job.kept[key].to(leaf.device) for job in stack.jobs[:clients]]
-                optimizer.state[leaf][key.removeprefix(stem)] = torch.stack(values)
+            for key in last[0].get(name, {}):
+                values = [of_client[name][key].to(leaf.device) for of_client in last]
+                optimizer.state[leaf][key] = torch.stack(values)
         self._whole: dict[str, State] = {}
 
     def keep_first(self, clients: int) -> None:
@@ -90,12 +90,13 @@ class StackedOptimizer:
         """Each client's optimiser state, by the names under which it is kept."""
         last = {n: dict(self._optimizer.state[leaf]) for n, leaf in self.leaves.items()}
         return [
-            {
-                optimizer_stem(self._phase, name) + key: value[row].clone()
-                for name, state in (self._whole or last).items()
-                for key, value in state.items()
-                if isinstance(value, Tensor)
-            }
+            optimizer_state.written(
+                self._phase.name,
+                {
+                    name: {k: v[row].clone() for k, v in state.items() if isinstance(v, Tensor)}
+                    for name, state in (self._whole or last).items()
+                },
+            )
             for row in range(self._started)
         ]
 

@@ -23,7 +23,7 @@ from pfl.engines.stack_tally import StackedTally
 from pfl.engines.stack_training import run_plan
 from pfl.training import metrics
 from pfl.training.context import Context
-from pfl.training.phases import kept_optimizers
+from pfl.training.optimizer_state import of_all_phases
 
 
 def train(context: Context, jobs: Sequence[Job]) -> list[Result]:
@@ -40,7 +40,7 @@ def train(context: Context, jobs: Sequence[Job]) -> list[Result]:
     ]
     kept = [
         {name: stack.state[name][row].clone() for name in module.kept_names(job.info)}
-        | kept_optimizers(job.kept)
+        | of_all_phases(job.kept)
         | optimisers[row]
         for row, job in enumerate(jobs)
     ]

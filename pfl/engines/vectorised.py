@@ -16,6 +16,7 @@ from pfl.engines.guard import disagreement
 from pfl.engines.sequential import SequentialEngine
 from pfl.engines.stack_optimizer import ELEMENTWISE
 from pfl.training.context import Context
+from pfl.training.optimizer_state import of_all_phases
 from pfl.training.phases import make_optimizer, prepare, release
 
 AnswerT = TypeVar("AnswerT", Result, Scores)
@@ -113,7 +114,7 @@ def _alike(context: Context, jobs: Sequence[Job]) -> list[list[int]]:
     for index in sorted(range(len(jobs)), key=lambda i: -jobs[i].info.samples):
         job = jobs[index]
         rate = context.module.lr_factor(job.info)
-        kept = frozenset(name for name in job.kept if name.startswith("optimizer:"))
+        kept = frozenset(of_all_phases(job.kept))
         key = (job.model, job.broadcast is None, job.splits, rate, kept)
         groups.setdefault(key, []).append(index)
     return list(groups.values())

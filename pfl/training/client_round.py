@@ -14,7 +14,8 @@ from pfl.core.types import ClientSplit, Job, Pass, Phase, Plan, Result, Scores, 
 from pfl.training import metrics
 from pfl.training.batching import chunks
 from pfl.training.context import Context
-from pfl.training.phases import Tally, kept_optimizers, run_phase
+from pfl.training.optimizer_state import of_all_phases
+from pfl.training.phases import Tally, run_phase
 
 
 def train(context: Context, job: Job) -> Result:
@@ -30,7 +31,7 @@ def train(context: Context, job: Job) -> Result:
         if job.broadcast is not None:
             with torch.no_grad():
                 module.receive(job.broadcast, info)
-        optimisers = kept_optimizers(job.kept) | run_plan(context, job, context.plan, tally)
+        optimisers = of_all_phases(job.kept) | run_plan(context, job, context.plan, tally)
     with torch.no_grad():
         upload = None if tally.idle else module.upload(info)
         names = module.kept_names(info)

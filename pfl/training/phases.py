@@ -14,8 +14,9 @@ from torch.optim import Optimizer
 from pfl.core.client import Client
 from pfl.core.state import clone, matches, total
 from pfl.core.types import Batch, ClientInfo, ClientSplit, Job, Outcome, Phase, State, Totals
-from pfl.training import batching
+from pfl.training import batching, optimizer_state
 from pfl.training.context import Context, StoppedError
+from pfl.training.optimizer_state import OptimizerState
 
 
 @dataclass
@@ -86,7 +87,9 @@ def run_phase(context: Context, job: Job, phase: Phase, split: ClientSplit, tall
     feed = _feed(context, job, phase, length, split)
     trained = prepare(context, phase)
     optimizer = make_optimizer(module, phase, job.info, trained)
-    _restore(optimizer, phase, job.kept, trained)
+    for name, state in optimizer_state.read(phase.name, job.kept).items():
+        if name in trained:
+            optimizer.state[trained[name]] = clone(state)
     # The wrapper serves the loss scaler, and costs as much as a small step.
     wrapped = optimizer
     if context.scaler is not None:
@@ -125,7 +128,9 @@ def run_phase(context: Context, job: Job, phase: Phase, split: ClientSplit, tall
     module.on_train_end()
     release(context)
     tally.skipped += tally.steps == taken
-    return _state(phase, optimizer, trained) if module.persist_optimizer else {}
+    if not module.persist_optimizer:
+        return {}
+    return optimizer_state.written(phase.name, _state(optimizer, trained))
 
 
 def run_objective(phase: Phase, batch: Batch) -> Outcome:
@@ -181,33 +186,15 @@ def make_optimizer(
     return optimizer
 
 
-def kept_optimizers(kept: State) -> State:
-    """Return the optimiser state among what a client keeps."""
-    return {name: value for name, value in kept.items() if name.startswith("optimizer:")}
-
-
-def optimizer_stem(phase: Phase, name: str = "") -> str:
-    """How names of kept optimiser state begin: of a phase, or of one of its parameters."""
-    return f"optimizer:{phase.name}:{name}:" if name else f"optimizer:{phase.name}:"
-
-
-def _restore(
-    optimizer: Optimizer, phase: Phase, kept: State, trained: Mapping[str, nn.Parameter]
-) -> None:
-    """Give an optimiser the state it had at the client's last participation."""
-    for name, parameter in trained.items():
-        stem = optimizer_stem(phase, name)
-        state = {k.removeprefix(stem): v for k, v in kept.items() if k.startswith(stem)}
-        if state:
-            optimizer.state[parameter] = clone(state)
-
-
-def _state(phase: Phase, optimizer: Optimizer, trained: Mapping[str, nn.Parameter]) -> State:
+def _state(optimizer: Optimizer, trained: Mapping[str, nn.Parameter]) -> OptimizerState:
+    """Return copies of what an optimiser holds of each parameter."""
     return {
-        optimizer_stem(phase, name) + key: torch.as_tensor(value).detach().clone()
+        name: {
+            key: torch.as_tensor(value).detach().clone()
+            for key, value in optimizer.state[parameter].items()
+            if value is not None
+        }
         for name, parameter in trained.items()
-        for key, value in optimizer.state[parameter].items()
-        if value is not None
     }
 
 

@@ -31,7 +31,7 @@ SENTENCES = {
     broken.KeepsNothingOfThatName: "every pattern matches an entry, and no entry both travels and "
     "stays: the pattern 'net.haed.*' of kept matches none of its entries visits, net",
     rounds.RemembersOnTheSide: "a resumed run equals an unbroken one: 'server.shared.net.backbone.0"
-    ".weight' differs after four rounds: a resumed module knows its entries",
+    ".weight' differs after three rounds: a resumed module knows its entries",
     rounds.FollowsThePrevious: "a client's result does not depend on who ran before: client 2 gets "
     "another 'kept.visits' when the clients run in reverse",
     rounds.SendsFlat: "an upload carries what is declared, in the shapes that the server sends: "
@@ -63,7 +63,7 @@ FINDINGS = [
     ("clients_are_independent", rounds.FollowsThePrevious, "another 'kept.visits'"),
     ("tests_repeat", rounds.CountsTests, "of client 0 is another one the second time"),
     ("who_sits_out_keeps_its_state", rounds.KeepsOnTheServer, "'visits' is the server's too"),
-    ("resumes", rounds.RemembersOnTheSide, "after four rounds"),
+    ("resumes", rounds.RemembersOnTheSide, "after three rounds"),
     ("evaluation_changes_nothing", rounds.CountsTests, "a run that was tested each round"),
     ("small_clients_run", rounds.Standardises, "client 1: the loss or the weights are not finite"),
     ("empty_clients_are_left_out", rounds.DividesByClients, "ZeroDivisionError"),
