@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from math import isfinite
 from types import NoneType
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
@@ -77,20 +76,6 @@ def within(interval: str, **arguments: float | None) -> None:
         below = value <= high if interval[-1] == "]" else value < high
         if not (above and below):
             raise ValueError(f"{name} must lie in {interval}, got {value}")
-
-
-def finite(**arguments: float) -> None:
-    """Refuse infinities and NaN.
-
-    Raises:
-        ValueError: It names the argument.
-
-    Example:
-        >>> finite(alpha=0.1)
-    """
-    for name, value in arguments.items():
-        if not isfinite(value):
-            raise ValueError(f"{name} must be a finite number, got {value}")
 
 
 def one_of(argument: str, given: object, known: tuple[object, ...]) -> None:

@@ -76,6 +76,15 @@ class Client(L.LightningModule, ABC):
         Such a run cannot be resumed with more rounds than it was planned with.
         """
 
+    @property
+    @abstractmethod
+    def groups(self) -> tuple[str, ...]:
+        """Labels of the groups by which scores are averaged too; empty if there are none."""
+
+    @abstractmethod
+    def group(self, info: ClientInfo) -> int:
+        """Return a client's group, by its place in :attr:`groups`; the same all run long."""
+
     @abstractmethod
     def receive(self, broadcast: Broadcast, info: ClientInfo) -> None:
         """Take in what the server sent."""
@@ -130,8 +139,8 @@ class Client(L.LightningModule, ABC):
         """Return the names of the state-dict entries that travel."""
 
     @abstractmethod
-    def kept_names(self) -> tuple[str, ...]:
-        """Return the names of the entries that stay with the client."""
+    def kept_names(self, info: ClientInfo | None = None) -> tuple[str, ...]:
+        """Return the names of the entries that stay with a client, or without ``info`` with any."""
 
     @abstractmethod
     def has_global_model(self) -> bool:

@@ -93,11 +93,10 @@ class Federation:
         if content is not None:
             self._restore(content)
         points = settings.evaluate_at or [module.evaluate_at]
-        has_global_model = module.has_global_model()
-        self.evaluator = Evaluator(
-            settings.engine, data, clients, points, has_global_model, self._job
-        )
-        local = module.buffer_policy == "local" and not has_global_model
+        # A group may depend on the initial values.
+        self.context.load({})
+        self.evaluator = Evaluator(settings.engine, data, clients, points, module, self._job)
+        local = module.buffer_policy == "local" and not self.evaluator.has_global_model
         self.run.header = {
             "method": type(module).__name__,
             "clients": f"{data.num_clients}, of which {len(self.eligible)} hold training data",
@@ -106,6 +105,8 @@ class Federation:
             "evaluated": ", ".join(points),
             "engine": settings.engine.setup(self.context),
         }
+        if sizes := self.evaluator.group_sizes():
+            self.run.header["groups"] = sizes
 
     def close(self) -> None:
         """Release the engine."""

@@ -14,7 +14,7 @@ from pfl.core.server import ServerState
 from pfl.core.types import State
 from pfl.federation.checkpoint import CheckpointError
 from pfl.federation.run import Callback, Run
-from pfl.training.phases import kept_optimizers
+from pfl.training.optimizer_state import of_all_phases
 
 _TYPES: dict[str, type | tuple[type, ...]] = {
     "round": int,
@@ -72,7 +72,7 @@ def check(content: Mapping[str, Any], run: Run) -> None:
 
 def _of_step(name: str) -> bool:
     """Whether an entry that a client keeps is an optimiser's, and not the module's."""
-    return bool(kept_optimizers({name: torch.empty(0)}))
+    return bool(of_all_phases({name: torch.empty(0)}))
 
 
 def _check_history(content: Mapping[str, Any]) -> None:

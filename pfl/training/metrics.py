@@ -72,7 +72,10 @@ def _sums(values: Tensor, groups: Tensor, count: int) -> Tensor:
 
 
 def over_clients(
-    rows: Sequence[Mapping[str, float]], sizes: Sequence[int], prefix: str
+    rows: Sequence[Mapping[str, float]],
+    sizes: Sequence[int],
+    prefix: str,
+    groups: Sequence[str] = (),
 ) -> dict[str, float]:
     """Summarise clients' scores over clients.
 
@@ -80,11 +83,13 @@ def over_clients(
         rows: One mapping of :data:`NAMES` a client.
         sizes: Samples that each row was computed on; clients of size zero are left out.
         prefix: For instance ``"test/personal"``.
+        groups: The label of each client's group, where clients fall into groups.
 
     Returns:
         ``<prefix>/acc`` (mean over clients), ``acc_weighted`` (by samples), ``acc_worst10`` (mean
         of the worst tenth of the clients, at least one), ``acc_std`` (population standard deviation
-        over clients), and the means of the other scores. Empty if no client has samples.
+        over clients), the means of the other scores, and ``acc@<label>`` (mean over the clients of
+        a group that has any). Empty if no client has samples.
     """
     pairs = [(row, size) for row, size in zip(rows, sizes, strict=True) if size > 0]
     if not pairs:
@@ -97,4 +102,8 @@ def over_clients(
     summary[f"{prefix}/acc_weighted"] = float((accuracy * weights).sum() / weights.sum())
     summary[f"{prefix}/acc_worst10"] = float(worst.mean())
     summary[f"{prefix}/acc_std"] = float(accuracy.std(correction=0))
+    labels = [label for label, size in zip(groups, sizes, strict=False) if size > 0]
+    for label in dict.fromkeys(labels):
+        members = torch.tensor([own == label for own in labels])
+        summary[f"{prefix}/acc@{label}"] = float(accuracy[members].mean())
     return summary

@@ -96,3 +96,11 @@ def test_a_row_that_is_not_finite_counts_as_a_uniform_guess():
     acc, loss, _, ece = scores(logits, torch.tensor([1, 1])).tolist()
     assert (acc, math.isnan(loss)) == (0.5, True)
     assert ece == pytest.approx((0.5 + 1 / (1 + math.exp(9))) / 2, abs=1e-4)
+
+
+def test_means_by_group_leave_out_clients_without_samples():
+    """Group a: 0.2 and 0.6, plainly averaged; b: 0.9; the only client of c has no samples."""
+    rows = [{"acc": acc, "loss": 0.0, "f1": 0.0, "ece": 0.0} for acc in (0.2, 0.9, 0.6, 0.5)]
+    found = over_clients(rows, [1, 5, 3, 0], "test", ["a", "b", "a", "c"])
+    by_group = {name: value for name, value in found.items() if "@" in name}
+    assert by_group == pytest.approx({"test/acc@a": 0.4, "test/acc@b": 0.9})
