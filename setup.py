@@ -13,6 +13,7 @@ class BuildWithConfigurations(build_py):
     """Copy them into the built package; an editable install reads them where they are."""
 
     def run(self) -> None:
+        """Build, then copy."""
         super().run()
         if self.editable_mode:
             return

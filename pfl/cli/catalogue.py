@@ -7,15 +7,17 @@ import pkgutil
 import re
 import sys
 import traceback
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cache
 from importlib import import_module
+from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 
+from pfl.core.trust import PLUGINS
 from pfl.results.identity import PACKAGES
 
 # What can be listed, and the class that all of its kind derive from.
@@ -53,15 +55,25 @@ def load() -> None:
     """
     faults: dict[str, str] = {}
     for package in ("lightning_modules", "datamodules", "pfl.engines", "pfl.callbacks"):
-        folders = import_module(package).__path__
+        folders = _folders(package)
         # The walk imports packages by itself; what fails there fails again in the loop.
         for module in pkgutil.walk_packages(folders, f"{package}.", onerror=lambda name: None):
             try:
                 import_module(module.name)
             except Exception as error:
                 faults[_file_at_fault(error, folders) or module.name] = _one_line(error)
+    for plugin in plugins():
+        try:
+            plugin.load()
+        except Exception as error:
+            faults[f"the plug-in {plugin.value}"] = _one_line(error)
     for file, fault in faults.items():
         print(f"pfl: {file} is left out, it cannot be imported: {fault}", file=sys.stderr)
+
+
+def plugins() -> list[EntryPoint]:
+    """Return what installed packages bring: methods, networks and data of their own."""
+    return [point for group in PLUGINS for point in entry_points(group=group)]
 
 
 def see_working_folder() -> None:
@@ -158,26 +170,54 @@ def of_kind(kind: str) -> list[type]:
     if kind not in KINDS:
         raise ValueError(f"there is no list of {kind!r}; there are {', '.join(KINDS)}")
     base = find(KINDS[kind])
-    package = base.__module__.partition(".")[0]
+    home, brought = base.__module__.partition(".")[0], {point.value for point in plugins()}
     found = {
         item
         for item in _descendants(base)
         if item is not base
         and not inspect.isabstract(item)
         and not item.__name__.startswith("_")
-        and item.__module__.startswith(f"{package}.")
+        and (package(item) == home or f"{item.__module__}:{item.__qualname__}" in brought)
     }
     return sorted(found, key=lambda item: item.__name__.lower())
 
 
 def show(kind: str) -> None:
-    """Print the classes of one kind, each with the first sentence of its description."""
+    """Print the classes of one kind, with the first sentence of their description.
+
+    Those of a plug-in say which package brings them.
+    """
     table = Table(box=None, pad_edge=False)
     for column in (kind, "what it is"):
         table.add_column(column)
     for item in of_kind(kind):
-        table.add_row(item.__name__, _sentence(item))
+        foreign = not item.__module__.startswith(PACKAGES)
+        name = f"{package(item)}.{item.__name__}" if foreign else item.__name__
+        table.add_row(name, _sentence(item))
     Console().print(table)
+
+
+def package(item: type) -> str:
+    """Return the top-level package of a class."""
+    return item.__module__.partition(".")[0]
+
+
+def _folders(package: str) -> Sequence[str]:
+    """Return the folders of one of this project's packages.
+
+    Raises:
+        BrokenError: Another module or folder of that name stands before it.
+    """
+    module = import_module(package)
+    home = Path(__file__).parents[2]
+    folders: Sequence[str] = getattr(module, "__path__", ())
+    if not any(Path(folder).is_relative_to(home) for folder in folders):
+        found = getattr(module, "__file__", None) or next(iter(folders), "?")
+        raise BrokenError(
+            f"{found} hides pfl's own package of the name {package}: rename it, or run pfl from "
+            "another folder"
+        )
+    return folders
 
 
 def _imported(path: str) -> Any:  # noqa: ANN401

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import torch
 from jsonargparse import Namespace
 
-from pfl.cli import catalogue
+from pfl.cli import catalogue, shipped
 from pfl.cli.explain import (
     Given,
     UsageError,
@@ -59,6 +59,7 @@ class Experiment:
             UsageError: It, or a configuration file, is wrong.
         """
         catalogue.see_working_folder()
+        argv = shipped.spelled_out(argv)
         given = sources(argv)
         try:
             values = parser.parse_args(spelled_out(argv))

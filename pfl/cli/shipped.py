@@ -1,4 +1,4 @@
-"""Configurations and sweeps that come with the package: found by name, and copied by ``pfl init``."""
+"""Configurations and sweeps that come with pfl: found by name, and copied by ``pfl init``."""
 
 from __future__ import annotations
 
@@ -40,6 +40,19 @@ def config(word: str) -> str:
     near = get_close_matches(word, names, n=3)
     hint = f"did you mean {', '.join(near)}?" if near else "pfl init shows what there is"
     raise UsageError(f"--config {word}: there is no such file, nor a shipped configuration; {hint}")
+
+
+def spelled_out(argv: Sequence[str]) -> list[str]:
+    """Return the words of a command line with the files of shipped configurations in it."""
+    words: list[str] = []
+    for word in argv:
+        if words and words[-1] == "--config":
+            words.append(config(word))
+        elif word.startswith("--config="):
+            words.append(f"--config={config(word.removeprefix('--config='))}")
+        else:
+            words.append(word)
+    return words
 
 
 def init(argv: Sequence[str]) -> None:

@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from pfl.cli.explain import UsageError
-from pfl.results.runs import RunError, RunFolder
+from pfl.results.files import RunError
+from pfl.results.runs import RunFolder
 from pfl.tables import cells as tables
 from pfl.tables import kept
 from pfl.tables.plan import Plan

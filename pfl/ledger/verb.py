@@ -9,7 +9,7 @@ from pathlib import Path
 
 from pfl.cli.explain import UsageError
 from pfl.ledger import cells, page, rows
-from pfl.results.runs import RunError
+from pfl.results.files import RunError
 from pfl.results.style import save, styled
 from pfl.tables.cells import expand
 from pfl.tables.plan import plan

@@ -1,0 +1,63 @@
+"""The files of ``pfl new`` work as they are."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from pfl.cli.main import main
+
+QUICK = ["--config", "quickstart", "--loop.rounds=1", "--loop.progress=false"]
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.mark.parametrize("kind", ["method", "data", "net"])
+def test_a_file_has_at_most_forty_lines(here, kind, capsys):
+    assert main(["new", kind, "MyThing"]) == 0
+    assert "wrote my_thing.py" in capsys.readouterr().out
+    text = Path("my_thing.py").read_text()
+    assert len(text.splitlines()) <= 40
+    assert "class MyThing(" in text
+    found = subprocess.run(
+        [sys.executable, "-m", "ruff", "check", "--isolated", "--select=E,F", "my_thing.py"],
+        check=False,
+    )
+    assert found.returncode == 0
+
+
+def test_a_method_keeps_all_promises(here):
+    main(["new", "method", "FreshMethod"])
+    assert main(["check", "fresh_method.FreshMethod"]) == 0
+
+
+def test_a_net_fits(here):
+    main(["new", "net", "FreshNet"])
+    assert main(["fit", *QUICK, "--model.net", "fresh_net.FreshNet"]) == 0
+
+
+@pytest.mark.parametrize("name", ["myThing", "class", "My-Thing", ""])
+def test_what_is_no_name_is_refused(here, name, capsys):
+    assert main(["new", "method", name]) == 2
+    assert "is no name of a class" in capsys.readouterr().err
+    assert not list(Path().iterdir())
+
+
+def test_nothing_is_overwritten(here, capsys):
+    Path("my_thing.py").write_text("mine")
+    assert main(["new", "method", "MyThing"]) == 2
+    assert "my_thing.py exists already" in capsys.readouterr().err
+    assert Path("my_thing.py").read_text() == "mine"
+
+
+def test_data_fit(here):
+    main(["new", "data", "FreshData"])
+    words = ["--data", "fresh_data.FreshData", "--data.num_clients=4", "--data.partition=IID"]
+    model = ["--model=FedPer", "--model.net=MLP", "--loop.rounds=1", "--loop.progress=false"]
+    assert main(["fit", *words, *model]) == 0

@@ -1,0 +1,52 @@
+"""Configurations that come with pfl are found by name, and copied without overwriting."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from pfl.cli import shipped
+from pfl.cli.explain import UsageError
+from pfl.cli.main import main
+
+
+def test_a_shipped_configuration_is_found_by_its_name(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert Path(shipped.config("quickstart")).read_text().startswith("# pfl fit")
+    assert Path(shipped.config("baselines/fedper")).name == "fedper.yaml"
+
+
+def test_a_file_of_ones_own_wins(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("quickstart").write_text("")
+    assert shipped.config("quickstart") == "quickstart"
+    assert shipped.config("no/such.yaml") == "no/such.yaml"
+
+
+def test_a_misspelt_name_is_told_its_neighbour():
+    with pytest.raises(UsageError, match=r"--config quikstart: .* did you mean quickstart"):
+        shipped.config("quikstart")
+
+
+def test_both_forms_of_the_flag_are_read():
+    one, two = shipped.spelled_out(["--config", "quickstart", "--config=baselines/fedper"])[1:]
+    assert (Path(one).name, Path(two).name) == ("quickstart.yaml", "fedper.yaml")
+    assert shipped.spelled_out(["--seed", "3"]) == ["--seed", "3"]
+
+
+def test_init_copies_everything_and_overwrites_nothing(tmp_path, capsys):
+    (tmp_path / "configs").mkdir()
+    (tmp_path / "configs" / "quickstart.yaml").write_text("mine")
+    assert main(["init", str(tmp_path)]) == 0
+    assert ", 1 left as they were" in capsys.readouterr().out
+    assert (tmp_path / "configs" / "quickstart.yaml").read_text() == "mine"
+    copied = {file.relative_to(tmp_path) for file in tmp_path.rglob("*.yaml")}
+    names = [path for folder in shipped.FOLDERS for path in (shipped.root() / folder).rglob("*")]
+    assert copied == {p.relative_to(shipped.root()) for p in names if p.suffix == ".yaml"}
+
+
+def test_init_into_what_is_no_folder_is_refused(tmp_path, capsys):
+    (tmp_path / "file").write_text("")
+    assert main(["init", str(tmp_path / "file")]) == 2
+    assert "cannot be written" in capsys.readouterr().err
