@@ -21,7 +21,8 @@ from datamodules.partition import Partitioner
 from datamodules.splits import Division, Rule, TestProtocol, divide
 from datamodules.targets import Catalogue, Ints
 from datamodules.view import Store, View
-from pfl.core.types import Batch, Split
+from pfl.core.task import Classification, Task
+from pfl.core.types import Batch, MetricSpec, Split
 
 
 class FederatedDataModule(L.LightningDataModule, ABC):
@@ -58,6 +59,9 @@ class FederatedDataModule(L.LightningDataModule, ABC):
         std: Standard deviation, likewise.
         augment: Random transforms of training batches.
         client: The client whose data a plain Trainer gets; ``None`` pools all clients.
+        metrics: Metrics of torchmetrics to compute besides the task's own scores: class paths, or
+            mappings of ``class_path``, ``init_args`` and ``name``. What the task knows, such as the
+            number of classes, need not be said.
 
     Raises:
         ValueError: A number is out of its range.
@@ -84,6 +88,7 @@ class FederatedDataModule(L.LightningDataModule, ABC):
         std: Sequence[float] | float | None = None,
         augment: Augmentation | None = None,
         client: int | None = None,
+        metrics: Sequence[MetricSpec] = (),
     ) -> None:
         super().__init__()
         if num_clients < 1:
@@ -98,6 +103,7 @@ class FederatedDataModule(L.LightningDataModule, ABC):
         self.shuffle = shuffle
         self.augment = augment
         self.client = client
+        self.metrics = metrics
         self.rule = Rule(
             test_protocol, test_fraction, val_fraction, split_seed, max_samples, max_train_samples
         )
@@ -149,9 +155,19 @@ class FederatedDataModule(L.LightningDataModule, ABC):
         return self._num_clients
 
     @property
-    def num_classes(self) -> int:
-        """Number of classes, C."""
+    def task(self) -> Task:
+        """What is predicted."""
+        return Classification()
+
+    @property
+    def outputs(self) -> int:
+        """D, outputs of a network for the task."""
         return len(self.class_names)
+
+    @property
+    def num_classes(self) -> int | None:
+        """Number of classes, C; ``None`` where there are none."""
+        return self.outputs if self.task.has_classes else None
 
     def setup(self, stage: str | None = None) -> None:
         """Read the data set and divide it; later calls do nothing."""

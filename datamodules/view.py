@@ -84,7 +84,7 @@ class View(Dataset[Batch]):
         self._store = store
         self._rows = rows
         self._augment = augment
-        self.labels = store.labels.index_select(0, rows.to(store.labels.device)).cpu()
+        self.targets = store.labels.index_select(0, rows.to(store.labels.device)).cpu()
 
     @property
     def augmented(self) -> bool:

@@ -70,7 +70,8 @@ class FedSimSup(ClientModule):
 
     global_model = False
     vectorizable = True
-    objects = ("net", "supervisor", "optimizer")
+    needs_classes = True
+    objects = (*ClientModule.objects, "supervisor")
 
     def __init__(
         self,
@@ -209,7 +210,7 @@ class SimSupServer(Server[SimSupState]):
         rounds = clients[0].rounds
         if rounds < 1:
             raise ValueError(f"FedSimSup needs the number of rounds, T >= 1, got {rounds}")
-        counts = torch.stack([info.label_counts for info in clients])
+        counts = torch.stack([info.class_counts for info in clients])
         device = next(iter(shared.values())).device
         return SimSupState(
             shared={n: v.expand(len(clients), *v.shape).clone() for n, v in shared.items()},

@@ -11,7 +11,7 @@ from pfl.core.server import ServerState
 from pfl.core.types import ClientInfo, EvaluationPoint, FederatedData, Job, Result, Scores
 from pfl.engines.base import Engine
 from pfl.federation.run import Row
-from pfl.training import metrics
+from pfl.training.metrics import Scorer
 
 MakeJob = Callable[[int, ServerState], Job]
 # Jobs made at a time: each holds what its client keeps, of thousands too much for memory.
@@ -28,6 +28,7 @@ class Evaluator:
         points: Where personalised models are tested; the first is ``personal``, a further one
             ``personal_<point>``.
         has_global_model: Whether there is a global model to test.
+        scorer: Sums up scores over clients.
         job: Makes the job of a client from a server's state.
     """
 
@@ -38,6 +39,7 @@ class Evaluator:
         clients: Sequence[ClientInfo],
         points: Sequence[EvaluationPoint],
         has_global_model: bool,
+        scorer: Scorer,
         job: MakeJob,
     ) -> None:
         self.engine = engine
@@ -45,6 +47,7 @@ class Evaluator:
         self.clients = clients
         self.points = points
         self.has_global_model = has_global_model
+        self.scorer = scorer
         self.job = job
 
     def evaluate(
@@ -127,5 +130,5 @@ class Evaluator:
             for client, values in scored.items():
                 rows[client] |= {f"{split}/{group}/{name}": v for name, v in values.items()}
             sizes = [len(self.data.split(client, split)) for client in scored]
-            summary |= metrics.over_clients(list(scored.values()), sizes, f"{split}/{group}")
+            summary |= self.scorer.over_clients(list(scored.values()), sizes, f"{split}/{group}")
         return summary

@@ -110,9 +110,9 @@ def _fit(module: Client) -> tuple[float, float]:
     )
     # A variational layer draws from the default stream where no federation hands it its noise.
     with scoped(0):
-        before = _loss(module, split.x, split.labels)
-        trainer.fit(module, DataLoader(TensorDataset(split.x, split.labels), batch_size=4))
-        return before, _loss(module, split.x, split.labels)
+        before = _loss(module, split.x, split.targets)
+        trainer.fit(module, DataLoader(TensorDataset(split.x, split.targets), batch_size=4))
+        return before, _loss(module, split.x, split.targets)
 
 
 def _loss(module: Client, x: Tensor, y: Tensor) -> float:

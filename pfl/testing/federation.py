@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-import torch
 from lightning.fabric import Fabric
 
 from pfl.core.client import Client
@@ -91,9 +90,7 @@ class ToyFederation:
 
 def client_info(data: FederatedData, client: int, round: int = 0, rounds: int = 10) -> ClientInfo:
     """Return what a client knows of itself."""
-    labels = data.split(client, "train").labels
-    counts = torch.bincount(labels, minlength=data.num_classes)
-    return ClientInfo(client, len(labels), counts, round, rounds)
+    return replace(ClientInfo.of(data, client, rounds), round=round)
 
 
 def fit(

@@ -9,7 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from pfl.core.seeds import generator, scoped
-from pfl.core.types import Batch, Split
+from pfl.core.task import Classification, Task
+from pfl.core.types import Batch, MetricSpec, Split
 
 Samples: TypeAlias = tuple[Tensor, Tensor]
 
@@ -68,15 +69,16 @@ class ToySplit:
     augmented = False
 
     def __init__(self, x: Tensor, y: Tensor) -> None:
-        self.x, self.labels = x, y
+        self.x, self.targets = x, y
 
     def __len__(self) -> int:
-        return len(self.labels)
+        return len(self.targets)
 
     def batch(self, positions: Tensor, rng: torch.Generator | None = None) -> Batch:
         """Return the samples at ``positions``."""
-        x = self.x[positions]
-        return Batch(x.to(torch.get_default_dtype()), self.labels[positions])
+        x, y = self.x[positions], self.targets[positions]
+        dtype = torch.get_default_dtype()
+        return Batch(x.to(dtype), y.to(dtype) if y.is_floating_point() else y)
 
 
 class ToyData:
@@ -90,9 +92,12 @@ class ToyData:
         test: Likewise; the training samples if not given.
         val: Likewise; empty if not given.
         pooled: The common test set.
-        num_classes: C.
+        outputs: D, of a network; C in classification.
         batch_size: Samples a step.
+        task: What is predicted; classification if not given.
     """
+
+    metrics: Sequence[MetricSpec] = ()
 
     def __init__(
         self,
@@ -100,8 +105,9 @@ class ToyData:
         test: Sequence[Samples] | None = None,
         val: Sequence[Samples] | None = None,
         pooled: Samples | None = None,
-        num_classes: int = 3,
+        outputs: int = 3,
         batch_size: int = 4,
+        task: Task | None = None,
     ) -> None:
         self.batch_size, self.eval_batch_size = batch_size, 7
         self.drop_last, self.shuffle = False, True
@@ -112,7 +118,9 @@ class ToyData:
             "val": list(val or nothing),
         }
         self._pooled = pooled
-        self.num_clients, self.num_classes = len(train), num_classes
+        self.num_clients, self.outputs = len(train), outputs
+        self.task = Classification() if task is None else task
+        self.num_classes = outputs if self.task.has_classes else None
 
     def split(self, client: int, name: Split) -> ToySplit:
         """Return one split of one client."""

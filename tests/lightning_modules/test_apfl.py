@@ -222,7 +222,7 @@ def test_8_mixing_a_linear_models_outputs_is_the_same():
         share = alpha.clone().requires_grad_()
         logits = share * other(split.x) + (1 - share) * start(split.x).detach()
         optimizer.zero_grad()
-        loss = cross_entropy(logits, split.labels) + cross_entropy(start(split.x), split.labels)
+        loss = cross_entropy(logits, split.targets) + cross_entropy(start(split.x), split.targets)
         loss.backward()
         optimizer.step()
         if step == 0:

@@ -1,4 +1,4 @@
-"""Scores of one model, and their summaries over clients, by hand."""
+"""Scores that a user adds, and summaries over clients, by hand."""
 
 from __future__ import annotations
 
@@ -7,27 +7,10 @@ import math
 import pytest
 import torch
 
-from pfl.training.metrics import NAMES, over_clients, scores
+from pfl.core.task import Classification, MultiLabel, Regression
+from pfl.training.metrics import Scorer
 
-
-def test_scores_by_hand():
-    """Labels 0 0 1 1, guesses 0 1 1 1 at a probability of 0.7; nobody speaks of class 2.
-
-    F1 of class 0 is 2 (1 * 1/2) / (3/2) = 2/3, of class 1 2 (2/3 * 1) / (5/3) = 4/5. Three of four
-    are right at a confidence of 0.7: a calibration error of 0.05.
-    """
-    probabilities = torch.full((4, 3), 0.15)
-    probabilities[torch.arange(4), torch.tensor([0, 1, 1, 1])] = 0.7
-    found = scores(probabilities.log(), torch.tensor([0, 0, 1, 1])).tolist()
-    assert dict(zip(NAMES, found, strict=True)) == pytest.approx(
-        {
-            "acc": 3 / 4,
-            "loss": -(3 * math.log(0.7) + math.log(0.15)) / 4,
-            "f1": (2 / 3 + 4 / 5) / 2,
-            "ece": 0.05,
-        },
-        abs=1e-6,
-    )
+AUROC = "torchmetrics.AUROC"
 
 
 def test_summaries_over_clients_by_hand():
@@ -37,7 +20,8 @@ def test_summaries_over_clients_by_hand():
     """
     accuracies = [number / 10 for number in range(11)]
     rows = [{"acc": acc, "loss": 2 * acc, "f1": 0.5, "ece": 0.1} for acc in (*accuracies, 1.0)]
-    assert over_clients(rows, [1] * 10 + [10, 0], "test") == pytest.approx(
+    scorer = Scorer(Classification(), 2)
+    assert scorer.over_clients(rows, [1] * 10 + [10, 0], "test") == pytest.approx(
         {
             "test/acc": 0.5,
             "test/loss": 1.0,
@@ -48,4 +32,85 @@ def test_summaries_over_clients_by_hand():
             "test/acc_std": math.sqrt(0.1),
         }
     )
-    assert over_clients(rows, [0] * 12, "test") == {}
+    assert scorer.over_clients(rows, [0] * 12, "test") == {}
+
+
+def test_the_worst_tenth_follows_the_direction_of_the_score():
+    """The loss comes first in regression: the worst client is the one with most of it."""
+    rows = [{"loss": value, "rmse": 0.0, "mae": 0.0, "r2": 0.0} for value in (1.0, 4.0, 2.0)]
+    found = Scorer(Regression(), 1).over_clients(rows, [1, 1, 1], "test")
+    assert found["test/loss_worst10"] == 4.0
+
+
+def test_the_area_under_the_curve_is_a_mean_over_classes_that_can_be_ranked():
+    """Class 2 has no sample. Of class 0 the pairs 0.8 > 0.3 and 0.2 < 0.3: 1/2; of class 1, 1/2."""
+    probabilities = torch.tensor([[0.8, 0.1, 0.1], [0.2, 0.7, 0.1], [0.3, 0.6, 0.1]])
+    scorer = Scorer(Classification(), 3, [AUROC])
+    (found,) = scorer.scores([(probabilities.log(), torch.tensor([0, 0, 1]))])
+    assert found["auroc"] == pytest.approx(0.5)
+    assert list(found) == ["acc", "loss", "f1", "ece", "auroc"]
+
+
+def test_a_client_on_which_a_metric_is_undefined_is_left_out_and_counted():
+    scorer = Scorer(Classification(), 2, [AUROC])
+    logits = torch.tensor([[2.0, 0.0], [0.0, 1.0]])
+    both, one = scorer.scores([(logits, torch.tensor([0, 1])), (logits, torch.tensor([1, 1]))])
+    assert both["auroc"] == 1.0
+    assert "auroc" not in one
+    summary = scorer.over_clients([both, one], [2, 2], "test")
+    assert (summary["test/auroc"], summary["test/auroc_clients"]) == (1.0, 1)
+    assert scorer.over_clients([one], [2], "test")["test/auroc_clients"] == 0
+
+
+@pytest.mark.parametrize(
+    ("task", "outputs", "y", "path", "name", "expected"),
+    [
+        (
+            Regression(),
+            torch.tensor([[1.0], [2.0]]),
+            torch.tensor([[0.0], [4.0]]),
+            "torchmetrics.MeanAbsoluteError",
+            "mean_absolute_error",
+            1.5,
+        ),
+        (
+            MultiLabel(),
+            torch.tensor([[1.0, -1.0], [-1.0, -1.0]]),
+            torch.tensor([[1.0, 1.0], [0.0, 0.0]]),
+            "torchmetrics.HammingDistance",
+            "hamming_distance",
+            1 / 4,
+        ),
+        (
+            Classification(),
+            torch.tensor([[1.0, 0.0], [1.0, 0.0], [1.0, 0.0]]),
+            torch.tensor([0, 0, 1]),
+            {
+                "class_path": "torchmetrics.Accuracy",
+                "init_args": {"average": "macro"},
+                "name": "balanced",
+            },
+            "balanced",
+            1 / 2,
+        ),
+    ],
+    ids=["regression", "multi-label", "classification"],
+)
+def test_the_task_fills_in_what_it_knows(task, outputs, y, path, name, expected):
+    (found,) = Scorer(task, outputs.shape[1], [path]).scores([(outputs, y)])
+    assert found[name] == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(
+    ("spec", "says"),
+    [
+        ("os.system", "'os.system' is no metric"),
+        ("AUROC", "give the path of a torchmetrics.Metric"),
+        ("torchmetrics.NoSuch", "is no metric"),
+        ({"class_path": AUROC, "init_args": {"wings": 2}}, "cannot be made"),
+        ({"class_path": AUROC, "name": "acc"}, "two scores are called 'acc'"),
+    ],
+)
+def test_what_is_no_metric_is_refused_by_name(spec, says):
+    with pytest.raises(ValueError, match=says):
+        Scorer(Classification(), 3, [spec])
