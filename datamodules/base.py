@@ -22,7 +22,7 @@ from datamodules.splits import Division, Rule, TestProtocol, divide
 from datamodules.targets import Catalogue, Ints
 from datamodules.view import Store, View
 from pfl.core.task import Classification, Task
-from pfl.core.types import Batch, MetricSpec, Split
+from pfl.core.types import Batch, Inputs, MetricSpec, Split
 
 
 class FederatedDataModule(L.LightningDataModule, ABC):
@@ -148,6 +148,10 @@ class FederatedDataModule(L.LightningDataModule, ABC):
         """
 
     # Used by the loop and the engines.
+
+    def blank(self, count: int) -> Inputs:
+        """Return inputs without content, of the shapes and types that batches have."""
+        return torch.zeros(count, *self.input_shape)
 
     @property
     def num_clients(self) -> int:

@@ -21,8 +21,8 @@ from torchmetrics.functional.classification import (
 class Task(ABC):
     """What the data want predicted of each sample.
 
-    A method asks it for its loss, the loop for its scores. It has no state: tasks with equal options
-    are equal.
+    A method asks it for its loss, the loop for its scores. It has no state: tasks with equal
+    options are equal.
 
     Attributes:
         loss_name: Of the loss among a step's terms.

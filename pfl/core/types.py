@@ -381,6 +381,9 @@ class DataSource(FederatedData, Protocol):
     def input_shape(self) -> tuple[int, ...]:
         """Shape of one sample."""
 
+    def blank(self, count: int) -> Inputs:
+        """Return inputs without content, of the shapes and types that batches have."""
+
     def prepare_data(self) -> None:
         """Download and decode what is missing."""
 
