@@ -49,7 +49,7 @@ class ToyFederation:
         seed: int = 3,
         precision: Any = "32-true",  # noqa: ANN401
     ) -> None:
-        self.data = blobs() if data is None else data
+        self.data = blobs(task=module.task) if data is None else data
         fabric = Fabric(accelerator="cpu", devices=1, precision=precision)
         self.context = Context(module, self.data, fabric)
         self.module, self.seed, self.number = module, seed, 0
@@ -103,7 +103,7 @@ def fit(
     """Run a federation in which two of three clients take part in a round."""
     options = {"sampler": UniformSampler(0.7), "accelerator": "cpu", "progress": False, **loop}
     return FederatedLoop(rounds, **options).fit(
-        module, blobs() if data is None else data, ckpt_path=ckpt_path
+        module, blobs(task=module.task) if data is None else data, ckpt_path=ckpt_path
     )
 
 

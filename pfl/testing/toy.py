@@ -9,9 +9,11 @@ import torch
 from torch import Tensor, nn
 
 from pfl.core.seeds import generator, scoped
-from pfl.core.task import Classification, Task
+from pfl.core.task import Classification, MultiLabel, Task
 from pfl.core.types import Batch, MetricSpec, Split
 
+# Training samples of each client.
+SIZES = (9, 6, 4)
 Samples: TypeAlias = tuple[Tensor, Tensor]
 
 
@@ -139,14 +141,17 @@ class ToyData:
 
 
 def blobs(
-    sizes: Sequence[int] = (9, 6, 4),
+    sizes: Sequence[int] = SIZES,
     num_classes: int = 3,
     dim: int = 5,
     seed: int = 0,
     batch_size: int = 4,
     pooled: bool = True,
+    task: Task | None = None,
 ) -> ToyData:
     """Return Gaussian classes; client i has more samples of class i + 1, so that clients differ.
+
+    Other tasks have functions of the inputs for targets: C numbers, or the signs of them.
 
     Args:
         sizes: Training samples of each client.
@@ -155,16 +160,23 @@ def blobs(
         seed: From which centres and samples are drawn.
         batch_size: Samples a step.
         pooled: Whether there is a common test set.
+        task: What is predicted; classification if not given.
     """
     rng = generator(seed, "blobs")
+    slopes = torch.randn(dim, num_classes, generator=generator(seed, "slopes")) / dim
     centres = torch.randn(num_classes, dim, generator=rng) * 2
 
     def draw(count: int, client: int) -> Samples:
         y = torch.randint(0, num_classes, (count,), generator=rng)
         y[: count // 2] = (client + 1) % num_classes
-        return centres[y] + 0.5 * torch.randn(count, dim, generator=rng), y
+        x = centres[y] + 0.5 * torch.randn(count, dim, generator=rng)
+        if task is None or task.has_classes:
+            return x, y
+        values = x @ slopes
+        return x, (values > 0).float() if isinstance(task, MultiLabel) else values
 
     train = [draw(size, client) for client, size in enumerate(sizes)]
     test = [draw(6, client) for client in range(len(sizes))]
     val = [draw(4, client) for client in range(len(sizes))]
-    return ToyData(train, test, val, draw(12, 0) if pooled else None, num_classes, batch_size)
+    common = draw(12, 0) if pooled else None
+    return ToyData(train, test, val, common, num_classes, batch_size, task)
