@@ -9,6 +9,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from pfl.core.checks import not_negative, within
+
 
 class Augmentation(ABC):
     """Base class of random transforms of a training batch."""
@@ -36,10 +38,8 @@ class CropFlip(Augmentation):
     flip: float = 0.5
 
     def __post_init__(self) -> None:
-        if self.padding < 0:
-            raise ValueError(f"padding must not be negative, got {self.padding}")
-        if not 0 <= self.flip <= 1:
-            raise ValueError(f"flip must lie in [0, 1], got {self.flip}")
+        not_negative(padding=self.padding)
+        within("[0, 1]", flip=self.flip)
 
     def __call__(self, images: Tensor, rng: torch.Generator) -> Tensor:
         """Transform (B, C, H, W) uint8 images."""

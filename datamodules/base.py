@@ -16,11 +16,12 @@ from torch.utils.data import BatchSampler, DataLoader, RandomSampler, Sequential
 
 from datamodules import artefact
 from datamodules.augment import Augmentation
-from datamodules.checks import finite, require
+from datamodules.checks import require
 from datamodules.partition import Partitioner
 from datamodules.splits import Division, Rule, TestProtocol, divide
 from datamodules.targets import Catalogue, Ints
-from datamodules.view import Store, View
+from datamodules.view import Prepared, Store, View, channel_values
+from pfl.core.checks import at_least_one, positive
 from pfl.core.task import Classification, Task
 from pfl.core.types import Batch, Inputs, MetricSpec, Split
 
@@ -91,11 +92,9 @@ class FederatedDataModule(L.LightningDataModule, ABC):
         metrics: Sequence[MetricSpec] = (),
     ) -> None:
         super().__init__()
-        if num_clients < 1:
-            raise ValueError(f"num_clients must be at least 1, got {num_clients}")
-        for name, value in (("batch_size", batch_size), ("eval_batch_size", eval_batch_size)):
-            if value < 1:
-                raise ValueError(f"{name} must be at least 1, got {value}")
+        at_least_one(
+            num_clients=num_clients, batch_size=batch_size, eval_batch_size=eval_batch_size
+        )
         self.partition = partition
         self.batch_size = batch_size
         self.eval_batch_size = eval_batch_size
@@ -108,11 +107,10 @@ class FederatedDataModule(L.LightningDataModule, ABC):
             test_protocol, test_fraction, val_fraction, split_seed, max_samples, max_train_samples
         )
         self._num_clients = num_clients
-        self._mean = _channels("mean", self.default_mean if mean is None else mean)
-        self._std = _channels("std", self.default_std if std is None else std)
-        if min(self._std) <= 0:
-            raise ValueError(f"std must be greater than 0, got {std}")
-        self._ready: _Ready | None = None
+        self._mean = channel_values("mean", self.default_mean if mean is None else mean)
+        self._std = channel_values("std", self.default_std if std is None else std)
+        positive(std=min(self._std))
+        self._ready: Prepared | None = None
 
     # Implemented by each data set.
 
@@ -252,12 +250,12 @@ class FederatedDataModule(L.LightningDataModule, ABC):
         ids = np.concatenate([holding.of(name) for holding in ready.division.holdings])
         return ready.view((None, name), ids, self.augment)
 
-    def _set_up(self) -> _Ready:
+    def _set_up(self) -> Prepared:
         if self._ready is None:
             self._ready = self._read()
         return self._ready
 
-    def _read(self) -> _Ready:
+    def _read(self) -> Prepared:
         catalogue = self.catalogue()
         division, how = self.divide(catalogue)
         ids = division.samples()
@@ -266,13 +264,9 @@ class FederatedDataModule(L.LightningDataModule, ABC):
         lookup[ids] = rows
         labels = np.zeros(len(images), np.int64)
         labels[rows] = catalogue.targets.labels[ids]
-        channels = images.shape[1]
-        for name, value in (("mean", self._mean), ("std", self._std)):
-            if len(value) not in (1, channels):
-                raise ValueError(f"{name} has {len(value)} values for {channels} channels")
         store = Store(images, torch.from_numpy(labels), self._mean, self._std)
         description = artefact.describe(type(self).__name__, catalogue, division, how)
-        return _Ready(catalogue, division, description, store, torch.from_numpy(lookup))
+        return Prepared(catalogue, division, description, store, torch.from_numpy(lookup))
 
     def divide(self, catalogue: Catalogue) -> tuple[Division, dict[str, Any]]:
         """Divide a catalogue; also return partitioner and rule as plain values.
@@ -303,37 +297,3 @@ class FederatedDataModule(L.LightningDataModule, ABC):
                 f"{len(division.holdings)} clients"
             )
         return division, {name: description.get(name) for name in ("partition", *vars(self.rule))}
-
-
-class _Ready:
-    """The result of setup: the samples and their division into clients."""
-
-    def __init__(
-        self,
-        catalogue: Catalogue,
-        division: Division,
-        description: dict[str, Any],
-        store: Store,
-        lookup: Tensor,
-    ) -> None:
-        self.catalogue = catalogue
-        self.division = division
-        self.description = description
-        self.store = store
-        self._lookup = lookup
-        self._views: dict[tuple[int | None, Split], View] = {}
-
-    def view(self, key: tuple[int | None, Split], ids: Ints, augment: Augmentation | None) -> View:
-        """Return the view of some samples; each key has one view."""
-        if key not in self._views:
-            rows = self._lookup[torch.from_numpy(ids)]
-            self._views[key] = View(self.store, rows, augment if key[1] == "train" else None)
-        return self._views[key]
-
-
-def _channels(name: str, values: Sequence[float] | float) -> tuple[float, ...]:
-    numbers = (values,) if isinstance(values, int | float) else tuple(values)
-    require(len(numbers) > 0, f"{name} must be a number, or one for each channel, got none")
-    for number in numbers:
-        finite(**{name: number})
-    return numbers

@@ -1,8 +1,6 @@
-"""Refusals of arguments that cannot be: one message each, with what was given."""
+"""Refusals of data that do not fit together; :mod:`pfl.core.checks` has those of single numbers."""
 
 from __future__ import annotations
-
-from math import isfinite
 
 # Bytes that a data set may take while it is read into memory.
 MEMORY_LIMIT = 8 * 2**30
@@ -16,16 +14,3 @@ def require(condition: bool, message: str) -> None:
     """
     if not condition:
         raise ValueError(message)
-
-
-def finite(**arguments: float) -> None:
-    """Refuse infinities and what is not a number.
-
-    Raises:
-        ValueError: It names the argument.
-
-    Example:
-        >>> finite(alpha=0.1)
-    """
-    for name, value in arguments.items():
-        require(isfinite(value), f"{name} must be a finite number, got {value}")

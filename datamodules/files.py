@@ -22,6 +22,7 @@ from rich.progress import track
 from torch import Tensor
 
 from datamodules.checks import MEMORY_LIMIT, require
+from pfl.core.checks import at_least_one
 
 SUFFIXES = frozenset({".jpg", ".jpeg", ".png", ".bmp", ".ppm", ".pgm", ".webp", ".tif", ".tiff"})
 _CHUNK = 64
@@ -42,8 +43,7 @@ class Shape:
     grayscale: bool = False
 
     def __post_init__(self) -> None:
-        if self.size is not None and self.size < 1:
-            raise ValueError(f"image_size must be at least 1, got {self.size}")
+        at_least_one(image_size=self.size)
 
     def of(self, first: str) -> tuple[int, int, int]:
         """Return channels, height and width of the decoded images, of which ``first`` is one."""

@@ -57,7 +57,7 @@ class Survey:
 
     @property
     def tests_overlap(self) -> bool:
-        """Whether a test sample belongs to several clients."""
+        """``True`` if a test sample belongs to several clients."""
         return bool(self.sizes.sum() > self.distinct)
 
     def skew(self) -> NDArray[np.float64]:

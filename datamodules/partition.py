@@ -13,8 +13,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from datamodules import draws
-from datamodules.checks import finite, require
+from datamodules.checks import require
 from datamodules.targets import Ints, Targets
+from pfl.core.checks import at_least_one, finite, not_negative, positive
 
 
 class Partitioner(ABC):
@@ -29,8 +30,7 @@ class Partitioner(ABC):
         Raises:
             ValueError: The settings do not fit the data, or the result is not a partition.
         """
-        if num_clients < 1:
-            raise ValueError(f"num_clients must be at least 1, got {num_clients}")
+        at_least_one(num_clients=num_clients)
         if num_clients > len(targets):
             raise ValueError(
                 f"num_clients is {num_clients}, but there are only {len(targets)} samples to divide"
@@ -110,9 +110,9 @@ class Dirichlet(Partitioner):
 
     def __post_init__(self) -> None:
         finite(alpha=self.alpha)
-        require(self.alpha > 0, f"alpha must be greater than 0, got {self.alpha}")
-        require(self.min_samples >= 0, f"min_samples is negative: {self.min_samples}")
-        require(self.max_tries >= 1, f"max_tries must be at least 1, got {self.max_tries}")
+        positive(alpha=self.alpha)
+        not_negative(min_samples=self.min_samples)
+        at_least_one(max_tries=self.max_tries)
 
     def draw(self, targets: Targets, num_clients: int, rng: np.random.Generator) -> list[Ints]:
         """Divide the samples; :meth:`__call__` checks the result."""
@@ -159,7 +159,7 @@ class ClientDirichlet(Partitioner):
 
     def __post_init__(self) -> None:
         finite(alpha=self.alpha)
-        require(self.alpha > 0, f"alpha must be greater than 0, got {self.alpha}")
+        positive(alpha=self.alpha)
 
     def draw(self, targets: Targets, num_clients: int, rng: np.random.Generator) -> list[Ints]:
         """Divide the samples; :meth:`__call__` checks the result."""
@@ -184,10 +184,7 @@ class Shards(Partitioner):
     shards_per_client: int = 2
 
     def __post_init__(self) -> None:
-        require(
-            self.shards_per_client >= 1,
-            f"shards_per_client must be at least 1, got {self.shards_per_client}",
-        )
+        at_least_one(shards_per_client=self.shards_per_client)
 
     def draw(self, targets: Targets, num_clients: int, rng: np.random.Generator) -> list[Ints]:
         """Divide the samples; :meth:`__call__` checks the result."""

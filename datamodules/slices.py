@@ -16,10 +16,11 @@ from typing import get_args
 import numpy as np
 
 from datamodules import draws
-from datamodules.checks import finite, require
+from datamodules.checks import require
 from datamodules.draws import Quantity
 from datamodules.partition import Partitioner
 from datamodules.targets import Ints, Targets
+from pfl.core.checks import at_least_one, finite, not_negative, one_of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,9 +41,8 @@ class Slices(Partitioner):
 
     def __post_init__(self) -> None:
         finite(sigma=self.sigma)
-        require(self.sigma >= 0, f"sigma must not be negative, got {self.sigma}")
-        known = get_args(Quantity)
-        require(self.quantity in known, f"quantity is {self.quantity!r}, not one of {known}")
+        not_negative(sigma=self.sigma)
+        one_of("quantity", self.quantity, get_args(Quantity))
 
     @abstractmethod
     def owned(
@@ -106,8 +106,7 @@ class FixedClasses(Slices):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        given = self.classes_per_client
-        require(given >= 1, f"classes_per_client must be at least 1, got {given}")
+        at_least_one(classes_per_client=self.classes_per_client)
 
     def owned(
         self, targets: Targets, num_clients: int, rng: np.random.Generator
@@ -148,8 +147,7 @@ class ConceptDrift(Slices):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        given = self.subclasses_per_client
-        require(given >= 1, f"subclasses_per_client must be at least 1, got {given}")
+        at_least_one(subclasses_per_client=self.subclasses_per_client)
 
     def owned(
         self, targets: Targets, num_clients: int, rng: np.random.Generator

@@ -11,6 +11,7 @@ import numpy as np
 from datamodules.draws import apportion, cut
 from datamodules.partition import Partitioner
 from datamodules.targets import Catalogue, Ints, Targets
+from pfl.core.checks import at_least_one, within
 from pfl.core.seeds import derive
 from pfl.core.types import Split
 
@@ -62,7 +63,7 @@ class Division:
 
 @dataclass(frozen=True)
 class Rule:
-    """How a data set becomes clients' training, validation and test samples.
+    """The rule that makes a data set clients' training, validation and test samples.
 
     Args:
         test_protocol: Where a client's test samples come from. ``pooled``: official training and
@@ -95,14 +96,9 @@ class Rule:
     max_train_samples: int | None = None
 
     def __post_init__(self) -> None:
-        if not 0 < self.test_fraction < 1:
-            raise ValueError(f"test_fraction must lie in (0, 1), got {self.test_fraction}")
-        if not 0 <= self.val_fraction < 1:
-            raise ValueError(f"val_fraction must lie in [0, 1), got {self.val_fraction}")
-        for name in ("max_samples", "max_train_samples"):
-            limit = getattr(self, name)
-            if limit is not None and limit < 1:
-                raise ValueError(f"{name} must be at least 1, got {limit}")
+        within("(0, 1)", test_fraction=self.test_fraction)
+        within("[0, 1)", val_fraction=self.val_fraction)
+        at_least_one(max_samples=self.max_samples, max_train_samples=self.max_train_samples)
         if self.max_train_samples is not None and self.test_protocol == "pooled":
             raise ValueError(
                 f"max_train_samples is {self.max_train_samples}, but test_protocol pooled divides "

@@ -6,6 +6,7 @@ from typing import Any
 
 from datamodules.filedata import FileData, Listing
 from datamodules.files import image_files
+from pfl.core.checks import at_least_one
 
 
 class SUN397(FileData):
@@ -46,8 +47,7 @@ class SUN397(FileData):
         **common: Any,
     ) -> None:
         super().__init__(root, image_size=image_size, **common)
-        if images_per_class is not None and images_per_class < 1:
-            raise ValueError(f"images_per_class must be at least 1, got {images_per_class}")
+        at_least_one(images_per_class=images_per_class)
         self.images_per_class = images_per_class
         self.download = download
 

@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 
 from datamodules.arrays import ArrayData, Arrays
-from datamodules.checks import MEMORY_LIMIT, finite, require
+from datamodules.checks import MEMORY_LIMIT, require
 from datamodules.draws import apportion
 from datamodules.targets import Ints, Targets
+from pfl.core.checks import at_least_one, finite, not_negative, within
 from pfl.core.seeds import derive
 
 
@@ -72,16 +73,12 @@ class Synthetic(ArrayData):
         self.quantity_shift = quantity_shift
         self.noise = noise
         self.data_seed = data_seed
-        for name in ("classes", "subclasses", "channels", "size", "domains"):
-            value = getattr(self, name)
-            require(value >= 1, f"{name} must be at least 1, got {value}")
-        for name in ("label_shift", "concept_shift", "feature_shift"):
-            value = getattr(self, name)
-            require(0 <= value <= 1, f"{name} must lie in [0, 1], got {value}")
-        for name in ("quantity_shift", "noise"):
-            value = getattr(self, name)
-            finite(**{name: value})
-            require(value >= 0, f"{name} must not be negative, got {value}")
+        at_least_one(classes=classes, subclasses=subclasses, channels=channels, size=size)
+        at_least_one(domains=domains)
+        shifts = {"label_shift": label_shift, "concept_shift": concept_shift}
+        within("[0, 1]", **shifts, feature_shift=feature_shift)
+        finite(quantity_shift=quantity_shift, noise=noise)
+        not_negative(quantity_shift=quantity_shift, noise=noise)
         require(
             samples >= self.domains,
             f"{samples} samples are too few for {self.domains} domains",

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
 from datamodules.augment import Augmentation
-from pfl.core.types import Batch
+from datamodules.checks import require
+from datamodules.splits import Division
+from datamodules.targets import Catalogue, Ints
+from pfl.core.checks import finite
+from pfl.core.types import Batch, Split
 
 
 class Store:
@@ -20,11 +25,18 @@ class Store:
         labels: (n,) int64.
         mean: (C,) of inputs scaled to [0, 1], subtracted; or one number for all channels.
         std: (C,) likewise; divides.
+
+    Raises:
+        ValueError: ``mean`` or ``std`` is for another number of channels.
     """
 
     def __init__(
         self, images: Tensor, labels: Tensor, mean: Sequence[float], std: Sequence[float]
     ) -> None:
+        channels = images.shape[1]
+        for name, value in (("mean", mean), ("std", std)):
+            if len(value) not in (1, channels):
+                raise ValueError(f"{name} has {len(value)} values for {channels} channels")
         self.images = images
         self.labels = labels
         self.device = torch.device("cpu")
@@ -88,7 +100,7 @@ class View(Dataset[Batch]):
 
     @property
     def augmented(self) -> bool:
-        """Whether :meth:`batch` draws random transforms."""
+        """``True`` if :meth:`batch` draws random transforms."""
         return self._augment is not None
 
     def __len__(self) -> int:
@@ -110,3 +122,50 @@ class View(Dataset[Batch]):
     def __getitem__(self, positions: Sequence[int]) -> Batch:
         # A plain Trainer draws the order from torch's default stream; transforms use it, too.
         return self.batch(torch.as_tensor(positions), torch.default_generator)
+
+
+class Prepared:
+    """A data set that is read and divided into clients.
+
+    Args:
+        catalogue: All samples, used or not.
+        division: The samples of each client.
+        description: The partition in plain values.
+        store: The images of the samples in use.
+        lookup: (samples,) the row of each sample in the store.
+    """
+
+    def __init__(
+        self,
+        catalogue: Catalogue,
+        division: Division,
+        description: dict[str, Any],
+        store: Store,
+        lookup: Tensor,
+    ) -> None:
+        self.catalogue = catalogue
+        self.division = division
+        self.description = description
+        self.store = store
+        self._lookup = lookup
+        self._views: dict[tuple[int | None, Split], View] = {}
+
+    def view(self, key: tuple[int | None, Split], ids: Ints, augment: Augmentation | None) -> View:
+        """Return the view of some samples; each key has one view."""
+        if key not in self._views:
+            rows = self._lookup[torch.from_numpy(ids)]
+            self._views[key] = View(self.store, rows, augment if key[1] == "train" else None)
+        return self._views[key]
+
+
+def channel_values(name: str, values: Sequence[float] | float) -> tuple[float, ...]:
+    """Return the values of ``mean`` or ``std``, one or one a channel.
+
+    Raises:
+        ValueError: There is none, or one is not finite.
+    """
+    numbers = (values,) if isinstance(values, int | float) else tuple(values)
+    require(len(numbers) > 0, f"{name} must be a number, or one for each channel, got none")
+    for number in numbers:
+        finite(**{name: number})
+    return numbers

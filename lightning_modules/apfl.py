@@ -20,6 +20,7 @@ from lightning_modules.base import ClientModule
 from lightning_modules.losses import linear
 from lightning_modules.steps.gradients import slopes_at
 from lightning_modules.steps.optimizers import learning_rate
+from pfl.core.checks import within
 from pfl.core.state import assign
 from pfl.core.types import Batch, Broadcast, ClientInfo, Outcome, Phase, Plan, State
 
@@ -57,8 +58,7 @@ class APFL(ClientModule):
         **options: Any,
     ) -> None:
         super().__init__(net, **options)
-        if not 0 <= alpha <= 1:
-            raise ValueError(f"alpha must lie in [0, 1], got {alpha}")
+        within("[0, 1]", alpha=alpha)
         self.alpha_update = alpha_update
         self.v_grad = v_grad
         self.lr = learning_rate(self.configure_optimizers())
@@ -68,7 +68,7 @@ class APFL(ClientModule):
         self.register_buffer("rate", torch.zeros(()))  # of the next step of alpha
 
     def forward(self, x: Tensor) -> Tensor:
-        """(B, C) logits of the mixture."""
+        """Return (B, C) logits of the mixture."""
         logits: Tensor = functional_call(self.personal, self._mixture(), (x,))
         return logits
 
@@ -78,11 +78,11 @@ class APFL(ClientModule):
         self.rate.fill_(0 if self.alpha_update == "never" else self.lr * self.lr_factor(info))
 
     def plan(self) -> Plan:
-        """One phase, in which w, v and alpha step together."""
+        """Declare one phase, in which w, v and alpha step together."""
         return [Phase(name="local", objective=self._step, epochs=self.epochs, trains=self.trains)]
 
     def load_global(self, broadcast: Broadcast) -> None:
-        """The global model in the place of both."""
+        """Load the global model into both models."""
         super().load_global(broadcast)
         assign(self.personal, self.net.state_dict())
 
@@ -95,7 +95,7 @@ class APFL(ClientModule):
         }
 
     def _step(self, batch: Batch) -> Outcome:
-        """The losses of w and of the mixture, of which v alone takes the gradient."""
+        """Return the losses of w and of the mixture, of which v alone takes the gradient."""
         terms = self.supervised(self.net(batch.x), batch)
         mixture = {name: value.detach() for name, value in self._mixture().items()}
         statistics = dict(self.personal.named_buffers())

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from lightning_modules.layers import batch_norms
-from pfl.core.checks import known_words, not_negative
+from pfl.core.checks import known_words, not_negative, within
 from pfl.core.client import Client
 from pfl.core.server import Server
 from pfl.core.state import assign, clone, matches
@@ -84,8 +84,7 @@ class ClientModule(Client):
     ) -> None:
         super().__init__()
         not_negative(epochs=epochs)
-        if not 0 < lr_decay <= 1:
-            raise ValueError(f"lr_decay must lie in (0, 1], got {lr_decay}")
+        within("(0, 1]", lr_decay=lr_decay)
         self.save_hyperparameters(ignore=self.objects)
         known_words(type(self), self.hparams)
         self.net = net
@@ -122,7 +121,7 @@ class ClientModule(Client):
 
     @property
     def evaluate_at(self) -> EvaluationPoint:
-        """When the method's personalised models are tested."""
+        """The moment at which the method's personalised models are tested."""
         return "post_broadcast"
 
     # The client's round, in the order in which the engine calls.
@@ -140,7 +139,7 @@ class ClientModule(Client):
         return [Phase(name="local", objective=self.losses, epochs=self.epochs)]
 
     def lr_factor(self, info: ClientInfo) -> float:
-        """What every learning rate of this round is multiplied by."""
+        """Return the factor on every learning rate of this round."""
         done = max(0, info.round - 1)
         factor = self.lr_decay**done
         if self.lr_schedule == "cosine" and info.rounds > 0:
@@ -148,7 +147,7 @@ class ClientModule(Client):
         return factor
 
     def upload(self, info: ClientInfo) -> Upload:
-        """Return what goes back to the server, in tensors of its own."""
+        """Return the message to the server, in tensors of its own."""
         entries = self.state_dict()
         shared = clone({name: entries[name] for name in self.shared_names()})
         return Upload(client=info.client, samples=info.samples, shared=shared)
@@ -175,18 +174,18 @@ class ClientModule(Client):
         assign(self, broadcast.shared)
 
     def server(self) -> Server[Any]:
-        """The other half of the method."""
+        """Return the server's part of the method."""
         return Server(weighting=self.weighting)
 
     # The supervised learner.
 
     def forward(self, x: Tensor) -> Tensor:
-        """(B, C) logits of the model that is tested."""
+        """Return (B, C) logits of the model that is tested."""
         logits: Tensor = self.net(x)
         return logits
 
     def losses(self, batch: Batch) -> Terms:
-        """Named terms of the objective; their sum is minimised."""
+        """Return the named terms of the objective; their sum is minimised."""
         return self.supervised(self(batch.x), batch)
 
     def supervised(self, outputs: Tensor, batch: Batch) -> Terms:
@@ -202,21 +201,21 @@ class ClientModule(Client):
         self._log_scores(Batch(*batch), "test")
 
     def configure_optimizers(self) -> Optimizer:
-        """The optimiser over all parameters that are to be trained at the moment."""
+        """Return the optimiser over all parameters that are to be trained at the moment."""
         return self.optimizer(p for p in self.parameters() if p.requires_grad)
 
     # What travels, by name.
 
     def shared_names(self) -> tuple[str, ...]:
-        """Names of the state-dict entries that travel, after the buffer policy."""
+        """Return the names of the state-dict entries that travel, after the buffer policy."""
         return self._names()[0]
 
     def kept_names(self) -> tuple[str, ...]:
-        """Names of the entries that stay with the client, after the buffer policy."""
+        """Return the names of the entries that stay with the client, after the buffer policy."""
         return self._names()[1]
 
     def has_global_model(self) -> bool:
-        """Whether :meth:`load_global` gives a complete model."""
+        """Return ``True`` if :meth:`load_global` gives a complete model."""
         if self.global_model is not None:
             return self.global_model
         shared = set(self.shared_names())

@@ -21,7 +21,7 @@ from lightning_modules.base import ClientModule
 from lightning_modules.layers import frozen
 from lightning_modules.losses import symmetric_kl
 from lightning_modules.nets.channels import Division, divisions, paste, shared_part
-from pfl.core.checks import not_negative
+from pfl.core.checks import not_negative, within
 from pfl.core.server import Server, ServerState, weight_report
 from pfl.core.state import weighted_mean
 from pfl.core.types import (
@@ -86,13 +86,12 @@ class CD2PFed(ClientModule):
         **options: Any,
     ) -> None:
         super().__init__(net, **options)
-        for name, value in (
-            ("private_share", private_share),
-            ("average_max", average_max),
-            ("average_ramp", average_ramp),
-        ):
-            if not 0 <= value <= 1:
-                raise ValueError(f"{name} must lie in [0, 1], got {value}")
+        within(
+            "[0, 1]",
+            private_share=private_share,
+            average_max=average_max,
+            average_ramp=average_ramp,
+        )
         not_negative(ramp_rounds=ramp_rounds, distillation=distillation)
         self.private_share = private_share
         self.ramp_rounds = ramp_rounds
@@ -119,7 +118,7 @@ class CD2PFed(ClientModule):
         self.average.fill_(self.average_max * (min(1.0, info.round / ramp) if ramp else 1.0))
 
     def plan(self) -> Plan:
-        """Epochs, each followed by the averaging of private weights over time."""
+        """Declare epochs, each followed by the averaging of private weights over time."""
         if self.average_max == 1 and self.average_ramp == 0:
             spans = [("local", self.epochs)]
         else:
@@ -131,7 +130,7 @@ class CD2PFed(ClientModule):
         return parts
 
     def losses(self, batch: Batch) -> Terms:
-        """``ce`` of the whole network, and the weighted distillation between its two parts."""
+        """Return ``ce`` of the whole network, and the weighted distillation of its two parts."""
         terms = self.supervised(self.net(batch.x), batch)
         if self.distillation:
             shared, private = self.parts(batch.x)
@@ -140,7 +139,7 @@ class CD2PFed(ClientModule):
         return terms
 
     def parts(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """(B, C) logits of the shared channels alone, and of the private ones.
+        """Return (B, C) logits of the shared channels alone, and of the private ones.
 
         Args:
             x: (B, ...).
@@ -155,7 +154,7 @@ class CD2PFed(ClientModule):
         return logits[0], logits[1]
 
     def upload(self, info: ClientInfo) -> Upload:
-        """The shared entries of the network."""
+        """Return the shared entries of the network."""
         counts = zip(self.divisions.items(), self.private.tolist(), strict=True)
         private = {f"net.{name}": (division.dim, count) for (name, division), count in counts}
         entries = self.state_dict()
@@ -163,12 +162,12 @@ class CD2PFed(ClientModule):
         return Upload(client=info.client, samples=info.samples, shared=shared)
 
     def server(self) -> Server[CD2State]:
-        """Averages the shared entries and says which they are."""
+        """Return a server that averages the shared entries and says which they are."""
         whole = {f"net.{name}": division for name, division in self.divisions.items()}
         return CD2Server(self.weighting, whole, self.private_share, self.ramp_rounds)
 
     def _average(self, totals: Totals) -> State:
-        """Private entries move towards the trained ones by b, and are remembered."""
+        """Move private entries towards the trained ones by b, and remember them."""
         del totals
         net, own, masks = self.net.state_dict(), self.own.module.state_dict(), self._masks()
         values: State = {}
@@ -179,7 +178,7 @@ class CD2PFed(ClientModule):
         return values
 
     def _masks(self) -> dict[str, Tensor]:
-        """True at private entries, in shapes that broadcast."""
+        """Return masks, true at private entries, in shapes that broadcast."""
         sizes = {name: value.dim() for name, value in self.net.state_dict().items()}
         return {
             name: division.mask(count, sizes[name])
@@ -187,7 +186,7 @@ class CD2PFed(ClientModule):
         }
 
     def _divided(self) -> Tensor:
-        """Whether every layer has shared and private channels."""
+        """Return ``True`` if every layer has shared and private channels."""
         parameters = dict(self.net.named_parameters())
         sizes = [
             division.size if name in parameters and division.channels > 1 else 0
@@ -209,7 +208,7 @@ class CD2State(ServerState):
 
 
 class CD2Server(Server[CD2State]):
-    """Sends and averages the entries that are shared in a round.
+    """A server that sends and averages the entries that are shared in a round.
 
     Args:
         weighting: As in :class:`~pfl.core.server.Server`.
@@ -231,17 +230,17 @@ class CD2Server(Server[CD2State]):
         self.ramp_rounds = ramp_rounds
 
     def init(self, shared: State, clients: Sequence[ClientInfo]) -> CD2State:
-        """The common initial values."""
+        """Return the common initial values."""
         return CD2State(shared=shared, rounds=clients[0].rounds)
 
     def broadcast(self, state: CD2State, client: int, round: int) -> Broadcast:
-        """The shared entries of this round."""
+        """Return the shared entries of this round."""
         share = self.share(round, state.rounds)
         private = {name: (d.dim, d.private(share)) for name, d in self.divisions.items()}
         return Broadcast(shared=shared_part(state.shared, private))
 
     def share(self, round: int, rounds: int) -> float:
-        """p_t, the share of private channels in a round.
+        """Return p_t, the share of private channels in a round.
 
         Args:
             round: t, from 1.
@@ -251,7 +250,7 @@ class CD2Server(Server[CD2State]):
         return self.private_share * (min(1.0, round / ramp) if ramp else 1.0)
 
     def aggregate(self, state: CD2State, uploads: Sequence[Upload]) -> CD2State:
-        """The average of the shared entries in their places."""
+        """Return the state with the averages of the shared entries in their places."""
         if not uploads:
             return replace(state, round=state.round + 1)
         weights = self.weights(uploads)

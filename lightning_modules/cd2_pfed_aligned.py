@@ -60,5 +60,5 @@ class CD2PFedAligned(CD2PFed):
         self.register_buffer("class_means", torch.zeros(net.num_classes, net.features))
 
     def plan(self) -> Plan:
-        """Align, train as CD2-pFed does, remember the backbone."""
+        """Declare alignment, CD2-pFed's training, and remembering the backbone."""
         return [*alignment_parts(self, self.align), *super().plan(), remember_backbone(self)]

@@ -67,23 +67,23 @@ class Ditto(ClientModule):
         )
 
     def forward(self, x: Tensor) -> Tensor:
-        """(B, C) logits of the personal model."""
+        """Return (B, C) logits of the personal model."""
         logits: Tensor = self.personal(x)
         return logits
 
     def plan(self) -> Plan:
-        """The personal model while ``net`` is still the received one, then ``net``."""
+        """Declare two phases: the personal model while ``net`` is as received, then ``net``."""
         return [
             self._personal_phase("personal"),
             Phase(name="local", objective=self._fedavg, epochs=self.epochs, trains=("net.*",)),
         ]
 
     def adapt(self) -> Plan:
-        """Nothing, or one more training of the personal model."""
+        """Declare one more training of the personal model, if the options say so."""
         return [self._personal_phase("refresh")] if self.refresh_before_eval else ()
 
     def load_global(self, broadcast: Broadcast) -> None:
-        """The global model in the place of the personal one."""
+        """Load the global model into both models."""
         super().load_global(broadcast)
         assign(self.personal, self.net.state_dict())
 

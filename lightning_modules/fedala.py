@@ -24,7 +24,7 @@ from torch.func import functional_call
 from lightning_modules.base import ClientModule
 from lightning_modules.layers import frozen
 from lightning_modules.nets import last_layers
-from pfl.core.checks import at_least_one, not_negative
+from pfl.core.checks import at_least_one, not_negative, within
 from pfl.core.state import matches
 from pfl.core.types import Batch, ClientInfo, Pass, Phase, Plan, State, Terms, Totals
 
@@ -68,8 +68,7 @@ class FedALA(ClientModule):
         **options: Any,
     ) -> None:
         super().__init__(net, **options)
-        if not 0 < mix_percent <= 100:
-            raise ValueError(f"mix_percent must lie in (0, 100], got {mix_percent}")
+        within("(0, 100]", mix_percent=mix_percent)
         not_negative(mix_lr=mix_lr, threshold=threshold)
         at_least_one(window=window, max_init_epochs=max_init_epochs)
         patterns = ("*",) if top == "all" else last_layers(net, top)[0]
@@ -85,13 +84,13 @@ class FedALA(ClientModule):
         self.register_buffer("visits", torch.zeros((), dtype=torch.int64))
 
     def plan(self) -> Plan:
-        """Learn to mix, mix, train, remember."""
+        """Declare learning to mix, mixing, training and remembering."""
         train = Phase(name="local", objective=self.losses, epochs=self.epochs, trains=("net.*",))
         remember = Pass(name="remember", then=self._remember)
         return [*self.adapt(), train, remember]
 
     def adapt(self) -> Plan:
-        """Learn to mix, and mix; nothing without a model of one's own."""
+        """Declare learning to mix and mixing, for clients with a model of their own."""
         learn = Phase(
             name="mix",
             objective=self._mixing,
@@ -105,11 +104,11 @@ class FedALA(ClientModule):
         return [learn, Pass(name="mixed", then=self._mix, when=lambda own, _: bool(own["visits"]))]
 
     def _mixing_epochs(self, own: State, info: ClientInfo) -> int:
-        """None without a model of one's own, until it settles at first, one later."""
+        """Return the epochs: none at first, ``max_init_epochs`` the second time, then one."""
         return (0, self.max_init_epochs, 1)[min(int(own["visits"]), 2)]
 
     def _mixing(self, batch: Batch) -> Terms:
-        """Cross-entropy of the mix, as a function of W alone."""
+        """Return the cross-entropy of the mix, as a function of W alone."""
         # What this does to running statistics is discarded.
         statistics = {name: value.clone() for name, value in self.net.named_buffers()}
         logits = functional_call(self.net, {**self._mixed_top(), **statistics}, (batch.x,))
@@ -126,7 +125,7 @@ class FedALA(ClientModule):
         return {f"net.{name}": value for name, value in self._mixed_top().items()}
 
     def _remember(self, totals: Totals) -> State:
-        """The trained network becomes the client's own."""
+        """Return the trained network as the client's own."""
         del totals
         trained = self.net.state_dict()
         own = {f"own.module.{name}": value for name, value in trained.items()}
@@ -141,7 +140,7 @@ class UnitIntervalSGD(torch.optim.SGD):
     """Gradient steps, each followed by the projection onto [0, 1]."""
 
     def step(self, closure: Any = None) -> Any:  # noqa: ANN401
-        """One step."""
+        """Take one step."""
         loss = super().step(closure)
         with torch.no_grad():
             for group in self.param_groups:
@@ -151,5 +150,5 @@ class UnitIntervalSGD(torch.optim.SGD):
 
 
 def _key(name: str) -> str:
-    """The name of a parameter's mixing weights; a dot would be a level of modules."""
+    """Return the name of a parameter's mixing weights; a dot would be a level of modules."""
     return name.replace(".", "/")

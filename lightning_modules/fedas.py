@@ -126,7 +126,7 @@ class FedAS(ClientModule):
         return self.alignment and self.align.target == "class_mean"
 
     def plan(self) -> Plan:
-        """Align, train, measure the trace, remember the backbone."""
+        """Declare alignment, training, the trace, and remembering the backbone."""
         parts: list[Phase | Pass] = []
         if self.alignment:
             parts += alignment_parts(self, self.align)
@@ -137,16 +137,16 @@ class FedAS(ClientModule):
         return parts
 
     def upload(self, info: ClientInfo) -> Upload:
-        """The backbone, and the trace."""
+        """Return the backbone, and the trace."""
         extra = {"trace": self.trace.clone()} if self.synchronisation else {}
         return replace(super().upload(info), extra=extra)
 
     def personalise(self, broadcast: Broadcast | None, info: ClientInfo) -> None:
-        """The client's own last backbone and head; what is broadcast plays no part."""
+        """Become the client's own last backbone and head; the broadcast plays no part."""
         assign(self.net.backbone, self.previous.module.state_dict())
 
     def server(self) -> Server[ServerState]:
-        """Weighs by traces, unless ``synchronisation`` is off."""
+        """Return a server that weighs by traces, unless ``synchronisation`` is off."""
         if not self.synchronisation:
             return super().server()
         return FedASServer(self.weighting, self.trace_normaliser, self.server_step_scale)
@@ -159,7 +159,7 @@ class FedAS(ClientModule):
 
 
 class FedASServer(Server[ServerState]):
-    """Weighs uploads by their Fisher traces (Eqs. 7-8).
+    """A server that weighs uploads by their Fisher traces (Eqs. 7-8).
 
     Where the traces give no weights, because all are zero, or one is not a finite number, or
     ``min_max`` finds them all equal, the round falls back on ``weighting``. Reports
@@ -184,12 +184,12 @@ class FedASServer(Server[ServerState]):
         self.step_scale = step_scale
 
     def weights(self, uploads: Sequence[Upload]) -> Tensor:
-        """(len(uploads),) float64 weights that sum to one."""
+        """Return (len(uploads),) float64 weights that sum to one."""
         scores = self._scores(_traces(uploads))
         return super().weights(uploads) if scores is None else scores / scores.sum()
 
     def aggregate(self, state: ServerState, uploads: Sequence[Upload]) -> ServerState:
-        """The state after a round; see :meth:`Server.aggregate`."""
+        """Return the state after a round; see :meth:`Server.aggregate`."""
         after = super().aggregate(state, uploads)
         if not uploads:
             return after
@@ -204,7 +204,7 @@ class FedASServer(Server[ServerState]):
         )
 
     def _scores(self, traces: Tensor) -> Tensor | None:
-        """(m,) what the weights are proportional to; ``None`` if the traces do not tell."""
+        """Return (m,) unnormalised weights, or ``None`` if the traces do not tell."""
         scores = traces
         if self.normaliser == "softmax":
             scores = traces.softmax(0)
@@ -215,5 +215,5 @@ class FedASServer(Server[ServerState]):
 
 
 def _traces(uploads: Sequence[Upload]) -> Tensor:
-    """(len(uploads),) in float64."""
+    """Return (len(uploads),) traces in float64."""
     return torch.stack([upload.extra["trace"].cpu().double() for upload in uploads])

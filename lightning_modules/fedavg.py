@@ -22,4 +22,4 @@ class FedAvgP(FineTuned, FedAvg):
     """FedAvg, tested after fine-tuning; see :class:`FineTuned` for the arguments."""
 
     def ft_objective(self) -> None:
-        """Plain cross-entropy."""
+        """Return the plain cross-entropy."""

@@ -28,4 +28,4 @@ class FedBABU(FineTuned, Freeze):
         super().__init__(net, ft_epochs=ft_epochs, **options)
 
     def ft_objective(self) -> None:
-        """Plain cross-entropy."""
+        """Return the plain cross-entropy."""

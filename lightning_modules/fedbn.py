@@ -52,5 +52,5 @@ class FedBN(ClientModule):
         return tuple(norm for norm in self.norms if any(matches(n, (norm,)) for n in entries))
 
     def shared_names(self) -> tuple[str, ...]:
-        """Names of the entries of the network that do not stay."""
+        """Return the names of the entries of the network that do not stay."""
         return tuple(name for name in super().shared_names() if not matches(name, self.kept))

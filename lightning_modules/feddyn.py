@@ -83,14 +83,14 @@ class FedDyn(ClientModule):
         self.start.copy_(self._weights())
 
     def plan(self) -> Plan:
-        """Training, after which its way is added to H_i."""
+        """Declare training, after which its way is added to H_i."""
         return [
             Phase(name="local", objective=self.losses, epochs=self.epochs),
             Pass(name="travelled", then=self._add_way),
         ]
 
     def losses(self, batch: Batch) -> Terms:
-        """``ce``, ``linear`` and ``prox``, weighted."""
+        """Return ``ce``, ``linear`` and ``prox``, weighted."""
         weights = [self._weights()]
         return {
             **super().losses(batch),
@@ -99,7 +99,7 @@ class FedDyn(ClientModule):
         }
 
     def server(self) -> Server[Any]:
-        """Averages models, and adds up the changes."""
+        """Return a server that averages models, and adds up the changes."""
         names = tuple(f"net.{name}" for name, _ in self.net.named_parameters())
         return DynServer(names, self.weighting)
 
@@ -113,7 +113,7 @@ class FedDyn(ClientModule):
 
 @dataclass(frozen=True, kw_only=True)
 class DynState(ServerState):
-    """The model that is sent, in ``shared``, and what it is ahead of the clients' mean.
+    """The server's state: the model that is sent, and its distance from the clients' mean.
 
     Attributes:
         ahead: The mean of H_i over all clients, -h / alpha in the paper's letters; of each
@@ -126,7 +126,7 @@ class DynState(ServerState):
 
 
 class DynServer(Server[DynState]):
-    """The mean of the uploads, plus the mean over all clients of all changes they ever sent.
+    """A server that adds to the mean of the uploads the mean over all clients of all their changes.
 
     Args:
         parameters: Names of the parameters; other entries are averaged.
@@ -140,13 +140,13 @@ class DynServer(Server[DynState]):
         self.parameters = parameters
 
     def init(self, shared: State, clients: Sequence[ClientInfo]) -> DynState:
-        """Nobody has moved yet."""
+        """Return the initial state, in which nobody has moved yet."""
         zeros = {name: torch.zeros_like(shared[name]) for name in self.parameters}
         members = sum(info.samples > 0 for info in clients)
         return DynState(shared=shared, ahead=zeros, clients=members)
 
     def aggregate(self, state: DynState, uploads: Sequence[Upload]) -> DynState:
-        """The state after a round; without uploads everything stays.
+        """Return the state after a round; without uploads everything stays.
 
         Reports the length of what the server is ahead of the mean.
         """

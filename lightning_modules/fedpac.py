@@ -4,10 +4,9 @@ Xu et al., "Personalized Federated Learning with Feature Alignment and Classifie
 ICLR 2023, arXiv 2306.11867; the authors' released code (simplified). Each client's head becomes the
 convex combination of this round's heads that minimises an estimate of its error.
 
-Departs from the released code in nothing but the solver: the quadratic program is solved exactly as
-a non-negative least-squares problem, from inner products (the code forms D x D matrices and calls a
-general solver). Other public codes list heads and statistics in different orders of clients, or
-average centroids without counts; here clients are ordered by their number throughout.
+Departs from the released code in the solver alone: the quadratic program is solved exactly, from
+inner products (the code forms D x D matrices and calls a general solver). Other public codes mix up
+the orders of clients, or average centroids without counts; here clients are in order throughout.
 """
 
 from __future__ import annotations
@@ -18,7 +17,6 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 import torch
-from scipy.optimize import nnls
 from torch import Tensor
 
 from lightning_modules.base import ClientModule
@@ -33,7 +31,8 @@ from lightning_modules.steps.prototypes import (
     merge_prototypes,
     unknown_prototypes,
 )
-from pfl.core.checks import not_negative
+from lightning_modules.steps.simplex import simplex_minimum
+from pfl.core.checks import not_negative, within
 from pfl.core.server import Server, ServerState, weight_report
 from pfl.core.state import select, weighted_mean
 from pfl.core.types import Batch, Broadcast, ClientInfo, Pass, Plan, State, Terms, Totals, Upload
@@ -86,8 +85,7 @@ class FedPAC(ClientModule):
     ) -> None:
         super().__init__(net, **options)
         not_negative(alignment=alignment, head_epochs=head_epochs)
-        if not 0 <= min_share < 1:
-            raise ValueError(f"min_share must lie in [0, 1), got {min_share}")
+        within("[0, 1)", min_share=min_share)
         self.alignment = alignment
         self.head_optimizer = with_lr(self.optimizer, head_lr)
         self.head_epochs = head_epochs
@@ -100,7 +98,7 @@ class FedPAC(ClientModule):
         self.register_buffer("profile", torch.zeros(size))
 
     def plan(self) -> Plan:
-        """Statistics of the received body, head, body, centroids of the trained body."""
+        """Declare statistics of the received body, head, body, centroids of the trained body."""
         return [
             Pass(name="statistics", statistic=self._sums, then=self._statistics),
             part_phase(self, "head", self.head_epochs, optimizer=self.head_optimizer),
@@ -109,7 +107,7 @@ class FedPAC(ClientModule):
         ]
 
     def upload(self, info: ClientInfo) -> Upload:
-        """Body, head, centroids with their counts, and the two statistics."""
+        """Return body, head, centroids with their counts, and the two statistics."""
         extra = {
             "counts": info.class_counts.to(torch.int32),
             "variance": self.variance.clone(),
@@ -118,7 +116,7 @@ class FedPAC(ClientModule):
         return replace(super().upload(info), extra=extra)
 
     def server(self) -> Server[FedPACState]:
-        """Averages body and centroids, and mixes heads."""
+        """Return a server that averages body and centroids, and mixes heads."""
         return FedPACServer(self.weighting, self.min_share)
 
     def _guided(self, batch: Batch) -> Terms:
@@ -138,7 +136,7 @@ class FedPAC(ClientModule):
         return {"sums": sums, "counts": counts, "squares": real}
 
     def _statistics(self, totals: Totals) -> State:
-        """H_i, V_i, and where features are pulled: local centroids stand in for unknown ones.
+        """Return H_i, V_i and the targets of features: local centroids stand in for unknown ones.
 
         ``H_i[y] = q_i(y) mu_{i,y}`` and ``V_i = (E||f||^2 - sum_y ||H_i[y]||^2) / n_i``.
         """
@@ -173,7 +171,7 @@ class FedPACState(ServerState):
 
 
 class FedPACServer(Server[FedPACState]):
-    """Averages bodies by samples, centroids by counts, and mixes the heads for each participant.
+    """A server that averages bodies by samples, centroids by counts, and mixes each client's head.
 
     Args:
         weighting: Of the bodies.
@@ -189,15 +187,15 @@ class FedPACServer(Server[FedPACState]):
         self.min_share = min_share
 
     def init(self, shared: State, clients: Sequence[ClientInfo]) -> FedPACState:
-        """Everybody has the initial head."""
+        """Return the initial state, in which everybody has the initial head."""
         return FedPACState(shared=shared)
 
     def broadcast(self, state: FedPACState, client: int, round: int) -> Broadcast:
-        """Body, centroids and the client's own head."""
+        """Return body, centroids and the client's own head."""
         return Broadcast(shared={**state.shared, **state.heads.get(client, {})})
 
     def aggregate(self, state: FedPACState, uploads: Sequence[Upload]) -> FedPACState:
-        """The state after a round."""
+        """Return the state after a round."""
         if not uploads:
             return replace(state, round=state.round + 1)
         weights = self.weights(uploads)
@@ -229,7 +227,7 @@ class FedPACServer(Server[FedPACState]):
 
 
 def head_shares(variances: Tensor, profiles: Tensor, min_share: float = 1e-3) -> Tensor:
-    """How each of m clients mixes the m heads: row i minimises the estimate of client i's error.
+    """Return the shares that mix m heads: row i minimises the estimate of client i's error.
 
     Over the simplex, ``sum_j a_j^2 V_j + ||H_i - sum_j a_j H_j||^2 = a^T P_i a`` with
     ``P_i = diag(V) + G_i G_i^T``, row j of G_i being ``H_i - H_j``. Shares below ``min_share``
@@ -258,26 +256,3 @@ def head_shares(variances: Tensor, profiles: Tensor, min_share: float = 1e-3) ->
         large = np.where(shares < min_share, 0, shares)
         rows.append(large / large.sum() if large.any() else shares)
     return torch.from_numpy(np.stack(rows))
-
-
-def simplex_minimum(quadratic: np.ndarray) -> np.ndarray:
-    """The point of the simplex at which ``a^T P a`` is least, for positive semi-definite P.
-
-    With any A such that ``A^T A = P`` it is proportional to the non-negative least-squares solution
-    of ``[A; 1^T] b = [0; 1]``. Exact; about 0.5 ms for 20 clients and 14 ms for 100.
-
-    Args:
-        quadratic: (m, m) P.
-
-    Example:
-        >>> simplex_minimum(np.diag([1.0, 4.0])).round(6).tolist()
-        [0.8, 0.2]
-    """
-    # The scale of P does not matter for the answer, but for the solver's tolerance.
-    values, vectors = np.linalg.eigh(quadratic / np.abs(quadratic).max())
-    root = np.sqrt(values.clip(min=0))[:, None] * vectors.T
-    count = len(quadratic)
-    right = np.append(np.zeros(count), 1.0)
-    solution, _ = nnls(np.vstack([root, np.ones(count)]), right)
-    shares: np.ndarray = solution / solution.sum()
-    return shares

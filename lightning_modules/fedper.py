@@ -71,12 +71,12 @@ class FedPer(ClientModule):
             self.participated.fill_(True)
 
     def personalise(self, broadcast: Broadcast | None, info: ClientInfo) -> None:
-        """The body received, with the client's own head."""
+        """Load the received body under the client's own head."""
         if broadcast is not None:
             super().receive(broadcast, info)
 
     def adapt(self) -> Plan:
-        """Nothing, or the head of a client that never took part."""
+        """Declare training of the head for clients that never took part, if the options say so."""
         if not self.fit_head_before_eval:
             return ()
         return [

@@ -103,14 +103,14 @@ class FedProto(ClientModule):
         self.own.copy_(info.class_counts > 0)
 
     def plan(self) -> Plan:
-        """Train towards the prototypes, then take the client's own."""
+        """Declare training towards the prototypes, then the pass for the client's own."""
         return [
             Phase(name="local", objective=self.losses, epochs=self.epochs),
             Pass(name="prototypes", statistic=self._sums, then=self._means),
         ]
 
     def losses(self, batch: Batch) -> Terms:
-        """``ce``, and the weighted distance from the global prototypes."""
+        """Return ``ce``, and the weighted distance from the global prototypes."""
         z = self.net.backbone(batch.x)
         values, present = known(self.prototypes)
         distance = prototype_mse(z, batch.y, values, present, batch.weight)
@@ -120,7 +120,7 @@ class FedProto(ClientModule):
         }
 
     def upload(self, info: ClientInfo) -> Upload:
-        """One row for each class that the client holds: C_i (D + 1) numbers, no parameter.
+        """Return one row for each class that the client holds: C_i (D + 1) numbers, no parameter.
 
         Weighting by samples sends their counts besides.
         """
@@ -134,11 +134,11 @@ class FedProto(ClientModule):
         return Upload(client=info.client, samples=info.samples, shared={}, extra=extra)
 
     def server(self) -> Server[ServerState]:
-        """Averages prototypes class by class."""
+        """Return a server that averages prototypes class by class."""
         return FedProtoServer(self.weighting)
 
     def forward(self, x: Tensor) -> Tensor:
-        """(B, C): minus the distance from each prototype, or the head's logits.
+        """Return (B, C) logits: minus the distance from each prototype, or the head's.
 
         Classes that are no candidates rank behind all others.
         """
@@ -164,12 +164,12 @@ class FedProto(ClientModule):
 
 
 class FedProtoServer(Server[ServerState]):
-    """Averages each class's prototypes over the clients that hold it; others stay as they were."""
+    """A server that averages each class's prototypes over the clients that hold it; others stay."""
 
     reports: ClassVar = {}
 
     def aggregate(self, state: ServerState, uploads: Sequence[Upload]) -> ServerState:
-        """The new table of prototypes."""
+        """Return the state with the new table of prototypes."""
         previous = state.shared["prototypes"]
         tables, counts = [], []
         for upload in uploads:

@@ -56,7 +56,7 @@ class FedProx(ClientModule):
         copy_into(self.anchor, self.net)
 
     def losses(self, batch: Batch) -> Terms:
-        """``ce`` and ``prox``, weighted."""
+        """Return ``ce`` and ``prox``, weighted."""
         distance = proximal(self.net.parameters(), frozen_parameters(self.anchor, self.net))
         return {**super().losses(batch), "prox": self.mu * distance}
 
@@ -75,5 +75,5 @@ class FedProxP(FineTuned, FedProx):
         self.ft_prox = ft_prox
 
     def ft_objective(self) -> Callable[[Batch], Terms] | None:
-        """Cross-entropy, with the pull if ``ft_prox`` says so."""
+        """Return the cross-entropy, with the pull if ``ft_prox`` says so."""
         return self.losses if self.ft_prox else None

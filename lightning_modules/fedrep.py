@@ -62,14 +62,14 @@ class FedRep(ClientModule):
         )
 
     def plan(self) -> Plan:
-        """The head, then the body."""
+        """Declare training of the head, then of the body."""
         return [
             self._head_phase("head", self.head_epochs),
             part_phase(self, "body", self.body_epochs),
         ]
 
     def adapt(self) -> Plan:
-        """More epochs of the head."""
+        """Declare more epochs of the head."""
         return [self._head_phase("final_head", self.final_head_epochs)]
 
     def _head_phase(self, name: str, epochs: int) -> Phase:

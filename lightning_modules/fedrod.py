@@ -71,13 +71,13 @@ class FedROD(ClientModule):
         self.log_prior.copy_(info.class_counts.pow(self.gamma).log().clamp_min(-1e4))
 
     def forward(self, x: Tensor) -> Tensor:
-        """(B, C) logits, the sum over both heads."""
+        """Return (B, C) logits, the sum over both heads."""
         z = self.net.backbone(x)
         logits: Tensor = self.net.head(z) + self.personal(z)
         return logits
 
     def losses(self, batch: Batch) -> Terms:
-        """``generic``, the balanced softmax, and ``personal``."""
+        """Return ``generic``, the balanced softmax, and ``personal``."""
         z = self.net.backbone(batch.x)
         generic = self.net.head(z)
         personal = generic.detach() + self.personal(z.detach())
@@ -87,6 +87,6 @@ class FedROD(ClientModule):
         }
 
     def load_global(self, broadcast: Broadcast) -> None:
-        """The generic head alone."""
+        """Load the model with a personal head of zeros, so that the generic one predicts alone."""
         super().load_global(broadcast)
         zero_last_layer(self.personal)

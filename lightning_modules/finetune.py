@@ -22,7 +22,7 @@ from pfl.core.types import Batch, EvaluationPoint, Plan, Terms
 
 
 class FineTuned(ClientModule, ABC):
-    """Fine-tunes every client's copy of the tested model; stands before the method it extends.
+    """The base of ``-P`` variants, which test a fine-tuned copy; it stands before the method.
 
     ``class FedProxP(FineTuned, FedProx)`` with its ``ft_objective`` is all that a variant needs.
     Nothing travels besides what the method sends, and training is the method's own.
@@ -70,7 +70,7 @@ class FineTuned(ClientModule, ABC):
         return "post_local" if self.p_mode == "participants_only" else super().evaluate_at
 
     def adapt(self) -> Plan:
-        """Fine-tuning, on a copy."""
+        """Declare fine-tuning, which happens on a copy."""
         if self.p_mode == "participants_only":
             return ()
         return [
@@ -87,4 +87,4 @@ class FineTuned(ClientModule, ABC):
 
     @abstractmethod
     def ft_objective(self) -> Callable[[Batch], Terms] | None:
-        """What fine-tuning minimises; plain cross-entropy for ``None``."""
+        """Return the objective of fine-tuning; ``None`` is plain cross-entropy."""

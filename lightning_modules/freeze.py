@@ -54,7 +54,7 @@ class Freeze(ClientModule):
                 nn.init.zeros_(layer.bias)
 
     def plan(self) -> Plan:
-        """One phase over the body."""
+        """Declare one phase over the body."""
         return [part_phase(self, "body", self.epochs)]
 
 

@@ -103,19 +103,19 @@ class GPFL(ClientModule):
                 getattr(self, name).copy_(value)
 
     def plan(self) -> Plan:
-        """One phase over all parameters."""
+        """Declare one phase over all parameters."""
         train = Phase(name="local", objective=self.losses, epochs=self.epochs)
         if not self.stale_conditions:
             return [train]
         return [train, Pass(name="conditions", then=lambda _: self._conditions())]
 
     def forward(self, x: Tensor) -> Tensor:
-        """(B, C) logits of the personal route."""
+        """Return (B, C) logits of the personal route."""
         logits: Tensor = self.net.head(self.valve(self.net.backbone(x), self.personal))
         return logits
 
     def losses(self, batch: Batch) -> Terms:
-        """``ce`` of the personal route, ``angular`` and weighted ``magnitude`` of the generic."""
+        """Return ``ce`` of the personal, ``angular`` and ``magnitude`` of the generic route."""
         z = self.net.backbone(batch.x)
         logits = self.net.head(self.valve(z, self.personal))
         generic = self.valve(z, self.generic)
@@ -127,7 +127,7 @@ class GPFL(ClientModule):
         }
 
     def configure_optimizers(self) -> Optimizer:
-        """The optimiser, with a weight decay of their own for embeddings and valve."""
+        """Return the optimiser, with a weight decay of their own for embeddings and valve."""
         trained = [(n, p) for n, p in self.named_parameters() if p.requires_grad]
         optimizer = self.optimizer(p for n, p in trained if n.startswith("net."))
         guides = [p for n, p in trained if not n.startswith("net.")]
@@ -135,7 +135,7 @@ class GPFL(ClientModule):
         return optimizer
 
     def _conditions(self) -> State:
-        """The conditions g and u_i that the present embeddings make."""
+        """Return the conditions g and u_i that the present embeddings make."""
         return {
             "generic": self.embeddings.mean(0),
             "personal": self.class_shares @ self.embeddings,

@@ -81,7 +81,7 @@ class IFCA(ClientModule):
                 assign(other, {f"backbone.{n}": v for n, v in _body(first).items()})
 
     def plan(self) -> Plan:
-        """Choose, train, and put the trained model in the place of the chosen one."""
+        """Declare the choice, training, and the return of the trained model to its place."""
         return [
             *self.adapt(),
             Phase(name="local", objective=self.losses, epochs=self.epochs, trains=("net.*",)),
@@ -89,11 +89,11 @@ class IFCA(ClientModule):
         ]
 
     def adapt(self) -> Plan:
-        """Choose by the loss on the training data."""
+        """Declare the choice by the loss on the training data."""
         return [Pass(name="choose", statistic=self._losses, then=self._choose)]
 
     def upload(self, info: ClientInfo) -> Upload:
-        """The trained model and its number."""
+        """Return the trained model and its number."""
         entries, prefix = self.state_dict(), f"clusters.{int(self.cluster)}."
         names = [name for name in self.shared_names() if name.startswith(prefix)]
         return Upload(
@@ -104,7 +104,7 @@ class IFCA(ClientModule):
         )
 
     def server(self) -> Server[ServerState]:
-        """One average a cluster."""
+        """Return a server with one average a cluster."""
         return IFCAServer(self.k, self.averaging, self.share_body, self.weighting)
 
     def _losses(self, batch: Batch) -> State:
@@ -113,7 +113,7 @@ class IFCA(ClientModule):
         return {"loss": (losses if batch.weight is None else losses * batch.weight).sum(1)}
 
     def _choose(self, totals: Totals) -> State:
-        """The lowest loss wins; of equal ones the first."""
+        """Choose the first cluster of the lowest loss."""
         choice = totals.sums["loss"].argmin()
         chosen = self.clusters[int(choice)].state_dict()
         return {"cluster": choice, **{f"net.{name}": value for name, value in chosen.items()}}
@@ -124,7 +124,7 @@ class IFCA(ClientModule):
 
 
 class IFCAServer(Server[ServerState]):
-    """Averages every cluster over the clients that chose it; one that nobody chose stays.
+    """A server that averages every cluster over the clients that chose it.
 
     The arguments are those of :class:`IFCA`.
     """
@@ -144,7 +144,7 @@ class IFCAServer(Server[ServerState]):
         self.share_body = share_body
 
     def broadcast(self, state: ServerState, client: int, round: int) -> Broadcast:
-        """All models, a common body only once."""
+        """Return all models, a common body only once."""
         sent = {
             name: value
             for name, value in state.shared.items()
@@ -153,7 +153,7 @@ class IFCAServer(Server[ServerState]):
         return Broadcast(shared=sent)
 
     def aggregate(self, state: ServerState, uploads: Sequence[Upload]) -> ServerState:
-        """The state after a round; without uploads every model stays."""
+        """Return the state after a round; without uploads every model stays."""
         if not uploads:
             return super().aggregate(state, uploads)
         groups: list[list[int]] = [[] for _ in range(self.k)]
@@ -200,7 +200,7 @@ class IFCAServer(Server[ServerState]):
 
 
 def _inner(name: str) -> str:
-    """``clusters.2.head.bias`` -> ``head.bias``."""
+    """Strip the cluster: ``clusters.2.head.bias`` becomes ``head.bias``."""
     return name.split(".", 2)[2]
 
 

@@ -76,7 +76,7 @@ class LGFedAvg(ClientModule):
         self.started.fill_(info.round > self.warm_start_rounds)
 
     def upload(self, info: ClientInfo) -> Upload:
-        """The head; in the warm start everything."""
+        """Return the head; in the warm start everything."""
         entries = self.state_dict()
         shared = {name: entries[name].clone() for name in self.shared_names()}
         if info.round > self.warm_start_rounds:
@@ -84,13 +84,13 @@ class LGFedAvg(ClientModule):
         return Upload(client=info.client, samples=info.samples, shared=shared)
 
     def server(self) -> Server[LGState]:
-        """Weighted averaging of the heads, after the warm start."""
+        """Return a server that averages heads by weight, after the warm start."""
         return LGServer(self.head, self.warm_start_rounds, self.weighting)
 
 
 @dataclass(frozen=True)
 class LGState(ServerState):
-    """``shared`` holds the head and, with a warm start, the body in which it ended.
+    """The server's state: the head and, with a warm start, the body in which it ended.
 
     Attributes:
         started: Clients that have a body of their own.
@@ -100,7 +100,7 @@ class LGState(ServerState):
 
 
 class LGServer(Server[LGState]):
-    """Averages what is uploaded and sends FedAvg's body to clients that have none of their own.
+    """A server that averages uploads and sends FedAvg's body to clients without one of their own.
 
     Args:
         head: Patterns of the entries that travel after the warm start.
@@ -119,16 +119,16 @@ class LGServer(Server[LGState]):
         self.warm_start_rounds = warm_start_rounds
 
     def init(self, shared: State, clients: Sequence[ClientInfo]) -> LGState:
-        """Nobody has a body of its own."""
+        """Return the initial state, in which nobody has a body of its own."""
         return LGState(shared=shared)
 
     def broadcast(self, state: LGState, client: int, round: int) -> Broadcast:
-        """The head; to a client that has not started all that is there."""
+        """Return the head; for a client that has not started, the body too."""
         started = client in state.started
         return Broadcast(select(state.shared, self.head) if started else state.shared)
 
     def aggregate(self, state: LGState, uploads: Sequence[Upload]) -> LGState:
-        """The average of what was uploaded."""
+        """Return the average of what was uploaded."""
         after = super().aggregate(state, uploads)
         started = set(state.started)
         if state.round >= self.warm_start_rounds:

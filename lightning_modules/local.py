@@ -11,7 +11,7 @@ from lightning_modules.base import ClientModule
 
 
 class Local(ClientModule):
-    """Nothing travels, everything stays; see :class:`ClientModule` for the arguments."""
+    """A client that trains alone; see :class:`ClientModule` for the arguments."""
 
     shared = ()
     kept = ("net.*",)

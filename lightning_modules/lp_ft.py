@@ -59,7 +59,7 @@ class LPFT(FedAvg):
         self.ft_bn = ft_bn
 
     def adapt(self) -> Plan:
-        """The head, then everything, each with an optimiser of its own."""
+        """Declare training of the head, then of everything, each with its own optimiser."""
         norms = batch_norms(self) if self.ft_bn == "eval" else ()
         return [
             part_phase(self, "head", self.lp_epochs, name="probe", optimizer=self.lp_optimizer),

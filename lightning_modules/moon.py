@@ -77,14 +77,14 @@ class MOON(ClientModule):
         self.participated.fill_(True)
 
     def plan(self) -> Plan:
-        """Training, after which the trained body is the previous one."""
+        """Declare training, after which the trained body is the previous one."""
         return [
             Phase(name="local", objective=self.losses, epochs=self.epochs),
             Pass(name="remember", then=self._remember),
         ]
 
     def losses(self, batch: Batch) -> Terms:
-        """``ce`` and ``contrast``, weighted."""
+        """Return ``ce`` and ``contrast``, weighted."""
         z = self.net.backbone(batch.x)
         with torch.no_grad():
             toward, away = self.received(batch.x), self.previous(batch.x)

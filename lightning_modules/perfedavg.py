@@ -82,12 +82,12 @@ class PerFedAvg(ClientModule):
         self.least = 2 if any(isinstance(part, norms) for part in net.modules()) else 1
 
     def plan(self) -> Plan:
-        """Meta-steps."""
+        """Declare the meta-steps."""
         size = None if self.part_size is None else self.parts * self.part_size
         return [Phase(name="meta", objective=self._meta, epochs=self.epochs, batch_size=size)]
 
     def adapt(self) -> Plan:
-        """The step, or steps, that the initialisation is made for."""
+        """Declare the step, or steps, that the initialisation is made for."""
         return [
             Phase(
                 name="adapt",
@@ -99,7 +99,7 @@ class PerFedAvg(ClientModule):
         ]
 
     def configure_optimizers(self) -> Optimizer:
-        """The optimiser of the meta-step.
+        """Return the optimiser of the meta-step.
 
         Raises:
             ValueError: It has momentum.
@@ -110,7 +110,7 @@ class PerFedAvg(ClientModule):
         return optimizer
 
     def _meta(self, batch: Batch) -> Outcome:
-        """Cross-entropy of the adapted model, with the direction d in place of its gradient."""
+        """Return the cross-entropy of the adapted model, with the direction d as its gradient."""
         first, second, *third = split_batch(batch, self.parts, self.least)
         start = {name: value.detach() for name, value in self.net.named_parameters()}
         statistics = dict(self.net.named_buffers())
@@ -161,7 +161,7 @@ def _at(value: Tensor, rows: slice) -> Tensor:
 
 
 def _unless_empty(part: Batch, first: Batch) -> Batch:
-    """The part, or the beginning of the first where the part is padding only."""
+    """Return the part, or the beginning of the first where the part is padding only."""
     if part.weight is None or first.weight is None:
         return part
     empty = part.weight.sum() == 0

@@ -40,8 +40,8 @@ class PFAKD(ClientModule):
             (``train``) or with running ones (``eval``; use it with ``buffers="average"``). With
             ``buffers="local"`` the running ones would be this client's, and the backbone others'.
         buffers: As in :class:`ClientModule`; the released code moves parameters only.
-        options: See :class:`ClientModule`. ``weighting`` is the card's ``aggregation``: ``samples``
-            (released code) or ``uniform`` (Algorithm 1).
+        options: See :class:`ClientModule`. ``weighting`` is ``samples`` in the
+            released code, ``uniform`` in Algorithm 1.
 
     Raises:
         ValueError: ``distill_weight`` is negative.
@@ -74,11 +74,11 @@ class PFAKD(ClientModule):
         copy_into(self.teacher, self.net.backbone)
 
     def plan(self) -> Plan:
-        """One phase, on all parameters."""
+        """Declare one phase, on all parameters."""
         return [Phase(name="local", objective=self._distilled, epochs=self.epochs)]
 
     def _distilled(self, batch: Batch) -> Terms:
-        """``ce``, and ``kd`` with its weight."""
+        """Return ``ce``, and ``kd`` with its weight."""
         z = self.net.backbone(batch.x)
         terms = self.supervised(self.net.head(z), batch)
         if self.distill_weight:

@@ -147,7 +147,7 @@ class PFedBayes(ClientModule):
         assign(self.personal.module, _plain(self.net))
 
     def plan(self) -> Plan:
-        """One phase of steps of q and of v."""
+        """Declare one phase of steps of q and of v."""
         shapes = self.net.noise_shapes(self.mc_samples)
         return [
             Phase(
@@ -164,7 +164,7 @@ class PFedBayes(ClientModule):
         ]
 
     def upload(self, info: ClientInfo) -> Upload:
-        """The Gaussians v, with q's plain numbers."""
+        """Return the Gaussians v, with q's plain numbers."""
         upload = super().upload(info)
         plain = {f"net.{name}": value for name, value in _plain(self.personal.module).items()}
         return replace(upload, shared=upload.shared | clone(select(plain, tuple(upload.shared))))
@@ -176,11 +176,11 @@ class PFedBayes(ClientModule):
         assign(self.net, self.personal.module.state_dict())
 
     def server(self) -> Server[ServerState]:
-        """Moves means and rhos towards their averages."""
+        """Return a server that moves means and rhos towards their averages."""
         return MovingServer(self.weighting, self.server_step)
 
     def forward(self, x: Tensor) -> Tensor:
-        """(B, C) logits at the means, or log of the mean probabilities of draws."""
+        """Return (B, C) logits at the means, or log of the mean probabilities of draws."""
         if self.eval_weights == "mean":
             logits: Tensor = self.net(x)
             return logits
@@ -188,7 +188,7 @@ class PFedBayes(ClientModule):
         return draws.log_softmax(-1).logsumexp(0) - math.log(self.eval_samples)
 
     def losses(self, batch: Batch) -> Terms:
-        """Cross-entropy of draws from v: without a federation there is no prior."""
+        """Return the cross-entropy of draws from v: without a federation there is no prior."""
         shapes = self.net.noise_shapes(self.mc_samples)
         draws = draw_noise(shapes, next(self.net.parameters()))
         noise = {name: self.eps_std * draw for name, draw in draws.items()}
@@ -196,7 +196,7 @@ class PFedBayes(ClientModule):
         return {"ce": monte_carlo_cross_entropy(logits, batch.y, batch.weight)}
 
     def _fit(self, batch: Batch) -> Outcome:
-        """Steps of q, and the objective of v."""
+        """Take steps of q, and return the objective of v."""
         stored, first, second = (
             dict(self.get_submodule(f"{part}.module").named_buffers()) for part in COPIES
         )
@@ -220,7 +220,7 @@ class PFedBayes(ClientModule):
     def _slopes(
         self, q: State, prior: Moments, batch: Batch, step: int
     ) -> tuple[State, Tensor, State, Moments]:
-        """Gradient of q's objective with one step's noise.
+        """Compute the gradient of q's objective with one step's noise.
 
         Written out: with weights ``w = mu + sigma eps``, CE's slope of w is that of mu, and eps
         times it that of sigma. Automatic differentiation would walk over all weights twice as
@@ -258,12 +258,12 @@ class PFedBayes(ClientModule):
         return gradient, ce, {f"mean.{n}": v for n, v in after.items()}, posterior
 
     def _divergence(self, posterior: Moments, prior: Moments) -> Tensor:
-        """``zeta / n_i KL(posterior || prior)``."""
+        """Compute ``zeta / n_i KL(posterior || prior)``."""
         return self.kl_weight * self.per_sample * mean_field_kl(posterior, prior)
 
 
 def _plain(net: nn.Module) -> State:
-    """The entries of a mean-field network, or a copy of it, that are no Gaussians."""
+    """Return the entries of a mean-field network, or of a copy of it, that are no Gaussians."""
     entries = net.state_dict()
     stems = {name.removeprefix("raw_std.") for name in entries if name.startswith("raw_std.")}
     gaussian = {f"{kind}.{stem}" for stem in stems for kind in ("mean", "raw_std")}

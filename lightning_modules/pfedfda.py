@@ -32,6 +32,7 @@ from lightning_modules.steps.gaussians import (
     unpack,
     wide,
 )
+from pfl.core.checks import within
 from pfl.core.seeds import derive, scoped
 from pfl.core.types import (
     Batch,
@@ -95,8 +96,7 @@ class PFedFDA(ClientModule):
         **options: Any,
     ) -> None:
         super().__init__(net, **options)
-        if not 0 < eps < 1:
-            raise ValueError(f"eps must lie in (0, 1), got {eps}")
+        within("(0, 1)", eps=eps)
         self.eps = eps
         self.stats = stats
         self.cov_reg: CovarianceRegulariser = cov_reg
@@ -120,13 +120,13 @@ class PFedFDA(ClientModule):
         self._set_classifier()
 
     def load_global(self, broadcast: Broadcast) -> None:
-        """Body and Gaussians, with all classes equally likely."""
+        """Load body and Gaussians, with all classes equally likely."""
         super().load_global(broadcast)
         self.prior.fill_(1 / len(self.prior))
         self._set_classifier()
 
     def plan(self) -> Plan:
-        """Train the body, then adapt the Gaussians."""
+        """Declare training of the body, then the fit of the Gaussians."""
         running = self.stats == "running"
         local = Phase(
             name="local",
@@ -138,19 +138,19 @@ class PFedFDA(ClientModule):
         return [local, fit]
 
     def adapt(self) -> Plan:
-        """Adapt the Gaussians to the received body."""
+        """Declare the fit of the Gaussians to the received body."""
         return [Pass(name="gaussians", collect=self._features, then=self._fit)]
 
     def forward(self, x: Tensor) -> Tensor:
-        """(B, C) logits."""
+        """Return (B, C) logits."""
         return F.linear(self.net.backbone(x), self.weight, self.bias)
 
     def losses(self, batch: Batch) -> Terms:
-        """Cross-entropy under the constant classifier."""
+        """Return the cross-entropy under the constant classifier."""
         return self._collecting(batch).terms
 
     def _collecting(self, batch: Batch) -> Outcome:
-        """The same, with features and labels for the fit that follows."""
+        """Return the same loss, with features and labels for the fit that follows."""
         z = self.net.backbone(batch.x)
         logits = F.linear(z, self.weight, self.bias)
         terms = {"ce": cross_entropy(logits, batch.y, batch.weight)}
@@ -161,7 +161,7 @@ class PFedFDA(ClientModule):
             return {"z": self.net.backbone(batch.x), "y": batch.y}
 
     def _fit(self, totals: Totals) -> State:
-        """The blended Gaussians of some features, and their classifier."""
+        """Return the blended Gaussians of some features, and their classifier."""
         if not totals.rows:
             return {}
         z = wide(totals.rows["z"])

@@ -87,12 +87,12 @@ class PFedMe(ClientModule):
         self.register_buffer("trained", torch.zeros(()))
 
     def receive(self, broadcast: Broadcast, info: ClientInfo) -> None:
-        """Both models become the received one."""
+        """Load the received model into both models."""
         super().receive(broadcast, info)
         copy_into(self.personal, self.net)
 
     def plan(self) -> Plan:
-        """One phase of inner and outer steps."""
+        """Declare one phase of inner and outer steps."""
         return [
             Phase(
                 name="local",
@@ -103,14 +103,14 @@ class PFedMe(ClientModule):
         ]
 
     def personalise(self, broadcast: Broadcast | None, info: ClientInfo) -> None:
-        """The stored personal model, or the global one if there is none."""
+        """Become the stored personal model, or the global one if there is none."""
         if self.trained:
             assign(self.net, self.personal.module.state_dict())
         elif broadcast is not None:
             self.receive(broadcast, info)
 
     def adapt(self) -> Plan:
-        """A personal model for a client that has none."""
+        """Declare the steps that make a personal model for a client without one."""
         if not self.adapt_untrained:
             return ()
         return [
@@ -123,11 +123,11 @@ class PFedMe(ClientModule):
         ]
 
     def server(self) -> Server[ServerState]:
-        """Moves towards the average."""
+        """Return a server that moves towards the average."""
         return MovingServer(self.weighting, self.server_step)
 
     def _envelope(self, batch: Batch) -> Outcome:
-        """The Moreau envelope of the loss at w, by K steps of theta."""
+        """Return the Moreau envelope of the loss at w, by K steps of theta."""
         start = dict(self.personal.module.named_buffers())
         anchor = {name: value.detach() for name, value in self.net.named_parameters()}
         theta, loss, buffers = self._solve({n: start[n] for n in anchor}, anchor, batch)
@@ -137,7 +137,7 @@ class PFedMe(ClientModule):
         return Outcome({self.task.loss_name: loss, "proximal": self.proximity * distance}, entries)
 
     def _approach(self, batch: Batch) -> Outcome:
-        """The same K steps, taken by the network itself, with the personal copy in the place of w.
+        """Take the same K steps with the network itself; the personal copy stands in for w.
 
         They become one step of the optimiser at rate eta_p.
         """
@@ -150,7 +150,7 @@ class PFedMe(ClientModule):
         return Outcome(terms, _named("net", buffers))
 
     def _solve(self, theta: State, anchor: State, batch: Batch) -> tuple[State, Tensor, State]:
-        """Theta after K steps, the loss before the last of them, and running statistics.
+        """Return theta after K steps, the loss before the last of them, and running statistics.
 
         Those take in the batch once.
         """

@@ -25,7 +25,7 @@ from lightning_modules.losses import cross_entropy, monte_carlo_cross_entropy
 from lightning_modules.nets import SplitNet
 from lightning_modules.nets.initial import seed_of
 from lightning_modules.steps.optimizers import with_lr
-from pfl.core.checks import not_negative
+from pfl.core.checks import not_negative, within
 from pfl.core.seeds import scoped
 from pfl.core.server import Server, ServerState, weight_report
 from pfl.core.state import assign, clone, weighted_mean
@@ -111,8 +111,7 @@ class PFedVEM(ClientModule):
     ) -> None:
         super().__init__(_with_gaussian_head(net, init_std), optimizer, epochs, **options)
         not_negative(head_epochs=head_epochs)
-        if not 0 <= server_momentum < 1:
-            raise ValueError(f"server_momentum must lie in [0, 1), got {server_momentum}")
+        within("[0, 1)", server_momentum=server_momentum)
         self.head_optimizer = with_lr(self.optimizer, lr_head)
         self.base_optimizer = with_lr(self.optimizer, lr_base)
         self.head_epochs = head_epochs
@@ -141,7 +140,7 @@ class PFedVEM(ClientModule):
             assign(self, {"confidence": self._confidence()})
 
     def plan(self) -> Plan:
-        """The posterior of the head against the received base, then the base against that."""
+        """Declare two phases: the head's posterior on the received base, then the base."""
         head = Phase(
             name="head",
             objective=self.free_energy,
@@ -167,38 +166,38 @@ class PFedVEM(ClientModule):
         return [head, update, base]
 
     def features(self, batch: Batch) -> Tensor:
-        """(B, D) features, constant while the head is trained."""
+        """Return (B, D) features, constant while the head is trained."""
         z: Tensor = self.net.backbone(batch.x)
         return z
 
     def free_energy(self, batch: Batch) -> Terms:
-        """The head's objective on all of a client's features: a sum over the data, and the KL."""
+        """Compute the head's objective on all features of a client: a sum over the data, and KL."""
         logits = self.head(batch.x, self.mc_samples, batch.noise)
         nll = monte_carlo_cross_entropy(logits, batch.y, batch.weight, reduction="sum")
         prior = self.server_head_weight, self.server_head_bias
         return {"nll": nll, "kl": self.head.kl(*prior, self.confidence.rsqrt())}
 
     def losses(self, batch: Batch) -> Terms:
-        """The base's objective: a mean over the batch, without KL."""
+        """Return the base's objective: a mean over the batch, without KL."""
         if self.base_loss == "mean_head":
             return {"ce": cross_entropy(self(batch.x), batch.y, batch.weight)}
         logits = self.head(self.features(batch), self.mc_samples, batch.noise)
         return {"nll": monte_carlo_cross_entropy(logits, batch.y, batch.weight)}
 
     def upload(self, info: ClientInfo) -> Upload:
-        """The base, the posterior means in place of the server's head, and the confidence."""
+        """Return the base, the posterior means as the server's head, and the confidence."""
         sent = super().upload(info)
         means = {name: getattr(self.head, mean) for name, mean in SERVER_HEAD.items()}
         extra = clone({"confidence": self.confidence})
         return replace(sent, shared=sent.shared | clone(means), extra=extra)
 
     def load_global(self, broadcast: Broadcast) -> None:
-        """The aggregated base under the server's head."""
+        """Load the aggregated base under the server's head."""
         super().load_global(broadcast)
         assign(self.head, {mean: broadcast.shared[name] for name, mean in SERVER_HEAD.items()})
 
     def server(self) -> Server[ServerState]:
-        """The base by samples, the head by confidence."""
+        """Return a server that averages the base by samples, the head by confidence."""
         return VEMServer(self.server_momentum, self.weighting)
 
     def _confidence(self) -> Tensor:
@@ -215,7 +214,7 @@ class PFedVEM(ClientModule):
 
 
 class VEMServer(Server[ServerState]):
-    """Averages the base by samples and the head's means by confidence.
+    """A server that averages the base by samples and the head's means by confidence.
 
     Args:
         momentum: beta in ``beta * old + (1 - beta) * average``; the paper has none.
@@ -231,7 +230,7 @@ class VEMServer(Server[ServerState]):
         self.momentum = momentum
 
     def aggregate(self, state: ServerState, uploads: Sequence[Upload]) -> ServerState:
-        """``theta = sum n_j theta_j / sum n_j`` and ``w = sum tau_j mu_j / sum tau_j``."""
+        """Compute ``theta = sum n_j theta_j / sum n_j`` and ``w = sum tau_j mu_j / sum tau_j``."""
         averaged = super().aggregate(state, uploads)
         if not uploads:
             return averaged
@@ -250,7 +249,7 @@ class VEMServer(Server[ServerState]):
 
 
 def confidence(mean: Tensor, std: Tensor, prior: Tensor, terms: TauTerms = "both") -> Tensor:
-    """The inverse prior variance, ``tau = d / (sum std^2 + sum (mean - w)^2)``.
+    """Compute the inverse prior variance, ``tau = d / (sum std^2 + sum (mean - w)^2)``.
 
     It minimises the KL divergence of the posterior from the prior N(w, 1 / tau).
 

@@ -100,7 +100,7 @@ class SCAFFOLD(ClientModule):
         self.rate.fill_(self.lr * self.lr_factor(info))
 
     def plan(self) -> Plan:
-        """Training, then the new control variate; Option I takes its gradient beforehand."""
+        """Declare training, then the new variate; Option I takes its gradient beforehand."""
         train = Phase(name="local", objective=self.losses, epochs=self.epochs)
         renew = Pass(name="control", then=lambda _: {"control": self.control + self.change})
         if self.option == "I":
@@ -109,16 +109,16 @@ class SCAFFOLD(ClientModule):
         return [train, Pass(name="travelled", then=self._option_two), renew]
 
     def losses(self, batch: Batch) -> Terms:
-        """``ce``, and the linear term whose gradient is ``c - c_i``."""
+        """Return ``ce``, and the linear term whose gradient is ``c - c_i``."""
         drift = linear([self._weights()], [self.common - self.control])
         return {**super().losses(batch), "control": drift}
 
     def upload(self, info: ClientInfo) -> Upload:
-        """The network, and the change of c_i."""
+        """Return the network, and the change of c_i."""
         return replace(super().upload(info), extra={"control": self.change.clone()})
 
     def server(self) -> Server[ScaffoldState]:
-        """Averages models, and adds up changes of control variates."""
+        """Return a server that averages models, and adds up changes of control variates."""
         names = tuple(f"net.{name}" for name in self.controlled)
         return ScaffoldServer(names, self.eta_g, self.weighting)
 
@@ -139,7 +139,7 @@ class SCAFFOLD(ClientModule):
         return {"change": totals.sums["gradient"] / totals.sums["samples"] - self.control}
 
     def _option_two(self, totals: Totals) -> State:
-        """``(x - y) / (K eta) - c``; zero if nothing was done."""
+        """Return ``(x - y) / (K eta) - c``; zero after no step."""
         way = totals.steps * self.rate
         mean = (self.start - self._weights()) / torch.where(way > 0, way, 1)
         return {"change": torch.where(way > 0, mean - self.common, 0)}
@@ -147,7 +147,7 @@ class SCAFFOLD(ClientModule):
 
 @dataclass(frozen=True, kw_only=True)
 class ScaffoldState(ServerState):
-    """The model x in ``shared``, and the server's control variate.
+    """The server's state: the model x in ``shared``, and the control variate c.
 
     Attributes:
         control: c, over all trainable parameters.
@@ -159,7 +159,7 @@ class ScaffoldState(ServerState):
 
 
 class ScaffoldServer(Server[ScaffoldState]):
-    """``x + eta_g (mean y - x)``, and ``c`` plus the sum of the changes over N.
+    """A server with ``x + eta_g (mean y - x)``, and ``c`` plus the sum of the changes over N.
 
     Args:
         controlled: Names of the parameters that have control variates, and that ``eta_g`` scales;
@@ -179,17 +179,17 @@ class ScaffoldServer(Server[ScaffoldState]):
         self.eta_g = eta_g
 
     def init(self, shared: State, clients: Sequence[ClientInfo]) -> ScaffoldState:
-        """A control variate of zero."""
+        """Return the initial state, with a control variate of zero."""
         flat = torch.cat([shared[name].flatten() for name in self.controlled])
         members = sum(info.samples > 0 for info in clients)
         return ScaffoldState(shared=shared, control=torch.zeros_like(flat), clients=members)
 
     def broadcast(self, state: ScaffoldState, client: int, round: int) -> Broadcast:
-        """The model and the control variate."""
+        """Return the model and the control variate."""
         return Broadcast(shared=state.shared, extra={"control": state.control})
 
     def aggregate(self, state: ScaffoldState, uploads: Sequence[Upload]) -> ScaffoldState:
-        """The state after a round; without uploads everything stays."""
+        """Return the state after a round; without uploads everything stays."""
         after = super().aggregate(state, uploads)
         if not uploads:
             return after

@@ -84,11 +84,11 @@ class UniVarFL(ClientModule):
         self.normalize_for_head = normalize_for_head
 
     def forward(self, x: Tensor) -> Tensor:
-        """(B, C) logits."""
+        """Return (B, C) logits."""
         return self._classify(self.net.backbone(x))
 
     def losses(self, batch: Batch) -> Terms:
-        """``ce``, ``he`` and ``cv``, weighted; a term of weight zero is not computed."""
+        """Return ``ce``, ``he`` and ``cv``, weighted; a term of weight zero is not computed."""
         z = self.net.backbone(batch.x)
         logits = self._classify(z)
         terms = {"ce": cross_entropy(logits, batch.y, batch.weight)}

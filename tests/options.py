@@ -29,7 +29,7 @@ _PLACES = {
 
 
 def classes():
-    """Those that identities hold, abstract ones left out; of others the usual optimisers."""
+    """Return the classes that identities hold, without abstract ones, and the usual optimisers."""
     catalogue.load()
     own = {kind for kind in catalogue.own() if not inspect.isabstract(kind)}
     counted = {kind for kind in own if Engine not in kind.__mro__ and kind.__name__[0] != "_"}
@@ -38,13 +38,13 @@ def classes():
 
 
 def _is_silent(callback):
-    """Whether it only listens, or is brought along by a command and configured by nobody."""
+    """Return ``True`` for a class that only listens, or that a command brings along."""
     home = callback.__module__
     return callback.__name__ in identity._LISTENERS or not home.startswith("pfl.callbacks")
 
 
 def options(kind):
-    """Default by option; those that never count are left out."""
+    """Return the defaults by option; options that never count are left out."""
     parser = ArgumentParser()
     names = parser.add_class_arguments(kind, fail_untyped=False)
     defaults = parser.get_defaults()
@@ -65,7 +65,7 @@ def _plain(value, kind, name):
 
 
 def _names(kind, option):
-    """By which identities know an option: of the place where the class is given, of the class."""
+    """Return the names by which identities know an option: of its place and of its class."""
     own = kind.__module__.startswith(catalogue.PACKAGES)
     names = [place for base, place in _PLACES.items() if issubclass(kind, base)]
     names.append(kind.__name__ if own else f"torch.optim.{kind.__name__}")
@@ -81,7 +81,7 @@ def recorded():
 
 
 def renewed():
-    """The record, with all that may be recorded."""
+    """Return the record with all that may be recorded."""
     before, found = recorded() if FILE.exists() else {}, {}
     for kind in classes():
         now = options(kind)
@@ -91,7 +91,7 @@ def renewed():
 
 
 def unsaid():
-    """A sentence for each change that was neither recorded nor said."""
+    """Return a sentence for each change that was neither recorded nor said."""
     # An option that many classes have from one base is told of once.
     before, found = recorded(), {}
     for kind in classes():

@@ -23,11 +23,10 @@ ROOT = Path(__file__).parent.parent
 FILES = (path.relative_to(ROOT) for path in (ROOT / "configs").rglob("*.yaml"))
 # Files of tables have tests of their own.
 CONFIGS = sorted(path for path in FILES if path.parent.name != "tables")
-# What sets of image files tell only once they are there: classes and shape of an image.
+# Classes and channels of sets of image files, which are known only once the files are there.
 UNSEEN = {"SUN397": (3, 3), "ImageFolder": (1000, 3), "PACS": (7, 3), "HAM10000": (7, 3)}
 METHODS = methods()
 COMMON = inspect.signature(ClientModule).parameters.keys()
-every_config = pytest.mark.parametrize("config", CONFIGS, ids=str)
 
 
 @pytest.fixture(autouse=True)
@@ -36,7 +35,7 @@ def _in_the_repository(monkeypatch):
 
 
 def command(config):
-    """The words after ``# pfl fit`` in the first line."""
+    """Return the words after ``# pfl fit`` in the first line."""
     first = config.read_text(encoding="utf-8").splitlines()[0]
     words = shlex.split(first.removeprefix("#"))
     assert words[:2] == ["pfl", "fit"], f"the first line is no command: {first}"
@@ -52,8 +51,12 @@ def parsed(config):
     return parse(command(config))
 
 
+def model_in(config):
+    return yaml.safe_load((ROOT / config).read_text(encoding="utf-8")).get("model", {})
+
+
 def data_of(experiment):
-    """What the configuration's data module would say, without any sample."""
+    """Describe the configuration's data, without any sample."""
     values = experiment.values.data
     name = values.class_path.rpartition(".")[2]
     if name in UNSEEN:
@@ -63,14 +66,8 @@ def data_of(experiment):
     return experiment.make("data", values)
 
 
-@every_config
-def test_the_first_line_runs_it(config):
-    assert str(config) in command(config)
-    assert parsed(config).values.model.class_path
-
-
 def built(experiment):
-    """The method, on the network that the data ask for."""
+    """Build the method on the network that the data ask for."""
     data, model = data_of(experiment), experiment.values.model.clone()
     fill(model, data)
     with scoped(0):
@@ -79,28 +76,33 @@ def built(experiment):
     return module
 
 
-@every_config
-def test_it_builds_a_method_that_takes_the_data(config):
-    experiment = parsed(config)
-    assert built(experiment).plan()
-    assert experiment.loop.rounds >= 1
+def test_the_first_line_of_every_configuration_builds_a_method_that_takes_the_data(subtests):
+    for config in CONFIGS:
+        with subtests.test(config=str(config)):
+            assert str(config) in command(config)
+            experiment = parsed(config)
+            assert built(experiment).plan()
+            assert experiment.loop.rounds >= 1
 
 
-@every_config
-def test_what_it_prints_is_the_same_experiment(config, tmp_path):
+def test_the_stored_text_of_every_configuration_is_the_same_experiment(subtests, tmp_path):
     """The resolved YAML that a run stores, with every default in it, is read back unchanged."""
-    printed = parsed(config).text
     file = tmp_path / "config.yaml"
-    file.write_text(printed, encoding="utf-8")
-    assert parse(["--config", str(file)]).text == printed
+    for config in CONFIGS:
+        with subtests.test(config=str(config)):
+            stored = parsed(config).text
+            file.write_text(stored, encoding="utf-8")
+            assert parse(["--config", str(file)]).text == stored
 
 
-@every_config
-def test_a_misspelt_key_is_refused(config, tmp_path):
+def test_a_misspelt_key_is_refused_for_every_method(subtests, tmp_path):
     file = tmp_path / "wrong.yaml"
     file.write_text(yaml.safe_dump({"model": {"init_args": {"epocs": 3}}}), encoding="utf-8")
-    with pytest.raises(UsageError, match="epocs"):
-        parse([*command(config), "--config", str(file)])
+    named = [config for config in CONFIGS if "class_path" in model_in(config)]
+    # Of several configurations of one method the last.
+    for method, config in {model_in(config)["class_path"]: config for config in named}.items():
+        with subtests.test(method=method), pytest.raises(UsageError, match="epocs"):
+            parse([*command(config), "--config", str(file)])
 
 
 @pytest.mark.parametrize("baseline", ["fedavg", "fedprox", "moon", "freeze"])
@@ -113,21 +115,18 @@ def test_a_baseline_takes_over_the_setting_it_is_laid_upon(baseline):
         assert own[name] == theirs[name]
 
 
-OVERLAYS = [path for path in CONFIGS if path.parent.name == "baselines"]
-
-
-@pytest.mark.parametrize("overlay", OVERLAYS, ids=lambda path: path.stem)
-def test_a_baseline_takes_over_no_number_of_another_method(overlay):
-    """What the setting's method has by the same name is set in the overlay."""
-    model = yaml.safe_load((ROOT / overlay).read_text(encoding="utf-8"))["model"]
-    (kind,) = (method for method in METHODS if method.__name__ == model["class_path"])
-    given = model.get("init_args") or {}
-    own = {n for k in kind.__mro__ if k in METHODS for n in inspect.signature(k).parameters}
-    for setting in (path for path in CONFIGS if path.parent == Path("configs")):
-        theirs = yaml.safe_load((ROOT / setting).read_text(encoding="utf-8"))["model"]
-        if theirs["class_path"] != kind.__name__:
-            taken = own & (theirs.get("init_args") or {}).keys() - COMMON - given.keys()
-            assert not taken, f"on {setting}"
+def test_a_baseline_takes_over_no_number_of_another_method():
+    """The overlay sets every option that the setting's method has by the same name."""
+    settings = {c: model_in(c) for c in CONFIGS if c.parent == Path("configs")}
+    for overlay in (path for path in CONFIGS if path.parent.name == "baselines"):
+        model = model_in(overlay)
+        (kind,) = (method for method in METHODS if method.__name__ == model["class_path"])
+        given = model.get("init_args") or {}
+        own = {n for k in kind.__mro__ if k in METHODS for n in inspect.signature(k).parameters}
+        for setting, theirs in settings.items():
+            if theirs["class_path"] != kind.__name__:
+                taken = own & (theirs.get("init_args") or {}).keys() - COMMON - given.keys()
+                assert not taken, f"{overlay} on {setting}"
 
 
 # What pFedVEM compares with, where the optimiser has momentum and all clients train.

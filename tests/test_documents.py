@@ -76,7 +76,7 @@ def examples(language):
 
 
 def commands(text):
-    """The commands of a shell block as lists of words, without comments."""
+    """Return the commands of a shell block as lists of words, without comments."""
     for line in text.replace("\\\n", " ").splitlines():
         lexer = shlex.shlex(line, posix=True, punctuation_chars=";&")
         lexer.whitespace_split = True
@@ -143,7 +143,7 @@ def test_commands_run(words, monkeypatch):
 
 
 def filled(words):
-    """The words with a run in the place of ``RUN`` and paths for ``*``; ``...`` is left out."""
+    """Put a run in the place of ``RUN`` and paths for ``*``; leave ``...`` out."""
     newest = max(Path("runs/quickstart").iterdir())
     for word in words:
         if "*" in word:
@@ -179,7 +179,7 @@ def run(words, monkeypatch):
 
 
 def ended(words):
-    """The exit code of ``pfl``; help ends it in another way."""
+    """Return the exit code of ``pfl``; help ends it in another way."""
     try:
         return main(words)
     except SystemExit as end:

@@ -1,4 +1,4 @@
-"""Which part imports which, and the names that packages export."""
+"""The imports between parts, and the names that packages export."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def run(code):
 
 
 def imports(file):
-    """The module and names of every ``from ... import`` in a file."""
+    """Return the module and names of every ``from ... import`` in a file."""
     tree = ast.parse(file.read_text(encoding="utf-8"))
     nodes = [node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
     return [(node.module, [alias.name for alias in node.names]) for node in nodes]

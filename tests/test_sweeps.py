@@ -27,7 +27,7 @@ def read(sweep):
 
 
 def points(parameters):
-    """All points of a grid, or the corners of the ranges that a search draws from."""
+    """Return all points of a grid, or the corners of the ranges that a search draws from."""
     choices = [_choices(parameter) for parameter in parameters.values()]
     return [dict(zip(parameters, point, strict=True)) for point in product(*choices)]
 

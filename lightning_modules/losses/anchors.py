@@ -18,7 +18,7 @@ from pfl.core.checks import one_of
 
 
 def proximal(parameters: Iterable[Tensor], anchors: Iterable[Tensor]) -> Tensor:
-    """Half the squared distance of parameters from where they are anchored.
+    """Compute half the squared distance of parameters from their anchors.
 
     ``1/2 sum ||w - w_0||^2``, to be multiplied by the method's strength: FedProx (Li et al., MLSys
     2020, arXiv 1812.06127), Ditto (Li et al., ICML 2021, arXiv 2012.04221), pFedMe (Dinh et al.,
@@ -37,7 +37,7 @@ def proximal(parameters: Iterable[Tensor], anchors: Iterable[Tensor]) -> Tensor:
 
 
 def linear(parameters: Iterable[Tensor], slopes: Iterable[Tensor]) -> Tensor:
-    """Inner product of parameters with constants, which become its gradient.
+    """Compute the inner product of parameters with constants, which become its gradient.
 
     ``sum <c, w>``; SCAFFOLD (Karimireddy et al., ICML 2020, arXiv 1910.06378) adds ``c - c_i`` to
     every gradient so.
@@ -60,7 +60,7 @@ def feature_distillation(
     weight: Tensor | None = None,
     reduction: Literal["mean", "sum_dim"] = "mean",
 ) -> Tensor:
-    """Squared distance of features from target features of the same samples.
+    """Compute the squared distance of features from target features of the same samples.
 
     ``1/(B D) sum_jk (z_jk - target_jk)^2`` for ``mean`` (PFAKD's official code; FedAS's alignment
     with a target for each sample), D times that for ``sum_dim`` (PFAKD, Eq. 3 as it is written).
@@ -91,7 +91,7 @@ def model_contrastive(
     weight: Tensor | None = None,
     temperature: float = 0.5,
 ) -> Tensor:
-    """Pulls representations to the global model's and away from the client's previous model's.
+    """Contrast representations with the global model's and the client's previous model's.
 
     MOON (Li et al., CVPR 2021, arXiv 2103.16257): ``-log(e^(g/tau) / (e^(g/tau) + e^(p/tau)))``
     with the cosines g = cos(z, z_global) and p = cos(z, z_previous); the mean over the batch.
@@ -114,7 +114,7 @@ def model_contrastive(
 
 
 def symmetric_kl(logits: Tensor, others: Tensor, weight: Tensor | None = None) -> Tensor:
-    """Half the sum of the KL divergences between two predictions, in both directions.
+    """Compute half the sum of the KL divergences between two predictions, in both directions.
 
     ``1/2 sum_c (p_c - q_c) (log p_c - log q_c)``, the mean over the batch. CD2-pFed (Shen et al.,
     CVPR 2022, arXiv 2204.03880).

@@ -7,6 +7,7 @@ from collections import OrderedDict
 from torch import Tensor, nn
 
 from lightning_modules.layers import VariationalLinear
+from pfl.core.checks import at_least_one
 from pfl.core.types import Patterns
 
 
@@ -46,8 +47,7 @@ class SplitNet(nn.Module):
         self.head = head
         self.features = linears[0].in_features if features is None else features
         self.num_classes = linears[-1].out_features if num_classes is None else num_classes
-        if self.num_classes < 1:
-            raise ValueError(f"num_classes must be positive, got {self.num_classes}")
+        at_least_one(num_classes=self.num_classes)
 
     def forward(self, x: Tensor) -> Tensor:
         """Return (B, C) logits."""

@@ -24,7 +24,7 @@ AlignTarget: TypeAlias = Literal["class_mean", "per_sample"]
 
 
 class Aligned(Protocol):
-    """What alignment works on.
+    """The entries of a module that alignment works on.
 
     Attributes:
         net: Its backbone is aligned.
@@ -39,7 +39,7 @@ class Aligned(Protocol):
 
 @dataclass(frozen=True)
 class Alignment:
-    """How a backbone is aligned: the options ``align_*`` of a method.
+    """The options ``align_*`` of a method.
 
     Args:
         target: ``class_mean`` draws each feature to the mean of its class, Eqs. 2-4 as released:
@@ -104,7 +104,7 @@ def alignment_parts(module: Aligned, align: Alignment) -> list[Phase | Pass]:
 
 
 def remember_backbone(module: Aligned) -> Pass:
-    """The backbone becomes the client's last one."""
+    """Return the pass that keeps the backbone as the client's last one."""
 
     def values(totals: Totals) -> State:
         del totals

@@ -45,7 +45,7 @@ class Fold(NamedTuple):
 
 
 def discriminant(gaussians: Gaussians, prior: Tensor, eps: float = 1e-4) -> tuple[Tensor, Tensor]:
-    """Weight (C, D) and bias (C,) of the classifier: ``log N(z; m_y, S~) + log prior_y + const``.
+    """Return weight (C, D) and bias (C,) of the logits ``log N(z; m_y, S~) + log prior_y + const``.
 
     ``S~ = (1 - eps) S + eps (tr S / D) I``, ``A = M S~^-1``, logits ``z A^T - 1/2 rowsum(M * A) +
     log prior``.
@@ -68,7 +68,7 @@ def discriminant(gaussians: Gaussians, prior: Tensor, eps: float = 1e-4) -> tupl
 def estimate(
     z: Tensor, y: Tensor, common: Gaussians, regulariser: CovarianceRegulariser = "official"
 ) -> Gaussians:
-    """Class means, and the scatter around them over ``n - 1``, plus a regulariser.
+    """Estimate class means, and the scatter around them over ``n - 1``, plus a regulariser.
 
     A class with two samples or fewer keeps the common mean, and with one sample in all the
     covariance is the common one. The result is positive definite by construction.
@@ -93,7 +93,7 @@ def estimate(
 
 
 def blend(local: Gaussians, common: Gaussians, coefficients: Tensor) -> Gaussians:
-    """``b own + (1 - b) common``, with one coefficient for the means and one for the covariance.
+    """Blend ``b own + (1 - b) common``: one coefficient for the means, one for the covariance.
 
     Args:
         local: The client's Gaussians.
@@ -116,7 +116,7 @@ def choose_coefficients(
     regulariser: CovarianceRegulariser = "official",
     single: bool = False,
 ) -> Tensor:
-    """(2,) coefficients whose blend classifies held-out samples best.
+    """Choose (2,) coefficients whose blend classifies held-out samples best.
 
     Two-fold stratified cross-validation without classes of a single sample; the cross-entropy of
     both folds together is minimised, first on an 11 x 11 grid, then by L-BFGS-B. Without any class
@@ -166,7 +166,7 @@ def choose_coefficients(
 
 
 def pack(symmetric: Tensor) -> Tensor:
-    """The D (D + 1) / 2 numbers of a symmetric matrix.
+    """Return the D (D + 1) / 2 numbers of a symmetric matrix.
 
     Example:
         >>> pack(torch.tensor([[1.0, 2.0], [2.0, 3.0]])).tolist()
@@ -178,7 +178,7 @@ def pack(symmetric: Tensor) -> Tensor:
 
 
 def unpack(packed: Tensor) -> Tensor:
-    """The symmetric matrix of :func:`pack`.
+    """Return the symmetric matrix of :func:`pack`.
 
     Example:
         >>> unpack(torch.tensor([1.0, 2.0, 3.0])).tolist()
@@ -193,12 +193,12 @@ def unpack(packed: Tensor) -> Tensor:
 
 
 def wide(value: Tensor) -> Tensor:
-    """In float64, on the CPU where the device has none."""
+    """Convert to float64, on the CPU where the device has none."""
     return value.cpu().double() if value.device.type == "mps" else value.double()
 
 
 def _solve(covariance: Tensor, means: Tensor, eps: float) -> Tensor:
-    """(..., D) rows ``m^T S~^-1``."""
+    """Return (..., D) rows ``m^T S~^-1``."""
     size = len(covariance)
     identity = torch.eye(size).to(covariance)
     smooth = (1 - eps) * covariance + eps * covariance.diagonal().mean() * identity
@@ -219,7 +219,7 @@ def _folds(
 def _loss(
     folds: list[Fold], common: Gaussians, prior: Tensor, eps: float, coefficients: Tensor
 ) -> Tensor:
-    """Mean cross-entropy of all held-out samples."""
+    """Compute the mean cross-entropy of all held-out samples."""
     losses = []
     for fold in folds:
         blended = blend(fold.others, common, coefficients)
@@ -231,7 +231,7 @@ def _loss(
 def _losses_on_grid(
     folds: list[Fold], common: Gaussians, prior: Tensor, eps: float, shares: Tensor
 ) -> Tensor:
-    """(G, G) losses: rows share the coefficient of the means, columns that of the covariance.
+    """Compute (G, G) losses: rows share the coefficient of the means, columns the covariance's.
 
     One factorisation a column: for a given covariance everything but the bias is linear in the
     means.

@@ -20,7 +20,7 @@ def slopes_at(
     batch: Batch,
     objective: Callable[[Tensor, Tensor, Tensor | None], Tensor] = cross_entropy,
 ) -> tuple[State, Tensor, State]:
-    """Return gradient and value of a loss, and the buffers as the forward pass leaves them.
+    """Return gradient and value of a loss, and the buffers after the forward pass.
 
     The network's own parameters and buffers stay as they are. Runs under ``torch.func.vmap``.
 
@@ -58,7 +58,7 @@ def adam_step(
     betas: tuple[float, float] = (0.9, 0.999),
     eps: float = 1e-8,
 ) -> tuple[State, tuple[State, State]]:
-    """One step of Adam as a pure function, as ``torch.optim.Adam`` takes it.
+    """Take one step of Adam as a pure function, as ``torch.optim.Adam`` takes it.
 
     Args:
         values: What is stepped.

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Literal
 
+from pfl.core.checks import not_negative
 from pfl.core.server import Server, ServerState
 from pfl.core.state import add, subtract
 from pfl.core.types import Upload
@@ -29,8 +30,7 @@ class MovingServer(Server[ServerState]):
         self, weighting: Literal["samples", "uniform"] = "samples", step: float = 1.0
     ) -> None:
         super().__init__(weighting)
-        if step < 0:
-            raise ValueError(f"the server's step must not be negative, got {step}")
+        not_negative(server_step=step)
         self.step = step
 
     def aggregate(self, state: ServerState, uploads: Sequence[Upload]) -> ServerState:

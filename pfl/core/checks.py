@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from math import isfinite
 from types import NoneType
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
@@ -41,6 +42,43 @@ def at_least_one(**arguments: int | None) -> None:
     for name, value in arguments.items():
         if value is not None and not value >= 1:
             raise ValueError(f"{name} must be at least 1, got {value}")
+
+
+def within(interval: str, **arguments: float | None) -> None:
+    """Refuse numbers outside an interval, and NaN; ``None`` passes.
+
+    Args:
+        interval: As in mathematics: ``(0, 1]`` has 1 and not 0.
+        arguments: The numbers by name.
+
+    Raises:
+        ValueError: It names the argument and the interval.
+
+    Example:
+        >>> within("(0, 1]", lr_decay=1.0)
+    """
+    low, high = (float(end) for end in interval[1:-1].split(","))
+    for name, value in arguments.items():
+        if value is None:
+            continue
+        above = value >= low if interval[0] == "[" else value > low
+        below = value <= high if interval[-1] == "]" else value < high
+        if not (above and below):
+            raise ValueError(f"{name} must lie in {interval}, got {value}")
+
+
+def finite(**arguments: float) -> None:
+    """Refuse infinities and NaN.
+
+    Raises:
+        ValueError: It names the argument.
+
+    Example:
+        >>> finite(alpha=0.1)
+    """
+    for name, value in arguments.items():
+        if not isfinite(value):
+            raise ValueError(f"{name} must be a finite number, got {value}")
 
 
 def one_of(argument: str, given: object, known: tuple[object, ...]) -> None:

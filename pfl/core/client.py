@@ -1,4 +1,4 @@
-"""What the loop and the engines need of a client."""
+"""The interface of a client that loop and engines use."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ class Client(L.LightningModule, ABC):
     @property
     @abstractmethod
     def evaluate_at(self) -> EvaluationPoint:
-        """When personalised models are tested, unless the run says otherwise."""
+        """The moment at which personalised models are tested, unless the run says otherwise."""
 
     @abstractmethod
     def receive(self, broadcast: Broadcast, info: ClientInfo) -> None:
@@ -87,11 +87,11 @@ class Client(L.LightningModule, ABC):
 
     @abstractmethod
     def lr_factor(self, info: ClientInfo) -> float:
-        """What every learning rate of this round is multiplied by."""
+        """Return the factor on every learning rate of this round."""
 
     @abstractmethod
     def upload(self, info: ClientInfo) -> Upload:
-        """Return what goes back to the server, in tensors of its own; changes nothing."""
+        """Return the message to the server, in tensors of its own; change nothing."""
 
     @abstractmethod
     def personalise(self, broadcast: Broadcast | None, info: ClientInfo) -> None:
@@ -113,7 +113,7 @@ class Client(L.LightningModule, ABC):
 
     @abstractmethod
     def server(self) -> Server[Any]:
-        """The other half of the method."""
+        """Return the server's part of the method."""
 
     @abstractmethod
     def losses(self, batch: Batch) -> Terms:
@@ -125,19 +125,19 @@ class Client(L.LightningModule, ABC):
 
     @abstractmethod
     def configure_optimizers(self) -> Optimizer:
-        """The optimiser over all parameters that are to be trained at the moment."""
+        """Return the optimiser over all parameters that are to be trained at the moment."""
 
     @abstractmethod
     def shared_names(self) -> tuple[str, ...]:
-        """Names of the state-dict entries that travel."""
+        """Return the names of the state-dict entries that travel."""
 
     @abstractmethod
     def kept_names(self) -> tuple[str, ...]:
-        """Names of the entries that stay with the client."""
+        """Return the names of the entries that stay with the client."""
 
     @abstractmethod
     def has_global_model(self) -> bool:
-        """Whether :meth:`load_global` gives a complete model."""
+        """Return ``True`` if :meth:`load_global` gives a complete model."""
 
     # A step, of the federation or of a plain Trainer.
 
@@ -174,7 +174,7 @@ class Client(L.LightningModule, ABC):
         optimizer: Optimizer | LightningOptimizer,
         optimizer_closure: Callable[[], Any] | None = None,
     ) -> None:
-        """One step; a federation has run the backward pass already and gives no closure."""
+        """Take one step; a federation has run the backward pass already and gives no closure."""
         if optimizer_closure is None:
             optimizer.step()
         else:

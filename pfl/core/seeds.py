@@ -18,7 +18,7 @@ _DEFAULT_STREAM = threading.RLock()
 
 
 def derive(seed: int, *path: str | int) -> int:
-    """A 63-bit seed for the place ``path`` below ``seed``.
+    """Derive a 63-bit seed for the place ``path`` below ``seed``.
 
     Args:
         seed: The seed above.
@@ -35,13 +35,13 @@ def derive(seed: int, *path: str | int) -> int:
 
 
 def generator(seed: int, *path: str | int) -> torch.Generator:
-    """A CPU generator seeded by :func:`derive`."""
+    """Return a CPU generator seeded by :func:`derive`."""
     return torch.Generator().manual_seed(derive(seed, *path))
 
 
 @contextmanager
 def scoped(seed: int, device: torch.device | None = None) -> Iterator[None]:
-    """Code that can only draw from torch's default stream draws from ``seed`` inside this scope.
+    """Seed torch's default stream inside this scope, for code that can only draw from it.
 
     Two kinds of such code exist: the initialisers of ``torch.nn`` and dropout layers. The default
     stream is put back as it was on leaving, so nothing outside can tell that it was borrowed. One

@@ -16,7 +16,7 @@ from pfl.core.types import Broadcast, ClientInfo, State, Upload
 
 @dataclass(frozen=True)
 class ServerState:
-    """What the server knows between rounds.
+    """The server's memory between rounds.
 
     A method that needs more subclasses this; fields may hold tensors, plain values, and tuples,
     lists and dicts of them, and nothing else, so that a checkpoint needs no code of the method.
@@ -59,7 +59,7 @@ class Server(Generic[StateT]):
         self.weighting = weighting
 
     def init(self, shared: State, clients: Sequence[ClientInfo]) -> StateT:
-        """The state before the first round, from the common initial values.
+        """Return the state before the first round, from the common initial values.
 
         A server with a state of its own overrides this.
         """
@@ -67,12 +67,12 @@ class Server(Generic[StateT]):
         return cast(StateT, ServerState(shared=shared))
 
     def broadcast(self, state: StateT, client: int, round: int) -> Broadcast:
-        """What ``client`` receives at the start of ``round``."""
+        """Return the message to ``client`` at the start of ``round``."""
         del client, round
         return Broadcast(shared=state.shared)
 
     def weights(self, uploads: Sequence[Upload]) -> Tensor:
-        """(len(uploads),) float64 weights that sum to one."""
+        """Return (len(uploads),) float64 weights that sum to one."""
         if self.weighting == "uniform":
             sizes = torch.ones(len(uploads), dtype=torch.float64)
         else:
@@ -80,7 +80,7 @@ class Server(Generic[StateT]):
         return sizes / sizes.sum()
 
     def aggregate(self, state: StateT, uploads: Sequence[Upload]) -> StateT:
-        """The state after a round, from its uploads in ascending order of clients.
+        """Return the state after a round, from its uploads in ascending order of clients.
 
         Without uploads everything but the round number stays.
         """
@@ -96,5 +96,5 @@ class Server(Generic[StateT]):
 
 
 def weight_report(uploads: Sequence[Upload], weights: Tensor) -> dict[int, float]:
-    """Each uploading client's aggregation weight, for the per-client records."""
+    """Return each uploading client's aggregation weight, for the per-client records."""
     return {upload.client: float(w) for upload, w in zip(uploads, weights, strict=True)}

@@ -62,27 +62,27 @@ def joined(join: Callable[[list[Tensor]], Tensor], values: Sequence[Inputs]) -> 
 
 
 def matches(name: str, patterns: Patterns) -> bool:
-    """Whether a name fits one of the shell-style patterns (``"net.head.*"``)."""
+    """Return ``True`` if a name fits one of the shell-style patterns (``"net.head.*"``)."""
     return any(fnmatchcase(name, pattern) for pattern in patterns)
 
 
 def select(state: Mapping[str, Tensor], patterns: Patterns) -> State:
-    """The entries whose names fit; the tensors themselves, not copies."""
+    """Select the entries whose names fit; the tensors themselves, not copies."""
     return {name: value for name, value in state.items() if matches(name, patterns)}
 
 
 def clone(state: Mapping[str, Tensor]) -> State:
-    """Copies that share no storage and carry no graph."""
+    """Copy the entries; the copies share no storage and carry no graph."""
     return {name: value.detach().clone() for name, value in state.items()}
 
 
 def to(state: Mapping[str, Tensor], device: torch.device | str) -> State:
-    """The entries on a device; an entry already there is not copied."""
+    """Return the entries on a device; an entry already there is not copied."""
     return {name: value.to(device) for name, value in state.items()}
 
 
 def compact(state: Mapping[Name, Tensor]) -> dict[Name, Tensor]:
-    """The entries; one that looks at a part of a larger storage only is copied out of it.
+    """Copy out the entries that are parts of a larger storage; return the others as they are.
 
     Whoever writes tensors away writes whole storages.
     """
@@ -107,7 +107,7 @@ def assign(module: nn.Module, values: Mapping[str, Tensor]) -> None:
 
 
 def add(a: Mapping[str, Tensor], b: Mapping[str, Tensor], scale: float = 1.0) -> State:
-    """``a + scale * b`` on the names of ``a``; integers stay as in ``a``.
+    """Compute ``a + scale * b`` on the names of ``a``; integers stay as in ``a``.
 
     Raises:
         KeyError: ``b`` lacks a name of ``a``.
@@ -119,12 +119,12 @@ def add(a: Mapping[str, Tensor], b: Mapping[str, Tensor], scale: float = 1.0) ->
 
 
 def subtract(a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -> State:
-    """``a - b`` on the names of ``a``; see :func:`add`."""
+    """Compute ``a - b`` on the names of ``a``; see :func:`add`."""
     return add(a, b, scale=-1.0)
 
 
 def weighted_mean(states: Sequence[Mapping[str, Tensor]], weights: Tensor) -> State:
-    """``sum_i weights[i] * states[i]``, reduced in the order given.
+    """Compute ``sum_i weights[i] * states[i]``, reduced in the order given.
 
     Sums run in float64 (float32 on devices that have no float64), so that averaging equal states
     gives back exactly that state. Counters and other integers are not averaged: the largest is
@@ -154,7 +154,7 @@ def weighted_mean(states: Sequence[Mapping[str, Tensor]], weights: Tensor) -> St
 
 
 def total(terms: Mapping[str, Tensor]) -> Tensor:
-    """The sum of named terms, from left to right; at least one."""
+    """Sum named terms from left to right; there is at least one."""
     first, *rest = terms.values()
     for term in rest:
         first = first + term
@@ -162,12 +162,12 @@ def total(terms: Mapping[str, Tensor]) -> Tensor:
 
 
 def nbytes(state: Mapping[str, Tensor]) -> int:
-    """Bytes of all entries."""
+    """Count the bytes of all entries."""
     return sum(value.numel() * value.element_size() for value in state.values())
 
 
 def finite(state: Mapping[str, Tensor]) -> bool:
-    """Whether every floating-point entry holds finite numbers only (one synchronisation)."""
+    """Return ``True`` if all floating-point numbers are finite (one synchronisation)."""
     values = [value for value in state.values() if value.is_floating_point()]
     # A finite sum has finite terms only, and costs a fraction of a look at each of them. Finite
     # terms whose sum overflows are looked at.
@@ -177,7 +177,7 @@ def finite(state: Mapping[str, Tensor]) -> bool:
 
 
 def fingerprint(states: Iterable[Mapping[str, Tensor]]) -> str:
-    """A short hash of names, shapes, types and every bit of the values, in the order given."""
+    """Hash names, shapes, types and every bit of the values, in the order given."""
     digest = hashlib.sha256()
     for state in states:
         for name in sorted(state):

@@ -70,7 +70,7 @@ class Outcome(NamedTuple):
 
 @dataclass(frozen=True)
 class Totals:
-    """What a pass works with.
+    """The sums and rows that a pass works with.
 
     Attributes:
         sums: Of :attr:`Pass.statistic`, over the batches.
@@ -132,7 +132,7 @@ class Phase:
 
     @property
     def varies(self) -> bool:
-        """Whether its length depends on the client."""
+        """``True`` if its length depends on the client."""
         return callable(self.epochs) or callable(self.steps)
 
 
@@ -161,7 +161,7 @@ class Pass:
 
     @property
     def walks(self) -> bool:
-        """Whether it looks at the data."""
+        """``True`` if it looks at the data."""
         return self.statistic is not None or self.collect is not None
 
 
@@ -170,7 +170,7 @@ Plan: TypeAlias = Sequence[Phase | Pass]
 
 @dataclass(frozen=True)
 class ClientInfo:
-    """What a client knows of itself and of the moment.
+    """The facts that a client has about itself and the round.
 
     Attributes:
         client: Index of the client.
@@ -209,7 +209,7 @@ class ClientInfo:
 
 @dataclass(frozen=True)
 class Broadcast:
-    """What the server sends to one client.
+    """The message from the server to one client.
 
     Attributes:
         shared: Values for the entries of the module's state dict that travel.
@@ -222,7 +222,7 @@ class Broadcast:
 
 @dataclass(frozen=True)
 class Upload:
-    """What one client sends back.
+    """The message from one client to the server.
 
     Attributes:
         client: Index of the client.
@@ -240,7 +240,7 @@ class Upload:
 
 @dataclass(frozen=True)
 class Cohort:
-    """Who takes part in a round: ``uploads`` is a subset of ``trains``; both ascend."""
+    """The participants of a round: ``uploads`` is a subset of ``trains``; both ascend."""
 
     trains: tuple[int, ...]
     uploads: tuple[int, ...]
@@ -273,7 +273,7 @@ Scores: TypeAlias = dict[Split, dict[str, float]]
 
 @dataclass(frozen=True)
 class Result:
-    """What an engine hands back for one training job.
+    """The result of one training job, as an engine returns it.
 
     Attributes:
         client: Index of the client.
@@ -325,16 +325,16 @@ class ClientSplit(Protocol):
 
     @property
     def augmented(self) -> bool:
-        """Whether :meth:`batch` draws random transforms."""
+        """``True`` if :meth:`batch` draws random transforms."""
 
     def __len__(self) -> int: ...
 
     def batch(self, positions: Tensor, rng: torch.Generator | None = None) -> Batch:
-        """The samples at ``positions`` (within this split), normalised, on the working device."""
+        """Return the samples at ``positions`` of this split, normalised, on the working device."""
 
 
 class FederatedData(Protocol):
-    """What the loop and the engines need of a federated data module."""
+    """The interface of a federated data module that loop and engines use."""
 
     batch_size: int
     eval_batch_size: int
@@ -362,16 +362,16 @@ class FederatedData(Protocol):
         """Metrics to compute besides the task's own scores."""
 
     def split(self, client: int, name: Split) -> ClientSplit:
-        """The ``train``, ``val`` or ``test`` split of one client; may be empty."""
+        """Return the ``train``, ``val`` or ``test`` split of one client; it may be empty."""
 
     def pooled_test(self) -> ClientSplit | None:
-        """The common test set that belongs to no client, where there is one."""
+        """Return the common test set that belongs to no client, where there is one."""
 
     def to(self, device: torch.device) -> None:
         """Put the samples where batches shall be made."""
 
     def description(self) -> dict[str, Any]:
-        """The partition as plain values: recipe, seed, indices, content hash."""
+        """Describe the partition in plain values: recipe, seed, indices, content hash."""
 
 
 class DataSource(FederatedData, Protocol):

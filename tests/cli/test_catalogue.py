@@ -30,7 +30,7 @@ def file_of(method):
 
 
 def configured():
-    """The class of each method's own configuration and overlay."""
+    """Return the class of each method's own configuration and overlay."""
     paths = [*(ROOT / "configs").glob("*.yaml"), *(ROOT / "configs/baselines").glob("*.yaml")]
     return {yaml.safe_load(path.read_text("utf-8"))["model"]["class_path"] for path in paths}
 
@@ -44,7 +44,7 @@ def test_the_list_has_the_methods_that_can_be_used_and_no_other():
 
 
 def missing(has):
-    """Names of the methods that lack something."""
+    """Return the names of the methods that lack something."""
     return [method.__name__ for method in METHODS if not has(method)]
 
 

@@ -66,7 +66,7 @@ def experiment(*words):
 
 
 def newest():
-    """The folder of the newest run."""
+    """Return the folder of the newest run."""
     return max(Path("runs").glob("*/*"), key=lambda path: path.name)
 
 
@@ -262,7 +262,7 @@ seed: 1 | seed: 1\nseed: 2 | c.yaml:2: the key 'seed' is given a second time
 seed: 1 | seed: [ | c.yaml:3: this is not YAML (expected ',' or ']', but got ':')
 rounds: 2 | rounds: 0 | c.yaml:3: loop.rounds: rounds must be at least 1, got 0
 fraction: 0.5 | fraction: 1.5 | c.yaml:5: loop.sampler.fraction: fraction must lie in (0, 1], got 1.5
-alpha: 0.3 | alpha: 0 | c.yaml:18: data.partition.alpha: alpha must be greater than 0, got 0.0
+alpha: 0.3 | alpha: 0 | c.yaml:18: data.partition.alpha: alpha must be positive, got 0.0
 clients: 4 | clients: 0 | c.yaml:16: data.num_clients: num_clients must be at least 1, got 0
 clients: 4 | clients: 400 | c.yaml:16: data.num_clients: num_clients is 400, but there are only 200 samples to divide
 {class_path: MLP, init_args: {hidden: 7}} | LeNet5 | c.yaml:9: model.net: LeNet5 cannot take images of shape (1, 8, 8) (channels, height, width); it needs at least 1x16x16
@@ -326,7 +326,7 @@ def test_a_configuration_without_keys(content, capsys):
 
 
 def check(capsys, message):
-    """Standard error is one line of the usual form, and no traceback."""
+    """Check that standard error is one line of the usual form, and no traceback."""
     said = capsys.readouterr().err
     assert said.startswith(f"pfl fit: error: {message}")
     assert said.count("\n") == 1

@@ -155,8 +155,8 @@ def test_client_dirichlet_has_the_concentration_of_the_distribution(alpha, class
 
 
 def test_client_dirichlet_deals_in_random_order():
-    """Who is dealt last gets what is left, of more classes than its own draw has: no client more
-    often than another, within four standard errors."""
+    """The client dealt last gets the rest, of more classes than it drew: no client more often than
+    another, within four standard errors."""
     labels = np.repeat(np.arange(10), 60)
     found = []
     for seed in range(300):

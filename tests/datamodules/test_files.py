@@ -14,7 +14,7 @@ from datamodules.files import Shape, decode
 
 
 def save(path, value, size=(4, 4)):
-    """An image file of one colour: (value, 2 * value, 3 * value)."""
+    """Write an image file of one colour: (value, 2 * value, 3 * value)."""
     path.parent.mkdir(parents=True, exist_ok=True)
     Image.new("RGB", size, (value, 2 * value, 3 * value)).save(path)
 
@@ -38,7 +38,7 @@ def make(root, kind=ImageFolder, **arguments):
 
 
 def pixels(data):
-    """(n, 3) colour of each sample of the data set, by number, as bytes."""
+    """Return (n, 3) colour of each sample of the data set, by number, as bytes."""
     values = {}
     for client, holding in enumerate(data.division.holdings):
         for name in ("train", "val", "test"):

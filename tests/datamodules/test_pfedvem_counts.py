@@ -32,7 +32,7 @@ def sizes_of(partitioner, targets, seeds):
 
 
 def chance_of_more(size, blocks, limit):
-    """P(one given block > limit) for ``blocks`` non-empty blocks of ``size`` in all.
+    """Return P(one given block > limit) for ``blocks`` non-empty blocks of ``size`` in all.
 
     All C(size - 1, blocks - 1) choices of cut points are equally likely, and those with a given
     block above the limit are as many as the choices for ``size - limit``.

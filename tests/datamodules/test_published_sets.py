@@ -33,7 +33,7 @@ def make(kind, **arguments):
 
 
 class FakeSet:
-    """What torchvision's CIFAR classes look like from outside, with two samples a class."""
+    """A stand-in for torchvision's CIFAR classes, with two samples a class."""
 
     classes = 10
 

@@ -33,7 +33,7 @@ def catalogue(train=200, test=100, classes=5, domains=False):
 
 
 def by_writers(writers=300, seed=0):
-    """Three classes of about 6, 3 and 1 samples a writer; 10 % of each writer's are for testing."""
+    """Return three classes of about 6, 3 and 1 samples a writer; 10 % are for testing."""
     rng = np.random.default_rng(seed)
     counts = rng.poisson([6, 3, 1], (writers, 3))
     labels = np.repeat(np.tile(np.arange(3), writers), counts.ravel())
@@ -302,7 +302,7 @@ def test_numbers_out_of_range_are_refused(arguments, message):
 
 
 def fingerprint(division):
-    """Eight digits that depend on every sample of every client, in order."""
+    """Return eight digits that depend on every sample of every client, in order."""
     digest = hashlib.sha256()
     for holding in division.holdings:
         for name in ("train", "val", "test"):

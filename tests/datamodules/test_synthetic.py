@@ -11,7 +11,7 @@ def make(**arguments):
 
 
 def table(data):
-    """(domains, classes) counts of labels."""
+    """Return (domains, classes) counts of labels."""
     targets = data.contents.targets
     return np.array(
         [np.bincount(targets.labels[targets.domains == d], minlength=4) for d in range(4)]
@@ -19,7 +19,7 @@ def table(data):
 
 
 def patterns(data):
-    """Mean image of each (domain, label)."""
+    """Return the mean image of each (domain, label)."""
     whole = data.arrays
     return {
         (d, c): whole.pixels[(whole.targets.domains == d) & (whole.targets.labels == c)].mean(0)

@@ -12,7 +12,7 @@ SIZES = (4, 9, 1, 17, 6)
 
 
 def module_of(method, net, **options):
-    """The method with momentum and weight decay, or with plain steps where it refuses them."""
+    """Build the method with momentum and weight decay, or plain steps where it refuses them."""
     module = build(method, net(), optimizer=HEAVY, **options)
     try:
         module.configure_optimizers()
@@ -27,5 +27,5 @@ def fit(module, engine, rounds=3, data=None, **loop):
 
 
 def numbers(run):
-    """The rows of all rounds, without what the clock says."""
+    """Return the rows of all rounds, without the times."""
     return [{k: v for k, v in row.items() if not k.startswith("time/")} for row in run.history]

@@ -30,7 +30,7 @@ pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a G
 
 
 def images():
-    """Three clients of unequal size, with random crops."""
+    """Return three clients of unequal size, with random crops."""
     return Synthetic(
         samples=60,
         classes=3,
@@ -50,14 +50,14 @@ def net():
 
 
 def built(method):
-    """With a supervisor that takes images, where there is one."""
+    """Build the method; with a supervisor that takes images, where there is one."""
     return (
         FedSimSup(net(), net(), optimizer=HEAVY) if method is FedSimSup else module_of(method, net)
     )
 
 
 def run(method, engine, accelerator=GPU, precision="64-true"):
-    """Two rounds; clipped, as the steps are large."""
+    """Run two rounds; clipped, as the steps are large."""
     return fit(
         built(method),
         engine,

@@ -53,7 +53,7 @@ class MarksPadding(Stacks):
 
 
 class Remembers(Stacks):
-    """Who came last is remembered outside the state."""
+    """A method that remembers its last client outside the state."""
 
     last = 0.0
 

@@ -132,7 +132,7 @@ def test_parameters_that_the_user_froze_stay_frozen():
 
 
 def travel(jobs):
-    """The jobs on arrival, and the numbers of tensors put into the store."""
+    """Return the jobs on arrival, and the numbers of tensors put into the store."""
     stored = []
     encoder = MessageEncoder(jobs, lambda data: stored.append(data) or len(stored) - 1)
     messages = [encoder.encode(item) for item in jobs]

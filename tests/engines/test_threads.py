@@ -69,7 +69,7 @@ FOREVER = 10**9
 
 
 def started(module, workers=2, precision="32-true"):
-    """An engine on three equal clients, and their jobs."""
+    """Return an engine on three equal clients, and their jobs."""
     data = blobs((4, 4, 4))
     engine = ThreadsEngine(workers)
     fabric = Fabric(accelerator="cpu", devices=1, precision=precision)

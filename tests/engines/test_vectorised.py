@@ -31,7 +31,7 @@ CLOSE = {"rtol": 1e-10, "atol": 1e-10}
 
 
 def check(module_twice, header="vectorised", engine=None, **loop):
-    """Two modules alike, one on each engine, end up alike."""
+    """Check that two modules alike, one on each engine, end up alike."""
     loop = {"precision": "64-true", **loop}
     alone = fit(module_twice(), SequentialEngine(), **loop)
     beside = fit(module_twice(), engine or VectorisedEngine(), **loop)
@@ -49,7 +49,7 @@ normed = partial(toy.normed, bias=False)
 
 
 def spatial(momentum=0.1):
-    """Batch norm over maps of more than one pixel."""
+    """Build a network with batch norm over maps of more than one pixel."""
     with scoped(2):
         body = nn.Sequential(
             nn.Unflatten(1, (1, 5)),

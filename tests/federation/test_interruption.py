@@ -1,4 +1,4 @@
-"""Where a run may be interrupted: a round counts wholly, with its tests and row, or not at all."""
+"""Interrupted runs: a round counts wholly, with its tests and row, or not at all."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ from pfl.testing import Subject
 
 
 def methods() -> list[type[ClientModule]]:
-    """Every concrete method class defined in a module of ``lightning_modules``."""
+    """Return every concrete method class defined in a module of ``lightning_modules``."""
     found = []
     for info in pkgutil.iter_modules(lightning_modules.__path__):
         module = importlib.import_module(f"lightning_modules.{info.name}")
@@ -38,7 +38,7 @@ test_module.__test__ = False
 
 
 def build(method, net, **options):
-    """The method on a network: by its test file's ``make`` where the constructor wants more."""
+    """Build the method on a network: by its test file's ``make`` where there is one."""
     make = getattr(test_module(method), "make", None)
     module = make(net, method=method, **options) if _takes(make, "method") else None
     if module is None:
@@ -47,7 +47,7 @@ def build(method, net, **options):
 
 
 def floats(module, info):
-    """(down, up) floats a participant moves in a round, by the method's own formula.
+    """Count (down, up) floats a participant moves in a round, by the method's own formula.
 
     A formula takes the module, and the client's ``info`` where the number depends on the client.
     """
@@ -60,7 +60,7 @@ def floats(module, info):
 
 
 def subject(method):
-    """The method as :mod:`pfl.testing` examines it."""
+    """Return the method as :mod:`pfl.testing` examines it."""
     return Subject(method, lambda net, **options: build(method, net, **options), floats)
 
 

@@ -12,6 +12,6 @@ def normal(*shape: int, seed: int = 0) -> torch.Tensor:
 
 
 def batch(samples: int, seed: int = 0, size: int = 4):
-    """Features, other features and labels of ``size`` classes."""
+    """Return features, other features and labels of ``size`` classes."""
     y = torch.randint(size, (samples,), generator=generator(seed, "labels"))
     return normal(samples, size, seed=seed), normal(samples, size, seed=seed + 100), y

@@ -31,7 +31,7 @@ def fit(module, data, rounds=3, **loop):
 
 @dataclass
 class Snapshot:
-    """What is known after a round."""
+    """A record of the states after a round."""
 
     trained: tuple[int, ...]
     server: object
@@ -40,7 +40,7 @@ class Snapshot:
 
 
 def follow(module, data, rounds=3, **loop):
-    """The run, and a snapshot of each round."""
+    """Run a federation; return it and a snapshot of each round."""
     found = []
 
     class Watch(Callback):
@@ -52,7 +52,7 @@ def follow(module, data, rounds=3, **loop):
 
 
 def sitting_out(snapshots):
-    """(state before, state after) of every client in every round in which it did not train."""
+    """Yield (state before, state after) of every client for every round without training."""
     for before, after in pairwise(snapshots):
         for client in before.kept.keys() - set(after.trained):
             yield before.kept[client], after.kept[client]
@@ -72,17 +72,17 @@ class Federation(ToyFederation):
     """A federation whose personalised models can be looked at."""
 
     def test(self, client, split="test"):
-        """Scores of the client's personalised model, in which the module is left."""
+        """Return the scores of the client's personalised model, in which the module is left."""
         job = replace(self.job(client, self.number), splits=(split,))
         return client_round.test(self.context, job).get(split)
 
     def personal(self, client):
-        """The state of the client's personalised model, in which the module is left."""
+        """Return the state of the client's personalised model, in which the module is left."""
         client_round.test(self.context, self.job(client, self.number))
         return clone(self.module.net.state_dict())
 
     def start(self, client=0):
-        """The module as the client's next round begins."""
+        """Begin the client's next round on the module."""
         job = self.job(client)
         self.context.load(job.kept)
         with torch.no_grad():
@@ -91,13 +91,13 @@ class Federation(ToyFederation):
 
 
 def own(federation, client, stem="own.module."):
-    """The client's own network, from what it keeps."""
+    """Return the client's own network, from what it keeps."""
     kept = federation.kept[client]
     return {f"net.{n.removeprefix(stem)}": v for n, v in kept.items() if n.startswith(stem)}
 
 
 def equal(a, b):
-    """Whether two states have the same names and bits."""
+    """Return ``True`` if two states have the same names and bits."""
     return a.keys() == b.keys() and all(torch.equal(a[name], b[name]) for name in a)
 
 

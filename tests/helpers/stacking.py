@@ -1,10 +1,10 @@
-"""An objective under ``torch.func.vmap`` over clients, against the same one client by client."""
+"""Objectives and networks under ``torch.func.vmap`` over clients, against one client by client."""
 
 from __future__ import annotations
 
 import torch
 from torch import nn
-from torch.func import functional_call, grad_and_value, vmap
+from torch.func import functional_call, grad_and_value, stack_module_state, vmap
 
 from pfl.core.seeds import generator
 from pfl.core.state import total
@@ -22,7 +22,7 @@ class _Objective(nn.Module):
 
 
 def check_vmap(module, objective, states, batches):
-    """Value and gradients agree, with batches of unequal size padded to the longest.
+    """Check that value and gradients agree, with unequal batches padded to the longest.
 
     Args:
         module: The method.
@@ -54,8 +54,19 @@ def check_vmap(module, objective, states, batches):
             torch.testing.assert_close(gradients[name][client], expected)
 
 
+def check_stacked(nets, shape, **tolerance):
+    """Check that networks on five images each give logits and buffers as each alone does."""
+    parameters, buffers = stack_module_state(nets)
+    x = torch.rand(len(nets), 5, *shape, dtype=next(nets[0].parameters()).dtype)
+    together = vmap(lambda p, b, x: functional_call(nets[0], (p, b), (x,)))(parameters, buffers, x)
+    for client, net in enumerate(nets):
+        torch.testing.assert_close(net(x[client]), together[client], **tolerance)
+        for name, buffer in net.named_buffers():
+            torch.testing.assert_close(buffer, buffers[name][client])
+
+
 def clients(module, sizes=(2, 5, 1), dim=5, classes=3):
-    """A state dict for each client, around the module's own, and a batch of its size."""
+    """Return a state dict for each client, around the module's own, and a batch of its size."""
     rng = generator(4, "clients")
 
     def near(value):

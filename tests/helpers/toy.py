@@ -22,7 +22,7 @@ class Line(nn.Module):
 
 
 def lines(*slopes):
-    """One sample a client, x = slope: the loss ``(x * w).mean()`` has this constant gradient."""
+    """Return one sample a client, x = slope: ``(x * w).mean()`` has this constant gradient."""
     y = torch.zeros(1, dtype=torch.long)
     return ToyData([(torch.full((1, 1), slope), y) for slope in slopes])
 

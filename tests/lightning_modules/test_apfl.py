@@ -1,4 +1,4 @@
-"""APFL: the invariants of its card, numbered as there."""
+"""APFL: the invariants in docs/methods.md."""
 
 from itertools import starmap
 
@@ -45,7 +45,7 @@ def square_loss(monkeypatch):
 
 
 def walk(v, w, alpha=0.5, batches=1, round=1, **options):
-    """(w, v, alpha) after a round of so many steps at rate 0.1."""
+    """Return (w, v, alpha) after a round of so many steps at rate 0.1."""
     data = ToyData(
         [(torch.zeros(batches, 1), torch.zeros(batches, dtype=torch.long))], batch_size=1
     )
@@ -58,7 +58,7 @@ def walk(v, w, alpha=0.5, batches=1, round=1, **options):
 
 
 def personal(kept):
-    """The local model among what a client keeps."""
+    """Return the local model among what a client keeps."""
     return {n.replace("personal.", "net."): v for n, v in kept.items() if n != "alpha"}
 
 
@@ -71,7 +71,8 @@ def personal(kept):
         {"alpha": 1.0, "v_grad": "plain"},
     ],
 )
-def test_1_the_global_sequence_is_fedavgs_bitwise(net, options):
+def test_the_global_sequence_is_fedavgs_bitwise(net, options):
+    """Invariant 1."""
     sampler = UniformSampler(0.7)
     apfl = fit(APFL(net(), optimizer=HEAVY, **options), blobs(), sampler=sampler)
     fedavg = fit(FedAvg(net(), optimizer=HEAVY), blobs(), sampler=sampler)
@@ -81,8 +82,8 @@ def test_1_the_global_sequence_is_fedavgs_bitwise(net, options):
 
 
 @pytest.mark.parametrize("v_grad", ["chain", "plain"])
-def test_2_without_a_share_it_is_fedavg(v_grad):
-    """Momentum and weight decay do not move v, either."""
+def test_without_a_share_it_is_fedavg(v_grad):
+    """Invariant 2. Momentum and weight decay do not move v, either."""
     module = APFL(mlp(), optimizer=HEAVY, alpha=0, alpha_update="never", v_grad=v_grad)
     apfl, fedavg = fit(module, blobs()), fit(FedAvg(mlp(), optimizer=HEAVY), blobs())
     start = {f"net.{name}": value for name, value in mlp().state_dict().items()}
@@ -91,15 +92,16 @@ def test_2_without_a_share_it_is_fedavg(v_grad):
 
 
 @pytest.mark.parametrize("net", [mlp, normed])
-def test_2_with_the_whole_share_it_is_local(net):
+def test_with_the_whole_share_it_is_local(net):
+    """Invariant 2."""
     module = APFL(net(), optimizer=HEAVY, epochs=2, alpha=1, alpha_update="never")
     apfl, alone = fit(module, blobs()), fit(Local(net(), optimizer=HEAVY, epochs=2), blobs())
     assert all(equal(personal(apfl.kept[client]), alone.kept[client]) for client in range(3))
     assert apfl.history[-1]["test/personal/loss"] == alone.history[-1]["test/personal/loss"]
 
 
-def test_3_the_share_rests_in_the_very_first_round():
-    """Its slope is <v - w, G> with v = w, before either has stepped."""
+def test_the_share_rests_in_the_very_first_round():
+    """Invariant 3. Its slope is <v - w, G> with v = w, before either has stepped."""
     _, (first, second) = follow(APFL(mlp(), optimizer=SGD), blobs(), 2)
     assert all(kept["alpha"] == 0.5 for kept in first.kept.values())
     assert all(kept["alpha"] != 0.5 for kept in second.kept.values())
@@ -109,13 +111,16 @@ def test_3_the_share_rests_in_the_very_first_round():
 class TestByHand:
     """Losses u^2 / 2, all rates 0.1."""
 
-    def test_4_one_step(self):
-        """v = 2, w = 0: the mixture and G are 1, v = 2 - 0.1 * 0.5, alpha = 0.5 - 0.1 * 2."""
+    def test_one_step_of_model_and_share(self):
+        """Invariant 4.
+
+        v = 2, w = 0: the mixture and G are 1, v = 2 - 0.1 * 0.5, alpha = 0.5 - 0.1 * 2.
+        """
         assert walk(2.0, 0.0) == pytest.approx([0.0, 1.95, 0.3])
         assert walk(2.0, 0.0, v_grad="plain") == pytest.approx([0.0, 1.9, 0.3])
 
-    def test_4_the_mixture_that_is_tested(self):
-        """0.3 * 1.95 + 0.7 * 0 = 0.585; with another w = 1 it is 1.285."""
+    def test_the_mixture_that_is_tested(self):
+        """Invariant 4: 0.3 * 1.95 + 0.7 * 0 = 0.585; with another w = 1 it is 1.285."""
         data = ToyData([(torch.zeros(1, 1), torch.zeros(1, dtype=torch.long))])
         federation = Federation(APFL(Point(0.0), optimizer=SGD), data, precision="64-true")
         federation.kept[0] = {
@@ -127,8 +132,8 @@ class TestByHand:
             federation.personal(0)
             assert federation.module(torch.zeros(1, 1)).item() == pytest.approx(expected)
 
-    def test_4_nothing_steps_before_anything_else(self):
-        """v = 2, w = 1: G = 1.5, g = 1: w = 0.9, v = 2 - 0.075, alpha = 0.5 - 0.15.
+    def test_nothing_steps_before_anything_else(self):
+        """Invariant 4: v = 2, w = 1: G = 1.5, g = 1: w = 0.9, v = 2 - 0.075, alpha = 0.5 - 0.15.
 
         Mixed after the step of w, G would be 1.45.
         """
@@ -144,25 +149,28 @@ class TestByHand:
             ("never", 1.854375, 0.5),
         ],
     )
-    def test_4_when_the_share_moves(self, alpha_update, v, alpha):
-        """The second step, from the numbers of the test above."""
+    def test_when_the_share_moves(self, alpha_update, v, alpha):
+        """Invariant 4. The second step, from the numbers of the test above."""
         found = walk(2.0, 1.0, batches=2, alpha_update=alpha_update)
         assert found == pytest.approx([0.81, v, alpha])
 
-    def test_4_all_rates_fall_over_the_rounds(self):
-        """In round 3 at decay 0.5 they are 0.025."""
+    def test_all_rates_fall_over_the_rounds(self):
+        """Invariant 4. In round 3 at decay 0.5 they are 0.025."""
         found = walk(2.0, 1.0, lr_decay=0.5, round=3)
         assert found == pytest.approx([0.975, 2 - 0.025 * 0.75, 0.5 - 0.025 * 1.5])
 
     @pytest.mark.parametrize(("v", "w", "end"), [(20.0, 0.0, 0.0), (0.0, 20.0, 1.0)])
-    def test_6_the_share_stays_within_its_bounds(self, v, w, end):
-        """A slope of 200 or -200."""
+    def test_the_share_stays_within_its_bounds(self, v, w, end):
+        """Invariant 6. A slope of 200 or -200."""
         assert walk(v, w)[2] == end
 
 
 @pytest.mark.parametrize("net", [mlp, normed])
-def test_5_the_slopes_are_those_of_automatic_differentiation(net):
-    """Of CE(alpha v + (1 - alpha) w) by alpha and by v; w follows its own loss alone."""
+def test_the_slopes_are_those_of_automatic_differentiation(net):
+    """Invariant 5.
+
+    Of CE(alpha v + (1 - alpha) w) by alpha and by v; w follows its own loss alone.
+    """
     module = APFL(net(), optimizer=SGD, alpha=0.25).double().train()
     for number, value in enumerate(module.personal.parameters()):
         value.data += 0.3 * normal(*value.shape, seed=number)
@@ -186,8 +194,8 @@ def test_5_the_slopes_are_those_of_automatic_differentiation(net):
     torch.testing.assert_close((module.alpha - outcome.entries["alpha"]) / 0.01, slope)
 
 
-def test_7_who_sits_out_keeps_model_and_share():
-    """Its tested model changes all the same, with the global one."""
+def test_who_sits_out_keeps_model_and_share():
+    """Invariant 7. Its tested model changes all the same, with the global one."""
     sampler = UniformSampler(0.4)
     module = APFL(mlp(), optimizer=HEAVY, alpha_update="step")
     _, snapshots = follow(module, blobs(), 5, sampler=sampler)
@@ -200,8 +208,11 @@ def test_7_who_sits_out_keeps_model_and_share():
     assert losses[0] != losses[1]
 
 
-def test_8_mixing_a_linear_models_outputs_is_the_same():
-    """Three full-batch steps; alpha moves at the first along dL/dlogits of the mixed logits."""
+def test_mixing_a_linear_models_outputs_is_the_same():
+    """Invariant 8.
+
+    Three full-batch steps; alpha moves at the first along dL/dlogits of the mixed logits.
+    """
 
     def net():
         with scoped(1):
@@ -231,7 +242,8 @@ def test_8_mixing_a_linear_models_outputs_is_the_same():
     assert close(result.kept, expected)
 
 
-def test_9_model_and_share_stay():
+def test_model_and_share_stay():
+    """Invariant 9."""
     data, module = blobs(), APFL(normed(), optimizer=SGD)
     upload = client_round.train(context(module, data), job(data)).upload
     assert all(name.startswith("net.") for name in upload.shared)

@@ -1,4 +1,4 @@
-"""What a method declares: what travels, what stays, what is sent besides, when it is tested."""
+"""The declarations of a method: shared, kept and extra entries, and when it is tested."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""CD2-pFed: invariants of its card, with hand-worked numbers."""
+"""CD2-pFed: the invariants in docs/methods.md, with hand-worked numbers."""
 
 import pytest
 import torch
@@ -25,7 +25,7 @@ def make(net, **options):
 
 
 def floats(module):
-    """Three of six hidden units: 5 weights and a bias each; 3 x 3 weights and 3 biases on top."""
+    """Count three of six hidden units, 5 weights and a bias each; 3 x 3 weights and 3 biases."""
     return 3 * 6 + 9 + 3, 3 * 6 + 9 + 3
 
 
@@ -46,7 +46,7 @@ def test_without_private_channels_it_is_fedavg(net):
 
 @pytest.mark.parametrize("net", [mlp, normed])
 def test_with_private_channels_only_it_is_local(net):
-    """Invariant 1, bitwise; nothing is sent."""
+    """Invariants 1 and 4, bitwise; nothing is sent."""
     ours = Federation(cd2(net(), private_share=1.0, epochs=2, **PLAIN))
     theirs = Federation(Local(net(), optimizer=sgd(), epochs=2))
     for clients in ROUNDS:
@@ -106,7 +106,7 @@ def test_shared_and_private_make_the_whole(net, share):
 
 
 def divided(net=None, private=3):
-    """A module whose last ``private`` of six hidden units are private."""
+    """Return a module whose last ``private`` of six hidden units are private."""
     module = cd2(net)
     federation = Federation(module)
     federation.server.ramp_rounds = 0
@@ -128,7 +128,7 @@ def test_distillation_is_symmetric_and_zero_for_equal_predictions():
 
 
 def silenced(module, x, silent):
-    """The network's logits with hidden units at zero and their columns left out."""
+    """Return the network's logits with hidden units at zero and their columns left out."""
     z = module.net.backbone(x).clone()
     z[:, silent] = 0
     return z @ module.net.head.weight.T

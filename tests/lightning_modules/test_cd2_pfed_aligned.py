@@ -27,7 +27,7 @@ def test_without_alignment_it_is_cd2_pfed(options):
 
 
 def test_the_target_is_the_whole_last_model():
-    """What a client remembers has its trained private and shared channels."""
+    """The remembered model has the client's trained private and shared channels."""
     federation = Federation(make(mlp(), optimizer=sgd()))
     result = federation.train(0)
     backbone = clone(federation.module.net.backbone.state_dict())

@@ -1,4 +1,4 @@
-"""Ditto: the invariants of its card, numbered as there."""
+"""Ditto: the invariants in docs/methods.md."""
 
 from dataclasses import replace
 from functools import partial
@@ -43,7 +43,7 @@ class Slope(Ditto):
 
 
 def walk(proximity, steps, start=1.0, received=3.0, slope=2.0, global_steps=5):
-    """The personal value after some steps of rate 0.1 from ``start``."""
+    """Return the personal value after some steps of rate 0.1 from ``start``."""
     data = lines(slope)
     module = Slope(
         Line(), proximity=proximity, personal_epochs=steps, epochs=global_steps, optimizer=SGD
@@ -62,7 +62,8 @@ def personal(state):
 
 @pytest.mark.parametrize("net", [mlp, normed])
 @pytest.mark.parametrize("options", [{"proximity": 0}, {"proximity": 2, "personal_epochs": 3}])
-def test_1_the_global_sequence_is_fedavgs_bitwise(net, options):
+def test_the_global_sequence_is_fedavgs_bitwise(net, options):
+    """Invariant 1."""
     sampler = UniformSampler(0.7)
     ditto = fit(Ditto(net(), optimizer=HEAVY, **options), blobs(), sampler=sampler)
     fedavg = fit(FedAvg(net(), optimizer=HEAVY), blobs(), sampler=sampler)
@@ -70,8 +71,8 @@ def test_1_the_global_sequence_is_fedavgs_bitwise(net, options):
     assert ditto.history[-1]["test/global/loss"] == fedavg.history[-1]["test/global/loss"]
 
 
-def test_2_without_a_pull_personal_models_are_local():
-    """Full batches, as the order of batches follows the name of the phase."""
+def test_without_a_pull_personal_models_are_local():
+    """Invariant 2. Full batches, as the order of batches follows the name of the phase."""
     ditto = fit(Ditto(mlp(), optimizer=HEAVY, proximity=0, epochs=2), blobs(batch_size=99))
     alone = fit(Local(mlp(), optimizer=HEAVY, epochs=2), blobs(batch_size=99))
     for client in range(3):
@@ -79,18 +80,20 @@ def test_2_without_a_pull_personal_models_are_local():
         assert close(personal(ditto.kept[client]), own)
 
 
-def test_3_fixed_point():
-    """w^t - g / lambda = 3 - 2 / 4 = 2.5."""
+def test_the_fixed_point_is_the_gradient_over_lambda_away():
+    """Invariant 3: w^t - g / lambda = 3 - 2 / 4 = 2.5."""
     assert walk(4.0, 100) == pytest.approx(2.5, abs=1e-5)
 
 
-def test_3_a_strong_pull_ends_at_the_global_model():
+def test_a_strong_pull_ends_at_the_global_model():
+    """Invariant 3."""
     shifts = [abs(walk(strength, 200) - 3.0) for strength in (0.5, 1.0, 4.0, 9.0)]
     assert shifts == sorted(shifts, reverse=True)
     assert shifts[-1] == pytest.approx(2 / 9, abs=1e-5)
 
 
-def test_4_a_personal_model_that_sits_out_is_bitwise_unchanged():
+def test_a_personal_model_that_sits_out_is_bitwise_unchanged():
+    """Invariant 4."""
     sampler = UniformSampler(0.4)
     _, snapshots = follow(Ditto(mlp(), optimizer=HEAVY), blobs(), 5, sampler=sampler)
     pairs = list(sitting_out(snapshots))
@@ -98,8 +101,10 @@ def test_4_a_personal_model_that_sits_out_is_bitwise_unchanged():
     assert all(equal(before, after) for before, after in pairs)
 
 
-def test_5_the_anchor_is_the_received_model():
-    """v: 1 - 0.1 (2 + 4 (1 - 3)) = 1.6, whatever the global branch does (it goes to 3 - 1 = 2).
+def test_the_anchor_is_the_received_model():
+    """Invariant 5.
+
+    v: 1 - 0.1 (2 + 4 (1 - 3)) = 1.6, whatever the global branch does (it goes to 3 - 1 = 2).
 
     Anchored at that 2, it would be 1 - 0.1 (2 + 4 (1 - 2)) = 1.2.
     """

@@ -1,4 +1,4 @@
-"""FedALA: invariants of its card, with hand-worked numbers."""
+"""FedALA: the invariants in docs/methods.md, with hand-worked numbers."""
 
 import pytest
 import torch
@@ -60,7 +60,7 @@ def test_mixing_sees_its_last_batch_though_training_drops_it():
 
 
 def mixed(federation, client):
-    """The client's state after mixing, before training; and as it was received."""
+    """Return the client's state after mixing, before training; and as it was received."""
     module = federation.start(client)
     received = clone(module.state_dict())
     training = module.plan()[:-2]
@@ -127,7 +127,7 @@ def test_gradient_of_the_weights():
 
 
 def steps(federation, client):
-    """Steps of learning W and of training: client 0 has nine samples, three batches an epoch."""
+    """Count the steps of learning W and of training; client 0 has three batches an epoch."""
     return federation.train(client).steps
 
 
@@ -189,6 +189,7 @@ def test_a_test_mixes_a_copy():
 
 
 def test_a_mix_does_not_touch_running_statistics():
+    """Invariant 5."""
     module = ala(normed(), top="all").train()
     before = clone(dict(module.net.named_buffers()))
     module._mixing(Batch(normal(6, 5).float(), torch.arange(6) % 3))

@@ -1,4 +1,4 @@
-"""FedAS: the invariants of its card, numbered as there, with hand-worked numbers."""
+"""FedAS: the invariants in docs/methods.md, with hand-worked numbers."""
 
 from dataclasses import replace
 from functools import partial
@@ -47,8 +47,8 @@ def aggregate(uploads, start=(0.0,), **options):
 # The server, Eqs. 7-8.
 
 
-def test_1_equal_traces_are_the_plain_mean_whatever_the_sizes():
-    """(1 + 3 + 11) / 3 = 5."""
+def test_equal_traces_are_the_plain_mean_whatever_the_sizes():
+    """Invariant 1: (1 + 3 + 11) / 3 = 5."""
     after = aggregate([upload(0, 1, 0.7, 1.0), upload(1, 50, 0.7, 3.0), upload(2, 9, 0.7, 11.0)])
     assert after.shared["w"].item() == 5.0
 
@@ -66,7 +66,8 @@ def test_weights_by_hand():
     scale=st.floats(1e-3, 1e3),
     normaliser=st.sampled_from(["sum", "softmax", "min_max"]),
 )
-def test_2_weights_are_a_distribution_that_ignores_a_common_factor(traces, scale, normaliser):
+def test_weights_are_a_distribution_that_ignores_a_common_factor(traces, scale, normaliser):
+    """Invariant 2."""
     server = FedASServer(normaliser=normaliser)
     weights = server.weights([upload(i, 1 + i, t) for i, t in enumerate(traces)])
     assert (weights >= 0).all()
@@ -86,14 +87,17 @@ def test_softmax_and_min_max_by_hand():
 
 
 @pytest.mark.parametrize("normaliser", ["sum", "softmax", "min_max"])
-def test_3_one_participant_gives_its_base_exactly(normaliser):
+def test_one_participant_gives_its_base_exactly(normaliser):
+    """Invariant 3."""
     values = torch.randn(50, generator=generator(0, "base"))
     after = aggregate([upload(2, 7, 0.3, *values)], torch.ones(50).tolist(), normaliser=normaliser)
     assert torch.equal(after.shared["w"], values)
 
 
-def test_4_one_over_m_takes_that_part_of_the_step():
-    """From 2 to the mean 4 of test_weights_by_hand, half the way: 3. With an upload more, of no
+def test_one_over_m_takes_that_part_of_the_step():
+    """Invariant 4.
+
+    From 2 to the mean 4 of test_weights_by_hand, half the way: 3. With an upload more, of no
     weight, a third of it."""
     uploads = [upload(0, 9, 1, 10.0), upload(4, 1, 3, 2.0)]
     after = aggregate(uploads, (2.0,), step_scale="one_over_m")
@@ -152,7 +156,7 @@ def test_nobody_keeps_the_base():
 
 
 def line(weight):
-    """f(x) = weight x, and a head of two classes; all biases start at zero."""
+    """Build f(x) = weight x, and a head of two classes; all biases start at zero."""
     net = SplitNet(nn.Linear(1, 1), nn.Linear(1, 2))
     with torch.no_grad():
         for parameter in net.parameters():
@@ -167,7 +171,7 @@ def three_points():
 
 
 def aligned(received, epochs=0, **options):
-    """A client whose last backbone is f(x) = 2x, after the alignment of f(x) = received x."""
+    """Align f(x) = received x at a client whose last backbone is f(x) = 2x."""
     module = make(line(2.0), epochs=epochs, align_batch=3, align_lr=0.01, **options)
     federation = Federation(module, three_points())
     shared = {"net.backbone.weight": torch.tensor([[received]])}
@@ -200,8 +204,11 @@ def test_alignment_to_each_sample_by_hand():
     assert shared["net.backbone.bias"].item() == pytest.approx(0.06)
 
 
-def test_5_own_features_are_no_target_but_class_means_are():
-    """Received = last: per sample nothing moves. Class means: variance within classes, 4 | 0."""
+def test_own_features_are_no_target_but_class_means_are():
+    """Invariant 5.
+
+    Received = last: per sample nothing moves. Class means: variance within classes, 4 | 0.
+    """
     _, result = aligned(2.0, align_target="per_sample")
     assert result.train["align/mse"] == 0
     assert result.upload.shared["net.backbone.weight"].item() == 2.0
@@ -225,7 +232,8 @@ def test_the_head_is_trained_on_aligned_features():
 
 
 @pytest.mark.parametrize("target", ["class_mean", "per_sample"])
-def test_6_alignment_touches_only_the_client_s_copy_of_the_base(target):
+def test_alignment_touches_only_the_client_s_copy_of_the_base(target):
+    """Invariant 6."""
     federation = Federation(make(mlp(), align_target=target))
     federation.round()
     before = fingerprint([federation.state.shared, *federation.kept.values()])
@@ -269,7 +277,7 @@ def linear_case(samples=6):
 
 
 def trace(net, x, y, estimator="batch_sum", size=1):
-    """Over batches of ``size``, as a pass adds it up."""
+    """Add the trace up over batches of ``size``, as a pass does."""
     totals = {}
     for start in range(0, len(y), size):
         batch = Batch(x[start : start + size], y[start : start + size])
@@ -278,13 +286,16 @@ def trace(net, x, y, estimator="batch_sum", size=1):
     return fisher_trace(totals, estimator).item()
 
 
-def test_8_trace_of_a_linear_softmax_model():
-    """Its slopes are (p - e_y) x^T and p - e_y: sum_j ||p_j - e_{y_j}||^2 (||x_j||^2 + 1)."""
+def test_trace_of_a_linear_softmax_model():
+    """Invariant 8.
+
+    Its slopes are (p - e_y) x^T and p - e_y: sum_j ||p_j - e_{y_j}||^2 (||x_j||^2 + 1).
+    """
     net, x, y = linear_case()
     error = net(x).softmax(-1) - torch.eye(4)[y]
     expected = (error.square().sum(-1) * (x.square().sum(-1) + 1)).sum().item()
     assert trace(net, x, y) == pytest.approx(expected, rel=1e-5)
-    # 10: with batches of one the two differ by the number of samples.
+    # With batches of one the two differ by the number of samples.
     assert trace(net, x, y, "per_sample_mean", 4) == pytest.approx(expected / 6, rel=1e-5)
     summed = torch.cat([error, error[:, :, None].mul(x[:, None]).flatten(1)], 1).sum(0)
     full = summed.square().sum().item()
@@ -320,8 +331,8 @@ def test_the_trace_is_of_backbone_and_head_and_of_the_mean_in_a_batch(
     assert found == pytest.approx(expected)
 
 
-def test_9_the_data_twice():
-    """Twice the batches, the same samples, twice the likelihood."""
+def test_every_sample_twice_doubles_the_summed_trace():
+    """Invariant 9. Twice the batches, the same samples, twice the likelihood."""
     net, x, y = linear_case()
     twice = (net, x.repeat(2, 1), y.repeat(2))
     for estimator, factor in zip(ESTIMATORS, (2, 1, 4), strict=True):
@@ -331,8 +342,8 @@ def test_9_the_data_twice():
 
 @pytest.mark.parametrize("estimator", ESTIMATORS)
 @pytest.mark.parametrize("net", [mlp, normed])
-def test_10_measuring_the_trace_changes_nothing(net, estimator):
-    """Measured after training, in eval mode: running statistics do not move."""
+def test_measuring_the_trace_changes_nothing(net, estimator):
+    """Invariant 10. Measured after training, in eval mode: running statistics do not move."""
     with_trace = make(net(), alignment=False, fisher_estimator=estimator)
     without = make(net(), alignment=False, synchronisation=False)
     measured, plain = (Federation(module).train(0) for module in (with_trace, without))
@@ -364,7 +375,8 @@ def test_a_fitted_single_class_client_loses_its_weight():
 
 
 @pytest.mark.parametrize("net", [mlp, normed])
-def test_7_without_both_additions_it_is_fedper_bit_for_bit(net):
+def test_without_both_additions_it_is_fedper_bit_for_bit(net):
+    """Invariant 7."""
     plain = fit(FedPer(net(), optimizer=SGD, epochs=2, buffers="local"), blobs(), 4)
     module = make(net(), epochs=2, alignment=False, synchronisation=False)
     run = fit(module, blobs(), 4)
@@ -384,7 +396,8 @@ def test_each_addition_by_itself_changes_the_run():
     assert len(set(runs)) == 4
 
 
-def test_11_who_does_not_take_part_keeps_head_and_last_base():
+def test_who_does_not_take_part_keeps_head_and_last_base():
+    """Invariant 11."""
     federation = Federation(make(mlp()))
     federation.round()
     before = clone(federation.kept[1])
@@ -430,7 +443,7 @@ def test_the_round_reports_traces_and_weights():
         assert report["weight"][client] == pytest.approx(value / total)
 
 
-def test_12_floats_moved_at_cifar_10():
+def test_floats_moved_at_cifar_10():
     assert floats(FedAS(CNN2(10))) == (873_408, 873_409)
     assert floats(FedAS(CNN2(100), synchronisation=False)) == (873_408, 873_408)
 

@@ -1,4 +1,4 @@
-"""FedAvg and FedAvg-P: the invariants of their card, numbered as there."""
+"""FedAvg and FedAvg-P: the invariants in docs/methods.md."""
 
 import pytest
 import torch
@@ -21,8 +21,8 @@ def floats(module):
     return size, size
 
 
-def test_1_weights_sum_to_one_and_permuting_changes_nothing():
-    """(1 * 10 + 3 * 2) / 4 = 4."""
+def test_weights_sum_to_one_and_permuting_changes_nothing():
+    """Invariant 1: (1 * 10 + 3 * 2) / 4 = 4."""
     uploads = [upload(0, 1, 10.0), upload(1, 3, 2.0)]
     server, state = Server(), ServerState({})
     assert server.weights(uploads).tolist() == [0.25, 0.75]
@@ -32,14 +32,16 @@ def test_1_weights_sum_to_one_and_permuting_changes_nothing():
     assert uniform.shared["net.w"].item() == 6.0
 
 
-def test_2_equal_uploads_give_that_value_bitwise():
+def test_equal_uploads_give_that_value_bitwise():
+    """Invariant 2."""
     value = (0.1, 1 / 3, 1e-7)
     uploads = [upload(client, samples, *value) for client, samples in enumerate((3, 5, 9))]
     mean = Server().aggregate(ServerState({}), uploads).shared["net.w"]
     assert torch.equal(mean, torch.tensor(value))
 
 
-def test_3_one_full_batch_is_a_step_of_centralised_descent():
+def test_one_full_batch_is_a_step_of_centralised_descent():
+    """Invariant 3."""
     data, net = blobs(batch_size=99), mlp()
     splits = [data.split(client, "train") for client in range(3)]
     x, y = torch.cat([s.x for s in splits]), torch.cat([s.targets for s in splits])
@@ -52,7 +54,8 @@ def test_3_one_full_batch_is_a_step_of_centralised_descent():
     assert close(fit(FedAvg(net, optimizer=SGD), data, 1).server.shared, expected)
 
 
-def test_4_one_client_is_centralised_sgd():
+def test_one_client_is_centralised_sgd():
+    """Invariant 4."""
     data, net = blobs(sizes=(9,), batch_size=99), mlp()
     run = fit(FedAvg(net, optimizer=HEAVY, epochs=3, persist_optimizer=True), data, 2)
     own = mlp()
@@ -64,7 +67,8 @@ def test_4_one_client_is_centralised_sgd():
     assert close(run.server.shared, {f"net.{n}": p.data for n, p in own.named_parameters()})
 
 
-def test_5_no_epochs_of_fine_tuning_is_fedavg():
+def test_no_epochs_of_fine_tuning_is_fedavg():
+    """Invariant 5."""
     plain = fit(FedAvg(mlp(), optimizer=SGD), blobs()).history[-1]
     tuned = fit(FedAvgP(mlp(), optimizer=SGD, ft_epochs=0), blobs()).history[-1]
     scores = [key for key in plain if key.startswith("test/")]
@@ -73,7 +77,8 @@ def test_5_no_epochs_of_fine_tuning_is_fedavg():
 
 
 @pytest.mark.parametrize("net", [mlp, normed])
-def test_5_fine_tuning_leaves_the_federation_as_it_is(net):
+def test_fine_tuning_leaves_the_federation_as_it_is(net):
+    """Invariant 5."""
     plain = fit(FedAvg(net(), optimizer=SGD), blobs())
     tuned = fit(FedAvgP(net(), optimizer=SGD, ft_epochs=4), blobs())
     assert equal(plain.server.shared, tuned.server.shared)

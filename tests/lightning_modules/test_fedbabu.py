@@ -1,4 +1,4 @@
-"""FedBABU: the invariants of its card, numbered as there."""
+"""FedBABU: the invariants in docs/methods.md."""
 
 from dataclasses import replace
 
@@ -17,7 +17,7 @@ __all__ = ["floats"]
 
 
 def copy_of_client_0(**options):
-    """State of client 0's copy before and after its test."""
+    """Return the states of client 0's copy before and after its test."""
     module, data = FedBABU(mlp(), optimizer=HEAVY, **options), blobs()
     before = {n: v.clone() for n, v in module.state_dict().items()}
     shared = {n: v for n, v in before.items() if "backbone" in n}
@@ -26,14 +26,16 @@ def copy_of_client_0(**options):
     return before, module.state_dict()
 
 
-def test_1_the_head_is_bitwise_constant_before_fine_tuning():
+def test_the_head_is_bitwise_constant_before_fine_tuning():
+    """Invariant 1."""
     module = FedBABU(mlp(), optimizer=HEAVY, ft_epochs=0)
     start = head(module)
     fit(module, blobs(), 4)
     assert equal(head(module), start)
 
 
-def test_2_equals_freeze_before_fine_tuning():
+def test_equals_freeze_before_fine_tuning():
+    """Invariant 2."""
     babu, frozen = FedBABU(mlp(), optimizer=SGD), Freeze(mlp(), optimizer=SGD)
     found, expected = fit(babu, blobs()), fit(frozen, blobs())
     assert equal(found.server.shared, expected.server.shared)
@@ -42,7 +44,8 @@ def test_2_equals_freeze_before_fine_tuning():
     assert row["test/personal/loss"] != other["test/personal/loss"]
 
 
-def test_3_the_test_is_repeatable_and_leaves_the_broadcast_as_it_is():
+def test_the_test_is_repeatable_and_leaves_the_broadcast_as_it_is():
+    """Invariant 3."""
     module, data = FedBABU(mlp(), optimizer=SGD), blobs()
     run = fit(module, data, 2)
     before = {n: v.clone() for n, v in run.server.shared.items()}
@@ -56,7 +59,8 @@ def test_3_the_test_is_repeatable_and_leaves_the_broadcast_as_it_is():
     ("part", "changes"),
     [("all", ("backbone", "head")), ("head", ("head",)), ("body", ("backbone",))],
 )
-def test_4_only_the_chosen_part_is_tuned(part, changes):
+def test_only_the_chosen_part_is_tuned(part, changes):
+    """Invariant 4."""
     before, after = copy_of_client_0(ft_part=part)
     for name, value in before.items():
         assert torch.equal(value, after[name]) is not any(word in name for word in changes)
@@ -68,7 +72,7 @@ def test_default_is_five_epochs_on_everything():
 
 
 def test_a_client_never_seen_is_tuned_like_the_others():
-    """Nothing stays with a client, so a new one is usable at once."""
+    """A client keeps nothing, so a new one is usable at once."""
     run = fit(FedBABU(mlp(), optimizer=SGD), blobs())
     assert all(not kept for kept in run.kept.values())
 

@@ -1,4 +1,4 @@
-"""FedBN: the invariants of its card, numbered as there."""
+"""FedBN: the invariants in docs/methods.md."""
 
 from collections import OrderedDict
 from itertools import starmap
@@ -22,7 +22,7 @@ NORM = "net.backbone.1"
 
 
 def floats(module):
-    """The network without a scale and a shift for each channel of a batch norm."""
+    """Count the network without scale and shift of each channel of a batch norm."""
     norms = [part for part in module.net.modules() if isinstance(part, nn.BatchNorm1d)]
     size = sum(p.numel() for p in module.net.parameters())
     size -= 2 * sum(norm.num_features for norm in norms)
@@ -34,7 +34,7 @@ class Centred(nn.BatchNorm1d):
 
 
 def nested():
-    """Batch norms at every depth and under any name, and what only looks like one."""
+    """Build a network with batch norms at every depth and under any name, and look-alikes."""
     block = OrderedDict(fc=nn.Linear(5, 6), centred=Centred(6))
     stage = OrderedDict(block=nn.Sequential(block), norm=nn.BatchNorm1d(6))
     parts = OrderedDict(
@@ -51,7 +51,8 @@ def nested():
     return nn.Sequential(parts)
 
 
-def test_1_without_batch_norms_it_is_fedavg_and_says_so():
+def test_without_batch_norms_it_is_fedavg_and_says_so():
+    """Invariant 1."""
     with pytest.warns(UserWarning, match="ToyNet has no batch norm"):
         module = FedBN(mlp(), optimizer=HEAVY)
     sampler = UniformSampler(0.7)
@@ -61,7 +62,8 @@ def test_1_without_batch_norms_it_is_fedavg_and_says_so():
     assert found.history[-1]["test/global/loss"] == fedavg.history[-1]["test/global/loss"]
 
 
-def test_1_nothing_but_batch_norms_is_local():
+def test_nothing_but_batch_norms_is_local():
+    """Invariant 1."""
     data = blobs(dim=3)
     found = fit(FedBN(nn.BatchNorm1d(3), optimizer=HEAVY), data)
     alone = fit(Local(nn.BatchNorm1d(3), optimizer=HEAVY), data)
@@ -69,8 +71,11 @@ def test_1_nothing_but_batch_norms_is_local():
     assert all(equal(found.kept[client], alone.kept[client]) for client in range(3))
 
 
-def test_2_what_travels_is_what_no_batch_norm_owns():
-    """Found by type, subclasses too, at any depth; ``bn10`` is none because ``bn1`` is one."""
+def test_what_travels_is_what_no_batch_norm_owns():
+    """Invariant 2.
+
+    Found by type, subclasses too, at any depth; ``bn10`` is none because ``bn1`` is one.
+    """
     module = FedBN(nested())
     upload = module.upload(job_of(blobs()).info)
     assert set(upload.shared) == {
@@ -88,16 +93,19 @@ def test_2_what_travels_is_what_no_batch_norm_owns():
     }
 
 
-def test_2_all_twenty_of_a_resnet_are_found():
-    """Three of them are called ``downsample.1``: 5 entries each stay, convolutions and head go."""
+def test_all_twenty_of_a_resnet_are_found():
+    """Invariant 2.
+
+    Three of them are called ``downsample.1``: 5 entries each stay, convolutions and head go.
+    """
     module = FedBN(ResNet18(10))
     assert len(module.kept_names()) == 5 * 20
     assert len(module.shared_names()) == 20 + 2
     assert "net.backbone.layer2.0.downsample.1.weight" in module.kept_names()
 
 
-def test_3_the_first_round_is_fedavgs():
-    """All batch norms are still equal; in the second round they differ."""
+def test_the_first_round_is_fedavgs():
+    """Invariant 3. All batch norms are still equal; in the second round they differ."""
     _, own = follow(FedBN(normed(), optimizer=HEAVY), blobs(), 2)
     _, common = follow(FedAvg(normed(), optimizer=HEAVY), blobs(), 2)
     for number, same in ((0, True), (1, False)):
@@ -106,7 +114,8 @@ def test_3_the_first_round_is_fedavgs():
         assert equal(shared, expected) is same
 
 
-def test_4_batch_norms_of_a_client_that_sits_out_stay():
+def test_batch_norms_of_a_client_that_sits_out_stay():
+    """Invariant 4."""
     sampler = UniformSampler(0.4)
     _, snapshots = follow(FedBN(normed(), optimizer=HEAVY), blobs(), 5, sampler=sampler)
     pairs = list(sitting_out(snapshots))
@@ -114,7 +123,8 @@ def test_4_batch_norms_of_a_client_that_sits_out_stay():
     assert all(starmap(equal, pairs))
 
 
-def test_5_clients_in_another_order():
+def test_permuting_clients_permutes_their_batch_norms():
+    """Invariant 5."""
     data, order = blobs(batch_size=99, pooled=False), (2, 0, 1)
     moved = ToyData([data.splits["train"][client] for client in order], batch_size=99)
     one = fit(FedBN(normed(), optimizer=SGD), data)
@@ -124,8 +134,10 @@ def test_5_clients_in_another_order():
         assert close(one.kept[client], other.kept[place], atol=1e-5)
 
 
-def test_6_running_statistics_by_hand():
-    """Batches (9, 11) and (-9, -11): means 10 and -10, biased variance 1, n / (n - 1) = 2.
+def test_running_statistics_by_hand():
+    """Invariant 6.
+
+    Batches (9, 11) and (-9, -11): means 10 and -10, biased variance 1, n / (n - 1) = 2.
 
     After a step the running means are 0.1 * 10 = 1 and -1, the variances 0.9 + 0.1 * 2 = 1.1.
     Averaged, as FedAvg has them, the means are 0.
@@ -147,15 +159,20 @@ def test_6_running_statistics_by_hand():
     assert averaged["net.0.running_mean"].item() == pytest.approx(0.0, abs=1e-6)
 
 
-def test_7_counters_count_the_batches_of_training():
-    """Three rounds, each with a test; 9 samples are two batches of 4 and one that is left out."""
+def test_counters_count_the_batches_of_training():
+    """Invariant 7.
+
+    Three rounds, each with a test; 9 samples are two batches of 4 and one that is left out.
+    """
     run = fit(FedBN(normed(), optimizer=SGD), blobs(sizes=(9, 6, 4)), 3)
     counts = [run.kept[client][f"{NORM}.num_batches_tracked"].item() for client in range(3)]
     assert counts == [3 * 2, 3 * 2, 3 * 1]
 
 
-def test_8_the_scale_of_a_clients_inputs_does_not_matter():
-    """Behind a first layer without bias: only that batch norm's own statistics feel it.
+def test_the_scale_of_a_clients_inputs_does_not_matter():
+    """Invariant 8.
+
+    Behind a first layer without bias: only that batch norm's own statistics feel it.
 
     The mean is multiplied by 3, the variance, apart from what is left of the initial one, by 9.
     """
@@ -181,7 +198,7 @@ def test_8_the_scale_of_a_clients_inputs_does_not_matter():
 
 
 def conv():
-    """Batch norm over the pixels of a map, of which one sample would have statistics."""
+    """Build a network with batch norm over pixels, of which one sample would have statistics."""
     with scoped(1):
         layers = (nn.Unflatten(1, (1, 5)), nn.Conv1d(1, 2, 2), nn.BatchNorm1d(2), nn.Flatten())
         return nn.Sequential(*layers, nn.Linear(8, 3))

@@ -1,4 +1,4 @@
-"""FedDyn: the invariants of its card, numbered as there.
+"""FedDyn: the invariants in docs/methods.md.
 
 By hand the losses are (x - b)^2 / 2, and a step at rate 1 / (1 + alpha) minimises a client's whole
 objective exactly: at ``(b + alpha (w^t - H)) / (1 + alpha)``. In the paper's letters the client's
@@ -23,7 +23,7 @@ from tests.helpers.toy import Line, blobs, lines, mlp, normed
 
 
 def floats(module):
-    """The network, both ways; half of SCAFFOLD's."""
+    """Count the network, both ways; half of SCAFFOLD's."""
     size = sum(p.numel() for p in module.net.parameters())
     return size, size
 
@@ -41,14 +41,16 @@ def bowls(*centres, alpha=1.0, start=0.0):
 
 
 def numbers(federation):
-    """The server's model, how far it is ahead, and each client's -alpha H_i at alpha = 1."""
+    """Return the server's model, its lead, and each client's -alpha H_i at alpha = 1."""
     state = federation.state
     gradients = [-kept["travelled"].item() for kept in federation.kept.values()]
     return [state.shared["net.w"].item(), state.ahead["net.w"].item(), *gradients]
 
 
-def test_4_two_clients_by_hand():
-    """b = (3, -1): w_i = (1.5, -0.5), (1.25, 0.25), (1.125, 0.625); the server is at 1 at once.
+def test_two_clients_by_hand():
+    """Invariants 4 and 6.
+
+    b = (3, -1): w_i = (1.5, -0.5), (1.25, 0.25), (1.125, 0.625); the server is at 1 at once.
 
     6: what a client keeps is its gradient at its own optimum, w_i - b_i.
     """
@@ -65,16 +67,22 @@ def test_4_two_clients_by_hand():
         assert numbers(federation)[2:] == pytest.approx(slopes)
 
 
-def test_5_partial_participation_by_hand():
-    """The sum of all ways is divided by N = 2, not by who took part; that would give w = 3."""
+def test_partial_participation_by_hand():
+    """Invariant 5.
+
+    The sum of all ways is divided by N = 2, not by who took part; that would give w = 3.
+    """
     federation = bowls(3.0, -1.0)
     for clients, model, ahead in (((0,), 2.25, 0.75), ((1,), 0.5625, -0.0625), ((0, 1), 1, 0.1875)):
         federation.round(*clients)
         assert numbers(federation)[:2] == pytest.approx([model, ahead])
 
 
-def test_7_one_client_by_hand():
-    """alpha = 0.5, b = 3: from 0 w_i = 2, H = 2; from w = 1 w_i = 5/3, with a wrong sign 8/3."""
+def test_one_client_by_hand():
+    """Invariant 7.
+
+    alpha = 0.5, b = 3: from 0 w_i = 2, H = 2; from w = 1 w_i = 5/3, with a wrong sign 8/3.
+    """
     federation = bowls(3.0, alpha=0.5)
     (result,) = federation.round()
     assert result.upload.shared["net.w"].item() == pytest.approx(2.0)
@@ -85,8 +93,8 @@ def test_7_one_client_by_hand():
 
 @pytest.mark.parametrize("fraction", [0.4, 0.7, 1.0])
 @pytest.mark.parametrize("net", [mlp, normed])
-def test_1_the_server_is_ahead_by_the_mean_of_what_all_remember(net, fraction):
-    """Those that sit out count, too."""
+def test_the_server_is_ahead_by_the_mean_of_what_all_remember(net, fraction):
+    """Invariant 1. Those that sit out count, too."""
     federation = Federation(FedDyn(net(), optimizer=HEAVY))
     sampler = UniformSampler(fraction)
     for number in range(4):
@@ -107,8 +115,11 @@ def test_1_the_server_is_ahead_by_the_mean_of_what_all_remember(net, fraction):
 
 
 @pytest.mark.parametrize("clients", [(0, 1, 2), (0, 2)])
-def test_2_the_first_round(clients):
-    """Locally FedProx, bit for bit; the server goes 1 + m / N times as far as the mean."""
+def test_the_first_round_trains_as_fedprox_and_the_server_goes_further(clients):
+    """Invariant 2.
+
+    Locally FedProx, bit for bit; the server goes 1 + m / N times as far as the mean.
+    """
     dyn = Federation(FedDyn(mlp(), optimizer=HEAVY, epochs=2, alpha=0.5))
     prox = Federation(FedProx(mlp(), optimizer=HEAVY, epochs=2, mu=0.5, weighting="uniform"))
     start = prox.state.shared
@@ -119,8 +130,8 @@ def test_2_the_first_round(clients):
         assert torch.allclose(dyn.state.shared[name], start[name] + way, atol=1e-6)
 
 
-def test_3_a_vanishing_alpha_is_not_fedavg():
-    """Clients train as in FedAvg, but the server still goes twice as far."""
+def test_a_vanishing_alpha_is_not_fedavg():
+    """Invariant 3. Clients train as in FedAvg, but the server still goes twice as far."""
     dyn = Federation(FedDyn(mlp(), optimizer=SGD, alpha=1e-9))
     fedavg = Federation(FedAvg(mlp(), optimizer=SGD, weighting="uniform"))
     start = fedavg.state.shared
@@ -132,12 +143,14 @@ def test_3_a_vanishing_alpha_is_not_fedavg():
 
 
 @pytest.mark.parametrize("alpha", [0.0, -1.0])
-def test_3_alpha_is_positive(alpha):
+def test_an_alpha_of_zero_or_less_is_refused(alpha):
+    """Invariant 3."""
     with pytest.raises(ValueError, match="alpha must be positive"):
         FedDyn(mlp(), alpha=alpha)
 
 
-def test_8_who_sits_out_remembers_what_it_did():
+def test_who_sits_out_remembers_what_it_did():
+    """Invariant 8."""
     sampler = UniformSampler(0.4)
     _, snapshots = follow(FedDyn(mlp(), optimizer=HEAVY), blobs(), 5, sampler=sampler)
     pairs = list(pairs_of_those_sitting_out(snapshots))
@@ -145,15 +158,19 @@ def test_8_who_sits_out_remembers_what_it_did():
     assert all(starmap(equal, pairs))
 
 
-def test_9_at_a_stationary_point_nothing_moves():
+def test_at_a_stationary_point_nothing_moves():
+    """Invariant 9."""
     federation = bowls(2.0, 2.0, start=2.0)
     for _ in range(3):
         federation.round()
         assert numbers(federation) == [2.0, 0.0, 0.0, 0.0]
 
 
-def test_10_one_client_overshoots_in_the_first_round():
-    """b = 3 from 1 at alpha = 1: w_1 = 2, and the server goes to 3; b = 3 is where it stays."""
+def test_one_client_overshoots_in_the_first_round():
+    """Invariant 10.
+
+    b = 3 from 1 at alpha = 1: w_1 = 2, and the server goes to 3; b = 3 is where it stays.
+    """
     federation = bowls(3.0, start=1.0)
     (result,) = federation.round()
     assert result.upload.shared["net.w"].item() == pytest.approx(2.0)

@@ -1,4 +1,4 @@
-"""FedPAC: invariants of its card, with hand-worked numbers."""
+"""FedPAC: the invariants in docs/methods.md, with hand-worked numbers."""
 
 from dataclasses import replace
 
@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from scipy.optimize import minimize
 from torch import nn
 
-from lightning_modules.fedpac import FedPAC, FedPACServer, head_shares, simplex_minimum
+from lightning_modules.fedpac import FedPAC, FedPACServer, head_shares
 from lightning_modules.fedrep import FedRep
 from lightning_modules.nets import SplitNet
 from pfl.core.seeds import generator
@@ -23,7 +23,7 @@ HEAD, BODY = ("net.head.*",), ("net.backbone.*",)
 
 
 def floats(module):
-    """|w| + C D down; |w| + C D + C + 1 + C D up."""
+    """Count |w| + C D down; |w| + C D + C + 1 + C D up."""
     net = module.net
     weights, table = sum(p.numel() for p in net.parameters()), net.num_classes * net.features
     return weights + table, weights + table + net.num_classes + 1 + table
@@ -54,7 +54,7 @@ def simplex_problem(seed, m=5, size=6):
 
 
 def quadratic(variances, profiles, i):
-    """P_i as it is written: diag(V) + G_i G_i^T."""
+    """Return P_i as it is written: diag(V) + G_i G_i^T."""
     gaps = (profiles[i] - profiles).flatten(1).numpy()
     return np.diag(variances.numpy()) + gaps @ gaps.T
 
@@ -93,6 +93,7 @@ def test_equal_profiles_share_by_inverse_variance():
 
 
 def test_one_participant_keeps_its_head():
+    """Invariant 2."""
     assert head_shares(torch.zeros(1), torch.ones(1, 2, 2)).tolist() == [[1.0]]
 
 
@@ -135,14 +136,8 @@ def test_permuting_clients_permutes_shares(order):
     torch.testing.assert_close(permuted, shares[list(order)][:, list(order)], rtol=1e-7, atol=1e-8)
 
 
-def test_simplex_minimum_scales():
-    """P and 1e9 P have the same minimum: 1/V over (1, 3)."""
-    for scale in (1e-9, 1.0, 1e9):
-        np.testing.assert_allclose(simplex_minimum(scale * np.diag([1.0, 3.0])), [0.75, 0.25])
-
-
 def line():
-    """Features are the inputs, D = 2, and the body has one parameter, a shift of zero."""
+    """Build a body with one parameter, a shift of zero: features are the inputs, D = 2."""
 
     class Shift(nn.Module):
         def __init__(self):

@@ -1,4 +1,4 @@
-"""FedPer: the invariants of its card, numbered as there."""
+"""FedPer: the invariants in docs/methods.md."""
 
 import pytest
 import torch
@@ -29,7 +29,8 @@ def floats(module):
     return size, size
 
 
-def test_1_heads_stay():
+def test_heads_stay():
+    """Invariant 1."""
     sampler = UniformSampler(0.4)
     run, snapshots = follow(FedPer(mlp(), optimizer=HEAVY), blobs(), 5, sampler=sampler)
     pairs = list(sitting_out(snapshots))
@@ -38,14 +39,16 @@ def test_1_heads_stay():
     assert not any("head" in name for name in run.server.shared)
 
 
-def test_1_no_head_in_the_upload():
+def test_no_head_in_the_upload():
+    """Invariant 1."""
     data, module = blobs(), FedPer(mlp(), optimizer=SGD)
     upload = client_round.train(context(module, data), job(data)).upload
     assert set(upload.shared) == {"net.backbone.0.weight", "net.backbone.0.bias"}
     assert upload.extra == {}
 
 
-def test_2_no_personal_layer_is_fedavg_and_all_are_local():
+def test_no_personal_layer_is_fedavg_and_all_are_local():
+    """Invariant 2."""
     fedavg = fit(FedAvg(mlp(), optimizer=SGD), blobs())
     none = fit(FedPer(mlp(), optimizer=SGD, personal_layers=0), blobs())
     assert equal(none.server.shared, fedavg.server.shared)
@@ -55,7 +58,8 @@ def test_2_no_personal_layer_is_fedavg_and_all_are_local():
     assert all(equal(every.kept[client], alone.kept[client]) for client in range(3))
 
 
-def test_3_one_client_is_centralised_sgd():
+def test_one_client_is_centralised_sgd():
+    """Invariant 3."""
     data, own = blobs(sizes=(9,), batch_size=99), mlp()
     run = fit(FedPer(mlp(), optimizer=HEAVY, epochs=4), data, 1)
     split, optimizer = data.split(0, "train"), HEAVY(own.parameters())
@@ -67,7 +71,8 @@ def test_3_one_client_is_centralised_sgd():
     assert close(found, {f"net.{name}": p.data for name, p in own.named_parameters()})
 
 
-def test_5_bodies_are_the_same_and_heads_differ():
+def test_bodies_are_the_same_and_heads_differ():
+    """Invariant 5."""
     run = fit(FedPer(mlp(), optimizer=SGD), blobs())
     models = []
     for client in range(3):

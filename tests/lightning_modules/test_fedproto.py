@@ -1,4 +1,4 @@
-"""FedProto: invariants of its card, with hand-worked numbers."""
+"""FedProto: the invariants in docs/methods.md, with hand-worked numbers."""
 
 from dataclasses import replace
 
@@ -19,13 +19,13 @@ NAN = float("nan")
 
 
 def floats(module, info):
-    """C D down, C_i (D + 1) up."""
+    """Count C D down, C_i (D + 1) up."""
     net, held = module.net, int((info.label_counts > 0).sum())
     return net.num_classes * net.features, held * (net.features + 1)
 
 
 def identity():
-    """Features are the inputs, D = 2; the head is zero."""
+    """Build a network whose features are the inputs, D = 2, with a head of zeros."""
     net = SplitNet(nn.Identity(), nn.Linear(2, 3))
     nn.init.zeros_(net.head.weight)
     nn.init.zeros_(net.head.bias)
@@ -33,7 +33,7 @@ def identity():
 
 
 def points(*clients, num_classes=3):
-    """Clients given as lists of ((x1, x2), y)."""
+    """Make data of clients given as lists of ((x1, x2), y)."""
     rows = [
         (torch.tensor([x for x, _ in c]), torch.tensor([y for _, y in c], dtype=torch.long))
         for c in clients
@@ -72,7 +72,9 @@ def test_uploads_are_rows_of_the_own_classes():
 
 @pytest.mark.parametrize(("weighting", "mean"), [("uniform", 4.0), ("samples", 5.0)])
 def test_prototypes_are_averaged_class_by_class(weighting, mean):
-    """Class 1 has the means 2 (one sample) and 6 (three): (2 + 6) / 2, or (2 + 3 * 6) / 4.
+    """Invariant 3.
+
+    Class 1 has the means 2 (one sample) and 6 (three): (2 + 6) / 2, or (2 + 3 * 6) / 4.
 
     Class 0 is held by one client, whose mean it is (invariant 3); class 2 by none.
     """

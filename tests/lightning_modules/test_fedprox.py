@@ -1,4 +1,4 @@
-"""FedProx and FedProx-P: the invariants of their card, numbered as there."""
+"""FedProx and FedProx-P: the invariants in docs/methods.md."""
 
 from functools import partial
 
@@ -27,7 +27,7 @@ class Slope(FedProx):
 
 
 def walk(mu, steps, lr=0.1, start=3.0, slope=2.0):
-    """w after some steps from the received value ``start``."""
+    """Return w after some steps from the received value ``start``."""
     data = lines(slope)
     module = Slope(Line(), mu=mu, epochs=steps, optimizer=partial(torch.optim.SGD, lr=lr))
     sent = job(data, broadcast=Broadcast({"net.w": torch.tensor([start])}))
@@ -35,44 +35,49 @@ def walk(mu, steps, lr=0.1, start=3.0, slope=2.0):
 
 
 @pytest.mark.parametrize("net", [mlp, normed])
-def test_1_no_pull_is_fedavg_bitwise(net):
+def test_no_pull_is_fedavg_bitwise(net):
+    """Invariant 1."""
     prox = fit(FedProx(net(), optimizer=HEAVY, mu=0), blobs())
     fedavg = fit(FedAvg(net(), optimizer=HEAVY), blobs())
     assert equal(prox.server.shared, fedavg.server.shared)
 
 
 @pytest.mark.parametrize("mu", [0.1, 5.0])
-def test_2_the_first_step_feels_no_pull(mu):
+def test_the_first_step_feels_no_pull(mu):
+    """Invariant 2."""
     data = blobs(batch_size=99)
     prox = fit(FedProx(mlp(), optimizer=SGD, mu=mu), data, 1)
     fedavg = fit(FedAvg(mlp(), optimizer=SGD), data, 1)
     assert equal(prox.server.shared, fedavg.server.shared)
 
 
-def test_3_the_distance_falls_with_mu():
+def test_the_distance_falls_with_mu():
+    """Invariant 3."""
     shifts = [abs(walk(mu, 10) - 3.0) for mu in (0.0, 0.1, 1.0, 5.0)]
     assert shifts == sorted(shifts, reverse=True)
     assert len(set(shifts)) == 4
 
 
-def test_3_fixed_point():
-    """w^t - g / mu = 3 - 2 / 4 = 2.5."""
+def test_the_fixed_point_is_the_gradient_over_mu_away():
+    """Invariant 3: w^t - g / mu = 3 - 2 / 4 = 2.5."""
     assert walk(4.0, 100) == pytest.approx(2.5, abs=1e-5)
 
 
 @pytest.mark.parametrize("steps", [1, 2, 7])
-def test_4_k_steps_on_a_constant_gradient(steps):
-    """w - w^t = -(g / mu) (1 - (1 - eta mu)^K), with g = 2, mu = 4, eta = 0.1."""
+def test_k_steps_on_a_constant_gradient_are_a_geometric_sum(steps):
+    """Invariant 4: w - w^t = -(g / mu) (1 - (1 - eta mu)^K), with g = 2, mu = 4, eta = 0.1."""
     expected = 3.0 - 0.5 * (1 - 0.6**steps)
     assert walk(4.0, steps) == pytest.approx(expected, abs=1e-6)
 
 
-def test_5_overshooting_is_warned_of():
+def test_overshooting_is_warned_of():
+    """Invariant 5."""
     with pytest.warns(UserWarning, match="learning rate times mu is 1: .* diverges"):
         FedProx(mlp(), optimizer=SGD, mu=10.0)
 
 
-def test_5_from_two_on_it_diverges(recwarn):
+def test_from_two_on_it_diverges(recwarn):
+    """Invariant 5."""
     assert abs(walk(21.0, 60) - 3.0) > 10
     assert abs(walk(19.0, 60) - 3.0) < 1
 

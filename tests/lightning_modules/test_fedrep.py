@@ -1,4 +1,4 @@
-"""FedRep: the invariants of its card, numbered as there."""
+"""FedRep: the invariants in docs/methods.md."""
 
 import pytest
 import torch
@@ -17,7 +17,7 @@ __all__ = ["floats"]
 
 
 def trained(net, data=None, **options):
-    """State of client 0 before and after its round."""
+    """Return the states of client 0 before and after its round."""
     module, data = FedRep(net, **{"optimizer": HEAVY, **options}), data or blobs()
     before = {n: v.clone() for n, v in module.state_dict().items()}
     client_round.train(context(module, data), job(data))
@@ -29,29 +29,30 @@ def changed(before, after):
 
 
 @pytest.mark.parametrize("net", [mlp, normed])
-def test_1_the_head_phase_leaves_the_body_bitwise(net):
-    """Parameters and statistics, with momentum and weight decay."""
+def test_the_head_phase_leaves_the_body_bitwise(net):
+    """Invariant 1. Parameters and statistics, with momentum and weight decay."""
     found = changed(*trained(net(), head_epochs=3, body_epochs=0))
     assert found == {"net.head.weight", "net.head.bias"}
 
 
 @pytest.mark.parametrize("net", [mlp, normed])
-def test_1_the_body_phase_leaves_the_head_bitwise(net):
-    """The head after both phases is the head after its own."""
+def test_the_body_phase_leaves_the_head_bitwise(net):
+    """Invariant 1. The head after both phases is the head after its own."""
     _, both = trained(net(), head_epochs=3, body_epochs=2)
     _, head = trained(net(), head_epochs=3, body_epochs=0)
     assert changed(both, head)
     assert not any("head" in name for name in changed(both, head))
 
 
-def test_2_no_head_epochs_is_freeze():
-    """The heads stay the common initial one."""
+def test_no_head_epochs_is_freeze():
+    """Invariant 2. The heads stay the common initial one."""
     rep = fit(FedRep(mlp(), optimizer=HEAVY, head_epochs=0, body_epochs=2), blobs())
     frozen = fit(Freeze(mlp(), optimizer=HEAVY, epochs=2), blobs())
     assert equal(rep.server.shared, frozen.server.shared)
 
 
-def test_3_no_body_epochs_is_a_linear_probe():
+def test_no_body_epochs_is_a_linear_probe():
+    """Invariant 3."""
     data, net = blobs(batch_size=99), mlp()
     run = fit(FedRep(mlp(), optimizer=SGD, head_epochs=4, body_epochs=0), data, 2)
     assert equal(
@@ -66,8 +67,11 @@ def test_3_no_body_epochs_is_a_linear_probe():
     assert close(run.kept[1], {f"net.head.{n}": v for n, v in net.head.state_dict().items()})
 
 
-def test_5_stored_features_give_the_numbers_of_the_whole_network():
-    """Without batch norm, train mode of the frozen body changes nothing but the way."""
+def test_stored_features_give_the_numbers_of_the_whole_network():
+    """Invariant 5.
+
+    Without batch norm, train mode of the frozen body changes nothing but the way.
+    """
     _, stored = trained(mlp(), head_epochs=5, frozen_bn="eval")
     _, whole = trained(mlp(), head_epochs=5, frozen_bn="train")
     assert close(stored, whole)
@@ -117,6 +121,7 @@ def test_the_final_head_reaches_clients_that_never_took_part():
 
 
 def test_bytes_are_those_of_fedper():
+    """Invariant 4."""
     rows = [fit(m(mlp(), optimizer=SGD), blobs()).history[-1] for m in (FedRep, FedPer)]
     assert rows[0]["comm/bytes_total"] == rows[1]["comm/bytes_total"] > 0
 

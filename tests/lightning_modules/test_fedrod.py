@@ -1,4 +1,4 @@
-"""FedROD: the invariants of its card, numbered as there."""
+"""FedROD: the invariants in docs/methods.md."""
 
 import math
 from collections import OrderedDict
@@ -33,13 +33,13 @@ from tests.helpers.toy import ToyData, blobs, mlp, normed
 
 
 def floats(module):
-    """Body and one head."""
+    """Count body and one head."""
     size = sum(p.numel() for p in module.net.parameters())
     return size, size
 
 
 def received(module, *counts):
-    """The module as the round of a client with such class counts starts, from its own network."""
+    """Start the round of a client with such class counts, from the module's own network."""
     state = module.state_dict()
     sent = Broadcast({name: state[name].clone() for name in module.shared_names()})
     with torch.no_grad():
@@ -48,7 +48,7 @@ def received(module, *counts):
 
 
 def blank(classes=3):
-    """A network whose logits are its head's bias, zeros."""
+    """Return a network whose logits are its head's bias, zeros."""
     net = mlp(num_classes=classes)
     nn.init.zeros_(net.head.weight)
     nn.init.zeros_(net.head.bias)
@@ -73,21 +73,24 @@ def heads(state, stem):
         (0.0, 2, math.log(3)),  # 0 to the power of 0 is 1
     ],
 )
-def test_6_the_generic_loss_by_hand(gamma, y, expected):
-    """g = 0 and N = (3, 1, 0)."""
+def test_the_generic_loss_by_hand(gamma, y, expected):
+    """Invariant 6: g = 0 and N = (3, 1, 0)."""
     module = received(FedROD(blank(), gamma=gamma), 3, 1, 0)
     assert module.losses(sample(y))["generic"].item() == pytest.approx(expected, abs=1e-6)
 
 
-def test_6_its_gradient_by_hand():
-    """Shares (3/4, 1/4, 0) less the label's (0, 1, 0)."""
+def test_the_gradient_of_the_generic_loss_by_hand():
+    """Invariant 6. Shares (3/4, 1/4, 0) less the label's (0, 1, 0)."""
     module = received(FedROD(blank()), 3, 1, 0)
     (slope,) = torch.autograd.grad(module.losses(sample(1))["generic"], module.net.head.bias)
     assert slope.tolist() == pytest.approx([0.75, -0.75, 0.0])
 
 
-def test_6_the_personal_loss_by_hand():
-    """g = (1, 0), u = 0, y = 1: log(1 + e); its gradient is the personal head's alone."""
+def test_the_personal_loss_by_hand():
+    """Invariant 6.
+
+    g = (1, 0), u = 0, y = 1: log(1 + e); its gradient is the personal head's alone.
+    """
     net = blank(classes=2)
     net.head.bias.data[0] = 1.0
     module = received(FedROD(net), 3, 1)
@@ -100,8 +103,8 @@ def test_6_the_personal_loss_by_hand():
 
 
 @pytest.mark.parametrize("net", [mlp, normed])
-def test_1_the_personal_head_does_not_touch_the_global_model(net):
-    """Bitwise, with momentum and weight decay."""
+def test_the_personal_head_does_not_touch_the_global_model(net):
+    """Invariant 1. Bitwise, with momentum and weight decay."""
     sampler = UniformSampler(0.7)
     zero, copied = (
         fit(FedROD(net(), optimizer=HEAVY, head_init=init), blobs(), sampler=sampler)
@@ -113,7 +116,8 @@ def test_1_the_personal_head_does_not_touch_the_global_model(net):
 
 
 @pytest.mark.parametrize("net", [mlp, normed])
-def test_2_without_the_counts_the_global_model_is_fedavgs(net):
+def test_without_the_counts_the_global_model_is_fedavgs(net):
+    """Invariant 2."""
     rod = fit(FedROD(net(), optimizer=HEAVY, gamma=0), blobs())
     fedavg = fit(FedAvg(net(), optimizer=HEAVY), blobs())
     assert close(rod.server.shared, fedavg.server.shared)
@@ -122,8 +126,8 @@ def test_2_without_the_counts_the_global_model_is_fedavgs(net):
     )
 
 
-def test_2_equal_counts_are_none():
-    """Two samples of each class on one client, three on the other."""
+def test_equal_counts_of_all_classes_change_nothing():
+    """Invariant 2. Two samples of each class on one client, three on the other."""
 
     def data():
         pairs = blobs(sizes=(6, 9)).splits["train"]
@@ -133,8 +137,8 @@ def test_2_equal_counts_are_none():
     assert close(rod.server.shared, fit(FedAvg(mlp(), optimizer=SGD), data()).server.shared)
 
 
-def test_3_a_personal_head_of_zero_predicts_what_the_generic_one_does():
-    """Such is a client's before its first round; no counts are added in a test."""
+def test_a_personal_head_of_zero_predicts_what_the_generic_one_does():
+    """Invariant 3. Such is a client's before its first round; no counts are added in a test."""
     sampler = UniformSampler(0.4)
     _, (first,) = follow(FedROD(mlp(), optimizer=SGD), blobs(), 1, sampler=sampler)
     for row in first.clients:
@@ -142,8 +146,8 @@ def test_3_a_personal_head_of_zero_predicts_what_the_generic_one_does():
         assert same is (row["client"] not in first.trained)
 
 
-def test_4_the_generic_row_of_an_absent_class_rests():
-    """Bitwise; FedAvg pushes it down, and so does the personal head with its own."""
+def test_the_generic_row_of_an_absent_class_rests():
+    """Invariant 4. Bitwise; FedAvg pushes it down, and so does the personal head with its own."""
     data = blobs(sizes=(9,))
     x, _ = data.splits["train"][0]
     data.splits["train"][0] = (x, torch.arange(len(x)) % 2)
@@ -163,13 +167,14 @@ def test_4_the_generic_row_of_an_absent_class_rests():
 
 
 def _sent(method, data):
-    """A job that starts from the initial network."""
+    """Return a job that starts from the initial network."""
     module = method(mlp())
     state = module.state_dict()
     return job(data, broadcast=Broadcast({n: state[n] for n in module.shared_names()}))
 
 
-def test_5_only_shares_matter():
+def test_only_shares_matter():
+    """Invariant 5."""
     slopes = []
     for counts in ((3, 1, 2), (21, 7, 14)):
         module = received(FedROD(mlp()), *counts)
@@ -178,8 +183,8 @@ def test_5_only_shares_matter():
     torch.testing.assert_close(*slopes)
 
 
-def test_7_a_client_of_one_class_sends_back_what_it_received():
-    """Its generic loss is zero; only its personal head learns."""
+def test_a_client_of_one_class_sends_back_what_it_received():
+    """Invariant 7. Its generic loss is zero; only its personal head learns."""
     data = blobs(sizes=(9,))
     x, _ = data.splits["train"][0]
     data.splits["train"][0] = (x, torch.ones(len(x), dtype=torch.long))
@@ -190,7 +195,8 @@ def test_7_a_client_of_one_class_sends_back_what_it_received():
     assert result.kept["personal.bias"].argmax() == 1
 
 
-def test_8_personal_heads_stay():
+def test_personal_heads_stay():
+    """Invariant 8."""
     sampler = UniformSampler(0.4)
     _, snapshots = follow(FedROD(mlp(), optimizer=HEAVY), blobs(), 5, sampler=sampler)
     pairs = list(sitting_out(snapshots))
@@ -203,8 +209,8 @@ def test_8_personal_heads_stay():
     assert set(result.kept) == {"personal.weight", "personal.bias"}
 
 
-def test_9_two_optimisers_give_the_same_numbers():
-    """Full batches, each head and the body as they are before the step."""
+def test_two_optimisers_give_the_same_numbers():
+    """Invariant 9. Full batches, each head and the body as they are before the step."""
     data, net = blobs(sizes=(9,), batch_size=99), mlp()
     result = client_round.train(
         context(FedROD(mlp(), optimizer=SGD, epochs=4, head_init="copy"), data), _sent(FedROD, data)

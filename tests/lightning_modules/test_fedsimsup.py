@@ -53,7 +53,7 @@ def fit(module, data=None, rounds=3, fraction=1.0, **loop):
     )
 
 
-# Card, 11.8 to 11.11: the client.
+# The client.
 
 
 @pytest.mark.parametrize(
@@ -205,7 +205,7 @@ def test_a_client_that_never_took_part_can_predict_with_its_model_alone(init):
     assert not torch.equal(noisy(x), noisy.net(x))
 
 
-# Section 6: the model that is tested.
+# The model that is tested.
 
 
 def test_tested_with_the_servers_copy_or_with_the_last_local_one():
@@ -246,7 +246,7 @@ def test_personalised_models_only():
     assert not any("global" in name for name in outcome.history[-1])
 
 
-# Section 12 and the sizes of section 8.
+# Traffic.
 
 
 @pytest.mark.parametrize(
@@ -267,7 +267,7 @@ def test_traffic_is_the_inter_learning_model_both_ways(classes, shape, hidden, i
     assert sum(p.numel() for p in module.supervisor.parameters()) == supervisor
 
 
-# Section 13: edges.
+# Edges.
 
 
 def test_clients_of_one_class_of_one_sample_and_of_none():

@@ -40,7 +40,7 @@ def values(state):
     return state.shared["w"].flatten().tolist()
 
 
-# Card, 11.5: similarity.
+# Similarity.
 
 
 def test_similarity_by_hand():
@@ -69,7 +69,7 @@ def test_the_server_keeps_similarities_unrounded():
     assert found[0, 1].item() == pytest.approx(0.6, rel=1e-15)
 
 
-# 11.3, 11.4, 11.13: strength.
+# The share of the mix.
 
 
 def test_size_factor_by_hand():
@@ -95,7 +95,7 @@ def test_size_factor_falls_with_size_and_is_one_half_among_equals(size, number, 
     ],
 )
 def test_time_factor_of_the_papers_pairs(mix_C, gamma, turn, last):  # noqa: N803
-    """The card's numbers at T = 1000."""
+    """Full strength before round ``turn``, and the factor of the last of T = 1000 rounds."""
     factor = partial(time_factor, rounds=1000, mix_C=mix_C, mix_gamma=gamma)
     assert factor(turn - 1) == 1
     assert factor(turn + 1) < 1
@@ -118,7 +118,7 @@ def test_a_c_of_zero_never_mixes():
     assert values(server.aggregate(state, [upload(1, 4, 8.0)])) == [1.0, 8.0]
 
 
-# 11.1, 11.2, 11.6, 11.7, 11.12: mixing.
+# Mixing.
 
 
 def test_mixing_by_hand():
@@ -210,7 +210,7 @@ def test_the_order_of_clients_does_not_matter():
     assert values(again) == pytest.approx([values(after)[i] for i in order])
 
 
-# The switches, and section 13.
+# The switches, and edges.
 
 
 @pytest.mark.parametrize(

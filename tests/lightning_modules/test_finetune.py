@@ -17,7 +17,7 @@ BODY, HEAD = "net.backbone.", "net.head."
 
 
 def tuned(net, broadcast=None, rounds=1, data=None, **options):
-    """State before and after the test of client 0's copy, in round ``rounds``."""
+    """Return the states before and after the test of client 0's copy, in round ``rounds``."""
     data = data or blobs(batch_size=99)
     module = FedAvgP(net, **{"optimizer": SGD, **options})
     shared = {n: v.clone() for n, v in module.state_dict().items()} | (broadcast or {})

@@ -1,4 +1,4 @@
-"""Freeze: the invariants of its card, numbered as there."""
+"""Freeze: the invariants in docs/methods.md."""
 
 import pytest
 import torch
@@ -22,7 +22,8 @@ def head(module):
     return {n: v.clone() for n, v in module.state_dict().items() if n.startswith("net.head")}
 
 
-def test_1_the_head_is_bitwise_constant_under_momentum_and_weight_decay():
+def test_the_head_is_bitwise_constant_under_momentum_and_weight_decay():
+    """Invariant 1."""
     module = Freeze(mlp(), optimizer=HEAVY, epochs=2)
     start = head(module)
     run = fit(module, blobs(), 4)
@@ -31,7 +32,8 @@ def test_1_the_head_is_bitwise_constant_under_momentum_and_weight_decay():
     assert all(not any("head" in name for name in kept) for kept in run.kept.values())
 
 
-def test_2_equals_fedbabu_without_fine_tuning():
+def test_equals_fedbabu_without_fine_tuning():
+    """Invariant 2."""
     frozen = fit(Freeze(mlp(), optimizer=SGD), blobs())
     babu = fit(FedBABU(mlp(), optimizer=SGD, ft_epochs=0), blobs())
     assert equal(frozen.server.shared, babu.server.shared)
@@ -39,13 +41,17 @@ def test_2_equals_fedbabu_without_fine_tuning():
         assert row["test/personal/loss"] == other["test/personal/loss"]
 
 
-def test_3_bytes_are_those_of_fedper():
+def test_bytes_are_those_of_fedper():
+    """Invariant 3."""
     rows = [fit(m(mlp(), optimizer=SGD), blobs()).history[-1] for m in (Freeze, FedPer)]
     assert rows[0]["comm/bytes_total"] == rows[1]["comm/bytes_total"] > 0
 
 
-def test_4_the_random_head_transports_gradient():
-    """One full batch of one client: the body moves by -0.1 times the gradient through h^0."""
+def test_the_random_head_transports_gradient():
+    """Invariant 4.
+
+    One full batch of one client: the body moves by -0.1 times the gradient through h^0.
+    """
     data, net = blobs(sizes=(9,), batch_size=99), mlp()
     split = data.split(0, "train")
     loss = cross_entropy(net(split.x), split.targets)
@@ -59,13 +65,15 @@ def test_4_the_random_head_transports_gradient():
 
 
 @pytest.mark.parametrize(("rows", "columns"), [(3, 6), (5, 5)])
-def test_5_orthogonal_rows(rows, columns):
+def test_an_orthogonal_head_has_orthonormal_rows(rows, columns):
+    """Invariant 5."""
     layer = nn.Linear(columns, rows)
     orthogonalise(layer)
     assert torch.allclose(layer.weight @ layer.weight.mT, torch.eye(rows), atol=1e-5)
 
 
-def test_5_more_classes_than_features_make_orthonormal_columns_and_a_warning():
+def test_more_classes_than_features_make_orthonormal_columns_and_a_warning():
+    """Invariant 5."""
     with pytest.warns(UserWarning, match="7 outputs on 6 features"):
         module = Freeze(mlp(num_classes=7), head_init="orthogonal")
     weight = module.net.head.weight

@@ -1,4 +1,4 @@
-"""GPFL: invariants of its card, with hand-worked numbers."""
+"""GPFL: the invariants in docs/methods.md, with hand-worked numbers."""
 
 import math
 
@@ -20,7 +20,7 @@ HEAD = ("net.head.*",)
 
 
 def floats(module):
-    """|phi| + C D + 2 (D^2 + D) + 4 D, each way."""
+    """Count |phi| + C D + 2 (D^2 + D) + 4 D, each way."""
     net, size = module.net, module.net.features
     body = sum(p.numel() for p in net.backbone.parameters())
     count = body + net.num_classes * size + 2 * (size**2 + size) + 4 * size

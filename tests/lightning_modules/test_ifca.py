@@ -1,4 +1,4 @@
-"""IFCA: the invariants of its card, numbered as there."""
+"""IFCA: the invariants in docs/methods.md."""
 
 import pytest
 import torch
@@ -15,19 +15,19 @@ from tests.helpers.toy import ToyData, blobs, mlp, normed
 
 
 def floats(module):
-    """k models down; one model and its number up."""
+    """Count k models down; one model and its number up."""
     size = sum(p.numel() for p in module.net.parameters())
     return module.k * size, size + 1
 
 
 def plain(state, number=0):
-    """A cluster's entries under the names of ``net``."""
+    """Return a cluster's entries under the names of ``net``."""
     prefix = f"clusters.{number}."
     return {f"net.{n.removeprefix(prefix)}": v for n, v in state.items() if n.startswith(prefix)}
 
 
 def contradicting(sizes=(8, 8, 12, 12), flipped=(2, 3), seed=0):
-    """Two well separated classes; some clients have the labels exchanged."""
+    """Return two well separated classes; some clients have the labels exchanged."""
     rng, train = generator(seed, "clusters"), []
     for client, size in enumerate(sizes):
         y = torch.arange(size) % 2
@@ -37,7 +37,7 @@ def contradicting(sizes=(8, 8, 12, 12), flipped=(2, 3), seed=0):
 
 
 def near_the_solutions(module):
-    """The first cluster starts trained on client 0, the second on client 2."""
+    """Train the first cluster on client 0, the second on client 2, as a start."""
     data = contradicting()
     for number, client in ((0, 0), (1, 2)):
         one = ToyData([data.splits["train"][client]], outputs=2)
@@ -52,7 +52,8 @@ def chosen(snapshot):
 
 
 @pytest.mark.parametrize("net", [mlp, normed])
-def test_1_one_cluster_is_fedavg_bitwise(net):
+def test_one_cluster_is_fedavg_bitwise(net):
+    """Invariant 1."""
     ifca = fit(IFCA(net(), optimizer=HEAVY, k=1, epochs=2), blobs())
     fedavg = fit(FedAvg(net(), optimizer=HEAVY, epochs=2), blobs())
     found = plain(ifca.server.shared)
@@ -89,7 +90,8 @@ def test_gradient_averaging_by_hand():
     assert [v.item() for v in after.shared.values()] == [2.0, 4.0, 2.0]
 
 
-def test_2_an_empty_cluster_is_bitwise_unchanged():
+def test_an_empty_cluster_is_bitwise_unchanged():
+    """Invariant 2."""
     module = IFCA(mlp(), optimizer=SGD, k=2)
     with torch.no_grad():
         module.clusters[1].head.bias.copy_(torch.tensor([100.0, -100.0, 0.0]))
@@ -99,7 +101,8 @@ def test_2_an_empty_cluster_is_bitwise_unchanged():
 
 
 @pytest.mark.parametrize("fraction", [0.5, 1.0])
-def test_3_the_sizes_of_clusters_add_up(fraction):
+def test_the_sizes_of_clusters_add_up(fraction):
+    """Invariant 3."""
     sampler = UniformSampler(fraction)
     run = fit(IFCA(mlp(), optimizer=SGD, k=3), blobs(), sampler=sampler)
     for row in run.history:
@@ -107,8 +110,8 @@ def test_3_the_sizes_of_clusters_add_up(fraction):
         assert sum(sizes) == max(1, int(3 * fraction))
 
 
-def test_4_contradicting_groups_separate():
-    """And each cluster is FedAvg on its group alone."""
+def test_contradicting_groups_separate():
+    """Invariant 4. And each cluster is FedAvg on its group alone."""
     data, module = contradicting(), near_the_solutions(IFCA(mlp(num_classes=2), optimizer=SGD))
     initial = [{n: v.clone() for n, v in c.state_dict().items()} for c in module.clusters]
     run, snapshots = follow(module, data, 3)
@@ -124,7 +127,8 @@ def test_4_contradicting_groups_separate():
         assert close(plain(run.server.shared, number), alone.server.shared)
 
 
-def test_5_permuting_the_initial_models_permutes_the_result():
+def test_permuting_the_initial_models_permutes_the_result():
+    """Invariant 5."""
     one = near_the_solutions(IFCA(mlp(num_classes=2), optimizer=SGD))
     other = near_the_solutions(IFCA(mlp(num_classes=2), optimizer=SGD))
     other.clusters[0].load_state_dict(one.clusters[1].state_dict())

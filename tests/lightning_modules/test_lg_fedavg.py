@@ -1,4 +1,4 @@
-"""LG-FedAvg: the invariants of its card, numbered as there."""
+"""LG-FedAvg: the invariants in docs/methods.md."""
 
 import pytest
 import torch
@@ -25,7 +25,7 @@ from tests.helpers.toy import blobs, mlp
 
 
 def floats(module):
-    """C (D + 1)."""
+    """Count C (D + 1)."""
     size = module.net.num_classes * (module.net.features + 1)
     return size, size
 
@@ -34,7 +34,8 @@ def body(state):
     return {name: value for name, value in state.items() if "backbone" in name}
 
 
-def test_1_bodies_stay():
+def test_bodies_stay():
+    """Invariant 1."""
     sampler = UniformSampler(0.4)
     run, snapshots = follow(LGFedAvg(mlp(), optimizer=HEAVY), blobs(), 5, sampler=sampler)
     pairs = list(sitting_out(snapshots))
@@ -43,7 +44,8 @@ def test_1_bodies_stay():
     assert not body(run.server.shared)
 
 
-def test_2_all_layers_are_fedavg_and_none_is_local():
+def test_all_layers_are_fedavg_and_none_is_local():
+    """Invariant 2."""
     fedavg = fit(FedAvg(mlp(), optimizer=SGD), blobs())
     every = fit(LGFedAvg(mlp(), optimizer=SGD, num_global_layers=2), blobs())
     assert equal(every.server.shared, fedavg.server.shared)
@@ -55,7 +57,8 @@ def test_2_all_layers_are_fedavg_and_none_is_local():
         assert equal(none.kept[client], alone.kept[client])
 
 
-def test_3_heads_are_the_same_and_bodies_differ():
+def test_heads_are_the_same_and_bodies_differ():
+    """Invariant 3."""
     run = fit(LGFedAvg(mlp(), optimizer=SGD), blobs())
     models = []
     for client in range(2):
@@ -67,14 +70,16 @@ def test_3_heads_are_the_same_and_bodies_differ():
         assert torch.equal(models[0][name], models[1][name]) is ("head" in name)
 
 
-def test_4_the_last_layer_is_uploaded_not_the_first():
+def test_the_last_layer_is_uploaded_not_the_first():
+    """Invariant 4."""
     data, module = blobs(), LGFedAvg(mlp(), optimizer=SGD)
     upload = client_round.train(context(module, data), job(data)).upload
     assert set(upload.shared) == {"net.head.weight", "net.head.bias"}
     assert upload.extra == {}
 
 
-def test_5_one_client_is_centralised_sgd():
+def test_one_client_is_centralised_sgd():
+    """Invariant 5."""
     data, own = blobs(sizes=(9,), batch_size=99), mlp()
     run = fit(LGFedAvg(mlp(), optimizer=HEAVY, epochs=4), data, 1)
     split, optimizer = data.split(0, "train"), HEAVY(own.parameters())

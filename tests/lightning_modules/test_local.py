@@ -1,4 +1,4 @@
-"""Local: the invariants of its card, numbered as there."""
+"""Local: the invariants in docs/methods.md."""
 
 import pytest
 from torch.nn.functional import cross_entropy
@@ -15,33 +15,38 @@ def floats(module):
 
 
 def of(*clients, data=None, **options):
-    """Data of some of the clients only."""
+    """Return the data of some of the clients only."""
     data = data or blobs()
     return ToyData([data.splits["train"][client] for client in clients], **options)
 
 
-def test_1_a_client_does_not_depend_on_the_others():
-    """Bitwise: another client added, and the other one's data exchanged."""
+def test_a_client_does_not_depend_on_the_others():
+    """Invariant 1. Bitwise: another client added, and the other one's data exchanged."""
     two = fit(Local(mlp(), optimizer=SGD), of(0, 1))
     three = fit(Local(mlp(), optimizer=SGD), of(0, 2, 1))
     assert equal(two.kept[0], three.kept[0])
     assert not equal(two.kept[1], three.kept[1])
 
 
-def test_2_nothing_travels():
+def test_nothing_travels():
+    """Invariant 2."""
     row = fit(Local(mlp(), optimizer=SGD), blobs()).history[-1]
     assert row["comm/bytes_total"] == 0
     assert "test/global/acc" not in row
 
 
-def test_4_one_client_of_fedavg_is_local():
+def test_one_client_of_fedavg_is_local():
+    """Invariant 4."""
     local = fit(Local(mlp(), optimizer=SGD, epochs=2), of(0))
     fedavg = fit(FedAvg(mlp(), optimizer=SGD, epochs=2), of(0))
     assert equal(local.kept[0], fedavg.server.shared)
 
 
-def test_5_rounds_are_one_long_training():
-    """T rounds of E epochs are one round of T E, the optimiser's state being kept; full batches."""
+def test_rounds_are_one_long_training():
+    """Invariant 5.
+
+    T rounds of E epochs are one round of T E, the optimiser's state being kept; full batches.
+    """
     options = {"optimizer": SGD, "persist_optimizer": True}
     rounds = fit(Local(mlp(), epochs=2, **options), blobs(batch_size=99), 3)
     once = fit(Local(mlp(), epochs=6, **options), blobs(batch_size=99), 1)

@@ -1,4 +1,4 @@
-"""LP-FT: the invariants of its card, numbered as there."""
+"""LP-FT: the invariants in docs/methods.md."""
 
 from dataclasses import replace
 
@@ -17,7 +17,7 @@ from tests.helpers.toy import blobs, mlp, normed
 
 
 def tuned(module, data=None, client=0, start=None, **job_options):
-    """State before and after a client's personalisation, in float64."""
+    """Return the states before and after a client's personalisation, in float64."""
     data = data or blobs()
     ctx = context(module, data, "64-true")
     shared = clone(start or {n: module.state_dict()[n] for n in module.shared_names()})
@@ -31,8 +31,8 @@ def differing(before, after):
 
 
 @pytest.mark.parametrize("net", [mlp, normed])
-def test_1_the_global_sequence_is_fedavgs_bitwise(net):
-    """And so it is however often models are tested."""
+def test_the_global_sequence_is_fedavgs_bitwise(net):
+    """Invariant 1. And so it is however often models are tested."""
     sampler = UniformSampler(0.7)
     fedavg = fit(FedAvg(net(), optimizer=HEAVY), blobs(), sampler=sampler)
     for every in (1, 3):
@@ -42,8 +42,8 @@ def test_1_the_global_sequence_is_fedavgs_bitwise(net):
 
 
 @pytest.mark.parametrize("ft_bn", ["eval", "train"])
-def test_2_without_probing_it_is_fedavg_p(ft_bn):
-    """Bitwise."""
+def test_without_probing_it_is_fedavg_p(ft_bn):
+    """Invariant 2. Bitwise."""
     found = fit(LPFT(normed(), optimizer=HEAVY, lp_epochs=0, ft_lr=0.02, ft_bn=ft_bn), blobs())
     module = FedAvgP(normed(), optimizer=HEAVY, ft_epochs=10, ft_lr=0.02, ft_bn=ft_bn)
     plain = fit(module, blobs())
@@ -52,8 +52,8 @@ def test_2_without_probing_it_is_fedavg_p(ft_bn):
 
 
 @pytest.mark.parametrize("net", [mlp, normed])
-def test_2_probing_alone_is_fedavg_p_on_the_head(net):
-    """Full batches, as the order of batches follows the name of the phase."""
+def test_probing_alone_is_fedavg_p_on_the_head(net):
+    """Invariant 2. Full batches, as the order of batches follows the name of the phase."""
     data = blobs(batch_size=99)
     _, found = tuned(LPFT(net(), optimizer=HEAVY, lp_epochs=4, lp_lr=0.2, ft_epochs=0), data)
     options = {"ft_epochs": 4, "ft_lr": 0.2, "ft_part": "head"}
@@ -61,22 +61,23 @@ def test_2_probing_alone_is_fedavg_p_on_the_head(net):
     assert close(found, plain, atol=1e-12)
 
 
-def test_2_without_either_it_is_fedavg():
+def test_without_either_it_is_fedavg():
+    """Invariant 2."""
     found = fit(LPFT(mlp(), optimizer=HEAVY, lp_epochs=0, ft_epochs=0), blobs())
     plain = fit(FedAvg(mlp(), optimizer=HEAVY), blobs())
     assert found.history[-1]["test/personal/loss"] == plain.history[-1]["test/personal/loss"]
 
 
 @pytest.mark.parametrize("net", [mlp, normed])
-def test_3_probing_leaves_the_body_bitwise(net):
-    """Parameters and statistics, with momentum and weight decay."""
+def test_probing_leaves_the_body_bitwise(net):
+    """Invariant 3. Parameters and statistics, with momentum and weight decay."""
     before, after = tuned(LPFT(net(), optimizer=HEAVY, ft_epochs=0))
     assert differing(before, after) == {"net.head.weight", "net.head.bias"}
 
 
 @pytest.mark.parametrize("net", [mlp, normed])
-def test_4_both_phases_by_hand(net):
-    """The head on features in eval mode, then everything at a tenth of the rate.
+def test_both_phases_by_hand(net):
+    """Invariant 4. The head on features in eval mode, then everything at a tenth of the rate.
 
     Full batches; each phase has momentum of its own, and batch norms stay in eval mode.
     """
@@ -102,13 +103,16 @@ def test_4_both_phases_by_hand(net):
 
 @pytest.mark.parametrize("ft_bn", ["eval", "train"])
 def test_statistics_stay_unless_they_are_asked_to_move(ft_bn):
+    """Invariant 7."""
     before, after = tuned(LPFT(normed(), optimizer=SGD, ft_bn=ft_bn))
     moved = {name for name in differing(before, after) if "running" in name}
     assert moved == (set() if ft_bn == "eval" else {n for n in before if "running" in n})
 
 
-def test_5_a_body_under_a_fitted_head_hardly_moves():
-    """Its gradient is the residual's, which the probe takes away; without one it moves far more.
+def test_a_body_under_a_fitted_head_hardly_moves():
+    """Invariants 5 and 6.
+
+    Its gradient is the residual's, which the probe takes away; without one it moves far more.
 
     Also 6: features drift by 0 under the probe, then by 0.76, under fine-tuning alone by 2.73.
     """
@@ -124,8 +128,8 @@ def test_5_a_body_under_a_fitted_head_hardly_moves():
     assert 0 < drifts[300, 10] < drifts[0, 10] / 3
 
 
-def test_8_a_client_does_not_depend_on_the_others():
-    """Two clients of the same data and seed, personalised in either order."""
+def test_a_client_does_not_depend_on_the_others():
+    """Invariant 8. Two clients of the same data and seed, personalised in either order."""
     pair = blobs().splits["train"][0]
     data = blobs()
     data.splits["train"][1] = data.splits["test"][1] = pair
@@ -137,7 +141,9 @@ def test_8_a_client_does_not_depend_on_the_others():
     assert not equal(found[0], found[1])
 
 
-def test_9_labels_of_the_test_are_not_used():
+def test_labels_of_the_test_are_not_used():
+    """Invariant 9."""
+
     def model(shift):
         data = blobs()
         x, y = data.splits["test"][0]

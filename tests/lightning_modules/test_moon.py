@@ -1,4 +1,4 @@
-"""MOON: the invariants of its card, numbered as there."""
+"""MOON: the invariants in docs/methods.md."""
 
 import math
 
@@ -31,7 +31,7 @@ def make(net, **options):
 
 
 def floats(module):
-    """The network with its projector: 36 of the body, 42 + 28 of the projector, 15 of the head."""
+    """Count 36 entries of the body, 42 + 28 of the projector and 15 of the head."""
     assert sum(p.numel() for p in module.net.parameters()) == 36 + 42 + 28 + 15
     return 121, 121
 
@@ -42,19 +42,21 @@ def shared(module, shift=0.0):
 
 
 def contrast(module, x):
-    """The term of each sample."""
+    """Return the term of each sample."""
     terms = [module.losses(Batch(row[None], torch.tensor([0])))["contrast"] for row in x]
     return torch.stack(terms)
 
 
 @pytest.mark.parametrize("net", [mlp, normed])
-def test_1_no_contrast_is_fedavg(net):
+def test_no_contrast_is_fedavg(net):
+    """Invariant 1."""
     moon = MOON(net(), optimizer=HEAVY, mu=0, out_dim=4)
     fedavg = FedAvg(MOON(net(), out_dim=4).net, optimizer=HEAVY)
     assert equal(fit(moon, blobs()).server.shared, fit(fedavg, blobs()).server.shared)
 
 
-def test_2_equal_models_give_log_2_and_no_gradient():
+def test_equal_models_give_log_2_and_no_gradient():
+    """Invariant 2."""
     module, x = make(mlp()), blobs().split(0, "train").x
     with torch.no_grad():
         module.receive(Broadcast(shared(module, 0.1)), job(blobs()).info)
@@ -65,7 +67,8 @@ def test_2_equal_models_give_log_2_and_no_gradient():
 
 
 @pytest.mark.parametrize("tau", [0.1, 0.5, 1.0])
-def test_3_bounds(tau):
+def test_the_contrast_is_bounded_by_the_temperature(tau):
+    """Invariant 3."""
     module, x = make(mlp(), tau=tau), blobs().split(0, "train").x
     for frozen in (module.received, module.previous):
         for seed, value in enumerate(frozen.buffers()):
@@ -75,8 +78,11 @@ def test_3_bounds(tau):
     assert (terms <= math.log1p(math.exp(2 / tau)) + 1e-6).all()
 
 
-def test_4_the_received_model_and_the_previous_one_do_not_move():
-    """Batch norm, momentum and weight decay; the previous model changes only when training ends."""
+def test_the_received_model_and_the_previous_one_do_not_move():
+    """Invariant 4.
+
+    Batch norm, momentum and weight decay; the previous model changes only when training ends.
+    """
     data, module = blobs(), MOON(normed(), optimizer=HEAVY, epochs=2, out_dim=4)
     sent = shared(module, 0.1)
     first = client_round.train(context(module, data), job(data, broadcast=Broadcast(sent)))
@@ -95,7 +101,8 @@ def test_4_the_received_model_and_the_previous_one_do_not_move():
     )
 
 
-def test_5_the_length_of_features_does_not_matter():
+def test_the_length_of_features_does_not_matter():
+    """Invariant 5."""
     module, x = make(mlp()), blobs().split(0, "train").x
     module.previous.module.projector[2].weight.add_(0.3)
     before = contrast(module, x)

@@ -1,4 +1,4 @@
-"""Per-FedAvg: invariants of its card, with hand-worked numbers."""
+"""Per-FedAvg: the invariants in docs/methods.md, with hand-worked numbers."""
 
 from functools import partial
 
@@ -22,12 +22,12 @@ TARGET = torch.tensor([1.0, -1.0], dtype=torch.float64)
 
 
 def quadratic(w, y, weight):
-    """1/2 w^T A w - b^T w, with gradient A w - b."""
+    """Return 1/2 w^T A w - b^T w, with gradient A w - b."""
     return 0.5 * w @ MATRIX @ w - TARGET @ w
 
 
 def direction(module, batch):
-    """d, as the optimiser sees it."""
+    """Return d, as the optimiser sees it."""
     parameters = dict(module.net.named_parameters())
     loss = module._meta(batch).terms["ce"]
     return dict(zip(parameters, torch.autograd.grad(loss, parameters.values()), strict=True))

@@ -1,4 +1,4 @@
-"""PFAKD: the invariants of its card, numbered as there, with hand-worked numbers."""
+"""PFAKD: the invariants in docs/methods.md, with hand-worked numbers."""
 
 from functools import partial
 
@@ -34,7 +34,7 @@ def objective(module):
 
 
 def drifted(net=mlp, **options):
-    """A client within its round: received, then moved away from the teacher."""
+    """Return a client within its round: received, then moved away from the teacher."""
     module = Federation(make(net(), **options)).start()
     rng = generator(2, "drift")
     with torch.no_grad():
@@ -67,7 +67,8 @@ def test_the_objective_by_hand():
 
 @pytest.mark.parametrize("net", [mlp, normed])
 @pytest.mark.parametrize("weighting", ["samples", "uniform"])
-def test_1_without_distillation_it_is_fedper_bit_for_bit(net, weighting):
+def test_without_distillation_it_is_fedper_bit_for_bit(net, weighting):
+    """Invariant 1."""
     options = {"optimizer": HEAVY, "epochs": 2, "buffers": "local", "weighting": weighting}
     plain = fit(FedPer(net(), **options), blobs(), 4)
     run = fit(PFAKD(net(), distill_weight=0.0, **options), blobs(), 4)
@@ -75,7 +76,8 @@ def test_1_without_distillation_it_is_fedper_bit_for_bit(net, weighting):
 
 
 @pytest.mark.parametrize("net", [mlp, normed])
-def test_2_on_arrival_the_teacher_pulls_nowhere(net):
+def test_on_arrival_the_teacher_pulls_nowhere(net):
+    """Invariant 2."""
     module = Federation(make(net())).start().train()
     value = objective(module)(some())["kd"]
     slopes = torch.autograd.grad(value, list(module.net.backbone.parameters()))
@@ -83,8 +85,8 @@ def test_2_on_arrival_the_teacher_pulls_nowhere(net):
     assert not any(slope.any() for slope in slopes)
 
 
-def test_3_the_sum_is_d_times_the_mean():
-    """D = 6."""
+def test_the_sum_is_d_times_the_mean():
+    """Invariant 3: D = 6."""
     mean, total = (
         objective(drifted(distill_reduction=reduction))(some())["kd"].item()
         for reduction in ("mean", "sum_dim")
@@ -94,7 +96,8 @@ def test_3_the_sum_is_d_times_the_mean():
 
 @pytest.mark.parametrize("mode", ["train", "eval"])
 @pytest.mark.parametrize("net", [mlp, normed])
-def test_4_training_leaves_the_teacher_as_it_was_received(net, mode):
+def test_training_leaves_the_teacher_as_it_was_received(net, mode):
+    """Invariant 4."""
     federation = Federation(make(net(), teacher_mode=mode, epochs=2))
     federation.round()
     sent = select(federation.state.shared, ("net.backbone.*",))
@@ -118,7 +121,8 @@ def test_the_teacher_s_batch_norms_use_the_batch_or_the_client_s_statistics():
     assert features["eval"] == pytest.approx([1, 3])
 
 
-def test_5_the_head_s_gradient_knows_no_beta():
+def test_the_head_s_gradient_knows_no_beta():
+    """Invariant 5."""
     slopes = {}
     for beta in (0.0, 10.0):
         module = drifted(distill_weight=beta)
@@ -130,7 +134,8 @@ def test_5_the_head_s_gradient_knows_no_beta():
 
 
 @pytest.mark.parametrize("weighting", ["samples", "uniform"])
-def test_6_without_steps_the_base_comes_back(weighting):
+def test_without_steps_the_base_comes_back(weighting):
+    """Invariant 6."""
     still = partial(torch.optim.SGD, lr=0.0)
     federation = Federation(make(mlp(), optimizer=still, weighting=weighting))
     before = clone(federation.state.shared)
@@ -139,7 +144,8 @@ def test_6_without_steps_the_base_comes_back(weighting):
     assert equal(federation.state.shared, before)
 
 
-def test_7_equal_sizes_need_no_weights():
+def test_equal_sizes_need_no_weights():
+    """Invariant 7."""
     equal_sizes = blobs(sizes=(6, 6, 6))
     runs = [fit(make(mlp(), weighting=w), equal_sizes, 2) for w in ("samples", "uniform")]
     assert runs[0].fingerprint == runs[1].fingerprint
@@ -147,13 +153,15 @@ def test_7_equal_sizes_need_no_weights():
     assert unequal[0].fingerprint != unequal[1].fingerprint
 
 
-def test_7_one_participant_gives_its_base():
+def test_one_participant_gives_its_base():
+    """Invariant 7."""
     federation = Federation(make(mlp()))
     (result,) = federation.round(1)
     assert equal(federation.state.shared, result.upload.shared)
 
 
-def test_8_heads_stay_at_home():
+def test_heads_stay_at_home():
+    """Invariant 8."""
     federation = Federation(make(mlp()))
     results = federation.round()
     for result in results:
@@ -162,7 +170,8 @@ def test_8_heads_stay_at_home():
         assert all(name.startswith("net.head.") for name in result.kept)
 
 
-def test_9_beta_keeps_features_near_the_teacher():
+def test_beta_keeps_features_near_the_teacher():
+    """Invariant 9."""
     distances = {}
     for beta in (0.0, 10.0):
         module = make(mlp(), distill_weight=beta, optimizer=partial(torch.optim.SGD, lr=0.02))
@@ -173,14 +182,14 @@ def test_9_beta_keeps_features_near_the_teacher():
     assert 0 < distances[10.0] < distances[0.0]
 
 
-def test_10_the_mean_of_the_last_ten_takes_what_there_is():
-    """Of twelve rounds, 3 to 12: 7.5. Of three, all: 2."""
+def test_the_mean_of_the_last_ten_takes_what_there_is():
+    """Invariant 10. Of twelve rounds, 3 to 12: 7.5. Of three, all: 2."""
     for rounds, expected in ((12, 7.5), (3, 2.0)):
         history = [{"round": r, "test/personal/acc": float(r)} for r in range(1, rounds + 1)]
         assert summarise(history)["test/personal/acc/mean_last10"] == expected
 
 
-def test_12_floats_moved_by_the_paper_s_networks():
+def test_floats_moved_by_the_paper_s_networks():
     assert floats(PFAKD(FashionCNN(10))) == (115_776, 115_776)
     assert floats(PFAKD(CNN3(10))) == (43_616, 43_616)
     assert floats(PFAKD(CNN3(10, head_split="fc_block"))) == (27_168, 27_168)

@@ -1,4 +1,4 @@
-"""pFedBayes: invariants of its card, with hand-worked numbers."""
+"""pFedBayes: the invariants in docs/methods.md, with hand-worked numbers."""
 
 import math
 from dataclasses import replace
@@ -28,7 +28,7 @@ def adam(lr):
 
 
 def floats(module):
-    """2 |w|, each way, where every parameter is a Gaussian."""
+    """Count 2 |w|, each way, where every parameter is a Gaussian."""
     count = 2 * sum(p.numel() for p in module.net.mean.parameters())
     return count, count
 

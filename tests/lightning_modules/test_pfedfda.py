@@ -1,4 +1,4 @@
-"""pFedFDA: invariants of its card; the arithmetic of the Gaussians is in test_gaussians."""
+"""pFedFDA: the invariants in docs/methods.md; the Gaussians are tested in test_gaussians."""
 
 import pytest
 import torch
@@ -14,7 +14,7 @@ BODY = ("net.backbone.*",)
 
 
 def floats(module):
-    """|phi| + C D + D (D + 1) / 2, each way."""
+    """Count |phi| + C D + D (D + 1) / 2, each way."""
     net, size = module.net, module.net.features
     body = sum(p.numel() for p in net.backbone.parameters())
     count = body + net.num_classes * size + size * (size + 1) // 2
@@ -30,7 +30,7 @@ def classifier(module):
 
 
 def received(federation):
-    """The global Gaussians that a client receives now."""
+    """Return the global Gaussians that a client receives now."""
     shared = federation.state.shared
     return Gaussians(shared["means"].double(), unpack(shared["covariance"].double()))
 

@@ -1,4 +1,4 @@
-"""pFedMe: invariants of its card, with hand-worked numbers."""
+"""pFedMe: the invariants in docs/methods.md, with hand-worked numbers."""
 
 from dataclasses import replace
 
@@ -35,7 +35,7 @@ def square_loss(monkeypatch):
 
 
 def point(*w, lr=0.1, batches=1, **options):
-    """A federation of one client with so many batches of one sample."""
+    """Return a federation of one client with so many batches of one sample."""
     x, y = torch.zeros(batches, 1), torch.zeros(batches, dtype=torch.long)
     module = PFedMe(Point(*w), optimizer=sgd(lr), **options)
     return Federation(module, ToyData([(x, y)], batch_size=1), precision="64-true")

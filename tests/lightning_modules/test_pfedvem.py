@@ -39,7 +39,7 @@ def floats(module):
     return base + d, base + d + 1
 
 
-# 11.7 and the round.
+# The round.
 
 
 def run(module, data, kept=None, server=None, splits=()):
@@ -66,6 +66,7 @@ def test_one_head_step_by_hand():
 
 
 def test_each_phase_changes_its_own_part_only():
+    """Invariant 7."""
     for epochs, moving in (((3, 0), "net.head."), ((0, 3), "net.backbone.")):
         module = PFedVEM(mlp(), head_epochs=epochs[0], epochs=epochs[1])
         working, server = context(module, blobs(), "64-true"), broadcast_of(module)
@@ -152,11 +153,13 @@ def test_a_client_is_tested_as_training_left_it():
     assert unsaid != later
 
 
-# 11.12: a client that trains without uploading.
+# A client that trains without uploading.
 
 
 def test_an_unsampled_client_keeps_its_head_and_gets_the_new_base():
-    """Every client trains and is tested; at probability 0.01 and minimum 1 of 3 the others'
+    """Invariant 12.
+
+    Every client trains and is tested; at probability 0.01 and minimum 1 of 3 the others'
     posteriors stay with them and their bases are thrown away."""
     loop = FederatedLoop(rounds=1, sampler=BernoulliSampler(0.01, minimum=1), progress=False)
     module = PFedVEM(mlp())
@@ -169,7 +172,7 @@ def test_an_unsampled_client_keeps_its_head_and_gets_the_new_base():
     assert not any("backbone" in name for kept in outcome.kept.values() for name in kept)
 
 
-# Section 12.
+# Traffic.
 
 
 @pytest.mark.parametrize(
@@ -185,7 +188,7 @@ def test_traffic_of_the_papers_networks(net, down):
     assert floats(module) == (down, down + 1)
 
 
-# Section 13: edges.
+# Edges.
 
 
 def test_a_client_that_diverges_keeps_its_old_head_and_uploads_nothing():

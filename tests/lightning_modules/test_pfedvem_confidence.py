@@ -1,4 +1,4 @@
-"""pFedVEM: the server, the closed form of the confidence, and the two objectives."""
+"""pFedVEM: the invariants in docs/methods.md on server, confidence and likelihood."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from tests.lightning_modules.vem import (
     posterior,
 )
 
-# Card, 11.1 and 11.5: the server.
+# The server.
 
 
 def sent(client, samples, base, mean, tau):
@@ -54,7 +54,7 @@ def test_base_by_samples_and_head_by_confidence():
 
 
 def test_equal_confidences_give_the_plain_mean_and_one_upload_itself():
-    """(1 + 2 + 6) / 3 = 3."""
+    """Invariant 1: (1 + 2 + 6) / 3 = 3."""
     uploads = [sent(i, n, 0.0, m, 0.7) for i, (n, m) in enumerate([(5, 1.0), (1, 2.0), (9, 6.0)])]
     after = VEMServer().aggregate(START, uploads)
     assert after.shared["server_head_bias"].tolist() == [6.0]
@@ -67,7 +67,10 @@ def test_equal_confidences_give_the_plain_mean_and_one_upload_itself():
     st.floats(0.01, 100),
 )
 def test_w_minimises_the_weighted_distance_whatever_the_scale_of_tau(pairs, scale):
-    """The gradient of sum tau_j ||mean_j - w||^2 at w is zero; scaling all tau changes nothing."""
+    """Invariants 1 and 5.
+
+    The gradient of sum tau_j ||mean_j - w||^2 at w is zero; scaling all tau changes nothing.
+    """
     means, taus = (torch.tensor(values) for values in zip(*pairs, strict=True))
     servers = [
         VEMServer()
@@ -100,12 +103,12 @@ def test_nobody_uploads():
     assert after.round == 1
 
 
-# 11.2, 11.6: the start.
+# The start.
 
 
 @pytest.mark.parametrize("init_std", [1.0, 0.1, 0.01])
 def test_at_the_start_the_posterior_is_the_prior(init_std):
-    """tau = 1 / init_std^2; KL and its gradient are zero up to rounding."""
+    """Invariants 2 and 6: tau = 1 / init_std^2; KL and its gradient are zero up to rounding."""
     module = PFedVEM(mlp(), init_std=init_std)
     torch.testing.assert_close(module.head.std_weight, torch.full((C, D), init_std))
     module.receive(broadcast_of(module), info())
@@ -145,7 +148,7 @@ def test_building_it_leaves_the_default_stream_alone():
     assert torch.equal(torch.get_rng_state(), state)
 
 
-# 11.3, 11.4, 11.9: KL and confidence.
+# KL and confidence.
 
 
 def test_confidence_by_hand():
@@ -179,6 +182,7 @@ def test_confidence_of_zero_spread_is_one_and_of_tiny_spread_bounded():
 
 @given(st.floats(0, 3), st.floats(0.01, 3), st.floats(0.01, 1))
 def test_distance_and_spread_lower_the_confidence(distance, std, more):
+    """Invariant 9."""
     mean, ones = torch.zeros(4), torch.ones(4)
     tau = confidence(mean, std * ones, distance * ones)
     assert confidence(mean, std * ones, (distance + more) * ones) < tau
@@ -192,6 +196,7 @@ def kl_of(module, tau):
 
 
 def test_kl_is_that_of_the_library_and_positive_off_the_prior():
+    """Invariant 3."""
     module = line()
     posterior([[1.0], [2.0]], [0.0, 1.0], 0.5, module)
     module.receive(broadcast(module, [[0.0], [2.0]], [0.0, 0.0]), info())
@@ -205,7 +210,7 @@ def test_kl_is_that_of_the_library_and_positive_off_the_prior():
 
 
 def test_the_confidence_minimises_the_kl():
-    """d KL / d rho^2 = 0 at rho^2 = 3/4, and any other is larger."""
+    """Invariant 4: d KL / d rho^2 = 0 at rho^2 = 3/4, and any other is larger."""
     module = line()
     posterior([[1.0], [2.0]], [0.0, 1.0], 0.5, module)
     module.receive(broadcast(module, [[0.0], [2.0]], [0.0, 0.0]), info())
@@ -226,10 +231,11 @@ def test_the_prior_pulls_with_the_confidence():
     torch.testing.assert_close(module.head.mean_bias.grad.tolist(), [0.0, 3.0])
 
 
-# 11.8, 11.10: the likelihood.
+# The likelihood.
 
 
 def test_without_spread_draws_are_the_means():
+    """Invariant 8."""
     module = PFedVEM(mlp()).double()
     with torch.no_grad():
         module.head.raw_std_weight.fill_(-30.0)
@@ -241,6 +247,7 @@ def test_without_spread_draws_are_the_means():
 
 
 def test_twice_the_data_is_twice_the_likelihood_and_the_same_kl():
+    """Invariant 10."""
     module = PFedVEM(mlp()).double()
     with torch.no_grad():
         module.head.mean_bias.add_(0.5)

@@ -1,4 +1,4 @@
-"""SCAFFOLD: the invariants of its card, numbered as there."""
+"""SCAFFOLD: the invariants in docs/methods.md."""
 
 from functools import partial
 from itertools import pairwise
@@ -17,7 +17,7 @@ from tests.helpers.toy import Line, ToyData, blobs, lines, mlp, normed
 
 
 def floats(module):
-    """Twice the network, both ways."""
+    """Count twice the network, both ways."""
     size = sum(p.numel() for p in module.net.parameters())
     return 2 * size, 2 * size
 
@@ -45,14 +45,18 @@ def test_two_clients_by_hand():
         assert snapshot.server.control.item() == pytest.approx(3.0, abs=1e-5)
 
 
-def test_1_the_first_round_is_fedavg():
+def test_the_first_round_is_fedavg():
+    """Invariant 1."""
     scaffold = fit(SCAFFOLD(mlp(), optimizer=SGD), blobs(), 1)
     fedavg = fit(FedAvg(mlp(), optimizer=SGD, weighting="uniform"), blobs(), 1)
     assert equal(scaffold.server.shared, fedavg.server.shared)
 
 
-def test_2_the_variate_is_the_mean_gradient_of_the_round():
-    """Steps of 0.1 along g_k - c_i + c; gradients are taken again along the same full batches."""
+def test_the_variate_is_the_mean_gradient_of_the_round():
+    """Invariant 2.
+
+    Steps of 0.1 along g_k - c_i + c; gradients are taken again along the same full batches.
+    """
     data = blobs(batch_size=99)
     _, (first, second) = follow(SCAFFOLD(mlp(), optimizer=SGD, epochs=3), data, 2)
     split, net = data.split(1, "train"), mlp()
@@ -71,7 +75,8 @@ def test_2_the_variate_is_the_mean_gradient_of_the_round():
 
 
 @pytest.mark.parametrize("fraction", [0.4, 0.7, 1.0])
-def test_3_the_servers_variate_is_the_mean_over_all_clients(fraction):
+def test_the_servers_variate_is_the_mean_over_all_clients(fraction):
+    """Invariant 3."""
     sampler = UniformSampler(fraction)
     _, snapshots = follow(SCAFFOLD(mlp(), optimizer=SGD), blobs(), 4, sampler=sampler)
     for snapshot in snapshots:
@@ -79,7 +84,8 @@ def test_3_the_servers_variate_is_the_mean_over_all_clients(fraction):
         assert torch.allclose(snapshot.server.control, total / 3, atol=1e-5)
 
 
-def test_4_a_client_that_sits_out_keeps_its_variate():
+def test_a_client_that_sits_out_keeps_its_variate():
+    """Invariant 4."""
     sampler = UniformSampler(0.4)
     _, snapshots = follow(SCAFFOLD(mlp(), optimizer=SGD), blobs(), 5, sampler=sampler)
     for before, after in pairwise(snapshots):
@@ -87,8 +93,8 @@ def test_4_a_client_that_sits_out_keeps_its_variate():
             assert torch.equal(before.kept[client]["control"], after.kept[client]["control"])
 
 
-def test_5_equal_clients_are_fedavg():
-    """c_i = c, so the correction is zero but for rounding."""
+def test_equal_clients_are_fedavg():
+    """Invariant 5: c_i = c, so the correction is zero but for rounding."""
     pair = blobs(batch_size=99).splits["train"][0]
     data = ToyData([pair, pair], batch_size=99)
     scaffold = fit(SCAFFOLD(mlp(), optimizer=SGD, epochs=2), data, 3)
@@ -96,8 +102,8 @@ def test_5_equal_clients_are_fedavg():
     assert close(scaffold.server.shared, fedavg.server.shared, atol=1e-5)
 
 
-def test_6_changes_add_up():
-    """c + (2 + 4) / 3 = 1 + 2 = 3 with three clients, of which two send."""
+def test_changes_add_up():
+    """Invariant 6: c + (2 + 4) / 3 = 1 + 2 = 3 with three clients, of which two send."""
     server = SCAFFOLD(Line()).server()
     infos = [ClientInfo(client, 1, torch.ones(1)) for client in range(3)]
     state = server.init({"net.w": torch.tensor([1.0])}, infos)

@@ -1,5 +1,5 @@
-"""UniVarFL: the invariants of its card, numbered as there; those of the bare loss terms (2 to 7 and
-10) stand in ``tests/test_losses.py``.
+"""UniVarFL: the invariants in docs/methods.md; those of the bare loss terms (2 to 7 and 10) are
+tested in ``losses/test_spread.py``.
 """
 
 import math
@@ -38,7 +38,7 @@ def some(samples=6):
 
 
 def line():
-    """Features are the two inputs, and so are the logits."""
+    """Build a network whose features are the two inputs, and so are the logits."""
     net = SplitNet(nn.Identity(), nn.Linear(2, 2, bias=False))
     with torch.no_grad():
         net.head.weight.copy_(torch.eye(2))
@@ -46,7 +46,7 @@ def line():
 
 
 def two_points():
-    """Orthogonal features of lengths log 3 and log 3."""
+    """Return orthogonal features of lengths log 3 and log 3."""
     return Batch(math.log(3) * torch.eye(2), torch.tensor([0, 1]))
 
 
@@ -92,7 +92,8 @@ def test_the_tested_model_reads_what_training_read():
 
 
 @pytest.mark.parametrize("net", [mlp, normed])
-def test_1_without_both_terms_it_is_fedavg_bit_for_bit(net):
+def test_without_both_terms_it_is_fedavg_bit_for_bit(net):
+    """Invariant 1."""
     plain = fit(FedAvg(net(), optimizer=HEAVY, epochs=2), blobs(), 4)
     module = make(net(), optimizer=HEAVY, epochs=2, w_cv=0.0, w_he=0.0)
     assert fit(module, blobs(), 4).fingerprint == plain.fingerprint
@@ -117,7 +118,8 @@ def test_the_weight_of_the_variance_is_a_quarter_of_the_classes(classes):
     assert module.losses(some())["cv"].item() == pytest.approx(classes / 4 * floor)
 
 
-def test_8_the_energy_leaves_the_classifier_alone_and_the_variance_reaches_both():
+def test_the_energy_leaves_the_classifier_alone_and_the_variance_reaches_both():
+    """Invariant 8."""
     terms = UniVarFL(mlp()).losses(some())
     for term, reaches_head in (("he", False), ("cv", True)):
         module = UniVarFL(mlp())
@@ -129,7 +131,8 @@ def test_8_the_energy_leaves_the_classifier_alone_and_the_variance_reaches_both(
 
 @pytest.mark.parametrize("statistic", ["var", "std"])
 @pytest.mark.parametrize("form", ["inverse", "log", "chord", "rbf"])
-def test_9_a_batch_of_one_is_cross_entropy_alone(form, statistic):
+def test_a_batch_of_one_is_cross_entropy_alone(form, statistic):
+    """Invariant 9."""
     module = UniVarFL(mlp(), he_form=form, cv_statistic=statistic, cv_unbiased=True)
     terms = module.losses(some(1))
     assert terms["he"].item() == terms["cv"].item() == 0
@@ -137,7 +140,8 @@ def test_9_a_batch_of_one_is_cross_entropy_alone(form, statistic):
     assert all(p.grad.isfinite().all() for p in module.parameters())
 
 
-def test_11_identical_clients_agree_with_their_mean():
+def test_identical_clients_agree_with_their_mean():
+    """Invariant 11."""
     data = blobs(sizes=(8,), batch_size=8)
     data.splits["train"] *= 3
     data = ToyData(data.splits["train"], batch_size=8)
@@ -147,7 +151,7 @@ def test_11_identical_clients_agree_with_their_mean():
         assert close(result.upload.shared, federation.state.shared)
 
 
-def test_12_floats_moved_by_the_small_network():
+def test_floats_moved_by_the_small_network():
     """161,594 parameters and two running statistics of each of 832 channels."""
     assert floats(UniVarFL(CNN8(10))) == (163_258, 163_258)
     assert floats(UniVarFL(CNN8(10), buffers="local")) == (161_594, 161_594)

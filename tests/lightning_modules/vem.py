@@ -20,7 +20,7 @@ def info(client=0, samples=4, round=1):
 
 
 def line(**options):
-    """One feature z = x and two classes: d = 4."""
+    """Build a network with one feature z = x and two classes: d = 4."""
     net = SplitNet(nn.Linear(1, 1, bias=False), nn.Linear(1, 2))
     module = PFedVEM(net, **options).double()
     with torch.no_grad():

@@ -51,7 +51,7 @@ VARIANTS: dict[str, list[dict[str, Any]]] = {
 
 
 def cases() -> Iterator[tuple[str, Callable[[], Any]]]:
-    """A name, and what builds the module, of every method, network and variant."""
+    """Return name and builder of every method, network and variant."""
     for method in methods():
         for net, build in NETS.items():
             for options in [{}, *VARIANTS.get(method.__name__, [])]:
@@ -63,7 +63,7 @@ def cases() -> Iterator[tuple[str, Callable[[], Any]]]:
 
 
 def run(module: Any, precision: str, engine: str) -> Run:
-    """Three rounds of three out of five unequal clients."""
+    """Run three rounds of three out of five unequal clients."""
     loop = FederatedLoop(
         rounds=3,
         sampler=UniformSampler(0.6),
@@ -77,7 +77,7 @@ def run(module: Any, precision: str, engine: str) -> Run:
 
 
 def values(found: Run) -> dict[str, list[Tensor]]:
-    """Every number of a run by name: server, kept entries by client, groups of metrics by round."""
+    """Name every number of a run: server, kept entries by client, metrics by round."""
     named: dict[str, list[Tensor]] = {}
     for name, value in found.server.shared.items():
         named[f"server/{name}"] = [value]
@@ -93,7 +93,7 @@ def values(found: Run) -> dict[str, list[Tensor]]:
 
 
 def digest(tensors: list[Tensor]) -> str:
-    """Hash of shapes, types and bits."""
+    """Hash shapes, types and bits."""
     found = hashlib.blake2b(digest_size=4)
     for value in tensors:
         plain = value.detach().cpu().contiguous()
@@ -103,7 +103,7 @@ def digest(tensors: list[Tensor]) -> str:
 
 
 def record(engine: str, only: str = "") -> dict[str, dict[str, str]]:
-    """Hashes of all cases in both precisions."""
+    """Hash all cases in both precisions."""
     found = {}
     for name, build in cases():
         if only not in name:
@@ -117,7 +117,7 @@ def record(engine: str, only: str = "") -> dict[str, dict[str, str]]:
 
 
 def environment() -> dict[str, str]:
-    """What the bits depend on besides the code."""
+    """Describe what the bits depend on besides the code."""
     lines = Path("/proc/cpuinfo").read_text().splitlines() if sys.platform == "linux" else []
     model = next((line.partition(":")[2].strip() for line in lines if "model name" in line), "")
     commit = subprocess.run(
@@ -131,7 +131,7 @@ def environment() -> dict[str, str]:
 
 
 def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
-    """One line for each case and each name in it that came, went or changed."""
+    """Return one line for each case and each name in it that came, went or changed."""
     lines = []
     for case in sorted(old.keys() | new.keys()):
         if case not in new or case not in old:
@@ -146,7 +146,7 @@ def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
 
 
 def stacked_distance(only: str = "") -> list[str]:
-    """How far ``vectorised`` is from ``sequential`` in float64, by case; the largest first."""
+    """Measure how far ``vectorised`` is from ``sequential`` in float64; the largest first."""
     found = []
     for name, build in cases():
         if only not in name:
@@ -167,7 +167,7 @@ def stacked_distance(only: str = "") -> list[str]:
 
 
 def _lines(content: Mapping[str, Any]) -> str:
-    """JSON with one line a case."""
+    """Write JSON with one line a case."""
     rows = [f"  {json.dumps(case)}: {json.dumps(row)}" for case, row in content["numbers"].items()]
     head = json.dumps(content["environment"])
     return f'{{"environment": {head},\n "numbers": {{\n' + ",\n".join(rows) + "\n}}\n"

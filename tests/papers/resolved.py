@@ -14,6 +14,6 @@ OPTIONS = "model.init_args"
 
 @cache
 def laid(*names):
-    """The experiment of some files below ``configs``, by their paths without ``.yaml``."""
+    """Return the experiment of some files below ``configs``, by their paths without ``.yaml``."""
     words = [word for name in names for word in ("--config", str(CONFIGS / f"{name}.yaml"))]
     return Experiment.parse(make_parser("fit"), words)

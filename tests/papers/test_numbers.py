@@ -1,4 +1,4 @@
-"""What papers print and release, by hand in ``numbers.csv``, is what the configurations resolve to.
+"""The configurations resolve to the numbers that papers print and release (``numbers.csv``).
 
 The list is typed from the papers, never written from configurations. ``config`` names files below
 ``configs/``, later ones laid over earlier ones; ``(absent)`` is a number that nobody states and

@@ -1,4 +1,4 @@
-"""What is printed, released and ours: the overlays, and the table that compares them."""
+"""The printed, released and our values: the overlays, and the table that compares them."""
 
 import re
 
@@ -24,7 +24,7 @@ def method(config):
 
 
 def profiles(config):
-    """Its overlays by way: one of its own, or its method's."""
+    """Return the overlays by way: one of its own, or its method's."""
     return {
         way: f"overlays/{name}_as_{way}"
         for way in WAYS
@@ -34,7 +34,7 @@ def profiles(config):
 
 
 def switches(*names):
-    """Settings by the keys of the documentation; of a class its name."""
+    """Return the settings by the keys of the documentation; of a class its name."""
     return dict(_switches(yaml.safe_load(laid(*names).text)))
 
 

@@ -26,12 +26,12 @@ def cells(name, row, *columns):
 
 
 def options(name, row, *columns):
-    """The method's settings in the first such cell."""
+    """Return the method's settings in the first such cell."""
     return parse(parser(), table(name), cells(name, row, *columns)[0]).values[OPTIONS]
 
 
 def runs(name, row, *columns):
-    """Names of the runs behind some cells, at the table's first seed."""
+    """Return the names of the runs behind some cells, at the table's first seed."""
     found = table(name)
     return list(plan(found, cells(name, row, *columns), found.seeds[:1]).runs)
 
@@ -94,7 +94,7 @@ def test_other_methods_inherit_fedavgs_rate_which_pfedvems_base_has(config):
 
 
 def step(found):
-    """Length of a step along an unchanging gradient, in the long run."""
+    """Return the length of a step along an unchanging gradient, in the long run."""
     given = found.optimizer.init_args
     return given.lr / (1 - (given.get("momentum") or 0))
 

@@ -1,4 +1,4 @@
-"""Which runs are the same: what counts, what does not, and that options may come and classes go."""
+"""The identity of runs: the options that count, those that do not, and those that came or went."""
 
 from __future__ import annotations
 

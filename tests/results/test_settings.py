@@ -1,4 +1,4 @@
-"""Which runs belong together, and what they are called."""
+"""The grouping of runs into settings, and their names."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_where_and_how_they_ran_counts_for_nothing(settings_of):
 
 
 def test_what_numbers_depend_on_makes_two(settings_of):
-    """How often models are tested too: the best round and the mean of the last ten depend on it."""
+    """The best round and the mean of the last ten depend on how often models are tested."""
     stop = {"class_path": "pfl.callbacks.EarlyStopping", "init_args": {"patience": 3}}
     runs = [config(), config(evaluate_every=2), config(callbacks=[stop])]
     settings, _ = settings_of(*zip(runs, (1, 2, 3), strict=True))

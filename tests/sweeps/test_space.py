@@ -1,4 +1,4 @@
-"""What is drawn: the values that a parameter can have, and the points of a grid."""
+"""The values that a parameter can have, and the points of a grid."""
 
 from __future__ import annotations
 

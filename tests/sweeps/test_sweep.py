@@ -98,7 +98,7 @@ def test_a_second_call_runs_nothing_again(monkeypatch, capsys):
 # Optuna's own algorithm starts after ten points.
 @pytest.mark.parametrize(("method", "size"), [("random", 4), ("bayes", 12)])
 def test_a_search_in_two_parts_is_the_search_in_one(method, size, monkeypatch):
-    """What is drawn depends on the seed and on what is known, not on when or by whom."""
+    """A draw depends on the seed and the known points, not on the time or the process."""
 
     class Fake:
         history = ()

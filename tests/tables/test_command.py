@@ -411,7 +411,7 @@ def test_pictures_of_each_column(capsys):
 
 
 def test_a_picture_is_of_rows_with_one_metric():
-    """What a row tells of the global model is no line beside what others tell of personal ones."""
+    """A row about the global model is not drawn beside rows about personal ones."""
     model = {"set": {"model": "FedAvg"}}
     rows = {"personal": model, "global": {**model, "metric": "test/global/acc/last"}}
     write(columns=None, rows=rows)

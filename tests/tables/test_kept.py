@@ -1,4 +1,4 @@
-"""What is run is kept: shared by equal cells, gone on with, retried, and never computed twice."""
+"""The runs of a table: shared by equal cells, resumed, retried, and never computed twice."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ def test_a_table_that_was_killed_half_way_computes_nothing_again(fits, failing, 
 
 
 def test_a_table_that_was_killed_between_two_runs(fits, failing):
-    """What has no checkpoint yet is removed and begun anew; a third call runs nothing."""
+    """A run without a checkpoint is removed and begun anew; a third call runs nothing."""
     write(columns=None, rows={"FedPer": None}, seeds=[1, 2])
     failing(KeyboardInterrupt(), seed=2, number=0)
     assert table() == 130

@@ -98,7 +98,7 @@ def test_a_method_that_cannot_be_built_is_a_usage_error(words, message, capsys):
 
 
 def test_a_configuration_needs_neither_its_networks_nor_its_data(capsys):
-    """Nothing of SUN397 is there, and no LeNet-5 takes five numbers."""
+    """SUN397 is not there, and no LeNet-5 takes five numbers."""
     assert check("--config", "c.yaml", "--model.sup_epochs", "1") == 0
     assert capsys.readouterr().out.endswith("FedSimSup keeps its promises\n")
 

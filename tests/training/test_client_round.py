@@ -41,7 +41,7 @@ def pull(**options):
 
 
 def spatial():
-    """Batch norm over maps of one pixel."""
+    """Build a network with batch norm over maps of one pixel."""
     body = nn.Sequential(nn.Linear(5, 6), nn.Unflatten(1, (6, 1, 1)), nn.BatchNorm2d(6))
     return SplitNet(nn.Sequential(body, nn.Flatten()), nn.Linear(6, 3))
 

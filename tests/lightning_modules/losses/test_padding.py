@@ -64,7 +64,7 @@ TERMS = {
 
 
 def padded(parts, size: int, fill: float):
-    """The batch in ``size`` rows, its own rows first, and the weight that says so."""
+    """Return the batch in ``size`` rows, its own rows first, and the weight that says so."""
     samples = len(parts[0])
     rows = [torch.full((size, *p.shape[1:]), fill).to(p.dtype) for p in parts]
     for row, part in zip(rows, parts, strict=True):
@@ -74,7 +74,7 @@ def padded(parts, size: int, fill: float):
 
 
 def close(name, found, expected, **tolerance):
-    """Equal up to rounding; names the term where it is not."""
+    """Check that values are equal up to rounding; name the term where they are not."""
     torch.testing.assert_close(
         found, expected, msg=lambda message: f"{name}: {message}", **tolerance
     )

@@ -114,7 +114,7 @@ def test_energy_ignores_order_and_rotation(form, seed, samples):
 
 
 def simplex(points: int) -> torch.Tensor:
-    """Regular simplex: the unit vectors of R^points, centred."""
+    """Return a regular simplex: the unit vectors of R^points, centred."""
     eye = torch.eye(points, dtype=torch.float64)
     return eye - eye.mean(0)
 

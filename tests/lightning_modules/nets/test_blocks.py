@@ -35,7 +35,7 @@ def test_a_convolution_computes_what_torchs_does():
 
 
 def test_a_block_keeps_channels_innermost():
-    """What is to be gained is lost where the next layer turns the images back."""
+    """A layer that turned the images back would undo the gain."""
     maps = nn.Sequential(*conv(3, 8, 3), *conv(8, 4, 3))(torch.rand(2, 3, 14, 14))
     assert maps.is_contiguous(memory_format=torch.channels_last)
 

@@ -5,24 +5,11 @@ from __future__ import annotations
 import pytest
 import torch
 from torch import nn
-from torch.func import functional_call, stack_module_state, vmap
 
-from lightning_modules.nets import (
-    CNN8,
-    ResNet18,
-)
-from pfl.core.seeds import scoped
-
-FASHION = (1, 28, 28)
-
+from lightning_modules.nets import CNN8, ResNet18
+from tests.helpers.stacking import check_stacked
 
 CIFAR = (3, 32, 32)
-
-
-@pytest.fixture(autouse=True)
-def seeded():
-    with scoped(0):
-        yield
 
 
 def test_running_statistics_of_the_small_cnn():
@@ -54,12 +41,5 @@ def test_first_stage_of_univarfls_resnet_halves_the_image():
 
 
 @pytest.mark.parametrize("norm", ["batch", "group"])
-def test_vmap_over_clients_with_normalisation(norm):
-    nets = [CNN8(4, CIFAR, norm).double() for _ in range(2)]
-    parameters, buffers = stack_module_state(nets)
-    x = torch.rand(2, 5, *CIFAR, dtype=torch.float64)
-    together = vmap(lambda p, b, x: functional_call(nets[0], (p, b), (x,)))(parameters, buffers, x)
-    for client, net in enumerate(nets):
-        torch.testing.assert_close(net(x[client]), together[client])
-        for name, buffer in net.named_buffers():
-            torch.testing.assert_close(buffer, buffers[name][client])
+def test_stacked_clients_have_the_logits_and_statistics_of_each_alone(norm):
+    check_stacked([CNN8(4, CIFAR, norm).double() for _ in range(2)], CIFAR)

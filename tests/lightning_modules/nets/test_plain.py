@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 import torch
 from torch import nn
-from torch.func import functional_call, stack_module_state, vmap
 
 from lightning_modules.nets import (
     CNN2,
@@ -20,15 +19,10 @@ from lightning_modules.nets import (
     SplitNet,
 )
 from pfl.core.seeds import scoped
+from tests.helpers.stacking import check_stacked
 
 FASHION = (1, 28, 28)
 CIFAR = (3, 32, 32)
-
-
-@pytest.fixture(autouse=True)
-def seeded():
-    with scoped(0):
-        yield
 
 
 def count(module: nn.Module) -> int:
@@ -72,13 +66,12 @@ SIZES = {
 }
 
 
-@pytest.mark.parametrize("name", SIZES)
-def test_number_of_parameters(name):
-    build, backbone, head, features = SIZES[name]
-    net = build()
-    assert (count(net.backbone), count(net.head)) == (backbone, head)
-    assert net.features == features
-    assert count(net) == backbone + head, "nothing lies outside of backbone and head"
+def test_backbone_head_and_features_have_the_papers_sizes():
+    """No parameter lies outside of backbone and head."""
+    for name, (build, *sizes) in SIZES.items():
+        net = build()
+        assert [count(net.backbone), count(net.head), net.features] == sizes, name
+        assert count(net) == sum(sizes[:2]), name
 
 
 BUILDERS = {
@@ -93,23 +86,22 @@ BUILDERS = {
 }
 
 
-@pytest.mark.parametrize("name", BUILDERS)
-def test_takes_every_image_from_its_smallest_on(name):
-    build, least = BUILDERS[name]
-    for shape in [(3, least, least), (1, least + 3, least + 10), (2, 33, 29)]:
-        net = build(7, shape).eval()
-        x = torch.zeros(1, *shape)
-        assert net(x).shape == (1, 7)
-        assert net.backbone(x).shape == (1, net.features)
-        assert net.num_classes == 7
+def test_networks_take_every_image_from_their_smallest_on():
+    for name, (build, least) in BUILDERS.items():
+        for shape in [(3, least, least), (1, least + 3, least + 10), (2, 33, 29)]:
+            net = build(7, shape).eval()
+            x = torch.zeros(1, *shape)
+            assert net(x).shape == (1, 7), name
+            assert net.backbone(x).shape == (1, net.features), name
+            assert net.num_classes == 7, name
 
 
-@pytest.mark.parametrize("name", [name for name, (_, least) in BUILDERS.items() if least > 1])
-def test_says_what_a_too_small_image_would_need(name):
-    build, least = BUILDERS[name]
-    message = rf"{name} .*\(3, {least - 1}, 40\).*at least 3x{least}x{least}"
-    with pytest.raises(ValueError, match=message):
-        build(10, (3, least - 1, 40))
+def test_an_image_that_is_too_small_is_refused_with_the_least_size():
+    for name, (build, least) in BUILDERS.items():
+        if least > 1:
+            message = rf"{name} .*\(3, {least - 1}, 40\).*at least 3x{least}x{least}"
+            with pytest.raises(ValueError, match=message):
+                build(10, (3, least - 1, 40))
 
 
 def test_channels_last_is_refused():
@@ -128,21 +120,15 @@ def test_head_split_changes_names_only():
 
 
 def test_bad_sizes_are_refused():
-    with pytest.raises(ValueError, match="num_classes must be positive, got 0"):
+    with pytest.raises(ValueError, match="num_classes must be at least 1, got 0"):
         SplitNet(nn.Flatten(), nn.Identity(), features=4, num_classes=0)
     with pytest.raises(ValueError, match="hidden"):
         LeNet5(10, hidden=[])
 
 
 @pytest.mark.parametrize("build", [CNN2, CNN3, LeNet5, CNN5, MLP])
-def test_vmap_over_clients(build):
-    """Stacked weights of two clients give what each gives alone."""
-    nets = [build(4, CIFAR) for _ in range(2)]
-    parameters, buffers = stack_module_state(nets)
-    x = torch.rand(2, 3, *CIFAR)
-    together = vmap(lambda p, b, x: functional_call(nets[0], (p, b), (x,)))(parameters, buffers, x)
-    for net, images, logits in zip(nets, x, together, strict=True):
-        torch.testing.assert_close(net(images), logits, rtol=1e-4, atol=1e-6)
+def test_stacked_clients_have_the_logits_of_each_alone(build):
+    check_stacked([build(4, CIFAR) for _ in range(2)], CIFAR, rtol=1e-4, atol=1e-6)
 
 
 def test_lenet_learns():

@@ -5,23 +5,7 @@ from __future__ import annotations
 import pytest
 from torch import nn
 
-from lightning_modules.nets import (
-    LeNet5,
-    SplitNet,
-    last_layers,
-)
-from pfl.core.seeds import scoped
-
-FASHION = (1, 28, 28)
-
-
-CIFAR = (3, 32, 32)
-
-
-@pytest.fixture(autouse=True)
-def seeded():
-    with scoped(0):
-        yield
+from lightning_modules.nets import LeNet5, SplitNet, last_layers
 
 
 def test_split_net_reads_its_sizes_from_the_head():

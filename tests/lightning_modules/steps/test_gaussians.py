@@ -33,7 +33,7 @@ def uniform(classes=3):
 
 
 def sample(gaussians, count, seed=0):
-    """Samples of equally likely classes."""
+    """Draw samples of equally likely classes."""
     classes, size = gaussians.means.shape
     y = torch.randint(classes, (count,), generator=generator(seed, "classes"))
     root = torch.linalg.cholesky(gaussians.covariance)
@@ -145,7 +145,7 @@ def test_blend_ends():
 
 
 def a_problem(seed=0, count=60):
-    """Samples of some Gaussians, and common Gaussians that are off."""
+    """Draw samples of some Gaussians, and common Gaussians that are off."""
     true = some_gaussians(seed)
     z, y = sample(true, count, seed)
     return z, y, Gaussians(true.means + normal(3, 4, seed=seed + 2), 2 * true.covariance)

@@ -18,7 +18,7 @@ STATISTICS = {f"net.backbone.1.{name}" for name in ("running_mean", "running_var
 
 
 def changed(part, **options):
-    """Names of the entries that a phase changes, counters aside."""
+    """Return the names of the entries that a phase changes, counters aside."""
     module, data = FedAvg(normed()), blobs()
     before = clone(module.state_dict())
     plan = [part_phase(module, part, 1, **options)]
