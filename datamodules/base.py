@@ -20,7 +20,7 @@ from datamodules.checks import require
 from datamodules.partition import Partitioner
 from datamodules.splits import Division, Rule, TestProtocol, divide
 from datamodules.targets import Catalogue, Ints
-from datamodules.view import Prepared, Store, View, channel_values
+from datamodules.view import Prepared, Store, View, channel_values, count
 from pfl.core.checks import at_least_one, positive
 from pfl.core.task import Classification, Task
 from pfl.core.types import Batch, Inputs, MetricSpec, Split
@@ -121,7 +121,7 @@ class FederatedDataModule(L.LightningDataModule, ABC):
 
     @property
     @abstractmethod
-    def input_shape(self) -> tuple[int, int, int]:
+    def input_shape(self) -> tuple[int, ...]:
         """Channels, height and width of an input; at most one sample is read for it."""
 
     @abstractmethod
@@ -137,13 +137,17 @@ class FederatedDataModule(L.LightningDataModule, ABC):
         return self.catalogue()
 
     @abstractmethod
-    def images(self, ids: Ints) -> tuple[Tensor, Ints]:
-        """Return the pixels of at least the samples ``ids``, which ascend.
+    def inputs(self, ids: Ints) -> tuple[Inputs, Ints]:
+        """Return the inputs of at least the samples ``ids``, which ascend.
 
         Returns:
-            images: (m, C, H, W) uint8.
+            inputs: (m, ...), one tensor or several by name; images are (m, C, H, W) uint8.
             rows: (len(ids),) the row of each of ``ids``.
         """
+
+    def target_values(self, catalogue: Catalogue, ids: Ints) -> Tensor:
+        """Return (len(ids), ...) what is to be predicted of some samples: their labels."""
+        return torch.from_numpy(catalogue.targets.labels[ids])
 
     # Used by the loop and the engines.
 
@@ -259,12 +263,13 @@ class FederatedDataModule(L.LightningDataModule, ABC):
         catalogue = self.catalogue()
         division, how = self.divide(catalogue)
         ids = division.samples()
-        images, rows = self.images(ids)
+        inputs, rows = self.inputs(ids)
         lookup = np.full(len(catalogue.targets), -1, np.int64)
         lookup[ids] = rows
-        labels = np.zeros(len(images), np.int64)
-        labels[rows] = catalogue.targets.labels[ids]
-        store = Store(images, torch.from_numpy(labels), self._mean, self._std)
+        given = self.target_values(catalogue, ids)
+        targets = given.new_zeros(count(inputs), *given.shape[1:])
+        targets[torch.from_numpy(rows)] = given
+        store = Store(inputs, targets, self._mean, self._std)
         description = artefact.describe(type(self).__name__, catalogue, division, how)
         return Prepared(catalogue, division, description, store, torch.from_numpy(lookup))
 
