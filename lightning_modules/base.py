@@ -216,6 +216,9 @@ class ClientModule(Client):
 
     def has_global_model(self) -> bool:
         """Return ``True`` if :meth:`load_global` gives a complete model."""
+        if self.buffer_policy == "local" and self._norm_statistics():
+            # Nobody's statistics belong to the server's weights.
+            return False
         if self.global_model is not None:
             return self.global_model
         shared = set(self.shared_names())
@@ -242,14 +245,18 @@ class ClientModule(Client):
         stays = [name for name in names if matches(name, self.kept)]
         if self.buffer_policy == "local":
             # Only batch norms' own: prototypes and other buffers of a method travel all the same.
-            statistics = {
-                f"{norm}.{name}"
-                for norm in batch_norms(self)
-                for name, _ in self.get_submodule(norm).named_buffers()
-            }
+            statistics = self._norm_statistics()
             stays += [n for n in travels if n in statistics and n not in stays]
             travels = [name for name in travels if name not in statistics]
         return tuple(travels), tuple(stays)
+
+    def _norm_statistics(self) -> set[str]:
+        """Return the names of all batch norms' buffers."""
+        return {
+            f"{norm}.{name}"
+            for norm in batch_norms(self)
+            for name, _ in self.get_submodule(norm).named_buffers()
+        }
 
     def _log_scores(self, batch: Batch, split: str) -> None:
         names = self.task.scores_better

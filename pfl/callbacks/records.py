@@ -1,4 +1,4 @@
-"""The run's files: everything that is needed to read its numbers without this program."""
+"""The run's files, readable without this program."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class Records(Callback):
 
 
 def environment() -> dict[str, Any]:
-    """What the numbers may depend on besides the configuration."""
+    """Describe the environment (versions, CPU, threads) that can change results."""
     packages = ("torch", "torchvision", "lightning", "torchmetrics", "numpy", "pfl-lightning")
     return {
         "python": sys.version.split()[0],
@@ -70,7 +70,7 @@ def environment() -> dict[str, Any]:
 
 
 def label_counts(data: FederatedData) -> list[list[int]]:
-    """(N, C) training samples of each client and class."""
+    """Return (N, C) training samples of each client and class."""
     infos = (ClientInfo.of(data, client) for client in range(data.num_clients))
     return [info.class_counts.tolist() for info in infos]
 

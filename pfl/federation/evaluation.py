@@ -63,7 +63,12 @@ class Evaluator:
         """
         row: Row = {}
         rows: list[Row] = [
-            {"round": after.round, "client": info.client, "samples": info.samples}
+            {
+                "round": after.round,
+                "client": info.client,
+                "samples": info.samples,
+                "test_samples": len(self.data.split(info.client, "test")),
+            }
             for info in self.clients
         ]
         for position, point in enumerate(self.points):

@@ -19,8 +19,8 @@ from pfl.core.client import Client
 from pfl.core.types import FederatedData
 from pfl.federation.rounds import Federation
 from pfl.federation.settings import Settings
+from pfl.results.files import Floats, RunError
 from pfl.results.reliability import FILE
-from pfl.results.runs import Floats, RunError
 from pfl.training.batching import chunks
 
 BINS = 15

@@ -97,20 +97,22 @@ class Federation:
         if content is not None:
             self._restore(content)
         points = settings.evaluate_at or [module.evaluate_at]
+        has_global_model = module.has_global_model()
         self.evaluator = Evaluator(
             settings.engine,
             data,
             clients,
             points,
-            module.has_global_model(),
+            has_global_model,
             self.context.scorer,
             self._job,
         )
+        local = module.buffer_policy == "local" and not has_global_model
         self.run.header = {
             "method": type(module).__name__,
             "clients": f"{data.num_clients}, of which {len(self.eligible)} hold training data",
             "device": f"{settings.fabric.device}, {settings.fabric.strategy.precision.precision}",
-            "buffers": module.buffer_policy,
+            "buffers": "local, so no global model is tested" if local else module.buffer_policy,
             "evaluated": ", ".join(points),
             "engine": settings.engine.setup(self.context),
         }

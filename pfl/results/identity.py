@@ -1,4 +1,4 @@
-"""What a run's numbers depend on: which keys of its configuration count, and which do not.
+"""A run's identity: the keys of its configuration that its numbers depend on.
 
 An identity is flat: a class stands under the key that it was given for, its options below it, as in
 ``{"model": "FedPer", "model.net": "MLP", "model.net.hidden": 64}``. All that a configuration says
@@ -65,7 +65,7 @@ def digest(identity: Identity) -> str:
 
 
 def _flat(value: Any, key: str) -> Identity:  # noqa: ANN401
-    """What a part of a configuration comes to, by dotted keys."""
+    """Flatten a part of a configuration to dotted keys."""
     if isinstance(value, Mapping):
         return _options(value, key)
     if isinstance(value, list):
@@ -77,7 +77,7 @@ def _flat(value: Any, key: str) -> Identity:  # noqa: ANN401
 
 
 def _options(value: Mapping[str, Any], key: str) -> Identity:
-    """A class with its options, or a plain mapping."""
+    """Return a class with its options, or a plain mapping."""
     kind = class_name(value["class_path"]) if "class_path" in value else None
     found: Identity = {} if kind is None else {key: kind}
     given = {**value, **(value.get("init_args") or {}), **(value.get("dict_kwargs") or {})}

@@ -1,4 +1,4 @@
-"""Makes the runs of a plan: what is missing is run, what was begun is gone on with."""
+"""Run what a plan lacks: missing runs are started, interrupted ones resumed."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class _Rounds(Callback):
 def run_all(plan: Plan, console: Console) -> dict[str, str]:
     """Make every run of a plan that is not finished.
 
-    A run that fails is told of and left; the others go on.
+    A run that fails is reported and skipped.
 
     Args:
         plan: The runs.
@@ -95,7 +95,7 @@ def _bars(console: Console) -> Progress:
 
 
 def _run(run: PlannedRun, watch: Callback) -> None:
-    """Run it, or go on with it, unless another process has just finished it."""
+    """Start or resume a run, unless another process has just finished it."""
     planned = run.experiment
     # Objects of its own: those of a plan would stay in memory, the images included.
     experiment = Experiment(planned.parser, planned.values.clone(), planned.given)
@@ -109,7 +109,7 @@ def _run(run: PlannedRun, watch: Callback) -> None:
         loop, data, module = experiment.loop, experiment.data, experiment.module
         loop.callbacks.append(watch)
         kept.clear(run)
-        folder = kept.begun(run)
+        folder = kept.resumable(run)
         try:
             loop.fit(module, data, None if folder is None else str(folder), experiment.text)
         except CheckpointError as error:
@@ -125,5 +125,5 @@ def reason(error: Exception) -> str:
 
 
 def unfinished(plan: Plan) -> Sequence[PlannedRun]:
-    """Runs that are still to be made."""
+    """Return runs that are still to be made."""
     return [run for run in plan.runs.values() if kept.finished(run) is None]

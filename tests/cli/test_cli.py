@@ -134,7 +134,8 @@ def test_data_inspect_needs_no_model(capsys):
     content = yaml.safe_load(CONFIG)
     Path("c.yaml").write_text(yaml.safe_dump({"data": content["data"]}))
     assert main(["data", "inspect", "--config", "c.yaml"]) == 0
-    assert Path("partition.png").exists()
+    assert Path("runs/digits/partition.png").exists()
+    assert not Path("partition.png").exists()
 
 
 # Configurations.

@@ -1,4 +1,4 @@
-"""Runs that an earlier version kept, under its names and paths, are found and gone on with."""
+"""Runs that an earlier version kept, under its names and paths, are found and resumed."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ import yaml
 
 from pfl.cli.main import main
 from pfl.results import identity
-from pfl.results.runs import RunFolder, find
+from pfl.results.find import find
+from pfl.results.runs import RunFolder
 from pfl.results.settings import group
 from tests.tables.conftest import RUNS, finished, snapshot, table, write
 

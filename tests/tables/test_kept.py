@@ -94,7 +94,7 @@ def test_a_table_that_was_killed_half_way_computes_nothing_again(fits, failing, 
     assert table() == 130
     said = capsys.readouterr().err
     assert "interrupted: 1 of 3 runs are finished" in said
-    assert said.endswith("To go on:\npfl table t.yaml\n")
+    assert said.endswith("To resume:\npfl table t.yaml\n")
     (first,) = finished()
     (second,) = {file.parents[1] for file in RUNS.glob("*/*/checkpoints/last.ckpt")} - {first}
     before = snapshot(first)
