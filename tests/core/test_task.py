@@ -12,6 +12,7 @@ from torchmetrics.functional.classification import (
     multiclass_accuracy,
     multiclass_calibration_error,
     multiclass_f1_score,
+    multilabel_f1_score,
 )
 
 from pfl.core.task import Classification, MultiLabel, Regression
