@@ -124,6 +124,23 @@ class ClientModule(Client):
         """The moment at which the method's personalised models are tested."""
         return "post_broadcast"
 
+    @property
+    def uses_rounds(self) -> bool:
+        """Whether numbers depend on the planned rounds; a method that reads them says so."""
+        return self.lr_schedule == "cosine"
+
+    @property
+    def groups(self) -> tuple[str, ...]:
+        """Labels of groups of clients, for instance of those with one kind of network.
+
+        Scores are averaged over each group besides (``test/personal/acc@<label>``).
+        """
+        return ()
+
+    def group(self, info: ClientInfo) -> int:
+        """Return a client's group, by its place in ``groups``; the same all run long."""
+        return 0
+
     # The client's round, in the order in which the engine calls.
 
     def receive(self, broadcast: Broadcast, info: ClientInfo) -> None:
@@ -210,8 +227,12 @@ class ClientModule(Client):
         """Return the names of the state-dict entries that travel, after the buffer policy."""
         return self._names()[0]
 
-    def kept_names(self) -> tuple[str, ...]:
-        """Return the names of the entries that stay with the client, after the buffer policy."""
+    def kept_names(self, info: ClientInfo | None = None) -> tuple[str, ...]:
+        """Return the names of the entries that stay with a client, after the buffer policy.
+
+        Args:
+            info: The client; ``None`` for all that any client keeps.
+        """
         return self._names()[1]
 
     def has_global_model(self) -> bool:

@@ -6,6 +6,7 @@ from typing import Any
 
 from pfl.core.types import RoundResult
 from pfl.federation import checkpoint
+from pfl.federation.resume import FILE
 from pfl.federation.run import Callback, Run
 
 
@@ -38,13 +39,14 @@ class Checkpoint(Callback):
         """Write the checkpoint, unless the one on disk is of this round already."""
         if run.folder is None or self._saved == run.round:
             return
-        checkpoint.save(run.folder / "checkpoints" / "last.ckpt", self.content(run))
+        checkpoint.save(run.folder / FILE, self.content(run))
         self._saved = run.round
 
     def content(self, run: Run) -> dict[str, Any]:
         """Return all state that later rounds depend on."""
         return {
             "round": run.round,
+            "seed": run.seed,
             "method": type(run.module).__name__,
             "server": checkpoint.pack(run.server),
             "kept": {

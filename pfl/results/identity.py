@@ -29,7 +29,10 @@ PACKAGES = ("lightning_modules.", "datamodules.", "pfl.")
 # Options that runs were kept without: those that came later, with the value that gives the numbers
 # of before, and those that went, with the value that gave the numbers of now (None: none did).
 # By dotted key ("data.shuffle": of whatever data module), or by class and option ("MLP.hidden").
-_CAME_OR_WENT: dict[str, Any] = {"data.shuffle": True, "data.max_train_samples": None}
+_CAME_OR_WENT: dict[str, Any] = {
+    **{"data.shuffle": True, "data.max_train_samples": None},
+    "model.supervisor_draw": "random",
+}
 # Where and how a run happens, but not what comes out; and the loop's seed, which is the run's.
 _PLACES = {
     *("loop.engine", "loop.accelerator", "loop.devices", "loop.loggers", "loop.progress"),

@@ -33,7 +33,10 @@ def score(metric: str) -> str:
     """Describe a score, ``test/personal/acc`` as ``test accuracy``; return unknown names as is."""
     split, _, name = metric.split("/") if metric.count("/") == 2 else ("", "", "")
     split = "validation" if split == "val" else split
-    return f"{split} {_SCORES[name]}" if name in _SCORES else metric
+    name, _, group = name.partition("@")
+    if name not in _SCORES:
+        return metric
+    return f"{split} {_SCORES[name]}" + (f" of the group {group}" if group else "")
 
 
 def model(metric: str) -> str:
@@ -65,6 +68,7 @@ def is_pooled(metric: str) -> bool:
 
 def of_client(metric: str) -> str:
     """Return the client's score that a metric summarises: ``.../acc`` of ``.../acc_weighted``."""
+    metric = metric.partition("@")[0]
     for ending in _SUMMARIES:
         metric = metric.removesuffix(ending)
     return metric
@@ -84,7 +88,8 @@ def heading(metric: str, at: str) -> str:
 
 def is_accuracy(metric: str) -> bool:
     """Tell whether a metric is an accuracy, of which more is better."""
-    return metric.rpartition("/")[2] in ("acc", "acc_weighted", "acc_worst10")
+    name = metric.rpartition("/")[2].partition("@")[0]
+    return name in ("acc", "acc_weighted", "acc_worst10")
 
 
 def in_per_cent(metric: str) -> bool:

@@ -18,7 +18,7 @@ Replicate: TypeAlias = tuple[int, int]
 At: TypeAlias = Literal["last", "mean_last10", "best_by_val", "best_on_test"]
 
 # Columns of clients.csv that are the loop's; others without a slash are what the server reported.
-_OF_LOOP = ("round", "client", "samples", "test_samples", "trained", "uploaded")
+_OF_LOOP = ("round", "client", "samples", "test_samples", "group", "trained", "uploaded")
 
 
 @dataclass(frozen=True, eq=False)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import cache
 from itertools import chain
 from pathlib import Path
@@ -13,14 +13,11 @@ from pathlib import Path
 import yaml
 
 from pfl.cli.explain import UsageError
+from pfl.core import lock
 from pfl.results.files import RunError
 from pfl.results.runs import RunFolder
 from pfl.tables.plan import PlannedRun, name_of
 from pfl.tables.shorten import part_of
-
-
-class BusyError(RuntimeError):
-    """Another process is at work on the run."""
 
 
 def finished(run: PlannedRun) -> Path | None:
@@ -97,20 +94,11 @@ def locked(root: str | Path, name: str) -> Iterator[None]:
         BusyError: One does.
         UsageError: The folder cannot be written.
     """
-    try:
-        import fcntl
-    except ImportError:  # not on Windows: there nobody is kept out
-        yield
-        return
-    folder = Path(root, name)
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        file = (folder / ".lock").open("w")
-    except OSError as error:
-        raise UsageError(f"runs of tables are kept below {root}: {error}") from error
-    with file:
+    with ExitStack() as stack:
         try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            raise BusyError("another process is at work on this run") from error
+            stack.enter_context(lock.locked(Path(root, name)))
+        except lock.BusyError:
+            raise
+        except OSError as error:
+            raise UsageError(f"runs of tables are kept below {root}: {error}") from error
         yield

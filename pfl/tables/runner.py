@@ -19,6 +19,7 @@ from rich.progress import (
 
 from pfl.cli.config import REFUSALS, Experiment
 from pfl.cli.explain import UsageError, explained
+from pfl.core.lock import BusyError
 from pfl.core.types import RoundResult
 from pfl.federation.checkpoint import CheckpointError
 from pfl.federation.rounds import NonFiniteError
@@ -73,7 +74,7 @@ def run_all(plan: Plan, console: Console) -> dict[str, str]:
                 _run(run, _Rounds(progress, task))
                 told = f"done in {time.perf_counter() - start:.0f} s"
             except Exception as error:
-                if not isinstance(error, UsageError | kept.BusyError):
+                if not isinstance(error, UsageError | BusyError):
                     # A bug shows where it is.
                     progress.console.print(escape(traceback.format_exc()), highlight=False)
                 failures[run.name] = reason(error)
@@ -119,7 +120,7 @@ def _run(run: PlannedRun, watch: Callback) -> None:
 def reason(error: Exception) -> str:
     """One line; of an error that is not the user's, with its kind."""
     lines = str(error).strip().splitlines()
-    if isinstance(error, UsageError | kept.BusyError) and lines:
+    if isinstance(error, UsageError | BusyError) and lines:
         return lines[0]
     return ": ".join([type(error).__name__, *lines[:1]])
 

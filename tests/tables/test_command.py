@@ -171,7 +171,7 @@ def test_a_dry_run_tells_of_cells_that_cannot_be_run(capsys):
     assert table("--dry-run") == 0
     said = capsys.readouterr().out
     assert "missing [1]" in said
-    assert "[1] Invalid learning rate: -1.0\n" in said
+    assert f"[1] --{LR}: Invalid learning rate: -1.0\n" in said
     assert not RUNS.exists()
 
 
