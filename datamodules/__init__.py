@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from datamodules.folder import ImageFolder as ImageFolder
     from datamodules.ham10000 import HAM10000 as HAM10000
     from datamodules.partition import IID as IID
+    from datamodules.partition import ByColumn as ByColumn
     from datamodules.partition import ByDomain as ByDomain
     from datamodules.partition import ClientDirichlet as ClientDirichlet
     from datamodules.partition import Dirichlet as Dirichlet
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from datamodules.synthetic import Synthetic as Synthetic
     from datamodules.targets import Catalogue as Catalogue
     from datamodules.targets import Targets as Targets
+    from datamodules.tensors import TensorData as TensorData
     from datamodules.torchvision_sets import CIFAR10 as CIFAR10
     from datamodules.torchvision_sets import CIFAR100 as CIFAR100
     from datamodules.torchvision_sets import STL10 as STL10
@@ -50,6 +52,7 @@ else:
             "ham10000": ("HAM10000",),
             "partition": (
                 "IID",
+                "ByColumn",
                 "ByDomain",
                 "ClientDirichlet",
                 "Dirichlet",
@@ -60,6 +63,7 @@ else:
             "sun397": ("SUN397",),
             "synthetic": ("Synthetic",),
             "targets": ("Catalogue", "Targets"),
+            "tensors": ("TensorData",),
             "torchvision_sets": ("CIFAR10", "CIFAR100", "STL10", "FashionMNIST"),
         },
     )

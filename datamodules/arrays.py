@@ -10,10 +10,10 @@ from functools import cached_property
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from datamodules.base import FederatedDataModule
 from datamodules.targets import Catalogue, Ints, Targets, array_digest
+from pfl.core.types import Inputs
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,6 +62,6 @@ class ArrayData(FederatedDataModule):
         """Return labels, subclasses and domains of all samples."""
         return self.arrays.catalogue(self.class_names)
 
-    def images(self, ids: Ints) -> tuple[Tensor, Ints]:
+    def inputs(self, ids: Ints) -> tuple[Inputs, Ints]:
         """Return the pixels of all samples; row i is sample i."""
         return torch.from_numpy(self.arrays.pixels), ids

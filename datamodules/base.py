@@ -20,9 +20,10 @@ from datamodules.checks import require
 from datamodules.partition import Partitioner
 from datamodules.splits import Division, Rule, TestProtocol, divide
 from datamodules.targets import Catalogue, Ints
-from datamodules.view import Prepared, Store, View, channel_values
+from datamodules.view import Prepared, Store, View, channel_values, count
 from pfl.core.checks import at_least_one, positive
-from pfl.core.types import Batch, Split
+from pfl.core.task import Classification, Task
+from pfl.core.types import Batch, Inputs, MetricSpec, Split
 
 
 class FederatedDataModule(L.LightningDataModule, ABC):
@@ -59,6 +60,9 @@ class FederatedDataModule(L.LightningDataModule, ABC):
         std: Standard deviation, likewise.
         augment: Random transforms of training batches.
         client: The client whose data a plain Trainer gets; ``None`` pools all clients.
+        metrics: Metrics of torchmetrics to compute besides the task's own scores: class paths, or
+            mappings of ``class_path``, ``init_args`` and ``name``. What the task knows, such as the
+            number of classes, need not be said.
 
     Raises:
         ValueError: A number is out of its range.
@@ -85,6 +89,7 @@ class FederatedDataModule(L.LightningDataModule, ABC):
         std: Sequence[float] | float | None = None,
         augment: Augmentation | None = None,
         client: int | None = None,
+        metrics: Sequence[MetricSpec] = (),
     ) -> None:
         super().__init__()
         at_least_one(
@@ -97,6 +102,7 @@ class FederatedDataModule(L.LightningDataModule, ABC):
         self.shuffle = shuffle
         self.augment = augment
         self.client = client
+        self.metrics = metrics
         self.rule = Rule(
             test_protocol, test_fraction, val_fraction, split_seed, max_samples, max_train_samples
         )
@@ -115,7 +121,7 @@ class FederatedDataModule(L.LightningDataModule, ABC):
 
     @property
     @abstractmethod
-    def input_shape(self) -> tuple[int, int, int]:
+    def input_shape(self) -> tuple[int, ...]:
         """Channels, height and width of an input; at most one sample is read for it."""
 
     @abstractmethod
@@ -131,15 +137,23 @@ class FederatedDataModule(L.LightningDataModule, ABC):
         return self.catalogue()
 
     @abstractmethod
-    def images(self, ids: Ints) -> tuple[Tensor, Ints]:
-        """Return the pixels of at least the samples ``ids``, which ascend.
+    def inputs(self, ids: Ints) -> tuple[Inputs, Ints]:
+        """Return the inputs of at least the samples ``ids``, which ascend.
 
         Returns:
-            images: (m, C, H, W) uint8.
+            inputs: (m, ...), one tensor or several by name; images are (m, C, H, W) uint8.
             rows: (len(ids),) the row of each of ``ids``.
         """
 
+    def target_values(self, catalogue: Catalogue, ids: Ints) -> Tensor:
+        """Return (len(ids), ...) what is to be predicted of some samples: their labels."""
+        return torch.from_numpy(catalogue.targets.labels[ids])
+
     # Used by the loop and the engines.
+
+    def blank(self, count: int) -> Inputs:
+        """Return inputs without content, of the shapes and types that batches have."""
+        return torch.zeros(count, *self.input_shape)
 
     @property
     def num_clients(self) -> int:
@@ -147,9 +161,19 @@ class FederatedDataModule(L.LightningDataModule, ABC):
         return self._num_clients
 
     @property
-    def num_classes(self) -> int:
-        """Number of classes, C."""
+    def task(self) -> Task:
+        """What is predicted."""
+        return Classification()
+
+    @property
+    def outputs(self) -> int:
+        """D, outputs of a network for the task."""
         return len(self.class_names)
+
+    @property
+    def num_classes(self) -> int | None:
+        """Number of classes, C; ``None`` where there are none."""
+        return self.outputs if self.task.has_classes else None
 
     def setup(self, stage: str | None = None) -> None:
         """Read the data set and divide it; later calls do nothing."""
@@ -239,12 +263,13 @@ class FederatedDataModule(L.LightningDataModule, ABC):
         catalogue = self.catalogue()
         division, how = self.divide(catalogue)
         ids = division.samples()
-        images, rows = self.images(ids)
+        inputs, rows = self.inputs(ids)
         lookup = np.full(len(catalogue.targets), -1, np.int64)
         lookup[ids] = rows
-        labels = np.zeros(len(images), np.int64)
-        labels[rows] = catalogue.targets.labels[ids]
-        store = Store(images, torch.from_numpy(labels), self._mean, self._std)
+        given = self.target_values(catalogue, ids)
+        targets = given.new_zeros(count(inputs), *given.shape[1:])
+        targets[torch.from_numpy(rows)] = given
+        store = Store(inputs, targets, self._mean, self._std)
         description = artefact.describe(type(self).__name__, catalogue, division, how)
         return Prepared(catalogue, division, description, store, torch.from_numpy(lookup))
 

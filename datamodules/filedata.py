@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from torch import Tensor
 
 from datamodules.base import FederatedDataModule
 from datamodules.files import Shape, decode, decode_once, files_digest
 from datamodules.targets import Catalogue, Ints, Targets
+from pfl.core.types import Inputs
 
 
 @dataclass(frozen=True)
@@ -127,7 +127,7 @@ class FileData(FederatedDataModule):
     def prepare_data(self) -> None:
         """Decode the images into the cache, if there is a cache folder without them."""
         if self.cache_dir is not None:
-            self.images(np.empty(0, np.int64))
+            self.inputs(np.empty(0, np.int64))
 
     def catalogue(self) -> Catalogue:
         """Return labels, subclasses and domains of all samples."""
@@ -145,7 +145,7 @@ class FileData(FederatedDataModule):
             targets, listing.num_train, self.class_names, fine_names, domain_names, digest
         )
 
-    def images(self, ids: Ints) -> tuple[Tensor, Ints]:
+    def inputs(self, ids: Ints) -> tuple[Inputs, Ints]:
         """Return the pixels of at least the samples ``ids``, which ascend."""
         files = self.listing.files
         if self.cache_dir is None:

@@ -123,7 +123,7 @@ class Dirichlet(Partitioner):
         )
         best = 0
         for _ in range(self.max_tries):
-            shares = draws.dirichlet(targets.labels, num_clients, self.alpha, rng, cap=self.cap)
+            shares = draws.dirichlet(targets.classes, num_clients, self.alpha, rng, cap=self.cap)
             if shares is None:
                 continue
             smallest = min(len(share) for share in shares)
@@ -163,7 +163,7 @@ class ClientDirichlet(Partitioner):
 
     def draw(self, targets: Targets, num_clients: int, rng: np.random.Generator) -> list[Ints]:
         """Divide the samples; :meth:`__call__` checks the result."""
-        return draws.client_dirichlet(targets.labels, num_clients, self.alpha, rng)
+        return draws.client_dirichlet(targets.classes, num_clients, self.alpha, rng)
 
 
 @dataclass(frozen=True)
@@ -194,7 +194,7 @@ class Shards(Partitioner):
             f"{num_clients} clients with shards_per_client={self.shards_per_client} need {total} "
             f"samples, there are {len(targets)}",
         )
-        return draws.shards(targets.labels, num_clients, self.shards_per_client, rng)
+        return draws.shards(targets.classes, num_clients, self.shards_per_client, rng)
 
 
 @dataclass(frozen=True)
@@ -231,6 +231,24 @@ class ByDomain(Partitioner):
             for client, part in zip(clients, parts, strict=True):
                 shares[client] = positions[part]
         return shares
+
+
+@dataclass(frozen=True)
+class ByColumn(Partitioner):
+    """Clients in the order of a column: the first has the samples with its smallest numbers.
+
+    Clients have equal sizes (they differ by one at most), such as age groups.
+
+    Args:
+        column: Name of the column.
+    """
+
+    column: str
+
+    def draw(self, targets: Targets, num_clients: int, rng: np.random.Generator) -> list[Ints]:
+        """Divide the samples; :meth:`__call__` checks the result."""
+        order = np.argsort(targets.column(self.column), kind="stable")
+        return [np.sort(part) for part in np.array_split(order, num_clients)]
 
 
 def _domains(targets: Targets) -> Ints:

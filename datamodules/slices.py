@@ -112,7 +112,7 @@ class FixedClasses(Slices):
         self, targets: Targets, num_clients: int, rng: np.random.Generator
     ) -> tuple[Ints, Sequence[Ints]]:
         """Deal all classes at random in each group of clients."""
-        classes = np.unique(targets.labels)
+        classes = np.unique(targets.classes)
         per_client = self.classes_per_client
         require(
             len(classes) % per_client == 0,
@@ -121,7 +121,7 @@ class FixedClasses(Slices):
         group = len(classes) // per_client
         _require_groups("FixedClasses", num_clients, group)
         deals = [rng.permutation(classes) for _ in range(num_clients // group)]
-        return targets.labels, [own for deal in deals for own in np.split(deal, group)]
+        return targets.classes, [own for deal in deals for own in np.split(deal, group)]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -158,7 +158,7 @@ class ConceptDrift(Slices):
                 "ConceptDrift needs subclasses; predict superclasses (superclasses: ... of the "
                 "data set), so that the classes become subclasses"
             )
-        under = [np.unique(targets.fine[targets.labels == c]) for c in np.unique(targets.labels)]
+        under = [np.unique(targets.fine[targets.classes == c]) for c in np.unique(targets.classes)]
         size = len(under[0])
         require(
             all(len(subclasses) == size for subclasses in under)

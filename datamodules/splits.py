@@ -15,7 +15,7 @@ from pfl.core.checks import at_least_one, within
 from pfl.core.seeds import derive
 from pfl.core.types import Split
 
-TestProtocol: TypeAlias = Literal["pooled", "official_classes", "matched", "global"]
+TestProtocol: TypeAlias = Literal["pooled", "official_classes", "matched", "global", "future"]
 
 # Where the median kind (one writer's letter, say) is smaller than this, strata are classes.
 _SMALL_KIND = 10
@@ -68,7 +68,9 @@ class Rule:
     Args:
         test_protocol: Where a client's test samples come from. ``pooled``: official training and
             test samples together are partitioned, and each client sets ``test_fraction`` of its
-            own aside (FedAS, PFAKD). The others partition the official training set only.
+            own aside (FedAS, PFAKD). ``future``: as ``pooled``, but each client trains on its
+            earlier samples and is tested on its latest, by the column ``time``. The others
+            partition the official training set only.
             ``official_classes``: a client is tested on all official test samples of the groups
             it trains on; clients' test sets overlap (pFedVEM). ``matched``: the whole official test
             set is divided over the clients, each group in proportion to their training samples
@@ -99,11 +101,17 @@ class Rule:
         within("(0, 1)", test_fraction=self.test_fraction)
         within("[0, 1)", val_fraction=self.val_fraction)
         at_least_one(max_samples=self.max_samples, max_train_samples=self.max_train_samples)
-        if self.max_train_samples is not None and self.test_protocol == "pooled":
+        if self.max_train_samples is not None and self.pools:
             raise ValueError(
-                f"max_train_samples is {self.max_train_samples}, but test_protocol pooled divides "
+                f"max_train_samples is {self.max_train_samples}, but test_protocol "
+                f"{self.test_protocol} divides "
                 "training and test set as one: give max_samples instead, or another test_protocol"
             )
+
+    @property
+    def pools(self) -> bool:
+        """Whether official training and test samples are divided as one."""
+        return self.test_protocol in ("pooled", "future")
 
     def rng(self, purpose: str, *path: int) -> np.random.Generator:
         """Return the random generator of one purpose."""
@@ -117,11 +125,16 @@ def divide(data: Catalogue, partition: Partitioner, num_clients: int, rule: Rule
         ValueError: The data set has too few samples for the recipe.
     """
     train, test = _official(data, rule)
-    if rule.test_protocol == "pooled":
+    if rule.pools:
         train = np.sort(np.concatenate([train, test]))
     shares = partition(data.targets.take(train), num_clients, rule.rng("partition"))
     owned = [train[share] for share in shares]
-    if rule.test_protocol == "pooled":
+    if rule.test_protocol == "future":
+        time = data.targets.column("time")
+        return Division(
+            tuple(_future(ids[np.argsort(time[ids], kind="stable")], rule) for ids in owned), None
+        )
+    if rule.pools:
         return Division(tuple(_pooled(ids, client, rule) for client, ids in enumerate(owned)), None)
     groupings = partition.groupings(data.targets)
     tests = {"official_classes": _same_groups, "matched": _matched, "global": _none}
@@ -140,7 +153,7 @@ def _official(data: Catalogue, rule: Rule) -> tuple[Ints, Ints]:
     if rule.max_samples is not None and rule.max_samples < len(ids):
         parts = 2 * strata + (ids >= data.num_train)
         ids = _stratified(ids, parts, rule.max_samples, rule.rng("max_samples"))
-    if data.num_train < len(data.targets) or rule.test_protocol == "pooled":
+    if data.num_train < len(data.targets) or rule.pools:
         train, test = ids[ids < data.num_train], ids[ids >= data.num_train]
     else:
         count = round(rule.test_fraction * len(ids))
@@ -192,6 +205,14 @@ def _pooled(ids: Ints, client: int, rule: Rule) -> Holding:
     rest, test = _set_aside(ids, rule.test_fraction, rule.rng("test", client))
     train, val = _set_aside(rest, rule.val_fraction, rule.rng("val", client))
     return Holding(train, val, test)
+
+
+def _future(ids: Ints, rule: Rule) -> Holding:
+    """Divide a client's samples, earliest first: the last are for testing."""
+    tested = max(1, round(rule.test_fraction * len(ids))) if len(ids) > 1 else 0
+    rest, test = ids[: len(ids) - tested], ids[len(ids) - tested :]
+    validated = min(int(np.ceil(rule.val_fraction * len(rest) - 1e-9)), max(0, len(rest) - 1))
+    return Holding(rest[: len(rest) - validated], rest[len(rest) - validated :], test)
 
 
 def _same_groups(

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import TypeAlias
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 Ints: TypeAlias = NDArray[np.int64]
+Floats: TypeAlias = NDArray[np.float64]
 
 
 @dataclass(frozen=True, eq=False)
@@ -21,11 +22,16 @@ class Targets:
         labels: (n,) class of each sample, as the model is to predict it.
         fine: (n,) subclass of each sample, where the classes are superclasses.
         domains: (n,) origin of each sample: art style, hospital, writer.
+        columns: (n,) numbers of each sample by name, such as its ``time``, by which it can be put
+            into order.
+        has_classes: ``False`` where the model predicts no classes; all labels are then zero.
     """
 
     labels: Ints
     fine: Ints | None = None
     domains: Ints | None = None
+    columns: Mapping[str, Floats] = field(default_factory=dict)
+    has_classes: bool = True
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -36,7 +42,34 @@ class Targets:
             self.labels[ids],
             None if self.fine is None else self.fine[ids],
             None if self.domains is None else self.domains[ids],
+            {name: values[ids] for name, values in self.columns.items()},
+            self.has_classes,
         )
+
+    @property
+    def classes(self) -> Ints:
+        """(n,) class of each sample, for who cannot do without.
+
+        Raises:
+            ValueError: There are no classes.
+        """
+        if not self.has_classes:
+            raise ValueError(
+                "the samples have no classes to divide by: choose a partition that needs none "
+                "(IID, QuantitySkew, ByDomain, ByColumn)"
+            )
+        return self.labels
+
+    def column(self, name: str) -> Floats:
+        """Return (n,) the numbers of a column.
+
+        Raises:
+            ValueError: There is none of this name.
+        """
+        if name not in self.columns:
+            known = ", ".join(self.columns) or "none"
+            raise ValueError(f"the data have no column {name!r} to order samples by, only {known}")
+        return self.columns[name]
 
     @property
     def finest(self) -> Ints:
@@ -93,10 +126,12 @@ class Catalogue:
         parts = hashlib.sha256(f"{self.digest};{self.num_train}".encode())
         for values in (self.targets.labels, self.targets.fine, self.targets.domains):
             parts.update(b"none" if values is None else values.astype("<i8").tobytes())
+        for name, numbers in sorted(self.targets.columns.items()):
+            parts.update(name.encode() + numbers.astype("<f8").tobytes())
         return parts.hexdigest()[:32]
 
 
-def array_digest(*arrays: NDArray[np.uint8]) -> str:
+def array_digest(*arrays: NDArray[Any]) -> str:
     """Hash the shapes and values of arrays."""
     digest = hashlib.sha256()
     for array in arrays:

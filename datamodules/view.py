@@ -1,4 +1,4 @@
-"""All samples in one uint8 tensor, and views of it for each client."""
+"""All samples in memory, and views of them for each client."""
 
 from __future__ import annotations
 
@@ -14,16 +14,28 @@ from datamodules.checks import require
 from datamodules.splits import Division
 from datamodules.targets import Catalogue, Ints
 from pfl.core.checks import finite
-from pfl.core.types import Batch, Split
+from pfl.core.state import each, nbytes
+from pfl.core.types import Batch, Inputs, Split
+
+
+def are_images(inputs: Inputs) -> bool:
+    """Return whether inputs are images, (n, C, H, W) uint8, which alone are scaled."""
+    return isinstance(inputs, Tensor) and inputs.dtype == torch.uint8 and inputs.dim() == 4
+
+
+def count(inputs: Inputs) -> int:
+    """Return the number of samples."""
+    return len(inputs if isinstance(inputs, Tensor) else next(iter(inputs.values())))
 
 
 class Store:
-    """The images and labels of all clients.
+    """The inputs and targets of all clients.
 
     Args:
-        images: (n, C, H, W) uint8, possibly memory-mapped.
-        labels: (n,) int64.
-        mean: (C,) of inputs scaled to [0, 1], subtracted; or one number for all channels.
+        inputs: (n, ...), one tensor or several by name, possibly memory-mapped. Images are bytes
+            until a batch is made of them.
+        targets: (n, ...).
+        mean: (C,) of images scaled to [0, 1], subtracted; or one number for all channels.
         std: (C,) likewise; divides.
 
     Raises:
@@ -31,19 +43,26 @@ class Store:
     """
 
     def __init__(
-        self, images: Tensor, labels: Tensor, mean: Sequence[float], std: Sequence[float]
+        self, inputs: Inputs, targets: Tensor, mean: Sequence[float], std: Sequence[float]
     ) -> None:
-        channels = images.shape[1]
-        for name, value in (("mean", mean), ("std", std)):
-            if len(value) not in (1, channels):
-                raise ValueError(f"{name} has {len(value)} values for {channels} channels")
-        self.images = images
-        self.labels = labels
+        self.inputs = inputs
+        self.targets = targets
         self.device = torch.device("cpu")
+        self._images = are_images(inputs)
+        channels = inputs.shape[1] if self._images and isinstance(inputs, Tensor) else 1
+        for name, value in (("mean", mean), ("std", std)):
+            if self._images and len(value) not in (1, channels):
+                raise ValueError(f"{name} has {len(value)} values for {channels} channels")
         wide = torch.float64
         self._scale = 1 / (255 * torch.tensor(std, dtype=wide).view(-1, 1, 1))
         self._offset = -torch.tensor(mean, dtype=wide).view(-1, 1, 1) * self._scale * 255
         self._constants: dict[torch.dtype, tuple[Tensor, Tensor]] = {}
+
+    @property
+    def home(self) -> torch.device:
+        """The device that holds the inputs."""
+        first = self.inputs if isinstance(self.inputs, Tensor) else next(iter(self.inputs.values()))
+        return first.device
 
     def to(self, device: torch.device) -> None:
         """Make batches on ``device``; move the samples there if they fill at most half of it.
@@ -57,15 +76,22 @@ class Store:
         fits = True
         if device.type == "cuda":
             free, _ = torch.cuda.mem_get_info(device)
-            fits = self.images.nbytes <= free // 2
+            held = {"": self.inputs} if isinstance(self.inputs, Tensor) else self.inputs
+            fits = nbytes(held) <= free // 2
         home = device if fits else torch.device("cpu")
-        self.images, self.labels = self.images.to(home), self.labels.to(home)
+        self.inputs = each(lambda value: value.to(home), self.inputs)
+        self.targets = self.targets.to(home)
 
     def batch(
         self, rows: Tensor, augment: Augmentation | None, rng: torch.Generator | None
     ) -> Batch:
         """Return the samples in the given rows, on the working device, in torch's default dtype."""
-        images = self.images.index_select(0, rows)
+        y = self._moved(self.targets.index_select(0, rows))
+        if not self._images or not isinstance(self.inputs, Tensor):
+            return Batch(
+                each(lambda value: self._moved(value.index_select(0, rows)), self.inputs), y
+            )
+        images = self.inputs.index_select(0, rows)
         if augment is not None and rng is not None:
             images = augment(images, rng)
         dtype = torch.get_default_dtype()
@@ -77,7 +103,13 @@ class Store:
         scale, offset = self._constants[dtype]
         # Bytes cross to the device, not floats.
         x = images.to(self.device).to(dtype).mul_(scale).add_(offset)
-        return Batch(x, self.labels.index_select(0, rows).to(self.device))
+        return Batch(x, y)
+
+    def _moved(self, value: Tensor) -> Tensor:
+        """Return a tensor on the working device, floats in torch's default dtype."""
+        if value.is_floating_point():
+            value = value.to(torch.get_default_dtype())
+        return value.to(self.device)
 
 
 class View(Dataset[Batch]):
@@ -96,7 +128,7 @@ class View(Dataset[Batch]):
         self._store = store
         self._rows = rows
         self._augment = augment
-        self.labels = store.labels.index_select(0, rows.to(store.labels.device)).cpu()
+        self.targets = store.targets.index_select(0, rows.to(store.targets.device)).cpu()
 
     @property
     def augmented(self) -> bool:
@@ -113,7 +145,7 @@ class View(Dataset[Batch]):
             positions: (B,) positions within this split, on any device.
             rng: CPU source of the random transforms; without it there are none.
         """
-        home = self._store.images.device
+        home = self._store.home
         if self._rows.device != home:
             self._rows = self._rows.to(home)
         rows = self._rows.index_select(0, positions.to(home))
@@ -131,7 +163,7 @@ class Prepared:
         catalogue: All samples, used or not.
         division: The samples of each client.
         description: The partition in plain values.
-        store: The images of the samples in use.
+        store: Inputs and targets of the samples in use.
         lookup: (samples,) the row of each sample in the store.
     """
 

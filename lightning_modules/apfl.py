@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from lightning_modules.base import ClientModule
-from lightning_modules.losses import cross_entropy, linear
+from lightning_modules.losses import linear
 from lightning_modules.steps.gradients import slopes_at
 from lightning_modules.steps.optimizers import learning_rate
 from pfl.core.checks import within
@@ -96,10 +96,10 @@ class APFL(ClientModule):
 
     def _step(self, batch: Batch) -> Outcome:
         """Return the losses of w and of the mixture, of which v alone takes the gradient."""
-        ce = cross_entropy(self.net(batch.x), batch.y, batch.weight)
+        terms = self.supervised(self.net(batch.x), batch)
         mixture = {name: value.detach() for name, value in self._mixture().items()}
         statistics = dict(self.personal.named_buffers())
-        slopes, mixed, after = slopes_at(self.personal, mixture, statistics, batch)
+        slopes, mixed, after = slopes_at(self.personal, mixture, statistics, batch, self.task.loss)
         own = dict(self.personal.named_parameters())
         apart = [own[name].detach() - p.detach() for name, p in self.net.named_parameters()]
         slope = linear(apart, slopes.values())
@@ -108,4 +108,4 @@ class APFL(ClientModule):
         entries = {f"personal.{name}": value for name, value in after.items()}
         entries["alpha"] = (self.alpha - self.rate * slope).clamp(0, 1)
         entries["rate"] = self.rate if self.alpha_update == "step" else torch.zeros_like(self.rate)
-        return Outcome({"ce": ce, "mixed": mixed + surrogate - surrogate.detach()}, entries)
+        return Outcome({**terms, "mixed": mixed + surrogate - surrogate.detach()}, entries)

@@ -6,16 +6,15 @@ import math
 from typing import Any, Literal, TypeAlias
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from lightning_modules.layers import batch_norms
-from lightning_modules.losses import cross_entropy
 from pfl.core.checks import known_words, not_negative, within
 from pfl.core.client import Client
 from pfl.core.server import Server
 from pfl.core.state import assign, clone, matches
+from pfl.core.task import Classification, Task
 from pfl.core.types import (
     Batch,
     Broadcast,
@@ -48,7 +47,8 @@ class ClientModule(Client):
         objects: Arguments that are objects; they are no part of the saved hyperparameters.
 
     Args:
-        net: The network; logits of shape (B, C). Methods that split it need a ``SplitNet``.
+        net: The network; outputs of shape (B, D), logits in classification. Methods that split it
+            need a ``SplitNet``.
         optimizer: Makes the optimiser of a round from the parameters to train.
         epochs: Local epochs a round, E.
         buffers: Whether batch-norm statistics of the part that travels are averaged with it
@@ -59,6 +59,7 @@ class ClientModule(Client):
             planned rounds, so that it falls from the full rate to almost none.
         persist_optimizer: Keep momentum and the like from round to round instead of starting
             afresh.
+        task: What is predicted, as the data say; classification if not given.
 
     Raises:
         ValueError: A number is out of its range, a word is unknown, or a pattern matches nothing in
@@ -67,7 +68,7 @@ class ClientModule(Client):
 
     vectorizable: bool = False
     global_model: bool | None = None
-    objects: tuple[str, ...] = ("net", "optimizer")
+    objects: tuple[str, ...] = ("net", "optimizer", "task")
 
     def __init__(
         self,
@@ -79,6 +80,7 @@ class ClientModule(Client):
         lr_decay: float = 1.0,
         lr_schedule: Schedule = "constant",
         persist_optimizer: bool = False,
+        task: Task | None = None,
     ) -> None:
         super().__init__()
         not_negative(epochs=epochs)
@@ -93,6 +95,7 @@ class ClientModule(Client):
         self.lr_decay = lr_decay
         self.lr_schedule: Schedule = lr_schedule
         self.persist_optimizer = persist_optimizer
+        self.task = Classification() if task is None else task
 
     # What a method declares: as a class attribute, or as a property where options decide.
 
@@ -110,6 +113,11 @@ class ClientModule(Client):
     def extra(self) -> tuple[str, ...]:
         """Names of what :meth:`upload` sends besides ``shared``."""
         return ()
+
+    @property
+    def needs_classes(self) -> bool:
+        """Whether the method works with classes, and cannot serve other tasks."""
+        return False
 
     @property
     def evaluate_at(self) -> EvaluationPoint:
@@ -195,7 +203,11 @@ class ClientModule(Client):
 
     def losses(self, batch: Batch) -> Terms:
         """Return the named terms of the objective; their sum is minimised."""
-        return {"ce": cross_entropy(self(batch.x), batch.y, batch.weight)}
+        return self.supervised(self(batch.x), batch)
+
+    def supervised(self, outputs: Tensor, batch: Batch) -> Terms:
+        """Return the task's loss of (B, D) outputs, under its name: ``ce`` in classification."""
+        return {self.task.loss_name: self.task.loss(outputs, batch.y, batch.weight)}
 
     def validation_step(self, batch: Batch, batch_idx: int) -> None:
         """Log loss and accuracy under a plain Trainer."""
@@ -268,7 +280,7 @@ class ClientModule(Client):
         }
 
     def _log_scores(self, batch: Batch, split: str) -> None:
-        logits = self(batch.x)
-        accuracy = (logits.argmax(-1) == batch.y).float().mean()
-        scores = {f"{split}/loss": F.cross_entropy(logits, batch.y), f"{split}/acc": accuracy}
+        names = self.task.scores_better
+        values = zip(names, self.task.scores(self(batch.x), batch.y), strict=True)
+        scores = {f"{split}/{name}": value for name, value in values}
         self.log_dict(scores, prog_bar=True, batch_size=len(batch.y))

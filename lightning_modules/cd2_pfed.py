@@ -19,7 +19,7 @@ from torch.func import functional_call
 
 from lightning_modules.base import ClientModule
 from lightning_modules.layers import frozen
-from lightning_modules.losses import cross_entropy, symmetric_kl
+from lightning_modules.losses import symmetric_kl
 from lightning_modules.nets.channels import Division, divisions, paste, shared_part
 from pfl.core.checks import not_negative, within
 from pfl.core.server import Server, ServerState, weight_report
@@ -70,6 +70,7 @@ class CD2PFed(ClientModule):
     kept: Patterns = ("own.*",)
     global_model = False
     vectorizable = True
+    needs_classes = True
     private: Tensor
     average: Tensor
 
@@ -135,7 +136,7 @@ class CD2PFed(ClientModule):
 
     def losses(self, batch: Batch) -> Terms:
         """Return ``ce`` of the whole network, and the weighted distillation of its two parts."""
-        terms = {"ce": cross_entropy(self.net(batch.x), batch.y, batch.weight)}
+        terms = self.supervised(self.net(batch.x), batch)
         if self.distillation:
             shared, private = self.parts(batch.x)
             apart = symmetric_kl(shared, private, batch.weight)

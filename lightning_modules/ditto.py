@@ -14,7 +14,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from lightning_modules.base import ClientModule
-from lightning_modules.losses import cross_entropy, proximal
+from lightning_modules.losses import proximal
 from lightning_modules.steps.optimizers import warn_of_overshoot, with_lr
 from pfl.core.checks import not_negative
 from pfl.core.state import assign
@@ -102,4 +102,4 @@ class Ditto(ClientModule):
         return {**super().losses(batch), "prox": self.proximity * distance}
 
     def _fedavg(self, batch: Batch) -> Terms:
-        return {"ce": cross_entropy(self.net(batch.x), batch.y, batch.weight)}
+        return self.supervised(self.net(batch.x), batch)

@@ -23,7 +23,6 @@ from torch.func import functional_call
 
 from lightning_modules.base import ClientModule
 from lightning_modules.layers import frozen
-from lightning_modules.losses import cross_entropy
 from lightning_modules.nets import last_layers
 from pfl.core.checks import at_least_one, not_negative, within
 from pfl.core.state import matches
@@ -113,7 +112,7 @@ class FedALA(ClientModule):
         # What this does to running statistics is discarded.
         statistics = {name: value.clone() for name, value in self.net.named_buffers()}
         logits = functional_call(self.net, {**self._mixed_top(), **statistics}, (batch.x,))
-        return {"ce": cross_entropy(logits, batch.y, batch.weight)}
+        return self.supervised(logits, batch)
 
     def _mixed_top(self) -> State:
         own = dict(self.own.module.named_buffers())

@@ -120,6 +120,11 @@ class FedAS(ClientModule):
         """The trace, with ``synchronisation``."""
         return ("trace",) if self.synchronisation else ()
 
+    @property
+    def needs_classes(self) -> bool:
+        """With alignment to the means of classes."""
+        return self.alignment and self.align.target == "class_mean"
+
     def plan(self) -> Plan:
         """Declare alignment, training, the trace, and remembering the backbone."""
         parts: list[Phase | Pass] = []
@@ -147,7 +152,7 @@ class FedAS(ClientModule):
         return FedASServer(self.weighting, self.trace_normaliser, self.server_step_scale)
 
     def _fisher(self, batch: Batch) -> State:
-        return fisher_share(self.net, batch, self.fisher_estimator)
+        return fisher_share(self.net, batch, self.fisher_estimator, self.task.loss)
 
     def _trace(self, totals: Totals) -> State:
         return {"trace": fisher_trace(totals.sums, self.fisher_estimator)}

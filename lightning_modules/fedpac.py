@@ -65,6 +65,7 @@ class FedPAC(ClientModule):
     extra = ("counts", "variance", "profile")
     global_model = False
     vectorizable = True
+    needs_classes = True
     net: SplitNet
     centroids: Tensor
     targets: Tensor
@@ -108,7 +109,7 @@ class FedPAC(ClientModule):
     def upload(self, info: ClientInfo) -> Upload:
         """Return body, head, centroids with their counts, and the two statistics."""
         extra = {
-            "counts": info.label_counts.to(torch.int32),
+            "counts": info.class_counts.to(torch.int32),
             "variance": self.variance.clone(),
             "profile": self.profile.clone(),
         }

@@ -71,6 +71,7 @@ class FedProto(ClientModule):
     extra = ("classes", "means", "counts")
     global_model = False
     vectorizable = True
+    needs_classes = True
     net: SplitNet
     prototypes: Tensor
     means: Tensor
@@ -99,7 +100,7 @@ class FedProto(ClientModule):
     def receive(self, broadcast: Broadcast, info: ClientInfo) -> None:
         """Take the global prototypes, and note the client's own classes."""
         super().receive(broadcast, info)
-        self.own.copy_(info.label_counts > 0)
+        self.own.copy_(info.class_counts > 0)
 
     def plan(self) -> Plan:
         """Declare training towards the prototypes, then the pass for the client's own."""
@@ -123,13 +124,13 @@ class FedProto(ClientModule):
 
         Weighting by samples sends their counts besides.
         """
-        classes = info.label_counts.nonzero()[:, 0]
+        classes = info.class_counts.nonzero()[:, 0]
         extra = {
             "classes": classes.to(torch.int32),
             "means": self.means[classes.to(self.means.device)].clone(),
         }
         if self.weighting == "samples":
-            extra["counts"] = info.label_counts[classes].to(torch.int32)
+            extra["counts"] = info.class_counts[classes].to(torch.int32)
         return Upload(client=info.client, samples=info.samples, shared={}, extra=extra)
 
     def server(self) -> Server[ServerState]:

@@ -43,6 +43,7 @@ class FedROD(ClientModule):
 
     kept = ("personal.*",)
     vectorizable = True
+    needs_classes = True
     net: SplitNet
     log_prior: Tensor
 
@@ -67,7 +68,7 @@ class FedROD(ClientModule):
         super().receive(broadcast, info)
         # A finite number in the place of log 0, of the same effect: 0 times infinity is not 0 for a
         # padded row, whatever its weight.
-        self.log_prior.copy_(info.label_counts.pow(self.gamma).log().clamp_min(-1e4))
+        self.log_prior.copy_(info.class_counts.pow(self.gamma).log().clamp_min(-1e4))
 
     def forward(self, x: Tensor) -> Tensor:
         """Return (B, C) logits, the sum over both heads."""

@@ -74,9 +74,10 @@ class FedSimSup(ClientModule):
 
     global_model = False
     vectorizable = True
+    needs_classes = True
     # Mixing fades at a part of them.
     uses_rounds = True
-    objects = ("net", "supervisor", "optimizer")
+    objects = (*ClientModule.objects, "supervisor")
     kind: Tensor
     kinds_seed: Tensor
     participated: Tensor
@@ -284,7 +285,7 @@ class SimSupServer(Server[SimSupState]):
         rounds = clients[0].rounds
         if rounds < 1:
             raise ValueError(f"FedSimSup needs the number of rounds, T >= 1, got {rounds}")
-        counts = torch.stack([info.label_counts for info in clients])
+        counts = torch.stack([info.class_counts for info in clients])
         device = next(iter(shared.values())).device
         return SimSupState(
             shared={n: v.expand(len(clients), *v.shape).clone() for n, v in shared.items()},

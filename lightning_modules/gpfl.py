@@ -54,6 +54,7 @@ class GPFL(ClientModule):
 
     shared = ("net.backbone.*", "embeddings", "valve.*")
     vectorizable = True
+    needs_classes = True
     net: SplitNet
     received: Tensor
     class_shares: Tensor
@@ -96,7 +97,7 @@ class GPFL(ClientModule):
         """Take in what travels, and make the round's constants of it."""
         super().receive(broadcast, info)
         self.received.copy_(self.embeddings)
-        self.class_shares.copy_(info.label_counts / max(1, info.samples))
+        self.class_shares.copy_(info.class_counts / max(1, info.samples))
         if not self.stale_conditions:
             for name, value in self._conditions().items():
                 getattr(self, name).copy_(value)

@@ -15,7 +15,6 @@ from dataclasses import replace
 from typing import Any, ClassVar, Literal
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from lightning_modules.base import ClientModule
@@ -109,7 +108,7 @@ class IFCA(ClientModule):
         return IFCAServer(self.k, self.averaging, self.share_body, self.weighting)
 
     def _losses(self, batch: Batch) -> State:
-        rows = [F.cross_entropy(net(batch.x), batch.y, reduction="none") for net in self.clusters]
+        rows = [self.task.sample_losses(net(batch.x), batch.y) for net in self.clusters]
         losses = torch.stack(rows)
         return {"loss": (losses if batch.weight is None else losses * batch.weight).sum(1)}
 

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from lightning_modules.base import ClientModule
 from lightning_modules.layers import copy_into, frozen
-from lightning_modules.losses import cross_entropy, model_contrastive
+from lightning_modules.losses import model_contrastive
 from lightning_modules.nets import Projected, SplitNet
 from lightning_modules.nets.initial import seed_of
 from pfl.core.checks import not_negative, positive
@@ -90,7 +90,7 @@ class MOON(ClientModule):
             toward, away = self.received(batch.x), self.previous(batch.x)
         contrast = model_contrastive(z, toward, away, batch.weight, self.tau)
         return {
-            "ce": cross_entropy(self.net.head(z), batch.y, batch.weight),
+            **self.supervised(self.net.head(z), batch),
             "contrast": self.mu * contrast,
         }
 

@@ -15,14 +15,14 @@ from functools import partial
 from typing import Any, Literal
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from lightning_modules.base import ClientModule
 from lightning_modules.losses import linear
 from lightning_modules.steps.gradients import slopes_at
 from pfl.core.checks import at_least_one, not_negative, positive
-from pfl.core.state import add, subtract
+from pfl.core.state import add, each, joined, subtract
 from pfl.core.types import Batch, Outcome, Phase, Plan
 
 
@@ -114,19 +114,19 @@ class PerFedAvg(ClientModule):
         first, second, *third = split_batch(batch, self.parts, self.least)
         start = {name: value.detach() for name, value in self.net.named_parameters()}
         statistics = dict(self.net.named_buffers())
-        slope, _, buffers = slopes_at(self.net, start, statistics, first)
+        slope, _, buffers = slopes_at(self.net, start, statistics, first, self.task.loss)
         adapted = add(start, slope, scale=-self.inner_lr)
-        direction, loss, buffers = slopes_at(self.net, adapted, buffers, second)
+        direction, loss, buffers = slopes_at(self.net, adapted, buffers, second, self.task.loss)
         for part in third:
             # What these two passes do to running statistics is discarded.
             forth, back = (add(start, direction, sign * self.delta) for sign in (1, -1))
-            ahead, _, _ = slopes_at(self.net, forth, buffers, part)
-            behind, _, _ = slopes_at(self.net, back, buffers, part)
+            ahead, _, _ = slopes_at(self.net, forth, buffers, part, self.task.loss)
+            behind, _, _ = slopes_at(self.net, back, buffers, part, self.task.loss)
             curvature = subtract(ahead, behind)
             direction = add(direction, curvature, -self.inner_lr / (2 * self.delta))
         surrogate = linear(self.net.parameters(), direction.values())
         entries = {f"net.{name}": value for name, value in buffers.items()}
-        return Outcome({"ce": loss + surrogate - surrogate.detach()}, entries)
+        return Outcome({self.task.loss_name: loss + surrogate - surrogate.detach()}, entries)
 
 
 def split_batch(batch: Batch, parts: int, least: int = 1) -> list[Batch]:
@@ -152,17 +152,26 @@ def split_batch(batch: Batch, parts: int, least: int = 1) -> list[Batch]:
     for k in range(parts):
         rows = slice(k if k < count else 0, None, parts)
         weight = None if batch.weight is None else batch.weight[rows]
-        found.append(Batch(batch.x[rows], batch.y[rows], weight))
+        found.append(Batch(each(partial(_at, rows=rows), batch.x), batch.y[rows], weight))
     return [_unless_empty(part, found[0]) for part in found]
+
+
+def _at(value: Tensor, rows: slice) -> Tensor:
+    return value[rows]
 
 
 def _unless_empty(part: Batch, first: Batch) -> Batch:
     """Return the part, or the beginning of the first where the part is padding only."""
     if part.weight is None or first.weight is None:
         return part
-    empty, count = part.weight.sum() == 0, len(part.y)
+    empty = part.weight.sum() == 0
+    rows = slice(len(part.y))
+
+    def either(values: list[Tensor]) -> Tensor:
+        return torch.where(empty, values[0], values[1])
+
     return Batch(
-        torch.where(empty, first.x[:count], part.x),
-        torch.where(empty, first.y[:count], part.y),
-        torch.where(empty, first.weight[:count], part.weight),
+        joined(either, [each(partial(_at, rows=rows), first.x), part.x]),
+        either([first.y[rows], part.y]),
+        either([first.weight[rows], part.weight]),
     )

@@ -17,7 +17,7 @@ import torch
 
 from lightning_modules.base import ClientModule
 from lightning_modules.layers import copy_into, frozen
-from lightning_modules.losses import cross_entropy, feature_distillation
+from lightning_modules.losses import feature_distillation
 from lightning_modules.nets import SplitNet
 from pfl.core.checks import not_negative
 from pfl.core.types import Batch, Broadcast, ClientInfo, Phase, Plan, Terms
@@ -80,7 +80,7 @@ class PFAKD(ClientModule):
     def _distilled(self, batch: Batch) -> Terms:
         """Return ``ce``, and ``kd`` with its weight."""
         z = self.net.backbone(batch.x)
-        terms = {"ce": cross_entropy(self.net.head(z), batch.y, batch.weight)}
+        terms = self.supervised(self.net.head(z), batch)
         if self.distill_weight:
             with torch.no_grad():
                 target = self.teacher(batch.x)

@@ -94,6 +94,7 @@ class PFedBayes(ClientModule):
 
     kept = (*(f"{part}.*" for part in COPIES), "steps")
     vectorizable = True
+    needs_classes = True
     net: MeanFieldNet
     steps: Tensor
     per_sample: Tensor

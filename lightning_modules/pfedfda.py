@@ -75,6 +75,7 @@ class PFedFDA(ClientModule):
     kept = ("coefficients",)
     global_model = True
     vectorizable = True
+    needs_classes = True
     net: SplitNet
     means: Tensor
     covariance: Tensor
@@ -114,7 +115,7 @@ class PFedFDA(ClientModule):
     def receive(self, broadcast: Broadcast, info: ClientInfo) -> None:
         """Take in body and Gaussians; the head follows with the client's class shares."""
         super().receive(broadcast, info)
-        shares = info.label_counts.to(self.prior) / max(1, info.samples) + self.eps
+        shares = info.class_counts.to(self.prior) / max(1, info.samples) + self.eps
         self.prior.copy_(shares / shares.sum())
         self._set_classifier()
 

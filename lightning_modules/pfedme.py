@@ -134,7 +134,7 @@ class PFedMe(ClientModule):
         distance = proximal(self.net.parameters(), theta.values())
         entries = _named("personal.module", theta | buffers) | _named("net", buffers)
         entries["trained"] = torch.ones_like(self.trained)
-        return Outcome({"ce": loss, "proximal": self.proximity * distance}, entries)
+        return Outcome({self.task.loss_name: loss, "proximal": self.proximity * distance}, entries)
 
     def _approach(self, batch: Batch) -> Outcome:
         """Take the same K steps with the network itself; the personal copy stands in for w.
@@ -146,7 +146,8 @@ class PFedMe(ClientModule):
         theta, loss, buffers = self._solve(start, anchor, batch)
         slopes = [(1 / self.inner_lr) * value for value in subtract(start, theta).values()]
         surrogate = linear(self.net.parameters(), slopes)
-        return Outcome({"ce": loss + surrogate - surrogate.detach()}, _named("net", buffers))
+        terms = {self.task.loss_name: loss + surrogate - surrogate.detach()}
+        return Outcome(terms, _named("net", buffers))
 
     def _solve(self, theta: State, anchor: State, batch: Batch) -> tuple[State, Tensor, State]:
         """Return theta after K steps, the loss before the last of them, and running statistics.
@@ -156,7 +157,7 @@ class PFedMe(ClientModule):
         buffers = clone(dict(self.net.named_buffers()))
         once: State = {}
         for _ in range(self.inner_steps):
-            slopes, loss, after = slopes_at(self.net, theta, buffers, batch)
+            slopes, loss, after = slopes_at(self.net, theta, buffers, batch, self.task.loss)
             once = once or after
             theta = {
                 name: value

@@ -128,10 +128,11 @@ class SCAFFOLD(ClientModule):
 
     def _gradients(self, batch: Batch) -> State:
         parameters: State = dict(self.net.named_parameters())
-        slopes, _, _ = slopes_at(self.net, parameters, dict(self.net.named_buffers()), batch)
+        buffers = dict(self.net.named_buffers())
+        slopes, _, _ = slopes_at(self.net, parameters, buffers, batch, self.task.loss)
         mean = torch.cat([slopes[name].flatten() for name in self.controlled])
-        real = torch.ones_like(batch.y) if batch.weight is None else batch.weight
-        samples = real.sum().to(mean.dtype)
+        count = mean.new_tensor(len(batch.y))
+        samples = count if batch.weight is None else batch.weight.sum().to(mean.dtype)
         return {"gradient": mean * samples, "samples": samples}
 
     def _option_one(self, totals: Totals) -> State:

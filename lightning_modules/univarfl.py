@@ -55,6 +55,7 @@ class UniVarFL(ClientModule):
     """
 
     vectorizable = True
+    needs_classes = True
     net: SplitNet
 
     def __init__(

@@ -38,7 +38,7 @@ def test_fedavg_by_hand():
     grads = [torch.zeros_like(p) for p in start]
     for client, size in enumerate(sizes):
         split = data.split(client, "train")
-        loss = torch.nn.functional.cross_entropy(net(split.x), split.labels)
+        loss = torch.nn.functional.cross_entropy(net(split.x), split.targets)
         for total, grad in zip(grads, torch.autograd.grad(loss, net.parameters()), strict=True):
             total += size / sum(sizes) * grad
     run = loop(1).fit(FedAvg(net, optimizer=SGD), data)

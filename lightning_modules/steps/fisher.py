@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from typing import Literal, TypeAlias
 
@@ -14,38 +15,53 @@ from torch.func import functional_call, grad, vmap
 
 from lightning_modules.losses import cross_entropy
 from lightning_modules.losses.numerics import full_precision
-from pfl.core.types import Batch, State
+from pfl.core.state import each
+from pfl.core.types import Batch, Inputs, State
 
 FisherEstimator: TypeAlias = Literal["batch_sum", "per_sample_mean", "full_data"]
 
 
-def fisher_share(net: nn.Module, batch: Batch, estimator: FisherEstimator = "batch_sum") -> State:
+def fisher_share(
+    net: nn.Module,
+    batch: Batch,
+    estimator: FisherEstimator = "batch_sum",
+    objective: Callable[[Tensor, Tensor, Tensor | None], Tensor] = cross_entropy,
+) -> State:
     """Compute one batch's share of the sums that :func:`fisher_trace` takes.
 
     Gradients are taken in all parameters of the network, frozen ones included, in its present mode
     and never in half precision. Runs under ``torch.func.vmap``.
 
     Args:
-        net: (B, C) logits.
+        net: (B, D) outputs.
         batch: Padding does not change the share.
         estimator: See :func:`fisher_trace`.
+        objective: The loss, of outputs, targets and weights.
     """
     parameters = {name: value.detach() for name, value in net.named_parameters()}
-    real = batch.x.new_ones(len(batch.x)) if batch.weight is None else batch.weight
+    dtype = next(iter(parameters.values())).dtype
+    real = batch.weight
+    if real is None:
+        real = torch.ones(len(batch.y), dtype=dtype, device=batch.y.device)
 
-    def loss(parameters: State, x: Tensor, y: Tensor, weight: Tensor | None) -> Tensor:
-        return cross_entropy(functional_call(net, parameters, (x,)), y, weight)
+    def loss(parameters: State, x: Inputs, y: Tensor, weight: Tensor | None) -> Tensor:
+        return objective(functional_call(net, parameters, (x,)), y, weight)
 
-    with full_precision(batch.x):
+    with full_precision(batch.y):
         if estimator == "per_sample_mean":
             of_each = vmap(grad(partial(loss, weight=None)), in_dims=(None, 0, 0))
-            slopes = of_each(parameters, batch.x[:, None], batch.y[:, None])
+            slopes = of_each(parameters, each(_alone, batch.x), batch.y[:, None])
             squares = torch.stack([slope.flatten(1).square().sum(1) for slope in slopes.values()])
             return {"squares": (squares.sum(0) * real).sum(), "samples": real.sum()}
         slopes = grad(loss)(parameters, batch.x, batch.y, batch.weight)
         if estimator == "full_data":
             return {name: slope * real.sum() for name, slope in slopes.items()}
         return {"squares": _squared_norm(slopes)}
+
+
+def _alone(value: Tensor) -> Tensor:
+    """Make a batch of each sample."""
+    return value[:, None]
 
 
 def fisher_trace(totals: State, estimator: FisherEstimator = "batch_sum") -> Tensor:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import torch
 from torch import Tensor, nn
@@ -14,17 +14,22 @@ from pfl.core.types import Batch, State
 
 
 def slopes_at(
-    net: nn.Module, parameters: State, buffers: Mapping[str, Tensor], batch: Batch
+    net: nn.Module,
+    parameters: State,
+    buffers: Mapping[str, Tensor],
+    batch: Batch,
+    objective: Callable[[Tensor, Tensor, Tensor | None], Tensor] = cross_entropy,
 ) -> tuple[State, Tensor, State]:
-    """Return gradient and value of the cross-entropy, and the buffers after the forward pass.
+    """Return gradient and value of a loss, and the buffers after the forward pass.
 
     The network's own parameters and buffers stay as they are. Runs under ``torch.func.vmap``.
 
     Args:
-        net: (B, C) logits.
+        net: (B, D) outputs.
         parameters: Where the gradient is taken, by the names of the network's parameters.
         buffers: Batch-norm statistics to start from, by the names of the network's buffers.
         batch: One with padding gives the gradient of one without.
+        objective: The loss, of outputs, targets and weights.
 
     Example:
         >>> net = nn.Linear(1, 2, bias=False)
@@ -36,8 +41,8 @@ def slopes_at(
 
     def loss(parameters: State) -> tuple[Tensor, tuple[Tensor, State]]:
         after = {name: value.clone() for name, value in buffers.items()}
-        logits = functional_call(net, {**parameters, **after}, (batch.x,))
-        value = cross_entropy(logits, batch.y, batch.weight)
+        outputs = functional_call(net, {**parameters, **after}, (batch.x,))
+        value = objective(outputs, batch.y, batch.weight)
         return value, (value, after)
 
     slopes, (value, after) = grad(loss, has_aux=True)(parameters)

@@ -7,7 +7,6 @@ from typing import Literal, TypeAlias, cast
 
 from torch import Tensor
 
-from lightning_modules.losses import cross_entropy
 from lightning_modules.nets import SplitNet
 from pfl.core.client import Client
 from pfl.core.types import Batch, OptimizerFactory, Patterns, Phase, Terms
@@ -52,10 +51,10 @@ def part_phase(
     net = cast(SplitNet, module.net)
 
     def whole(batch: Batch) -> Terms:
-        return {"ce": cross_entropy(net(batch.x), batch.y, batch.weight)}
+        return module.supervised(net(batch.x), batch)
 
     def on_features(batch: Batch) -> Terms:
-        return {"ce": cross_entropy(net.head(batch.x), batch.y, batch.weight)}
+        return module.supervised(net.head(batch.x), batch)
 
     def features(batch: Batch) -> Tensor:
         z: Tensor = net.backbone(batch.x)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from pfl.core.tensor_file import scratch_of
-from pfl.core.types import FederatedData, RoundResult
+from pfl.core.types import ClientInfo, FederatedData, RoundResult
 from pfl.federation.run import Callback
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ class Records(Callback):
         asked = {"seed": run.seed, "rounds": run.rounds, "header": run.header}
         columns = {"reports": dict(run.reports)}
         _write_json(folder / "environment.json", environment() | asked | columns)
-        counts = {"label_counts": label_counts(run.data)}
+        counts = {"label_counts": label_counts(run.data)} if run.data.task.has_classes else {}
         # Not indented: it lists every sample.
         _write_json(folder / "partition.json", run.data.description() | counts, indent=None)
         _agree(run)
@@ -74,8 +74,8 @@ def environment() -> dict[str, Any]:
 
 def label_counts(data: FederatedData) -> list[list[int]]:
     """Return (N, C) training samples of each client and class."""
-    labels = (data.split(client, "train").labels for client in range(data.num_clients))
-    return [torch.bincount(y, minlength=data.num_classes).tolist() for y in labels]
+    infos = (ClientInfo.of(data, client) for client in range(data.num_clients))
+    return [info.class_counts.tolist() for info in infos]
 
 
 def _folder(run: Run) -> Path:

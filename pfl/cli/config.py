@@ -24,6 +24,7 @@ from pfl.cli.explain import (
 )
 from pfl.cli.parser import FROM_DATA, Parser, arguments, from_data, spelled_out
 from pfl.core.seeds import derive, scoped
+from pfl.core.task import Classification
 from pfl.core.trust import TrustError, check_calls, check_nulls, types_of
 from pfl.loop import FederatedLoop
 
@@ -99,6 +100,10 @@ class Experiment:
         """Class and arguments of the method, with what the data say of it."""
         model: Namespace = self.values.model.clone()
         fill(model, self.data)
+        if not isinstance(self.data.task, Classification):
+            kind = type(self.data.task)
+            path = f"{kind.__module__}.{kind.__qualname__}"
+            model.init_args.task = Namespace(class_path=path, init_args=Namespace())
         return model
 
     @cached_property
@@ -137,7 +142,7 @@ def fill(value: Any, data: DataSource) -> None:  # noqa: ANN401
             if "class_path" in value and name in from_data(catalogue.find(value["class_path"])):
                 arguments = value["init_args"]
                 if arguments[name] is None:
-                    arguments[name] = getattr(data, name)
+                    arguments[name] = getattr(data, FROM_DATA[name].source)
         for item in vars(value).values() if isinstance(value, Namespace) else value.values():
             fill(item, data)
     elif isinstance(value, list | tuple):
@@ -159,18 +164,18 @@ def check_fit(module: Client, data: DataSource) -> None:
             f"optimizer {kind.__name__} computes the loss several times a step, which no method "
             "here provides for; take one such as torch.optim.SGD"
         )
-    name, shape, classes = type(module.net).__name__, data.input_shape, data.num_classes
+    name, shape = type(module.net).__name__, data.input_shape
     try:
         with torch.no_grad(), scoped(0):
-            logits = module.eval()(torch.zeros(2, *shape))
+            outputs = module.eval()(data.blank(2))
     except RuntimeError as error:
         raise ValueError(
             f"the network {name} cannot take the data's inputs of shape {tuple(shape)}: {error}"
         ) from error
     finally:
         module.train()
-    if logits.shape[0] != 2 or logits.shape[1] < classes:
+    if outputs.dim() != 2 or outputs.shape[0] != 2 or outputs.shape[1] < data.outputs:
+        has = f"have {data.num_classes} classes" if data.num_classes else f"want {data.outputs}"
         raise ValueError(
-            f"the network {name} gives outputs of shape {tuple(logits.shape[1:])}, the data have "
-            f"{classes} classes"
+            f"the network {name} gives outputs of shape {tuple(outputs.shape[1:])}, the data {has}"
         )

@@ -10,7 +10,7 @@ import inspect
 import re
 from argparse import Action
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import yaml
 from jsonargparse import (
@@ -28,8 +28,24 @@ from pfl.core.trust import declared
 from pfl.loop import FederatedLoop
 from pfl.results.identity import PACKAGES
 
-# Arguments of networks that are the data's to say, and their types.
-FROM_DATA = {"num_classes": int, "input_shape": tuple[int, int, int]}
+
+class _Told(NamedTuple):
+    """An argument of networks that is the data's to say.
+
+    Attributes:
+        kind: Its type.
+        source: The attribute of the data that says it.
+    """
+
+    kind: Any
+    source: str
+
+
+# By the argument's name.
+FROM_DATA = {
+    "num_classes": _Told(int, "outputs"),
+    "input_shape": _Told(tuple[int, ...], "input_shape"),
+}
 # Our reading of YAML: a class name of this project is never taken for another library's.
 MODE = "pfl"
 
@@ -79,7 +95,7 @@ class Parser(ArgumentParser):
         added: list[str] = super().add_class_arguments(class_type, nested_key, *args, **options)
         for name in told:
             key = f"{nested_key}.{name}" if nested_key else name
-            kind = FROM_DATA[name] | None
+            kind = FROM_DATA[name].kind | None
             self.add_argument(f"--{key}", type=kind, default=None, help="(default: the data's)")
             added.append(key)
         return added

@@ -14,6 +14,7 @@ from torch.optim import Optimizer
 
 from pfl.core.server import Server
 from pfl.core.state import total
+from pfl.core.task import Task
 from pfl.core.trust import check_export
 from pfl.core.types import (
     Batch,
@@ -38,12 +39,14 @@ class Client(L.LightningModule, ABC):
         net: The network.
         vectorizable: Whether objectives and statistics run under ``torch.func.vmap``.
         persist_optimizer: Whether the optimiser's state stays with the client.
+        task: What is predicted.
         buffer_policy: What becomes of batch-norm statistics of the part that travels.
     """
 
     vectorizable: bool
     persist_optimizer: bool
     buffer_policy: str
+    task: Task
     net: nn.Module
 
     # Read-only: a method answers with a class attribute, or with a property where options decide.
@@ -62,6 +65,11 @@ class Client(L.LightningModule, ABC):
     @abstractmethod
     def extra(self) -> tuple[str, ...]:
         """Names of what :meth:`upload` sends besides weights."""
+
+    @property
+    @abstractmethod
+    def needs_classes(self) -> bool:
+        """Whether the method works with classes, and cannot serve other tasks."""
 
     @property
     @abstractmethod
@@ -129,6 +137,10 @@ class Client(L.LightningModule, ABC):
     @abstractmethod
     def losses(self, batch: Batch) -> Terms:
         """Return the named terms of the objective; their sum is minimised."""
+
+    @abstractmethod
+    def supervised(self, outputs: Tensor, batch: Batch) -> Terms:
+        """Return the task's loss of (B, D) outputs, under its name."""
 
     @abstractmethod
     def configure_optimizers(self) -> Optimizer:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from pfl.core.types import Patterns, State
+from pfl.core.types import Inputs, Patterns, State
 
 Name = TypeVar("Name")
 ReturnT = TypeVar("ReturnT")
@@ -43,6 +43,22 @@ def call_with(
     slot = {f"module.{name}": value for name, value in state.items()}
     result: ReturnT = functional_call(_Player(module), slot, (call, *arguments), tie_weights=False)
     return result
+
+
+def each(change: Callable[[Tensor], Tensor], value: Inputs) -> Inputs:
+    """Apply a function to a tensor, or to each of several by name."""
+    if isinstance(value, Tensor):
+        return change(value)
+    return {name: change(item) for name, item in value.items()}
+
+
+def joined(join: Callable[[list[Tensor]], Tensor], values: Sequence[Inputs]) -> Inputs:
+    """Join tensors, or those of each name, such as by ``torch.cat``."""
+    tensors = [value for value in values if isinstance(value, Tensor)]
+    if tensors:
+        return join(tensors)
+    named = [value for value in values if not isinstance(value, Tensor)]
+    return {name: join([value[name] for value in named]) for name in named[0]}
 
 
 def matches(name: str, patterns: Patterns) -> bool:

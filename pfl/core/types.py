@@ -15,6 +15,8 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
+from pfl.core.task import Task
+
 State: TypeAlias = dict[str, Tensor]
 Terms: TypeAlias = dict[str, Tensor]
 Patterns: TypeAlias = tuple[str, ...]
@@ -22,6 +24,10 @@ OptimizerFactory: TypeAlias = Callable[[Iterable[Tensor]], Optimizer]
 Count: TypeAlias = "int | Callable[[State, ClientInfo], int]"
 EvaluationPoint: TypeAlias = Literal["post_broadcast", "post_local"]
 Split: TypeAlias = Literal["train", "val", "test", "pooled"]
+# One tensor a batch, or several by name; the first axis of each is the sample.
+Inputs: TypeAlias = "Tensor | dict[str, Tensor]"
+# A metric of torchmetrics: its class path, or a mapping of class_path, init_args and name.
+MetricSpec: TypeAlias = "str | dict[str, Any]"
 
 
 class Batch(NamedTuple):
@@ -30,8 +36,8 @@ class Batch(NamedTuple):
     ``Batch(*loader_item)`` accepts what an ordinary ``DataLoader`` over ``(x, y)`` yields.
 
     Attributes:
-        x: (B, ...) inputs, normalised.
-        y: (B,) integer labels.
+        x: (B, ...) inputs, normalised; several by name where the network takes a dictionary.
+        y: (B, ...) targets, as the task has them; (B,) integer labels in classification.
         weight: (B,) one for a real sample, zero for padding; ``None`` when all samples are real.
             Loss terms that reduce over the batch take it, so that padded and unpadded batches give
             the same number.
@@ -39,7 +45,7 @@ class Batch(NamedTuple):
             plain Trainer, where a layer draws for itself.
     """
 
-    x: Tensor
+    x: Any
     y: Tensor
     weight: Tensor | None = None
     noise: Mapping[str, Tensor] | None = None
@@ -169,16 +175,36 @@ class ClientInfo:
     Attributes:
         client: Index of the client.
         samples: Number of its training samples, n_i.
-        label_counts: (C,) training samples of each class.
+        label_counts: (C,) training samples of each class; ``None`` where there are no classes.
         round: The communication round, from 1; 0 before the first.
         rounds: Planned number of rounds, T.
     """
 
     client: int
     samples: int
-    label_counts: Tensor
+    label_counts: Tensor | None
     round: int = 0
     rounds: int = 0
+
+    @classmethod
+    def of(cls, data: FederatedData, client: int, rounds: int = 0) -> ClientInfo:
+        """Return what a client knows of its data, before the first round."""
+        targets = data.split(client, "train").targets
+        counts = None
+        if data.num_classes is not None:
+            counts = torch.bincount(targets, minlength=data.num_classes)
+        return cls(client, len(targets), counts, rounds=rounds)
+
+    @property
+    def class_counts(self) -> Tensor:
+        """(C,) training samples of each class, for a method that cannot do without.
+
+        Raises:
+            ValueError: The task has no classes.
+        """
+        if self.label_counts is None:
+            raise ValueError("the samples have no classes that could be counted")
+        return self.label_counts
 
 
 @dataclass(frozen=True)
@@ -294,8 +320,8 @@ class ClientSplit(Protocol):
     """One split of one client: an indexable view into the data set, nothing copied."""
 
     @property
-    def labels(self) -> Tensor:
-        """(n,) integer labels, on the CPU, in stored order."""
+    def targets(self) -> Tensor:
+        """(n, ...) targets, (n,) integer labels in classification, on the CPU, in stored order."""
 
     @property
     def augmented(self) -> bool:
@@ -320,8 +346,20 @@ class FederatedData(Protocol):
         """N."""
 
     @property
-    def num_classes(self) -> int:
-        """C."""
+    def task(self) -> Task:
+        """What is predicted."""
+
+    @property
+    def outputs(self) -> int:
+        """D, outputs of a network for the task: classes, labels or numbers."""
+
+    @property
+    def num_classes(self) -> int | None:
+        """C; ``None`` where there are no classes."""
+
+    @property
+    def metrics(self) -> Sequence[MetricSpec]:
+        """Metrics to compute besides the task's own scores."""
 
     def split(self, client: int, name: Split) -> ClientSplit:
         """Return the ``train``, ``val`` or ``test`` split of one client; it may be empty."""
@@ -342,6 +380,9 @@ class DataSource(FederatedData, Protocol):
     @property
     def input_shape(self) -> tuple[int, ...]:
         """Shape of one sample."""
+
+    def blank(self, count: int) -> Inputs:
+        """Return inputs without content, of the shapes and types that batches have."""
 
     def prepare_data(self) -> None:
         """Download and decode what is missing."""

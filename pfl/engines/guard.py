@@ -17,6 +17,7 @@ from lightning.fabric import Fabric
 from torch import Tensor
 
 from pfl.core.seeds import derive
+from pfl.core.state import each
 from pfl.core.types import (
     Batch,
     ClientInfo,
@@ -77,10 +78,11 @@ class _Excerpt:
     batch_size = BATCH
     drop_last = False
     num_clients = len(SAMPLES)
+    metrics = ()
 
     def __init__(self, data: FederatedData, clients: Sequence[tuple[int, int]]) -> None:
         self.shuffle = data.shuffle
-        self.num_classes = data.num_classes
+        self.task, self.outputs, self.num_classes = data.task, data.outputs, data.num_classes
         self._splits = [_Some(data.split(client, "train"), count) for client, count in clients]
 
     def split(self, client: int, name: Split) -> ClientSplit:
@@ -104,17 +106,21 @@ class _Some:
     """The first samples of a split, in float64."""
 
     def __init__(self, split: ClientSplit, count: int) -> None:
-        self.labels = split.labels[:count]
+        self.targets = split.targets[:count]
         self.augmented = split.augmented
         self._split = split
 
     def __len__(self) -> int:
-        return len(self.labels)
+        return len(self.targets)
 
     def batch(self, positions: Tensor, rng: torch.Generator | None = None) -> Batch:
         """The samples at ``positions``."""
         batch = self._split.batch(positions, rng)
-        return batch._replace(x=batch.x.double()) if batch.x.is_floating_point() else batch
+        return Batch(each(_double, batch.x), _double(batch.y))
+
+
+def _double(value: Tensor) -> Tensor:
+    return value.double() if value.is_floating_point() else value
 
 
 def _clients(data: FederatedData) -> list[tuple[int, int]]:
@@ -174,11 +180,7 @@ def _shortened(plan: Plan) -> Plan:
 def _played(context: Context, play: Play) -> Iterator[tuple[str, Tensor]]:
     """Play two rounds; yields every number that came out, by a name that says what it is."""
     module, data = context.module, context.data
-    infos = []
-    for client in range(data.num_clients):
-        labels = data.split(client, "train").labels
-        counts = torch.bincount(labels, minlength=data.num_classes)
-        infos.append(ClientInfo(client, len(labels), counts, rounds=2))
+    infos = [ClientInfo.of(data, client, rounds=2) for client in range(data.num_clients)]
     server = module.server()
     names = module.shared_names()
     state = server.init({n: context.template[n].clone() for n in names}, infos)

@@ -5,14 +5,15 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, TypeAlias, TypeVar
+from functools import partial
+from typing import Any, Literal, TypeAlias, TypeVar
 
 import torch
 from torch import Tensor, nn
 from torch.func import vmap
 
-from pfl.core.state import call_with
-from pfl.core.types import Batch, ClientSplit, Job, State
+from pfl.core.state import call_with, each, joined
+from pfl.core.types import Batch, ClientSplit, Inputs, Job, State
 from pfl.training.batching import chunks
 from pfl.training.context import Context
 
@@ -116,7 +117,7 @@ class Stack:
             name: _rows((leaves or {}).get(name, value), rows) for name, value in self.state.items()
         }
 
-        def one(state: State, tensors: State, noise: State) -> ReturnT:
+        def one(state: State, tensors: dict[str, Any], noise: State) -> ReturnT:
             batch = Batch(tensors["x"], tensors["y"], tensors.get("weight"), noise or None)
             return call_with(self.context.module, state, call, batch)
 
@@ -179,7 +180,8 @@ def groups(sizes: Sequence[int], batch: Batch, apart: bool) -> Iterator[Group]:
         members = [row for row, own in enumerate(sizes) if own == size]
         rows = torch.tensor(members)
         noise = {name: draws[rows] for name, draws in (batch.noise or {}).items()}
-        part = Batch(batch.x[rows, :size], batch.y[rows, :size], None, noise)
+        x = each(partial(_part, rows=rows, size=size), batch.x)
+        part = Batch(x, batch.y[rows, :size], None, noise)
         yield Group(rows, dict.fromkeys(members, size), part)
 
 
@@ -222,23 +224,34 @@ def pad(batches: Sequence[Batch | None]) -> Batch:
         real = model if batch is None else batch
         if len(real.y) < size:
             index = torch.arange(size, device=real.y.device) % len(real.y)
-            real = Batch(real.x[index], real.y[index])
+            real = Batch(each(partial(_at, index=index), real.x), real.y[index])
         xs.append(real.x)
         ys.append(real.y)
-    x = torch.stack(xs)
-    return Batch(x, torch.stack(ys), weights(sizes, x))
+    x, y = joined(torch.stack, xs), torch.stack(ys)
+    return Batch(x, y, weights(sizes, x, y))
 
 
-def weights(sizes: Sequence[int], x: Tensor) -> Tensor | None:
+def weights(sizes: Sequence[int], x: Inputs, y: Tensor) -> Tensor | None:
     """(K, B) ones for real samples and zeros for padding; ``None`` if nothing is padded.
 
     Args:
         sizes: K numbers of real samples.
-        x: (K, B, ...) inputs.
+        x: (K, B, ...) inputs, one tensor or several by name.
+        y: (K, B, ...) targets.
     """
-    size = x.shape[1]
+    size = y.shape[1]
     if min(sizes) == size:
         return None
     real = torch.arange(size) < torch.tensor(sizes)[:, None]
-    dtype = x.dtype if x.is_floating_point() else torch.get_default_dtype()
-    return real.to(x.device, dtype)
+    dtype = torch.get_default_dtype()
+    if isinstance(x, Tensor) and x.is_floating_point():
+        dtype = x.dtype
+    return real.to(y.device, dtype)
+
+
+def _at(value: Tensor, index: Tensor) -> Tensor:
+    return value[index]
+
+
+def _part(value: Tensor, rows: Tensor, size: int) -> Tensor:
+    return value[rows, :size]

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
+from pfl.core.state import each
 from pfl.core.types import Batch, Phase
 from pfl.engines.stack import Group, Stack, groups, pad, walk, weights
 from pfl.training import batching
@@ -72,12 +73,14 @@ class StackedFeed:
             pairs = zip(self._feeds[:count], self._schedule, strict=False)
             return pad([feed.samples(steps[number].positions) for feed, steps in pairs])
         if self._phase.full_batch:
-            x, y = self._held.x[:count, :size], self._held.y[:count, :size]
+            x = each(lambda value: value[:count, :size], self._held.x)
+            y = self._held.y[:count, :size]
         else:
             index = self._positions[:count, number, :size]
             rows = torch.arange(count, device=index.device)[:, None]
-            x, y = self._held.x[rows, index], self._held.y[rows, index]
-        return Batch(x, y, weights(sizes, x))
+            x = each(lambda value: value[rows, index], self._held.x)
+            y = self._held.y[rows, index]
+        return Batch(x, y, weights(sizes, x, y))
 
     def _noise(self, count: int) -> dict[str, Tensor]:
         draws = [feed.noise() for feed in self._feeds[:count]]

@@ -21,7 +21,6 @@ from pfl.core.types import (
 from pfl.engines.stack import Stack, walk
 from pfl.engines.stack_tally import StackedTally
 from pfl.engines.stack_training import run_plan
-from pfl.training import metrics
 from pfl.training.context import Context
 from pfl.training.optimizer_state import of_all_phases
 
@@ -89,22 +88,22 @@ def tested(context: Context, jobs: Sequence[Job]) -> Stack:
 
 def evaluate(stack: Stack) -> list[Scores]:
     """Scores of all clients on the splits of their jobs; a split without samples is left out."""
-    found: dict[tuple[int, Split], Tensor] = {}
+    found: dict[tuple[int, Split], tuple[Tensor, Tensor]] = {}
     for name in stack.jobs[0].splits:
         if (splits := _splits(stack, name)) is None:
             continue
         with torch.inference_mode():
-            for row, (logits, labels) in outputs(stack, splits).items():
-                found[row, name] = metrics.scores(logits, labels)
-    values = torch.stack(list(found.values())).tolist() if found else []
+            for row, own in outputs(stack, splits).items():
+                found[row, name] = own
     scores: list[Scores] = [{} for _ in stack.jobs]
-    for (row, name), numbers in zip(found, values, strict=True):
-        scores[row][name] = dict(zip(metrics.NAMES, numbers, strict=True))
+    values = stack.context.scorer.scores(list(found.values()))
+    for (row, name), own_scores in zip(found, values, strict=True):
+        scores[row][name] = own_scores
     return scores
 
 
 def outputs(stack: Stack, splits: Sequence[ClientSplit]) -> dict[int, tuple[Tensor, Tensor]]:
-    """Return logits (n, C) and labels (n,) of every client whose split has samples, by row."""
+    """Return outputs (n, D) and targets (n, ...) of clients whose split has samples, by row."""
     context = stack.context
     context.module.eval()
 

@@ -173,7 +173,7 @@ def _counts_batches(context: Context) -> bool:
 
 def _optimizers(context: Context) -> str | None:
     """An optimiser that does not act on each element by itself, or keeps what cannot be stacked."""
-    module, info = context.module, ClientInfo(0, 0, torch.zeros(context.data.num_classes))
+    module, info = context.module, ClientInfo.of(context.data, 0)
     for part in (*context.plan, *context.adapt):
         if not isinstance(part, Phase):
             continue

@@ -12,7 +12,7 @@ from pfl.core.server import ServerState
 from pfl.core.types import ClientInfo, EvaluationPoint, FederatedData, Job, Result, Scores
 from pfl.engines.base import Engine
 from pfl.federation.run import Row
-from pfl.training import metrics
+from pfl.training.metrics import Scorer
 
 MakeJob = Callable[[int, ServerState], Job]
 # Jobs made at a time: each holds what its client keeps, of thousands too much for memory.
@@ -30,6 +30,7 @@ class Evaluator:
             ``personal_<point>``.
         module: The method at its initial values: says whether there is a global model, and which
             group each client is in.
+        scorer: Sums up scores over clients.
         job: Makes the job of a client from a server's state.
     """
 
@@ -40,6 +41,7 @@ class Evaluator:
         clients: Sequence[ClientInfo],
         points: Sequence[EvaluationPoint],
         module: Client,
+        scorer: Scorer,
         job: MakeJob,
     ) -> None:
         self.engine = engine
@@ -49,6 +51,7 @@ class Evaluator:
         self.has_global_model = module.has_global_model()
         self.labels = module.groups
         self.groups = [module.group(info) for info in clients if self.labels]
+        self.scorer = scorer
         self.job = job
 
     def group_sizes(self) -> str:
@@ -144,7 +147,7 @@ class Evaluator:
                 rows[client] |= {f"{split}/{group}/{name}": v for name, v in values.items()}
             sizes = [len(self.data.split(client, split)) for client in scored]
             labels = [self.labels[self.groups[client]] for client in scored if self.groups]
-            summary |= metrics.over_clients(
+            summary |= self.scorer.over_clients(
                 list(scored.values()), sizes, f"{split}/{group}", labels
             )
         return summary

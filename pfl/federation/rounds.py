@@ -8,8 +8,6 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
-import torch
-
 from pfl.core.client import Client
 from pfl.core.lock import locked
 from pfl.core.seeds import derive, generator
@@ -69,7 +67,9 @@ class Federation:
         self.context = Context(
             module, data, settings.fabric, settings.gradient_clip_val, template=template
         )
-        clients = [_info(data, client, settings.rounds) for client in range(data.num_clients)]
+        clients = [
+            ClientInfo.of(data, client, settings.rounds) for client in range(data.num_clients)
+        ]
         self.clients = clients
         self.eligible = [info.client for info in clients if info.samples > 0]
         if not self.eligible:
@@ -95,7 +95,9 @@ class Federation:
         points = settings.evaluate_at or [module.evaluate_at]
         # A group may depend on the initial values.
         self.context.load({})
-        self.evaluator = Evaluator(settings.engine, data, clients, points, module, self._job)
+        self.evaluator = Evaluator(
+            settings.engine, data, clients, points, module, self.context.scorer, self._job
+        )
         local = module.buffer_policy == "local" and not self.evaluator.has_global_model
         self.run.header = {
             "method": type(module).__name__,
@@ -275,12 +277,6 @@ class _Clock:
         self.laps[name] = now - self._last
         self.laps["time/round"] = now - self._start
         self._last = now
-
-
-def _info(data: FederatedData, client: int, rounds: int) -> ClientInfo:
-    labels = data.split(client, "train").labels
-    counts = torch.bincount(labels, minlength=data.num_classes)
-    return ClientInfo(client=client, samples=len(labels), label_counts=counts, rounds=rounds)
 
 
 def _uploads(results: Mapping[int, Result], cohort: Cohort) -> list[Upload]:

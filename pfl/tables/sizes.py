@@ -71,7 +71,7 @@ class Surveyor:
             pooled=0 if division.pooled_test is None else len(division.pooled_test),
             images=len(division.samples()),
             shape=data.input_shape,
-            classes=data.num_classes,
+            classes=data.outputs,
         )
 
 

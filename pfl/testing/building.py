@@ -16,7 +16,7 @@ from pfl.core.seeds import scoped
 from pfl.core.state import matches
 from pfl.core.types import Batch
 from pfl.testing.promise import BrokenPromiseError, Subject, promise
-from pfl.testing.toy import blobs, mlp
+from pfl.testing.toy import ToyData, mlp
 
 RATES = (0.05, 0.0005)
 
@@ -89,7 +89,7 @@ def fits_without_federation(subject: Subject) -> None:
     """Train fifteen epochs on the samples of one client, at a rate that suits the objective."""
     for rate in RATES:
         module = subject.module(optimizer=partial(torch.optim.SGD, lr=rate))
-        before, after = _fit(module)
+        before, after = _fit(module, subject.data())
         if after < before:
             return
     raise BrokenPromiseError(
@@ -97,9 +97,9 @@ def fits_without_federation(subject: Subject) -> None:
     )
 
 
-def _fit(module: Client) -> tuple[float, float]:
+def _fit(module: Client, data: ToyData) -> tuple[float, float]:
     """Return the loss before and after training."""
-    split = blobs().split(0, "train")
+    split = data.split(0, "train")
     trainer = L.Trainer(
         max_epochs=15,
         accelerator="cpu",
@@ -110,9 +110,9 @@ def _fit(module: Client) -> tuple[float, float]:
     )
     # A variational layer draws from the default stream where no federation hands it its noise.
     with scoped(0):
-        before = _loss(module, split.x, split.labels)
-        trainer.fit(module, DataLoader(TensorDataset(split.x, split.labels), batch_size=4))
-        return before, _loss(module, split.x, split.labels)
+        before = _loss(module, split.x, split.targets)
+        trainer.fit(module, DataLoader(TensorDataset(split.x, split.targets), batch_size=4))
+        return before, _loss(module, split.x, split.targets)
 
 
 def _loss(module: Client, x: Tensor, y: Tensor) -> float:

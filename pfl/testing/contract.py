@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from pfl.core.client import Client
+from pfl.core.task import Task
 from pfl.testing import building, engines, jobs, purity, runs
 from pfl.testing.promise import Formula, Promise, Subject
 
@@ -43,6 +44,7 @@ def check_method(
     method: type[Client],
     build: Callable[..., Client] | None = None,
     floats: Formula | None = None,
+    task: Task | None = None,
 ) -> None:
     """Hold a method to every promise.
 
@@ -52,6 +54,7 @@ def check_method(
             for a method with required arguments of its own.
         floats: How many floats a participant receives and sends in a round, by the method's
             formula; given the module and what the client knows of itself.
+        task: What is predicted; classification if not given.
 
     Raises:
         BrokenPromiseError: It breaks one; the message says which, and where.
@@ -61,4 +64,4 @@ def check_method(
         check_method(MyMethod, lambda net, **options: MyMethod(net, teacher=mlp(), **options))
     """
     for promise in PROMISES:
-        promise.hold(Subject(method, build, floats))
+        promise.hold(Subject(method, build, floats, task))

@@ -16,7 +16,7 @@ from pfl.federation.sampling import UniformSampler
 from pfl.testing.compare import difference, distance, named
 from pfl.testing.federation import fit, outcome
 from pfl.testing.promise import BrokenPromiseError, Net, Subject, promise, vectorizable
-from pfl.testing.toy import blobs, mlp, normed
+from pfl.testing.toy import mlp, normed
 
 SIZES = (4, 9, 1, 6)
 ROUNDS = 2
@@ -27,7 +27,9 @@ NETS: dict[str, Net] = {"": mlp, " with batch norm": partial(normed, bias=False)
 
 def _run(subject: Subject, engine: Engine, net: Net = mlp, **loop: Any) -> Run:
     module = subject.with_momentum(net)
-    return fit(module, blobs(SIZES), ROUNDS, engine=engine, sampler=UniformSampler(0.8), **loop)
+    return fit(
+        module, subject.data(SIZES), ROUNDS, engine=engine, sampler=UniformSampler(0.8), **loop
+    )
 
 
 @promise("clients in threads give the sequential engine's bits")

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-import torch
 from lightning.fabric import Fabric
 
 from pfl.core.client import Client
@@ -50,7 +49,7 @@ class ToyFederation:
         seed: int = 3,
         precision: Any = "32-true",  # noqa: ANN401
     ) -> None:
-        self.data = blobs() if data is None else data
+        self.data = blobs(task=module.task) if data is None else data
         fabric = Fabric(accelerator="cpu", devices=1, precision=precision)
         self.context = Context(module, self.data, fabric)
         self.module, self.seed, self.number = module, seed, 0
@@ -91,9 +90,7 @@ class ToyFederation:
 
 def client_info(data: FederatedData, client: int, round: int = 0, rounds: int = 10) -> ClientInfo:
     """Return what a client knows of itself."""
-    labels = data.split(client, "train").labels
-    counts = torch.bincount(labels, minlength=data.num_classes)
-    return ClientInfo(client, len(labels), counts, round, rounds)
+    return replace(ClientInfo.of(data, client, rounds), round=round)
 
 
 def fit(
@@ -106,7 +103,7 @@ def fit(
     """Run a federation in which two of three clients take part in a round."""
     options = {"sampler": UniformSampler(0.7), "accelerator": "cpu", "progress": False, **loop}
     return FederatedLoop(rounds, **options).fit(
-        module, blobs() if data is None else data, ckpt_path=ckpt_path
+        module, blobs(task=module.task) if data is None else data, ckpt_path=ckpt_path
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -15,8 +15,9 @@ from torch import nn
 
 from pfl.core.client import Client
 from pfl.core.seeds import scoped
+from pfl.core.task import Task
 from pfl.core.types import ClientInfo
-from pfl.testing.toy import mlp
+from pfl.testing.toy import SIZES, ToyData, blobs, mlp
 from pfl.training.context import DROPOUTS
 from pfl.training.declaration import MethodError
 
@@ -49,18 +50,27 @@ class Subject:
             the class itself unless the constructor wants more.
         floats: How many floats a participant receives and sends in a round; ``None`` if there is no
             formula to compare with.
+        task: What is predicted; classification if not given.
     """
 
     method: type[Client]
     build: Callable[..., Client] | None = None
     floats: Formula | None = None
+    task: Task | None = None
+
+    def data(self, sizes: Sequence[int] = SIZES) -> ToyData:
+        """Return clients with so many training samples, for the task."""
+        return blobs(sizes, task=self.task)
 
     def module(self, net: Net = mlp, **options: Any) -> Client:
         """Return the method on a network, trained by plain SGD unless the options say otherwise."""
         make = self.build or self.method
         # Weights that a constructor draws are the same in every module.
         with scoped(0):
-            return make(net(), **{"optimizer": SGD, **options})
+            return make(net(), **{"optimizer": SGD, **self._told(), **options})
+
+    def _told(self) -> dict[str, Any]:
+        return {} if self.task is None else {"task": self.task}
 
     def with_momentum(self, net: Net = mlp, **options: Any) -> Client:
         """Return the method with momentum and weight decay, or without where it refuses them."""

@@ -16,7 +16,7 @@ from pfl.testing.compare import difference, named
 from pfl.testing.federation import ToyFederation, fit, outcome
 from pfl.testing.jobs import NETS
 from pfl.testing.promise import BrokenPromiseError, Subject, promise
-from pfl.testing.toy import ToyData, blobs
+from pfl.testing.toy import ToyData
 
 
 class _StopAfter(Callback):
@@ -59,7 +59,7 @@ def evaluation_changes_nothing(subject: Subject) -> None:
 def small_clients_run(subject: Subject) -> None:
     """Run two rounds with a client of each kind."""
     for kind, net in NETS.items():
-        data = blobs(sizes=(8, 1, 5))
+        data = subject.data((8, 1, 5))
         x, y = data.splits["train"][2]
         data.splits["train"][2] = (x, torch.zeros_like(y))
         run = fit(subject.module(net), data, rounds=2, sampler=UniformSampler())
@@ -71,7 +71,7 @@ def small_clients_run(subject: Subject) -> None:
 @promise("a client without data is left out")
 def empty_clients_are_left_out(subject: Subject) -> None:
     """Run two rounds with such a client."""
-    run = fit(subject.module(), blobs(sizes=(8, 0, 5)), rounds=2, sampler=UniformSampler())
+    run = fit(subject.module(), subject.data((8, 0, 5)), rounds=2, sampler=UniformSampler())
     if 1 in run.kept:
         raise BrokenPromiseError(f"it keeps {', '.join(run.kept[1]) or 'nothing, but is there'}")
 
@@ -90,9 +90,9 @@ def empty_rounds_change_nothing(subject: Subject) -> None:
         raise BrokenPromiseError(f"{found} bytes travel")
 
 
-def _with_nan() -> ToyData:
+def _with_nan(subject: Subject) -> ToyData:
     """Clients of which one has inputs that are no numbers."""
-    data = blobs()
+    data = subject.data()
     x, y = data.splits["train"][1]
     data.splits["train"][1] = (torch.full_like(x, float("nan")), y)
     return data
@@ -102,7 +102,7 @@ def _with_nan() -> ToyData:
 def nan_ends_the_run(subject: Subject) -> None:
     """Give a client inputs that are no numbers."""
     try:
-        fit(subject.module(), _with_nan(), sampler=UniformSampler())
+        fit(subject.module(), _with_nan(subject), sampler=UniformSampler())
     except NonFiniteError as error:
         if "round 1, client 1" not in str(error):
             raise
@@ -115,7 +115,11 @@ def nan_reaches_nobody(subject: Subject) -> None:
     """Give a client inputs that are no numbers, and let the run skip it."""
     before = ToyFederation(subject.module()).state.shared
     run = fit(
-        subject.module(), _with_nan(), rounds=2, sampler=UniformSampler(), on_nonfinite="skip"
+        subject.module(),
+        _with_nan(subject),
+        rounds=2,
+        sampler=UniformSampler(),
+        on_nonfinite="skip",
     )
     if [row["train/discarded"] for row in run.history] != [1, 1] or 1 in run.kept:
         raise BrokenPromiseError("client 1 takes part all the same")

@@ -9,8 +9,11 @@ import torch
 from torch import Tensor, nn
 
 from pfl.core.seeds import generator, scoped
-from pfl.core.types import Batch, Split
+from pfl.core.task import Classification, MultiLabel, Task
+from pfl.core.types import Batch, MetricSpec, Split
 
+# Training samples of each client.
+SIZES = (9, 6, 4)
 Samples: TypeAlias = tuple[Tensor, Tensor]
 
 
@@ -68,15 +71,16 @@ class ToySplit:
     augmented = False
 
     def __init__(self, x: Tensor, y: Tensor) -> None:
-        self.x, self.labels = x, y
+        self.x, self.targets = x, y
 
     def __len__(self) -> int:
-        return len(self.labels)
+        return len(self.targets)
 
     def batch(self, positions: Tensor, rng: torch.Generator | None = None) -> Batch:
         """Return the samples at ``positions``."""
-        x = self.x[positions]
-        return Batch(x.to(torch.get_default_dtype()), self.labels[positions])
+        x, y = self.x[positions], self.targets[positions]
+        dtype = torch.get_default_dtype()
+        return Batch(x.to(dtype), y.to(dtype) if y.is_floating_point() else y)
 
 
 class ToyData:
@@ -90,9 +94,12 @@ class ToyData:
         test: Likewise; the training samples if not given.
         val: Likewise; empty if not given.
         pooled: The common test set.
-        num_classes: C.
+        outputs: D, of a network; C in classification.
         batch_size: Samples a step.
+        task: What is predicted; classification if not given.
     """
+
+    metrics: Sequence[MetricSpec] = ()
 
     def __init__(
         self,
@@ -100,8 +107,9 @@ class ToyData:
         test: Sequence[Samples] | None = None,
         val: Sequence[Samples] | None = None,
         pooled: Samples | None = None,
-        num_classes: int = 3,
+        outputs: int = 3,
         batch_size: int = 4,
+        task: Task | None = None,
     ) -> None:
         self.batch_size, self.eval_batch_size = batch_size, 7
         self.drop_last, self.shuffle = False, True
@@ -112,7 +120,9 @@ class ToyData:
             "val": list(val or nothing),
         }
         self._pooled = pooled
-        self.num_clients, self.num_classes = len(train), num_classes
+        self.num_clients, self.outputs = len(train), outputs
+        self.task = Classification() if task is None else task
+        self.num_classes = outputs if self.task.has_classes else None
 
     def split(self, client: int, name: Split) -> ToySplit:
         """Return one split of one client."""
@@ -131,14 +141,17 @@ class ToyData:
 
 
 def blobs(
-    sizes: Sequence[int] = (9, 6, 4),
+    sizes: Sequence[int] = SIZES,
     num_classes: int = 3,
     dim: int = 5,
     seed: int = 0,
     batch_size: int = 4,
     pooled: bool = True,
+    task: Task | None = None,
 ) -> ToyData:
     """Return Gaussian classes; client i has more samples of class i + 1, so that clients differ.
+
+    Other tasks have functions of the inputs for targets: C numbers, or the signs of them.
 
     Args:
         sizes: Training samples of each client.
@@ -147,16 +160,23 @@ def blobs(
         seed: From which centres and samples are drawn.
         batch_size: Samples a step.
         pooled: Whether there is a common test set.
+        task: What is predicted; classification if not given.
     """
     rng = generator(seed, "blobs")
+    slopes = torch.randn(dim, num_classes, generator=generator(seed, "slopes")) / dim
     centres = torch.randn(num_classes, dim, generator=rng) * 2
 
     def draw(count: int, client: int) -> Samples:
         y = torch.randint(0, num_classes, (count,), generator=rng)
         y[: count // 2] = (client + 1) % num_classes
-        return centres[y] + 0.5 * torch.randn(count, dim, generator=rng), y
+        x = centres[y] + 0.5 * torch.randn(count, dim, generator=rng)
+        if task is None or task.has_classes:
+            return x, y
+        values = x @ slopes
+        return x, (values > 0).float() if isinstance(task, MultiLabel) else values
 
     train = [draw(size, client) for client, size in enumerate(sizes)]
     test = [draw(6, client) for client in range(len(sizes))]
     val = [draw(4, client) for client in range(len(sizes))]
-    return ToyData(train, test, val, draw(12, 0) if pooled else None, num_classes, batch_size)
+    common = draw(12, 0) if pooled else None
+    return ToyData(train, test, val, common, num_classes, batch_size, task)

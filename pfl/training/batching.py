@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from pfl.core.seeds import generator
+from pfl.core.state import each, nbytes
 from pfl.core.types import Batch, ClientInfo, ClientSplit, Count, Job, Phase, State
 from pfl.training.context import Context
 
@@ -156,7 +157,8 @@ class Feed:
         if self._phase.full_batch:
             return self._held
         index = positions.to(self._held.y.device)
-        return Batch(self._held.x.index_select(0, index), self._held.y.index_select(0, index))
+        x = each(lambda value: value.index_select(0, index), self._held.x)
+        return Batch(x, self._held.y.index_select(0, index))
 
     def noise(self) -> dict[str, Tensor]:
         """The draws of the next step, on the CPU."""
@@ -174,7 +176,8 @@ def hold(phase: Phase, length: Length, split: ClientSplit, batch_size: int) -> B
     if split.augmented or (seen < len(split) and not phase.full_batch):
         return None
     first = split.batch(torch.zeros(1, dtype=torch.int64)).x
-    if first.nbytes * len(split) > HELD_BYTES and not phase.full_batch:
+    sample = first.nbytes if isinstance(first, Tensor) else nbytes(first)
+    if sample * len(split) > HELD_BYTES and not phase.full_batch:
         return None
     return split.batch(torch.arange(len(split)))
 

@@ -11,7 +11,6 @@ from torch import Tensor
 
 from pfl.core.state import clone, finite
 from pfl.core.types import ClientSplit, Job, Pass, Phase, Plan, Result, Scores, Split, State
-from pfl.training import metrics
 from pfl.training.batching import chunks
 from pfl.training.context import Context
 from pfl.training.optimizer_state import of_all_phases
@@ -77,22 +76,19 @@ def become_tested(context: Context, job: Job) -> None:
 
 def evaluate(context: Context, client: int, splits: tuple[Split, ...]) -> Scores:
     """Scores of the module as it stands; a split without samples is left out."""
-    data, found = context.data, dict[Split, Tensor]()
+    data, found = context.data, dict[Split, tuple[Tensor, Tensor]]()
     for name in splits:
         split = data.pooled_test() if name == "pooled" else data.split(client, name)
         if split is None or len(split) == 0:
             continue
         with torch.inference_mode():
-            found[name] = metrics.scores(*outputs(context, split))
-    values = torch.stack(list(found.values())).tolist() if found else []
-    return {
-        name: dict(zip(metrics.NAMES, row, strict=True))
-        for name, row in zip(found, values, strict=True)
-    }
+            found[name] = outputs(context, split)
+    scores = context.scorer.scores(list(found.values()))
+    return dict(zip(found, scores, strict=True))
 
 
 def outputs(context: Context, split: ClientSplit) -> tuple[Tensor, Tensor]:
-    """Return logits (n, C) and labels (n,) of a split that has samples."""
+    """Return outputs (n, D) and targets (n, ...) of a split that has samples."""
     logits, labels = [], []
     context.module.eval()
     for positions in chunks(len(split), context.data.eval_batch_size):

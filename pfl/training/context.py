@@ -15,6 +15,7 @@ from pfl.core.seeds import derive, scoped
 from pfl.core.state import clone, matches
 from pfl.core.types import FederatedData, Job, Patterns, Plan, State
 from pfl.training.declaration import MethodError, declared
+from pfl.training.metrics import Scorer
 
 DROPOUTS = (nn.modules.dropout._DropoutNd, nn.RReLU)
 
@@ -29,6 +30,7 @@ class Context:
     Attributes:
         module: On its device; its state belongs to the job at hand.
         data: The federation's data, on the same device.
+        scorer: Scores a model by its outputs.
         fabric: Device and precision.
         gradient_clip_val: Largest norm of a step's gradient; ``None`` does not clip.
         stop: Once it is set, training ends before its next step with :class:`StoppedError`.
@@ -51,7 +53,8 @@ class Context:
         trainable: Of another context; ``None`` goes by the module's ``requires_grad``.
 
     Raises:
-        MethodError: A plan is no declaration, or the module overrides ``training_step``.
+        MethodError: A plan is no declaration, the module overrides ``training_step``, or it does
+            not serve the data's task.
     """
 
     def __init__(
@@ -71,6 +74,16 @@ class Context:
                 f"{kind.__name__} overrides training_step, which a federation does not call: "
                 "override losses, which it and a plain Trainer minimise"
             )
+        if module.needs_classes and not data.task.has_classes:
+            raise MethodError(
+                f"{kind.__name__} works with the classes of samples, which the task "
+                f"{type(data.task).__name__} does not have"
+            )
+        if module.task != data.task:
+            raise MethodError(
+                f"{kind.__name__} was made for the task {module.task}, the data are for "
+                f"{data.task}: give the method task={data.task}"
+            )
         # Converts to the precision's type and moves; the wrapper that it returns is not needed, as
         # the training loop enters the precision's context by itself.
         fabric.setup_module(module)
@@ -78,6 +91,7 @@ class Context:
         module.train()
         self.module = module
         self.data = data
+        self.scorer = Scorer(data.task, data.outputs, data.metrics)
         self.fabric = fabric
         self.gradient_clip_val = gradient_clip_val
         self.stop = threading.Event() if stop is None else stop

@@ -2,108 +2,204 @@
 
 from __future__ import annotations
 
+import importlib
+import inspect
 import math
+import re
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
+from torchmetrics import Metric
+from torchmetrics.classification import (
+    MulticlassAUROC,
+    MulticlassAveragePrecision,
+    MultilabelAUROC,
+    MultilabelAveragePrecision,
+)
 
-NAMES = ("acc", "loss", "f1", "ece")
-BINS = 15
+from pfl.core.task import Task
+from pfl.core.types import MetricSpec
+
+_RANKINGS = (
+    MulticlassAUROC,
+    MulticlassAveragePrecision,
+    MultilabelAUROC,
+    MultilabelAveragePrecision,
+)
 
 
-def scores(logits: Tensor, labels: Tensor) -> Tensor:
-    """Return (4,) accuracy, mean cross-entropy, macro F1 and calibration error, as :data:`NAMES`.
+class Scorer:
+    """Scores models: by the task's own scores, and by metrics of torchmetrics that a user adds.
 
-    Macro F1 averages over the classes that are present or predicted. The calibration error is the
-    expected one, over 15 bins of confidence. All are of single precision, or double for logits of
-    that.
+    Attributes:
+        better: The names of the scores, the one that models are judged by first, and whether more
+            is better.
+        added: The names of those that the user added.
 
     Args:
-        logits: (n, C), n >= 1.
-        labels: (n,).
+        task: What is predicted.
+        outputs: D, outputs of the network.
+        added: Class paths of metrics, or mappings of ``class_path``, ``init_args`` and ``name``.
+
+    Raises:
+        ValueError: A metric is none, cannot be made for the task, or bears a name twice.
     """
-    if logits.dtype != torch.float64:
-        logits = logits.float()
-    predicted = logits.argmax(-1)
-    right = (predicted == labels).to(logits.dtype)
-    # Non-finite rows count as a uniform guess.
-    classes = logits.shape[-1]
-    confidence, guess = logits.softmax(-1).nan_to_num(1.0 / classes).max(-1)
-    return torch.stack(
-        [
-            right.mean(),
-            F.cross_entropy(logits, labels),
-            _macro_f1(predicted, labels, right, classes),
-            _calibration_error(confidence, (guess == labels).to(logits.dtype)),
+
+    def __init__(self, task: Task, outputs: int, added: Sequence[MetricSpec] = ()) -> None:
+        self.task = task
+        self._metrics: dict[str, Metric] = {}
+        for spec in added:
+            name, metric = _made(spec, task, outputs)
+            if name in task.scores_better or name in self._metrics:
+                raise ValueError(
+                    f"two scores are called {name!r}: give the metric a name of its own "
+                    f"(name: my_{name})"
+                )
+            self._metrics[name] = metric
+        self.added = tuple(self._metrics)
+        # Of a metric that does not say, more is better.
+        own = {name: one.higher_is_better is not False for name, one in self._metrics.items()}
+        self.better: Mapping[str, bool] = {**task.scores_better, **own}
+
+    def scores(self, found: Sequence[tuple[Tensor, Tensor]]) -> list[dict[str, float]]:
+        """Return the scores of several models; a metric that is undefined for one is left out.
+
+        Args:
+            found: (n, D) outputs and (n, ...) targets of each, n at least 1.
+        """
+        if not found:
+            return []
+        # All at once: one synchronisation with the device.
+        values = torch.stack([self.task.scores(outputs, y) for outputs, y in found]).tolist()
+        return [
+            dict(zip(self.task.scores_better, row, strict=True)) | self._more(outputs, y)
+            for row, (outputs, y) in zip(values, found, strict=True)
         ]
-    )
+
+    def _more(self, outputs: Tensor, y: Tensor) -> dict[str, float]:
+        if not self._metrics:
+            return {}
+        predictions = self.task.predictions(outputs).cpu()
+        targets = self.task.targets(y).cpu()
+        values = {n: _value(metric, predictions, targets) for n, metric in self._metrics.items()}
+        return {name: value for name, value in values.items() if math.isfinite(value)}
+
+    def over_clients(
+        self,
+        rows: Sequence[Mapping[str, float]],
+        sizes: Sequence[int],
+        prefix: str,
+        groups: Sequence[str] = (),
+    ) -> dict[str, float]:
+        """Return summaries over clients of each client's scores.
+
+        Args:
+            rows: The scores of each client.
+            sizes: Samples that each row was computed on; clients of size zero are left out.
+            prefix: For instance ``"test/personal"``.
+            groups: The label of each client's group, where clients fall into groups.
+
+        Returns:
+            The mean over clients of each score, ``<prefix>/acc``. Of the score that models are
+            judged by, and of each added metric, besides: ``acc_weighted`` (by samples),
+            ``acc_worst10`` (mean of the worst tenth of the clients, at least one) and ``acc_std``
+            (population standard deviation over clients), and ``acc@<label>`` (mean over the clients
+            of a group that has any). Of an added metric also ``<name>_clients``, on how many
+            clients it is defined. Empty if no client has samples.
+        """
+        labels = groups or [""] * len(rows)
+        clients = [one for one in zip(rows, sizes, labels, strict=True) if one[1] > 0]
+        summary: dict[str, float] = {}
+        details: dict[str, float] = {}
+        for position, name in enumerate(self.better):
+            own = [(row[name], size, label) for row, size, label in clients if name in row]
+            if clients and name in self.added:
+                details[f"{prefix}/{name}_clients"] = len(own)
+            if not own:
+                continue
+            numbers = [(value, size) for value, size, _ in own]
+            values, weights = torch.tensor(numbers, dtype=torch.float64).T.contiguous()
+            summary[f"{prefix}/{name}"] = float(values.mean())
+            if position == 0 or name in self.added:
+                ranked = values.sort(descending=not self.better[name]).values
+                worst = ranked[: math.ceil(len(values) / 10)]
+                details[f"{prefix}/{name}_weighted"] = float(
+                    (values * weights).sum() / weights.sum()
+                )
+                details[f"{prefix}/{name}_worst10"] = float(worst.mean())
+                details[f"{prefix}/{name}_std"] = float(values.std(correction=0))
+                for label in filter(None, dict.fromkeys(label for _, _, label in own)):
+                    members = torch.tensor([label == other for _, _, other in own])
+                    details[f"{prefix}/{name}@{label}"] = float(values[members].mean())
+        return summary | details
 
 
-def _macro_f1(predicted: Tensor, labels: Tensor, right: Tensor, classes: int) -> Tensor:
-    """Return the mean F1 score of the classes that are present or predicted."""
-    ones = torch.ones_like(right)
-    found = _sums(ones, predicted, classes) + _sums(ones, labels, classes)
-    present = (found > 0).to(right.dtype)
-    f1 = (2 * _sums(right, labels, classes) / found).nan_to_num()
-    return (f1 / present.sum()).sum()
+def _made(spec: MetricSpec, task: Task, outputs: int) -> tuple[str, Metric]:
+    """Return a metric and its name; what the task knows is filled in.
 
-
-def _calibration_error(confidence: Tensor, right: Tensor) -> Tensor:
-    """Return the expected calibration error: mean distance of accuracy and confidence in bins.
-
-    Args:
-        confidence: (n,) largest probabilities.
-        right: (n,) 1 where its class is the label, else 0.
+    Raises:
+        ValueError: It is no metric, or cannot be made.
     """
-    edges = torch.linspace(0, 1, BINS + 1, dtype=confidence.dtype, device=confidence.device)
-    bins = torch.bucketize(confidence, edges, right=True) - 1
-    accuracy, sureness, count = (
-        _sums(values, bins, BINS + 1) for values in (right, confidence, torch.ones_like(right))
-    )
-    gap = (accuracy / count).nan_to_num() - (sureness / count).nan_to_num()
-    return (gap.abs() * (count / count.sum())).sum()
+    given: dict[str, Any] = {"class_path": spec} if isinstance(spec, str) else spec
+    path = str(given.get("class_path", ""))
+    kind = _found(path)
+    options = dict(given.get("init_args") or {})
+    takes = {**_parameters(kind.__new__), **_parameters(kind.__init__)}
+    known = task.metric_arguments(outputs)
+    options = {**{name: known[name] for name in known if name in takes}, **options}
+    try:
+        metric = kind(**options)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"the metric {path} cannot be made with {options}: {error}") from error
+    if isinstance(metric, _RANKINGS) and metric.average == "macro":
+        # Averaged by ourselves: torchmetrics counts a class that a client lacks as zero.
+        metric.average = "none"
+    return str(given.get("name") or _snake(kind.__name__)), metric
 
 
-def _sums(values: Tensor, groups: Tensor, count: int) -> Tensor:
-    """Return (count,) sums of (n,) values by group."""
-    return values.new_zeros(count).scatter_add_(0, groups, values)
+def _found(path: str) -> type[Metric]:
+    module, _, name = path.rpartition(".")
+    try:
+        kind = getattr(importlib.import_module(module), name) if module else None
+    except (ImportError, AttributeError):
+        kind = None
+    if not (inspect.isclass(kind) and issubclass(kind, Metric)):
+        raise ValueError(
+            f"{path!r} is no metric: give the path of a torchmetrics.Metric, such as "
+            "torchmetrics.AUROC"
+        )
+    return kind
 
 
-def over_clients(
-    rows: Sequence[Mapping[str, float]],
-    sizes: Sequence[int],
-    prefix: str,
-    groups: Sequence[str] = (),
-) -> dict[str, float]:
-    """Summarise clients' scores over clients.
+def _parameters(function: Any) -> Mapping[str, object]:  # noqa: ANN401
+    return inspect.signature(function).parameters
 
-    Args:
-        rows: One mapping of :data:`NAMES` a client.
-        sizes: Samples that each row was computed on; clients of size zero are left out.
-        prefix: For instance ``"test/personal"``.
-        groups: The label of each client's group, where clients fall into groups.
 
-    Returns:
-        ``<prefix>/acc`` (mean over clients), ``acc_weighted`` (by samples), ``acc_worst10`` (mean
-        of the worst tenth of the clients, at least one), ``acc_std`` (population standard deviation
-        over clients), the means of the other scores, and ``acc@<label>`` (mean over the clients of
-        a group that has any). Empty if no client has samples.
-    """
-    pairs = [(row, size) for row, size in zip(rows, sizes, strict=True) if size > 0]
-    if not pairs:
-        return {}
-    table = torch.tensor([[row[name] for name in NAMES] for row, _ in pairs], dtype=torch.float64)
-    weights = torch.tensor([size for _, size in pairs], dtype=torch.float64)
-    summary = dict(zip((f"{prefix}/{name}" for name in NAMES), table.mean(0).tolist(), strict=True))
-    accuracy = table[:, 0]
-    worst = accuracy.sort().values[: math.ceil(len(accuracy) / 10)]
-    summary[f"{prefix}/acc_weighted"] = float((accuracy * weights).sum() / weights.sum())
-    summary[f"{prefix}/acc_worst10"] = float(worst.mean())
-    summary[f"{prefix}/acc_std"] = float(accuracy.std(correction=0))
-    labels = [label for label, size in zip(groups, sizes, strict=False) if size > 0]
-    for label in dict.fromkeys(labels):
-        members = torch.tensor([own == label for own in labels])
-        summary[f"{prefix}/acc@{label}"] = float(accuracy[members].mean())
-    return summary
+def _snake(name: str) -> str:
+    """``AUROC`` -> ``auroc``, ``MeanAbsoluteError`` -> ``mean_absolute_error``."""
+    return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower()
+
+
+def _value(metric: Metric, predictions: Tensor, targets: Tensor) -> float:
+    """Return a metric's value, NaN where it is undefined."""
+    metric.reset()
+    try:
+        if not isinstance(metric, _RANKINGS):
+            return float(metric(predictions, targets))
+        if isinstance(metric, MulticlassAUROC | MulticlassAveragePrecision):
+            member = targets[:, None] == torch.arange(predictions.shape[1])
+        else:
+            member = targets > 0
+        # Samples can be ranked by a class only if some have it and some have not.
+        ranked = member.any(0) & ~member.all(0)
+        if not bool(ranked.any()):
+            return math.nan
+        values = metric(predictions, targets)
+        return float(values[ranked].mean() if values.dim() else values)
+    except (ValueError, RuntimeError, NotImplementedError):
+        # As R2 of a single sample.
+        return math.nan
+    finally:
+        metric.reset()

@@ -36,7 +36,7 @@ def test_every_protocol_round_trips(tmp_path, protocol):
     assert again.description() == data.description()
     for client in range(4):
         for name in ("train", "val", "test"):
-            assert again.split(client, name).labels.equal(data.split(client, name).labels)
+            assert again.split(client, name).targets.equal(data.split(client, name).targets)
 
 
 def test_the_recipe_is_written_as_a_config_writes_it():

@@ -47,7 +47,7 @@ def test_digits_are_sixteenths_in_minus_one_to_one():
     ids = data.division.holdings[0].train
     expected = torch.from_numpy(load_digits().images[ids] / 8 - 1).float().unsqueeze(1)
     assert (batch.x - expected).abs().max() <= 1 / 255 + 1e-6
-    assert batch.y.tolist() == load_digits().target[ids].tolist() == view.labels.tolist()
+    assert batch.y.tolist() == load_digits().target[ids].tolist() == view.targets.tolist()
 
 
 def test_normalisation_subtracts_the_mean_and_divides_by_the_deviation():
@@ -121,14 +121,14 @@ def test_labels_and_pixels_are_those_of_the_samples_of_the_division(protocol):
     data = digits(max_samples=300, test_protocol=protocol)
     for client, holding in enumerate(data.division.holdings):
         view = data.split(client, "train")
-        assert view.labels.tolist() == load_digits().target[holding.train].tolist()
+        assert view.targets.tolist() == load_digits().target[holding.train].tolist()
         batch = view.batch(torch.arange(len(view)))
-        assert batch.y.equal(view.labels)
+        assert batch.y.equal(view.targets)
         grey = torch.from_numpy(load_digits().images[holding.train]).float()
         assert torch.allclose((batch.x[:, 0] + 1) * 8, grey, atol=0.04)
     if protocol == "global":
         labels = load_digits().target[data.division.pooled_test]
-        assert data.pooled_test().labels.tolist() == labels.tolist()
+        assert data.pooled_test().targets.tolist() == labels.tolist()
 
 
 def test_only_training_batches_drawn_with_an_rng_are_augmented():
@@ -226,20 +226,20 @@ def test_loaders_give_every_sample_once():
     train = torch.cat([batch.y for batch in data.train_dataloader()])
     assert (
         train.bincount().tolist()
-        == torch.cat([data.split(client, "train").labels for client in range(3)])
+        == torch.cat([data.split(client, "train").targets for client in range(3)])
         .bincount()
         .tolist()
     )
     assert [len(batch.y) for batch in data.test_dataloader()] == [60, 15]
     test = torch.cat([batch.y for batch in data.test_dataloader()])
-    assert test.tolist() == data.pooled_test().labels.tolist()
+    assert test.tolist() == data.pooled_test().targets.tolist()
 
 
 @pytest.mark.parametrize("client", [None, 2])
 def test_training_batches_come_in_stored_order_without_shuffle(client):
     data = digits(client=client, shuffle=False, max_samples=300)
     clients = range(5) if client is None else [client]
-    stored = torch.cat([data.split(c, "train").labels for c in clients])
+    stored = torch.cat([data.split(c, "train").targets for c in clients])
     for _ in range(2):
         assert torch.cat([batch.y for batch in data.train_dataloader()]).equal(stored)
     data.shuffle = True
@@ -308,7 +308,7 @@ def test_a_gpu_gives_the_same_batches(channels):
     data.to(torch.device("cuda"))
     on_gpu = view.batch(positions, torch.Generator().manual_seed(0))
     assert on_gpu.x.device.type == on_gpu.y.device.type == "cuda"
-    assert view.labels.device.type == "cpu"
+    assert view.targets.device.type == "cpu"
     assert torch.allclose(on_gpu.x.cpu(), on_cpu.x, atol=1e-6)
     assert torch.equal(on_gpu.y.cpu(), on_cpu.y)
     also = view.batch(positions.cuda())

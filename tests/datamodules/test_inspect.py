@@ -24,7 +24,7 @@ def test_the_survey_counts_what_clients_hold():
     for client in range(4):
         views = [data.split(client, name) for name in ("train", "val", "test")]
         assert seen.sizes[client].tolist() == [len(view) for view in views]
-        assert seen.counts[client].tolist() == views[0].labels.bincount(minlength=10).tolist()
+        assert seen.counts[client].tolist() == views[0].targets.bincount(minlength=10).tolist()
     assert seen.distinct == 1797
     assert not seen.tests_overlap
 

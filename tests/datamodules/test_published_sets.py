@@ -66,7 +66,7 @@ def test_cifar10_has_channels_first_and_training_samples_first(cifar):
 def test_cifar_is_normalised_by_its_own_statistics(cifar):
     """A black image: channel 0 is -0.4914 / 0.2023."""
     view = make(CIFAR10).split(0, "train")
-    assert view.batch(view.labels[:1]).x[0, 0, 0, 0].item() == pytest.approx(-0.4914 / 0.2023)
+    assert view.batch(view.targets[:1]).x[0, 0, 0, 0].item() == pytest.approx(-0.4914 / 0.2023)
 
 
 def test_cifar100_classes_or_superclasses(cifar):

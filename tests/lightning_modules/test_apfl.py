@@ -13,6 +13,7 @@ from lightning_modules.fedavg import FedAvg
 from lightning_modules.local import Local
 from pfl.core.seeds import scoped
 from pfl.core.state import total
+from pfl.core.task import Classification
 from pfl.core.types import Batch, Broadcast
 from pfl.federation.sampling import UniformSampler
 from pfl.training import client_round
@@ -40,8 +41,7 @@ def floats(module):
 @pytest.fixture
 def square_loss(monkeypatch):
     """The loss u^2 / 2 of weights u, whose gradient is u."""
-    for module in ("lightning_modules.apfl", "lightning_modules.steps.gradients"):
-        monkeypatch.setattr(f"{module}.cross_entropy", lambda u, y, weight: 0.5 * u @ u)
+    monkeypatch.setattr(Classification, "loss", lambda task, u, y, weight: 0.5 * u @ u)
 
 
 def walk(v, w, alpha=0.5, batches=1, round=1, **options):
@@ -233,7 +233,7 @@ def test_mixing_a_linear_models_outputs_is_the_same():
         share = alpha.clone().requires_grad_()
         logits = share * other(split.x) + (1 - share) * start(split.x).detach()
         optimizer.zero_grad()
-        loss = cross_entropy(logits, split.labels) + cross_entropy(start(split.x), split.labels)
+        loss = cross_entropy(logits, split.targets) + cross_entropy(start(split.x), split.targets)
         loss.backward()
         optimizer.step()
         if step == 0:

@@ -5,9 +5,17 @@ That a method builds from its YAML is promised by ``tests/test_configs.py``.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
+from lightning_modules import FedAS, FedAvg
+from pfl.core.task import MultiLabel, Regression
 from pfl.testing import PROMISES
+from pfl.testing.federation import ToyFederation
+from pfl.testing.promise import SGD
+from pfl.testing.toy import blobs, mlp
+from pfl.training.declaration import MethodError
 from tests.helpers.discovery import methods, subject
 
 
@@ -15,3 +23,37 @@ from tests.helpers.discovery import methods, subject
 @pytest.mark.parametrize("promise", PROMISES, ids=lambda promise: promise.name)
 def test_a_method_keeps_a_promise(method, promise):
     promise.hold(subject(method))
+
+
+# What another loss, and other targets, could break.
+TASK_PROMISES = {
+    Regression(): ("fits_without_federation", "resumes", "stacked_agrees"),
+    MultiLabel(): ("padding_does_not_count",),
+}
+NEED_CLASSES = {
+    *("CD2PFed", "CD2PFedAligned", "FedAS", "FedPAC", "FedProto", "FedROD", "FedSimSup", "GPFL"),
+    *("PFedBayes", "PFedFDA", "PFedVEM", "UniVarFL"),
+}
+
+
+@pytest.mark.parametrize("method", methods(), ids=lambda method: method.__name__)
+def test_a_method_serves_other_tasks_or_refuses_them(method):
+    for task, names in TASK_PROMISES.items():
+        asked = replace(subject(method), task=task)
+        if method.__name__ in NEED_CLASSES:
+            with pytest.raises(MethodError, match=f"{method.__name__} works with the classes"):
+                ToyFederation(asked.module())
+            continue
+        for promise in PROMISES:
+            if promise.name in names:
+                promise.hold(asked)
+
+
+def test_a_task_that_is_not_the_datas_is_refused_by_name():
+    with pytest.raises(MethodError, match=r"made for the task Classification\(\), the data are "):
+        ToyFederation(FedAvg(mlp()), blobs(task=Regression()))
+
+
+def test_alignment_of_each_sample_needs_no_classes():
+    method = FedAS(mlp(), align_target="per_sample", optimizer=SGD, task=Regression())
+    ToyFederation(method).round()

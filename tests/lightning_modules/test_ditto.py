@@ -149,10 +149,10 @@ def test_personal_models_are_tested_and_the_global_one_as_such():
     for client in range(3):
         split = data.split(client, "test")
         net.load_state_dict(personal(run.kept[client]))
-        own = cross_entropy(net(split.x), split.labels).item()
+        own = cross_entropy(net(split.x), split.targets).item()
         assert first.clients[client]["test/personal/loss"] == pytest.approx(own)
         net.load_state_dict({n.removeprefix("net."): v for n, v in run.server.shared.items()})
-        common = cross_entropy(net(split.x), split.labels).item()
+        common = cross_entropy(net(split.x), split.targets).item()
         assert first.clients[client]["test/global/loss"] == pytest.approx(common)
 
 
@@ -173,7 +173,7 @@ def test_a_client_never_sampled_is_tested_with_the_initial_model():
     _, (first,) = follow(Ditto(mlp(), optimizer=SGD), blobs(), 1, sampler=UniformSampler(0.4))
     for row in first.clients:
         split = blobs().split(row["client"], "test")
-        untrained = cross_entropy(mlp()(split.x), split.labels).item()
+        untrained = cross_entropy(mlp()(split.x), split.targets).item()
         trained = row["client"] in first.trained
         assert (row["test/personal/loss"] == pytest.approx(untrained)) is not trained
 

@@ -167,7 +167,7 @@ def line(weight):
 
 def three_points():
     x, y = torch.tensor([[1.0], [3.0], [5.0]]), torch.tensor([0, 0, 1])
-    return ToyData([(x, y)], num_classes=2, batch_size=3)
+    return ToyData([(x, y)], outputs=2, batch_size=3)
 
 
 def aligned(received, epochs=0, **options):
@@ -325,7 +325,7 @@ def test_the_trace_is_of_backbone_and_head_and_of_the_mean_in_a_batch(
         net.head.weight.copy_(torch.tensor([[1.0], [-1.0]]))
         net.head.bias.copy_(torch.tensor([-2.0, 2.0]))
     x, y = torch.ones(2, 1), torch.zeros(2, dtype=torch.long)
-    data = ToyData([(x, y)], num_classes=2, batch_size=batch_size)
+    data = ToyData([(x, y)], outputs=2, batch_size=batch_size)
     module = make(net, epochs=0, alignment=False, fisher_estimator=estimator)
     found = Federation(module, data).train(0).upload.extra["trace"].item()
     assert found == pytest.approx(expected)
@@ -358,7 +358,7 @@ def test_the_trace_is_that_of_the_trained_model(estimator):
     federation = Federation(make(mlp(), fisher_estimator=estimator))
     found = federation.train(0).upload.extra["trace"].item()
     split = federation.data.split(0, "train")
-    again = trace(federation.module.net.eval(), split.x, split.labels, estimator, 4)
+    again = trace(federation.module.net.eval(), split.x, split.targets, estimator, 4)
     assert found == pytest.approx(again)
 
 

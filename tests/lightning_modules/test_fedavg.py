@@ -44,7 +44,7 @@ def test_one_full_batch_is_a_step_of_centralised_descent():
     """Invariant 3."""
     data, net = blobs(batch_size=99), mlp()
     splits = [data.split(client, "train") for client in range(3)]
-    x, y = torch.cat([s.x for s in splits]), torch.cat([s.labels for s in splits])
+    x, y = torch.cat([s.x for s in splits]), torch.cat([s.targets for s in splits])
     # The sample-weighted mean of the clients' mean losses is the mean loss over all samples.
     grads = torch.autograd.grad(cross_entropy(net(x), y), list(net.parameters()))
     expected = {
@@ -62,7 +62,7 @@ def test_one_client_is_centralised_sgd():
     split, optimizer = data.split(0, "train"), HEAVY(own.parameters())
     for _ in range(6):
         optimizer.zero_grad()
-        cross_entropy(own(split.x), split.labels).backward()
+        cross_entropy(own(split.x), split.targets).backward()
         optimizer.step()
     assert close(run.server.shared, {f"net.{n}": p.data for n, p in own.named_parameters()})
 

@@ -152,7 +152,7 @@ def line():
 
 def one_client(*rows):
     x, y = torch.tensor([x for x, _ in rows]), torch.tensor([y for _, y in rows])
-    return ToyData([(x, y)], num_classes=2, batch_size=2)
+    return ToyData([(x, y)], outputs=2, batch_size=2)
 
 
 def test_statistics_by_hand():
@@ -190,7 +190,7 @@ def test_statistics_come_before_and_centroids_after_training():
     with torch.no_grad():
         trained = federation.module.eval().net.backbone(split.x)
     for label in range(3):
-        member = split.labels == label
+        member = split.targets == label
         if member.any():
             profile = received[member].sum(0) / len(split)
             torch.testing.assert_close(upload.extra["profile"][label], profile)

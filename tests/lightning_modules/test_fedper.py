@@ -65,7 +65,7 @@ def test_one_client_is_centralised_sgd():
     split, optimizer = data.split(0, "train"), HEAVY(own.parameters())
     for _ in range(4):
         optimizer.zero_grad()
-        cross_entropy(own(split.x), split.labels).backward()
+        cross_entropy(own(split.x), split.targets).backward()
         optimizer.step()
     found = {**run.server.shared, **run.kept[0]}
     assert close(found, {f"net.{name}": p.data for name, p in own.named_parameters()})

@@ -38,7 +38,7 @@ def points(*clients, num_classes=3):
         (torch.tensor([x for x, _ in c]), torch.tensor([y for _, y in c], dtype=torch.long))
         for c in clients
     ]
-    return ToyData(rows, num_classes=num_classes)
+    return ToyData(rows, outputs=num_classes)
 
 
 TWO_CLIENTS = points(
@@ -203,7 +203,7 @@ def test_the_pass_takes_features_after_training_in_eval_mode():
     module = federation.module.eval()
     split = federation.data.split(0, "train")
     z = module.net.backbone(split.x)
-    means = class_means(*class_sums(z, split.labels, 3))
+    means = class_means(*class_sums(z, split.targets, 3))
     rows = result.upload.extra["classes"].long()
     torch.testing.assert_close(result.upload.extra["means"], means[rows])
 

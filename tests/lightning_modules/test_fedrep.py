@@ -62,7 +62,7 @@ def test_no_body_epochs_is_a_linear_probe():
     z, optimizer = net.backbone(split.x).detach(), SGD(net.head.parameters())
     for _ in range(8):
         optimizer.zero_grad()
-        cross_entropy(net.head(z), split.labels).backward()
+        cross_entropy(net.head(z), split.targets).backward()
         optimizer.step()
     assert close(run.kept[1], {f"net.head.{n}": v for n, v in net.head.state_dict().items()})
 
@@ -91,7 +91,7 @@ def test_one_round_by_hand():
         optimizer = HEAVY(part.parameters())
         for _ in range(steps):
             net.zero_grad()
-            cross_entropy(net(split.x), split.labels).backward()
+            cross_entropy(net(split.x), split.targets).backward()
             optimizer.step()
     run = fit(FedRep(mlp(), optimizer=HEAVY, head_epochs=2, body_epochs=1), data, 1)
     found = {**run.server.shared, **run.kept[0]}

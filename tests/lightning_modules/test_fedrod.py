@@ -217,14 +217,14 @@ def test_two_optimisers_give_the_same_numbers():
     )
     personal, split = nn.Linear(6, 3), data.split(0, "train")
     personal.load_state_dict(net.head.state_dict())
-    prior = torch.bincount(split.labels, minlength=3).log()
+    prior = torch.bincount(split.targets, minlength=3).log()
     optimizers = [SGD(net.parameters()), SGD(personal.parameters())]
     for _ in range(4):
         z = net.backbone(split.x)
         g = net.head(z)
         losses = [
-            cross_entropy(g + prior, split.labels),
-            cross_entropy(g.detach() + personal(z.detach()), split.labels),
+            cross_entropy(g + prior, split.targets),
+            cross_entropy(g.detach() + personal(z.detach()), split.targets),
         ]
         for loss, optimizer in zip(losses, optimizers, strict=True):
             optimizer.zero_grad()
@@ -263,7 +263,7 @@ def test_a_head_of_two_layers_starts_at_zero_and_learns():
     own.load_state_dict(heads(first.server.shared, "net."))
     for client in range(3):
         split = data.split(client, "test")
-        loss = cross_entropy(own(split.x), split.labels).item()
+        loss = cross_entropy(own(split.x), split.targets).item()
         assert first.clients[client]["test/global/loss"] == pytest.approx(loss)
 
 

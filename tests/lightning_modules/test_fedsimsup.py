@@ -234,7 +234,7 @@ def test_the_sum_of_both_networks_is_tested(epochs):
     options = {"lr_sup": 0.0, "lr_inter": 0.0, "sup_epochs": 0, "epochs": epochs}
     module = FedSimSup(inter, supervisor, supervisor_init="common", **options)
     x, y = torch.ones(1, 1), torch.ones(1, dtype=torch.long)
-    working = context(module, ToyData([(x, y)], num_classes=2))
+    working = context(module, ToyData([(x, y)], outputs=2))
     job = Job(info(), {}, sent(module), 3, ("test",))
     expected = {"acc": 1.0, "loss": pytest.approx(math.log(1 + 1 / math.e))}
     for scores in (client_round.train(working, job).scores, client_round.test(working, job)):

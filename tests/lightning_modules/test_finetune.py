@@ -37,7 +37,7 @@ def test_two_epochs_by_hand():
     _, after = tuned(mlp(seed=4), ft_epochs=2, ft_lr=0.3)
     for _ in range(2):
         optimizer.zero_grad()
-        cross_entropy(net(split.x), split.labels).backward()
+        cross_entropy(net(split.x), split.targets).backward()
         optimizer.step()
     assert close(after, {f"net.{name}": p.data for name, p in net.named_parameters()})
 
@@ -65,7 +65,7 @@ def test_the_head_on_stored_features_is_the_head_on_the_network():
     _, after = tuned(normed(), ft_epochs=3, ft_part="head")
     for _ in range(3):
         optimizer.zero_grad()
-        cross_entropy(net(split.x), split.labels).backward()
+        cross_entropy(net(split.x), split.targets).backward()
         optimizer.step()
     assert torch.allclose(after["net.head.weight"], net.head.weight, atol=1e-6)
 

@@ -54,7 +54,7 @@ def test_the_random_head_transports_gradient():
     """
     data, net = blobs(sizes=(9,), batch_size=99), mlp()
     split = data.split(0, "train")
-    loss = cross_entropy(net(split.x), split.labels)
+    loss = cross_entropy(net(split.x), split.targets)
     grads = torch.autograd.grad(loss, list(net.backbone.parameters()))
     assert all(g.abs().sum() > 0 for g in grads)
     expected = {
@@ -102,5 +102,5 @@ def test_the_global_model_is_the_body_under_the_common_head():
     net.load_state_dict(
         {n.removeprefix("net."): v for n, v in run.server.shared.items()}, strict=False
     )
-    loss = cross_entropy(net(pooled.x), pooled.labels).item()
+    loss = cross_entropy(net(pooled.x), pooled.targets).item()
     assert run.history[-1]["test/pooled/loss"] == pytest.approx(loss)

@@ -33,14 +33,14 @@ def contradicting(sizes=(8, 8, 12, 12), flipped=(2, 3), seed=0):
         y = torch.arange(size) % 2
         x = torch.randn(size, 5, generator=rng) + 3.0 * (2 * y - 1)[:, None]
         train.append((x, 1 - y if client in flipped else y))
-    return ToyData(train, num_classes=2)
+    return ToyData(train, outputs=2)
 
 
 def near_the_solutions(module):
     """Train the first cluster on client 0, the second on client 2, as a start."""
     data = contradicting()
     for number, client in ((0, 0), (1, 2)):
-        one = ToyData([data.splits["train"][client]], num_classes=2)
+        one = ToyData([data.splits["train"][client]], outputs=2)
         run = fit(FedAvg(mlp(num_classes=2), optimizer=SGD, epochs=3), one, 2)
         state = {n.removeprefix("net."): v for n, v in run.server.shared.items()}
         module.clusters[number].load_state_dict(state)
@@ -123,7 +123,7 @@ def test_contradicting_groups_separate():
             train[client] = data.splits["train"][client]
         net = mlp(num_classes=2)
         net.load_state_dict(initial[number])
-        alone = fit(FedAvg(net, optimizer=SGD), ToyData(train, num_classes=2), 3)
+        alone = fit(FedAvg(net, optimizer=SGD), ToyData(train, outputs=2), 3)
         assert close(plain(run.server.shared, number), alone.server.shared)
 
 

@@ -68,6 +68,6 @@ def test_a_client_never_sampled_is_tested_with_the_initial_model():
     _, (first,) = follow(Local(mlp(), optimizer=SGD), blobs(), 1, sampler=UniformSampler(0.4))
     for row in first.clients:
         split = blobs().split(row["client"], "test")
-        untrained = cross_entropy(mlp()(split.x), split.labels).item()
+        untrained = cross_entropy(mlp()(split.x), split.targets).item()
         trained = row["client"] in first.trained
         assert (row["test/personal/loss"] == pytest.approx(untrained)) is not trained

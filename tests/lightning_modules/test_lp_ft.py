@@ -93,7 +93,7 @@ def test_both_phases_by_hand(net):
             group["lr"] = lr
         for _ in range(epochs):
             optimizer.zero_grad()
-            cross_entropy(logits(), split.labels).backward()
+            cross_entropy(logits(), split.targets).backward()
             optimizer.step()
 
     train(own.head.parameters(), lambda: own.head(features), 5, 0.1)

@@ -11,6 +11,7 @@ from torch.func import grad as func_grad
 from lightning_modules.losses import cross_entropy, linear
 from lightning_modules.perfedavg import PerFedAvg, split_batch
 from pfl.core.state import add, clone, fingerprint
+from pfl.core.task import Classification
 from pfl.core.types import Batch
 from tests.helpers.draws import normal
 from tests.helpers.federation import Federation, equal, sgd
@@ -61,7 +62,7 @@ def test_hessian_free_is_exact_on_a_quadratic(delta, monkeypatch):
     At w = (1, 0), b = (1, -1), alpha = 0.1: A w - b = (2, 2), w~ = (0.8, -0.2), A w~ = (2.2, 0.4),
     g = (1.2, 1.4), A g = (5, 4), d_HF = (0.7, 1.0).
     """
-    monkeypatch.setattr("lightning_modules.steps.gradients.cross_entropy", quadratic)
+    monkeypatch.setattr(Classification, "loss", staticmethod(quadratic))
     found = {
         variant: direction(
             PerFedAvg(Point(1.0, 0.0), variant=variant, delta=delta, inner_lr=0.1), six()
@@ -78,7 +79,7 @@ def test_a_linear_loss_makes_one_plain_step(monkeypatch):
     def slanted(w, y, weight):
         return w @ torch.tensor([2.0, 5.0], dtype=torch.float64)
 
-    monkeypatch.setattr("lightning_modules.steps.gradients.cross_entropy", slanted)
+    monkeypatch.setattr(Classification, "loss", staticmethod(slanted))
     for variant in ("fo", "hf"):
         module = PerFedAvg(Point(1.0, 1.0), variant=variant, optimizer=sgd(0.1))
         data = ToyData([(torch.zeros(3, 1), torch.zeros(3, dtype=torch.long))])
@@ -106,7 +107,7 @@ def test_hessian_free_converges_to_double_backward():
 
 def test_the_reported_loss_is_that_of_the_adapted_model(monkeypatch):
     """f(w~) at w~ = (0.8, -0.2): 1/2 (0.8 * 2.2 - 0.2 * 0.4) - (0.8 + 0.2) = -0.16."""
-    monkeypatch.setattr("lightning_modules.steps.gradients.cross_entropy", quadratic)
+    monkeypatch.setattr(Classification, "loss", staticmethod(quadratic))
     module = PerFedAvg(Point(1.0, 0.0), inner_lr=0.1)
     assert module._meta(six()).terms["ce"].item() == pytest.approx(-0.16)
 

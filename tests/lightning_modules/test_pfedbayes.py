@@ -92,7 +92,7 @@ def test_one_step_by_hand():
     module = PFedBayes(
         Difference(), init_raw_std=raw, init_mean_std=None, optimizer=adam(0.1), **options
     )
-    data = ToyData([(torch.ones(1, 1), torch.zeros(1, dtype=torch.long))], num_classes=2)
+    data = ToyData([(torch.ones(1, 1), torch.zeros(1, dtype=torch.long))], outputs=2)
     federation = Federation(module, data)
     federation.state.shared["net.mean.w"].fill_(1.0)
     (result,) = federation.round()

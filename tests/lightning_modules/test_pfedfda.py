@@ -82,7 +82,7 @@ def test_one_client_with_its_own_gaussians_makes_the_global_ones(stats):
     with torch.no_grad():
         z = module.net.backbone(split.x).double()
     times = 3 if stats == "running" else 1
-    expected = estimate(z.repeat(times, 1), split.labels.repeat(times), common)
+    expected = estimate(z.repeat(times, 1), split.targets.repeat(times), common)
     found = received(federation)
     torch.testing.assert_close(found.means, expected.means, rtol=1e-5, atol=1e-5)
     torch.testing.assert_close(found.covariance, expected.covariance, rtol=1e-5, atol=1e-5)
@@ -113,7 +113,7 @@ def test_every_client_adapts_before_a_test_and_nothing_of_it_stays():
     split = federation.data.split(2, "train")
     with torch.no_grad():
         z = module.net.backbone(split.x).double()
-    local = estimate(z, split.labels, received(federation))
+    local = estimate(z, split.targets, received(federation))
     b_mean = module.coefficients[0].double()
     expected = torch.lerp(received(federation).means, local.means, b_mean)
     torch.testing.assert_close(module.means.double(), expected, rtol=1e-5, atol=1e-5)

@@ -64,7 +64,7 @@ def test_the_variate_is_the_mean_gradient_of_the_round():
     correction = first.server.control - first.kept[1]["control"]
     weights, gradients = list(net.parameters()), []
     for _ in range(3):
-        grads = torch.autograd.grad(cross_entropy(net(split.x), split.labels), weights)
+        grads = torch.autograd.grad(cross_entropy(net(split.x), split.targets), weights)
         gradients.append(torch.cat([g.flatten() for g in grads]))
         step = torch.split(0.1 * (gradients[-1] + correction), [p.numel() for p in weights])
         with torch.no_grad():
@@ -166,7 +166,7 @@ def test_option_one_is_the_full_gradient_at_the_received_model(net):
         context(module, data), job(data, broadcast=Broadcast(sent, {"control": zero}))
     )
     own = net().eval()
-    loss = cross_entropy(own(split.x), split.labels)
+    loss = cross_entropy(own(split.x), split.targets)
     expected = torch.cat([g.flatten() for g in torch.autograd.grad(loss, list(own.parameters()))])
     assert torch.allclose(result.kept["control"], expected, atol=1e-6)
     assert torch.equal(result.upload.extra["control"], result.kept["control"])

@@ -195,7 +195,7 @@ def test_the_paper_s_network_learns_with_the_default_terms():
     rng = generator(7, "images")
     y = torch.arange(48) % 2
     x = torch.randn(48, 1, 21, 21, generator=rng) + 2.0 * y[:, None, None, None]
-    data = ToyData([(x[:24], y[:24]), (x[24:], y[24:])], num_classes=2, batch_size=12)
+    data = ToyData([(x[:24], y[:24]), (x[24:], y[24:])], outputs=2, batch_size=12)
     with scoped(0):
         net = CNN8(2, (1, 21, 21), projector=32)
     optimizer = partial(torch.optim.SGD, lr=0.01, momentum=0.9)

@@ -57,4 +57,4 @@ def head_batch(samples, module, draws=5, seed=0):
 def numbers(*x):
     x = torch.tensor(x, dtype=torch.float64).reshape(-1, 1)
     y = torch.arange(len(x)) % 2
-    return ToyData([(x, y)], num_classes=2, batch_size=2)
+    return ToyData([(x, y)], outputs=2, batch_size=2)

@@ -22,7 +22,7 @@ def test_a_real_run_is_read_as_it_was(real):
     assert (folder.method, folder.seed, folder.round, folder.finished) == ("FedAS", 3, 3, True)
     for row, expected in zip(folder.metrics.rows(), run.history, strict=True):
         assert row == pytest.approx(expected)
-    labels = [run.data.split(client, "train").labels for client in range(3)]
+    labels = [run.data.split(client, "train").targets for client in range(3)]
     counts = [np.bincount(y, minlength=3).tolist() for y in labels]
     assert folder.label_counts.tolist() == counts
     assert folder.samples.tolist() == [9, 6, 4]

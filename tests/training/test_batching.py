@@ -86,7 +86,7 @@ def test_constant_features_are_those_of_the_eval_mode():
     module.eval()
     expected = module.net.backbone(split.batch(torch.arange(9)).x)
     torch.testing.assert_close(held.x, expected)
-    assert torch.equal(held.y, split.labels)
+    assert torch.equal(held.y, split.targets)
 
 
 def test_stacked_clients_hold_the_same_constant_features():
@@ -111,10 +111,10 @@ class Shaken:
     augmented = True
 
     def __init__(self, split):
-        self.split, self.labels = split, split.labels
+        self.split, self.targets = split, split.targets
 
     def __len__(self):
-        return len(self.labels)
+        return len(self.targets)
 
     def batch(self, positions, rng=None):
         batch = self.split.batch(positions)

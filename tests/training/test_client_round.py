@@ -33,7 +33,7 @@ def job(client=0, kept=None, broadcast=None, samples=4, seed=3, round=1):
 
 def numbers(*x):
     x = torch.tensor(x).reshape(-1, 1)
-    return ToyData([(x, torch.zeros(len(x), dtype=torch.long))], num_classes=3, batch_size=2)
+    return ToyData([(x, torch.zeros(len(x), dtype=torch.long))], outputs=3, batch_size=2)
 
 
 def pull(**options):

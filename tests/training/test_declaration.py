@@ -237,7 +237,7 @@ def test_rows_of_samples_reach_the_next_pass_without_padding():
     for found in ([client_round.train(ctx, one) for one in jobs], stack_round.train(ctx, jobs)):
         for result in found:
             split = data.split(result.client, "train")
-            expected = torch.cat([split.x.double().sum(0), split.labels.sum()[None].double()])
+            expected = torch.cat([split.x.double().sum(0), split.targets.sum()[None].double()])
             torch.testing.assert_close(result.kept["trained"], expected)
             torch.testing.assert_close(result.kept["walked"], expected)
 

@@ -1,0 +1,250 @@
+"""Tensors of any shape and type, from memory or a file, for any task."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Literal, TypeAlias
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from datamodules.base import FederatedDataModule
+from datamodules.checks import require
+from datamodules.partition import Partitioner
+from datamodules.targets import Catalogue, Ints, Targets, array_digest
+from datamodules.view import count
+from pfl.core.state import each, joined
+from pfl.core.task import Classification, MultiLabel, Regression, Task
+from pfl.core.types import Inputs
+
+TaskName: TypeAlias = Literal["classification", "multilabel", "regression"]
+_TASKS: Mapping[str, type[Task]] = {
+    "classification": Classification,
+    "multilabel": MultiLabel,
+    "regression": Regression,
+}
+
+
+class TensorData(FederatedDataModule):
+    """A data set given as tensors: of floats, of integers (tokens), or images of bytes.
+
+    The tensors, or arrays, by name, the first axis of each being the sample:
+
+    - ``x``: inputs; or ``x.<name>`` for each of several, which the network gets as a dictionary.
+      Only uint8 of shape (n, C, H, W) is taken for images and scaled by ``mean`` and ``std``.
+    - ``y``: targets. Integers (n,) are classes, floats (n,) or (n, D) numbers to predict, integers
+      or booleans (n, L) the absence or presence of L labels, unless ``task`` says otherwise.
+    - ``x_test`` (or ``x_test.<name>``) and ``y_test``: official test samples, where there are some.
+    - ``client``: (n,) numbers or words, the natural client of each sample, for ``ByDomain``.
+    - ``column.<name>``: (n,) numbers by which samples can be ordered, for ``ByColumn``; the column
+      ``time`` for ``test_protocol: future``.
+
+    With official test samples, ``client`` and columns go on over them.
+
+    Args:
+        source: A ``.npz`` file with these arrays, or a mapping.
+        num_clients: Number of clients, N.
+        partition: As in :class:`FederatedDataModule`.
+        task: What is predicted; by the type of ``y`` if not given.
+        class_names: Names of the classes; their numbers if not given.
+        options: As in :class:`FederatedDataModule`.
+
+    Raises:
+        ValueError: A tensor is missing, or has another number of samples than the others.
+        OSError: The file cannot be read.
+    """
+
+    def __init__(
+        self,
+        source: str | Mapping[str, Any],
+        num_clients: int,
+        partition: Partitioner | str,
+        *,
+        task: TaskName | None = None,
+        class_names: Sequence[str] | None = None,
+        **options: Any,
+    ) -> None:
+        super().__init__(num_clients, partition, **options)
+        self.source = source
+        self._task = task
+        self._class_names = class_names
+
+    def read(self) -> Mapping[str, Any]:
+        """Read the tensors."""
+        if not isinstance(self.source, str | Path):
+            return self.source
+        try:
+            with np.load(self.source, allow_pickle=False) as file:
+                return dict(file)
+        except (ValueError, OSError, EOFError) as error:
+            raise OSError(f"{self.source} is no .npz file of plain arrays: {error}") from error
+
+    @cached_property
+    def _tensors(self) -> _Tensors:
+        return _Tensors.of(self.read(), self._task)
+
+    @property
+    def task(self) -> Task:
+        """What is predicted."""
+        return self._tensors.task
+
+    @property
+    def outputs(self) -> int:
+        """D, outputs of a network for the task."""
+        return len(self.class_names) if self.task.has_classes else self._tensors.y.shape[1]
+
+    @property
+    def class_names(self) -> Sequence[str]:
+        """(C,) names of the classes; one for all samples where there are none."""
+        if not self.task.has_classes:
+            return ("all",)
+        if self._class_names is not None:
+            return self._class_names
+        return [str(number) for number in range(int(self._tensors.y.max()) + 1)]
+
+    @property
+    def input_shape(self) -> tuple[int, ...]:
+        """Shape of one sample; of the first tensor where there are several."""
+        x = self._tensors.x
+        return tuple((x if isinstance(x, Tensor) else next(iter(x.values()))).shape[1:])
+
+    def blank(self, count: int) -> Inputs:
+        """Return inputs without content, of the shapes and types that batches have."""
+
+        def blank(value: Tensor) -> Tensor:
+            dtype = value.dtype if not value.is_floating_point() else torch.get_default_dtype()
+            return torch.zeros(count, *value.shape[1:], dtype=dtype)
+
+        return super().blank(count) if self._tensors.images else each(blank, self._tensors.x)
+
+    def catalogue(self) -> Catalogue:
+        """Return classes, natural clients and columns of all samples."""
+        return self._tensors.catalogue(self.class_names)
+
+    def inputs(self, ids: Ints) -> tuple[Inputs, Ints]:
+        """Return the inputs of all samples; row i is sample i."""
+        return self._tensors.x, ids
+
+    def target_values(self, catalogue: Catalogue, ids: Ints) -> Tensor:
+        """Return (len(ids), ...) the targets of some samples."""
+        return self._tensors.y[torch.from_numpy(ids)]
+
+
+class _Tensors:
+    """A whole data set, official training samples first."""
+
+    def __init__(self, x: Inputs, y: Tensor, task: Task, num_train: int) -> None:
+        self.x, self.y, self.task, self.num_train = x, y, task, num_train
+        self.client: NDArray[Any] | None = None
+        self.columns: dict[str, NDArray[np.float64]] = {}
+
+    @classmethod
+    def of(cls, given: Mapping[str, Any], task: TaskName | None) -> _Tensors:
+        """Put together what is given by name."""
+        rest = dict(given)
+        train, test = _named(rest, "x"), _named(rest, "x_test")
+        require(train is not None and "y" in rest, "the data need x (or x.<name>) and y")
+        x, y = train, _tensor(rest.pop("y"), "y")
+        num_train = count(x)
+        if test is not None:
+            require("y_test" in rest, "x_test needs y_test")
+            x = joined(torch.cat, [x, test])
+            y = torch.cat([y, _tensor(rest.pop("y_test"), "y_test")])
+        kind, y = _targets(y, task)
+        made = cls(x, y, kind, num_train)
+        client = rest.pop("client", None)
+        made.client = None if client is None else np.asarray(client)
+        for name in [name for name in rest if name.startswith("column.")]:
+            made.columns[name.partition(".")[2]] = np.asarray(rest.pop(name), np.float64)
+        require(not rest, f"unknown names among the data: {', '.join(rest)}")
+        made.check()
+        return made
+
+    @property
+    def images(self) -> bool:
+        """Whether the inputs are images of bytes."""
+        return isinstance(self.x, Tensor) and self.x.dtype == torch.uint8 and self.x.dim() == 4
+
+    def parts(self) -> dict[str, Any]:
+        """Return everything by name."""
+        x = {"x": self.x} if isinstance(self.x, Tensor) else self.x
+        more = {} if self.client is None else {"client": self.client}
+        return {**x, "y": self.y, **more, **self.columns}
+
+    def check(self) -> None:
+        """Refuse tensors of different length, and numbers that are not finite.
+
+        Raises:
+            ValueError: It names the tensor.
+        """
+        size = len(self.y)
+        for name, value in self.parts().items():
+            require(
+                len(value) == size, f"{name} has {len(value)} samples, but there are {size} targets"
+            )
+            if isinstance(value, Tensor) and value.is_floating_point():
+                bad = (~value.reshape(size, -1).isfinite().all(1)).nonzero()
+                require(
+                    len(bad) == 0,
+                    f"{name} has values that are not finite, first in sample "
+                    f"{int(bad[0]) if len(bad) else 0}",
+                )
+
+    def catalogue(self, class_names: Sequence[str]) -> Catalogue:
+        """Return everything but the inputs."""
+        labels = np.zeros(len(self.y), np.int64)
+        names: tuple[str, ...] = ()
+        if self.task.has_classes:
+            labels = self.y.numpy()
+        domains = None
+        if self.client is not None:
+            found, domains = np.unique(self.client, return_inverse=True)
+            domains, names = domains.astype(np.int64), tuple(str(name) for name in found)
+        targets = Targets(labels, None, domains, self.columns, has_classes=self.task.has_classes)
+        arrays = [np.asarray(value) for name, value in self.parts().items() if name != "client"]
+        digest = array_digest(*arrays)
+        return Catalogue(targets, self.num_train, class_names, (), names, digest)
+
+
+def _named(given: dict[str, Any], name: str) -> Any:  # noqa: ANN401
+    """Take the inputs of a name: one tensor, or several by what follows a dot."""
+    stem = f"{name}."
+    several = {key: given.pop(key) for key in list(given) if key.startswith(stem)}
+    if name in given:
+        require(not several, f"give {name} or {stem}<name>, not both")
+        return _tensor(given.pop(name), name)
+    if not several:
+        return None
+    return {key.removeprefix(stem): _tensor(value, key) for key, value in several.items()}
+
+
+def _tensor(value: Any, name: str) -> Tensor:  # noqa: ANN401
+    try:
+        tensor = torch.as_tensor(value)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise ValueError(f"{name} is no tensor of numbers: {error}") from error
+    require(tensor.dim() > 0, f"{name} must have one sample a row, got a single number")
+    return tensor
+
+
+def _targets(y: Tensor, name: TaskName | None) -> tuple[Task, Tensor]:
+    """Return the task, and the targets as it has them."""
+    if name is None:
+        whole: TaskName = "multilabel" if y.dim() > 1 else "classification"
+        name = "regression" if y.is_floating_point() else whole
+    task = _TASKS[name]()
+    shape = tuple(y.shape)
+    if name == "classification":
+        numbered = not y.is_floating_point() and y.dim() == 1 and (not len(y) or int(y.min()) >= 0)
+        require(numbered, f"classes are (n,) integers from 0, got {y.dtype} of shape {shape}")
+        return task, y.long()
+    if name == "multilabel":
+        require(y.dim() == 2, f"labels are (n, L) zeros and ones, got shape {shape}")
+        require(bool(((y == 0) | (y == 1)).all()), "labels are zeros and ones, got other numbers")
+        return task, y.float()
+    require(y.dim() <= 2, f"numbers to predict are (n,) or (n, D), got shape {shape}")
+    return task, (y if y.dim() == 2 else y[:, None]).to(torch.float64)

@@ -1,0 +1,134 @@
+"""The tasks' losses and scores, by hand."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torchmetrics.functional.classification import (
+    multiclass_accuracy,
+    multiclass_calibration_error,
+    multiclass_f1_score,
+    multilabel_f1_score,
+)
+
+from pfl.core.task import Classification, MultiLabel, Regression
+
+
+def named(task, outputs, y):
+    return dict(zip(task.scores_better, task.scores(outputs, y).tolist(), strict=True))
+
+
+def test_classification_by_hand():
+    """Labels 0 0 1 1, guesses 0 1 1 1 at a probability of 0.7; nobody speaks of class 2.
+
+    F1 of class 0 is 2 (1 * 1/2) / (3/2) = 2/3, of class 1 2 (2/3 * 1) / (5/3) = 4/5. Three of four
+    are right at a confidence of 0.7: a calibration error of 0.05.
+    """
+    probabilities = torch.full((4, 3), 0.15)
+    probabilities[torch.arange(4), torch.tensor([0, 1, 1, 1])] = 0.7
+    found = named(Classification(), probabilities.log(), torch.tensor([0, 0, 1, 1]))
+    assert found == pytest.approx(
+        {
+            "acc": 3 / 4,
+            "loss": -(3 * math.log(0.7) + math.log(0.15)) / 4,
+            "f1": (2 / 3 + 4 / 5) / 2,
+            "ece": 0.05,
+        },
+        abs=1e-6,
+    )
+
+
+def test_regression_by_hand():
+    """Errors 1, 1, 2 of targets 0, 1, 2, whose own spread is 2/3: R2 = 1 - 2 / (2/3)."""
+    outputs, y = torch.tensor([[1.0], [0.0], [4.0]]), torch.tensor([[0.0], [1.0], [2.0]])
+    assert named(Regression(), outputs, y) == pytest.approx(
+        {"loss": 2.0, "rmse": math.sqrt(2), "mae": 4 / 3, "r2": -2.0}
+    )
+    assert named(Regression(), outputs, torch.ones(3, 1))["r2"] == 0
+
+
+def test_multi_label_by_hand():
+    """Two samples of two labels, logits of 0.8 or 0.2 each; one label of four is wrong.
+
+    Label 0 has F1 2 (1/2 * 1) / (3/2) = 2/3, label 1 has 1.
+    """
+    outputs = torch.tensor([[0.8, 0.8], [0.8, 0.2]]).logit()
+    y = torch.tensor([[1.0, 1.0], [0.0, 0.0]])
+    assert named(MultiLabel(), outputs, y) == pytest.approx(
+        {
+            "acc": 3 / 4,
+            "loss": -(3 * math.log(0.8) + math.log(0.2)) / 4,
+            "f1": (2 / 3 + 1) / 2,
+            "exact": 1 / 2,
+        },
+        abs=1e-6,
+    )
+
+
+@pytest.mark.parametrize(
+    ("task", "y"),
+    [
+        (Classification(), torch.tensor([0, 1, 1, 0])),
+        (MultiLabel(), torch.tensor([[1.0, 0.0], [0.0, 0.0], [1.0, 1.0], [1.0, 1.0]])),
+        (Regression(), torch.tensor([[1.0, 0.0], [3.0, 0.5], [1.0, 1.0], [9.0, 9.0]])),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_padding_does_not_count(task, y):
+    outputs = torch.tensor([[0.3, -1.0], [0.1, 2.0], [0.0, 0.5], [5.0, -5.0]])
+    whole = task.loss(outputs[:3], y[:3])
+    assert task.loss(outputs, y, torch.tensor([1.0, 1.0, 1.0, 0.0])).isclose(whole)
+    assert task.sample_losses(outputs[:3], y[:3]).mean().isclose(whole)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@given(seed=st.integers(0, 2**31), samples=st.integers(1, 60), classes=st.integers(2, 9))
+def test_scores_are_those_of_torchmetrics(dtype, seed, samples, classes):
+    """Bit for bit in single precision, which is all that it computes in."""
+    rng = torch.Generator().manual_seed(seed)
+    logits = 3 * torch.randn(samples, classes, generator=rng, dtype=dtype)
+    labels = torch.randint(0, classes, (samples,), generator=rng)
+    found = Classification().scores(logits, labels)
+    assert found.dtype == dtype
+    options = {"num_classes": classes, "validate_args": False}
+    expected = torch.stack(
+        [
+            multiclass_accuracy(logits, labels, average="micro", **options),
+            torch.nn.functional.cross_entropy(logits, labels),
+            multiclass_f1_score(logits, labels, average="macro", **options),
+            multiclass_calibration_error(logits.softmax(-1), labels, **options),
+        ]
+    )
+    if dtype == torch.float32:
+        assert torch.equal(found, expected)
+    torch.testing.assert_close(found, expected.to(dtype), rtol=0, atol=1e-6)
+
+
+def test_scores_of_double_precision_are_exact_to_its_digits():
+    """Two of three right, and a confidence of 1 / (1 + 1 / e) in all of them."""
+    logits = torch.tensor([[1.0, 0.0]] * 3, dtype=torch.float64)
+    acc, _, f1, ece = Classification().scores(logits, torch.tensor([0, 0, 1])).tolist()
+    assert acc == pytest.approx(2 / 3, rel=1e-15)
+    assert f1 == pytest.approx(2 * 2 / 5 / 2, rel=1e-15)
+    assert ece == pytest.approx(1 / (1 + math.exp(-1)) - 2 / 3, rel=1e-13)
+
+
+def test_a_row_that_is_not_finite_counts_as_a_uniform_guess():
+    """Of class 0, as torch's argmax has it for the logits."""
+    logits = torch.tensor([[math.nan, 0.0], [0.0, 9.0]])
+    acc, loss, _, ece = Classification().scores(logits, torch.tensor([1, 1])).tolist()
+    assert (acc, math.isnan(loss)) == (0.5, True)
+    assert ece == pytest.approx((0.5 + 1 / (1 + math.exp(9))) / 2, abs=1e-4)
+
+
+@given(seed=st.integers(0, 2**31), samples=st.integers(1, 40), labels=st.integers(2, 6))
+def test_the_f1_of_labels_is_that_of_torchmetrics(seed, samples, labels):
+    rng = torch.Generator().manual_seed(seed)
+    logits = torch.randn(samples, labels, generator=rng)
+    y = torch.randint(0, 2, (samples, labels), generator=rng)
+    expected = multilabel_f1_score(logits.sigmoid(), y, labels, validate_args=False)
+    assert named(MultiLabel(), logits, y)["f1"] == pytest.approx(expected.item(), abs=1e-6)
