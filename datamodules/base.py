@@ -61,8 +61,8 @@ class FederatedDataModule(L.LightningDataModule, ABC):
         augment: Random transforms of training batches.
         client: The client whose data a plain Trainer gets; ``None`` pools all clients.
         metrics: Metrics of torchmetrics to compute besides the task's own scores: class paths, or
-            mappings of ``class_path``, ``init_args`` and ``name``. What the task knows, such as the
-            number of classes, need not be said.
+            mappings of ``metric``, a ``name`` and options. What the task knows, such as the number
+            of classes, need not be said.
 
     Raises:
         ValueError: A number is out of its range.

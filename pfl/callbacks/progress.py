@@ -54,15 +54,18 @@ class ProgressBar(Callback):
         """One round more."""
         if self._progress is None:
             return
+        score = next(iter(run.scores))
         notes = [
-            f"{label} {result.metrics[f'test/{label}/acc']:.4f}"
+            f"{label} {result.metrics[f'test/{label}/{score}']:.4f}"
             for label in ("personal", "global", "pooled")
-            if f"test/{label}/acc" in result.metrics
+            if f"test/{label}/{score}" in result.metrics
         ]
         if notes:
             self._progress.update(self._rounds, note=" ".join(notes))
         self._progress.advance(self._rounds)
-        self._progress.reset(self._clients, total=len(result.cohort.trains))
+        trained = len(result.cohort.trains)
+        done = trained if result.round == run.rounds else 0
+        self._progress.reset(self._clients, total=trained, completed=done)
 
     def on_fit_end(self, run: Run) -> None:
         """Close the bars and print the table."""
@@ -80,18 +83,22 @@ class ProgressBar(Callback):
 
 
 def closing_table(run: Run, seconds: float) -> Table:
-    """Build the closing table: accuracies, bytes moved, seconds and fingerprint."""
-    summary = run.summary
-    accuracies = {
-        "personal accuracy": "test/personal/acc",
-        "  weighted by samples": "test/personal/acc_weighted",
-        "  worst tenth of clients": "test/personal/acc_worst10",
-        "global accuracy": "test/global/acc",
-        "global accuracy on the common test set": "test/pooled/acc",
+    """Build the closing table: the score, bytes moved, seconds and fingerprint."""
+    summary, score = run.summary, next(iter(run.scores))
+    word = "accuracy" if score == "acc" else score
+    scores = {
+        f"personal {word}": f"test/personal/{score}",
+        "  weighted by samples": f"test/personal/{score}_weighted",
+        "  worst tenth of clients": f"test/personal/{score}_worst10",
+        f"global {word}": f"test/global/{score}",
+        f"global {word} on the common test set": f"test/pooled/{score}",
     }
-    table = Table(title=f"after {run.round} rounds, seed {run.seed}", show_header=False)
-    table.add_row("method", type(run.module).__name__)
-    for label, key in accuracies.items():
+    rounds = f"{run.round} round{'s' if run.round != 1 else ''}"
+    table = Table(title=f"after {rounds}, seed {run.seed}", show_header=False)
+    for topic in ("method", "network", "data"):
+        if topic in run.header:
+            table.add_row(topic, run.header[topic])
+    for label, key in scores.items():
         if (value := summary.get(f"{key}/last")) is not None:
             table.add_row(label, f"{value:.4f}")
     moved = run.history[-1]["comm/bytes_total"] if run.history else 0

@@ -35,8 +35,12 @@ class Records(Callback):
         folder = _folder(run)
         if run.config is not None:
             _write(folder / "config.yaml", run.config)
-        asked = {"seed": run.seed, "rounds": run.rounds, "header": run.header}
-        columns = {"reports": dict(run.reports)}
+        asked = {
+            "seed": run.seed,
+            "rounds": run.rounds,
+            "header": run.header,
+        }
+        columns = {"reports": dict(run.reports), "scores": dict(run.scores)}
         _write_json(folder / "environment.json", environment() | asked | columns)
         counts = {"label_counts": label_counts(run.data)} if run.data.task.has_classes else {}
         # Not indented: it lists every sample.

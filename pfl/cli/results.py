@@ -23,7 +23,7 @@ from pfl.results.summary import KINDS
 RUNS = "a run's folder, or a folder of runs, which means all in it"
 METRIC_HELP = (
     "a column of metrics.csv (default: the score that the runs are judged by, the first that all "
-    f"have of {', '.join(names.JUDGED_BY)})"
+    f"have of {', '.join(f'test/{model}/acc' for model in names.JUDGED_BY)})"
 )
 AT_HELP = "rounds that numbers are about (default: last)"
 

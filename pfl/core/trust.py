@@ -272,7 +272,7 @@ def _returns(function: Callable[..., Any]) -> Any:  # noqa: ANN401
 def _classes(hint: Any) -> Iterator[type]:  # noqa: ANN401
     """Classes of which a place may hold an object; of a factory those that it makes."""
     origin, inner = get_origin(hint), get_args(hint)
-    if origin in (Union, UnionType) or origin in (list, tuple, set, dict):
+    if origin in (Union, UnionType) or origin in (list, tuple, set, dict, Sequence, Mapping):
         for item in inner:
             yield from _classes(item)
     elif Callable in (origin, hint):

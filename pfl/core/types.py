@@ -26,8 +26,8 @@ EvaluationPoint: TypeAlias = Literal["post_broadcast", "post_local"]
 Split: TypeAlias = Literal["train", "val", "test", "pooled"]
 # One tensor a batch, or several by name; the first axis of each is the sample.
 Inputs: TypeAlias = "Tensor | dict[str, Tensor]"
-# A metric of torchmetrics: its class path, or a mapping of class_path, init_args and name.
-MetricSpec: TypeAlias = "str | dict[str, Any]"
+# A metric of torchmetrics: its class path, or a mapping of that ("metric"), a name and options.
+MetricSpec: TypeAlias = str | dict[str, Any]
 
 
 class Batch(NamedTuple):

@@ -88,6 +88,7 @@ class Federation:
             kept=kept,
             template=self.context.template,
             reports=self.server.reports,
+            scores=self.context.scorer.better,
             callbacks=settings.callbacks,
         )
         if content is not None:
@@ -101,6 +102,8 @@ class Federation:
         local = module.buffer_policy == "local" and not self.evaluator.has_global_model
         self.run.header = {
             "method": type(module).__name__,
+            "network": _network(module),
+            "data": _described(data),
             "clients": f"{data.num_clients}, of which {len(self.eligible)} hold training data",
             "device": f"{settings.fabric.device}, {settings.fabric.strategy.precision.precision}",
             "buffers": "local, so no global model is tested" if local else module.buffer_policy,
@@ -277,6 +280,21 @@ class _Clock:
         self.laps[name] = now - self._last
         self.laps["time/round"] = now - self._start
         self._last = now
+
+
+def _network(module: Client) -> str:
+    """Describe a network: its class, and how many parameters it has."""
+    count = sum(parameter.numel() for parameter in module.net.parameters())
+    return f"{type(module.net).__name__}, {count:,} parameters"
+
+
+def _described(data: FederatedData) -> str:
+    """Describe data: its class, and how it is divided."""
+    name, recipe = type(data).__name__, data.description().get("partition")
+    if not isinstance(recipe, Mapping):
+        return name
+    options = ", ".join(f"{key}={value}" for key, value in recipe["init_args"].items())
+    return f"{name}, {recipe['class_path'].rpartition('.')[2]}({options})"
 
 
 def _uploads(results: Mapping[int, Result], cohort: Cohort) -> list[Upload]:

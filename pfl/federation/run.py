@@ -12,7 +12,7 @@ from pfl.core.client import Client
 from pfl.core.server import ServerState
 from pfl.core.state import fingerprint
 from pfl.core.types import FederatedData, Result, RoundResult, State
-from pfl.results.summary import summarise
+from pfl.results.summary import SCORES, summarise
 
 Row: TypeAlias = dict[str, float]
 
@@ -36,6 +36,7 @@ class Run:
         latest: The last finished round of this process.
         template: The state that every client starts from.
         reports: What the server reports of each client; see :class:`pfl.core.server.Server`.
+        scores: Names of the models' scores, the one that counts first; whether more is better.
         callbacks: Who listens.
     """
 
@@ -53,6 +54,7 @@ class Run:
     latest: RoundResult | None = None
     template: State = field(default_factory=dict)
     reports: Mapping[str, str] = field(default_factory=dict)
+    scores: Mapping[str, bool] = field(default_factory=lambda: SCORES)
     callbacks: Sequence[Callback] = ()
 
     @property
@@ -63,7 +65,7 @@ class Run:
     @property
     def summary(self) -> dict[str, float]:
         """Return the summaries of the history; see :mod:`pfl.results.summary`."""
-        return summarise(self.history)
+        return summarise(self.history, self.scores)
 
 
 class Callback:

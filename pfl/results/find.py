@@ -22,8 +22,10 @@ def common_score(runs: Sequence[RunFolder]) -> str:
     Raises:
         RunError: There is none.
     """
-    present = [{name for name in names.JUDGED_BY if name in run.metrics} for run in runs]
-    for name in names.JUDGED_BY:
+    scores = dict.fromkeys(next(iter(run.scores)) for run in runs)
+    wanted = [f"test/{model}/{score}" for model in names.JUDGED_BY for score in scores]
+    present = [{name for name in wanted if name in run.metrics} for run in runs]
+    for name in wanted:
         if all(name in found for found in present):
             return name
     for run in runs:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 _SCORES = {
     "acc": "accuracy",
-    "loss": "cross-entropy",
+    "loss": "loss",
     "f1": "macro F1",
     "ece": "calibration error",
     "acc_weighted": "accuracy weighted by samples",
@@ -19,8 +19,8 @@ _MODELS = {
     "personal_post_local": "personal models right after training",
     "personal_post_broadcast": "personal models after the broadcast",
 }
-# Scores that runs are judged by; the first that all runs at hand have is taken.
-JUDGED_BY = ("test/personal/acc", "test/pooled/acc", "test/global/acc")
+# Models that runs are judged by; the first whose score all runs at hand have is taken.
+JUDGED_BY = ("personal", "pooled", "global")
 _KINDS = {
     "last": "last round",
     "mean_last10": "mean of the last ten rounds",
@@ -86,10 +86,15 @@ def heading(metric: str, at: str) -> str:
     return f"{first[0].upper()}{first[1:]} ({about})"
 
 
+def is_score(metric: str, name: str) -> bool:
+    """Tell whether a metric is a score, or its mean over some clients."""
+    last = metric.rpartition("/")[2].partition("@")[0]
+    return last in (name, f"{name}_weighted", f"{name}_worst10")
+
+
 def is_accuracy(metric: str) -> bool:
     """Tell whether a metric is an accuracy, of which more is better."""
-    name = metric.rpartition("/")[2].partition("@")[0]
-    return name in ("acc", "acc_weighted", "acc_worst10")
+    return is_score(metric, "acc")
 
 
 def in_per_cent(metric: str) -> bool:

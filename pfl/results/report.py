@@ -52,7 +52,7 @@ def _scores(run: RunFolder, judged_by: str) -> Markup:
     groups = {_group(name) for name in run.metrics.columns if name.startswith("test/")}
     ordered = [own, *sorted(groups - {own})]
     metrics = [f"{group}/{name}" for group in ordered for name in _LISTED]
-    found = summarise(list(run.metrics.rows()))
+    found = summarise(list(run.metrics.rows()), run.scores)
     rows = [
         [
             names.described(metric),

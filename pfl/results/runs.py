@@ -12,6 +12,7 @@ import numpy as np
 
 from pfl.results import names
 from pfl.results.files import Floats, RunError, Table, read_json, read_yaml
+from pfl.results.summary import SCORES
 
 Replicate: TypeAlias = tuple[int, int]
 # As pfl.results.summary.KINDS has them.
@@ -127,6 +128,12 @@ class RunFolder:
         return self.by_client("samples", self.evaluated()[-1:])
 
     @property
+    def scores(self) -> Mapping[str, bool]:
+        """Return the names of the run's scores, and whether more is better; the first counts."""
+        scores: Mapping[str, bool] = self.environment.get("scores") or SCORES
+        return scores
+
+    @property
     def reported(self) -> dict[str, str]:
         """Return the caption of each column of :attr:`clients` that the server reported.
 
@@ -178,18 +185,20 @@ class RunFolder:
                 data; or the best round on the test data by anything but an accuracy.
         """
         rounds = self.evaluated(metric)
-        if at == "best_on_test" and not names.is_accuracy(metric):
-            raise RunError(f"the best round on the test data is that of an accuracy, not {metric}")
+        name, more = next(iter(self.scores.items()))
+        if at == "best_on_test" and not names.is_score(metric, name):
+            raise RunError(f"the best round on the test data is that of {name}, not {metric}")
         if at == "last":
             return rounds[-1:]
         if at == "mean_last10":
             recent: Floats = rounds[rounds > rounds[-1] - 10]
             return recent
-        by = "val/personal/acc" if at == "best_by_val" else metric
+        by = f"val/personal/{name}" if at == "best_by_val" else metric
         if by not in self.metrics:
             raise RunError(f"the run {self.path} has no validation data to choose a round by")
         rounds = self.evaluated(by)
-        best: Floats = rounds[[int(np.argmax(self.values(by, rounds)))]]
+        values = self.values(by, rounds)
+        best: Floats = rounds[[int(np.argmax(values) if more else np.argmin(values))]]
         return best
 
     def values(self, metric: str, rounds: Floats) -> Floats:

@@ -41,7 +41,7 @@ class Scorer:
     Args:
         task: What is predicted.
         outputs: D, outputs of the network.
-        added: Class paths of metrics, or mappings of ``class_path``, ``init_args`` and ``name``.
+        added: Class paths of metrics, or mappings of ``metric``, ``name`` and options.
 
     Raises:
         ValueError: A metric is none, cannot be made for the task, or bears a name twice.
@@ -142,10 +142,9 @@ def _made(spec: MetricSpec, task: Task, outputs: int) -> tuple[str, Metric]:
     Raises:
         ValueError: It is no metric, or cannot be made.
     """
-    given: dict[str, Any] = {"class_path": spec} if isinstance(spec, str) else spec
-    path = str(given.get("class_path", ""))
+    options: dict[str, Any] = {"metric": spec} if isinstance(spec, str) else dict(spec)
+    path, name = str(options.pop("metric", "")), options.pop("name", None)
     kind = _found(path)
-    options = dict(given.get("init_args") or {})
     takes = {**_parameters(kind.__new__), **_parameters(kind.__init__)}
     known = task.metric_arguments(outputs)
     options = {**{name: known[name] for name in known if name in takes}, **options}
@@ -156,7 +155,7 @@ def _made(spec: MetricSpec, task: Task, outputs: int) -> tuple[str, Metric]:
     if isinstance(metric, _RANKINGS) and metric.average == "macro":
         # Averaged by ourselves: torchmetrics counts a class that a client lacks as zero.
         metric.average = "none"
-    return str(given.get("name") or _snake(kind.__name__)), metric
+    return str(name or _snake(kind.__name__)), metric
 
 
 def _found(path: str) -> type[Metric]:

@@ -85,11 +85,7 @@ def test_a_client_on_which_a_metric_is_undefined_is_left_out_and_counted():
             Classification(),
             torch.tensor([[1.0, 0.0], [1.0, 0.0], [1.0, 0.0]]),
             torch.tensor([0, 0, 1]),
-            {
-                "class_path": "torchmetrics.Accuracy",
-                "init_args": {"average": "macro"},
-                "name": "balanced",
-            },
+            {"metric": "torchmetrics.Accuracy", "average": "macro", "name": "balanced"},
             "balanced",
             1 / 2,
         ),
@@ -107,8 +103,8 @@ def test_the_task_fills_in_what_it_knows(task, outputs, y, path, name, expected)
         ("os.system", "'os.system' is no metric"),
         ("AUROC", "give the path of a torchmetrics.Metric"),
         ("torchmetrics.NoSuch", "is no metric"),
-        ({"class_path": AUROC, "init_args": {"wings": 2}}, "cannot be made"),
-        ({"class_path": AUROC, "name": "acc"}, "two scores are called 'acc'"),
+        ({"metric": AUROC, "wings": 2}, "cannot be made"),
+        ({"metric": AUROC, "name": "acc"}, "two scores are called 'acc'"),
     ],
 )
 def test_what_is_no_metric_is_refused_by_name(spec, says):
