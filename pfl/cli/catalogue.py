@@ -10,14 +10,13 @@ import traceback
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cache
 from importlib import import_module
-from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 
-from pfl.core.trust import PLUGINS
+from pfl.core import plugins
 from pfl.results.identity import PACKAGES
 
 # What can be listed, and the class that all of its kind derive from.
@@ -62,18 +61,13 @@ def load() -> None:
                 import_module(module.name)
             except Exception as error:
                 faults[_file_at_fault(error, folders) or module.name] = _one_line(error)
-    for plugin in plugins():
+    for plugin in plugins.installed():
         try:
             plugin.load()
         except Exception as error:
             faults[f"the plug-in {plugin.value}"] = _one_line(error)
     for file, fault in faults.items():
         print(f"pfl: {file} is left out, it cannot be imported: {fault}", file=sys.stderr)
-
-
-def plugins() -> list[EntryPoint]:
-    """Return what installed packages bring: methods, networks and data of their own."""
-    return [point for group in PLUGINS for point in entry_points(group=group)]
 
 
 def see_working_folder() -> None:
@@ -170,7 +164,10 @@ def of_kind(kind: str) -> list[type]:
     if kind not in KINDS:
         raise ValueError(f"there is no list of {kind!r}; there are {', '.join(KINDS)}")
     base = find(KINDS[kind])
-    home, brought = base.__module__.partition(".")[0], {point.value for point in plugins()}
+    home, brought = (
+        base.__module__.partition(".")[0],
+        {point.value for point in plugins.installed()},
+    )
     found = {
         item
         for item in _descendants(base)

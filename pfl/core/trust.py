@@ -12,7 +12,6 @@ import math
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from importlib import import_module
-from importlib.metadata import entry_points
 from pathlib import Path
 from types import UnionType
 from typing import IO, TYPE_CHECKING, Any, Literal, Union, get_args, get_origin, get_type_hints
@@ -21,7 +20,7 @@ import torch
 from lightning import LightningModule
 from lightning.pytorch.core.saving import CHECKPOINT_PAST_HPARAMS_KEYS
 
-from pfl.core import tensor_file
+from pfl.core import plugins, tensor_file
 
 if TYPE_CHECKING:
     from jsonargparse import ArgumentParser
@@ -31,8 +30,6 @@ TRUSTED = (
     *("pfl", "lightning_modules", "datamodules"),
     *("torch.nn", "torch.optim", "torchmetrics", "torchvision.models"),
 )
-# Entry points by which an installed package makes itself known.
-PLUGINS = ("pfl.methods", "pfl.data", "pfl.nets", "pfl.metrics")
 # Types of plain values: a place that declares nothing else has no use for an object.
 _PLAIN = (object, type(None), bool, int, float, complex, str, bytes, list, tuple, dict, set)
 
@@ -312,5 +309,4 @@ def _prefixes() -> tuple[str, ...]:
 
 def _plugins() -> list[str]:
     """Packages of the installed plug-ins."""
-    found = (point for group in PLUGINS for point in entry_points(group=group))
-    return [point.module.partition(".")[0] for point in found]
+    return [point.module.partition(".")[0] for point in plugins.installed()]

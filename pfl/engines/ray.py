@@ -142,7 +142,9 @@ class RayEngine(Engine):
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
         with _termination():
             try:
-                ray.init(address=self.address, include_dashboard=False, logging_level="error")
+                # Without an address Ray would join the cluster last started on this machine, and
+                # wait long for one that has died.
+                ray.init(address=address or "local", include_dashboard=False, logging_level="error")
             except ConnectionError as error:
                 raise WorkerError(
                     f"there is no Ray cluster at {self.address or 'RAY_ADDRESS'}: {error}"

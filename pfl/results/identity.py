@@ -38,6 +38,8 @@ _PLACES = {
     *("loop.engine", "loop.accelerator", "loop.devices", "loop.loggers", "loop.progress"),
     *("loop.default_root_dir", "loop.name", "loop.checkpoint_every", "loop.kept_memory"),
     *("loop.seed", "data.root", "data.cache_dir", "data.download", "data.client"),
+    # The data say the task; metrics are only read.
+    *("model.task", "data.metrics"),
 }
 # Callbacks that only listen.
 _LISTENERS = {"Checkpoint", "LightningLogger", "ProgressBar", "Records", "WandB"}

@@ -19,6 +19,7 @@ from torchmetrics.classification import (
     MultilabelAveragePrecision,
 )
 
+from pfl.core import plugins
 from pfl.core.task import Task
 from pfl.core.types import MetricSpec
 
@@ -160,8 +161,12 @@ def _made(spec: MetricSpec, task: Task, outputs: int) -> tuple[str, Metric]:
 
 def _found(path: str) -> type[Metric]:
     module, _, name = path.rpartition(".")
+    brought = [point for point in plugins.installed("pfl.metrics") if point.name == path]
     try:
-        kind = getattr(importlib.import_module(module), name) if module else None
+        if brought:
+            kind = brought[0].load()
+        else:
+            kind = getattr(importlib.import_module(module), name) if module else None
     except (ImportError, AttributeError):
         kind = None
     if not (inspect.isclass(kind) and issubclass(kind, Metric)):

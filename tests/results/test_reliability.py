@@ -31,7 +31,9 @@ def test_bins_by_hand():
 def test_bins_give_the_calibration_error_that_the_run_recorded(real, kind):
     """It is the mean over samples of |accuracy - confidence| of their bins."""
     run = real[kind.__name__]
-    loop = FederatedLoop(rounds=3, progress=False, default_root_dir=str(run.folder.parent.parent))
+    loop = FederatedLoop(
+        rounds=3, seed=3, progress=False, default_root_dir=str(run.folder.parent.parent)
+    )
     path = measure(loop, kind(mlp(seed=9), optimizer=SGD), blobs(), str(run.folder))
     assert path == run.folder / "reliability.csv"
     table, folder = Table.read(path), RunFolder.read(run.folder)
@@ -60,4 +62,4 @@ def test_a_checkpoint_that_is_in_no_runs_folder(real, tmp_path):
     lone = tmp_path / "x.ckpt"
     lone.write_bytes((real["FedAvg"].folder / "checkpoints" / "last.ckpt").read_bytes())
     with pytest.raises(RunError, match="in no run's folder"):
-        measure(FederatedLoop(rounds=3, progress=False), FedAvg(mlp()), blobs(), str(lone))
+        measure(FederatedLoop(rounds=3, seed=3, progress=False), FedAvg(mlp()), blobs(), str(lone))

@@ -93,7 +93,7 @@ def test_what_is_no_run_is_told(tmp_path):
         RunFolder.read(run).evaluated("test/personal/ac")
     with pytest.raises(RunError, match="no validation data"):
         RunFolder.read(run).chosen("best_by_val", ACC)
-    with pytest.raises(RunError, match="that of an accuracy"):
+    with pytest.raises(RunError, match="that of acc, not"):
         RunFolder.read(run).chosen("best_on_test", "test/personal/ece")
     (run / "summary.json").write_text("{")
     with pytest.raises(RunError, match=r"summary\.json is damaged"):
