@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from datamodules.slices import QuantitySkew as QuantitySkew
     from datamodules.sun397 import SUN397 as SUN397
     from datamodules.synthetic import Synthetic as Synthetic
+    from datamodules.tabular import TabularData as TabularData
     from datamodules.targets import Catalogue as Catalogue
     from datamodules.targets import Targets as Targets
     from datamodules.tensors import TensorData as TensorData
@@ -62,6 +63,7 @@ else:
             "slices": ("ConceptDrift", "FixedClasses", "QuantitySkew"),
             "sun397": ("SUN397",),
             "synthetic": ("Synthetic",),
+            "tabular": ("TabularData",),
             "targets": ("Catalogue", "Targets"),
             "tensors": ("TensorData",),
             "torchvision_sets": ("CIFAR10", "CIFAR100", "STL10", "FashionMNIST"),
