@@ -167,6 +167,11 @@ def _parquet(path: Path) -> Table:
     except (ValueError, OSError) as error:
         raise ValueError(f"{path} is no Parquet file: {error}") from error
     _check_names(path, content.column_names)
+    return arrow_table(path, content)
+
+
+def arrow_table(path: Path, content: Any) -> Table:  # noqa: ANN401
+    """Return a table of pyarrow as our own; values that are no numbers become texts."""
     pairs = zip(content.column_names, content.columns, strict=True)
     cells = {name: _cells(column) for name, column in pairs}
     return Table(path, cells, np.arange(1, content.num_rows + 1), "row")

@@ -126,14 +126,14 @@ class TabularData(TensorData):
     def _columns(self) -> _Columns:
         table = self._complete(read_table(self.path))
         names, numbers, x = _inputs(table, self._features(table), self.categories)
-        given: dict[str, Any] = {"x": x, **self._targets(table)}
+        given: dict[str, Any] = {"x": x, **targets(table, self.target, self._task)}
         if self.client_column is not None:
             given["client"] = table.labels(self.client_column)
         for name in table.columns:
             if table.holds(name) == "numbers" and not table.missing(name).any():
                 given[f"column.{name}"] = table.numbers(name)
         if self.time_column is not None:
-            given["column.time"] = _times(table, self.time_column)
+            given["column.time"] = times(table, self.time_column)
         return _Columns(given, names, numbers)
 
     def _features(self, table: Table) -> Sequence[str]:
@@ -165,26 +165,6 @@ class TabularData(TensorData):
                 f"is a missing value; to leave such rows out: missing: drop{means}",
             )
         return table
-
-    def _targets(self, table: Table) -> dict[str, Any]:
-        first = self.target[0]
-        kind = self._task or (
-            "classification" if len(self.target) == 1 and table.holds(first) == "words" else None
-        )
-        require(
-            kind is not None,
-            f"{first!r} holds numbers: say task: classification, multilabel or regression",
-        )
-        if kind == "classification":
-            require(len(self.target) == 1, "task: classification needs one target column")
-            names, y = np.unique(table.labels(first), return_inverse=True)
-            return {"y": y, "class_names": names}
-        y = np.stack([table.numbers(name) for name in self.target], 1)
-        if kind == "multilabel":
-            for name, values in zip(self.target, y.T, strict=True):
-                bad = np.flatnonzero((values != 0) & (values != 1))
-                table.refuse(name, bad, "is neither 0 nor 1, as labels are")
-        return {"y": y}
 
 
 class _Columns(NamedTuple):
@@ -262,16 +242,45 @@ def _inputs(
     return names, np.array(numbers), np.concatenate(parts, 1)
 
 
-def _times(table: Table, name: str) -> Floats:
-    """Return (n,) numbers, or the seconds since 1970 of dates."""
+def targets(table: Table, names: Sequence[str], task: TaskName | None) -> dict[str, Any]:
+    """Return the targets, and the names of classes, as :class:`TensorData` takes them.
+
+    Raises:
+        ValueError: They do not suit the task, or the task must be said.
+    """
+    first = names[0]
+    words = len(names) == 1 and table.holds(first) == "words"
+    kind = "classification" if task is None and words else task
+    require(
+        kind is not None,
+        f"{first!r} holds numbers: say task: classification, multilabel or regression",
+    )
+    if kind == "classification":
+        require(len(names) == 1, "task: classification needs one target column")
+        classes, y = np.unique(table.labels(first), return_inverse=True)
+        return {"y": y, "class_names": classes}
+    y = np.stack([table.numbers(name) for name in names], 1)
+    if kind == "multilabel":
+        for name, values in zip(names, y.T, strict=True):
+            bad = np.flatnonzero((values != 0) & (values != 1))
+            table.refuse(name, bad, "is neither 0 nor 1, as labels are")
+    return {"y": y}
+
+
+def times(table: Table, name: str) -> Floats:
+    """Return (n,) the numbers of a column, or the seconds since 1970 of its dates.
+
+    Raises:
+        ValueError: A value is neither.
+    """
     if table.holds(name) == "numbers":
         return table.numbers(name)
-    times = np.full(len(table), np.nan)
+    seconds = np.full(len(table), np.nan)
     for row, cell in enumerate(table.column(name)):
         try:
             moment = datetime.fromisoformat(str(cell))
         except ValueError:
             table.refuse(name, np.array([row]), "is neither a number nor a date (2026-03-31)")
         moment = moment if moment.tzinfo else moment.replace(tzinfo=timezone.utc)
-        times[row] = moment.timestamp()
-    return times
+        seconds[row] = moment.timestamp()
+    return seconds
