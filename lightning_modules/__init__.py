@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from lightning_modules.nets import Projected as Projected
     from lightning_modules.nets import ResNet18 as ResNet18
     from lightning_modules.nets import SplitNet as SplitNet
+    from lightning_modules.nets import ViT as ViT
     from lightning_modules.perfedavg import PerFedAvg as PerFedAvg
     from lightning_modules.pfakd import PFAKD as PFAKD
     from lightning_modules.pfedbayes import PFedBayes as PFedBayes
@@ -93,6 +94,7 @@ else:
                 "Projected",
                 "ResNet18",
                 "SplitNet",
+                "ViT",
             ),
             "perfedavg": ("PerFedAvg",),
             "pfakd": ("PFAKD",),

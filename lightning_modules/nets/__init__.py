@@ -3,6 +3,7 @@
 from lightning_modules.nets.normalised import CNN8, ResNet18
 from lightning_modules.nets.plain import CNN2, CNN3, CNN5, MLP, FashionCNN, LeNet5
 from lightning_modules.nets.split import Projected, SplitNet, last_layers
+from lightning_modules.nets.transformer import ViT
 
 __all__ = [
     "CNN2",
@@ -15,5 +16,6 @@ __all__ = [
     "Projected",
     "ResNet18",
     "SplitNet",
+    "ViT",
     "last_layers",
 ]

@@ -16,6 +16,7 @@ from torch import nn
 
 from lightning_modules.nets.blocks import ImageShape, conv, linears, mean_over_image, output_size
 from lightning_modules.nets.split import SplitNet
+from pfl.core.checks import at_least_one
 
 
 class MLP(SplitNet):
@@ -28,11 +29,15 @@ class MLP(SplitNet):
         input_shape: (channels, height, width).
         hidden: Width of the hidden layer. The paper does not give it; 100 is usual in the works it
             follows.
+
+    Raises:
+        ValueError: ``hidden`` is less than one.
     """
 
     def __init__(
         self, num_classes: int, input_shape: ImageShape = (1, 28, 28), hidden: int = 100
     ) -> None:
+        at_least_one(hidden=hidden)
         backbone = nn.Sequential(nn.Flatten(), *linears((math.prod(input_shape), hidden)))
         super().__init__(backbone, nn.Linear(hidden, num_classes))
 
@@ -55,7 +60,7 @@ class LeNet5(SplitNet):
         hidden: Widths of the linear layers before the last; the last of them is D.
 
     Raises:
-        ValueError: The image is too small, or ``hidden`` is empty.
+        ValueError: The image is too small, a width is less than one, or ``hidden`` is empty.
     """
 
     def __init__(
@@ -67,6 +72,7 @@ class LeNet5(SplitNet):
     ) -> None:
         if not hidden:
             raise ValueError("hidden must name the width of at least one linear layer, got none")
+        at_least_one(channels=min(channels), hidden=min(hidden))
         first, second = channels
         layers = [*conv(input_shape[0], first, 5), *conv(first, second, 5), nn.Flatten()]
         layers += linears((output_size(type(self), layers, input_shape), *hidden))
