@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 from collections.abc import Sequence
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -131,6 +132,50 @@ def read_table(path: str) -> Table:
     table = _parquet(file) if file.suffix.lower() in (".parquet", ".pq") else _csv(file)
     require(bool(table.columns) and len(table) > 0, f"{file} has no rows")
     return table
+
+
+def targets(table: Table, names: Sequence[str], task: str | None) -> dict[str, Any]:
+    """Return the targets, and the names of classes, as ``TensorData`` takes them.
+
+    Raises:
+        ValueError: They do not suit the task, or the task must be said.
+    """
+    first = names[0]
+    words = len(names) == 1 and table.holds(first) == "words"
+    kind = "classification" if task is None and words else task
+    require(
+        kind is not None,
+        f"{first!r} holds numbers: say task: classification, multilabel or regression",
+    )
+    if kind == "classification":
+        require(len(names) == 1, "task: classification needs one target column")
+        classes, y = np.unique(table.labels(first), return_inverse=True)
+        return {"y": y, "class_names": classes}
+    y = np.stack([table.numbers(name) for name in names], 1)
+    if kind == "multilabel":
+        for name, values in zip(names, y.T, strict=True):
+            bad = np.flatnonzero((values != 0) & (values != 1))
+            table.refuse(name, bad, "is neither 0 nor 1, as labels are")
+    return {"y": y}
+
+
+def times(table: Table, name: str) -> Floats:
+    """Return (n,) the numbers of a column, or the seconds since 1970 of its dates.
+
+    Raises:
+        ValueError: A value is neither.
+    """
+    if table.holds(name) == "numbers":
+        return table.numbers(name)
+    seconds = np.full(len(table), np.nan)
+    for row, cell in enumerate(table.column(name)):
+        try:
+            moment = datetime.fromisoformat(str(cell))
+        except ValueError:
+            table.refuse(name, np.array([row]), "is neither a number nor a date (2026-03-31)")
+        moment = moment if moment.tzinfo else moment.replace(tzinfo=timezone.utc)
+        seconds[row] = moment.timestamp()
+    return seconds
 
 
 def _csv(path: Path) -> Table:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from datetime import datetime, timezone
 from functools import cached_property
 from typing import Any, Literal, NamedTuple
 
@@ -14,7 +13,7 @@ from numpy.typing import NDArray
 from datamodules.checks import require
 from datamodules.partition import Partitioner
 from datamodules.splits import Division
-from datamodules.tables import Table, read_table
+from datamodules.tables import Table, read_table, targets, times
 from datamodules.targets import Floats, Ints
 from datamodules.tensors import TaskName, TensorData
 from pfl.core.types import Inputs
@@ -228,9 +227,8 @@ def _inputs(
                 table.numbers(name, "; if it is a category, name it in categories")[:, None]
             )
             continue
-        there = ~table.missing(name)
         values = table.labels(name)
-        kinds = np.unique(values[there])
+        kinds = np.unique(values[~table.missing(name)])
         require(
             len(kinds) <= _MOST_VALUES,
             f"{table.path}: {name!r} has {len(kinds):,} different values, which are too many for a "
@@ -238,49 +236,5 @@ def _inputs(
         )
         names += [f"{name}={kind}" for kind in kinds]
         numbers += [False] * len(kinds)
-        parts.append(((values[:, None] == kinds) & there[:, None]).astype(np.float64))
+        parts.append((values[:, None] == kinds).astype(np.float64))
     return names, np.array(numbers), np.concatenate(parts, 1)
-
-
-def targets(table: Table, names: Sequence[str], task: TaskName | None) -> dict[str, Any]:
-    """Return the targets, and the names of classes, as :class:`TensorData` takes them.
-
-    Raises:
-        ValueError: They do not suit the task, or the task must be said.
-    """
-    first = names[0]
-    words = len(names) == 1 and table.holds(first) == "words"
-    kind = "classification" if task is None and words else task
-    require(
-        kind is not None,
-        f"{first!r} holds numbers: say task: classification, multilabel or regression",
-    )
-    if kind == "classification":
-        require(len(names) == 1, "task: classification needs one target column")
-        classes, y = np.unique(table.labels(first), return_inverse=True)
-        return {"y": y, "class_names": classes}
-    y = np.stack([table.numbers(name) for name in names], 1)
-    if kind == "multilabel":
-        for name, values in zip(names, y.T, strict=True):
-            bad = np.flatnonzero((values != 0) & (values != 1))
-            table.refuse(name, bad, "is neither 0 nor 1, as labels are")
-    return {"y": y}
-
-
-def times(table: Table, name: str) -> Floats:
-    """Return (n,) the numbers of a column, or the seconds since 1970 of its dates.
-
-    Raises:
-        ValueError: A value is neither.
-    """
-    if table.holds(name) == "numbers":
-        return table.numbers(name)
-    seconds = np.full(len(table), np.nan)
-    for row, cell in enumerate(table.column(name)):
-        try:
-            moment = datetime.fromisoformat(str(cell))
-        except ValueError:
-            table.refuse(name, np.array([row]), "is neither a number nor a date (2026-03-31)")
-        moment = moment if moment.tzinfo else moment.replace(tzinfo=timezone.utc)
-        seconds[row] = moment.timestamp()
-    return seconds

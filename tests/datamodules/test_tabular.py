@@ -2,6 +2,7 @@
 
 import csv
 import sys
+import time
 
 import numpy as np
 import pytest
@@ -74,6 +75,26 @@ def test_features_are_all_columns_without_another_use(tmp_path):
     assert inputs(some, 0, "train")[0].tolist() == [3 + 3 * row, 1 + 3 * row]
 
 
+@pytest.mark.parametrize(
+    ("one", "other"), [("2020-01-02", "2020-01-01T12:00:00+01:00"), ("3", "2.5")]
+)
+def test_times_are_numbers_or_dates(tmp_path, monkeypatch, one, other):
+    """A day is 86,400 seconds, and 2020 began 1,577,836,800 after 1970, wherever the machine is."""
+    monkeypatch.setenv("TZ", "Asia/Tokyo")
+    time.tzset()
+    text = f"x,t,y\n1,{one},p\n2,{other},q\n"
+    data = table(tmp_path, text, target="y", time_column="t", test_protocol="future")
+    found = data.contents.targets.column("time").tolist()
+    assert found in ([1577836800 + 86400, 1577836800 + 11 * 3600], [3, 2.5])
+    monkeypatch.undo()
+    time.tzset()
+
+
+def test_classes_may_be_fractions(tmp_path):
+    data = table(tmp_path, "x,y\n1,1.5\n2,1.2\n", target="y", task="classification")
+    assert data.class_names == ["1.2", "1.5"]
+
+
 def test_a_number_may_be_a_category(tmp_path):
     """Of 2, 10 and 9 the columns are 2, 9, 10."""
     text = "code,y\n" + "2,p\n10,q\n9,q\n" * 2
@@ -98,6 +119,7 @@ def test_only_training_samples_are_looked_at(tmp_path, standardise, train, test)
     data = sites(tmp_path, missing="mean", standardise=standardise)
     for found, expected in ((ages(data, "train"), train), (ages(data, "test"), test)):
         assert np.array(found) == pytest.approx(np.array(expected), abs=1e-4)
+    assert inputs(data, 0, "train")[:, 1:].tolist() == [[0, 0, 1], [0, 0, 0]]
 
 
 def test_a_client_without_any_value_of_its_own_takes_everybodys(tmp_path):

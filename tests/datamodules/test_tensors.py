@@ -164,6 +164,8 @@ def test_a_copy_for_another_process_reads_again():
 
 BROKEN = FLOATS.clone()
 BROKEN[7, 1] = np.nan
+MANY = torch.zeros(5000)
+MANY[4500] = np.inf
 
 
 @pytest.mark.parametrize(
@@ -173,6 +175,7 @@ BROKEN[7, 1] = np.nan
         ({"x": FLOATS, "y": CLASSES[:5]}, "x has 12 samples, but there are 5 targets"),
         ({"x": BROKEN, "y": CLASSES}, "x has values that are not finite, first in sample 7"),
         ({"x.a": BROKEN, "y": CLASSES}, "x.a has values that are not finite, first in sample 7"),
+        ({"x": MANY, "y": MANY > 0}, "x has .*, first in sample 4500"),
         ({"x": FLOATS, "y": BROKEN}, "y has values that are not finite, first in sample 7"),
         ({"x": FLOATS, "y": CLASSES, "column.x": BROKEN[:, 1]}, "column.x has .* in sample 7"),
         ({"x": FLOATS, "y": CLASSES, "column.x": [1, 2]}, "column.x has 2 samples"),
