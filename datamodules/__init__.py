@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from datamodules.folder import DomainFolder as DomainFolder
     from datamodules.folder import ImageFolder as ImageFolder
     from datamodules.ham10000 import HAM10000 as HAM10000
+    from datamodules.huggingface import HFDataset as HFDataset
     from datamodules.partition import IID as IID
     from datamodules.partition import ByColumn as ByColumn
     from datamodules.partition import ByDomain as ByDomain
@@ -30,9 +31,11 @@ if TYPE_CHECKING:
     from datamodules.slices import QuantitySkew as QuantitySkew
     from datamodules.sun397 import SUN397 as SUN397
     from datamodules.synthetic import Synthetic as Synthetic
+    from datamodules.tabular import TabularData as TabularData
     from datamodules.targets import Catalogue as Catalogue
     from datamodules.targets import Targets as Targets
     from datamodules.tensors import TensorData as TensorData
+    from datamodules.torch_dataset import TorchDataset as TorchDataset
     from datamodules.torchvision_sets import CIFAR10 as CIFAR10
     from datamodules.torchvision_sets import CIFAR100 as CIFAR100
     from datamodules.torchvision_sets import STL10 as STL10
@@ -50,6 +53,7 @@ else:
             "filedata": ("FileData", "Listing"),
             "folder": ("PACS", "DomainFolder", "ImageFolder"),
             "ham10000": ("HAM10000",),
+            "huggingface": ("HFDataset",),
             "partition": (
                 "IID",
                 "ByColumn",
@@ -62,8 +66,10 @@ else:
             "slices": ("ConceptDrift", "FixedClasses", "QuantitySkew"),
             "sun397": ("SUN397",),
             "synthetic": ("Synthetic",),
+            "tabular": ("TabularData",),
             "targets": ("Catalogue", "Targets"),
             "tensors": ("TensorData",),
+            "torch_dataset": ("TorchDataset",),
             "torchvision_sets": ("CIFAR10", "CIFAR100", "STL10", "FashionMNIST"),
         },
     )

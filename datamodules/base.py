@@ -145,6 +145,16 @@ class FederatedDataModule(L.LightningDataModule, ABC):
             rows: (len(ids),) the row of each of ``ids``.
         """
 
+    def fitted(self, inputs: Inputs, rows: Ints, division: Division) -> Inputs:
+        """Return the inputs after what must be learned from training samples; here as they are.
+
+        Args:
+            inputs: As :meth:`inputs` returns them; not to be changed.
+            rows: (samples,) the row of each sample in use.
+            division: The samples of each client.
+        """
+        return inputs
+
     def target_values(self, catalogue: Catalogue, ids: Ints) -> Tensor:
         """Return (len(ids), ...) what is to be predicted of some samples: their labels."""
         return torch.from_numpy(catalogue.targets.labels[ids])
@@ -269,6 +279,7 @@ class FederatedDataModule(L.LightningDataModule, ABC):
         given = self.target_values(catalogue, ids)
         targets = given.new_zeros(count(inputs), *given.shape[1:])
         targets[torch.from_numpy(rows)] = given
+        inputs = self.fitted(inputs, lookup, division)
         store = Store(inputs, targets, self._mean, self._std)
         description = artefact.describe(type(self).__name__, catalogue, division, how)
         return Prepared(catalogue, division, description, store, torch.from_numpy(lookup))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,8 +11,8 @@ from rich.console import Group
 from rich.table import Table
 
 from datamodules.base import FederatedDataModule
-from datamodules.splits import Division
-from datamodules.targets import Ints
+from datamodules.survey import Survey, survey
+from datamodules.targets import Floats, Ints
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -30,76 +29,6 @@ _COLOURS = (
 )
 
 
-@dataclass(frozen=True, eq=False)
-class Survey:
-    """The numbers behind the table and the picture.
-
-    Attributes:
-        sizes: (N, 3) training, validation and test samples of each client.
-        distinct: Number of different samples in use.
-        counts: (N, R) training samples of each row: subclass, or class where there is none.
-        rows: (R,) names of the rows; subclasses of one class are neighbours.
-        parents: (R,) class of each row.
-        classes: (N, C) training samples of each class.
-        class_names: (C,).
-        domains: (N, D) training samples of each domain; D is 0 without domains.
-        domain_names: (D,).
-    """
-
-    sizes: Ints
-    distinct: int
-    counts: Ints
-    rows: tuple[str, ...]
-    parents: Ints
-    classes: Ints
-    class_names: tuple[str, ...]
-    domains: Ints
-    domain_names: tuple[str, ...]
-
-    @property
-    def tests_overlap(self) -> bool:
-        """``True`` if a test sample belongs to several clients."""
-        return bool(self.sizes.sum() > self.distinct)
-
-    def skew(self) -> NDArray[np.float64]:
-        """(N,) total variation between a client's class proportions and everybody's, in [0, 1]."""
-        own = self.classes / np.maximum(1, self.classes.sum(1, keepdims=True))
-        everybody = self.classes.sum(0) / max(1, self.classes.sum())
-        distance: NDArray[np.float64] = np.abs(own - everybody).sum(1) / 2
-        return distance
-
-
-def survey(data: FederatedDataModule) -> Survey:
-    """Count what every client of a data module holds."""
-    contents, holdings = data.contents, data.division.holdings
-    targets = contents.targets
-
-    def count(values: Ints | None, names: int) -> Ints:
-        if values is None:
-            return np.zeros((len(holdings), 0), np.int64)
-        return np.stack([np.bincount(values[h.train], minlength=names) for h in holdings])
-
-    classes = count(targets.labels, len(contents.class_names))
-    order = parents = np.arange(len(contents.class_names))
-    counts, names = classes, contents.class_names
-    if targets.fine is not None:
-        parents = np.zeros(len(contents.fine_names), np.int64)
-        parents[targets.fine] = targets.labels
-        order = np.argsort(parents, kind="stable")
-        counts, names = count(targets.fine, len(contents.fine_names)), contents.fine_names
-    return Survey(
-        sizes=data.division.sizes,
-        distinct=len(Division(data.division.holdings, None).samples()),
-        counts=counts[:, order],
-        rows=tuple(names[row] for row in order.tolist()),
-        parents=parents[order],
-        classes=classes,
-        class_names=tuple(contents.class_names),
-        domains=count(targets.domains, len(contents.domain_names)),
-        domain_names=tuple(contents.domain_names),
-    )
-
-
 def table(data: FederatedDataModule) -> Group:
     """Build tables for a terminal: a summary, and one row a client up to 40 clients."""
     seen = survey(data)
@@ -109,27 +38,27 @@ def table(data: FederatedDataModule) -> Group:
     for name in ("least", "median", "mean", "most", "total"):
         about.add_column(name, justify="right")
     held = (seen.counts > 0).sum(1)
-    kinds = "classes" if len(seen.rows) == len(seen.class_names) else "subclasses"
     rows = zip(
         ("training samples", "validation samples", "test samples"), seen.sizes.T, strict=True
     )
-    for name, values in (*rows, (kinds, held)):
-        total = f"{len(seen.rows)}" if name == kinds else f"{values.sum():,}"
+    for name, values in (*rows, (seen.kind, held)):
+        total = f"{len(seen.rows)}" if name == seen.kind else f"{values.sum():,}"
         numbers = (values.min(), np.median(values), values.mean(), values.max())
         about.add_row(name, *(f"{number:,.5g}" for number in numbers), total)
     skew = seen.skew()
     numbers = (skew.min(), np.median(skew), skew.mean(), skew.max())
-    about.add_row("label skew (0 none, 1 most)", *(f"{number:.2f}" for number in numbers), "")
+    what = "target" if seen.kind == "bins" else "label"
+    about.add_row(f"{what} skew (0 none, 1 most)", *(f"{number:.2f}" for number in numbers), "")
     about.caption = "no common test set" if pooled is None else f"common test set: {len(pooled):,}"
     if data.num_clients > LISTED_CLIENTS:
         return Group(about)
-    return Group(about, _clients(seen, kinds))
+    return Group(about, _clients(seen))
 
 
-def _clients(seen: Survey, kinds: str) -> Table:
+def _clients(seen: Survey) -> Table:
     """Build the table with one row a client."""
     listed = Table()
-    for name in ("client", "train", "val", "test", kinds, "skew"):
+    for name in ("client", "train", "val", "test", seen.kind, "skew"):
         listed.add_column(name, justify="right")
     listed.add_column("largest")
     if seen.domain_names:
@@ -153,7 +82,9 @@ def figure(data: FederatedDataModule, path: str | Path) -> None:
     """Draw the partition into a PNG file: sizes above, clients x classes as bubbles below.
 
     A bubble's area is the number of a client's training samples of one class (subclass, where there
-    are any). Its colour is the client's main domain, where there are two to eight.
+    are any), or with one label. Where a number is predicted, each client has a histogram instead,
+    whose longest bar fills its column. The colour is the client's main domain, where there are two
+    to eight.
     """
     from matplotlib.figure import Figure
 
@@ -164,9 +95,13 @@ def figure(data: FederatedDataModule, path: str | Path) -> None:
     picture = Figure(figsize=(width, height + 2.6), layout="constrained")
     above, below = picture.subplots(2, 1, sharex=True, height_ratios=(1.6, height))
     _draw_sizes(above, seen)
-    # Where clients are many, bubbles may be wider than their column: most neighbours are small.
-    room = min(3 * (width - 1.8) / clients, height / rows) if clients > 30 else 0.35
-    _draw_bubbles(picture, below, seen, 72 * min(room, height / rows))
+    _draw_clients(below, seen)
+    if seen.kind == "bins":
+        _draw_histograms(below, seen)
+    else:
+        # Where clients are many, bubbles may be wider than their column: most neighbours are small.
+        room = min(3 * (width - 1.8) / clients, height / rows) if clients > 30 else 0.35
+        _draw_bubbles(picture, below, seen, 72 * min(room, height / rows))
     above.set_title(_title(data, seen.distinct), loc="left", fontsize=10)
     picture.savefig(Path(path), dpi=110, format="png")
 
@@ -206,22 +141,9 @@ def _draw_bubbles(figure: Figure, axes: Axes, seen: Survey, largest: float) -> N
     counts = seen.counts[client, row]
     # A few giants would make everything else invisible; they share the largest bubble.
     reference = float(np.quantile(counts, 0.99)) if len(counts) else 1.0
-    main = np.zeros(len(seen.counts), np.int64)
-    if 1 < len(seen.domain_names) <= len(_COLOURS):
-        main = seen.domains.argmax(1)
-        for domain, name in enumerate(seen.domain_names):
-            axes.scatter([], [], color=_COLOURS[domain], label=name)
-        axes.legend(loc="upper left", bbox_to_anchor=(1, 1), frameon=False, title="domain")
-    colours = [_COLOURS[domain] for domain in main[client]]
-    areas = _areas(counts, reference, largest)
+    areas, colours = _areas(counts, reference, largest), _colours(axes, seen)[client]
     axes.scatter(client, row, areas, colours, alpha=0.75, linewidths=0)
-    axes.set_xlim(-0.7, len(seen.counts) - 0.3)
     axes.set_ylim(len(seen.rows) - 0.3, -0.7)
-    axes.set_xlabel("client")
-    axes.set_xticks(np.arange(0, len(seen.counts), max(1, len(seen.counts) // 20)))
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.grid(color="#EEEEEE", linewidth=0.5)
-    axes.set_axisbelow(True)
     _label_rows(axes, seen)
     # A key of three round numbers, up to about the reference.
     numbers = sorted({max(1, int(float(f"{share * reference:.1g}"))) for share in (0.1, 0.4, 1)})
@@ -231,10 +153,41 @@ def _draw_bubbles(figure: Figure, axes: Axes, seen: Survey, largest: float) -> N
     figure.legend(keys, labels, loc="outside lower right", ncols=len(keys), frameon=False)
 
 
-def _areas(counts: Ints, reference: float, largest: float) -> NDArray[np.float64]:
+def _areas(counts: Ints, reference: float, largest: float) -> Floats:
     """Return areas in squared points; no bubble is smaller than a dot that can be seen."""
-    areas: NDArray[np.float64] = largest**2 * np.minimum(counts / reference, 1)
+    areas: Floats = largest**2 * np.minimum(counts / reference, 1)
     return np.maximum(areas, 2)
+
+
+def _draw_histograms(axes: Axes, seen: Survey) -> None:
+    """Draw a histogram of the number to predict for each client, its bars from left to right."""
+    lengths = 0.9 * seen.counts / np.maximum(1, seen.counts.max(1, keepdims=True))
+    middles, heights = (seen.edges[1:] + seen.edges[:-1]) / 2, np.diff(seen.edges)
+    for client, colour in enumerate(_colours(axes, seen)):
+        axes.barh(middles, lengths[client], 0.92 * heights, client - 0.45, color=colour, alpha=0.75)
+    axes.set_ylim(seen.edges[0], seen.edges[-1])
+    axes.set_ylabel("target")
+
+
+def _colours(axes: Axes, seen: Survey) -> NDArray[np.str_]:
+    """Return (N,) colours of the clients by their main domain; add the legend of the domains."""
+    main = np.zeros(len(seen.counts), np.int64)
+    if 1 < len(seen.domain_names) <= len(_COLOURS):
+        main = seen.domains.argmax(1)
+        for domain, name in enumerate(seen.domain_names):
+            axes.scatter([], [], color=_COLOURS[domain], label=name)
+        axes.legend(loc="upper left", bbox_to_anchor=(1, 1), frameon=False, title="domain")
+    return np.array(_COLOURS)[main]
+
+
+def _draw_clients(axes: Axes, seen: Survey) -> None:
+    """Draw the axis of the clients."""
+    axes.set_xlim(-0.7, len(seen.counts) - 0.3)
+    axes.set_xlabel("client")
+    axes.set_xticks(np.arange(0, len(seen.counts), max(1, len(seen.counts) // 20)))
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.grid(color="#EEEEEE", linewidth=0.5)
+    axes.set_axisbelow(True)
 
 
 def _label_rows(axes: Axes, seen: Survey) -> None:

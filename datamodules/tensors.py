@@ -27,6 +27,8 @@ _TASKS: Mapping[str, type[Task]] = {
     "multilabel": MultiLabel,
     "regression": Regression,
 }
+# Samples that are checked at a time.
+_PART = 4096
 
 
 class TensorData(FederatedDataModule):
@@ -38,10 +40,12 @@ class TensorData(FederatedDataModule):
       Only uint8 of shape (n, C, H, W) is taken for images and scaled by ``mean`` and ``std``.
     - ``y``: targets. Integers (n,) are classes, floats (n,) or (n, D) numbers to predict, integers
       or booleans (n, L) the absence or presence of L labels, unless ``task`` says otherwise.
-    - ``x_test`` (or ``x_test.<name>``) and ``y_test``: official test samples, where there are some.
+    - ``x_test`` (or ``x_test.<name>``) and ``y_test``: official test samples, where there are some;
+      or ``num_train``, the number of samples in ``x`` before the official test samples.
     - ``client``: (n,) numbers or words, the natural client of each sample, for ``ByDomain``.
     - ``column.<name>``: (n,) numbers by which samples can be ordered, for ``ByColumn``; the column
       ``time`` for ``test_protocol: future``.
+    - ``class_names``: names of the classes; their numbers if not given.
 
     With official test samples, ``client`` and columns go on over them.
 
@@ -50,7 +54,6 @@ class TensorData(FederatedDataModule):
         num_clients: Number of clients, N.
         partition: As in :class:`FederatedDataModule`.
         task: What is predicted; by the type of ``y`` if not given.
-        class_names: Names of the classes; their numbers if not given.
         options: As in :class:`FederatedDataModule`.
 
     Raises:
@@ -65,16 +68,19 @@ class TensorData(FederatedDataModule):
         partition: Partitioner | str,
         *,
         task: TaskName | None = None,
-        class_names: Sequence[str] | None = None,
         **options: Any,
     ) -> None:
         super().__init__(num_clients, partition, **options)
         self.source = source
         self._task = task
-        self._class_names = class_names
+
+    @property
+    def incomplete(self) -> bool:
+        """Whether inputs may have NaN, which :meth:`fitted` replaces."""
+        return False
 
     def read(self) -> Mapping[str, Any]:
-        """Read the tensors."""
+        """Read the tensors by name, as above."""
         if not isinstance(self.source, str | Path):
             return self.source
         try:
@@ -85,7 +91,9 @@ class TensorData(FederatedDataModule):
 
     @cached_property
     def _tensors(self) -> _Tensors:
-        return _Tensors.of(self.read(), self._task)
+        tensors = _Tensors.of(self.read(), self._task)
+        tensors.check(self.incomplete)
+        return tensors
 
     @property
     def task(self) -> Task:
@@ -102,9 +110,7 @@ class TensorData(FederatedDataModule):
         """(C,) names of the classes; one for all samples where there are none."""
         if not self.task.has_classes:
             return ("all",)
-        if self._class_names is not None:
-            return self._class_names
-        return [str(number) for number in range(int(self._tensors.y.max()) + 1)]
+        return self._tensors.class_names
 
     @property
     def input_shape(self) -> tuple[int, ...]:
@@ -139,6 +145,7 @@ class _Tensors:
 
     def __init__(self, x: Inputs, y: Tensor, task: Task, num_train: int) -> None:
         self.x, self.y, self.task, self.num_train = x, y, task, num_train
+        self.class_names: Sequence[str] = ()
         self.client: NDArray[Any] | None = None
         self.columns: dict[str, NDArray[np.float64]] = {}
 
@@ -149,19 +156,26 @@ class _Tensors:
         train, test = _named(rest, "x"), _named(rest, "x_test")
         require(train is not None and "y" in rest, "the data need x (or x.<name>) and y")
         x, y = train, _tensor(rest.pop("y"), "y")
-        num_train = count(x)
+        num_train = int(rest.pop("num_train", count(x)))
+        require(
+            0 < num_train <= count(x), f"num_train is {num_train}, but there are {count(x)} samples"
+        )
         if test is not None:
             require("y_test" in rest, "x_test needs y_test")
             x = joined(torch.cat, [x, test])
             y = torch.cat([y, _tensor(rest.pop("y_test"), "y_test")])
         kind, y = _targets(y, task)
         made = cls(x, y, kind, num_train)
+        names = rest.pop("class_names", None)
+        if kind.has_classes:
+            made.class_names = [
+                str(n) for n in (range(int(y.max()) + 1) if names is None else names)
+            ]
         client = rest.pop("client", None)
         made.client = None if client is None else np.asarray(client)
         for name in [name for name in rest if name.startswith("column.")]:
             made.columns[name.partition(".")[2]] = np.asarray(rest.pop(name), np.float64)
         require(not rest, f"unknown names among the data: {', '.join(rest)}")
-        made.check()
         return made
 
     @property
@@ -171,12 +185,17 @@ class _Tensors:
 
     def parts(self) -> dict[str, Any]:
         """Return everything by name."""
-        x = {"x": self.x} if isinstance(self.x, Tensor) else self.x
+        x = {"": self.x} if isinstance(self.x, Tensor) else self.x
+        inputs = {f"x.{name}".rstrip("."): value for name, value in x.items()}
         more = {} if self.client is None else {"client": self.client}
-        return {**x, "y": self.y, **more, **self.columns}
+        columns = {f"column.{name}": values for name, values in self.columns.items()}
+        return {**inputs, "y": self.y, **more, **columns}
 
-    def check(self) -> None:
+    def check(self, incomplete: bool) -> None:
         """Refuse tensors of different length, and numbers that are not finite.
+
+        Args:
+            incomplete: Inputs may have NaN.
 
         Raises:
             ValueError: It names the tensor.
@@ -186,13 +205,10 @@ class _Tensors:
             require(
                 len(value) == size, f"{name} has {len(value)} samples, but there are {size} targets"
             )
-            if isinstance(value, Tensor) and value.is_floating_point():
-                bad = (~value.reshape(size, -1).isfinite().all(1)).nonzero()
-                require(
-                    len(bad) == 0,
-                    f"{name} has values that are not finite, first in sample "
-                    f"{int(bad[0]) if len(bad) else 0}",
-                )
+            if name == "x" and incomplete:
+                continue
+            bad = _first_not_finite(torch.as_tensor(value)) if name != "client" else None
+            require(bad is None, f"{name} has values that are not finite, first in sample {bad}")
 
     def catalogue(self, class_names: Sequence[str]) -> Catalogue:
         """Return everything but the inputs."""
@@ -229,6 +245,17 @@ def _tensor(value: Any, name: str) -> Tensor:  # noqa: ANN401
         raise ValueError(f"{name} is no tensor of numbers: {error}") from error
     require(tensor.dim() > 0, f"{name} must have one sample a row, got a single number")
     return tensor
+
+
+def _first_not_finite(value: Tensor) -> int | None:
+    if value.is_floating_point():
+        # In parts: a memory-mapped tensor may be larger than the memory.
+        for start in range(0, len(value), _PART):
+            part = value[start : start + _PART]
+            bad = ~part.reshape(len(part), -1).isfinite().all(1)
+            if bad.any():
+                return start + int(bad.nonzero()[0])
+    return None
 
 
 def _targets(y: Tensor, name: TaskName | None) -> tuple[Task, Tensor]:

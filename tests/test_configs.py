@@ -62,7 +62,13 @@ def data_of(experiment):
     if name in UNSEEN:
         classes, channels = UNSEEN[name]
         size = values.init_args.image_size or 224
-        return SimpleNamespace(num_classes=classes, input_shape=(channels, size, size))
+        shape = (channels, size, size)
+        return SimpleNamespace(
+            num_classes=classes,
+            outputs=classes,
+            input_shape=shape,
+            blank=lambda count: torch.zeros(count, *shape),
+        )
     return experiment.make("data", values)
 
 

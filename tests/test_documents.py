@@ -18,8 +18,10 @@ from importlib import import_module, metadata
 from importlib.util import find_spec
 from pathlib import Path
 
+import numpy as np
 import pytest
 import yaml
+from sklearn.datasets import load_diabetes
 
 from pfl.cli.main import main
 from pfl.cli.runs import fit_experiment
@@ -95,12 +97,23 @@ def folder(tmp_path_factory):
     folder = tmp_path_factory.mktemp("documents")
     for name in ("configs", "examples", "sweeps", "tests"):
         (folder / name).symlink_to(ROOT / name)
+    write_samples(folder)
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
         assert main(["fit", "--config", DIGITS, SHORT]) == 0
         exported = ["--ckpt_path", "last", "--client", "3", "client3.ckpt"]
         assert main(["export", "--config", DIGITS, *exported]) == 0
     return folder
+
+
+def write_samples(folder):
+    """Write the files that documents name as somebody's own data."""
+    found = load_diabetes(scaled=False)
+    names = ",".join([*found.feature_names, "progress"])
+    rows = np.column_stack([found.data, found.target])
+    np.savetxt(folder / "diabetes.csv", rows, "%g", ",", header=names, comments="")
+    arrays = {"x": np.zeros((60, 2, 50)), "y": np.zeros(60), "client": np.arange(60) % 3}
+    np.savez(folder / "signals.npz", **arrays)
 
 
 @pytest.fixture

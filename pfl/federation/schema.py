@@ -56,6 +56,11 @@ def check(content: Mapping[str, Any], run: Run) -> None:
     Raises:
         CheckpointError: It says what was found and what would be right.
     """
+    if content.get("constants", run.constants) != run.constants:
+        raise CheckpointError(
+            "the checkpoint was written with other frozen parts of the network, which it does not "
+            "hold: build the network with the weights that they had"
+        )
     _check_history(content)
     _check_server(content["server"], run.server, content["round"])
     last, module = run.data.num_clients - 1, run.module

@@ -37,14 +37,21 @@ _CAME_OR_WENT: dict[str, Any] = {
 _PLACES = {
     *("loop.engine", "loop.accelerator", "loop.devices", "loop.loggers", "loop.progress"),
     *("loop.default_root_dir", "loop.name", "loop.checkpoint_every", "loop.kept_memory"),
+<<<<<<< HEAD
     *("loop.seed", "data.root", "data.cache_dir", "data.download", "data.client"),
     # The data say the task; metrics are only read.
     *("model.task", "data.metrics"),
+=======
+    *("loop.seed", "data.root", "data.cache_dir", "data.download", "data.client", "data.memory"),
+>>>>>>> tabular
 }
 # Callbacks that only listen.
 _LISTENERS = {"Checkpoint", "LightningLogger", "ProgressBar", "Records", "WandB"}
-# Data sets that are nothing but their folder: the folder's own name counts.
-_FOLDERS = {"ImageFolder", "DomainFolder"}
+# Data sets that are nothing but their folder or file: its own name counts.
+_NAMED = {
+    *("ImageFolder.root", "DomainFolder.root", "TabularData.path", "HFDataset.path"),
+    "TensorData.source",
+}
 # What tells apart the replicates of one setting.
 _REPLICATES = {"seed", "data.split_seed"}
 
@@ -92,8 +99,9 @@ def _options(value: Mapping[str, Any], key: str) -> Identity:
         inner = f"{key}.{name}" if key else str(name)
         if inner == "loop.callbacks":
             item = [one for one in item or [] if not _listens(one)] or None
-        if inner == "data.root" and kind in _FOLDERS:
-            found[inner] = Path(str(item)).name
+        if f"{kind}.{name}" in _NAMED and isinstance(item, str):
+            found[inner] = Path(item).name
+            continue
         neutral = _CAME_OR_WENT.get(inner, _CAME_OR_WENT.get(f"{kind}.{name}"))
         if inner not in _PLACES and (part := _flat(item, inner)) != _flat(neutral, inner):
             found |= part

@@ -4,18 +4,36 @@ import io
 
 import numpy as np
 import pytest
+import torch
 from matplotlib.figure import Figure
 from PIL import Image
 from rich.console import Console
 
-from datamodules import ByDomain, ConceptDrift, Digits, Dirichlet, FixedClasses, Shards, Synthetic
-from datamodules.inspect import figure, survey, table
+from datamodules import (
+    ByColumn,
+    ByDomain,
+    ConceptDrift,
+    Digits,
+    Dirichlet,
+    FixedClasses,
+    Shards,
+    Synthetic,
+    TensorData,
+)
+from datamodules.inspect import figure, table
+from datamodules.survey import survey
 
 
 def printed(data):
     console = Console(width=200, record=True, file=io.StringIO())
     console.print(table(data))
     return console.export_text()
+
+
+def numbers(y, num_clients=2, **options):
+    """Return data whose clients come one after another."""
+    given = {"x": torch.zeros(len(y), 1), "y": y, "column.place": range(len(y))}
+    return TensorData(given, num_clients, ByColumn("place"), **options)
 
 
 def test_the_survey_counts_what_clients_hold():
@@ -33,6 +51,32 @@ def test_skew_is_half_the_distance_of_the_proportions():
     """Two clients of equal size with one of two classes each: |1 - 1/2| + |0 - 1/2| halved, 0.5."""
     data = Synthetic(num_clients=2, partition=Shards(1), classes=2)
     assert survey(data).skew() == pytest.approx([0.5, 0.5], abs=0.01)
+
+
+def test_a_number_to_predict_is_counted_in_bins():
+    """Twelve bins from 0 to 12; the first client has numbers below 6, the second the others.
+
+    Half of the distance of (1, 0) and (0, 1) from their mean is a half for both.
+    """
+    data = numbers(torch.arange(241.0) / 20, test_fraction=0.01)
+    seen = survey(data)
+    train = [data.split(client, "train").targets[:, 0] for client in range(2)]
+    ends = float(min(train[0])), float(max(train[1]))
+    assert seen.edges == pytest.approx(np.linspace(*ends, 13))
+    assert (seen.kind, len(seen.rows), seen.rows[0]) == ("bins", 12, "0 to 1")
+    for client, own in enumerate(seen.counts):
+        assert own.tolist() == torch.histc(train[client], 12, *ends).tolist()
+    assert seen.skew() == pytest.approx([0.5, 0.5], abs=0.02)
+    text = printed(data)
+    assert "target skew" in text
+    assert "bins" in text
+
+
+def test_labels_are_counted_one_by_one():
+    y = torch.tensor([[1, 0, 1]] * 4 + [[0, 0, 1]] * 4)
+    seen = survey(numbers(y))
+    assert (seen.kind, seen.rows) == ("labels", ("label 0", "label 1", "label 2"))
+    assert seen.counts.tolist() == [[3, 0, 3], [0, 0, 3]]
 
 
 def test_subclasses_stand_beside_their_class():
@@ -79,8 +123,10 @@ def test_the_table_names_domains():
             domains=20, test_protocol="official_classes",
         ),
         Digits(num_clients=1, partition=FixedClasses(classes_per_client=10)),
+        numbers(torch.arange(300.0).sin(), 6),
+        numbers(torch.arange(300)[:, None] % torch.arange(2, 9) == 0, 6),
     ],
-    ids=["ten", "two hundred", "domains", "subclasses", "one"],
+    ids=["ten", "two hundred", "domains", "subclasses", "one", "numbers", "labels"],
 )  # fmt: skip
 def test_the_picture_is_a_png_of_readable_size(data, tmp_path):
     path = tmp_path / "clients.png"

@@ -87,6 +87,7 @@ PLACES = {
     "data/init_args/root": "there",
     "data/init_args/cache_dir": "cache",
     "data/init_args/download": True,
+    "data/init_args/memory": 4.0,
     "data/init_args/client": 0,
 }
 SEEDS = {"seed": 2, "data/init_args/split_seed": 2}
@@ -123,14 +124,17 @@ def test_a_seed_makes_another_run_of_the_same_setting(path):
     assert identity.of_setting(other) == identity.of_setting(CONFIGURATION)
 
 
-def test_a_folder_of_images_is_known_by_its_own_name():
-    def key(kind, root):
-        data = {"class_path": f"datamodules.{kind}", "init_args": {"root": root}}
+def test_a_folder_or_a_file_is_known_by_its_own_name():
+    def key(kind, path, option="root"):
+        data = {"class_path": f"datamodules.{kind}", "init_args": {option: path}}
         return identity.of_run({**CONFIGURATION, "data": data})
 
     assert key("ImageFolder", "a/cats") == key("ImageFolder", "b/cats")
     assert key("ImageFolder", "a/cats") != key("ImageFolder", "a/dogs")
     assert key("CIFAR10", "a/cats") == key("CIFAR10", "a/dogs")
+    for kind, option in (("TabularData", "path"), ("HFDataset", "path"), ("TensorData", "source")):
+        assert key(kind, "a/x.csv", option) == key(kind, "b/x.csv", option)
+        assert key(kind, "a/x.csv", option) != key(kind, "a/y.csv", option)
 
 
 def test_a_part_of_the_data_makes_another_run():

@@ -1,0 +1,68 @@
+"""Samples that are decoded once: into memory, or into a file where they are too large for it."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterable, Mapping
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from datamodules.checks import require
+from datamodules.files import progress
+from pfl.core.seeds import scoped
+from pfl.core.state import nbytes
+
+
+def decoded(
+    samples: Iterable[Mapping[str, Tensor]], count: int, memory: float
+) -> dict[str, Tensor]:
+    """Collect samples, each some tensors by name, into one tensor a name.
+
+    What is random in them is drawn from a stream of its own.
+
+    Args:
+        samples: One after another.
+        count: Their number, at least one.
+        memory: Gigabytes. If the tensors are larger, they lie in files in the system's temporary
+            folder, which are gone with the process.
+
+    Returns:
+        (count, ...) tensors.
+
+    Raises:
+        ValueError: A sample has other names, another shape or type than the first.
+    """
+    whole: dict[str, Tensor] = {}
+    with scoped(0):
+        for number, sample in enumerate(progress(samples, f"Decoding {count:,} samples", count)):
+            if not whole:
+                mapped = nbytes(sample) * count > memory * 1e9
+                whole = {name: _empty(count, value, mapped) for name, value in sample.items()}
+            _check(sample, whole, number)
+            for name, value in sample.items():
+                whole[name][number] = value
+    return whole
+
+
+def _empty(count: int, like: Tensor, mapped: bool) -> Tensor:
+    shape = (count, *like.shape)
+    if not mapped:
+        return torch.empty(shape, dtype=like.dtype)
+    with tempfile.TemporaryFile() as file:
+        return torch.from_numpy(np.memmap(file, like.numpy().dtype, "w+", shape=shape))
+
+
+def _check(sample: Mapping[str, Tensor], whole: Mapping[str, Tensor], number: int) -> None:
+    require(
+        sample.keys() == whole.keys(),
+        f"sample {number} has {', '.join(sample)}, sample 0 has {', '.join(whole)}",
+    )
+    for name, value in sample.items():
+        first = whole[name][0]
+        require(
+            value.shape == first.shape and value.dtype == first.dtype,
+            f"{name} of sample {number} is {value.dtype} of shape {tuple(value.shape)}, of sample "
+            f"0 {first.dtype} of shape {tuple(first.shape)}",
+        )

@@ -1,0 +1,139 @@
+"""Data sets that the package ``datasets`` of Hugging Face saved to disk."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from datamodules.checks import require
+from datamodules.decoding import decoded
+from datamodules.partition import Partitioner
+from datamodules.tables import Table, arrow_table, targets, times
+from datamodules.tensors import TaskName, TensorData
+from pfl.core.checks import not_negative
+
+_PART = 64
+
+
+class HFDataset(TensorData):
+    """A folder as ``save_to_disk`` of the package ``datasets`` writes it; nothing is fetched.
+
+    It holds one data set, or several splits: ``train``, and official test samples in ``test``;
+    other splits are left alone. Inputs are numbers, lists of them of one length, or images of one
+    size.
+
+    Args:
+        path: The folder.
+        inputs: The column of inputs; the network gets several as a dictionary.
+        target: The column to predict; several for regression and multilabel (zeros and ones).
+        num_clients: Number of clients, N.
+        partition: As in :class:`FederatedDataModule`.
+        task: What is predicted; must be said of numbers. Words and class labels are classes.
+        client_column: The natural client of each sample, for ``ByDomain``.
+        time_column: Numbers or dates, which become the column ``time`` in seconds.
+        memory: Gigabytes that the decoded samples may take. Larger ones are decoded into a file in
+            the system's temporary folder, and read from there as they are needed.
+        options: As in :class:`FederatedDataModule`.
+
+    Raises:
+        ImportError: The package ``datasets`` is not installed.
+        OSError: The folder cannot be read.
+        ValueError: A column is not as it must be.
+    """
+
+    def __init__(
+        self,
+        path: str,
+        inputs: str | Sequence[str],
+        target: str | Sequence[str],
+        num_clients: int,
+        partition: Partitioner | str,
+        *,
+        task: TaskName | None = None,
+        client_column: str | None = None,
+        time_column: str | None = None,
+        memory: float = 8.0,
+        **options: Any,
+    ) -> None:
+        not_negative(memory=memory)
+        super().__init__(path, num_clients, partition, task=task, **options)
+        self.path = path
+        # By the names of TensorData, the columns of inputs.
+        self.input_columns = (
+            {"x": inputs} if isinstance(inputs, str) else {f"x.{name}": name for name in inputs}
+        )
+        self.target = [target] if isinstance(target, str) else list(target)
+        self.client_column = client_column
+        self.time_column = time_column
+        self.memory = memory
+
+    def read(self) -> Mapping[str, Any]:
+        """Read the tensors by name."""
+        content, num_train = self._content()
+        places = [name for name in (self.client_column, self.time_column) if name is not None]
+        known = ", ".join(content.column_names)
+        for name in (*self.input_columns.values(), *self.target, *places):
+            require(
+                name in content.column_names, f"{self.path} has no column {name!r}, only {known}"
+            )
+        plain = content.select_columns([*self.target, *places]).with_format("arrow")[:]
+        table = arrow_table(Path(self.path), plain)
+        for name in table.columns:
+            table.refuse(name, np.flatnonzero(table.missing(name)), "is a missing value")
+        given: dict[str, Any] = {
+            **decoded(self._samples(content), len(content), self.memory),
+            **self._targets(content, table),
+            "num_train": num_train,
+        }
+        if self.client_column is not None:
+            given["client"] = table.labels(self.client_column)
+        if self.time_column is not None:
+            given["column.time"] = times(table, self.time_column)
+        return given
+
+    def _content(self) -> tuple[Any, int]:
+        """Return a data set, official training samples first, and their number."""
+        try:
+            import datasets
+        except ImportError as error:
+            raise ImportError(
+                f"reading {self.path} needs datasets: pip install 'pfl-lightning[hf]'"
+            ) from error
+        content = datasets.load_from_disk(str(Path(self.path).expanduser()))
+        if not isinstance(content, datasets.DatasetDict):
+            return content, len(content)
+        known = ", ".join(content)
+        require("train" in content, f"{self.path} has no split 'train', only {known}")
+        parts = [content[name] for name in ("train", "test") if name in content]
+        return datasets.concatenate_datasets(parts), len(parts[0])
+
+    def _targets(self, content: Any, table: Table) -> Mapping[str, Any]:  # noqa: ANN401
+        names = getattr(content.features[self.target[0]], "names", None)
+        if names and len(self.target) == 1:
+            return {"y": table.labels(self.target[0]), "class_names": names}
+        return targets(table, self.target, self._task)
+
+    def _samples(self, content: Any) -> Iterator[dict[str, Tensor]]:  # noqa: ANN401
+        columns = list(self.input_columns.values())
+        rows = content.select_columns(columns).with_format("torch")
+        for start in range(0, len(rows), _PART):
+            part = rows[start : start + _PART]
+            for row in range(len(part[columns[0]])):
+                yield {
+                    name: self._tensor(part[column][row], column, start + row)
+                    for name, column in self.input_columns.items()
+                }
+
+    def _tensor(self, value: Any, column: str, row: int) -> Tensor:  # noqa: ANN401
+        try:
+            return torch.as_tensor(value)
+        except (TypeError, ValueError, RuntimeError) as error:
+            raise ValueError(
+                f"{self.path}, row {row + 1}, column {column!r}: {str(value)[:40]!r} is no tensor "
+                f"of numbers; words must be tokens"
+            ) from error

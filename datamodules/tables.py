@@ -1,0 +1,251 @@
+"""Columns of CSV and Parquet files; a bad value is refused by file, line and column."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Sequence
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from datamodules.checks import require
+from datamodules.targets import Floats, Ints
+
+# As a file holds them: texts, or numbers with NaN where one is missing.
+Cells: TypeAlias = list[str] | Floats
+# Texts that stand for a missing value, in lower case.
+MISSING = frozenset({"", "na", "nan", "null", "?"})
+
+
+class Table:
+    """The columns of a file.
+
+    Args:
+        path: The file, for messages.
+        columns: (n,) cells of each column by name.
+        lines: (n,) line of each row in the file, or its number where the file has no lines.
+        unit: ``line`` or ``row``.
+    """
+
+    def __init__(self, path: Path, columns: dict[str, Cells], lines: Ints, unit: str) -> None:
+        self.path = path
+        self.columns = columns
+        self.lines = lines
+        self.unit = unit
+        self._numbers: dict[str, tuple[Floats, Ints]] = {}
+
+    def __len__(self) -> int:
+        return len(self.lines)
+
+    def take(self, rows: Ints) -> Table:
+        """Return some rows."""
+        columns = {
+            name: [cells[row] for row in rows] if isinstance(cells, list) else cells[rows]
+            for name, cells in self.columns.items()
+        }
+        return Table(self.path, columns, self.lines[rows], self.unit)
+
+    def column(self, name: str) -> Cells:
+        """Return the cells of a column.
+
+        Raises:
+            ValueError: There is none of this name.
+        """
+        known = ", ".join(self.columns)
+        require(name in self.columns, f"{self.path} has no column {name!r}, only {known}")
+        return self.columns[name]
+
+    def numbers(self, name: str, hint: str = "") -> Floats:
+        """Return (n,) the numbers of a column, NaN where one is missing.
+
+        Args:
+            name: Of the column.
+            hint: What else to say to the user if a value is no number.
+
+        Raises:
+            ValueError: A value is no number; it names file, line and column.
+        """
+        values, bad = self._parsed(name)
+        self.refuse(name, bad, f"is no finite number{hint}")
+        return values
+
+    def labels(self, name: str) -> NDArray[Any]:
+        """Return (n,) numbers if all present values are numbers (integers if whole), else texts."""
+        values, bad = self._parsed(name)
+        if len(bad):
+            return np.array(self.column(name))
+        return values.astype(np.int64) if (values == np.round(values)).all() else values
+
+    def holds(self, name: str) -> str:
+        """Return ``numbers``, ``words``, or ``both``, of the values that are present."""
+        values, bad = self._parsed(name)
+        if not len(bad):
+            return "numbers"
+        return "both" if np.isfinite(values).any() else "words"
+
+    def missing(self, name: str) -> NDArray[np.bool_]:
+        """Return (n,) whether the value of a column is missing."""
+        cells = self.column(name)
+        if isinstance(cells, list):
+            return np.array([cell.strip().lower() in MISSING for cell in cells], bool)
+        return np.isnan(cells)
+
+    def refuse(self, name: str, rows: Ints, why: str) -> None:
+        """Refuse the first of some rows, if there is one.
+
+        Raises:
+            ValueError: It names file, line, column and value.
+        """
+        if len(rows):
+            row = int(rows[0])
+            raise ValueError(
+                f"{self.path}, {self.unit} {self.lines[row]}, column {name!r}: "
+                f"{str(self.columns[name][row])!r} {why}"
+            )
+
+    def _parsed(self, name: str) -> tuple[Floats, Ints]:
+        """Return the finite numbers of a column, NaN elsewhere, and the rows of other values."""
+        if name not in self._numbers:
+            cells = self.column(name)
+            values = np.array(
+                [_number(cell) for cell in cells] if isinstance(cells, list) else cells, np.float64
+            )
+            values[~np.isfinite(values)] = np.nan
+            self._numbers[name] = values, np.flatnonzero(np.isnan(values) & ~self.missing(name))
+        return self._numbers[name]
+
+
+def read_table(path: str) -> Table:
+    """Read a file: Parquet if it is called ``*.parquet``, CSV with a line of names otherwise.
+
+    Raises:
+        FileNotFoundError: The file does not exist.
+        ImportError: The file is Parquet, and pyarrow is not installed.
+        ValueError: The file is none of the two, or empty; bad lines are named.
+    """
+    file = Path(path).expanduser()
+    if not file.is_file():
+        raise FileNotFoundError(f"there is no file {file}")
+    table = _parquet(file) if file.suffix.lower() in (".parquet", ".pq") else _csv(file)
+    require(bool(table.columns) and len(table) > 0, f"{file} has no rows")
+    return table
+
+
+def targets(table: Table, names: Sequence[str], task: str | None) -> dict[str, Any]:
+    """Return the targets, and the names of classes, as ``TensorData`` takes them.
+
+    Raises:
+        ValueError: They do not suit the task, or the task must be said.
+    """
+    first = names[0]
+    words = len(names) == 1 and table.holds(first) == "words"
+    kind = "classification" if task is None and words else task
+    require(
+        kind is not None,
+        f"{first!r} holds numbers: say task: classification, multilabel or regression",
+    )
+    if kind == "classification":
+        require(len(names) == 1, "task: classification needs one target column")
+        classes, y = np.unique(table.labels(first), return_inverse=True)
+        return {"y": y, "class_names": classes}
+    y = np.stack([table.numbers(name) for name in names], 1)
+    if kind == "multilabel":
+        for name, values in zip(names, y.T, strict=True):
+            bad = np.flatnonzero((values != 0) & (values != 1))
+            table.refuse(name, bad, "is neither 0 nor 1, as labels are")
+    return {"y": y}
+
+
+def times(table: Table, name: str) -> Floats:
+    """Return (n,) the numbers of a column, or the seconds since 1970 of its dates.
+
+    Raises:
+        ValueError: A value is neither.
+    """
+    if table.holds(name) == "numbers":
+        return table.numbers(name)
+    seconds = np.full(len(table), np.nan)
+    for row, cell in enumerate(table.column(name)):
+        try:
+            moment = datetime.fromisoformat(str(cell))
+        except ValueError:
+            table.refuse(name, np.array([row]), "is neither a number nor a date (2026-03-31)")
+        moment = moment if moment.tzinfo else moment.replace(tzinfo=timezone.utc)
+        seconds[row] = moment.timestamp()
+    return seconds
+
+
+def _csv(path: Path) -> Table:
+    rows: list[list[str]] = []
+    lines: list[int] = []
+    with path.open(newline="", encoding="utf-8-sig") as file:
+        reader = csv.reader(file, strict=True)
+        try:
+            names = next(reader, [])
+            _check_names(path, names)
+            for row in reader:
+                if row:
+                    require(len(row) == len(names), f"{len(row)} values for {len(names)} columns")
+                    rows.append(row)
+                    lines.append(reader.line_num)
+        except UnicodeDecodeError as error:
+            raise ValueError(f"{path} is no text in UTF-8: {error}") from error
+        except (csv.Error, ValueError) as error:
+            raise ValueError(f"{path}, line {reader.line_num}: {error}") from error
+    columns = zip(*rows, strict=True) if rows else [()] * len(names)
+    cells: dict[str, Cells] = {n: list(values) for n, values in zip(names, columns, strict=True)}
+    return Table(path, cells, np.array(lines, np.int64), "line")
+
+
+def _parquet(path: Path) -> Table:
+    try:
+        from pyarrow import parquet
+    except ImportError as error:
+        raise ImportError(
+            f"reading {path} needs pyarrow: pip install 'pfl-lightning[parquet]'"
+        ) from error
+    try:
+        content = parquet.read_table(path)
+    except (ValueError, OSError) as error:
+        raise ValueError(f"{path} is no Parquet file: {error}") from error
+    _check_names(path, content.column_names)
+    return arrow_table(path, content)
+
+
+def arrow_table(path: Path, content: Any) -> Table:  # noqa: ANN401
+    """Return a table of pyarrow as our own; values that are no numbers become texts."""
+    pairs = zip(content.column_names, content.columns, strict=True)
+    cells = {name: _cells(column) for name, column in pairs}
+    return Table(path, cells, np.arange(1, content.num_rows + 1), "row")
+
+
+def _cells(column: Any) -> Cells:  # noqa: ANN401
+    """Return the cells of a column of pyarrow."""
+    from pyarrow import ArrowInvalid, float64, types
+
+    kind = column.type
+    if any(is_of(kind) for is_of in (types.is_integer, types.is_floating, types.is_boolean)):
+        try:
+            numbers: Floats = column.cast(float64()).to_numpy().astype(np.float64)
+            return numbers
+        except ArrowInvalid:
+            pass  # integers that floats cannot hold, such as hashes: told apart as texts
+    return ["" if value is None else str(value) for value in column.to_pylist()]
+
+
+def _check_names(path: Path, names: Sequence[str]) -> None:
+    unnamed = [place for place, name in enumerate(names, 1) if not name.strip()]
+    require(not unnamed, f"column {unnamed[0] if unnamed else 0} of {path} has no name")
+    twice = [name for name in names if names.count(name) > 1]
+    require(not twice, f"two columns of {path} are called {twice[0] if twice else ''!r}")
+
+
+def _number(cell: str) -> float:
+    """Return a number, or NaN if the text is none."""
+    try:
+        return float(cell) if "_" not in cell else np.nan
+    except ValueError:
+        return np.nan

@@ -1,0 +1,240 @@
+"""Tables: a row of a CSV or Parquet file is a sample."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from datamodules.checks import require
+from datamodules.partition import Partitioner
+from datamodules.splits import Division
+from datamodules.tables import Table, read_table, targets, times
+from datamodules.targets import Floats, Ints
+from datamodules.tensors import TaskName, TensorData
+from pfl.core.types import Inputs
+
+# Different values of a category.
+_MOST_VALUES = 1000
+
+
+class TabularData(TensorData):
+    """A table, of which some columns are inputs and others are targets.
+
+    A feature with a word in each row, or named in ``categories``, becomes a column of zeros and
+    ones for each of its values, in the order of numbers or of the alphabet, in the place of the
+    feature. The values of all rows are looked at for that. Any other feature must be a number in
+    each row. Classes are numbered in the same order.
+
+    Each column of the file with a number in every row can be named in ``ByColumn``.
+
+    Args:
+        path: A CSV file in UTF-8 with commas and a line of names, or a Parquet file
+            (``*.parquet``; needs pyarrow). Empty cells, NA, NaN, null and ? are missing values.
+        target: The column to predict; several for regression and multilabel (zeros and ones).
+        num_clients: Number of clients, N.
+        partition: As in :class:`FederatedDataModule`.
+        task: What is predicted; must be said of numbers. Words are classes.
+        features: The columns that are inputs, in this order; all that have no other use if not
+            given.
+        categories: Features whose values are no quantities, although some are numbers.
+        client_column: The natural client of each row, for ``ByDomain``.
+        time_column: Numbers or dates (ISO 8601, UTC where there is no zone), which become the
+            column ``time`` in seconds.
+        standardise: Subtract from each feature its mean, and divide by its standard deviation if it
+            is not zero. The two are those of the training samples of all clients (``train``), or,
+            for the samples of a client, those of its own training samples (``client``; not where
+            there is a common test set). Validation and test samples are never looked at. Zeros and
+            ones of categories stay.
+        missing: ``refuse`` missing values; ``drop`` rows that have one in a column in use; or give
+            a number the ``mean`` of the training samples that ``standardise`` looks at (``none``
+            counts as ``train``), and a category zeros in all its columns. Targets, clients and
+            times are never made up.
+        options: As in :class:`FederatedDataModule`.
+
+    Raises:
+        ValueError: A column or a value is not as it must be; it names file, line and column.
+        OSError: The file cannot be read.
+        ImportError: The file is Parquet, and pyarrow is not installed.
+    """
+
+    def __init__(
+        self,
+        path: str,
+        target: str | Sequence[str],
+        num_clients: int,
+        partition: Partitioner | str,
+        *,
+        task: TaskName | None = None,
+        features: Sequence[str] | None = None,
+        categories: Sequence[str] = (),
+        client_column: str | None = None,
+        time_column: str | None = None,
+        standardise: Literal["none", "train", "client"] = "none",
+        missing: Literal["refuse", "drop", "mean"] = "refuse",
+        **options: Any,
+    ) -> None:
+        super().__init__(path, num_clients, partition, task=task, **options)
+        self.path = path
+        self.target = [target] if isinstance(target, str) else list(target)
+        self.features = features
+        self.categories = categories
+        self.client_column = client_column
+        self.time_column = time_column
+        self.standardise = standardise
+        self.missing = missing
+
+    @property
+    def incomplete(self) -> bool:
+        """Whether inputs may have NaN, which :meth:`fitted` replaces."""
+        return self.missing == "mean"
+
+    def read(self) -> Mapping[str, Any]:
+        """Read the columns as tensors by name."""
+        return self._columns.tensors
+
+    def fitted(self, inputs: Inputs, rows: Ints, division: Division) -> Inputs:
+        """Return the inputs standardised and without missing values."""
+        if self.standardise == "none" and not self.incomplete:
+            return inputs
+        # Row i is sample i.
+        x: Floats = self._columns.tensors["x"].copy()
+        names, numbers = self._columns.names, self._columns.numbers
+        trained = np.concatenate([holding.train for holding in division.holdings])
+        everybody = _Moments.of(x[trained])
+        empty = [name for name, count in zip(names, everybody.counts, strict=True) if not count]
+        require(not empty, f"no training sample has a value of {empty[0] if empty else ''!r}")
+        scaled = numbers & (self.standardise != "none")
+        if self.standardise != "client":
+            return torch.from_numpy(everybody.applied(x, scaled))
+        require(
+            division.pooled_test is None,
+            "standardise: client needs test samples that belong to one client each: give "
+            "test_protocol: pooled or future, or standardise: train",
+        )
+        for held in division.holdings:
+            ids = np.concatenate([held.train, held.val, held.test])
+            x[ids] = _Moments.of(x[held.train]).completed(everybody).applied(x[ids], scaled)
+        return torch.from_numpy(x)
+
+    @cached_property
+    def _columns(self) -> _Columns:
+        table = self._complete(read_table(self.path))
+        names, numbers, x = _inputs(table, self._features(table), self.categories)
+        given: dict[str, Any] = {"x": x, **targets(table, self.target, self._task)}
+        if self.client_column is not None:
+            given["client"] = table.labels(self.client_column)
+        for name in table.columns:
+            if table.holds(name) == "numbers" and not table.missing(name).any():
+                given[f"column.{name}"] = table.numbers(name)
+        if self.time_column is not None:
+            given["column.time"] = times(table, self.time_column)
+        return _Columns(given, names, numbers)
+
+    def _features(self, table: Table) -> Sequence[str]:
+        if self.features is not None:
+            return self.features
+        used = {*self.target, self.client_column, self.time_column}
+        return [name for name in table.columns if name not in used]
+
+    def _complete(self, table: Table) -> Table:
+        """Return the table after the policy for missing values.
+
+        Raises:
+            ValueError: A value is missing where it must not be.
+        """
+        places = [name for name in (self.client_column, self.time_column) if name is not None]
+        needed, features = [*self.target, *places], self._features(table)
+        require(len(features) > 0, f"{table.path} has no feature beside {', '.join(needed)}")
+        both = [name for name in features if name in self.target]
+        require(not both, f"{both[0] if both else ''!r} cannot be feature and target at once")
+        if self.missing == "drop":
+            bad = np.any([table.missing(name) for name in (*needed, *features)], axis=0)
+            require(not bad.all(), f"{table.path}: each row has a missing value")
+            return table.take(np.flatnonzero(~bad))
+        for name in (*needed, *(() if self.incomplete else features)):
+            means = ", or missing: mean" if name in features else ""
+            table.refuse(
+                name,
+                np.flatnonzero(table.missing(name)),
+                f"is a missing value; to leave such rows out: missing: drop{means}",
+            )
+        return table
+
+
+class _Columns(NamedTuple):
+    """A table as tensors.
+
+    Attributes:
+        tensors: As :class:`TensorData` takes them.
+        names: (F,) names of the inputs' columns.
+        numbers: (F,) whether a column is a quantity, not a category's.
+    """
+
+    tensors: dict[str, Any]
+    names: list[str]
+    numbers: NDArray[np.bool_]
+
+
+class _Moments(NamedTuple):
+    """Counts of present values, means, and standard deviations of columns, (F,) each."""
+
+    counts: Ints
+    means: Floats
+    deviations: Floats
+
+    @classmethod
+    def of(cls, x: Floats) -> _Moments:
+        """Return those of (n, F) numbers; zeros where none is present."""
+        there = ~np.isnan(x)
+        counts = there.sum(0)
+        means = np.where(there, x, 0).sum(0) / np.maximum(counts, 1)
+        squares = np.where(there, np.square(x - means), 0).sum(0)
+        return cls(counts, means, np.sqrt(squares / np.maximum(counts, 1)))
+
+    def completed(self, other: _Moments) -> _Moments:
+        """Take over from another what is not known here."""
+        known = self.counts > 0
+        return _Moments(
+            *(np.where(known, own, theirs) for own, theirs in zip(self, other, strict=True))
+        )
+
+    def applied(self, x: Floats, scaled: NDArray[np.bool_]) -> Floats:
+        """Return (n, F) numbers with means for NaN, standardised in the columns ``scaled``."""
+        filled = np.where(np.isnan(x), self.means, x)
+        scales = np.where(self.deviations > 0, self.deviations, 1)
+        return np.where(scaled, (filled - self.means) / scales, filled)
+
+
+def _inputs(
+    table: Table, features: Sequence[str], categories: Sequence[str]
+) -> tuple[list[str], NDArray[np.bool_], Floats]:
+    """Return (F,) names, (F,) whether each is a quantity, and (n, F) numbers."""
+    for name in categories:
+        require(name in features, f"categories names {name!r}, which is no feature")
+    names: list[str] = []
+    numbers: list[bool] = []
+    parts: list[Floats] = []
+    for name in features:
+        if name not in categories and table.holds(name) != "words":
+            names.append(name)
+            numbers.append(True)
+            parts.append(
+                table.numbers(name, "; if it is a category, name it in categories")[:, None]
+            )
+            continue
+        values = table.labels(name)
+        kinds = np.unique(values[~table.missing(name)])
+        require(
+            len(kinds) <= _MOST_VALUES,
+            f"{table.path}: {name!r} has {len(kinds):,} different values, which are too many for a "
+            "category; give features without it",
+        )
+        names += [f"{name}={kind}" for kind in kinds]
+        numbers += [False] * len(kinds)
+        parts.append((values[:, None] == kinds).astype(np.float64))
+    return names, np.array(numbers), np.concatenate(parts, 1)

@@ -1,0 +1,98 @@
+"""Any map-style data set of torch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from PIL import Image
+from torch import Tensor
+from torch.utils.data import Dataset, IterableDataset
+from torchvision.transforms.functional import pil_to_tensor
+
+from datamodules.checks import require
+from datamodules.decoding import decoded
+from datamodules.partition import Partitioner
+from datamodules.tensors import TaskName, TensorData
+from pfl.core.checks import not_negative
+
+
+class TorchDataset(TensorData):
+    """A map-style data set of torch, whose samples are pairs of inputs and target.
+
+    Inputs are a tensor, an array, an image of Pillow, or several by name in a dictionary; all
+    samples have one shape. Each sample is decoded once, so that random transforms in the data set
+    are drawn once; random transforms of training batches are ``augment``. Classes have the names of
+    the data set's attribute ``classes``, if it has one.
+
+    Args:
+        dataset: The data set; in YAML its class path and arguments.
+        num_clients: Number of clients, N.
+        partition: As in :class:`FederatedDataModule`.
+        test: Another one with the official test samples.
+        task: What is predicted; by the type of the targets if not given.
+        memory: Gigabytes that the decoded samples may take. Larger ones are decoded into a file in
+            the system's temporary folder, and read from there as they are needed.
+        options: As in :class:`FederatedDataModule`.
+
+    Raises:
+        ValueError: A sample is no pair, or has another shape than the first.
+    """
+
+    def __init__(
+        self,
+        dataset: Dataset,  # type: ignore[type-arg] # the parser refuses Dataset[Any]
+        num_clients: int,
+        partition: Partitioner | str,
+        *,
+        test: Dataset | None = None,  # type: ignore[type-arg]
+        task: TaskName | None = None,
+        memory: float = 8.0,
+        **options: Any,
+    ) -> None:
+        not_negative(memory=memory)
+        super().__init__({}, num_clients, partition, task=task, **options)
+        self.dataset = dataset
+        self.test = test
+        self.memory = memory
+
+    def read(self) -> Mapping[str, Any]:
+        """Read the tensors by name."""
+        parts = [self.dataset] if self.test is None else [self.dataset, self.test]
+        sizes = [_size(part) for part in parts]
+        items = (part[i] for part, size in zip(parts, sizes, strict=True) for i in range(size))
+        samples = (_named(item, number) for number, item in enumerate(items))
+        found: dict[str, Any] = decoded(samples, sum(sizes), self.memory)
+        if names := getattr(self.dataset, "classes", None):
+            found["class_names"] = names
+        return {**found, "num_train": sizes[0]}
+
+
+def _size(dataset: Dataset[Any]) -> int:
+    name = type(dataset).__name__
+    usable = not isinstance(dataset, IterableDataset) and hasattr(dataset, "__len__")
+    require(usable, f"{name} is no map-style data set: it needs __len__ and __getitem__")
+    size = len(dataset)  # type: ignore[arg-type]
+    require(size > 0, f"{name} has no samples")
+    return size
+
+
+def _named(item: Any, number: int) -> dict[str, Tensor]:  # noqa: ANN401
+    """Return a sample's inputs and target as tensors, by the names of :class:`TensorData`."""
+    pair = isinstance(item, tuple | list) and len(item) == 2
+    require(pair, f"sample {number} is a {type(item).__name__}, not a pair (inputs, target)")
+    x, y = item
+    several = {f"x.{name}": value for name, value in x.items()} if isinstance(x, Mapping) else None
+    given = {**(several or {"x": x}), "y": y}
+    return {name: _tensor(value, name, number) for name, value in given.items()}
+
+
+def _tensor(value: Any, name: str, number: int) -> Tensor:  # noqa: ANN401
+    if isinstance(value, Image.Image):
+        pixels: Tensor = pil_to_tensor(value)
+        return pixels
+    try:
+        return torch.as_tensor(value)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise ValueError(f"{name} of sample {number} is no tensor of numbers: {error}") from error

@@ -1,0 +1,115 @@
+"""Folders that the package ``datasets`` wrote."""
+
+import sys
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from datamodules import IID, ByDomain, HFDataset
+from pfl.core.task import Regression
+
+COLUMNS = {
+    "tokens": [[i, i + 1, 0] for i in range(8)],
+    "mask": [[1, 1, 0]] * 8,
+    "value": [i / 2 for i in range(8)],
+    "text": ["word"] * 8,
+    "ragged": [[0] * (i + 1) for i in range(8)],
+    "label": ["pos", "neg"] * 4,
+    "site": [10, 9] * 4,
+    "day": [f"2020-01-0{8 - i}" for i in range(8)],
+    "hole": [1, None] * 4,
+}
+
+
+@pytest.fixture(scope="module")
+def datasets():
+    return pytest.importorskip("datasets")
+
+
+@pytest.fixture(scope="module")
+def folder(datasets, tmp_path_factory):
+    path = str(tmp_path_factory.mktemp("saved") / "all")
+    datasets.Dataset.from_dict(COLUMNS).save_to_disk(path)
+    return path
+
+
+def saved(folder, inputs="tokens", target="label", num_clients=1, partition=None, **options):
+    return HFDataset(folder, inputs, target, num_clients, partition or IID(), **options)
+
+
+def whole(data, client=0, name="train"):
+    view = data.split(client, name)
+    return view.batch(torch.arange(len(view)))
+
+
+def test_columns_are_inputs_and_classes(folder):
+    data = saved(folder)
+    ids = data.division.holdings[0].train
+    assert (data.class_names, data.input_shape) == (["neg", "pos"], (3,))
+    assert whole(data).x.equal(torch.tensor(COLUMNS["tokens"])[ids])
+    assert whole(data).y.tolist() == [1 - i % 2 for i in ids]
+
+
+def test_several_columns_are_a_dictionary(folder):
+    data = saved(folder, ["tokens", "mask"], "value", task="regression")
+    ids = data.division.holdings[0].train
+    assert data.task == Regression()
+    assert whole(data).x["mask"].equal(torch.tensor(COLUMNS["mask"])[ids])
+    assert whole(data).y[:, 0].tolist() == [i / 2 for i in ids]
+
+
+def test_columns_say_client_and_time(folder):
+    """Days run backwards: of the even rows 0 to 6 the first is the latest, and tested on."""
+    options = {"client_column": "site", "time_column": "day", "test_protocol": "future"}
+    data = saved(folder, num_clients=2, partition=ByDomain(), **options)
+    assert data.contents.domain_names == ("9", "10")
+    held = data.division.holdings[1]
+    assert (held.train.tolist(), held.test.tolist()) == ([6, 4, 2], [0])
+
+
+def test_splits_and_class_labels_are_those_of_the_data_set(datasets, tmp_path):
+    features = datasets.Features(
+        {"image": datasets.Image(), "label": datasets.ClassLabel(names=["cat", "dog", "emu"])}
+    )
+    pixels = np.arange(18, dtype=np.uint8).reshape(2, 3, 3)
+    rows = {"image": [Image.fromarray(pixels)] * 4, "label": [0, 1, 1, 0]}
+    train = datasets.Dataset.from_dict(rows, features)
+    parts = {"train": train, "validation": train, "test": train.select([1])}
+    datasets.DatasetDict(parts).save_to_disk(str(tmp_path / "d"))
+    data = saved(str(tmp_path / "d"), "image", test_protocol="global", mean=0.0, std=1.0)
+    assert (data.class_names, data.input_shape) == (["cat", "dog", "emu"], (3, 2, 3))
+    assert data.contents.num_train == 4
+    assert data.pooled_test().targets.tolist() == [1]
+    expected = torch.from_numpy(pixels).permute(2, 0, 1) / 255
+    assert torch.allclose(whole(data).x[0], expected)
+    datasets.DatasetDict({"validation": train}).save_to_disk(str(tmp_path / "v"))
+    with pytest.raises(ValueError, match="has no split 'train', only validation"):
+        saved(str(tmp_path / "v"), "image").setup()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"inputs": "none"}, "has no column 'none', only tokens, mask"),
+        ({"inputs": "text"}, "row 1, column 'text': 'word' is no tensor of numbers; words must"),
+        ({"inputs": "ragged"}, r"x of sample 1 is .* shape \(2,\), of sample 0 .* shape \(1,\)"),
+        ({"target": "value"}, "'value' holds numbers: say task"),
+        ({"target": "hole"}, "row 2, column 'hole': .* is a missing value"),
+    ],
+)
+def test_columns_that_do_not_fit_are_refused(folder, options, message):
+    with pytest.raises(ValueError, match=message):
+        saved(folder, **options).setup()
+
+
+def test_the_package_is_asked_for(monkeypatch):
+    monkeypatch.setitem(sys.modules, "datasets", None)
+    with pytest.raises(ImportError, match=r"reading here needs datasets: pip install 'pfl-light"):
+        saved("here").setup()
+
+
+def test_a_folder_that_is_none_is_refused(datasets, tmp_path):
+    with pytest.raises(OSError, match="none"):
+        saved(str(tmp_path / "none")).setup()

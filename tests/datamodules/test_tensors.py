@@ -1,0 +1,195 @@
+"""Tensors of any shape and type: what they are taken for, and what is refused."""
+
+import pickle
+
+import numpy as np
+import pytest
+import torch
+
+from datamodules import (
+    IID,
+    ByColumn,
+    ByDomain,
+    ClientDirichlet,
+    Dirichlet,
+    FixedClasses,
+    Shards,
+    TensorData,
+)
+from pfl.core.task import Classification, MultiLabel, Regression
+
+FLOATS = torch.arange(24.0).view(12, 2)
+CLASSES = torch.arange(12) % 3
+
+
+def tensors(num_clients=2, partition=None, options=None, **given):
+    return TensorData(given, num_clients, partition or IID(), **(options or {}))
+
+
+def whole(data, client, name="train"):
+    view = data.split(client, name)
+    return view.batch(torch.arange(len(view)))
+
+
+def held(data, client, name="train"):
+    return data.division.holdings[client].of(name)
+
+
+@pytest.mark.parametrize(
+    ("y", "task", "kind", "outputs", "classes"),
+    [
+        (CLASSES, None, Classification(), 3, 3),
+        (FLOATS[:, 0], None, Regression(), 1, None),
+        (FLOATS, None, Regression(), 2, None),
+        (FLOATS.long() % 2, None, MultiLabel(), 2, None),
+        (FLOATS > 3, None, MultiLabel(), 2, None),
+        (CLASSES, "regression", Regression(), 1, None),
+    ],
+    ids=["classes", "a number", "numbers", "labels", "booleans", "said"],
+)
+def test_the_type_of_the_targets_decides_the_task(y, task, kind, outputs, classes):
+    data = tensors(x=FLOATS, y=y, options={"task": task})
+    assert (data.task, data.outputs, data.num_classes) == (kind, outputs, classes)
+
+
+def test_floats_and_tokens_reach_the_network_as_they_are():
+    tokens = torch.arange(36).view(12, 3)
+    for x in (FLOATS, tokens):
+        data = tensors(x=x, y=CLASSES)
+        batch = whole(data, 0)
+        assert batch.x.equal(x[held(data, 0)])
+        assert batch.y.equal(CLASSES[held(data, 0)])
+        assert (data.blank(4).dtype, data.blank(4).shape) == (x.dtype, (4, *x.shape[1:]))
+
+
+def test_only_bytes_in_the_shape_of_images_are_scaled():
+    """The byte 255 with mean and deviation 0.5 is 1, the byte 0 is -1."""
+    images = torch.full((12, 1, 2, 2), 255, dtype=torch.uint8)
+    assert whole(tensors(x=images, y=CLASSES), 0).x.flatten().tolist() == pytest.approx([1.0] * 16)
+    flat = tensors(x=images.view(12, 4), y=CLASSES)
+    assert whole(flat, 0).x.dtype == torch.uint8
+
+
+def test_floats_follow_the_default_type():
+    data = tensors(x=FLOATS.double(), y=FLOATS[:, 0])
+    batch = whole(data, 0)
+    assert (batch.x.dtype, batch.y.dtype) == (torch.float32, torch.float32)
+    assert batch.y.shape == (len(batch.x), 1)
+
+
+def test_several_inputs_are_a_dictionary():
+    data = tensors(**{"x.left": FLOATS, "x.right": CLASSES[:, None]}, y=CLASSES)
+    batch = whole(data, 1)
+    assert batch.x["left"].equal(FLOATS[held(data, 1)])
+    assert batch.x["right"].equal(CLASSES[held(data, 1), None])
+    assert {name: value.shape for name, value in data.blank(3).items()} == {
+        "left": (3, 2),
+        "right": (3, 1),
+    }
+
+
+def test_official_test_samples_follow_the_training_samples():
+    split = {"x": FLOATS[:8], "y": CLASSES[:8], "x_test": FLOATS[8:], "y_test": CLASSES[8:]}
+    options = {"test_protocol": "global"}
+    data = tensors(**split, options=options)
+    pooled = data.pooled_test()
+    assert pooled.batch(torch.arange(4)).x.equal(FLOATS[8:])
+    joined = tensors(x=FLOATS, y=CLASSES, num_train=8, options=options)
+    assert joined.description() == data.description()
+
+
+def test_natural_clients_are_domains():
+    origin = np.array(["b", "a"] * 6)
+    data = tensors(x=FLOATS, y=CLASSES, client=origin, partition=ByDomain())
+    assert data.contents.domain_names == ("a", "b")
+    for client, name in enumerate("ab"):
+        assert set(origin[held(data, client)]) == {name}
+
+
+def test_clients_can_be_ordered_by_a_column():
+    """Ages 11, 10, ..., 0 over three clients: the first has 0 to 3, the last samples."""
+    data = tensors(3, ByColumn("age"), x=FLOATS, y=CLASSES, **{"column.age": range(11, -1, -1)})
+    own = [{*held(data, c).tolist(), *held(data, c, "test").tolist()} for c in range(3)]
+    assert own == [{8, 9, 10, 11}, {4, 5, 6, 7}, {0, 1, 2, 3}]
+    with pytest.raises(ValueError, match="no column 'height' to order samples by, only age"):
+        tensors(
+            partition=ByColumn("height"), x=FLOATS, y=CLASSES, **{"column.age": range(12)}
+        ).setup()
+
+
+def test_clients_train_on_the_past_and_are_tested_on_the_future():
+    """Six samples a client, a quarter for testing: the last two of six rounded from 1.5.
+
+    Of the four before, a quarter validates: the latest one.
+    """
+    time = np.random.default_rng(0).permutation(12)
+    options = {"test_protocol": "future", "val_fraction": 0.25}
+    data = tensors(x=FLOATS, y=CLASSES, options=options, **{"column.time": time})
+    for client in range(2):
+        past, now, future = (time[held(data, client, name)] for name in ("train", "val", "test"))
+        assert (len(past), len(now), len(future)) == (3, 1, 2)
+        assert past.max() < now.min() <= now.max() < future.min()
+    with pytest.raises(ValueError, match="no column 'time'"):
+        tensors(x=FLOATS, y=CLASSES, options=options).setup()
+
+
+@pytest.mark.parametrize(
+    "partition",
+    [Dirichlet(min_samples=1), ClientDirichlet(), Shards(), FixedClasses(classes_per_client=1)],
+    ids=lambda partition: type(partition).__name__,
+)
+def test_partitions_by_label_need_classes(partition):
+    data = tensors(partition=partition, x=FLOATS, y=FLOATS)
+    with pytest.raises(ValueError, match="no classes to divide by: choose a partition"):
+        data.setup()
+
+
+def test_a_file_holds_the_same_as_a_mapping(tmp_path):
+    given = {"x": FLOATS.numpy(), "y": CLASSES.numpy(), "class_names": ["p", "q", "r"]}
+    np.savez(tmp_path / "data.npz", **given)
+    read = TensorData(str(tmp_path / "data.npz"), 2, IID())
+    assert read.class_names == ["p", "q", "r"]
+    assert read.description() == TensorData(given, 2, IID()).description()
+    (tmp_path / "text.npz").write_text("x,y\n")
+    with pytest.raises(OSError, match=r"text\.npz is no \.npz file of plain arrays"):
+        TensorData(str(tmp_path / "text.npz"), 2, IID()).setup()
+
+
+def test_a_copy_for_another_process_reads_again():
+    data = tensors(x=FLOATS, y=CLASSES)
+    copy = pickle.loads(pickle.dumps(data))
+    assert "_tensors" not in copy.__dict__
+    assert copy.description() == data.description()
+
+
+BROKEN = FLOATS.clone()
+BROKEN[7, 1] = np.nan
+MANY = torch.zeros(5000)
+MANY[4500] = np.inf
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"x": FLOATS}, "the data need x .* and y"),
+        ({"x": FLOATS, "y": CLASSES[:5]}, "x has 12 samples, but there are 5 targets"),
+        ({"x": BROKEN, "y": CLASSES}, "x has values that are not finite, first in sample 7"),
+        ({"x.a": BROKEN, "y": CLASSES}, "x.a has values that are not finite, first in sample 7"),
+        ({"x": MANY, "y": MANY > 0}, "x has .*, first in sample 4500"),
+        ({"x": FLOATS, "y": BROKEN}, "y has values that are not finite, first in sample 7"),
+        ({"x": FLOATS, "y": CLASSES, "column.x": BROKEN[:, 1]}, "column.x has .* in sample 7"),
+        ({"x": FLOATS, "y": CLASSES, "column.x": [1, 2]}, "column.x has 2 samples"),
+        ({"x": FLOATS, "y": CLASSES, "client": [1, 2]}, "client has 2 samples"),
+        ({"x": FLOATS, "x.a": FLOATS, "y": CLASSES}, "give x or x.<name>, not both"),
+        ({"x": FLOATS, "y": CLASSES, "x_test": FLOATS}, "x_test needs y_test"),
+        ({"x": FLOATS, "y": CLASSES, "num_train": 13}, "num_train is 13, but there are 12 samples"),
+        ({"x": FLOATS, "y": CLASSES, "z": 1}, "unknown names among the data: z"),
+        ({"x": ["a"] * 12, "y": CLASSES}, "x is no tensor of numbers"),
+        ({"x": FLOATS, "y": CLASSES - 1}, "classes are .* integers from 0"),
+        ({"x": FLOATS, "y": FLOATS.long()}, "labels are zeros and ones"),
+        ({"x": FLOATS, "y": FLOATS[:, None]}, r"numbers to predict are .* got shape \(12, 1, 2\)"),
+    ],
+)  # fmt: skip
+def test_data_that_do_not_fit_together_are_refused(given, message):
+    with pytest.raises(ValueError, match=message):
+        TensorData(given, 2, IID()).setup()

@@ -1,0 +1,163 @@
+"""Data sets of torch: decoded once, in memory or in a file, and only such are called."""
+
+from itertools import count
+
+import numpy as np
+import pytest
+import torch
+import yaml
+from PIL import Image
+from torch.utils.data import Dataset, IterableDataset, TensorDataset
+
+from datamodules import IID, TorchDataset
+from pfl.cli.explain import UsageError
+from pfl.core.task import Regression
+from tests.test_configs import parse
+
+X = torch.arange(400.0).view(100, 4)
+Y = torch.arange(100) % 3
+
+MAP = np.memmap
+
+
+class Items(Dataset):
+    """A data set of given items."""
+
+    def __init__(self, items):
+        self.items = items
+
+    def __len__(self):
+        return len(self.items)
+
+    def __getitem__(self, index):
+        return self.items[index]
+
+
+class Noise(Dataset):
+    """A data set whose inputs are drawn anew at each look."""
+
+    def __len__(self):
+        return 8
+
+    def __getitem__(self, index):
+        return torch.randn(2), index % 2
+
+
+class Stream(IterableDataset):
+    """A data set without places."""
+
+    def __iter__(self):
+        return iter(())
+
+
+def whole(data, name="train"):
+    view = data.split(0, name)
+    return view.batch(torch.arange(len(view)))
+
+
+@pytest.mark.parametrize("memory", [8.0, 1e-6], ids=["in memory", "in a file"])
+def test_samples_are_those_of_the_data_set(memory, monkeypatch):
+    """The 100 samples take 100 * (16 + 8) bytes, more than the 1,000 of a millionth gigabyte."""
+    made = []
+    monkeypatch.setattr(
+        "datamodules.decoding.np.memmap", lambda *a, **k: made.append(a) or MAP(*a, **k)
+    )
+    data = TorchDataset(TensorDataset(X, Y), 1, IID(), memory=memory)
+    ids = data.division.holdings[0].train
+    assert whole(data).x.equal(X[ids])
+    assert whole(data).y.equal(Y[ids])
+    assert len(made) == (0 if memory > 1 else 2)
+
+
+def test_each_sample_is_read_once():
+    class Counted(TensorDataset):
+        looks = count()
+
+        def __getitem__(self, index):
+            next(self.looks)
+            return super().__getitem__(index)
+
+    data = TorchDataset(Counted(X, Y), 2, IID())
+    data.setup()
+    whole(data)
+    assert next(Counted.looks) == 100
+
+
+def test_what_is_random_is_drawn_once_and_from_no_global_stream():
+    before = torch.get_rng_state()
+    one, two = (TorchDataset(Noise(), 1, IID()) for _ in range(2))
+    assert whole(one).x.equal(whole(one).x)
+    assert whole(one).x.equal(whole(two).x)
+    assert torch.get_rng_state().equal(before)
+
+
+def test_another_data_set_holds_the_official_test_samples():
+    train, test = TensorDataset(X[:80], Y[:80]), TensorDataset(X[80:], Y[80:])
+    data = TorchDataset(train, 2, IID(), test=test, test_protocol="global")
+    pooled = data.pooled_test()
+    assert pooled.batch(torch.arange(20)).x.equal(X[80:])
+
+
+def test_images_are_bytes_and_classes_have_their_names():
+    """Pillow's images are height, width, channels; a batch has channels first, in [-1, 1]."""
+    pixels = np.zeros((2, 3, 3), np.uint8)
+    pixels[1, 2, 0] = 255
+    images = Items([(Image.fromarray(pixels), label) for label in (0, 1, 1, 0)])
+    images.classes = ["cat", "dog"]
+    data = TorchDataset(images, 1, IID())
+    assert (data.class_names, data.input_shape) == (["cat", "dog"], (3, 2, 3))
+    red = torch.full((3, 2, 3), -1.0)
+    red[0, 1, 2] = 1.0
+    assert torch.allclose(whole(data).x[0], red)
+
+
+def test_inputs_may_have_names_and_targets_may_be_numbers():
+    items = [({"a": np.ones(2, np.float32) * i, "b": i}, i / 2) for i in range(8)]
+    data = TorchDataset(Items(items), 1, IID())
+    ids = torch.from_numpy(data.division.holdings[0].train)
+    assert data.task == Regression()
+    assert whole(data).x["a"].equal(ids[:, None].float().expand(-1, 2))
+    assert whole(data).x["b"].equal(ids)
+    assert whole(data).y[:, 0].equal(ids / 2)
+
+
+PAIR = (torch.zeros(2), 0)
+
+
+@pytest.mark.parametrize(
+    ("dataset", "message"),
+    [
+        (Items([PAIR, torch.zeros(3)]), r"sample 1 is a Tensor, not a pair \(inputs, target\)"),
+        (Items([PAIR, (torch.zeros(3), 0)]), r"x of sample 1 is .*float32 of shape \(3,\), of"),
+        (Items([PAIR, (torch.zeros(2), 0.5)]), "y of sample 1 is torch.float32 .*, of sample 0 t"),
+        (Items([PAIR, ({"a": 1}, 0)]), "sample 1 has x.a, y, sample 0 has x, y"),
+        (Items([("words", 0)]), "x of sample 0 is no tensor of numbers"),
+        (Items([]), "Items has no samples"),
+        (Stream(), "Stream is no map-style data set: it needs __len__"),
+    ],
+)  # fmt: skip
+def test_data_sets_that_do_not_fit_are_refused(dataset, message):
+    with pytest.raises(ValueError, match=message):
+        TorchDataset(dataset, 1, IID()).setup()
+
+
+def configured(tmp_path, dataset):
+    init_args = {"dataset": dataset, "num_clients": 2, "partition": "IID"}
+    file = tmp_path / "data.yaml"
+    file.write_text(
+        yaml.safe_dump({"data": {"class_path": "TorchDataset", "init_args": init_args}})
+    )
+    return parse(["--config", "configs/quickstart.yaml", "--config", str(file)])
+
+
+def test_a_configuration_names_the_data_set_by_its_class(tmp_path):
+    arguments = {"size": 12, "image_size": [3, 8, 8], "num_classes": 2}
+    images = {"class_path": "torchvision.datasets.FakeData", "init_args": arguments}
+    data = configured(tmp_path, images).data
+    assert (data.input_shape, len(data.contents.targets)) == ((3, 8, 8), 12)
+
+
+@pytest.mark.parametrize("path", ["torch.nn.Identity", "builtins.dict", "datamodules.IID"])
+def test_only_data_sets_are_called(tmp_path, path):
+    with pytest.raises(UsageError, match=r"dataset: .*(not a|subclass)"):
+        configured(tmp_path, {"class_path": path})
