@@ -37,13 +37,9 @@ _CAME_OR_WENT: dict[str, Any] = {
 _PLACES = {
     *("loop.engine", "loop.accelerator", "loop.devices", "loop.loggers", "loop.progress"),
     *("loop.default_root_dir", "loop.name", "loop.checkpoint_every", "loop.kept_memory"),
-<<<<<<< HEAD
-    *("loop.seed", "data.root", "data.cache_dir", "data.download", "data.client"),
+    *("loop.seed", "data.root", "data.cache_dir", "data.download", "data.client", "data.memory"),
     # The data say the task; metrics are only read.
     *("model.task", "data.metrics"),
-=======
-    *("loop.seed", "data.root", "data.cache_dir", "data.download", "data.client", "data.memory"),
->>>>>>> tabular
 }
 # Callbacks that only listen.
 _LISTENERS = {"Checkpoint", "LightningLogger", "ProgressBar", "Records", "WandB"}
