@@ -35,6 +35,8 @@ _PLACES = {
     *("loop.engine", "loop.accelerator", "loop.devices", "loop.loggers", "loop.progress"),
     *("loop.default_root_dir", "loop.name", "loop.checkpoint_every", "loop.kept_memory"),
     *("loop.seed", "data.root", "data.cache_dir", "data.download", "data.client"),
+    # Scores do not act on training, and the task is the data's to say.
+    *("data.metrics", "model.task"),
 }
 # Callbacks that only listen.
 _LISTENERS = {"Checkpoint", "LightningLogger", "ProgressBar", "Records", "WandB"}
