@@ -17,6 +17,8 @@ from pfl.cli.config import Experiment, check_fit, fill
 from pfl.cli.explain import UsageError
 from pfl.cli.parser import make_parser
 from pfl.core.seeds import scoped
+from pfl.core.task import Classification
+from pfl.training.metrics import Scorer
 from tests.helpers.discovery import methods
 
 ROOT = Path(__file__).parent.parent
@@ -62,7 +64,9 @@ def data_of(experiment):
     if name in UNSEEN:
         classes, channels = UNSEEN[name]
         size = values.init_args.image_size or 224
-        return SimpleNamespace(num_classes=classes, input_shape=(channels, size, size))
+        shape = (channels, size, size)
+        blank = lambda count: torch.zeros(count, *shape)  # noqa: E731
+        return SimpleNamespace(num_classes=classes, outputs=classes, input_shape=shape, blank=blank)
     return experiment.make("data", values)
 
 
@@ -151,3 +155,9 @@ def test_the_default_stream_is_left_alone():
     state = torch.get_rng_state()
     parse(command(CONFIGS[-1]))
     assert torch.equal(torch.get_rng_state(), state)
+
+
+def test_ham10000_reports_what_its_unequal_classes_ask_for():
+    data = parsed(Path("configs/univarfl_ham10000.yaml")).values.data
+    scorer = Scorer(Classification(), UNSEEN["HAM10000"][0], data.init_args.metrics)
+    assert scorer.added == ("balanced_acc", "auroc")

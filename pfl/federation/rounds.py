@@ -12,7 +12,7 @@ from typing import Any
 from pfl.core.client import Client
 from pfl.core.seeds import derive, generator
 from pfl.core.server import Server, ServerState
-from pfl.core.state import clone, nbytes, to
+from pfl.core.state import clone, constants, fingerprint, nbytes, to
 from pfl.core.types import (
     ClientInfo,
     Cohort,
@@ -91,6 +91,7 @@ class Federation:
             server=self.server.init(shared, clients),
             kept=kept,
             template=self.context.template,
+            constants=fingerprint([constants(module)]),
             reports=self.server.reports,
             callbacks=settings.callbacks,
         )
@@ -255,6 +256,11 @@ class Federation:
 
     def _restore(self, content: Mapping[str, Any]) -> None:
         run, device = self.run, self.settings.fabric.device
+        if content.get("constants", run.constants) != run.constants:
+            raise checkpoint.CheckpointError(
+                "the checkpoint was written with other frozen parts of the network, which it does "
+                "not hold: build the network with the weights that they had"
+            )
         run.round = content["round"]
         run.server = checkpoint.unpack(run.server, content["server"], device)
         for client, kept in content["kept"].items():

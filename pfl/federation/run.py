@@ -34,6 +34,7 @@ class Run:
         kept: Each client's state from its last participation.
         history: One row of metrics a round.
         template: The state that every client starts from.
+        constants: Hash of what no state holds, such as the frozen parts of a network.
         reports: What the server reports of each client; see :class:`pfl.core.server.Server`.
         callbacks: Who listens.
     """
@@ -50,6 +51,7 @@ class Run:
     kept: MutableMapping[int, State] = field(default_factory=dict)
     history: list[Row] = field(default_factory=list)
     template: State = field(default_factory=dict)
+    constants: str = ""
     reports: Mapping[str, str] = field(default_factory=dict)
     callbacks: Sequence[Callback] = ()
 
