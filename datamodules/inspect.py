@@ -17,6 +17,7 @@ from datamodules.targets import Ints
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 # More clients than this are summarised, not listed.
 LISTED_CLIENTS = 40
@@ -165,7 +166,7 @@ def figure(data: FederatedDataModule, path: str | Path) -> None:
     _draw_sizes(above, seen)
     # Where clients are many, bubbles may be wider than their column: most neighbours are small.
     room = min(3 * (width - 1.8) / clients, height / rows) if clients > 30 else 0.35
-    _draw_bubbles(below, seen, 72 * min(room, height / rows))
+    _draw_bubbles(picture, below, seen, 72 * min(room, height / rows))
     above.set_title(_title(data, seen.distinct), loc="left", fontsize=10)
     picture.savefig(Path(path), dpi=110, format="png")
 
@@ -199,13 +200,12 @@ def _draw_sizes(axes: Axes, seen: Survey) -> None:
     axes.tick_params(bottom=False)
 
 
-def _draw_bubbles(axes: Axes, seen: Survey, largest: float) -> None:
-    """Draw a bubble for each client and row, up to ``largest`` points wide."""
+def _draw_bubbles(figure: Figure, axes: Axes, seen: Survey, largest: float) -> None:
+    """Draw a bubble for each client and row, up to ``largest`` points wide, and a key of sizes."""
     client, row = np.nonzero(seen.counts)
     counts = seen.counts[client, row]
     # A few giants would make everything else invisible; they share the largest bubble.
-    reference = np.quantile(counts, 0.99) if len(counts) else 1
-    areas = largest**2 * np.minimum(counts / reference, 1)
+    reference = float(np.quantile(counts, 0.99)) if len(counts) else 1.0
     main = np.zeros(len(seen.counts), np.int64)
     if 1 < len(seen.domain_names) <= len(_COLOURS):
         main = seen.domains.argmax(1)
@@ -213,8 +213,8 @@ def _draw_bubbles(axes: Axes, seen: Survey, largest: float) -> None:
             axes.scatter([], [], color=_COLOURS[domain], label=name)
         axes.legend(loc="upper left", bbox_to_anchor=(1, 1), frameon=False, title="domain")
     colours = [_COLOURS[domain] for domain in main[client]]
-    # Nothing shrinks below a dot that can be seen.
-    axes.scatter(client, row, np.maximum(areas, 2), colours, alpha=0.75, linewidths=0)
+    areas = _areas(counts, reference, largest)
+    axes.scatter(client, row, areas, colours, alpha=0.75, linewidths=0)
     axes.set_xlim(-0.7, len(seen.counts) - 0.3)
     axes.set_ylim(len(seen.rows) - 0.3, -0.7)
     axes.set_xlabel("client")
@@ -223,6 +223,18 @@ def _draw_bubbles(axes: Axes, seen: Survey, largest: float) -> None:
     axes.grid(color="#EEEEEE", linewidth=0.5)
     axes.set_axisbelow(True)
     _label_rows(axes, seen)
+    # A key of three round numbers, up to about the reference.
+    numbers = sorted({max(1, int(float(f"{share * reference:.1g}"))) for share in (0.1, 0.4, 1)})
+    sizes = _areas(np.array(numbers), reference, largest)
+    keys = [axes.scatter([], [], size, "#777777", linewidths=0) for size in sizes]
+    labels = [*(f"{number:,}" for number in numbers[:-1]), f"{numbers[-1]:,} samples"]
+    figure.legend(keys, labels, loc="outside lower right", ncols=len(keys), frameon=False)
+
+
+def _areas(counts: Ints, reference: float, largest: float) -> NDArray[np.float64]:
+    """Return areas in squared points; no bubble is smaller than a dot that can be seen."""
+    areas: NDArray[np.float64] = largest**2 * np.minimum(counts / reference, 1)
+    return np.maximum(areas, 2)
 
 
 def _label_rows(axes: Axes, seen: Survey) -> None:

@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from lightning_modules.nets import SplitNet as SplitNet
     from lightning_modules.nets import TextNet as TextNet
     from lightning_modules.nets import Timm as Timm
+    from lightning_modules.nets import ViT as ViT
     from lightning_modules.perfedavg import PerFedAvg as PerFedAvg
     from lightning_modules.pfakd import PFAKD as PFAKD
     from lightning_modules.pfedbayes import PFedBayes as PFedBayes
@@ -101,6 +102,7 @@ else:
                 "SplitNet",
                 "TextNet",
                 "Timm",
+                "ViT",
             ),
             "perfedavg": ("PerFedAvg",),
             "pfakd": ("PFAKD",),

@@ -124,6 +124,23 @@ class ClientModule(Client):
         """The moment at which the method's personalised models are tested."""
         return "post_broadcast"
 
+    @property
+    def uses_rounds(self) -> bool:
+        """Whether numbers depend on the planned rounds; a method that reads them says so."""
+        return self.lr_schedule == "cosine"
+
+    @property
+    def groups(self) -> tuple[str, ...]:
+        """Labels of groups of clients, for instance of those with one kind of network.
+
+        Scores are averaged over each group besides (``test/personal/acc@<label>``).
+        """
+        return ()
+
+    def group(self, info: ClientInfo) -> int:
+        """Return a client's group, by its place in ``groups``; the same all run long."""
+        return 0
+
     # The client's round, in the order in which the engine calls.
 
     def receive(self, broadcast: Broadcast, info: ClientInfo) -> None:
@@ -210,12 +227,19 @@ class ClientModule(Client):
         """Return the names of the state-dict entries that travel, after the buffer policy."""
         return self._names()[0]
 
-    def kept_names(self) -> tuple[str, ...]:
-        """Return the names of the entries that stay with the client, after the buffer policy."""
+    def kept_names(self, info: ClientInfo | None = None) -> tuple[str, ...]:
+        """Return the names of the entries that stay with a client, after the buffer policy.
+
+        Args:
+            info: The client; ``None`` for all that any client keeps.
+        """
         return self._names()[1]
 
     def has_global_model(self) -> bool:
         """Return ``True`` if :meth:`load_global` gives a complete model."""
+        if self.buffer_policy == "local" and self._norm_statistics():
+            # Nobody's statistics belong to the server's weights.
+            return False
         if self.global_model is not None:
             return self.global_model
         shared = set(self.shared_names())
@@ -242,14 +266,18 @@ class ClientModule(Client):
         stays = [name for name in names if matches(name, self.kept)]
         if self.buffer_policy == "local":
             # Only batch norms' own: prototypes and other buffers of a method travel all the same.
-            statistics = {
-                f"{norm}.{name}"
-                for norm in batch_norms(self)
-                for name, _ in self.get_submodule(norm).named_buffers()
-            }
+            statistics = self._norm_statistics()
             stays += [n for n in travels if n in statistics and n not in stays]
             travels = [name for name in travels if name not in statistics]
         return tuple(travels), tuple(stays)
+
+    def _norm_statistics(self) -> set[str]:
+        """Return the names of all batch norms' buffers."""
+        return {
+            f"{norm}.{name}"
+            for norm in batch_norms(self)
+            for name, _ in self.get_submodule(norm).named_buffers()
+        }
 
     def _log_scores(self, batch: Batch, split: str) -> None:
         names = self.task.scores_better

@@ -103,6 +103,11 @@ class CD2PFed(ClientModule):
         self.register_buffer("private", torch.zeros(len(self.divisions), dtype=torch.int64))
         self.register_buffer("average", torch.ones(()))
 
+    @property
+    def uses_rounds(self) -> bool:
+        """Whether one of the ramps ends at a part of the planned rounds."""
+        return self.ramp_rounds is None or self.average_ramp > 0 or super().uses_rounds
+
     def receive(self, broadcast: Broadcast, info: ClientInfo) -> None:
         """Assemble the network of received shared and own private entries."""
         net, own = self.net.state_dict(), self.own.module.state_dict()

@@ -5,7 +5,8 @@ of the logits of two networks (Eq. 3); a round trains first the supervisor (Eqs.
 inter-learning model (Eqs. 5, 12). The server holds one inter-learning model for each client: those
 of this round's participants stay as uploaded (Eq. 6), the others move towards them by label
 similarity, with a strength that fades late in training (Eqs. 7-10). With full participation nothing
-is ever mixed, and clients train alone.
+is ever mixed, and clients train alone. Clients may have supervisors of several kinds (Table 4);
+scores are then averaged over the clients of each kind, too.
 
 Appendix and code are not public: ``docs/methods.md`` marks what is our assumption, and the readings
 adopted where the text disagrees with itself.
@@ -15,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, ClassVar, Literal, TypeAlias
 
 import torch
@@ -25,16 +27,13 @@ from lightning_modules.base import ClientModule
 from lightning_modules.nets.initial import redraw, seed_of, zero_last_layer
 from lightning_modules.steps.optimizers import with_lr
 from pfl.core.checks import not_negative
-from pfl.core.seeds import derive
+from pfl.core.seeds import derive, generator
 from pfl.core.server import Server, ServerState
 from pfl.core.state import assign
-from pfl.core.types import Broadcast, ClientInfo, Patterns, Phase, Plan, State, Upload
+from pfl.core.types import Broadcast, ClientInfo, Count, Patterns, Phase, Plan, State, Upload
 
 AbsentRule: TypeAlias = Literal["similarity", "size_average", "none"]
 ZeroSimilarity: TypeAlias = Literal["keep", "size_weighted", "uniform"]
-
-# Name of each phase, the network that it trains, and the one that rests.
-PHASES = (("supervisor", "supervisor", "net"), ("inter", "net", "supervisor"))
 
 
 class FedSimSup(ClientModule):
@@ -44,7 +43,12 @@ class FedSimSup(ClientModule):
 
     Args:
         net: theta, the inter-learning model; (B, C) logits.
-        supervisor: s, the private model; (B, C) logits. In the paper about a sixth as large.
+        supervisor: s, the private model; (B, C) logits. In the paper about a sixth as large. Of a
+            list each client has one, which alone it trains and keeps; a group of clients is called
+            after the class of its network.
+        supervisor_draw: How clients come by one of several: each at ``random``, or ``balanced``, so
+            that each kind occurs once among clients 0 to k - 1, k to 2 k - 1 and so on. The initial
+            values of ``net``, and so the seed of the run, decide.
         lr_sup: eta_s, learning rate of the supervisor; it takes the place of the optimiser's own.
         lr_inter: eta_theta, learning rate of the inter-learning model, likewise.
         sup_epochs: tau_s, length of the supervisor's phase.
@@ -65,19 +69,25 @@ class FedSimSup(ClientModule):
         options: See :class:`ClientModule`.
 
     Raises:
-        ValueError: A number is out of its range.
+        ValueError: A number is out of its range, or there is no supervisor.
     """
 
     global_model = False
     vectorizable = True
     needs_classes = True
+    # Mixing fades at a part of them.
+    uses_rounds = True
     objects = (*ClientModule.objects, "supervisor")
+    kind: Tensor
+    kinds_seed: Tensor
+    participated: Tensor
 
     def __init__(
         self,
         net: nn.Module,
-        supervisor: nn.Module,
+        supervisor: nn.Module | list[nn.Module],
         *,
+        supervisor_draw: Literal["random", "balanced"] = "random",
         lr_sup: float = 0.01,
         lr_inter: float = 0.01,
         sup_epochs: int = 5,
@@ -93,10 +103,20 @@ class FedSimSup(ClientModule):
         **options: Any,
     ) -> None:
         super().__init__(net, epochs=epochs, **options)
-        not_negative(sup_epochs=sup_epochs, mix_C=mix_C)
-        self.supervisor = supervisor
+        not_negative(sup_epochs=sup_epochs, mix_C=mix_C, mix_gamma=mix_gamma)
+        kinds = [supervisor] if isinstance(supervisor, nn.Module) else supervisor
+        if not kinds:
+            raise ValueError("supervisor needs at least one network, got an empty list")
+        self.supervisor = kinds[0] if len(kinds) == 1 else nn.ModuleList(kinds)
+        self.kinds = _labels(kinds) if len(kinds) > 1 else ()
+        if self.kinds:
+            # Clients of several shapes have no common stack.
+            self.vectorizable = False
+            self.register_buffer("kind", torch.tensor(0))
+            drawn = derive(seed_of(net), "kinds", supervisor_draw)
+            self.register_buffer("kinds_seed", torch.tensor(drawn))
         self.register_buffer("participated", torch.tensor(False))
-        self.participated: Tensor
+        self.supervisor_draw = supervisor_draw
         self.lengths = {"supervisor": sup_epochs, "inter": epochs}
         self.rates = {
             "supervisor": with_lr(self.optimizer, lr_sup),
@@ -108,7 +128,8 @@ class FedSimSup(ClientModule):
         self.supervisor_init = supervisor_init
         self.sup_zero_init = sup_zero_init
         if sup_zero_init:
-            zero_last_layer(supervisor)
+            for network in kinds:
+                zero_last_layer(network)
 
     @property
     def kept(self) -> Patterns:
@@ -116,30 +137,61 @@ class FedSimSup(ClientModule):
         own = ("supervisor.*", "participated")
         return (*own, "net.*") if self.eval_inter == "last_local" else own
 
+    def kept_names(self, info: ClientInfo | None = None) -> tuple[str, ...]:
+        """Return the names of what stays with a client: of the supervisors its own."""
+        names = super().kept_names(info)
+        if info is None or not self.kinds:
+            return names
+        own = f"supervisor.{self.group(info)}."
+        return tuple(n for n in names if n.startswith(own) or not n.startswith("supervisor."))
+
+    @property
+    def groups(self) -> tuple[str, ...]:
+        """The kinds of supervisors, if there are several."""
+        return self.kinds
+
+    def group(self, info: ClientInfo) -> int:
+        """Return the kind of the client's supervisor."""
+        seed, count = int(self.kinds_seed), len(self.kinds)
+        if self.supervisor_draw == "random":
+            return int(torch.randint(count, (), generator=generator(seed, info.client)))
+        block, place = divmod(info.client, count)
+        return int(torch.randperm(count, generator=generator(seed, block))[place])
+
     def forward(self, x: Tensor) -> Tensor:
         """(B, C) logits, the sum over both networks."""
-        logits: Tensor = self.net(x) + self.supervisor(x)
+        logits: Tensor = self.net(x) + self._own_supervisor()(x)
         return logits
 
     def plan(self) -> Plan:
         """The supervisor against the received model, then that model against the supervisor."""
-        return [
-            Phase(
-                name=name,
-                objective=self.losses,
-                epochs=self.lengths[name],
-                steps=self.lengths[name] if self.local_unit == "steps" else None,
-                trains=(f"{part}.*",),
-                evals=(still, f"{still}.*"),
-                optimizer=self.rates[name],
-            )
-            for name, part, still in PHASES
-        ]
+        supervisors = [
+            self._phase("supervisor", f"supervisor.{kind}", "net", f"@{label}", kind)
+            for kind, label in enumerate(self.kinds)
+        ] or [self._phase("supervisor", "supervisor", "net")]
+        return [*supervisors, self._phase("inter", "net", "supervisor")]
+
+    def _phase(
+        self, name: str, part: str, still: str, ending: str = "", kind: int | None = None
+    ) -> Phase:
+        """Return a phase that trains one network, of one kind of clients or of all."""
+        length: Count = self.lengths[name]
+        if kind is not None:
+            length = partial(_of_kind, kind, self.lengths[name])
+        return Phase(
+            name=name + ending,
+            objective=self.losses,
+            epochs=length,
+            steps=length if self.local_unit == "steps" else None,
+            trains=(f"{part}.*",),
+            evals=(still, f"{still}.*"),
+            optimizer=self.rates[name],
+        )
 
     def receive(self, broadcast: Broadcast, info: ClientInfo) -> None:
         """Load the server's copy; draw the supervisor at the first participation."""
         super().receive(broadcast, info)
-        self._draw_supervisor(info)
+        self._find_supervisor(info)
         self.participated.fill_(True)
 
     def personalise(self, broadcast: Broadcast | None, info: ClientInfo) -> None:
@@ -148,19 +200,42 @@ class FedSimSup(ClientModule):
             return
         if self.eval_inter == "server_copy" or not self.participated:
             assign(self, broadcast.shared)
-        self._draw_supervisor(info)
+        self._find_supervisor(info)
 
-    def _draw_supervisor(self, info: ClientInfo) -> None:
+    def _own_supervisor(self) -> nn.Module:
+        if isinstance(self.supervisor, nn.ModuleList):
+            return self.supervisor[int(self.kind)]
+        return self.supervisor
+
+    def _find_supervisor(self, info: ClientInfo) -> None:
+        if self.kinds:
+            self.kind.fill_(self.group(info))
         if self.supervisor_init == "common" or self.participated:
             return
+        own = self._own_supervisor()
         # The given values and the client's number make the seed, in any process and after a resume.
-        redraw(self.supervisor, derive(seed_of(self.supervisor), "supervisor", info.client))
+        redraw(own, derive(seed_of(own), "supervisor", info.client))
         if self.sup_zero_init:
-            zero_last_layer(self.supervisor)
+            zero_last_layer(own)
 
     def server(self) -> Server[SimSupState]:
         """One inter-learning model a client."""
         return SimSupServer(*self.mixing, self.weighting)
+
+
+def _labels(kinds: Sequence[nn.Module]) -> tuple[str, ...]:
+    """The class of each network; where a class occurs again, with a number."""
+    names = [type(network).__name__ for network in kinds]
+    return tuple(
+        name if names.count(name) == 1 else f"{name}-{names[: place + 1].count(name)}"
+        for place, name in enumerate(names)
+    )
+
+
+def _of_kind(kind: int, length: int, own: State, info: ClientInfo) -> int:
+    """The length of a phase for clients of one kind; others skip it."""
+    del info
+    return length if int(own["kind"]) == kind else 0
 
 
 @dataclass(frozen=True, kw_only=True)

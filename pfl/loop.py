@@ -4,17 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import closing
-from typing import TYPE_CHECKING, Any, Literal
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from lightning.fabric import Fabric
+from lightning.fabric.utilities.exceptions import MisconfigurationException
 
 from pfl.callbacks.checkpoint import Checkpoint
 from pfl.callbacks.lightning_logger import LightningLogger
 from pfl.callbacks.progress import ProgressBar
 from pfl.callbacks.records import Records
+from pfl.core.checks import at_least_one, finite, not_negative, positive
 from pfl.core.types import EvaluationPoint, FederatedData, Result, RoundResult
 from pfl.engines.base import Engine
 from pfl.engines.named import EngineName, make_engine
+from pfl.federation.resume import opened
 from pfl.federation.rounds import Federation
 from pfl.federation.run import Callback, Run
 from pfl.federation.sampling import Sampler, UniformSampler
@@ -23,6 +27,8 @@ if TYPE_CHECKING:
     from lightning.pytorch.loggers import Logger
 
     from pfl.core.client import Client
+
+Precision: TypeAlias = Literal["32-true", "64-true", "bf16-mixed", "16-mixed"]
 
 
 class FederatedLoop:
@@ -44,7 +50,7 @@ class FederatedLoop:
         evaluate_at: Points at which personalised models are tested; ``None`` takes the method's
             own. The first gives ``test/personal/...``, further ones ``test/personal_<point>/...``.
         accelerator: As in Lightning.
-        devices: As in Lightning; an engine decides how many it can use.
+        devices: One device, as Lightning spells it; an engine decides how a run is shared out.
         precision: As in Lightning: ``32-true``, ``64-true``, ``bf16-mixed``, ``16-mixed``.
         gradient_clip_val: Largest gradient norm of a client's step; ``None`` does not clip.
         on_nonfinite: ``stop`` ends the run when a client's loss or weights are not finite; ``skip``
@@ -52,7 +58,8 @@ class FederatedLoop:
         callbacks: Read each round's result.
         loggers: Lightning loggers; each gets one call a round.
         default_root_dir: Below it each run gets a folder ``<name>/<time>``; ``None`` writes none.
-        name: Name of the experiment; ``None`` makes it of the method and the data.
+        name: Name of the experiment, a path below ``default_root_dir``; ``None`` makes it of the
+            method and the data.
         checkpoint_every: Save after every this many rounds, and after the last.
         kept_memory: Gigabytes of CPU memory for what clients keep from round to round; what goes
             beyond lies in files beside the runs, or else in the system's temporary folder.
@@ -62,7 +69,7 @@ class FederatedLoop:
             module given.
 
     Raises:
-        ValueError: A number is out of its range.
+        ValueError: A number is out of its range, or ``name`` leads out of ``default_root_dir``.
     """
 
     def __init__(
@@ -74,7 +81,7 @@ class FederatedLoop:
         evaluate_at: list[EvaluationPoint] | None = None,
         accelerator: str = "auto",
         devices: int | str = 1,
-        precision: Literal["32-true", "64-true", "bf16-mixed", "16-mixed"] = "32-true",
+        precision: Precision = "32-true",
         gradient_clip_val: float | None = None,
         on_nonfinite: Literal["stop", "skip"] = "stop",
         callbacks: list[Callback] | None = None,
@@ -86,17 +93,14 @@ class FederatedLoop:
         progress: bool = True,
         seed: int = 42,
     ) -> None:
-        for key, value in (
-            ("rounds", rounds),
-            ("evaluate_every", evaluate_every),
-            ("checkpoint_every", checkpoint_every),
-        ):
-            if value < 1:
-                raise ValueError(f"{key} must be at least 1, got {value}")
-        if gradient_clip_val is not None and gradient_clip_val <= 0:
-            raise ValueError(f"gradient_clip_val must be positive, got {gradient_clip_val}")
-        if kept_memory is not None and kept_memory < 0:
-            raise ValueError(f"kept_memory must not be negative, got {kept_memory}")
+        at_least_one(
+            rounds=rounds, evaluate_every=evaluate_every, checkpoint_every=checkpoint_every
+        )
+        positive(gradient_clip_val=gradient_clip_val)
+        not_negative(kept_memory=kept_memory)
+        finite(kept_memory=kept_memory)
+        if name is not None and (Path(name).is_absolute() or ".." in Path(name).parts):
+            raise ValueError(f"name must be a path below default_root_dir, got {name!r}")
         self.rounds = rounds
         self.sampler = sampler
         self.engine: Engine = make_engine(engine) if isinstance(engine, str) else engine
@@ -108,7 +112,7 @@ class FederatedLoop:
         self.name = name
         self.kept_memory = kept_memory
         self.seed = seed
-        self.fabric = Fabric(accelerator=accelerator, devices=devices, precision=precision)
+        self.fabric = _fabric(accelerator, devices, precision)
         self.callbacks: list[Callback] = [*(callbacks or []), *map(LightningLogger, loggers or [])]
         if default_root_dir is not None:
             # Records first, whatever the others do: rows beyond the checkpoint are dropped on a
@@ -131,16 +135,23 @@ class FederatedLoop:
         Args:
             module: The method, with its network's initial weights.
             data: The federation's data.
-            ckpt_path: Goes on from there: a checkpoint, a run's folder, or ``last``.
-            config: The resolved configuration as YAML, to be stored with the run.
+            ckpt_path: A checkpoint to resume from, a run's folder, or ``last``: the newest run of
+                this name with the same settings and seed. ``rounds`` may have grown, unless the
+                method's numbers depend on it.
+            config: The resolved configuration as YAML, to be stored with the run. Without it, only
+                the seed, the method and its network, and the partition of the data are compared.
 
         Raises:
             NonFiniteError: See ``on_nonfinite``.
             CheckpointError: ``ckpt_path`` cannot be used.
+            BusyError: Another process is at work on the run.
             KeyboardInterrupt: The run was interrupted; its checkpoint was saved.
         """
-        with closing(Federation(self, module, data, ckpt_path)) as federation:
-            federation.open_folder()
+        with (
+            opened(self, module, data, ckpt_path, config, trains=True) as source,
+            closing(Federation(self, module, data, source)) as federation,
+            federation.folder(),
+        ):
             run = federation.run
             run.config = config
             self._notify("on_fit_start", run)
@@ -161,19 +172,35 @@ class FederatedLoop:
             yield from federation.rounds(lambda result: None)
 
     def test(
-        self, module: Client, data: FederatedData, ckpt_path: str | None = None
+        self,
+        module: Client,
+        data: FederatedData,
+        ckpt_path: str | None = None,
+        config: str | None = None,
     ) -> dict[str, float]:
         """Test all models of a checkpoint, or the initial ones, as after a round.
+
+        The arguments are those of :meth:`fit`.
 
         Raises:
             CheckpointError: ``ckpt_path`` cannot be used.
         """
-        with closing(Federation(self, module, data, ckpt_path)) as federation:
+        with (
+            opened(self, module, data, ckpt_path, config) as source,
+            closing(Federation(self, module, data, source)) as federation,
+        ):
             state = federation.run.server
             row, _ = federation.evaluator.evaluate({}, state, state)
         return row
 
-    def personal(self, module: Client, data: FederatedData, ckpt_path: str, client: int) -> None:
+    def personal(
+        self,
+        module: Client,
+        data: FederatedData,
+        ckpt_path: str,
+        client: int,
+        config: str | None = None,
+    ) -> None:
         """Turn ``module`` into one client's personalised model of a checkpoint.
 
         Raises:
@@ -184,7 +211,10 @@ class FederatedLoop:
             raise ValueError(
                 f"there is no client {client}; the clients are 0 to {data.num_clients - 1}"
             )
-        with closing(Federation(self, module, data, ckpt_path)) as federation:
+        with (
+            opened(self, module, data, ckpt_path, config) as source,
+            closing(Federation(self, module, data, source)) as federation,
+        ):
             federation.personal(client)
 
     def _client_done(self, run: Run) -> Callable[[Result], None]:
@@ -193,3 +223,20 @@ class FederatedLoop:
     def _notify(self, event: str, *arguments: Any) -> None:
         for callback in self.callbacks:
             getattr(callback, event)(*arguments)
+
+
+def _fabric(accelerator: str, devices: int | str, precision: Precision) -> Fabric:
+    """Return device and precision of a run.
+
+    Raises:
+        ValueError: There is no such device, or more than one is asked for.
+    """
+    try:
+        fabric = Fabric(accelerator=accelerator, devices=devices, precision=precision)
+    except (RuntimeError, MisconfigurationException) as error:
+        raise ValueError(f"accelerator {accelerator}, devices {devices}: {error}") from error
+    if fabric.world_size > 1:
+        raise ValueError(
+            f"devices must name one device, got {devices}; engines share a run out among workers"
+        )
+    return fabric

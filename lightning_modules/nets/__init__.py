@@ -6,6 +6,7 @@ from lightning_modules.nets.plain import CNN2, CNN3, CNN5, MLP, FashionCNN, LeNe
 from lightning_modules.nets.split import Projected, SplitNet, last_layers
 from lightning_modules.nets.text import TextNet
 from lightning_modules.nets.timm import Timm
+from lightning_modules.nets.transformer import ViT
 
 __all__ = [
     "CNN2",
@@ -22,5 +23,6 @@ __all__ = [
     "SplitNet",
     "TextNet",
     "Timm",
+    "ViT",
     "last_layers",
 ]

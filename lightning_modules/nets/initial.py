@@ -29,13 +29,16 @@ def seed_of(net: nn.Module) -> int:
 def redraw(net: nn.Module, seed: int) -> None:
     """Draw new initial values for every submodule that has ``reset_parameters``.
 
-    Other submodules keep their values. The draws are made on the CPU in float32, so that they
+    Other submodules keep their values, and so do those with a true attribute ``pretrained``, with
+    all that they hold. The draws are made on the CPU in float32, so that they
     depend neither on the device nor on the precision.
     """
     fresh = copy.deepcopy(net).cpu().float()
+    pretrained = [part for part in fresh.modules() if getattr(part, "pretrained", False)]
+    held = {module for part in pretrained for module in part.modules()}
     with scoped(seed):
         for module in fresh.modules():
-            if callable(reset := getattr(module, "reset_parameters", None)):
+            if module not in held and callable(reset := getattr(module, "reset_parameters", None)):
                 reset()
     assign(net, fresh.state_dict())
 

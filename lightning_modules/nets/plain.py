@@ -23,6 +23,7 @@ from lightning_modules.nets.blocks import (
     widths,
 )
 from lightning_modules.nets.split import SplitNet
+from pfl.core.checks import at_least_one
 
 
 class MLP(SplitNet):
@@ -71,7 +72,7 @@ class LeNet5(SplitNet):
         hidden: Widths of the linear layers before the last; the last of them is D.
 
     Raises:
-        ValueError: The image is too small, or ``hidden`` is empty.
+        ValueError: The image is too small, a width is less than one, or ``hidden`` is empty.
     """
 
     def __init__(
@@ -83,6 +84,7 @@ class LeNet5(SplitNet):
     ) -> None:
         if not hidden:
             raise ValueError("hidden must name the width of at least one linear layer, got none")
+        at_least_one(channels=min(channels), hidden=min(hidden))
         first, second = channels
         layers = [*conv(input_shape[0], first, 5), *conv(first, second, 5), nn.Flatten()]
         layers += linears((output_size(type(self), layers, input_shape), *hidden))

@@ -86,12 +86,16 @@ class Projected(SplitNet):
         net: The network that gives the backbone.
         width: Size of the projection.
 
+    Raises:
+        ValueError: ``width`` is less than one.
+
     Example:
         >>> Projected(SplitNet(nn.Flatten(), nn.Linear(12, 10)), width=64).features
         64
     """
 
     def __init__(self, net: SplitNet, width: int = 256) -> None:
+        at_least_one(width=width)
         size = net.features
         projection = nn.Sequential(nn.Linear(size, size), nn.ReLU(), nn.Linear(size, width))
         super().__init__(

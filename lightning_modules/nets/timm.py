@@ -92,6 +92,8 @@ def _load(net: nn.Module, file: Path, name: str) -> None:
         net.load_state_dict(given)
     except RuntimeError as error:
         raise ValueError(f"the weights in {file} are not those of {name}: {error}") from error
+    # Where clients draw initial values of their own, these stay.
+    net.pretrained = True  # type: ignore[assignment]
 
 
 def _read(file: Path) -> Mapping[str, Tensor]:

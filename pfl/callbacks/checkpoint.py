@@ -1,4 +1,4 @@
-"""Checkpoints: what a run is resumed from."""
+"""Checkpoints, which a run is resumed from."""
 
 from __future__ import annotations
 
@@ -6,11 +6,12 @@ from typing import Any
 
 from pfl.core.types import RoundResult
 from pfl.federation import checkpoint
+from pfl.federation.resume import FILE
 from pfl.federation.run import Callback, Run
 
 
 class Checkpoint(Callback):
-    """Saves what a run is resumed from, as ``checkpoints/last.ckpt`` in the run's folder.
+    """Saves a run's checkpoint as ``checkpoints/last.ckpt`` in its folder.
 
     Args:
         every: Save after every this many rounds; always after the last and on an interruption.
@@ -21,7 +22,7 @@ class Checkpoint(Callback):
         self._saved = -1
 
     def on_round_end(self, run: Run, result: RoundResult) -> None:
-        """Save if it is time."""
+        """Save after every ``every`` rounds."""
         if result.round % self.every == 0:
             self.save(run)
 
@@ -38,13 +39,14 @@ class Checkpoint(Callback):
         """Write the checkpoint, unless the one on disk is of this round already."""
         if run.folder is None or self._saved == run.round:
             return
-        checkpoint.save(run.folder / "checkpoints" / "last.ckpt", self.content(run))
+        checkpoint.save(run.folder / FILE, self.content(run))
         self._saved = run.round
 
     def content(self, run: Run) -> dict[str, Any]:
-        """Everything that the rounds to come depend on."""
+        """Return all state that later rounds depend on."""
         return {
             "round": run.round,
+            "seed": run.seed,
             "method": type(run.module).__name__,
             "server": checkpoint.pack(run.server),
             "kept": {

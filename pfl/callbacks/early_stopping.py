@@ -14,8 +14,8 @@ class EarlyStopping(Callback):
 
     Args:
         monitor: Name of a metric; use one on validation data.
-        patience: Evaluated rounds without improvement that are borne.
-        mode: Whether larger or smaller is better.
+        patience: Number of evaluations without improvement before training stops.
+        mode: ``max`` if larger values are better, else ``min``.
         min_delta: Smallest change that counts as an improvement.
 
     Raises:
@@ -51,9 +51,9 @@ class EarlyStopping(Callback):
         self.should_stop = self.waited >= self.patience
 
     def state_dict(self) -> dict[str, Any]:
-        """The best value and how long it has stood."""
+        """Return the best value and the number of evaluations since."""
         return {"best": self.best, "waited": self.waited}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on comparing with the best of before."""
+        """Restore the best value."""
         self.best, self.waited = state.get("best"), state.get("waited", 0)

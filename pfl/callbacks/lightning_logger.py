@@ -1,4 +1,4 @@
-"""Metrics for any logger of Lightning."""
+"""Lightning loggers: each gets a round's metrics."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class LightningLogger(Callback):
-    """Hands each round's metrics to any Lightning logger, in one call.
+    """Logs each round's metrics to a Lightning logger, in one call.
 
     Args:
         logger: The logger.
@@ -22,10 +22,10 @@ class LightningLogger(Callback):
         self.logger = logger
 
     def on_round_end(self, run: Run, result: RoundResult) -> None:
-        """Log the row."""
+        """Log the round's metrics."""
         self.logger.log_metrics(result.metrics, step=result.round)
         self.logger.save()
 
     def on_fit_end(self, run: Run) -> None:
-        """Tell the logger that this was all."""
+        """Close the logger."""
         self.logger.finalize("success")

@@ -1,4 +1,4 @@
-"""What a run shows while it lasts, and the table at its end."""
+"""A run's progress bar, and the table at its end."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ class ProgressBar(Callback):
 
 
 def closing_table(run: Run, seconds: float) -> Table:
-    """Method, accuracies that were tested, bytes moved, seconds and fingerprint of a run."""
+    """Build the closing table: accuracies, bytes moved, seconds and fingerprint."""
     summary = run.summary
     accuracies = {
         "personal accuracy": "test/personal/acc",

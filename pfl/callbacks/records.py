@@ -1,4 +1,4 @@
-"""The run's files: everything that is needed to read its numbers without this program."""
+"""The run's files, readable without this program."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from pfl.core.tensor_file import scratch_of
 from pfl.core.types import ClientInfo, FederatedData, RoundResult
 from pfl.federation.run import Callback
 
@@ -25,30 +26,32 @@ class Records(Callback):
     """The run's configuration, environment and partition, and two tables.
 
     ``metrics.csv`` holds a row a round, ``clients.csv`` a row a client for each evaluated round;
-    ``summary.json`` closes the run. On a resume, rows after the checkpoint's round are dropped.
+    ``summary.json`` closes the run. After an interruption, and on a resume, both hold the rows of
+    the finished rounds.
     """
 
     def on_fit_start(self, run: Run) -> None:
         """Write what is known before the first round."""
         folder = _folder(run)
         if run.config is not None:
-            (folder / "config.yaml").write_text(run.config)
+            _write(folder / "config.yaml", run.config)
         asked = {"seed": run.seed, "rounds": run.rounds, "header": run.header}
         columns = {"reports": dict(run.reports)}
         _write_json(folder / "environment.json", environment() | asked | columns)
         counts = {"label_counts": label_counts(run.data)} if run.data.task.has_classes else {}
         # Not indented: it lists every sample.
         _write_json(folder / "partition.json", run.data.description() | counts, indent=None)
-        if run.history:
-            # Not only cut: the run may have ended between a round and its row.
-            _rewrite(folder / "metrics.csv", _columns(run.history), run.history)
-        _truncate(folder / "clients.csv", run.round)
+        _agree(run)
 
     def on_round_end(self, run: Run, result: RoundResult) -> None:
         """Append this round's rows."""
         folder = _folder(run)
         _append(folder / "metrics.csv", [result.metrics])
         _append(folder / "clients.csv", result.clients)
+
+    def on_interrupt(self, run: Run) -> None:
+        """Bring both tables to the last finished round, which may lack its rows."""
+        _agree(run)
 
     def on_fit_end(self, run: Run) -> None:
         """Write the summary."""
@@ -57,7 +60,7 @@ class Records(Callback):
 
 
 def environment() -> dict[str, Any]:
-    """What the numbers may depend on besides the configuration."""
+    """Describe the environment (versions, CPU, threads) that can change results."""
     packages = ("torch", "torchvision", "lightning", "torchmetrics", "numpy", "pfl-lightning")
     return {
         "python": sys.version.split()[0],
@@ -70,7 +73,7 @@ def environment() -> dict[str, Any]:
 
 
 def label_counts(data: FederatedData) -> list[list[int]]:
-    """(N, C) training samples of each client and class."""
+    """Return (N, C) training samples of each client and class."""
     infos = (ClientInfo.of(data, client) for client in range(data.num_clients))
     return [info.class_counts.tolist() for info in infos]
 
@@ -81,9 +84,28 @@ def _folder(run: Run) -> Path:
     return run.folder
 
 
+def _agree(run: Run) -> None:
+    """Leave the rows of the finished rounds in both tables: no more, and none left out."""
+    folder = _folder(run)
+    if run.history:
+        _rewrite(folder / "metrics.csv", _columns(run.history), run.history)
+    path, latest = folder / "clients.csv", run.latest
+    rows: list[Mapping[str, Any]] = []
+    for row in _read(path):
+        if int(row["round"]) <= run.round and (latest is None or int(row["round"]) < latest.round):
+            rows.append(row)
+    rows += [] if latest is None else latest.clients
+    if rows or path.exists():
+        _rewrite(path, list(dict.fromkeys([*_header(path), *_columns(rows)])), rows)
+
+
 def _write_json(path: Path, content: Mapping[str, Any], indent: int | None = 1) -> None:
-    scratch = path.with_name(f".{path.name}")
-    scratch.write_text(json.dumps(content, indent=indent))
+    _write(path, json.dumps(content, indent=indent))
+
+
+def _write(path: Path, text: str) -> None:
+    scratch = scratch_of(path)
+    scratch.write_text(text)
     scratch.replace(path)
 
 
@@ -101,12 +123,6 @@ def _append(path: Path, rows: Sequence[Mapping[str, float]]) -> None:
     _rewrite(path, header, [*_read(path), *rows])
 
 
-def _truncate(path: Path, last: int) -> None:
-    if path.exists():
-        rows = [row for row in _read(path) if int(row["round"]) <= last]
-        _rewrite(path, _header(path), rows)
-
-
 def _columns(rows: Sequence[Mapping[str, float]]) -> list[str]:
     return list(dict.fromkeys(key for row in rows for key in row))
 
@@ -121,12 +137,14 @@ def _header(path: Path) -> list[str]:
 def _read(path: Path) -> list[dict[str, str]]:
     if not path.exists():
         return []
-    with path.open(newline="") as file:
-        return list(csv.DictReader(file))
+    lines = path.read_text().splitlines(keepends=True)
+    # A process that was killed may have left a part of a line.
+    whole = [line for line in lines if line.endswith("\n")]
+    return list(csv.DictReader(whole))
 
 
 def _rewrite(path: Path, header: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> None:
-    scratch = path.with_name(f".{path.name}")
+    scratch = scratch_of(path)
     with scratch.open("w", newline="") as file:
         writer = csv.DictWriter(file, header, restval="")
         writer.writeheader()

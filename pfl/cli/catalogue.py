@@ -182,6 +182,8 @@ def show(kind: str) -> None:
 
 def _imported(path: str) -> Any:  # noqa: ANN401
     home, _, name = path.rpartition(".")
+    if not all(part.isidentifier() for part in path.split(".")):
+        raise ImportError(f"there is no {path}")
     try:
         return getattr(import_module(home), name)
     except (AttributeError, ValueError) as error:

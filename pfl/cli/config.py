@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from argparse import ArgumentError
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -12,10 +13,19 @@ import torch
 from jsonargparse import Namespace
 
 from pfl.cli import catalogue
-from pfl.cli.explain import Given, UsageError, explain, explained, find_misspelling, sources
+from pfl.cli.explain import (
+    Given,
+    UsageError,
+    explain,
+    explained,
+    find_misspelling,
+    place,
+    sources,
+)
 from pfl.cli.parser import FROM_DATA, Parser, arguments, from_data, spelled_out
 from pfl.core.seeds import derive, scoped
 from pfl.core.task import Classification
+from pfl.core.trust import TrustError, check_calls, check_nulls, types_of
 from pfl.loop import FederatedLoop
 
 if TYPE_CHECKING:
@@ -52,11 +62,20 @@ class Experiment:
         catalogue.see_working_folder()
         given = sources(argv)
         try:
-            return cls(parser, parser.parse_args(spelled_out(argv)), given)
+            values = parser.parse_args(spelled_out(argv))
+            types = types_of(parser)
+            nulls = [item.keys for item in given if item.is_null]
+            check_nulls({key: values.get(key) for key in types}, types, nulls, from_data)
+            for key, hint in types.items():
+                if key in values:
+                    check_calls(values[key], hint, key.split("."))
         except ArgumentError as error:
             top = dict.fromkeys(("config", "seed", "model", "data", "print_config", *parser.own))
             find_misspelling(given, {**top, "loop": FederatedLoop}, arguments)
             raise UsageError(explain(error, given)) from error
+        except TrustError as error:
+            raise UsageError(place(error.what, error.keys, given)) from error
+        return cls(parser, values, given)
 
     @cached_property
     def loop(self) -> FederatedLoop:
@@ -131,11 +150,19 @@ def fill(value: Any, data: DataSource) -> None:  # noqa: ANN401
 
 
 def check_fit(module: Client, data: DataSource) -> None:
-    """Try the network on two blank inputs.
+    """Try the optimizer, and the network on two blank inputs.
 
     Raises:
-        ValueError: It cannot take the data's inputs, or has too few outputs.
+        ValueError: The network cannot take the data's inputs, or has too few outputs; or the
+            optimizer computes losses itself.
     """
+    kind = type(module.configure_optimizers())
+    closure = inspect.signature(kind.step).parameters.get("closure")
+    if closure is not None and closure.default is closure.empty:
+        raise ValueError(
+            f"optimizer {kind.__name__} computes the loss several times a step, which no method "
+            "here provides for; take one such as torch.optim.SGD"
+        )
     name, shape = type(module.net).__name__, data.input_shape
     try:
         with torch.no_grad(), scoped(0):

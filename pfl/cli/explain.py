@@ -13,6 +13,7 @@ from textwrap import shorten
 import yaml
 
 from pfl.cli import catalogue
+from pfl.cli.yaml_text import YamlError, read
 
 Keys = tuple[str, ...]
 # Keys that only spell the class and its arguments; nobody means them by "model.net.hidden".
@@ -36,6 +37,11 @@ class Given:
     keys: Keys
     text: str | None
     place: str
+
+    @property
+    def is_null(self) -> bool:
+        """Whether somebody wrote that there is to be no value."""
+        return self.text in ("null", "~", "")
 
 
 def sources(argv: Sequence[str]) -> list[Given]:
@@ -63,7 +69,9 @@ def _file(path: Path) -> list[Given]:
         near = _nearest(path.name, [file.name for file in path.parent.glob("*.yaml")])
         raise UsageError(f"--config {path}: there is no such file{near}")
     try:
-        node = yaml.compose(path.read_text(encoding="utf-8"), yaml.SafeLoader)
+        node = yaml.compose(read(path), yaml.SafeLoader)
+    except YamlError as error:
+        raise UsageError(f"{path}:{error.line}: {error}") from error
     except yaml.MarkedYAMLError as error:
         line = error.problem_mark.line + 1 if error.problem_mark else 1
         raise UsageError(f"{path}:{line}: this is not YAML ({error.problem})") from error
@@ -176,7 +184,7 @@ def explain(error: Exception, given: Sequence[Given]) -> str:
     path = _spoken(keys)
     if not path:
         return _plain(message)
-    there = [item for item in given if item.keys in (path, (*path, "class_path"))]
+    there = _there(given, path)
     known = catalogue.classes()
     if there and isinstance(cause, AttributeError | ImportError):
         _resolve(there[-1], known)
@@ -186,6 +194,18 @@ def explain(error: Exception, given: Sequence[Given]) -> str:
         said = f"there is no class {name!r}" if not words else f"{name!r} is {what}"
         said += _nearest(name, words) or _nearest(name, known)
     return _line(there[-1].place if there else "", path, said)
+
+
+def place(what: str, keys: Sequence[str], given: Sequence[Given]) -> str:
+    """Return a message about a key, with the place where somebody gave it."""
+    path = _spoken(keys)
+    there = _there(given, path)
+    return _line(there[-1].place if there else "", path, what)
+
+
+def _there(given: Sequence[Given], path: Keys) -> list[Given]:
+    """Settings of a key, or of the class that stands there."""
+    return [item for item in given if item.keys in (path, (*path, "class_path"))]
 
 
 def locate(message: str, given: Sequence[Given], part: str) -> str:
@@ -222,7 +242,7 @@ def explained(given: Sequence[Given], *kinds: type[Exception], part: str = "") -
     try:
         yield
     except kinds as error:
-        raise UsageError(locate(_plain(str(_cause(error))), given, part)) from error
+        raise UsageError(locate(_plain(str(_cause(error)), 1500), given, part)) from error
 
 
 def _cause(error: BaseException) -> BaseException:
@@ -235,12 +255,12 @@ def _cause(error: BaseException) -> BaseException:
     return _cause(inner) if home.startswith("jsonargparse.") and inner is not None else error
 
 
-def _plain(message: str) -> str:
+def _plain(message: str, limit: int = 400) -> str:
     """The parser's words without Python's."""
     message = re.sub(r"<class '(?:\w+\.)*(\w+)'>", r"\1", message.strip())
     message = re.sub(r"(?:typing\.)?Literal\[(.*?)\]", r"one of \1", message)
     message = re.sub(r"^Expected an? (.*)\. Got value: (.*)$", r"expected \1, got \2", message)
-    return shorten(message, 400)
+    return shorten(message, limit)
 
 
 def _literals(message: str) -> list[str]:

@@ -10,7 +10,6 @@ import inspect
 import re
 from argparse import Action
 from collections.abc import Sequence
-from functools import cache
 from typing import Any, NamedTuple
 
 import yaml
@@ -25,6 +24,7 @@ from jsonargparse import (
 from torch import nn
 
 from pfl.cli import catalogue
+from pfl.core.trust import declared
 from pfl.loop import FederatedLoop
 from pfl.results.identity import PACKAGES
 
@@ -134,11 +134,9 @@ def spelled_out(argv: Sequence[str]) -> list[str]:
     return words
 
 
-@cache
 def arguments(kind: type) -> Sequence[str]:
     """Names of the arguments of a class, with those that it hands on to its bases."""
-    added: list[str] = ArgumentParser().add_class_arguments(kind, fail_untyped=False)
-    return added
+    return tuple(declared(kind))
 
 
 def from_data(kind: Any) -> list[str]:  # noqa: ANN401

@@ -1,8 +1,9 @@
-"""The commands that read runs."""
+"""Verbs that read runs: ``pfl plot``, ``pfl compare`` and ``pfl report``."""
 
 from __future__ import annotations
 
 import argparse
+import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -10,22 +11,26 @@ from pathlib import Path
 from rich.console import Console
 
 from pfl.cli.explain import UsageError
-from pfl.results import pictures, sheets
+from pfl.results import names, pictures, sheets
 from pfl.results.compare import compare as compare_settings
-from pfl.results.compare import sheets as comparison_sheets
+from pfl.results.compare_sheets import sheets as comparison_sheets
+from pfl.results.find import PLOTS, common_score, find
 from pfl.results.report import report as report_of
-from pfl.results.runs import METRIC, RunFolder, find
+from pfl.results.runs import RunFolder
 from pfl.results.settings import Setting, group
 from pfl.results.summary import KINDS
 
-RUNS = "a run's folder, or a folder of runs, which stands for all in it"
-METRIC_HELP = f"a column of metrics.csv (default: {METRIC})"
-AT_HELP = "the rounds that numbers are about (default: last)"
+RUNS = "a run's folder, or a folder of runs, which means all in it"
+METRIC_HELP = (
+    "a column of metrics.csv (default: the score that the runs are judged by, the first that all "
+    f"have of {', '.join(names.JUDGED_BY)})"
+)
+AT_HELP = "rounds that numbers are about (default: last)"
 
 
 @contextmanager
 def _refusals() -> Iterator[None]:
-    """What cannot be done with these runs is told in one line."""
+    """Report what cannot be done with these runs in one line."""
     try:
         yield
     except (ValueError, OSError) as error:
@@ -36,7 +41,9 @@ def plot(argv: Sequence[str]) -> None:
     """Draw runs."""
     parser = argparse.ArgumentParser(prog="pfl plot", description="Draw runs.", allow_abbrev=False)
     parser.add_argument("runs", nargs="+", metavar="RUN", help=RUNS)
-    parser.add_argument("--out", type=Path, help="folder of the pictures (default: RUN/plots)")
+    parser.add_argument(
+        "--out", type=Path, help="folder of the pictures (default: plots, beside the runs)"
+    )
     parser.add_argument(
         "--only",
         nargs="+",
@@ -48,12 +55,14 @@ def plot(argv: Sequence[str]) -> None:
     options = parser.parse_args(argv)
     with _refusals():
         runs = find(options.runs)
-        folder = options.out or (runs[0].path if len(runs) == 1 else Path()) / "plots"
-        drawn = pictures.draw(_settings(runs), options.only, options.metric, options.at)
+        folder = options.out or _beside(runs) / PLOTS
+        metric = options.metric or common_score(runs)
+        drawn = pictures.draw(_settings(runs), options.only, metric, options.at)
         missing = [f"{picture.name}: {picture.refusal}" for picture in drawn if picture.refusal]
         if options.only and missing:
             raise UsageError("; ".join(missing))
         files = pictures.write(drawn, folder, options.format)
+    print(f"{metric}: {names.described(metric)}")
     for file in files:
         print(file)
 
@@ -108,12 +117,20 @@ def report(argv: Sequence[str]) -> None:
     with _refusals():
         *_, run = find([options.run])
         file = options.out or run.path / "report.html"
+        judged_by = names.described(common_score([run]))
         file.write_text(report_of(run), encoding="utf-8")
-    print(f"wrote {file}")
+    print(f"wrote {file} ({judged_by})")
+
+
+def _beside(runs: Sequence[RunFolder]) -> Path:
+    """Return the folder of a single run, or the one that all runs lie in."""
+    if len(runs) == 1:
+        return runs[0].path
+    return Path(os.path.commonpath([run.path.resolve() for run in runs]))
 
 
 def _add_metric(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--metric", default=METRIC, help=METRIC_HELP)
+    parser.add_argument("--metric", help=METRIC_HELP)
     parser.add_argument("--at", choices=KINDS, default="last", help=AT_HELP)
 
 

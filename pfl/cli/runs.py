@@ -5,10 +5,10 @@ from __future__ import annotations
 import shlex
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import lightning
-import torch
 import yaml
 from jsonargparse import Namespace
 from rich.console import Console
@@ -17,13 +17,14 @@ from rich.table import Table
 from pfl.cli.config import REFUSALS, Experiment
 from pfl.cli.explain import explained
 from pfl.cli.parser import make_parser
-from pfl.core import state
-from pfl.federation import reliability as reliability
+from pfl.core import state, tensor_file
+from pfl.core.trust import untrusted
+from pfl.federation import reliability, resume
 from pfl.federation.rounds import NonFiniteError
 from pfl.federation.run import Callback, Run
 from pfl.training.declaration import MethodError
 
-CKPT_PATH = "last (of the newest run), a run's folder, or a checkpoint file"
+CKPT_PATH = "last (of the newest run with these settings), a run's folder, or a checkpoint file"
 # A TypeError of a running method is its author's, and shows where it comes from.
 RUN_REFUSALS = (ValueError, OSError, ImportError, NonFiniteError, MethodError)
 INSTANTIATOR = "lightning.pytorch.cli.instantiate_module"
@@ -72,7 +73,9 @@ def fit(argv: Sequence[str], callbacks: Sequence[Callback] = ()) -> Run:
         loop, data, module = experiment.loop, experiment.data, experiment.module
         loop.callbacks += [*callbacks, watch]
         with explained(experiment.given, *RUN_REFUSALS):
-            run = loop.fit(module, data, experiment.values.ckpt_path, experiment.text)
+            resumed = experiment.values.ckpt_path is not None
+            source = _source(experiment, trains=True) if resumed else None
+            run = loop.fit(module, data, source, experiment.text)
     except KeyboardInterrupt:
         print(watch.advice(), file=sys.stderr)
         raise
@@ -93,9 +96,11 @@ def test(argv: Sequence[str]) -> None:
     experiment = Experiment.parse(parser, argv)
     loop, data, module = experiment.loop, experiment.data, experiment.module
     with explained(experiment.given, *REFUSALS):
-        row = loop.test(module, data, experiment.values.ckpt_path)
+        source = _source(experiment)
+        row = loop.test(module, data, source, experiment.text)
         if experiment.values.reliability:
-            print(f"wrote {reliability.measure(loop, module, data, experiment.values.ckpt_path)}")
+            file = reliability.measure(loop, module, data, source, experiment.text)
+            print(f"wrote {file}")
     table = Table(title=f"{type(module).__name__} on {type(data).__name__}", show_header=False)
     for name, value in row.items():
         table.add_row(name, f"{value:.4f}")
@@ -112,14 +117,28 @@ def export(argv: Sequence[str]) -> None:
     loop, data, module = experiment.loop, experiment.data, experiment.module
     values = experiment.values
     with explained(experiment.given, *REFUSALS):
-        loop.personal(module, data, values.ckpt_path, values.client)
-        torch.save(lightning_checkpoint(experiment), values.output)
+        loop.personal(module, data, _source(experiment), values.client, experiment.text)
+        content = lightning_checkpoint(experiment)
+        tensor_file.write(Path(values.output), content)
     kind = type(module)
+    named = untrusted(content["hyper_parameters"])
+    trust = f", trust={named}" if named else ""
     print(
         f"wrote {values.output}; to use it:\n"
         f"from {kind.__module__} import {kind.__name__}\n"
-        f'module = {kind.__name__}.load_from_checkpoint("{values.output}")'
+        f'module = {kind.__name__}.load_from_checkpoint("{values.output}"{trust})'
     )
+
+
+def _source(experiment: Experiment, trains: bool = False) -> str:
+    """Return the checkpoint file that a command's ``--ckpt_path`` means, and print it."""
+    loop, module = experiment.loop, experiment.module
+    wanted = resume.Wanted(loop, module, experiment.text, trains)
+    root = resume.root_of(loop, module, experiment.data)
+    file = resume.find(experiment.values.ckpt_path, root, wanted)
+    if file.is_file():
+        print(f"reads {file}")
+    return str(file)
 
 
 def lightning_checkpoint(experiment: Experiment) -> dict[str, Any]:

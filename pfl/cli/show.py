@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 from importlib import import_module
+from pathlib import Path
 
 from rich.console import Console
 
@@ -26,11 +27,19 @@ def show(argv: Sequence[str]) -> None:
 def inspect(argv: Sequence[str]) -> None:
     """Show who holds what, as tables and as a picture."""
     parser = make_parser("data inspect", own=["out"], model=False)
-    parser.add_argument("--out", type=str, default="partition.png", help="the picture to write")
+    parser.add_argument(
+        "--out",
+        type=str | None,
+        help="the picture to write (default: partition.png, beside the runs of this name)",
+    )
     experiment = Experiment.parse(parser, argv)
     data = experiment.data
     picture = import_module("datamodules.inspect")
+    loop = experiment.loop
+    name = loop.name or type(data).__name__.lower()
+    file = Path(experiment.values.out or Path(loop.default_root_dir or "", name, "partition.png"))
     with explained(experiment.given, *REFUSALS):
         Console().print(picture.table(data))
-        picture.figure(data, experiment.values.out)
-    print(f"wrote {experiment.values.out}")
+        file.parent.mkdir(parents=True, exist_ok=True)
+        picture.figure(data, file)
+    print(f"wrote {file}")

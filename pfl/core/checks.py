@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
-from math import isfinite
 from types import NoneType
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
@@ -31,6 +31,17 @@ def positive(**arguments: float | None) -> None:
     for name, value in arguments.items():
         if value is not None and not value > 0:
             raise ValueError(f"{name} must be positive, got {value}")
+
+
+def finite(**arguments: float | None) -> None:
+    """Refuse infinity and NaN; ``None`` passes.
+
+    Raises:
+        ValueError: It names the argument.
+    """
+    for name, value in arguments.items():
+        if value is not None and not math.isfinite(value):
+            raise ValueError(f"{name} must be a finite number, got {value}")
 
 
 def at_least_one(**arguments: int | None) -> None:
@@ -65,20 +76,6 @@ def within(interval: str, **arguments: float | None) -> None:
         below = value <= high if interval[-1] == "]" else value < high
         if not (above and below):
             raise ValueError(f"{name} must lie in {interval}, got {value}")
-
-
-def finite(**arguments: float) -> None:
-    """Refuse infinities and NaN.
-
-    Raises:
-        ValueError: It names the argument.
-
-    Example:
-        >>> finite(alpha=0.1)
-    """
-    for name, value in arguments.items():
-        if not isfinite(value):
-            raise ValueError(f"{name} must be a finite number, got {value}")
 
 
 def one_of(argument: str, given: object, known: tuple[object, ...]) -> None:

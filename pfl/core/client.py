@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import IO, Any, Self
 
 import lightning as L
 from lightning.pytorch.core.optimizer import LightningOptimizer
@@ -14,6 +15,7 @@ from torch.optim import Optimizer
 from pfl.core.server import Server
 from pfl.core.state import total
 from pfl.core.task import Task
+from pfl.core.trust import check_export
 from pfl.core.types import (
     Batch,
     Broadcast,
@@ -74,6 +76,23 @@ class Client(L.LightningModule, ABC):
     def evaluate_at(self) -> EvaluationPoint:
         """The moment at which personalised models are tested, unless the run says otherwise."""
 
+    @property
+    @abstractmethod
+    def uses_rounds(self) -> bool:
+        """Whether numbers depend on the planned rounds T (``ClientInfo.rounds``).
+
+        Such a run cannot be resumed with more rounds than it was planned with.
+        """
+
+    @property
+    @abstractmethod
+    def groups(self) -> tuple[str, ...]:
+        """Labels of the groups by which scores are averaged too; empty if there are none."""
+
+    @abstractmethod
+    def group(self, info: ClientInfo) -> int:
+        """Return a client's group, by its place in :attr:`groups`; the same all run long."""
+
     @abstractmethod
     def receive(self, broadcast: Broadcast, info: ClientInfo) -> None:
         """Take in what the server sent."""
@@ -132,12 +151,49 @@ class Client(L.LightningModule, ABC):
         """Return the names of the state-dict entries that travel."""
 
     @abstractmethod
-    def kept_names(self) -> tuple[str, ...]:
-        """Return the names of the entries that stay with the client."""
+    def kept_names(self, info: ClientInfo | None = None) -> tuple[str, ...]:
+        """Return the names of the entries that stay with a client, or without ``info`` with any."""
 
     @abstractmethod
     def has_global_model(self) -> bool:
         """Return ``True`` if :meth:`load_global` gives a complete model."""
+
+    # From and to files.
+
+    @classmethod
+    def load_from_checkpoint(
+        cls,
+        checkpoint_path: str | Path | IO[Any],
+        map_location: Any = None,  # noqa: ANN401
+        hparams_file: str | Path | None = None,
+        strict: bool | None = None,
+        weights_only: bool | None = True,
+        trust: Sequence[str] = (),
+        **kwargs: Any,
+    ) -> Self:
+        """Return the module in a file of ``pfl export`` or of a Trainer, as Lightning does.
+
+        Whatever the file names is checked by :func:`pfl.core.trust.check_export` first.
+
+        Args:
+            checkpoint_path: The file.
+            map_location: As ``torch.load`` takes it.
+            hparams_file: Arguments of the class in a YAML file, in place of those in the file.
+            strict: Whether the entries of the file must be those of the module.
+            weights_only: As ``torch.load`` takes it.
+            trust: Dotted paths of further modules and classes that the file may name.
+            **kwargs: Arguments of the class, in place of those in the file.
+
+        Raises:
+            TrustError: The file names something else, or an object of another type than declared.
+            DamagedError: The file is not what was once written.
+            OSError: It cannot be read.
+        """
+        check_export(checkpoint_path, cls, trust, kwargs)
+        module: Self = super().load_from_checkpoint(
+            checkpoint_path, map_location, hparams_file, strict, weights_only, **kwargs
+        )
+        return module
 
     # A step, of the federation or of a plain Trainer.
 

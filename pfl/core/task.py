@@ -10,11 +10,8 @@ from typing import Any, ClassVar
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torchmetrics.functional.classification import (
-    multiclass_calibration_error,
-    multiclass_f1_score,
-    multilabel_f1_score,
-)
+
+BINS = 15
 
 
 @dataclass(frozen=True)
@@ -106,23 +103,24 @@ class Classification(Task):
 
     def scores(self, outputs: Tensor, y: Tensor) -> Tensor:
         """Return the (4,) scores."""
-        logits = outputs.float()
-        classes = logits.shape[-1]
+        logits = wide(outputs)
         predicted = logits.argmax(-1)
-        # Rows that are not finite would be refused; they count as a uniform guess.
-        probabilities = logits.softmax(-1).nan_to_num(1.0 / classes)
+        right = (predicted == y).to(logits.dtype)
+        # Rows that are not finite count as a uniform guess.
+        classes = logits.shape[-1]
+        confidence, guess = logits.softmax(-1).nan_to_num(1.0 / classes).max(-1)
         return torch.stack(
             [
-                (predicted == y).float().mean(),
+                right.mean(),
                 F.cross_entropy(logits, y),
-                multiclass_f1_score(predicted, y, classes, average="macro", validate_args=False),
-                multiclass_calibration_error(probabilities, y, classes, validate_args=False),
+                _macro_f1(predicted, y, right, classes),
+                _calibration_error(confidence, (guess == y).to(logits.dtype)),
             ]
         )
 
     def predictions(self, outputs: Tensor) -> Tensor:
         """Return (n, C) probabilities."""
-        return outputs.float().softmax(-1)
+        return wide(outputs).softmax(-1)
 
     def targets(self, y: Tensor) -> Tensor:
         """Return the (n,) labels."""
@@ -150,16 +148,18 @@ class MultiLabel(Task):
 
     def scores(self, outputs: Tensor, y: Tensor) -> Tensor:
         """Return the (4,) scores."""
-        right = (outputs > 0) == (y > 0.5)
-        probabilities = self.predictions(outputs).nan_to_num(0.5)
-        labels = outputs.shape[-1]
-        f1 = multilabel_f1_score(probabilities, self.targets(y), labels, validate_args=False)
-        loss = self.sample_losses(outputs.float(), y).mean()
-        return torch.stack([right.float().mean(), loss, f1, right.all(-1).float().mean()])
+        logits = wide(outputs)
+        guess, truth = logits > 0, y > 0.5
+        right = (guess == truth).to(logits.dtype)
+        hits = (guess & truth).sum(0).to(logits.dtype)
+        # A label that is neither there nor predicted counts as zero, as in torchmetrics.
+        f1 = (2 * hits / (guess.sum(0) + truth.sum(0))).nan_to_num()
+        loss = self.sample_losses(logits, y).mean()
+        return torch.stack([right.mean(), loss, f1.mean(), right.amin(-1).mean()])
 
     def predictions(self, outputs: Tensor) -> Tensor:
         """Return (n, L) probabilities."""
-        return outputs.float().sigmoid()
+        return wide(outputs).sigmoid()
 
     def targets(self, y: Tensor) -> Tensor:
         """Return the (n, L) labels as integers."""
@@ -186,7 +186,8 @@ class Regression(Task):
 
     def scores(self, outputs: Tensor, y: Tensor) -> Tensor:
         """Return the (4,) scores."""
-        values, y = outputs.float(), y.float()
+        values = wide(outputs)
+        y = y.to(values.dtype)
         error = F.mse_loss(values, y)
         spread = (y - y.mean(0)).square().mean()
         r2 = torch.where(spread > 0, 1 - error / spread, torch.zeros_like(error))
@@ -194,12 +195,47 @@ class Regression(Task):
 
     def predictions(self, outputs: Tensor) -> Tensor:
         """Return (n, D) values, or (n,) where D is one."""
-        return outputs.float().squeeze(-1)
+        return wide(outputs).squeeze(-1)
 
     def targets(self, y: Tensor) -> Tensor:
         """Return (n, D) values, or (n,) where D is one."""
-        return y.float().squeeze(-1)
+        return wide(y).squeeze(-1)
 
     def metric_arguments(self, outputs: int) -> dict[str, Any]:
         """Return the number of values."""
         return {"num_outputs": outputs}
+
+
+def wide(values: Tensor) -> Tensor:
+    """Return values in single precision at least."""
+    return values if values.dtype == torch.float64 else values.float()
+
+
+def _macro_f1(predicted: Tensor, labels: Tensor, right: Tensor, classes: int) -> Tensor:
+    """Return the mean F1 score of the classes that are present or predicted."""
+    ones = torch.ones_like(right)
+    found = _sums(ones, predicted, classes) + _sums(ones, labels, classes)
+    present = (found > 0).to(right.dtype)
+    f1 = (2 * _sums(right, labels, classes) / found).nan_to_num()
+    return (f1 / present.sum()).sum()
+
+
+def _calibration_error(confidence: Tensor, right: Tensor) -> Tensor:
+    """Return the expected calibration error: mean distance of accuracy and confidence in bins.
+
+    Args:
+        confidence: (n,) largest probabilities.
+        right: (n,) 1 where its class is the label, else 0.
+    """
+    edges = torch.linspace(0, 1, BINS + 1, dtype=confidence.dtype, device=confidence.device)
+    bins = torch.bucketize(confidence, edges, right=True) - 1
+    accuracy, sureness, count = (
+        _sums(values, bins, BINS + 1) for values in (right, confidence, torch.ones_like(right))
+    )
+    gap = (accuracy / count).nan_to_num() - (sureness / count).nan_to_num()
+    return (gap.abs() * (count / count.sum())).sum()
+
+
+def _sums(values: Tensor, groups: Tensor, count: int) -> Tensor:
+    """Return (count,) sums of (n,) values by group."""
+    return values.new_zeros(count).scatter_add_(0, groups, values)

@@ -2,28 +2,21 @@
 
 from __future__ import annotations
 
-import copy
 from collections import deque
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from pathlib import Path
+from textwrap import shorten
+from typing import Any, TypeAlias
 
-import torch
-from lightning.fabric import Fabric
-
-from pfl.core.state import to
-from pfl.core.types import FederatedData, Job, Scores, State
-from pfl.engines.messages import Message, MessageEncoder, decode_job, encode_result
-from pfl.training import client_round
-from pfl.training.context import Context
-
-if TYPE_CHECKING:
-    from pfl.core.client import Client
+from pfl.core.types import Job, Scores
+from pfl.engines.messages import Message, MessageEncoder
+from pfl.engines.worker import Recipe, Worker
 
 ATTEMPTS = 3  # worker deaths under one job before the run ends
 AHEAD = 2  # jobs sent to a worker at a time, so that it never waits for the next one
 START_SECONDS = 600.0
+_SAID = 250  # characters of a worker's words in an error message
 
 Reply: TypeAlias = "Message | Scores"
 # Ray is optional, so its types cannot be named here.
@@ -31,8 +24,8 @@ Actor: TypeAlias = Any
 Ref: TypeAlias = Any
 
 
-class WorkerError(RuntimeError):
-    """A worker could not be started, or workers died too often under one job."""
+class WorkerError(OSError):
+    """The cluster or its workers fail, whatever the method computes."""
 
 
 class JobError(RuntimeError):
@@ -49,92 +42,6 @@ def import_ray() -> Any:  # noqa: ANN401
         return import_module("ray")
     except ImportError as error:
         raise ImportError("the ray engine needs Ray: pip install 'pfl-lightning[ray]'") from error
-
-
-@dataclass(frozen=True)
-class Recipe:
-    """Everything a worker needs to build its context, and its numerical settings.
-
-    Attributes:
-        module: The method, on the CPU.
-        data: The data module; one of ``datamodules`` is sent without its samples, which each
-            worker reads itself.
-        template: Initial values, on the CPU; after a resume they differ from the module's.
-        trainable: As in :class:`~pfl.training.context.Context`.
-        gradient_clip_val: As in :class:`~pfl.training.context.Context`.
-        accelerator: As in Lightning.
-        precision: As in Lightning.
-        threads: Op threads of a worker.
-        matmul_precision: As in torch.
-        deterministic: Whether torch must use deterministic algorithms.
-    """
-
-    module: Client
-    data: FederatedData
-    template: State
-    trainable: set[str]
-    gradient_clip_val: float | None
-    accelerator: Literal["cpu", "cuda"]
-    precision: Any
-    threads: int
-    matmul_precision: str
-    deterministic: bool
-
-    @classmethod
-    def of(cls, context: Context, threads: int, gpu: bool) -> Recipe:
-        """Return the recipe of a context, with the numerical settings of this process."""
-        fabric, module = context.module.fabric, context.module
-        # A module's Fabric belongs to its process.
-        module.fabric = None
-        try:
-            replica = copy.deepcopy(module).cpu()
-        finally:
-            module.fabric = fabric
-        return cls(
-            module=replica,
-            data=context.data,
-            template=to(context.template, "cpu"),
-            trainable=context.trainable,
-            gradient_clip_val=context.gradient_clip_val,
-            accelerator="cuda" if gpu else "cpu",
-            precision=context.fabric.strategy.precision.precision,
-            threads=threads,
-            matmul_precision=torch.get_float32_matmul_precision(),
-            deterministic=torch.are_deterministic_algorithms_enabled(),
-        )
-
-
-class Worker:
-    """A Ray actor that runs the jobs it receives."""
-
-    def __init__(self, recipe: Recipe) -> None:
-        torch.set_num_threads(recipe.threads)
-        torch.set_float32_matmul_precision(recipe.matmul_precision)
-        torch.use_deterministic_algorithms(recipe.deterministic)
-        fabric = Fabric(accelerator=recipe.accelerator, devices=1, precision=recipe.precision)
-        recipe.data.to(fabric.device)
-        self._context = Context(
-            recipe.module,
-            recipe.data,
-            fabric,
-            recipe.gradient_clip_val,
-            template=to(recipe.template, fabric.device),
-            trainable=recipe.trainable,
-        )
-
-    def ready(self) -> None:
-        """Return once the worker is built; the pool waits for it."""
-
-    def train(self, message: Message, shared_payload: bytes) -> Message:
-        """Run a client's round and return its encoded result."""
-        job = decode_job(message, shared_payload, self._context.fabric.device)
-        return encode_result(client_round.train(self._context, job))
-
-    def test(self, message: Message, shared_payload: bytes) -> Scores:
-        """Test a job's model and return its scores."""
-        return client_round.test(
-            self._context, decode_job(message, shared_payload, self._context.fabric.device)
-        )
 
 
 class Pool:
@@ -155,6 +62,7 @@ class Pool:
         self._kind = ray.remote(Worker).options(**options)
         self._running: list[Actor] = []
         self._starting: dict[Ref, Actor] = {}
+        self._logs: dict[Actor, str] = {}
         for _ in range(count):
             self._start()
         while self._starting:
@@ -214,7 +122,8 @@ class Pool:
             pending.deaths[index] += 1
             if pending.deaths[index] == ATTEMPTS:
                 raise WorkerError(
-                    f"{pending.name(index)}: its worker died {ATTEMPTS} times ({error})"
+                    f"{pending.name(index)}: its worker died {ATTEMPTS} times; it said: "
+                    f"{_last_words(self._logs[worker]) or _exit_detail(error)}"
                 ) from error
             pending.queued.appendleft(index)
             self._replace(worker)
@@ -231,9 +140,11 @@ class Pool:
             if ref in self._starting:
                 worker = self._starting.pop(ref)
                 try:
-                    ray.get(ref)
+                    self._logs[worker] = ray.get(ref)
                 except ray.exceptions.RayError as error:
-                    raise WorkerError(f"a Ray worker could not start: {error}") from error
+                    # The cause stands below the traceback.
+                    cause = shorten(str(error).strip().splitlines()[-1], _SAID)
+                    raise WorkerError(f"a Ray worker could not start: {cause}") from error
                 self._running.append(worker)
         return [ref for ref in arrived if ref in in_flight]
 
@@ -287,3 +198,20 @@ class _PendingJobs:
         """Return a job's name for error messages."""
         info = self._jobs[index].info
         return f"client {info.client} in round {info.round}"
+
+
+def _last_words(log: str) -> str:
+    """Return the last lines of a worker's error output, if the file lies on this machine."""
+    path = Path(log)
+    if not path.is_file():
+        return ""
+    # Ray's own marks begin with a colon.
+    lines = path.read_text(errors="replace").splitlines()
+    said = " ".join(line for line in lines if line and not line.startswith(":"))
+    return said[-_SAID:].strip()
+
+
+def _exit_detail(error: Exception) -> str:
+    """Return how a worker ended from Ray's error, without its advice."""
+    detail = str(error).rpartition("Worker exit detail: ")[2]
+    return shorten(detail.partition("Some common causes")[0], _SAID)

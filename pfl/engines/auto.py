@@ -15,7 +15,7 @@ from pfl.engines.vectorised import VectorisedEngine
 from pfl.training.context import Context
 
 OP_THREADS_GAIN = 0.6
-"""What twice the op threads add to the speed of one client, at best; measured from one to two."""
+"""Gain in speed of one client from twice the op threads, at best; measured from one to two."""
 
 SMALL_NETWORK = 5_000_000
 """Parameters up to which one client leaves most of a GPU idle (reasoned, not measured)."""

@@ -4,20 +4,25 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from importlib import import_module
 from typing import Any, TypeAlias, cast
+from urllib.parse import urlsplit
 
 from pfl.core.types import Job, Result, Scores
-from pfl.engines.actors import Pool, Recipe, Reply, WorkerError, import_ray
+from pfl.engines.actors import Pool, Reply, WorkerError, import_ray
 from pfl.engines.base import Engine
 from pfl.engines.messages import Message, decode_result
+from pfl.engines.worker import Recipe
 from pfl.training.context import Context
 
 Place: TypeAlias = Any  # Ray's PlacementGroup; its types cannot be named where it is not installed
 ROOM_SECONDS = 60.0
+ANSWER_SECONDS = 10.0
+_LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
 
 class RayEngine(Engine):
@@ -127,6 +132,12 @@ class RayEngine(Engine):
         ray = import_ray()
         if ray.is_initialized():
             return
+        address = self.address or os.environ.get("RAY_ADDRESS", "")
+        if not _answers(address):
+            raise WorkerError(
+                f"nothing answers at the address of the Ray cluster, {address}: start it there "
+                "(ray start --head), or leave the address out"
+            )
         # A cluster that the user did not ask for sends no usage statistics.
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
         with _termination():
@@ -164,6 +175,29 @@ class RayEngine(Engine):
                 f"{ROOM_SECONDS:g} seconds; ask for fewer workers"
             )
         return place
+
+
+def _answers(address: str) -> bool:
+    """Tell whether a host accepts connections at an address, which Ray itself asks for minutes.
+
+    Words, such as ``auto``, count as answered.
+    """
+    try:
+        parts = urlsplit(f"//{address.rpartition('//')[2]}")
+        host, port = parts.hostname, parts.port
+    except ValueError:
+        return True
+    if host is None or port is None:
+        return True
+    # Ray may listen only at the outer address of this machine.
+    outer = [import_ray().util.get_node_ip_address()] if host in _LOOPBACK else []
+    for place in (host, *outer):
+        try:
+            with socket.create_connection((place, port), timeout=ANSWER_SECONDS):
+                return True
+        except OSError:
+            continue
+    return False
 
 
 @contextmanager

@@ -37,9 +37,8 @@ def train(context: Context, jobs: Sequence[Job]) -> list[Result]:
         None if tally.idle(row) else stack.alone(row, module.upload, job.info)
         for row, job in enumerate(jobs)
     ]
-    names = module.kept_names()
     kept = [
-        {name: stack.state[name][row].clone() for name in names}
+        {name: stack.state[name][row].clone() for name in module.kept_names(job.info)}
         | of_all_phases(job.kept)
         | optimisers[row]
         for row, job in enumerate(jobs)

@@ -73,7 +73,7 @@ class StackedTally:
         """For each client the mean of each term over its steps (one synchronisation)."""
         if not self.sums:
             return [{} for _ in range(self.clients)]
-        sums = torch.stack([value.float() for value in self.sums.values()], 1).tolist()
+        sums = torch.stack([*self.sums.values()], 1).tolist()
         counts = torch.stack(list(self.counts.values()), 1).tolist()
         return [
             {key: s / c for key, s, c in zip(self.sums, *row, strict=True) if c}

@@ -71,7 +71,7 @@ class ThreadsEngine(Engine):
             self._pool = None
 
     def _start(self, contexts: list[Context]) -> ThreadPoolExecutor:
-        """A pool whose threads have a context and one op thread each."""
+        """Return a pool whose threads have a context and one op thread each."""
         op_threads = torch.get_num_threads()
         everyone = threading.Barrier(len(contexts) + 1)
         remaining = list(contexts)
@@ -147,7 +147,7 @@ def obstacle(context: Context, workers: int) -> str | None:
 
 
 def _replica(context: Context, stop: threading.Event) -> Context:
-    """The same with a module and a Fabric of its own; data and template stay common."""
+    """Return a copy with its own module and Fabric; data and template are shared."""
     precision = context.fabric.strategy.precision.precision
     fabric = Fabric(accelerator="cpu", devices=1, precision=precision)
     # The module refers to its Fabric, which is not to be copied.
@@ -164,6 +164,6 @@ def _replica(context: Context, stop: threading.Event) -> Context:
 
 
 def _cause(futures: Iterable[Future[AnswerT]]) -> BaseException:
-    """The failure that ended the others."""
+    """Return the failure that ended the others."""
     failures = [f.exception() for f in futures if f.done() and not f.cancelled()]
     return next(f for f in failures if f is not None and not isinstance(f, StoppedError))

@@ -1,11 +1,7 @@
-"""Files that a run is resumed from: written whole or not at all, and holding no code.
-
-A checkpoint is a dictionary of tensors and plain values; it loads with ``weights_only=True``.
-"""
+"""Files that a run is resumed from: dictionaries of tensors and plain values, without code."""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from dataclasses import fields, replace
 from pathlib import Path
@@ -14,6 +10,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
+from pfl.core import tensor_file
 from pfl.core.server import ServerState
 
 FORMAT = "pfl-checkpoint-1"
@@ -25,58 +22,29 @@ class CheckpointError(ValueError):
 
 
 def save(path: Path, content: Mapping[str, Any]) -> None:
-    """Write atomically: a reader finds the old file or the new one, never a part."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    scratch = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        with scratch.open("wb") as file:
-            torch.save({"format": FORMAT, **content}, file)
-            file.flush()
-            os.fsync(file.fileno())
-        scratch.replace(path)
-    finally:
-        scratch.unlink(missing_ok=True)
+    """Write a checkpoint whole, or not at all.
+
+    Raises:
+        OSError: It cannot be written.
+    """
+    tensor_file.write(path, {"format": FORMAT, **content})
 
 
 def load(path: Path) -> dict[str, Any]:
-    """A checkpoint's content; its tensors are mapped from the file, and come in as they are read.
-
-    Whoever keeps one for long copies it, or the file stays on the disk after it was replaced.
+    """Return a checkpoint's content; see :func:`pfl.core.tensor_file.read`.
 
     Raises:
-        CheckpointError: There is no such file, it is not whole, or it is not a checkpoint of ours.
+        CheckpointError: There is no such file, it is damaged, or it is not a checkpoint of ours.
     """
     if not path.is_file():
         raise CheckpointError(f"there is no checkpoint at {path}")
     try:
-        content = torch.load(path, map_location="cpu", mmap=True, weights_only=True)
-    except Exception as error:
-        raise CheckpointError(
-            f"{path} cannot be read as a checkpoint (truncated, or written by another program)"
-        ) from error
+        content = tensor_file.read(path)
+    except tensor_file.DamagedError as error:
+        raise CheckpointError(str(error)) from error
     if not isinstance(content, dict) or content.get("format") != FORMAT:
         raise CheckpointError(f"{path} is not a checkpoint of this program ({FORMAT})")
     return content
-
-
-def resolve(path: str, root: Path) -> Path:
-    """The file that ``last`` or a path means.
-
-    Args:
-        path: ``"last"`` for the newest run's checkpoint below ``root``, a run's folder, or a file.
-        root: ``<default_root_dir>/<name>``.
-
-    Raises:
-        CheckpointError: ``last`` finds no run.
-    """
-    if path != "last":
-        given = Path(path)
-        return given / "checkpoints" / "last.ckpt" if given.is_dir() else given
-    # A run is named by its starting time, so the last name is the newest run.
-    found = sorted(root.glob("*/checkpoints/last.ckpt"), key=lambda p: p.parts[-3])
-    if not found:
-        raise CheckpointError(f"--ckpt_path last: there is no checkpoint below {root}")
-    return found[-1]
 
 
 def pack(state: ServerState) -> dict[str, Any]:
@@ -85,17 +53,7 @@ def pack(state: ServerState) -> dict[str, Any]:
 
 
 def unpack(initial: StateT, content: Mapping[str, Any], device: torch.device | str) -> StateT:
-    """The packed state, as an object like ``initial``.
-
-    Raises:
-        CheckpointError: The content belongs to another method's server.
-    """
-    names = {item.name for item in fields(initial)}
-    if names != content.keys():
-        raise CheckpointError(
-            f"the checkpoint holds the server entries {sorted(content)}, this method needs "
-            f"{sorted(names)}: it was written by another method"
-        )
+    """Return the packed state as an object like ``initial``."""
     return replace(
         initial, **{name: move(value, device, copy=True) for name, value in content.items()}
     )

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Literal
 
+from pfl.core.client import Client
 from pfl.core.seeds import derive
 from pfl.core.server import ServerState
 from pfl.core.types import ClientInfo, EvaluationPoint, FederatedData, Job, Result, Scores
@@ -27,7 +28,8 @@ class Evaluator:
         clients: All clients.
         points: Where personalised models are tested; the first is ``personal``, a further one
             ``personal_<point>``.
-        has_global_model: Whether there is a global model to test.
+        module: The method at its initial values: says whether there is a global model, and which
+            group each client is in.
         scorer: Sums up scores over clients.
         job: Makes the job of a client from a server's state.
     """
@@ -38,7 +40,7 @@ class Evaluator:
         data: FederatedData,
         clients: Sequence[ClientInfo],
         points: Sequence[EvaluationPoint],
-        has_global_model: bool,
+        module: Client,
         scorer: Scorer,
         job: MakeJob,
     ) -> None:
@@ -46,9 +48,16 @@ class Evaluator:
         self.data = data
         self.clients = clients
         self.points = points
-        self.has_global_model = has_global_model
+        self.has_global_model = module.has_global_model()
+        self.labels = module.groups
+        self.groups = [module.group(info) for info in clients if self.labels]
         self.scorer = scorer
         self.job = job
+
+    def group_sizes(self) -> str:
+        """Return how many clients each group has, by the number it has in ``clients.csv``."""
+        held = [f"{n} {label}: {self.groups.count(n)}" for n, label in enumerate(self.labels)]
+        return ", ".join(held)
 
     def evaluate(
         self, results: Mapping[int, Result], before: ServerState, after: ServerState
@@ -63,9 +72,16 @@ class Evaluator:
         """
         row: Row = {}
         rows: list[Row] = [
-            {"round": after.round, "client": info.client, "samples": info.samples}
+            {
+                "round": after.round,
+                "client": info.client,
+                "samples": info.samples,
+                "test_samples": len(self.data.split(info.client, "test")),
+            }
             for info in self.clients
         ]
+        for client_row, number in zip(rows, self.groups, strict=False):
+            client_row["group"] = number
         for position, point in enumerate(self.points):
             group = "personal" if position == 0 else f"personal_{point}"
             row |= self._collect(self._personal(point, results, before, after), group, rows)
@@ -130,5 +146,8 @@ class Evaluator:
             for client, values in scored.items():
                 rows[client] |= {f"{split}/{group}/{name}": v for name, v in values.items()}
             sizes = [len(self.data.split(client, split)) for client in scored]
-            summary |= self.scorer.over_clients(list(scored.values()), sizes, f"{split}/{group}")
+            labels = [self.labels[self.groups[client]] for client in scored if self.groups]
+            summary |= self.scorer.over_clients(
+                list(scored.values()), sizes, f"{split}/{group}", labels
+            )
         return summary

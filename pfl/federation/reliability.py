@@ -17,28 +17,38 @@ import torch
 
 from pfl.core.client import Client
 from pfl.core.types import FederatedData
+from pfl.federation.resume import opened
 from pfl.federation.rounds import Federation
 from pfl.federation.settings import Settings
+from pfl.results.files import Floats, RunError
 from pfl.results.reliability import FILE
-from pfl.results.runs import Floats, RunError
 from pfl.training.batching import chunks
 
 BINS = 15
 
 
-def measure(settings: Settings, module: Client, data: FederatedData, ckpt_path: str) -> Path:
+def measure(
+    settings: Settings,
+    module: Client,
+    data: FederatedData,
+    ckpt_path: str,
+    config: str | None = None,
+) -> Path:
     """Count over every client's test data with its personal model; returns the file written.
 
     Raises:
         CheckpointError: ``ckpt_path`` cannot be used.
         RunError: It does not belong to a run's folder.
     """
-    with closing(Federation(settings, module, data, ckpt_path)) as federation:
-        source = federation.source
-        if source is None or source.parent.name != "checkpoints":
+    with (
+        opened(settings, module, data, ckpt_path, config) as source,
+        closing(Federation(settings, module, data, source)) as federation,
+    ):
+        folder = None if source is None else source.folder
+        if folder is None:
             raise RunError(f"the checkpoint {ckpt_path} is in no run's folder")
         rows = list(_rows(module, data, federation))
-    path = source.parent.parent / FILE
+    path = folder / FILE
     with path.open("w", newline="") as file:
         writer = csv.DictWriter(file, rows[0])
         writer.writeheader()

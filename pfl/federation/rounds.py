@@ -6,10 +6,10 @@ import time
 from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 from pfl.core.client import Client
+from pfl.core.lock import locked
 from pfl.core.seeds import derive, generator
 from pfl.core.server import Server, ServerState
 from pfl.core.state import clone, constants, fingerprint, nbytes, to
@@ -23,8 +23,9 @@ from pfl.core.types import (
     State,
     Upload,
 )
-from pfl.federation import checkpoint
+from pfl.federation import checkpoint, resume, schema
 from pfl.federation.evaluation import Evaluator
+from pfl.federation.resume import Source
 from pfl.federation.run import Row, Run
 from pfl.federation.settings import Settings
 from pfl.federation.store import KeptStates
@@ -43,11 +44,11 @@ class Federation:
         settings: Of the run.
         module: The method, with its network's initial weights.
         data: The federation's data.
-        ckpt_path: A checkpoint to go on from, a run's folder, or ``last``.
+        source: The checkpoint to resume from.
 
     Raises:
         ValueError: No client has training data.
-        CheckpointError: ``ckpt_path`` cannot be used.
+        CheckpointError: The checkpoint is of another federation, or damaged.
     """
 
     def __init__(
@@ -55,17 +56,12 @@ class Federation:
         settings: Settings,
         module: Client,
         data: FederatedData,
-        ckpt_path: str | None = None,
+        source: Source | None = None,
     ) -> None:
         self.settings = settings
-        name = settings.name or f"{type(module).__name__}_{type(data).__name__}".lower()
-        self.root = (
-            None if settings.default_root_dir is None else Path(settings.default_root_dir) / name
-        )
-        self.source = None
-        if ckpt_path is not None:
-            self.source = checkpoint.resolve(ckpt_path, self.root or Path())
-        content = None if self.source is None else checkpoint.load(self.source)
+        self.root = resume.root_of(settings, module, data)
+        self.source = source
+        content = None if source is None else source.content
         data.to(settings.fabric.device)
         template = None if content is None else self._template(content, module, data)
         self.context = Context(
@@ -98,34 +94,37 @@ class Federation:
         if content is not None:
             self._restore(content)
         points = settings.evaluate_at or [module.evaluate_at]
+        # A group may depend on the initial values.
+        self.context.load({})
         self.evaluator = Evaluator(
-            settings.engine,
-            data,
-            clients,
-            points,
-            module.has_global_model(),
-            self.context.scorer,
-            self._job,
+            settings.engine, data, clients, points, module, self.context.scorer, self._job
         )
+        local = module.buffer_policy == "local" and not self.evaluator.has_global_model
         self.run.header = {
             "method": type(module).__name__,
             "clients": f"{data.num_clients}, of which {len(self.eligible)} hold training data",
             "device": f"{settings.fabric.device}, {settings.fabric.strategy.precision.precision}",
-            "buffers": module.buffer_policy,
+            "buffers": "local, so no global model is tested" if local else module.buffer_policy,
             "evaluated": ", ".join(points),
             "engine": settings.engine.setup(self.context),
         }
+        if sizes := self.evaluator.group_sizes():
+            self.run.header["groups"] = sizes
 
     def close(self) -> None:
         """Release the engine."""
         self.settings.engine.close()
 
-    def open_folder(self) -> None:
-        """Make the run's folder, or go on in the one of the checkpoint."""
-        if self.root is None:
-            return
-        if self.source is not None and self.source.parent.name == "checkpoints":
-            self.run.folder = self.source.parent.parent
+    @contextmanager
+    def folder(self) -> Iterator[None]:
+        """Inside, the run has a folder of its own, that of the checkpoint or a new one.
+
+        Raises:
+            OSError: It cannot be made.
+        """
+        if self.root is None or (self.source is not None and self.source.folder is not None):
+            self.run.folder = None if self.source is None else self.source.folder
+            yield
             return
         stamp, number = time.strftime("%Y%m%d-%H%M%S"), 0
         while self.run.folder is None:
@@ -136,6 +135,8 @@ class Federation:
                 number += 1
             else:
                 self.run.folder = folder
+        with locked(self.run.folder):
+            yield
 
     def rounds(self, done: Callable[[Result], None]) -> Iterator[RoundResult]:
         """The remaining rounds; ``done`` is called after each client.
@@ -173,7 +174,8 @@ class Federation:
                 clock.lap("time/evaluate")
                 row |= clock.laps
                 run.history.append(row)
-            yield RoundResult(number, cohort, row, clients, evaluated)
+                run.latest = RoundResult(number, cohort, row, clients, evaluated)
+            yield run.latest
 
     @contextmanager
     def _outcome(
@@ -183,13 +185,14 @@ class Federation:
 
         Then the round is done again on a resume, and no row of the history is missing.
         """
-        run, before, number = self.run, self.run.server, self.run.round
+        run, before, number, latest = self.run, self.run.server, self.run.round, self.run.latest
         try:
             run.kept.update({client: result.kept for client, result in results.items()})
             run.server, run.round = after, number + 1
             yield
         except BaseException:
-            run.server, run.round = before, number
+            run.server, run.round, run.latest = before, number, latest
+            del run.history[number:]
             for job in jobs:
                 run.kept.pop(job.info.client, None)
             run.kept.update({job.info.client: job.kept for job in jobs if job.kept})
@@ -240,27 +243,19 @@ class Federation:
     def _template(self, content: Mapping[str, Any], module: Client, data: FederatedData) -> State:
         """Return the initial state in a checkpoint, if the checkpoint is of such a federation."""
         for what, found, wanted in (
-            ("method", content["method"], type(module).__name__),
-            ("partition", content["partition"], data.description().get("hash")),
+            ("method", content.get("method"), type(module).__name__),
+            ("partition", content.get("partition"), data.description().get("hash")),
         ):
             if found != wanted:
                 raise checkpoint.CheckpointError(
                     f"the checkpoint was written with the {what} {found}, this run has {wanted}"
                 )
-        template: State = content["template"]
-        if template.keys() != module.state_dict().keys():
-            raise checkpoint.CheckpointError(
-                "the checkpoint's network has other entries than the configured one"
-            )
+        template: State = schema.template(content, module)
         return {n: v.to(self.settings.fabric.device, copy=True) for n, v in template.items()}
 
     def _restore(self, content: Mapping[str, Any]) -> None:
         run, device = self.run, self.settings.fabric.device
-        if content.get("constants", run.constants) != run.constants:
-            raise checkpoint.CheckpointError(
-                "the checkpoint was written with other frozen parts of the network, which it does "
-                "not hold: build the network with the weights that they had"
-            )
+        schema.check(content, run)
         run.round = content["round"]
         run.server = checkpoint.unpack(run.server, content["server"], device)
         for client, kept in content["kept"].items():

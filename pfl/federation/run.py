@@ -33,6 +33,7 @@ class Run:
         server: The server's state after them.
         kept: Each client's state from its last participation.
         history: One row of metrics a round.
+        latest: The last finished round of this process.
         template: The state that every client starts from.
         constants: Hash of what no state holds, such as the frozen parts of a network.
         reports: What the server reports of each client; see :class:`pfl.core.server.Server`.
@@ -50,6 +51,7 @@ class Run:
     server: ServerState = field(default_factory=lambda: ServerState(shared={}))
     kept: MutableMapping[int, State] = field(default_factory=dict)
     history: list[Row] = field(default_factory=list)
+    latest: RoundResult | None = None
     template: State = field(default_factory=dict)
     constants: str = ""
     reports: Mapping[str, str] = field(default_factory=dict)

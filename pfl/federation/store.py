@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import tempfile
 import weakref
 from collections import OrderedDict
 from collections.abc import Iterator, MutableMapping
+from contextlib import suppress
 from itertools import count
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 
+from pfl.core.lock import hold
 from pfl.core.state import compact, nbytes, to
 from pfl.core.types import State
+
+_PREFIX = ".kept-"
 
 
 class _Held(NamedTuple):
@@ -45,7 +50,10 @@ class KeptStates(MutableMapping[int, State]):
         self.memory = memory
         if parent is not None:
             parent.mkdir(parents=True, exist_ok=True)
-        self.folder = Path(tempfile.mkdtemp(prefix=".kept-", dir=parent))
+            clear(parent)
+        self.folder, lock = _own_folder(parent)
+        # In the order opposite to this one.
+        weakref.finalize(self, os.close, lock)
         weakref.finalize(self, shutil.rmtree, self.folder, ignore_errors=True)
         self._numbers = count()
         # Least recently used first. The file of a client that is held is out of date.
@@ -128,6 +136,25 @@ class KeptStates(MutableMapping[int, State]):
             path.unlink(missing_ok=True)
             raise OSError(f"cannot write what client {client} keeps to {path}: {error}") from error
         return path
+
+
+def clear(parent: Path) -> None:
+    """Remove the folders of processes that were killed."""
+    for folder in parent.glob(f"{_PREFIX}*"):
+        # Who finds the folder gone has come second.
+        with suppress(FileNotFoundError):
+            if (lock := hold(folder)) is not None:
+                shutil.rmtree(folder, ignore_errors=True)
+                os.close(lock)
+
+
+def _own_folder(parent: Path | None) -> tuple[Path, int]:
+    """Make a folder; return it and its lock, which another process takes to clear it."""
+    while True:
+        folder = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=parent))
+        with suppress(FileNotFoundError):
+            if (lock := hold(folder)) is not None and folder.exists():
+                return folder, lock
 
 
 def _hold(state: State) -> _Held:

@@ -1,4 +1,4 @@
-"""What a run's numbers depend on: which keys of its configuration count, and which do not.
+"""A run's identity: the keys of its configuration that its numbers depend on.
 
 An identity is flat: a class stands under the key that it was given for, its options below it, as in
 ``{"model": "FedPer", "model.net": "MLP", "model.net.hidden": 64}``. All that a configuration says
@@ -29,7 +29,10 @@ PACKAGES = ("lightning_modules.", "datamodules.", "pfl.")
 # Options that runs were kept without: those that came later, with the value that gives the numbers
 # of before, and those that went, with the value that gave the numbers of now (None: none did).
 # By dotted key ("data.shuffle": of whatever data module), or by class and option ("MLP.hidden").
-_CAME_OR_WENT: dict[str, Any] = {"data.shuffle": True, "data.max_train_samples": None}
+_CAME_OR_WENT: dict[str, Any] = {
+    **{"data.shuffle": True, "data.max_train_samples": None},
+    "model.supervisor_draw": "random",
+}
 # Where and how a run happens, but not what comes out; and the loop's seed, which is the run's.
 _PLACES = {
     *("loop.engine", "loop.accelerator", "loop.devices", "loop.loggers", "loop.progress"),
@@ -67,7 +70,7 @@ def digest(identity: Identity) -> str:
 
 
 def _flat(value: Any, key: str) -> Identity:  # noqa: ANN401
-    """What a part of a configuration comes to, by dotted keys."""
+    """Flatten a part of a configuration to dotted keys."""
     if isinstance(value, Mapping):
         return _options(value, key)
     if isinstance(value, list):
@@ -79,7 +82,7 @@ def _flat(value: Any, key: str) -> Identity:  # noqa: ANN401
 
 
 def _options(value: Mapping[str, Any], key: str) -> Identity:
-    """A class with its options, or a plain mapping."""
+    """Return a class with its options, or a plain mapping."""
     kind = class_name(value["class_path"]) if "class_path" in value else None
     found: Identity = {} if kind is None else {key: kind}
     given = {**value, **(value.get("init_args") or {}), **(value.get("dict_kwargs") or {})}

@@ -1,4 +1,4 @@
-"""Pictures of matrices: what the server reported of each client over rounds, and similar labels."""
+"""Pictures of matrices: reports of the server on each client over rounds, similarity of labels."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 from scipy.cluster.hierarchy import leaves_list, linkage, optimal_leaf_ordering
 from scipy.spatial.distance import squareform
 
-from pfl.results.runs import Floats, RunError, RunFolder
+from pfl.results.files import Floats, RunError
+from pfl.results.runs import RunFolder
 from pfl.results.settings import Setting
 from pfl.results.style import HEAT, WIDTH, wrapped
 
@@ -23,13 +24,13 @@ _LABELLED = 30
 
 
 def reported(settings: Sequence[Setting], column: str) -> Figure:
-    """A number that the server reported of each client in each evaluated round, as a map.
+    """Draw a number that the server reported of each client in each evaluated round, as a map.
 
-    Clients stand in order of their training samples, the largest at the top; where a client did not
+    Clients are sorted by their training samples, the largest at the top; where a client did not
     take part the map is empty. Of several seeds the first is drawn.
 
     Args:
-        settings: One map each, where there is something to draw.
+        settings: One map each, if its server reported the number.
         column: Of ``clients.csv``; see :attr:`~pfl.results.runs.RunFolder.reported`.
 
     Raises:
@@ -80,7 +81,7 @@ def _map(panel: Axes, run: RunFolder, values: Floats, norm: Normalize) -> None:
 
 
 def _norm(values: Sequence[Floats]) -> Normalize:
-    """One scale for all maps."""
+    """Return one scale for all maps."""
     together = np.concatenate([found.ravel() for found in values])
     together = together[np.isfinite(together)]
     low, high = float(together.min()), float(together.max())
@@ -92,10 +93,9 @@ def _norm(values: Sequence[Floats]) -> Normalize:
 
 
 def similarity(settings: Sequence[Setting]) -> Figure:
-    """How alike the clients' labels are: cosine similarity of their label proportions.
+    """Draw the cosine similarities between the clients' label proportions.
 
-    Clients of like labels stand together, in the order of a hierarchical clustering. The first
-    run's partition is drawn.
+    Clients are sorted by a hierarchical clustering. The first run's partition is drawn.
 
     Raises:
         RunError: The run did not record the label counts.
@@ -129,7 +129,7 @@ def similarity(settings: Sequence[Setting]) -> Figure:
 
 
 def label_similarity(counts: Floats) -> Floats:
-    """(N, N) cosine similarities; 0 for a client without data.
+    """Return (N, N) cosine similarities; 0 for a client without data.
 
     Args:
         counts: (N, C) training samples of each client and class.
@@ -141,11 +141,11 @@ def label_similarity(counts: Floats) -> Floats:
 
 
 def _clustered(matrix: Floats) -> NDArray[np.intp]:
-    """(N,) clients, similar ones together."""
+    """Return (N,) clients, similar ones together."""
     if len(matrix) < 3:
         return np.arange(len(matrix))
     distances = squareform(1 - matrix, checks=False)
     tree = linkage(distances, "average")
-    # Best order of the leaves takes long where there are many.
+    # The optimal order of the leaves takes long for many clients.
     tree = optimal_leaf_ordering(tree, distances) if len(matrix) <= 500 else tree
     return leaves_list(tree).astype(np.intp)

@@ -1,4 +1,4 @@
-"""Words for what tables hold."""
+"""Names of metrics in words, for tables and pictures."""
 
 from __future__ import annotations
 
@@ -19,6 +19,8 @@ _MODELS = {
     "personal_post_local": "personal models right after training",
     "personal_post_broadcast": "personal models after the broadcast",
 }
+# Scores that runs are judged by; the first that all runs at hand have is taken.
+JUDGED_BY = ("test/personal/acc", "test/pooled/acc", "test/global/acc")
 _KINDS = {
     "last": "last round",
     "mean_last10": "mean of the last ten rounds",
@@ -28,52 +30,68 @@ _KINDS = {
 
 
 def score(metric: str) -> str:
-    """For instance ``test accuracy`` for ``test/personal/acc``; an unknown name stays as it is."""
+    """Describe a score, ``test/personal/acc`` as ``test accuracy``; return unknown names as is."""
     split, _, name = metric.split("/") if metric.count("/") == 2 else ("", "", "")
     split = "validation" if split == "val" else split
-    return f"{split} {_SCORES[name]}" if name in _SCORES else metric
+    name, _, group = name.partition("@")
+    if name not in _SCORES:
+        return metric
+    return f"{split} {_SCORES[name]}" + (f" of the group {group}" if group else "")
 
 
 def model(metric: str) -> str:
-    """Whose score it is; empty for an unknown name."""
+    """Name the models that a metric is about; empty for an unknown metric."""
     parts = metric.split("/")
     return _MODELS.get(parts[1], parts[1]) if len(parts) == 3 else ""
 
 
 def described(metric: str) -> str:
-    """For instance ``test accuracy, global model``."""
+    """Describe a metric with its models: ``test accuracy, global model``."""
     return ", ".join(filter(None, (score(metric), model(metric))))
 
 
+def point(metric: str, first: str) -> str:
+    """Return the point at which personal models were tested; empty for other models.
+
+    Args:
+        metric: For instance ``test/personal_post_local/acc``.
+        first: The point of ``test/personal/...``.
+    """
+    group = metric.split("/")[1:2]
+    return first if group == ["personal"] else "".join(group).partition("personal_")[2]
+
+
 def is_pooled(metric: str) -> bool:
-    """Whether a metric is about the common test set."""
+    """Tell whether a metric is about the common test set."""
     return metric.split("/")[1:2] == ["pooled"]
 
 
 def of_client(metric: str) -> str:
-    """The client's own score that a metric sums up: ``.../acc`` of ``.../acc_weighted``."""
+    """Return the client's score that a metric summarises: ``.../acc`` of ``.../acc_weighted``."""
+    metric = metric.partition("@")[0]
     for ending in _SUMMARIES:
         metric = metric.removesuffix(ending)
     return metric
 
 
 def kind(at: str) -> str:
-    """Which rounds a number is about."""
+    """Describe the rounds that a number is about."""
     return _KINDS[at]
 
 
 def heading(metric: str, at: str) -> str:
-    """For instance ``Test accuracy (personal models, last round)``."""
+    """Return a title, such as ``Test accuracy (personal models, last round)``."""
     about = ", ".join(filter(None, (model(metric), kind(at))))
     first = score(metric)
     return f"{first[0].upper()}{first[1:]} ({about})"
 
 
 def is_accuracy(metric: str) -> bool:
-    """Whether a metric is an accuracy, of which more is better."""
-    return metric.rpartition("/")[2] in ("acc", "acc_weighted", "acc_worst10")
+    """Tell whether a metric is an accuracy, of which more is better."""
+    name = metric.rpartition("/")[2].partition("@")[0]
+    return name in ("acc", "acc_weighted", "acc_worst10")
 
 
 def in_per_cent(metric: str) -> bool:
-    """Whether a metric reads best in per cent."""
+    """Tell whether a metric is shown in per cent."""
     return is_accuracy(metric) or metric.rpartition("/")[2] in ("acc_std", "ece")

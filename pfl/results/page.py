@@ -47,7 +47,7 @@ class Markup(str):
 
 
 def page(title: str, under: str, parts: Iterable[Markup]) -> str:
-    """The whole page."""
+    """Build the whole page."""
     return (
         f'<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         f'<meta name="viewport" content="width=device-width, initial-scale=1">\n'
@@ -59,12 +59,12 @@ def page(title: str, under: str, parts: Iterable[Markup]) -> str:
 
 
 def section(title: str, *parts: Markup) -> Markup:
-    """A heading and what stands under it."""
+    """Build a section with a heading."""
     return Markup(f"<section>\n<h2>{escape(title)}</h2>\n" + "\n".join(parts) + "\n</section>")
 
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> Markup:
-    """The first column holds names, the others numbers; a table without headings holds text."""
+    """Build a table of names and numbers; without headings it holds text."""
     text = "" if any(columns) else ' class="text"'
     head = "".join(f"<th>{escape(column)}</th>" for column in columns)
     body = "\n".join(
@@ -89,7 +89,7 @@ def verbatim(text: str) -> Markup:
 
 
 def picture(name: str, figure: Figure, caption: str) -> Markup:
-    """A picture as inline SVG, with names of its own."""
+    """Return a picture as inline SVG, with names of its own."""
     stream = io.StringIO()
     save(figure, stream, "svg")
     svg = stream.getvalue()
@@ -101,7 +101,7 @@ def picture(name: str, figure: Figure, caption: str) -> Markup:
 
 
 def bars(values: Sequence[float], label: str, width: float = 90, height: float = 16) -> Markup:
-    """A small bar chart within a line of text; the tallest bar fills the height."""
+    """Return a small bar chart within a line of text; the tallest bar fills the height."""
     top, step = max(values, default=0) or 1, width / max(1, len(values))
     path = "".join(
         f"M{number * step:.1f} {height}v{-height * value / top:.1f}h{0.85 * step:.1f}V{height}z"

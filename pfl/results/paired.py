@@ -1,14 +1,14 @@
-"""Paired comparisons of two settings, over clients and over replicates."""
+"""Paired comparisons of two settings, over clients or over replicates."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from scipy import stats
 
-from pfl.results.runs import Floats
+from pfl.results.files import Floats
 
 CONFIDENCE = 0.95
 # Scores are stored with the noise of single precision; differences below this are none.
@@ -17,15 +17,18 @@ _DIGITS = 6
 
 @dataclass(frozen=True)
 class Paired:
-    """What the differences between two settings say.
+    """The differences between two settings, and Student's paired t test of their mean.
+
+    Interval and p-value belong to one test: zero lies outside the interval where p is below 0.05.
 
     Attributes:
         pairs: n.
         difference: Mean difference.
-        low: Lower end of the 95% confidence interval of the mean difference (t distribution).
+        low: Lower end of the 95% confidence interval of the mean difference.
         high: Upper end.
-        effect: Size of the effect; see the function that made it.
+        effect: Cohen's d: mean over standard deviation; infinite where all differences are equal.
         p: Two-sided p-value.
+        p_holm: The same, adjusted for all tests that were made together.
         better: Pairs with a positive difference.
         worse: Pairs with a negative one.
     """
@@ -36,55 +39,29 @@ class Paired:
     high: float
     effect: float
     p: float
+    p_holm: float
     better: int
     worse: int
 
 
-def over_clients(ours: Floats, theirs: Floats) -> Paired | None:
-    """Wilcoxon's signed-rank test; ``None`` with fewer than two pairs.
-
-    The effect is the matched-pairs rank-biserial correlation: from the ranks of the absolute
-    differences, (favourable - unfavourable) / all, from -1 to 1 (Kerby, 2014).
+def paired(ours: Floats, theirs: Floats) -> Paired | None:
+    """Test the mean difference of pairs; return ``None`` for fewer than two of them.
 
     Args:
-        ours: (n,) values.
-        theirs: (n,) values of the same clients.
+        ours: (n,) scores of the same clients, or means over clients for the same seeds.
+        theirs: (n,) the other setting's.
     """
     differences = np.round(ours - theirs, _DIGITS)
-    if len(differences) < 2:
-        return None
-    moved = differences[differences != 0]
-    ranks = stats.rankdata(np.abs(moved))
-    favourable = float(ranks[moved > 0].sum())
-    effect = (2 * favourable - ranks.sum()) / ranks.sum() if len(moved) else 0.0
-    p = float(stats.wilcoxon(moved).pvalue) if len(moved) else 1.0
-    return _paired(differences, float(effect), p)
-
-
-def over_replicates(ours: Floats, theirs: Floats) -> Paired | None:
-    """Student's paired t test; ``None`` with fewer than two pairs.
-
-    The effect is Cohen's d of the differences: mean over standard deviation; infinite where they
-    are all the same.
-
-    Args:
-        ours: (n,) means over clients, one for each seed.
-        theirs: (n,) the same for the same seeds.
-    """
-    differences = np.round(ours - theirs, _DIGITS)
-    if len(differences) < 2:
+    count = len(differences)
+    if count < 2:
         return None
     mean, spread = float(differences.mean()), float(differences.std(ddof=1))
-    if spread == 0:
-        return _paired(differences, np.sign(mean) * np.inf if mean else 0.0, float(mean == 0))
-    p = float(stats.ttest_1samp(differences, 0).pvalue)
-    return _paired(differences, mean / spread, p)
-
-
-def _paired(differences: Floats, effect: float, p: float) -> Paired:
-    count, mean = len(differences), float(differences.mean())
-    quantile = float(stats.t.ppf((1 + CONFIDENCE) / 2, count - 1))
-    margin = quantile * float(differences.std(ddof=1)) / np.sqrt(count)
+    if np.ptp(differences) == 0:
+        spread, effect = 0.0, float(np.sign(mean)) * np.inf if mean else 0.0
+        p = float(mean == 0)
+    else:
+        effect, p = mean / spread, float(stats.ttest_1samp(differences, 0).pvalue)
+    margin = float(stats.t.ppf((1 + CONFIDENCE) / 2, count - 1)) * spread / np.sqrt(count)
     return Paired(
         pairs=count,
         difference=mean,
@@ -92,13 +69,20 @@ def _paired(differences: Floats, effect: float, p: float) -> Paired:
         high=mean + margin,
         effect=effect,
         p=p,
+        p_holm=p,
         better=int((differences > 0).sum()),
         worse=int((differences < 0).sum()),
     )
 
 
+def adjusted(tests: Sequence[Paired | None]) -> list[Paired | None]:
+    """Return tests that were made together with Holm's p-values."""
+    raised = iter(holm([test.p for test in tests if test is not None]))
+    return [None if test is None else replace(test, p_holm=next(raised)) for test in tests]
+
+
 def holm(p_values: Sequence[float]) -> list[float]:
-    """Adjusted for having made several tests (Holm, 1979), in the order given.
+    """Adjust p-values for having made several tests (Holm, 1979), in the order given.
 
     Example:
         >>> holm([0.01, 0.04, 0.03])
@@ -107,6 +91,6 @@ def holm(p_values: Sequence[float]) -> list[float]:
     order = np.argsort(p_values)
     factors = np.arange(len(p_values), 0, -1)
     raised = np.maximum.accumulate(np.asarray(p_values, np.float64)[order] * factors)
-    adjusted = np.empty(len(p_values))
-    adjusted[order] = np.minimum(raised, 1)
-    return adjusted.tolist()
+    found = np.empty(len(p_values))
+    found[order] = np.minimum(raised, 1)
+    return found.tolist()

@@ -1,4 +1,4 @@
-"""All pictures of some runs: which there are, what they show, and writing them to files."""
+"""The pictures of runs: their names and captions, drawn and written to files."""
 
 from __future__ import annotations
 
@@ -10,22 +10,24 @@ from pathlib import Path
 from matplotlib.figure import Figure
 
 from pfl.results import matrices, plots, reliability
-from pfl.results.runs import METRIC, At, RunError
+from pfl.results.files import RunError
+from pfl.results.find import common_score
+from pfl.results.runs import At
 from pfl.results.settings import Setting
 from pfl.results.style import save, styled
 
-# What can be drawn of any run, before and after what its server reported of the clients.
+# Pictures of any run; those of what its server reported of the clients stand in between.
 _FIRST = {
     "curves": "Against communication rounds, bytes moved both ways, and seconds of training and "
     "aggregation.",
     "clients": "Over clients: quartiles, extremes, mean, and mean of the worst tenth.",
-    "data_size": "Against the size of a client's training data. Lines: means of clients of similar "
-    "size.",
+    "data_size": "Against the size of a client's training data. Lines, if there are many: means of "
+    "clients of similar size.",
 }
 _LAST = {
     "similarity": "How alike the clients' labels are.",
-    "reliability": "How often the personal models are right when they are so sure; on the diagonal "
-    "they are as right as they are sure.",
+    "reliability": "Accuracy of the personal models by their confidence; on the diagonal both are "
+    "equal.",
 }
 # Pictures that there are whatever the method.
 NAMES = (*_FIRST, *_LAST)
@@ -33,13 +35,13 @@ NAMES = (*_FIRST, *_LAST)
 
 @dataclass(frozen=True)
 class Picture:
-    """One picture, or why there is none.
+    """One picture, or the reason why there is none.
 
     Attributes:
-        name: One of :data:`NAMES`, or of what servers report of clients.
+        name: One of :data:`NAMES`, or a column that servers report of clients.
         figure: The picture.
-        refusal: What it lacks.
-        caption: What it shows.
+        refusal: The reason.
+        caption: A sentence on what it shows.
     """
 
     name: str
@@ -51,19 +53,23 @@ class Picture:
 def draw(
     settings: Sequence[Setting],
     names: Sequence[str] | None = None,
-    metric: str = METRIC,
+    metric: str | None = None,
     at: At = "last",
 ) -> list[Picture]:
     """Draw pictures.
 
     Args:
-        settings: Of which runs.
-        names: Which pictures; ``None``: all that these runs may have.
-        metric: A column of ``metrics.csv``: whose curves, distribution and dependence on size.
-        at: After which rounds, where a picture shows no course over rounds.
+        settings: The runs.
+        names: Names of pictures; ``None`` draws all that these runs may have.
+        metric: A column of ``metrics.csv``; ``None`` takes the score that the runs are judged by.
+        at: After which rounds, unless a picture shows all of them.
+
+    Raises:
+        RunError: A run was never tested, or the runs have no score in common.
     """
+    metric = metric or common_score([run for setting in settings for run in setting.runs])
     reported = {
-        name: f"{what[0].upper()}{what[1:]} of each client over rounds; grey: it took no part."
+        name: f"{what[0].upper()}{what[1:]} of each client over rounds; grey: it did not take part."
         for setting in settings
         for name, what in setting.runs[0].reported.items()
     }
@@ -99,7 +105,7 @@ def _figure(name: str, settings: Sequence[Setting], metric: str, at: At) -> Figu
 def write(
     pictures: Sequence[Picture], folder: Path, formats: Sequence[str] = ("png",)
 ) -> list[Path]:
-    """Write every picture that there is, in each format; returns the files."""
+    """Write the pictures in each format; return the files."""
     files = []
     for picture in pictures:
         if picture.figure is None:

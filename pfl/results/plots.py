@@ -1,4 +1,4 @@
-"""Accuracy against rounds, bytes and seconds, over clients, and against the size of their data."""
+"""Pictures of a metric against rounds, bytes, seconds and data sizes, and over clients."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from matplotlib.ticker import (
     LogLocator,
     MaxNLocator,
     NullFormatter,
-    PercentFormatter,
 )
 from numpy.typing import NDArray
 
 from pfl.results import names
-from pfl.results.runs import METRIC, At, Floats, RunError, RunFolder
+from pfl.results.files import Floats, RunError
+from pfl.results.runs import At, RunFolder
 from pfl.results.settings import Setting
-from pfl.results.style import WIDTH, Look, legend_above, panels, wrapped
+from pfl.results.style import WIDTH, Look, legend_above, panels, per_cent, wrapped
 
 # More clients than this are not drawn one by one beside a box.
 _DOTS = 200
@@ -30,13 +30,15 @@ _DOTS = 200
 _FAR_MORE = 8
 # More clouds of clients than this hide one another.
 _CLOUDS = 3
+# Clients of similar size are drawn as their mean: clients in a group, and groups of a line.
+_GROUP, _LEAST_GROUPS, _MOST_GROUPS = 5, 3, 12
 
 
-def curves(settings: Sequence[Setting], metric: str = METRIC) -> Figure:
-    """A metric against rounds, bytes moved and seconds of training.
+def curves(settings: Sequence[Setting], metric: str) -> Figure:
+    """Draw a metric against rounds, bytes moved and seconds of training.
 
-    Over several seeds: the mean, in a band of one standard error, at the rounds after which all of
-    them were tested; bytes and seconds are means as well.
+    Of several seeds the mean is drawn, in a band of one standard error, at the rounds after which
+    all of them were tested; bytes and seconds are means as well.
 
     Args:
         settings: One line each.
@@ -70,7 +72,7 @@ def curves(settings: Sequence[Setting], metric: str = METRIC) -> Figure:
 
 
 def _spread_costs(panel: Axes) -> None:
-    """From zero on; where some cost far more than others logarithmic, but for zero itself."""
+    """Start an axis of costs at zero; make it logarithmic where they differ by far."""
     lines = [np.asarray(line.get_xdata(), np.float64) for line in panel.lines]
     totals = [x[-1] for x in lines if x[-1] > 0]
     if not totals or max(totals) <= _FAR_MORE * min(totals):
@@ -96,7 +98,7 @@ def _rows(run: RunFolder, rounds: Floats) -> NDArray[np.bool_]:
 
 
 def _line(panel: Axes, x: Floats, values: Floats, number: int, label: str) -> None:
-    """The mean of (runs, points) values, and its standard error where there is one."""
+    """Draw the mean of (runs, points) values, and its standard error where there is one."""
     look = Look.of(number)
     every = max(1, len(x) // 6)
     panel.plot(
@@ -115,11 +117,11 @@ def _line(panel: Axes, x: Floats, values: Floats, number: int, label: str) -> No
         panel.fill_between(x, low, high, color=look.color, alpha=0.18, linewidth=0)
 
 
-def clients(settings: Sequence[Setting], metric: str = METRIC, at: At = "last") -> Figure:
-    """How a metric spreads over clients: a box and its clients for each setting.
+def clients(settings: Sequence[Setting], metric: str, at: At) -> Figure:
+    """Draw the distribution of a metric over clients: a box and its clients for each setting.
 
     Each client counts with its mean over the runs of a setting. The diamond is the mean over
-    clients, the triangle the mean over the tenth of them with the least values.
+    clients and the triangle the worst tenth, both as ``metrics.csv`` has them.
 
     Raises:
         RunError: A run lacks the metric.
@@ -144,35 +146,41 @@ def clients(settings: Sequence[Setting], metric: str = METRIC, at: At = "last") 
             # Neighbours in rank lie on different heights, so that equal values can be told apart.
             heights = number + 0.2 * (np.arange(len(values)) % 5 - 2) / 2
             _dots(panel, values, heights, look, 9, 0.6)
-        worst = values[: -(-len(values) // 10)].mean()
-        for x, marker, label in ((values.mean(), "D", "mean"), (worst, "<", "worst tenth")):
-            style: dict[str, Any] = {
-                "facecolor": "white",
-                "edgecolor": "black",
-                "label": label,
-                "zorder": 3,
-            }
-            panel.scatter([x], [number], s=34, marker=marker, **style)
+        _marks(panel, number, setting, metric, at)
     panel.set_yticks(range(len(settings)), [wrapped(_label(setting), 1.8) for setting in settings])
     panel.set_ylim(len(settings) - 0.5, -0.5)
     panel.grid(visible=False, axis="y")
     panel.set_xlabel(f"{names.score(names.of_client(metric))} of a client ({names.kind(at)})")
     if names.in_per_cent(metric):
-        panel.xaxis.set_major_formatter(PercentFormatter(1, decimals=0))
+        per_cent(panel.xaxis)
     handles, labels = panel.get_legend_handles_labels()
-    figure.legend(handles[:2], labels[:2], loc="outside upper right", ncols=2)
+    marks = dict(zip(labels, handles, strict=True))
+    figure.legend(marks.values(), marks.keys(), loc="outside upper right", ncols=2)
     return figure
 
 
-def _dots(panel: Axes, x: Floats, y: Floats, look: Look, size: float, alpha: float) -> None:
-    panel.scatter(x, y, s=size, c=look.color, marker=look.marker, alpha=alpha, linewidths=0)
+def _marks(panel: Axes, number: int, setting: Setting, metric: str, at: At) -> None:
+    """Mark the mean over clients and the worst tenth, which only some metrics have."""
+    own = names.of_client(metric)
+    for name, marker, label in ((own, "D", "mean"), (f"{own}_worst10", "<", "worst tenth")):
+        if all(name in run.metrics for run in setting.runs):
+            x = setting.values(name, at, by=metric).mean()
+            style: dict[str, Any] = {"facecolor": "white", "edgecolor": "black", "zorder": 3}
+            panel.scatter([x], [number], s=34, marker=marker, label=label, **style)
 
 
-def data_size(settings: Sequence[Setting], metric: str = METRIC, at: At = "last") -> Figure:
-    """A metric against the number of a client's training samples.
+def _dots(
+    panel: Axes, x: Floats, y: Floats, look: Look, size: float, alpha: float, label: str = ""
+) -> None:
+    style: dict[str, Any] = {"alpha": alpha, "linewidths": 0, "label": label or None}
+    panel.scatter(x, y, s=size, c=look.color, marker=look.marker, **style)
 
-    Lines join the means over clients of similar size, about ten in a group; a client is a dot where
-    there are not too many settings.
+
+def data_size(settings: Sequence[Setting], metric: str, at: At) -> Figure:
+    """Draw a metric against the number of a client's training samples.
+
+    A client is a dot where there are not too many settings. Lines join the means over groups of
+    clients of similar size, where clients make at least three groups.
 
     Raises:
         RunError: A run lacks the metric.
@@ -181,10 +189,13 @@ def data_size(settings: Sequence[Setting], metric: str = METRIC, at: At = "last"
     for number, setting in enumerate(settings):
         found, look = setting.per_client(metric, at), Look.of(number)
         sizes, values = found.samples, found.values
+        count = min(len(sizes) // _GROUP, _MOST_GROUPS)
+        if count < _LEAST_GROUPS:
+            _dots(panel, sizes, values, look, 20, 0.8, _label(setting))
+            continue
         if len(settings) <= _CLOUDS:
             _dots(panel, sizes, values, look, 12, 0.35)
-        order = np.argsort(sizes, kind="stable")
-        groups = np.array_split(order, int(np.clip(len(order) // 5, 1, 12)))
+        groups = np.array_split(np.argsort(sizes, kind="stable"), count)
         panel.plot(
             [sizes[group].mean() for group in groups],
             [values[group].mean() for group in groups],
@@ -202,7 +213,7 @@ def data_size(settings: Sequence[Setting], metric: str = METRIC, at: At = "last"
 
 
 def _spread_sizes(panel: Axes, sizes: Floats) -> None:
-    """Sizes of several orders of magnitude get a logarithmic axis, with plain numbers."""
+    """Make the axis logarithmic for sizes of several orders of magnitude."""
     sizes = sizes[sizes > 0]
     if sizes.max() <= 20 * sizes.min():
         return
@@ -214,7 +225,7 @@ def _spread_sizes(panel: Axes, sizes: Floats) -> None:
 
 def _per_cent(panel: Axes, metric: str) -> None:
     if names.in_per_cent(metric):
-        panel.yaxis.set_major_formatter(PercentFormatter(1, decimals=0))
+        per_cent(panel.yaxis)
 
 
 def _label(setting: Setting) -> str:

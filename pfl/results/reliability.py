@@ -1,6 +1,6 @@
-"""Draw reliability diagrams: how sure the personal models are, and how right.
+"""Reliability diagrams: accuracy against confidence of the personal models.
 
-Of the counts that :mod:`pfl.federation.reliability` wrote into the folders of runs.
+Drawn from the counts that :mod:`pfl.federation.reliability` wrote into the folders of runs.
 """
 
 from __future__ import annotations
@@ -9,22 +9,22 @@ from collections.abc import Sequence
 
 import numpy as np
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, PercentFormatter
 
-from pfl.results.runs import Floats, RunError, RunFolder, Table
+from pfl.results.files import Floats, RunError, Table
+from pfl.results.runs import RunFolder
 from pfl.results.settings import Setting
-from pfl.results.style import WIDTH, Look, legend_above
+from pfl.results.style import WIDTH, Look, legend_above, per_cent
 
 FILE = "reliability.csv"
 
 
 def diagram(settings: Sequence[Setting]) -> Figure:
-    """Accuracy against confidence over all clients' test samples; below, how many are so sure.
+    """Draw accuracy against confidence over all clients' test samples, and a histogram below.
 
-    On the diagonal a model is as often right as it is sure to be; below it, it is too sure.
+    Below the diagonal a model is overconfident.
 
     Raises:
-        RunError: There is no run whose bins were counted after its last round.
+        RunError: No run has bins that were counted after its last round.
     """
     found = {setting.label: _pooled(setting) for setting in settings}
     found = {label: pooled for label, pooled in found.items() if len(pooled)}
@@ -48,17 +48,15 @@ def diagram(settings: Sequence[Setting]) -> Figure:
     below.set_ylabel("samples")
     below.set_xlabel("confidence of the personal models on test data")
     below.set_yscale("log")
-    for axis in (above.yaxis, below.xaxis):
-        axis.set_major_formatter(PercentFormatter(1, decimals=0))
-    # A logarithmic axis shows shares below one per cent as well.
-    below.yaxis.set_major_formatter(FuncFormatter(lambda share, _: f"{100 * share:g}%"))
+    for axis in (above.yaxis, below.xaxis, below.yaxis):
+        per_cent(axis)
     above.set_ylim(-0.02, 1.02)
     legend_above(figure, above)
     return figure
 
 
 def _pooled(setting: Setting) -> Floats:
-    """(bins, 3) samples, mean confidence and accuracy, over all clients and runs of a setting."""
+    """Return (bins, 3) samples, mean confidence and accuracy over a setting's clients and runs."""
     tables = [_counted(run) for run in setting.runs]
     rows = np.concatenate(tables)
     return np.array(
@@ -71,7 +69,7 @@ def _pooled(setting: Setting) -> Floats:
 
 
 def _counted(run: RunFolder) -> Floats:
-    """(rows, 4) bin, samples, confidence and accuracy; none if they are not of the last round."""
+    """Return (rows, 4) bin, samples, confidence and accuracy; no rows unless of the last round."""
     table = Table.read(run.path / FILE)
     if len(table) == 0 or table["round"][0] != run.round:
         return np.zeros((0, 4))

@@ -1,4 +1,4 @@
-"""One run as one HTML page: summary, pictures, clients, configuration."""
+"""A run as one HTML page: summary, pictures, clients, configuration."""
 
 from __future__ import annotations
 
@@ -8,9 +8,11 @@ import numpy as np
 from matplotlib.ticker import EngFormatter
 
 from pfl.results import names, page
+from pfl.results.files import Floats
+from pfl.results.find import common_score
 from pfl.results.page import Markup
 from pfl.results.pictures import draw
-from pfl.results.runs import METRIC, Floats, RunFolder
+from pfl.results.runs import RunFolder
 from pfl.results.settings import group
 from pfl.results.summary import KINDS, summarise
 
@@ -18,24 +20,25 @@ _LISTED = ("acc", "acc_weighted", "acc_worst10", "acc_std", "f1", "loss", "ece")
 
 
 def report(run: RunFolder) -> str:
-    """The page.
+    """Return a run's page.
 
     Raises:
         RunError: The run was never tested, or its files are damaged.
     """
-    run.evaluated()
+    judged_by = common_score([run])
     data = "" if run.data is None else f" on {run.data}"
     planned = run.environment.get("rounds")
     state = f"{run.round} rounds" if run.finished else f"unfinished: round {run.round} of {planned}"
     about = [run.path.resolve().name, state]
     about += [] if run.seed is None else [f"seed {run.seed}"]
+    about += [f"judged by {names.described(judged_by)}"]
     about += [f"fingerprint {run.summary['fingerprint']}"] if run.finished and run.summary else []
     config = run.path / "config.yaml"
     parts = [
-        page.section("Results", _scores(run)),
+        page.section("Results", _scores(run, judged_by)),
         page.section("Cost", _costs(run)),
         page.section("Pictures", page.side_by_side(_pictures(run))),
-        page.section(f"Clients after round {run.evaluated()[-1]:.0f}", _clients(run)),
+        page.section(f"Clients after round {run.evaluated()[-1]:.0f}", _clients(run, judged_by)),
         page.section("Run", _facts(run)),
     ]
     if config.is_file():
@@ -43,10 +46,12 @@ def report(run: RunFolder) -> str:
     return page.page(f"{run.method}{data}", ", ".join(about), parts)
 
 
-def _scores(run: RunFolder) -> Markup:
-    """A row a metric, a column for each way of choosing rounds."""
-    groups = {name.rpartition("/")[0] for name in run.metrics.columns if name.startswith("test/")}
-    metrics = [f"{g}/{n}" for g in sorted(groups, key=_order) for n in _LISTED]
+def _scores(run: RunFolder, judged_by: str) -> Markup:
+    """Make a row for each metric and a column for each way of choosing rounds."""
+    own = _group(judged_by)
+    groups = {_group(name) for name in run.metrics.columns if name.startswith("test/")}
+    ordered = [own, *sorted(groups - {own})]
+    metrics = [f"{group}/{name}" for group in ordered for name in _LISTED]
     found = summarise(list(run.metrics.rows()))
     rows = [
         [
@@ -59,8 +64,8 @@ def _scores(run: RunFolder) -> Markup:
     return page.table(["", *(names.kind(at) for at in KINDS)], rows)
 
 
-def _order(group: str) -> tuple[bool, str]:
-    return group != METRIC.rpartition("/")[0], group
+def _group(metric: str) -> str:
+    return metric.rpartition("/")[0]
 
 
 def _number(metric: str, value: float) -> str:
@@ -106,19 +111,20 @@ def _pictures(run: RunFolder) -> Iterator[Markup]:
             yield page.picture(picture.name, picture.figure, picture.caption)
 
 
-def _clients(run: RunFolder) -> Markup:
-    """A row a client, of the last evaluated round."""
+def _clients(run: RunFolder, judged_by: str) -> Markup:
+    """Make a row for each client, of the last evaluated round."""
     rounds, counts = run.evaluated()[-1:], run.label_counts
+    group = _group(judged_by)
     # Who uploaded shows in the weights.
-    own = {"trained", *run.reported}
-    shown = [name for name in run.clients.columns if name in own or _is_listed(name)]
+    plain = {"test_samples", "trained", *run.reported}
+    shown = [name for name in run.clients.columns if name in plain or _is_listed(name, group)]
     values = {name: run.over_rounds(name, rounds)[0] for name in shown}
     labels = [] if counts is None else ["labels held", ""]
     heads = [
         "client",
         "training samples",
         *labels,
-        *map(_heading, shown),
+        *(_heading(name, group) for name in shown),
     ]
     rows = []
     for client, samples in enumerate(run.samples):
@@ -130,15 +136,16 @@ def _clients(run: RunFolder) -> Markup:
     return page.table(heads, rows)
 
 
-def _is_listed(column: str) -> bool:
-    """Test scores of the personal models, and accuracy of others."""
-    group, _, name = column.rpartition("/")
-    return group == METRIC.rpartition("/")[0] or (group.startswith("test/") and name == "acc")
+def _is_listed(column: str, group: str) -> bool:
+    """List all test scores of the models that the run is judged by, and accuracy of others."""
+    own, _, name = column.rpartition("/")
+    return own == group or (own.startswith("test/") and name == "acc")
 
 
-def _heading(column: str) -> str:
-    personal = column.startswith(METRIC.rpartition("/")[0])
-    return names.score(column) if personal or "/" not in column else names.described(column)
+def _heading(column: str, group: str) -> str:
+    if "/" in column and _group(column) != group:
+        return names.described(column)
+    return "test samples" if column == "test_samples" else names.score(column)
 
 
 def _cell(column: str, value: float) -> str:
@@ -146,6 +153,8 @@ def _cell(column: str, value: float) -> str:
         return "-"
     if column == "trained":
         return "yes" if value else "no"
+    if column == "test_samples":
+        return f"{value:,.0f}"
     return _number(column, value) if "/" in column else f"{value:.3g}"
 
 
@@ -155,7 +164,7 @@ def _labels(counts: Floats) -> list[str]:
 
 
 def _facts(run: RunFolder) -> Markup:
-    """What the run says of itself and of where it ran."""
+    """List the run's header and where it ran."""
     facts = dict(run.environment.get("header", {}))
     facts |= {key: run.environment[key] for key in ("platform", "python") if key in run.environment}
     facts |= run.environment.get("packages", {})

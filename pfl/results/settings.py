@@ -1,4 +1,4 @@
-"""Runs that differ in nothing but their seeds make one setting; its label says what is its own."""
+"""Settings: runs that differ in nothing but their seeds, under a label that tells them apart."""
 
 from __future__ import annotations
 
@@ -8,13 +8,14 @@ from dataclasses import dataclass
 import numpy as np
 
 from pfl.results import identity, names
+from pfl.results.files import Floats, RunError
 from pfl.results.identity import Identity
-from pfl.results.runs import At, Floats, Replicate, RunError, RunFolder, mean_present
+from pfl.results.runs import At, Replicate, RunFolder, mean_present
 
 
 @dataclass(frozen=True, eq=False)
 class PerClient:
-    """A metric of each client that was tested; clients of different partitions are different ones.
+    """A metric of each tested client; clients of different partitions count as different ones.
 
     Attributes:
         clients: (n,) partition and number of the client.
@@ -40,22 +41,32 @@ class Setting:
     runs: tuple[RunFolder, ...]
 
     def only(self, replicates: Container[Replicate]) -> Setting:
-        """The same with the runs of some replicates."""
+        """Return the setting with the runs of some replicates."""
         return Setting(self.label, tuple(run for run in self.runs if run.replicate in replicates))
 
-    def values(self, metric: str, at: At) -> Floats:
-        """(runs,) a metric of each run."""
-        return np.array([run.score(metric, run.chosen(at, metric)) for run in self.runs])
+    def values(self, metric: str, at: At, by: str | None = None) -> Floats:
+        """Return (runs,) a metric of each run.
+
+        Args:
+            metric: A column of ``metrics.csv``.
+            at: After which rounds.
+            by: Metric that chooses the rounds; ``None``: the metric itself.
+        """
+        return np.array([run.mean(metric, run.chosen(at, by or metric)) for run in self.runs])
 
     def per_client(self, metric: str, at: At) -> PerClient:
-        """A metric of each client; of one that sums clients up, what it sums up.
+        """Return a metric of each client.
+
+        Args:
+            metric: A client's score, or its summary over clients, such as ``.../acc_weighted``.
+            at: After which rounds.
 
         Raises:
-            RunError: A run has no such metric, or it is no client's.
+            RunError: A run has no such metric, or it is not a client's.
         """
         own = names.of_client(metric)
         if names.is_pooled(metric):
-            raise RunError(f"{metric} is a score on the common test set, and no client's")
+            raise RunError(f"{metric} is a score on the common test set, and not a client's")
         splits: dict[str, list[RunFolder]] = {}
         for run in self.runs:
             splits.setdefault(run.split_hash, []).append(run)
@@ -71,10 +82,10 @@ class Setting:
 
 
 def group(runs: Sequence[RunFolder]) -> tuple[list[Setting], list[RunFolder]]:
-    """Settings in order of first appearance, and repeated runs that were left out.
+    """Group runs into settings, in order of first appearance; return older repeated runs too.
 
-    Of several runs of one setting and replicate the newest counts, by the name of its folder. Runs
-    whose configuration is not known are never taken for one setting.
+    Of several runs of one setting and replicate the newest counts, by the name of its folder. A run
+    without a configuration is a setting of its own.
     """
     identities = {id(run): identity.of_setting(run.config) for run in runs}
     found: dict[object, dict[Replicate, RunFolder]] = {}
@@ -98,7 +109,10 @@ def group(runs: Sequence[RunFolder]) -> tuple[list[Setting], list[RunFolder]]:
 
 
 def _labels(runs: Sequence[RunFolder], identities: Sequence[Identity]) -> list[str]:
-    """The method, and what differs: among all settings for data, else among those of one method."""
+    """Make labels of the method and of options that differ.
+
+    Options of the data are compared among all settings, others among those of one method.
+    """
     labels = []
     for run, content in zip(runs, identities, strict=True):
         same = [i for r, i in zip(runs, identities, strict=True) if r.method == run.method]
@@ -119,14 +133,14 @@ def _labels(runs: Sequence[RunFolder], identities: Sequence[Identity]) -> list[s
 
 
 def _shown(value: object) -> str:
-    """Of a dotted path to a class the last part is enough."""
+    """Shorten a dotted path to its last part."""
     text = str(value)
     is_path = all(part.isidentifier() for part in text.split("."))
     return text.rpartition(".")[2] if is_path else text
 
 
 def _short(key: str, keys: Sequence[str]) -> str:
-    """The end of a dotted key, as long as it takes to tell it from the others."""
+    """Shorten a dotted key to an end that tells it from the others."""
     parts = key.split(".")
     for count in range(1, len(parts)):
         end = ".".join(parts[-count:])

@@ -84,7 +84,7 @@ def _fill(row: Sequence[str], widths: Sequence[int]) -> list[str]:
 
 
 def latex(sheets: Sequence[Sheet]) -> str:
-    """A ``table`` each; needs the package ``booktabs``."""
+    """Write each sheet as a LaTeX ``table``; needs the package ``booktabs``."""
     parts = []
     for sheet in sheets:
         body = [" & ".join(_tex(cell) for cell in row) + r" \\" for row in sheet.rows]
@@ -112,7 +112,7 @@ def _tex(text: str) -> str:
 
 
 def comma_separated(sheets: Sequence[Sheet]) -> str:
-    """The records of all sheets in one table; columns that a row lacks are empty."""
+    """Write the records of all sheets as one CSV table; missing cells are empty."""
     records = [record for sheet in sheets for record in sheet.records]
     stream = io.StringIO()
     columns = list(dict.fromkeys(key for record in records for key in record))

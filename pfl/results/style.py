@@ -1,4 +1,4 @@
-"""How pictures look: in print, on a screen, and to the colour-blind.
+"""The style of pictures, made for print, screens and the colour-blind.
 
 Settings differ by colour, dash and marker together. Colours are Okabe and Ito's ("Color Universal
 Design", 2008), of which the yellow is left out, as it hardly shows on white paper.
@@ -6,6 +6,7 @@ Design", 2008), of which the yellow is left out, as it hardly shows on white pap
 
 from __future__ import annotations
 
+import re
 import textwrap
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,7 +16,10 @@ from typing import IO, Any
 
 from matplotlib import style
 from matplotlib.axes import Axes
+from matplotlib.axis import Axis
 from matplotlib.figure import Figure
+from matplotlib.layout_engine import ConstrainedLayoutEngine
+from matplotlib.ticker import FuncFormatter
 
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#7F7F7F")
 DASHES: tuple[Any, ...] = (
@@ -29,6 +33,8 @@ MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*", "<", ">", "p")
 HEAT = "cividis"
 WIDTH = 7.0
 """Inches: the text width of a usual page, over one or two columns."""
+_LETTERS = 15  # that an inch holds, about
+_APART = 0.1  # inches on each side of a panel, so that labels of neighbours do not touch
 
 _STYLE: dict[str, Any] = {
     "font.size": 8,
@@ -50,7 +56,7 @@ _STYLE: dict[str, Any] = {
 
 @dataclass(frozen=True)
 class Look:
-    """What tells one setting from the others; the lengths of the three lists share no divisor."""
+    """Colour, dash and marker of a setting; the lengths of the three lists share no divisor."""
 
     color: str
     linestyle: Any
@@ -58,7 +64,7 @@ class Look:
 
     @classmethod
     def of(cls, number: int) -> Look:
-        """The look of the setting of a number, from 0."""
+        """Return the look of the setting with a number, from 0."""
         return cls(
             COLOURS[number % len(COLOURS)],
             DASHES[number % len(DASHES)],
@@ -68,25 +74,26 @@ class Look:
 
 @contextmanager
 def styled() -> Iterator[None]:
-    """Draw in the style of this module, whatever the user's own; put that back afterwards."""
+    """Draw in the style of this module, and restore the user's own afterwards."""
     with style.context(_STYLE, after_reset=True):
         yield
 
 
 def panels(count: int, width: float, height: float, **options: Any) -> tuple[Figure, list[Axes]]:
-    """A figure with so many panels side by side; sizes in inches."""
-    figure = Figure(figsize=(width, height), layout="constrained")
+    """Make a figure of panels side by side; sizes in inches."""
+    layout = ConstrainedLayoutEngine(w_pad=_APART)
+    figure = Figure(figsize=(width, height), layout=layout)
     axes = figure.subplots(1, count, squeeze=False, **options)
     return figure, list(axes[0])
 
 
 def legend_above(figure: Figure, axes: Axes) -> None:
-    """One legend for all panels, above them: the figure grows by its height. None for one line."""
+    """Put one legend above all panels, and raise the figure by its height; none for one line."""
     handles, labels = axes.get_legend_handles_labels()
     if len(labels) < 2:
         return
-    # An inch holds about 15 letters, of which line and gap of a column take 7.
-    letters = 15 * figure.get_figwidth()
+    # Line and gap of a column take the room of 7 letters.
+    letters = _LETTERS * figure.get_figwidth()
     columns = int(min(len(labels), max(1, letters // (max(map(len, labels)) + 7))))
     # Columns as equal as can be.
     rows = -(-len(labels) // columns)
@@ -95,12 +102,29 @@ def legend_above(figure: Figure, axes: Axes) -> None:
     figure.legend(handles, labels, loc="outside upper center", ncols=columns, handlelength=3)
 
 
+def per_cent(axis: Axis) -> None:
+    """Label shares in per cent, with the digits that the ticks have."""
+    axis.set_major_formatter(FuncFormatter(lambda share, _: f"{100 * share:g}%"))
+
+
 def wrapped(label: str, inches: float) -> str:
-    """A label in lines that fit into so many inches."""
-    return "\n".join(textwrap.wrap(label, max(8, int(15 * inches)), break_long_words=False))
+    """Wrap a label into lines of a width in inches."""
+    width = max(8, int(_LETTERS * inches))
+    lines = textwrap.wrap(label, width, break_long_words=False)
+    return "\n".join(part for line in lines for part in _broken(line, width))
+
+
+def _broken(word: str, width: int) -> list[str]:
+    """Break a word that is too long after a sign within it, as dotted keys have them."""
+    lines = [""]
+    for piece in re.split(r"(?<=[=_/])|(?<=\.)(?=[A-Za-z])", word):
+        if lines[-1] and len(lines[-1] + piece) > width:
+            lines.append("")
+        lines[-1] += piece
+    return lines
 
 
 def save(figure: Figure, target: Path | IO[str], format: str) -> None:
-    """Write a picture as ``png`` or ``svg``; the same figure gives the same file."""
+    """Write a figure as ``png`` or ``svg``; the same figure gives the same file."""
     with styled():
         figure.savefig(target, format=format, metadata={"Date": None} if format == "svg" else {})

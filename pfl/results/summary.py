@@ -1,4 +1,4 @@
-"""What is reported of a run: the numbers that papers report, kept apart and labelled.
+"""Summaries of a run: the numbers that papers report, kept apart and labelled.
 
 A paper may report the last round, the mean of the last ten, or the best round; the best may be
 chosen by validation data or, as is often done and ought to be said, on the test data themselves.
@@ -12,7 +12,7 @@ KINDS = ("last", "mean_last10", "best_by_val", "best_on_test")
 
 
 def summarise(history: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    """``<metric>/<kind>`` for every test metric of the evaluated rounds.
+    """Summarise every test metric of the evaluated rounds, as ``<metric>/<kind>``.
 
     ``last`` is the last evaluated round; ``mean_last10`` the mean over those among the last ten
     rounds that were evaluated; ``best_by_val`` the test value at the round of best personal

@@ -25,11 +25,11 @@ _COMMAND = ("${env}", "${interpreter}", "${program}", "${args}")
 
 @dataclass(frozen=True)
 class Metric:
-    """What a sweep looks for.
+    """The metric that a sweep optimises.
 
     Attributes:
         name: As a run logs or sums it up.
-        maximize: Whether more is better.
+        maximize: More is better.
         target: A value at which the search ends.
     """
 
@@ -39,11 +39,11 @@ class Metric:
 
     @property
     def logged(self) -> bool:
-        """Whether it has a value after each tested round, not only at the end."""
+        """Tell whether it has a value after each tested round, not only at the end."""
         return self.name.rpartition("/")[2] not in KINDS
 
     def reached(self, value: float) -> bool:
-        """Whether a value is as good as the target."""
+        """Tell whether a value is as good as the target."""
         if self.target is None:
             return False
         return value >= self.target if self.maximize else value <= self.target
@@ -56,7 +56,7 @@ class Early:
     Attributes:
         first: Number of values of the metric after which runs are first compared; then after
             ``eta`` times, ``eta ** 2`` times as many.
-        eta: The best ``1 / eta`` of the runs that came so far go on.
+        eta: The best ``1 / eta`` of the runs that came so far continue.
         last: Number of values from which on no run is stopped.
     """
 

@@ -1,4 +1,4 @@
-"""What came of a sweep: its points, best first, as a table, a file and a command line."""
+"""Outcomes of a sweep: its points, best first, as a table, a file and a command line."""
 
 from __future__ import annotations
 
@@ -51,12 +51,12 @@ class Outcome:
 
     @property
     def failed(self) -> bool:
-        """Whether it ended without a value."""
+        """Tell whether it ended without a value."""
         return self.state == _WORDS[TrialState.FAIL]
 
     @property
     def done(self) -> bool:
-        """Whether the value is final."""
+        """Tell whether the value is final."""
         return self.state == _WORDS[TrialState.COMPLETE]
 
 
@@ -90,7 +90,7 @@ def _outcome(sweep: Sweep, trial: FrozenTrial) -> Outcome:
 
 
 def short_names(full: Sequence[str]) -> dict[str, str]:
-    """The last part of each dotted name, or as many as tell it from the others."""
+    """Shorten dotted names to their last parts, as many as tell them apart."""
 
     def tail(name: str, count: int) -> str:
         return ".".join(name.split(".")[-count:])
@@ -105,7 +105,7 @@ def short_names(full: Sequence[str]) -> dict[str, str]:
 
 
 def text(value: Any) -> str:  # noqa: ANN401
-    """A parameter's value, for people."""
+    """Return a parameter's value, for people."""
     if isinstance(value, dict) and "class_path" in value:
         given = ", ".join(f"{key}={text(item)}" for key, item in value.get("init_args", {}).items())
         return str(value["class_path"]).rpartition(".")[2] + (f"({given})" if given else "")
@@ -131,7 +131,7 @@ def table(sweep: Sweep, found: Sequence[Outcome]) -> Table:
 
 
 def reasons(found: Sequence[Outcome]) -> dict[str, list[int]]:
-    """The points that failed, by why they did."""
+    """Group failed points by cause."""
     grouped: dict[str, list[int]] = {}
     for outcome in found:
         if outcome.failed:
@@ -152,6 +152,6 @@ def write(sweep: Sweep, found: Sequence[Outcome], file: Path) -> None:
 
 
 def command_line(sweep: Sweep, outcome: Outcome, flags: Sequence[str]) -> str:
-    """What fits a point again."""
+    """Return the command that fits a point again."""
     point = {**outcome.values, **sweep.space.constants}
     return f"pfl fit {shlex.join([*flag_words(sweep, point), *flags])}"

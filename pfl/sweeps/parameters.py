@@ -74,7 +74,7 @@ def _walk(
 
 
 def _kind(reader: YamlFile, given: Mapping[str, Any], path: tuple[str, ...]) -> str:
-    """The distribution that is named, or else the one that W&B infers from the keys."""
+    """Return the named distribution, or else the one that W&B infers from the keys."""
     kind = given.get("distribution")
     if kind is not None and kind not in _KEYS:
         what = f"{kind!r} is not supported; supported are {', '.join(_KEYS)}"

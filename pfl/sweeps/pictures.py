@@ -12,14 +12,14 @@ import optuna
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from matplotlib.ticker import LogLocator, MaxNLocator, PercentFormatter
+from matplotlib.ticker import LogLocator, MaxNLocator
 from numpy.typing import NDArray
 from optuna.importance import FanovaImportanceEvaluator
 from optuna.trial import FrozenTrial, TrialState
 
 from pfl.results import names
 from pfl.results.pictures import Picture
-from pfl.results.style import COLOURS, HEAT, WIDTH, panels, styled, wrapped
+from pfl.results.style import COLOURS, HEAT, WIDTH, panels, per_cent, styled, wrapped
 from pfl.sweeps.file import Sweep
 from pfl.sweeps.outcome import Outcome, outcomes, short_names, text
 from pfl.sweeps.search import failed
@@ -40,7 +40,7 @@ class _Axis:
 
 
 def draw(sweep: Sweep, trials: Sequence[FrozenTrial]) -> list[Picture]:
-    """Both pictures, or what they lack.
+    """Draw both pictures, or say what they lack.
 
     Args:
         sweep: The sweep.
@@ -62,7 +62,7 @@ def draw(sweep: Sweep, trials: Sequence[FrozenTrial]) -> list[Picture]:
 
 
 def parallel_coordinates(sweep: Sweep, found: Sequence[Outcome]) -> Figure:
-    """A line a point, across its parameters, to the metric; the darker, the better.
+    """Draw a line for each point, across its parameters, to the metric; the darker, the better.
 
     The best is drawn apart; dashed lines were stopped early and end at their last value.
 
@@ -149,7 +149,7 @@ def _scaled(
 
 
 def _draw_axis(panel: Axes, x: int, axis: _Axis, last: bool) -> None:
-    """Words stand to the left, over the lines that come in; after the last axis there are none."""
+    """Draw an axis with its words to the left, but those of the last axis to the right."""
     panel.vlines(x, 0, 1, color="black", linewidth=0.8, zorder=1)
     box = {"facecolor": "white", "edgecolor": "none", "pad": 0.8, "alpha": 0.85}
     side, place = (1, "left") if last else (-1, "right")
@@ -174,7 +174,7 @@ def _legend(figure: Figure, found: Sequence[Outcome], colour: Any) -> None:  # n
 
 
 def _comparable(trials: Sequence[FrozenTrial]) -> tuple[list[FrozenTrial], int | None]:
-    """All trials with the value that they share a time of; after how many, if not at the end."""
+    """Return trials with values after an equal number of tests, and that number if not the last."""
     stopped = [t for t in trials if t.state == TrialState.PRUNED and not failed(t)]
     done = [trial for trial in trials if trial.state == TrialState.COMPLETE]
     count = min((trial.last_step or 0 for trial in stopped), default=None)
@@ -193,7 +193,7 @@ def _comparable(trials: Sequence[FrozenTrial]) -> tuple[list[FrozenTrial], int |
 
 
 def importance(sweep: Sweep, trials: Sequence[FrozenTrial]) -> Figure:
-    """How much of the metric's variance over the searched space each parameter explains alone.
+    """Draw how much of the metric's variance over the search space each parameter explains alone.
 
     What is missing to 100 % is explained by parameters together. Where points were stopped early,
     all are compared by what they had reached when the first of them was: the points that were
@@ -229,7 +229,7 @@ def importance(sweep: Sweep, trials: Sequence[FrozenTrial]) -> Figure:
     panel.invert_yaxis()
     panel.grid(visible=False, axis="y")
     panel.set_xlim(0, 1)
-    panel.xaxis.set_major_formatter(PercentFormatter(1, decimals=0))
+    per_cent(panel.xaxis)
     score = names.score(sweep.metric.name)
     after = "" if count is None else f" after {count} values"
     told = f"share of the variance of {score}{after} that it explains alone ({len(values)} points)"

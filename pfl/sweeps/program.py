@@ -17,7 +17,7 @@ _MACROS = ("env", "interpreter", "program", "args", "args_no_equals", "args_json
 
 
 def fit_words(sweep: Sweep, point: Mapping[str, Any], file: Path) -> list[str]:
-    """The words after ``pfl fit`` for a point, which is written to a file if the command asks.
+    """Return the words after ``pfl fit`` for a point; write it to a file if the command asks.
 
     Args:
         sweep: With the command.

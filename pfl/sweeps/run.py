@@ -103,7 +103,7 @@ def _announce(sweep: Sweep) -> None:
         more = "" if len(told) < len(steps) else ", ..."
         print(
             f"after {', '.join(told)}{more} values of {sweep.metric.name}, the best "
-            f"1/{early.eta} of the points go on"
+            f"1/{early.eta} of the points continue"
         )
 
 
@@ -154,7 +154,7 @@ def _run_point(search: Search, trial: Trial, flags: Sequence[str]) -> None:
         value = value_of([*fit_words(sweep, point, file), *flags], trial, sweep)
     except KeyboardInterrupt:
         search.interrupt(trial)
-        print("the same command goes on with this sweep", file=sys.stderr)
+        print("the same command resumes this sweep", file=sys.stderr)
         raise
     except optuna.TrialPruned as pruned:
         search.stop(trial, str(pruned))
@@ -162,7 +162,7 @@ def _run_point(search: Search, trial: Trial, flags: Sequence[str]) -> None:
     except UnknownMetricError as error:
         search.fail(trial, str(error))
         raise
-    except Exception as error:  # whatever a method raises, the other points go on
+    except Exception as error:  # whatever a method raises, the other points continue
         if not isinstance(error, UsageError | ArithmeticError):
             traceback.print_exc()
         search.fail(trial, f"{type(error).__name__}: {error}".removeprefix("UsageError: "))

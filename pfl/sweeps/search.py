@@ -70,7 +70,7 @@ class Search:
         Path(self._alive.lock_file).unlink(missing_ok=True)
 
     def claim(self) -> Trial | None:
-        """The next point's trial, or ``None`` if there is none left to start."""
+        """Return the next point's trial, or ``None`` if there is none left to start."""
         with self._mutex:
             self._requeue_killed()
             waiting = self.study.get_trials(deepcopy=False, states=(TrialState.WAITING,))
@@ -121,7 +121,7 @@ class Search:
                 self._again(trial)
 
     def latest(self) -> list[FrozenTrial]:
-        """The last trial of each point, in the order of points."""
+        """Return the last trial of each point, in the order of points."""
         points = {
             trial.user_attrs["point"]: trial for trial in self.study.get_trials(deepcopy=False)
         }
@@ -146,7 +146,7 @@ class Search:
             self._again(trial)
 
     def _again(self, trial: FrozenTrial) -> None:
-        """Queue a trial's point; its run goes on in the same folder, if it left a checkpoint."""
+        """Queue a trial's point; its run is resumed in its folder if it left a checkpoint."""
         choices = {**trial.system_attrs.get("fixed_params", {}), **trial.params}
         self._enqueue(trial.user_attrs["point"], choices, trial.user_attrs.get("folder"))
 
@@ -168,14 +168,14 @@ class Search:
 
 
 def failed(trial: FrozenTrial) -> bool:
-    """Whether a trial ended without a value, and was not stopped early."""
+    """Tell whether a trial ended without a value, and was not stopped early."""
     return trial.state == TrialState.FAIL or bool(trial.user_attrs.get("failed"))
 
 
 def identity(
     sweep: Sweep, configs: Sequence[str], flags: Sequence[str], seed: int
 ) -> dict[str, str]:
-    """What the points of one sweep have in common, by what it is called.
+    """Return what the points of one sweep have in common, by name.
 
     Args:
         sweep: Its file counts by content, not by comments or layout.

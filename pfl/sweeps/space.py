@@ -1,4 +1,4 @@
-"""What a sweep searches: its parameters, as Optuna draws them and as an experiment takes them."""
+"""The search space of a sweep: its parameters for Optuna and for an experiment."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Categorical:
         return [value if isinstance(value, plain) else json.dumps(value) for value in self.values]
 
     def decode(self, choice: Choice) -> Any:  # noqa: ANN401
-        """The value that a choice stands for."""
+        """Return the value that a choice stands for."""
         return self.values[self.grid().index(choice)]
 
 
@@ -58,8 +58,8 @@ class Range:
     Args:
         low: Smallest value.
         high: Largest value.
-        whole: Whether only integers are meant.
-        log: Whether its logarithm is drawn.
+        whole: Only integers are drawn.
+        log: Its logarithm is drawn.
         step: Values are its multiples; ``None`` takes any.
     """
 
@@ -94,7 +94,7 @@ class Range:
 
     @property
     def empty(self) -> bool:
-        """Whether no value lies in it."""
+        """Tell whether no value lies in it."""
         first, last = self._multiples
         return self.low > self.high or (self.step is not None and first > last)
 
@@ -106,7 +106,7 @@ class Range:
         return [self.decode(self._multiple(k)) for k in range(first, last + 1)]
 
     def decode(self, choice: Any) -> Any:  # noqa: ANN401
-        """The value that a choice stands for: on the steps, and whole where only that is meant."""
+        """Return the value of a choice, rounded to steps or integers as the range wants."""
         if self.step is not None:
             first, last = self._multiples
             choice = self._multiple(min(max(round(choice / self.step), first), last))
@@ -144,7 +144,7 @@ class Space:
         return math.prod(len(grid or ()) for grid in self.grids.values())
 
     def on_grid(self, number: int) -> dict[str, Choice]:
-        """The choices at a point of the grid, counted from 0; the last parameter varies fastest."""
+        """Return the choices at a point of the grid, from 0; the last parameter varies fastest."""
         choices: dict[str, Choice] = {}
         for name, grid in reversed(self.grids.items()):
             number, place = divmod(number, len(grid or ()))
@@ -161,11 +161,11 @@ class Space:
         }
 
     def decode(self, choices: Mapping[str, Choice]) -> Point:
-        """The point that Optuna's choices stand for, with the constants."""
+        """Return the point that Optuna's choices stand for, with the constants."""
         values = {name: self.varied[name].decode(choices[name]) for name in self.varied}
         return {**values, **self.constants}
 
     def example(self) -> Point:
-        """Some point."""
+        """Return some point."""
         low = {n: p.low if isinstance(p, Range) else p.grid()[0] for n, p in self.varied.items()}
         return self.decode(low)

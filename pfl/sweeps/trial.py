@@ -75,7 +75,7 @@ class Reporter(Callback):
 
 
 def logged(run: Run) -> dict[str, float]:
-    """What W&B has as a run's summary: the last value of all that was logged, and our own sums."""
+    """Build the W&B summary: the last value of every logged key, plus our aggregates."""
     last = {name: value for row in run.history for name, value in row.items()}
     return last | run.summary
 
@@ -89,12 +89,12 @@ def _near(name: str, known: Mapping[str, float]) -> str:
 
 
 def value_of(words: Sequence[str], trial: Trial, sweep: Sweep) -> float:
-    """Run ``pfl fit`` for a trial; the last value of its metric.
+    """Run ``pfl fit`` for a trial and return the last value of its metric.
 
-    A run of before an interruption is gone on with.
+    An interrupted run is resumed.
 
     Raises:
-        UsageError: What the fit refuses.
+        UsageError: The fit refuses the configuration.
         TrialPruned: The run was stopped early.
         ArithmeticError: The metric is not a finite number.
     """

@@ -15,8 +15,8 @@ def sweep(argv: Sequence[str]) -> None:
     parser = argparse.ArgumentParser(
         prog="pfl sweep",
         usage="%(prog)s [options] FILE [flags of pfl fit]",
-        description="Run a W&B sweep file here, without a network: what `wandb sweep` takes, on "
-        "Optuna. The same command again goes on where it was ended; started several times, the "
+        description="Run a W&B sweep file here, without a network: a file of `wandb sweep`, on "
+        "Optuna. The same command again resumes the sweep; started several times, the "
         "processes share the work. Other flags are those of pfl fit and hold for every point.",
         allow_abbrev=False,
     )

@@ -110,7 +110,7 @@ def _cell(table: TableFile, row: str, column: tuple[tuple[str, str], ...]) -> Ce
 
 
 def _words(parts: Sequence[Part]) -> tuple[str, ...]:
-    """Configuration files of all parts, then their settings."""
+    """Return configuration files of all parts, then their settings."""
     configs = [word for part in parts for file in part.configs for word in ("--config", str(file))]
     settings: dict[str, Any] = {}
     for part in parts:

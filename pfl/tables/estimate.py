@@ -1,4 +1,4 @@
-"""What the runs of a table will cost, from a few steps on made-up data; nothing is written."""
+"""Estimates of what a table's runs will cost, from a few steps on made-up data."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ _COPIES = 4
 
 @dataclass(frozen=True)
 class Rates:
-    """What one client costs in one round of the made-up federation.
+    """Cost of one client in one round of the made-up federation.
 
     Attributes:
         train: Seconds of training and aggregation, a batch of its data.
         test: Seconds of its tests, a batch of the data that they walk over.
-        adapts: Whether a test trains on a copy first, and walks over the training data.
+        adapts: A test trains on a copy first, and walks over the training data.
         down: Bytes that it receives.
         up: Bytes that it sends.
         keeps: Bytes that it keeps, and that the server keeps for it.
@@ -60,7 +60,7 @@ class Rates:
 
 @dataclass(frozen=True)
 class Cost:
-    """What is still to come of a run.
+    """Cost of the rest of a run.
 
     Attributes:
         seconds: One client after another, on this machine.
@@ -74,7 +74,7 @@ class Cost:
 
 
 def sheet(table: TableFile, plan: Plan) -> Sheet:
-    """A row a run: what is done, and what the rest costs."""
+    """Make a row for each run: what is done, and what the rest costs."""
     estimator = _Estimator()
     rows: list[list[str]] = []
     footnotes: dict[str, int] = {}
@@ -114,8 +114,8 @@ def sheet(table: TableFile, plan: Plan) -> Sheet:
 
 
 def _state(run: PlannedRun) -> tuple[str, int]:
-    """Of a run that is not finished: in words, and the rounds that are done."""
-    folder = kept.begun(run)
+    """Describe an unfinished run, and return the rounds that are done."""
+    folder = kept.resumable(run)
     if folder is None:
         return "missing", 0
     done = kept.rounds_done(folder)
@@ -130,7 +130,7 @@ class _Estimator:
         self._rates: dict[str, Rates] = {}
 
     def cost(self, run: PlannedRun, before: int) -> Cost:
-        """The rounds after ``before``, with their cohorts.
+        """Return the rounds after ``before``, with their cohorts.
 
         Raises:
             ValueError: The configuration does not fit the data.
@@ -195,7 +195,7 @@ def _tensors(value: Any) -> int:  # noqa: ANN401
 
 
 def _made_up(experiment: Experiment, found: Sizes) -> Namespace:
-    """The same method on small clients with data of the same shape."""
+    """Return the same method on small clients with data of the same shape."""
     values = experiment.values.clone()
     size = values.data.init_args.batch_size
     values.data = Namespace(

@@ -23,7 +23,7 @@ def write(
             several, get folders of their own.
 
     Returns:
-        The files, PNG and SVG, and why others could not be drawn, each reason once.
+        The files, PNG and SVG, and the reasons why others could not be drawn.
     """
     files: list[Path] = []
     lacking: dict[str, None] = {}

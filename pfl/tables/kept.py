@@ -1,11 +1,11 @@
-"""Runs that tables have kept: finished ones are read, begun ones are gone on with."""
+"""Find, resume and clean up the stored runs behind a table."""
 
 from __future__ import annotations
 
 import json
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import cache
 from itertools import chain
 from pathlib import Path
@@ -13,13 +13,11 @@ from pathlib import Path
 import yaml
 
 from pfl.cli.explain import UsageError
-from pfl.results.runs import RunError, RunFolder
+from pfl.core import lock
+from pfl.results.files import RunError
+from pfl.results.runs import RunFolder
 from pfl.tables.plan import PlannedRun, name_of
 from pfl.tables.shorten import part_of
-
-
-class BusyError(RuntimeError):
-    """Another process is at work on the run."""
 
 
 def finished(run: PlannedRun) -> Path | None:
@@ -27,13 +25,13 @@ def finished(run: PlannedRun) -> Path | None:
     return next((f for f in _folders(run) if (f / "summary.json").is_file()), None)
 
 
-def begun(run: PlannedRun) -> Path | None:
-    """Return the newest folder that a run can be gone on from, if there is one."""
+def resumable(run: PlannedRun) -> Path | None:
+    """Return the newest folder that a run can be resumed from, if there is one."""
     return next((f for f in _folders(run) if (f / "checkpoints" / "last.ckpt").is_file()), None)
 
 
 def clear(run: PlannedRun) -> None:
-    """Remove what was left by a process that ended before its first checkpoint."""
+    """Remove folders of processes that ended before their first checkpoint."""
     for folder in _inside(Path(run.root, run.name)):
         kept = (folder / "summary.json", folder / "checkpoints" / "last.ckpt")
         if not any(file.is_file() for file in kept):
@@ -41,7 +39,7 @@ def clear(run: PlannedRun) -> None:
 
 
 def rounds_done(folder: Path) -> int:
-    """Finished rounds of a begun run, as far as its tables tell."""
+    """Count the completed rounds recorded in a run folder."""
     try:
         return RunFolder.read(folder).round
     except RunError:
@@ -49,7 +47,7 @@ def rounds_done(folder: Path) -> int:
 
 
 def _folders(run: PlannedRun) -> Iterator[Path]:
-    """Folders of a run: those of its name, and those that an earlier version called otherwise."""
+    """Yield the folders of a run, including those that an earlier version named otherwise."""
     own, (alike, _, _) = Path(run.root, run.name), run.name.rpartition("_")
     yield from _inside(own)
     others = (other for other in sorted(Path(run.root).glob(f"{alike}_*")) if other != own)
@@ -59,19 +57,19 @@ def _folders(run: PlannedRun) -> Iterator[Path]:
 
 
 def _inside(folder: Path) -> list[Path]:
-    """A folder's runs; each is named by its starting time: newest first."""
+    """Return a folder's runs, which are named by their starting time, newest first."""
     return sorted((path for path in folder.glob("*") if path.is_dir()), reverse=True)
 
 
 def _names(folder: Path, scale: float) -> set[str]:
-    """What the run in a folder is called, by the configuration that it keeps."""
+    """Return the names of the run in a folder, by its stored configuration."""
     file = folder / "config.yaml"
     return _read_names(file.resolve(), file.stat().st_mtime_ns, scale) if file.is_file() else set()
 
 
 @cache
 def _read_names(file: Path, changed: int, scale: float) -> set[str]:
-    """What a kept configuration is called; it is read again only where it was changed."""
+    """Return the names of a stored configuration; it is read again only after a change."""
     del changed
     try:
         config = yaml.safe_load(file.read_text("utf-8"))
@@ -90,26 +88,17 @@ def _read_names(file: Path, changed: int, scale: float) -> set[str]:
 
 @contextmanager
 def locked(root: str | Path, name: str) -> Iterator[None]:
-    """Inside, no other process of this machine works on the run; the lock ends with the process.
+    """Keep other processes of this machine off a run; the lock ends with the process.
 
     Raises:
         BusyError: One does.
         UsageError: The folder cannot be written.
     """
-    try:
-        import fcntl
-    except ImportError:  # not on Windows: there nobody is kept out
-        yield
-        return
-    folder = Path(root, name)
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        file = (folder / ".lock").open("w")
-    except OSError as error:
-        raise UsageError(f"runs of tables are kept below {root}: {error}") from error
-    with file:
+    with ExitStack() as stack:
         try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            raise BusyError("another process is at work on this run") from error
+            stack.enter_context(lock.locked(Path(root, name)))
+        except lock.BusyError:
+            raise
+        except OSError as error:
+            raise UsageError(f"runs of tables are kept below {root}: {error}") from error
         yield

@@ -1,4 +1,4 @@
-"""What became of a table's cells: our numbers beside the reported ones."""
+"""Outcomes of a table's cells: our numbers beside the reported ones."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ import numpy as np
 from scipy import stats
 
 from pfl.results.compare import Estimate
-from pfl.results.runs import Floats, RunError, RunFolder
+from pfl.results.files import Floats, RunError
+from pfl.results.runs import RunFolder
 from pfl.tables import kept
 from pfl.tables.cells import Cell
 from pfl.tables.plan import Plan
@@ -49,14 +50,14 @@ class Outcome:
 
     @property
     def difference(self) -> float | None:
-        """Ours minus the reported number."""
+        """Return ours minus the reported number."""
         if self.ours is None or self.cell.reported is None:
             return None
         return self.ours.mean - self.cell.reported.value
 
     @property
     def inside(self) -> bool | None:
-        """Whether the reported number lies in our interval."""
+        """Tell whether the reported number lies in our interval."""
         if self.interval is None or self.cell.reported is None:
             return None
         low, high = self.interval
@@ -67,9 +68,9 @@ def outcome(cell: Cell, plan: Plan, failures: Mapping[str, str]) -> Outcome:
     """Read the runs of a cell.
 
     Args:
-        cell: Which.
+        cell: The cell.
         plan: Its runs.
-        failures: Why runs failed, by their names.
+        failures: Causes of failed runs, by name.
     """
     if cell.skip is not None:
         return Outcome(cell, {}, np.empty(0), (cell.skip,))
@@ -83,7 +84,7 @@ def outcome(cell: Cell, plan: Plan, failures: Mapping[str, str]) -> Outcome:
                 trouble[failures.get(name, "not run yet")] = None
                 continue
             found = RunFolder.read(folder)
-            values.append(found.score(cell.metric, found.chosen(cell.at, cell.metric)))
+            values.append(found.mean(cell.metric, found.chosen(cell.at, cell.metric)))
             runs[seed] = found
         except RunError as error:
             trouble[str(error)] = None

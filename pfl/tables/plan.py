@@ -29,7 +29,7 @@ class PlannedRun:
     Attributes:
         name: Of its folder; equal for equal runs.
         label: The first cell that needs it, and the seed.
-        experiment: What is run.
+        experiment: Its configuration.
         scale: Of rounds (done already) and data.
     """
 
@@ -40,12 +40,12 @@ class PlannedRun:
 
     @property
     def root(self) -> str:
-        """Below it are the folders of all runs."""
+        """Return the folder of all runs."""
         return str(self.experiment.values.loop.default_root_dir)
 
     @property
     def rounds(self) -> int:
-        """Planned rounds."""
+        """Return the number of planned rounds."""
         return int(self.experiment.values.loop.rounds)
 
 
@@ -104,7 +104,7 @@ def plan(
 def parse(
     parser: Parser, table: TableFile, cell: Cell, overrides: Sequence[str] = ()
 ) -> Experiment:
-    """A cell's configuration, without the seeds and the scale of a table.
+    """Return a cell's configuration, without the seeds and the scale of a table.
 
     Raises:
         UsageError: It is wrong.
@@ -117,7 +117,7 @@ def parse(
 
 
 def _prepared(table: TableFile, cell: Cell, parsed: Experiment, scale: float) -> Experiment:
-    """What all seeds of a cell have in common."""
+    """Prepare the settings that all seeds of a cell share."""
     values = parsed.values
     if values.loop.default_root_dir is None:
         raise UsageError(f"{table.path}: {cell.label}: a table keeps runs, give default_root_dir")
@@ -141,7 +141,7 @@ def _planned(
     seed: int,
     scale: float,
 ) -> PlannedRun:
-    """One seed of a cell, by its configuration and the content of that."""
+    """Plan one seed of a cell, named by the content of its configuration."""
     values, config = first.values.clone(), deepcopy(config)
     for key in table.seed_keys:
         values[key] = seed
@@ -156,7 +156,7 @@ def _planned(
 
 
 def name_of(config: Mapping[str, Any], scale: float = 1) -> str:
-    """Return what a run is called: its method, its data, and the digest of its identity.
+    """Return the name of a run: its method, its data, and the digest of its identity.
 
     Args:
         config: The resolved configuration.

@@ -98,7 +98,7 @@ class _Reader:
     def listed(
         self, values: Sequence[Any], given: Mapping[str, Any], keys: Keys
     ) -> dict[str, Part]:
-        """The options of an axis that sets one key to several values."""
+        """Return the options of an axis that sets one key to several values."""
         if "set" not in given:
             self.refuse(keys, "a list of values needs set, the dotted key that takes them")
         key = self.kind(given["set"], (*keys, "set"), str)
@@ -111,7 +111,7 @@ class _Reader:
         }
 
     def part(self, value: object, keys: Keys) -> Part:
-        """A part; a text or a list is its configuration files."""
+        """Return a part; a text or a list is its configuration files."""
         if value is None:
             return Part()
         if isinstance(value, str | list):

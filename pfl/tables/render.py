@@ -34,14 +34,20 @@ def sheets(table: TableFile, plan: Plan, outcomes: Sequence[Outcome]) -> list[Sh
         title = table.caption + shortened(plan) + (f"; {_named(head)}" if head else "")
         found.append(_sheet(title, inside, 1 if head else 0, plan, footnotes))
     told = [f"[{number}] {what.rstrip('.')}." for what, number in footnotes.items()]
-    notes = [_legend(outcomes, plan), *_scale_note(outcomes, plan), *table.notes, *told]
+    notes = [
+        _legend(outcomes, plan),
+        *_scale_note(outcomes, plan),
+        *_points_note(outcomes),
+        *table.notes,
+        *told,
+    ]
     return [*found[:-1], replace(found[-1], notes=notes)]
 
 
 def _sheet(
     title: str, outcomes: Sequence[Outcome], skip: int, plan: Plan, footnotes: dict[str, int]
 ) -> Sheet:
-    """A sheet without notes; the first ``skip`` axes stand in its title."""
+    """Return a sheet without notes; the first ``skip`` axes stand in its title."""
     columns = list(dict.fromkeys(outcome.cell.column for outcome in outcomes))
     rows = list(dict.fromkeys(outcome.cell.row for outcome in outcomes))
     found = {(outcome.cell.row, outcome.cell.column): outcome for outcome in outcomes}
@@ -59,7 +65,7 @@ def _sheet(
 
 
 def _text(outcome: Outcome, unit: Unit, footnotes: dict[str, int]) -> str:
-    """For instance ``90.81 ± 0.31 (91.03, -0.22, in)``."""
+    """Format a cell, for instance as ``90.81 ± 0.31 (91.03, -0.22, in)``."""
     ours, reported = outcome.ours, outcome.cell.reported
     text = NONE if ours is None else ours.text(unit.factor, unit.digits)
     if reported is not None:
@@ -89,7 +95,7 @@ def _legend(outcomes: Sequence[Outcome], plan: Plan) -> str:
 
 
 def shortened(plan: Plan) -> str:
-    """What a caption adds where not the whole experiment is run."""
+    """Return the addition to a caption for a shortened experiment."""
     return "" if plan.scale == 1 else f", at scale {plan.scale:g}"
 
 
@@ -105,8 +111,21 @@ def _scale_note(outcomes: Sequence[Outcome], plan: Plan) -> list[str]:
     return [note]
 
 
+def _points_note(outcomes: Sequence[Outcome]) -> list[str]:
+    """Name the rows by the point at which their personal models were tested, if these differ."""
+    rows: dict[str, dict[str, None]] = {}
+    for outcome in outcomes:
+        for run in outcome.runs.values():
+            if (point := run.tested_at(outcome.cell.metric)) is not None:
+                rows.setdefault(point, {})[outcome.cell.row] = None
+    if len(rows) < 2:
+        return []
+    told = "; ".join(f"{point}: {', '.join(labels)}" for point, labels in rows.items())
+    return [f"Personal models were tested at different points ({told})."]
+
+
 def _named(option: tuple[str, str]) -> str:
-    """A label that is a number needs the name of what it counts."""
+    """Return an option's label, with the axis's name if it is a number."""
     axis, label = option
     return f"{axis} {label}" if label.lstrip("-.")[:1].isdigit() else label
 

@@ -1,4 +1,4 @@
-"""What papers report, as it stands in ``reported.csv`` beside this file."""
+"""Numbers that papers report, from ``reported.csv`` beside this file."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Reported:
 
 
 def find(wanted: Mapping[str, str]) -> Reported:
-    """The one number that a selection fits.
+    """Return the one number that a selection fits.
 
     Args:
         wanted: Some of :data:`KEYS` with their cells; numbers are compared as numbers.

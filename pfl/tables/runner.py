@@ -1,4 +1,4 @@
-"""Makes the runs of a plan: what is missing is run, what was begun is gone on with."""
+"""Run what a plan lacks: missing runs are started, interrupted ones resumed."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from rich.progress import (
 
 from pfl.cli.config import REFUSALS, Experiment
 from pfl.cli.explain import UsageError, explained
+from pfl.core.lock import BusyError
 from pfl.core.types import RoundResult
 from pfl.federation.checkpoint import CheckpointError
 from pfl.federation.rounds import NonFiniteError
@@ -47,7 +48,7 @@ class _Rounds(Callback):
 def run_all(plan: Plan, console: Console) -> dict[str, str]:
     """Make every run of a plan that is not finished.
 
-    A run that fails is told of and left; the others go on.
+    A run that fails is reported and skipped.
 
     Args:
         plan: The runs.
@@ -73,7 +74,7 @@ def run_all(plan: Plan, console: Console) -> dict[str, str]:
                 _run(run, _Rounds(progress, task))
                 told = f"done in {time.perf_counter() - start:.0f} s"
             except Exception as error:
-                if not isinstance(error, UsageError | kept.BusyError):
+                if not isinstance(error, UsageError | BusyError):
                     # A bug shows where it is.
                     progress.console.print(escape(traceback.format_exc()), highlight=False)
                 failures[run.name] = reason(error)
@@ -95,7 +96,7 @@ def _bars(console: Console) -> Progress:
 
 
 def _run(run: PlannedRun, watch: Callback) -> None:
-    """Run it, or go on with it, unless another process has just finished it."""
+    """Start or resume a run, unless another process has just finished it."""
     planned = run.experiment
     # Objects of its own: those of a plan would stay in memory, the images included.
     experiment = Experiment(planned.parser, planned.values.clone(), planned.given)
@@ -109,7 +110,7 @@ def _run(run: PlannedRun, watch: Callback) -> None:
         loop, data, module = experiment.loop, experiment.data, experiment.module
         loop.callbacks.append(watch)
         kept.clear(run)
-        folder = kept.begun(run)
+        folder = kept.resumable(run)
         try:
             loop.fit(module, data, None if folder is None else str(folder), experiment.text)
         except CheckpointError as error:
@@ -119,11 +120,11 @@ def _run(run: PlannedRun, watch: Callback) -> None:
 def reason(error: Exception) -> str:
     """One line; of an error that is not the user's, with its kind."""
     lines = str(error).strip().splitlines()
-    if isinstance(error, UsageError | kept.BusyError) and lines:
+    if isinstance(error, UsageError | BusyError) and lines:
         return lines[0]
     return ": ".join([type(error).__name__, *lines[:1]])
 
 
 def unfinished(plan: Plan) -> Sequence[PlannedRun]:
-    """Runs that are still to be made."""
+    """Return runs that are still to be made."""
     return [run for run in plan.runs.values() if kept.finished(run) is None]

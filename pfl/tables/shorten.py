@@ -46,7 +46,7 @@ def limit_samples(experiment: Experiment, scale: float) -> None:
 
 
 def part_of(count: int, scale: float) -> int:
-    """A share of a number of things, at least one of them.
+    """Return a share of a number of things, at least one of them.
 
     Example:
         >>> part_of(40, 0.1), part_of(45, 0.1), part_of(3, 0.1)

@@ -38,7 +38,7 @@ class Sizes:
 
     @property
     def bytes(self) -> int:
-        """Of these images, which are kept as one byte a pixel and channel."""
+        """Return the bytes of these images, of one byte a pixel and channel."""
         return self.images * prod(self.shape)
 
 
@@ -49,7 +49,7 @@ class Surveyor:
         self._catalogues: dict[tuple[str, ...], Any] = {}
 
     def sizes(self, run: PlannedRun) -> Sizes:
-        """The sizes of a run's clients.
+        """Return the sizes of a run's clients.
 
         Raises:
             ValueError: The recipe does not fit the data.
@@ -76,7 +76,7 @@ class Surveyor:
 
 
 def _untouched(values: Namespace) -> Namespace:
-    """A copy with which nothing is fetched, and nothing written."""
+    """Return a copy that fetches and writes nothing."""
     values = values.clone()
     for name, value in (("download", False), ("cache_dir", None)):
         if name in values.init_args:
@@ -85,5 +85,5 @@ def _untouched(values: Namespace) -> Namespace:
 
 
 def _made(parser: Any, values: Namespace) -> Any:  # noqa: ANN401
-    """The data module."""
+    """Return the data module."""
     return parser.instantiate(Namespace(data=values), instantiate_groups=False)["data"]

@@ -1,4 +1,4 @@
-"""What a table is: its rows, its columns, and what their cells are made of."""
+"""The description of a table: rows, columns, and settings of their cells."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ COLUMNS = (
 
 @dataclass(frozen=True)
 class Part:
-    """What the table, a row, a column or an exception gives to its cells.
+    """Settings that a table, row, column or exception applies to its cells.
 
     Attributes:
         configs: Configuration files, later ones win.
@@ -34,7 +34,7 @@ class Part:
 
 @dataclass(frozen=True)
 class Axis:
-    """One of the things in which columns differ.
+    """A factor in which columns differ.
 
     Attributes:
         name: As the paper has it.
@@ -47,18 +47,18 @@ class Axis:
 
 @dataclass(frozen=True)
 class Exceptional:
-    """What some cells have that their row and column do not give.
+    """Settings of some cells beyond those of their row and column.
 
     Attributes:
         where: Labels of rows (under ``row``) and of axes' options.
-        part: What these cells have.
+        part: Settings of these cells.
     """
 
     where: Mapping[str, tuple[str, ...]]
     part: Part
 
     def fits(self, row: str, column: Mapping[str, str]) -> bool:
-        """Whether it is about a cell."""
+        """Tell whether the exception applies to a cell."""
         labels = {"row": row, **column}
         return all(labels[name] in accepted for name, accepted in self.where.items())
 
@@ -72,7 +72,7 @@ class TableFile:
         caption: One line.
         seeds: Of each cell's runs.
         seed_keys: Dotted keys that get a run's seed.
-        common: What all cells have.
+        common: Settings of all cells.
         rows: By label; usually methods.
         axes: Columns are all combinations of their options.
         exceptions: In the order in which they act.

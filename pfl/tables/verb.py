@@ -34,7 +34,7 @@ _REFUSED = {
 
 
 def table(argv: Sequence[str]) -> None:
-    """Run, go on with or read the runs behind a table, and print it."""
+    """Run, resume or read the runs behind a table, and print it."""
     options, overrides = _parser().parse_known_args(argv)
     _check(options, overrides)
     described = read(options.table)
@@ -60,7 +60,7 @@ def table(argv: Sequence[str]) -> None:
 
 
 def _pictures(described: TableFile, options: argparse.Namespace) -> Sequence[str]:
-    """The pictures to draw; by now all methods of the table are known, and what they report."""
+    """Return the pictures to draw; all methods of the table and their reports are known by now."""
     wanted: Sequence[str] = described.pictures if options.pictures is None else options.pictures
     known = [*NAMES, *catalogue.reports()]
     for name in wanted:
@@ -106,7 +106,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="pfl table",
         description="Run the grid behind a table of a paper, and print it beside the paper's "
-        "numbers. Every run is kept: what is finished is read, what was begun is gone on with.",
+        "numbers. Every run is kept: finished runs are read, interrupted ones are resumed.",
         epilog="All other flags, such as --config FILE or --data.init_args.root=DIR, are those of "
         "pfl fit; they go to all cells and win over the table.",
         allow_abbrev=False,
@@ -124,9 +124,9 @@ def _parser() -> argparse.ArgumentParser:
     instead.add_argument(
         "--dry-run",
         action="store_true",
-        help="tell what is done, and estimate time, memory and bytes of the rest",
+        help="show what is done, and estimate time, memory and bytes of the rest",
     )
-    instead.add_argument("--read", action="store_true", help="run nothing, print what is finished")
+    instead.add_argument("--read", action="store_true", help="run nothing, print finished runs")
     parser.add_argument(
         "--out",
         type=Path,
@@ -173,5 +173,5 @@ def _advice(planned: Plan, argv: Sequence[str]) -> str:
     left = len(unfinished(planned))
     return (
         f"interrupted: {len(planned.runs) - left} of {len(planned.runs)} runs are finished, and "
-        f"nothing of them is computed again. To go on:\npfl table {shlex.join(argv)}"
+        f"nothing of them is computed again. To resume:\npfl table {shlex.join(argv)}"
     )

@@ -33,7 +33,8 @@ def train(context: Context, job: Job) -> Result:
         optimisers = of_all_phases(job.kept) | run_plan(context, job, context.plan, tally)
     with torch.no_grad():
         upload = None if tally.idle else module.upload(info)
-        kept = clone({name: context.entries[name] for name in module.kept_names()}) | optimisers
+        names = module.kept_names(info)
+        kept = clone({name: context.entries[name] for name in names}) | optimisers
         if job.splits and not tally.idle:
             module.personalise(None, info)
     means = tally.means()

@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.utils._pytree import tree_leaves, tree_map
 
 from pfl.core.state import call_with
-from pfl.core.types import Pass, Phase, Plan
+from pfl.core.types import Pass, Phase, Plan, State
 
 if TYPE_CHECKING:
     from pfl.core.client import Client
@@ -73,7 +73,7 @@ def declared(module: Client, verb: Literal["plan", "adapt"]) -> Plan:
             "client and sees no values; what differs between clients is said by a function of "
             "(entries, info) as epochs or steps of a phase, or as when of a pass",
         )
-        for name, value in module.state_dict(keep_vars=True).items()
+        for name, value in _once(module.state_dict(keep_vars=True)).items()
     }
     plan: Plan = tuple(call_with(module, entries, getattr(module, verb)))
     names = set[str]()
@@ -86,6 +86,12 @@ def declared(module: Client, verb: Literal["plan", "adapt"]) -> Plan:
             raise MethodError(f"{method}.{verb}() has two parts named {part.name!r}")
         names.add(part.name)
     return plan
+
+
+def _once(entries: State) -> State:
+    """The entries, of those that layers share the first: it stands for all."""
+    first = {id(value): name for name, value in reversed(entries.items())}
+    return {name: value for name, value in entries.items() if first[id(value)] == name}
 
 
 def _unread(value: Tensor, question: str) -> Tensor:

@@ -87,7 +87,11 @@ class Scorer:
         return {name: value for name, value in values.items() if math.isfinite(value)}
 
     def over_clients(
-        self, rows: Sequence[Mapping[str, float]], sizes: Sequence[int], prefix: str
+        self,
+        rows: Sequence[Mapping[str, float]],
+        sizes: Sequence[int],
+        prefix: str,
+        groups: Sequence[str] = (),
     ) -> dict[str, float]:
         """Return summaries over clients of each client's scores.
 
@@ -95,26 +99,28 @@ class Scorer:
             rows: The scores of each client.
             sizes: Samples that each row was computed on; clients of size zero are left out.
             prefix: For instance ``"test/personal"``.
+            groups: The label of each client's group, where clients fall into groups.
 
         Returns:
             The mean over clients of each score, ``<prefix>/acc``. Of the score that models are
             judged by, and of each added metric, besides: ``acc_weighted`` (by samples),
             ``acc_worst10`` (mean of the worst tenth of the clients, at least one) and ``acc_std``
-            (population standard deviation over clients). Of an added metric also
-            ``<name>_clients``, on how many clients it is defined. Empty if no client has samples.
+            (population standard deviation over clients), and ``acc@<label>`` (mean over the clients
+            of a group that has any). Of an added metric also ``<name>_clients``, on how many
+            clients it is defined. Empty if no client has samples.
         """
-        pairs = [(row, size) for row, size in zip(rows, sizes, strict=True) if size > 0]
-        if not pairs:
-            return {}
+        labels = groups or [""] * len(rows)
+        clients = [one for one in zip(rows, sizes, labels, strict=True) if one[1] > 0]
         summary: dict[str, float] = {}
         details: dict[str, float] = {}
         for position, name in enumerate(self.better):
-            own = [(row[name], size) for row, size in pairs if name in row]
-            if name in self.added:
+            own = [(row[name], size, label) for row, size, label in clients if name in row]
+            if clients and name in self.added:
                 details[f"{prefix}/{name}_clients"] = len(own)
             if not own:
                 continue
-            values, weights = torch.tensor(own, dtype=torch.float64).T.contiguous()
+            numbers = [(value, size) for value, size, _ in own]
+            values, weights = torch.tensor(numbers, dtype=torch.float64).T.contiguous()
             summary[f"{prefix}/{name}"] = float(values.mean())
             if position == 0 or name in self.added:
                 ranked = values.sort(descending=not self.better[name]).values
@@ -124,6 +130,9 @@ class Scorer:
                 )
                 details[f"{prefix}/{name}_worst10"] = float(worst.mean())
                 details[f"{prefix}/{name}_std"] = float(values.std(correction=0))
+                for label in filter(None, dict.fromkeys(label for _, _, label in own)):
+                    members = torch.tensor([label == other for _, _, other in own])
+                    details[f"{prefix}/{name}@{label}"] = float(values[members].mean())
         return summary | details
 
 

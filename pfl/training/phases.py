@@ -70,7 +70,7 @@ class Tally:
         """The mean of each term over its steps (one synchronisation)."""
         if not self.sums:
             return {}
-        values = torch.stack([value.float() for value in self.sums.values()]).tolist()
+        values = torch.stack([*self.sums.values()]).tolist()
         return {k: v / self.counts[k] for k, v in zip(self.sums, values, strict=True)}
 
 

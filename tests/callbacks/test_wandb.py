@@ -1,4 +1,4 @@
-"""The W&B callback, offline: what its file holds is read back."""
+"""The W&B callback: offline its file is read back, online it says what is missing."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from wandb.proto.wandb_internal_pb2 import Record
 
 from lightning_modules.fedavg import FedAvg
 from pfl.callbacks.wandb import WandB
+from pfl.cli.main import main
 from pfl.loop import FederatedLoop
 from tests.helpers.toy import blobs, mlp
 
@@ -80,8 +81,11 @@ def test_one_call_a_round_with_every_key_and_one_id_over_a_resume(tmp_path):
         assert row["clients/_type"] == "table-file"
         for key, value in expected.items():
             assert row[key] == pytest.approx(value)
-    ids = {path.stem for path in run.folder.glob("wandb/offline-run-*/*.wandb")}
-    assert len(ids) == 1
+    parts = sorted(run.folder.glob("wandb/offline-run-*/*.wandb"))
+    opened = [item.run for part in parts for item in records(part) if item.HasField("run")]
+    # The second part says that it resumes the first: wandb sync appends it.
+    assert len({item.run_id for item in opened}) == 1
+    assert [item.resume for item in opened] == [False, True]
 
 
 def test_the_pictures_go_along_at_the_end(tmp_path):
@@ -92,3 +96,21 @@ def test_the_pictures_go_along_at_the_end(tmp_path):
     for name in ("curves", "clients", "data_size", "weight", "similarity"):
         assert pictures[f"pictures/{name}/_type"] == "image-file"
         assert (run.folder / "plots" / f"{name}.png").is_file()
+
+
+@pytest.mark.parametrize("key", ["", "a" * 40], ids=["no key", "no network"])
+def test_without_key_or_network_the_way_to_go_on_is_told_before_training(
+    tmp_path, monkeypatch, capsys, key
+):
+    monkeypatch.setenv("WANDB_API_KEY", key)
+    monkeypatch.setenv("NETRC", str(tmp_path / "netrc"))
+    # Port 9 discards: nothing listens.
+    monkeypatch.setenv("WANDB_BASE_URL", "http://127.0.0.1:9")
+    monkeypatch.setattr("pfl.callbacks.wandb.SECONDS", 1.0)
+    words = ["--loop.callbacks+=WandB", "--loop.callbacks.mode=online", "--loop.progress=false"]
+    words += [f"--loop.default_root_dir={tmp_path}"]
+    assert main(["fit", "--config", "configs/quickstart.yaml", *words]) == 2
+    error = capsys.readouterr().err.splitlines()[-1]
+    assert "Weights & Biases cannot be used online; give WandB the mode offline" in error
+    assert "WANDB_MODE=offline" in error
+    assert list(tmp_path.glob("quickstart/*/metrics.csv")) == []

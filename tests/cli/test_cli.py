@@ -16,11 +16,13 @@ import torch
 import yaml
 
 from lightning_modules.base import ClientModule
+from lightning_modules.fedavg import FedAvg
 from lightning_modules.fedper import FedPer
 from pfl.cli.config import Experiment
 from pfl.cli.explain import UsageError
 from pfl.cli.main import main
 from pfl.cli.parser import make_parser
+from pfl.core.trust import TrustError
 
 # Line numbers matter: the tests of errors name them.
 CONFIG = """\
@@ -134,7 +136,8 @@ def test_data_inspect_needs_no_model(capsys):
     content = yaml.safe_load(CONFIG)
     Path("c.yaml").write_text(yaml.safe_dump({"data": content["data"]}))
     assert main(["data", "inspect", "--config", "c.yaml"]) == 0
-    assert Path("partition.png").exists()
+    assert Path("runs/digits/partition.png").exists()
+    assert not Path("partition.png").exists()
 
 
 # Configurations.
@@ -268,6 +271,26 @@ clients: 4 | clients: 400 | c.yaml:16: data.num_clients: num_clients is 400, but
 {class_path: MLP, init_args: {hidden: 7}} | LeNet5 | c.yaml:9: model.net: LeNet5 cannot take images of shape (1, 8, 8) (channels, height, width); it needs at least 1x16x16
 hidden: 7 | num_classes: 3 | c.yaml:7: model: the network MLP gives outputs of shape (3,), the data have 10 classes
 hidden: 7 | input_shape: [1, 9, 9] | c.yaml:7: model: the network MLP cannot take the data's inputs of shape (1, 8, 8):
+MLP | M\x07LP | c.yaml:9: YAML has no character 0x07
+epochs: 2 | epochs: &x [*x] | c.yaml:11: *x stands for no value above it
+epochs: 2 | ? [a, b]\n    : 2 | c.yaml:11: a key must be a word, not a list or a mapping
+epochs: 2 | epochs: null | c.yaml:11: model.epochs: expected int, got null
+lr: 0.005 | lr: 0.005, momentum: null | c.yaml:10: model.optimizer.momentum: expected float, got null
+{class_path: torch.optim.SGD, init_args: {lr: 0.005}} | null | c.yaml:10: model.optimizer: expected Optimizer, got null
+{class_path: UniformSampler, init_args: {fraction: 0.5}} | null | c.yaml:5: loop.sampler: expected Sampler, got null
+MLP | '..' | c.yaml:9: model.net: there is no class '..'
+rounds: 2 | devices: 99 | c.yaml:3: loop.devices: devices must name one device, got 99; engines share a run out among workers
+rounds: 2 | accelerator: tpux | c.yaml:3: loop.accelerator: You selected an invalid accelerator name
+torch.optim.SGD | torch.optim.LBFGS | c.yaml:10: model.optimizer: optimizer LBFGS computes the loss several times a step,
+rounds: 2 | kept_memory: .inf | c.yaml:3: loop.kept_memory: kept_memory must be a finite number, got inf
+rounds: 2 | gradient_clip_val: .nan | c.yaml:3: loop.gradient_clip_val: expected a number, got nan
+lr: 0.005 | lr: .nan | c.yaml:10: model.optimizer.lr: expected a number, got nan
+samples: 200 | samples: 200\n    mean: .nan | c.yaml:18: data.mean: expected a number, got nan
+hidden: 7 | hidden: 0 | c.yaml:9: model.net.hidden: hidden must be at least 1, got 0
+{class_path: UniformSampler, init_args: {fraction: 0.5}} | {class_path: BernoulliSampler, init_args: {probability: 1.0e-12}} | probability=1e-12 hardly ever lets minimum=2 of 4 clients upload
+{class_path: torch.optim.SGD, init_args: {lr: 0.005}} | {class_path: os.system, init_args: {command: touch ran}} | c.yaml:10: model.optimizer: os.system is not annotated to return Optimizer
+rounds: 2 | name: ../../x | c.yaml:3: loop.name: name must be a path below default_root_dir, got '../../x'
+rounds: 2 | name: /x | c.yaml:3: loop.name: name must be a path below default_root_dir, got '/x'
   class_path: Digits\n |   class_path: ImageFolder\n | c.yaml:14: data: the following arguments are required: root
 lr: 0.005 | lr: 1e30 | round 1, client 2: the loss or the weights are not finite
 """  # noqa: E501
@@ -298,11 +321,13 @@ stray | unrecognized arguments: stray
 
 @pytest.mark.parametrize("case", IN_FILES.strip().splitlines())
 def test_an_error_in_a_file_names_the_line(case, capsys):
-    old, new, message = (part.replace("\\n", "\n") for part in case.split(" | "))
+    parts = (part.replace("\\n", "\n").replace("\\x07", "\x07") for part in case.split(" | "))
+    old, new, message = parts
     assert old in CONFIG
     Path("c.yaml").write_text(CONFIG.replace(old, new, 1))
     assert pfl("fit") == 2
     check(capsys, message)
+    assert not Path("ran").exists()
 
 
 @pytest.mark.parametrize("case", IN_FLAGS.strip().splitlines())
@@ -331,6 +356,42 @@ def check(capsys, message):
     assert said.startswith(f"pfl fit: error: {message}")
     assert said.count("\n") == 1
     assert len(said) < 500
+
+
+# A list of nine times the list before.
+NINE = b"a%d: &a%d [%s]\n"
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (CONFIG.encode().replace(b"MLP", b"M\xffP"), "c.yaml:9: this is not UTF-8 (byte 0xff)"),
+        (b"model:\n  " + b"[" * 500 + b"]" * 500, "c.yaml:2: there are more than 50 levels"),
+        (
+            b"a0: &a0 1\n" + b"".join(NINE % (n, n, b"*a%d," % (n - 1) * 9) for n in range(1, 9)),
+            "c.yaml:7: there are more than 100,000 values, aliases included",
+        ),
+        (b"loop: null\n" + CONFIG[CONFIG.index("model:") :].encode(), "c.yaml:1: loop: expected"),
+    ],
+    ids=["not UTF-8", "levels", "aliases", "section"],
+)
+def test_a_file_that_is_no_configuration(content, message, capsys):
+    Path("c.yaml").write_bytes(content)
+    assert pfl("fit") == 2
+    check(capsys, message)
+
+
+def test_last_is_printed_and_of_the_same_settings(capsys):
+    assert pfl("fit") == 0
+    file = newest() / "checkpoints" / "last.ckpt"
+    assert pfl("fit", "--model.optimizer.lr=0.1", "--seed=7", "--loop.name=r") == 0
+    capsys.readouterr()
+    for words in (["fit"], ["test"], ["export", "--client=1", "out.ckpt"]):
+        assert pfl(*words, "--ckpt_path=last") == 0
+        assert f"reads {file}\n" in capsys.readouterr().out
+    assert pfl("fit", "--model.optimizer.lr=0.1", "--seed=7", "--ckpt_path=last") == 2
+    said = capsys.readouterr().err
+    assert "seed 1 (now 7); model.optimizer.lr 0.005 (now 0.1)" in said
 
 
 def test_a_missing_folder_names_the_key(capsys):
@@ -416,6 +477,24 @@ def test_an_exported_client_loads_without_naming_anything(capsys):
         assert torch.equal(value, source[name])
         assert torch.equal(value, content["state_dict"][name])
     assert isinstance(module, ClientModule)
+
+
+def test_an_export_that_names_somebodys_class_says_how_to_load_it(capsys):
+    Path("my_net.py").write_text(
+        "from torch import nn\n"
+        "class Plain(nn.Sequential):\n"
+        "    def __init__(self, width: int = 3):\n"
+        "        super().__init__(nn.Flatten(), nn.Linear(64, width), nn.Linear(width, 10))\n"
+    )
+    words = ["--model=FedAvg", "--model.net=my_net.Plain"]
+    assert pfl("fit", *words) == 0
+    assert pfl("export", *words, "--ckpt_path=last", "--client=0", "out.ckpt") == 0
+    advice = "FedAvg.load_from_checkpoint(\"out.ckpt\", trust=['my_net.Plain'])"
+    assert advice in capsys.readouterr().out
+    with pytest.raises(TrustError, match="trust="):
+        FedAvg.load_from_checkpoint("out.ckpt")
+    module = FedAvg.load_from_checkpoint("out.ckpt", trust=["my_net.Plain"])
+    assert module.net[1].out_features == 3
 
 
 def test_export_of_a_client_that_is_not_there(capsys):

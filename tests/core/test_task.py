@@ -6,6 +6,14 @@ import math
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torchmetrics.functional.classification import (
+    multiclass_accuracy,
+    multiclass_calibration_error,
+    multiclass_f1_score,
+    multilabel_f1_score,
+)
 
 from pfl.core.task import Classification, MultiLabel, Regression
 
@@ -75,3 +83,52 @@ def test_padding_does_not_count(task, y):
     whole = task.loss(outputs[:3], y[:3])
     assert task.loss(outputs, y, torch.tensor([1.0, 1.0, 1.0, 0.0])).isclose(whole)
     assert task.sample_losses(outputs[:3], y[:3]).mean().isclose(whole)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@given(seed=st.integers(0, 2**31), samples=st.integers(1, 60), classes=st.integers(2, 9))
+def test_scores_are_those_of_torchmetrics(dtype, seed, samples, classes):
+    """Bit for bit in single precision, which is all that it computes in."""
+    rng = torch.Generator().manual_seed(seed)
+    logits = 3 * torch.randn(samples, classes, generator=rng, dtype=dtype)
+    labels = torch.randint(0, classes, (samples,), generator=rng)
+    found = Classification().scores(logits, labels)
+    assert found.dtype == dtype
+    options = {"num_classes": classes, "validate_args": False}
+    expected = torch.stack(
+        [
+            multiclass_accuracy(logits, labels, average="micro", **options),
+            torch.nn.functional.cross_entropy(logits, labels),
+            multiclass_f1_score(logits, labels, average="macro", **options),
+            multiclass_calibration_error(logits.softmax(-1), labels, **options),
+        ]
+    )
+    if dtype == torch.float32:
+        assert torch.equal(found, expected)
+    torch.testing.assert_close(found, expected.to(dtype), rtol=0, atol=1e-6)
+
+
+def test_scores_of_double_precision_are_exact_to_its_digits():
+    """Two of three right, and a confidence of 1 / (1 + 1 / e) in all of them."""
+    logits = torch.tensor([[1.0, 0.0]] * 3, dtype=torch.float64)
+    acc, _, f1, ece = Classification().scores(logits, torch.tensor([0, 0, 1])).tolist()
+    assert acc == pytest.approx(2 / 3, rel=1e-15)
+    assert f1 == pytest.approx(2 * 2 / 5 / 2, rel=1e-15)
+    assert ece == pytest.approx(1 / (1 + math.exp(-1)) - 2 / 3, rel=1e-13)
+
+
+def test_a_row_that_is_not_finite_counts_as_a_uniform_guess():
+    """Of class 0, as torch's argmax has it for the logits."""
+    logits = torch.tensor([[math.nan, 0.0], [0.0, 9.0]])
+    acc, loss, _, ece = Classification().scores(logits, torch.tensor([1, 1])).tolist()
+    assert (acc, math.isnan(loss)) == (0.5, True)
+    assert ece == pytest.approx((0.5 + 1 / (1 + math.exp(9))) / 2, abs=1e-4)
+
+
+@given(seed=st.integers(0, 2**31), samples=st.integers(1, 40), labels=st.integers(2, 6))
+def test_the_f1_of_labels_is_that_of_torchmetrics(seed, samples, labels):
+    rng = torch.Generator().manual_seed(seed)
+    logits = torch.randn(samples, labels, generator=rng)
+    y = torch.randint(0, 2, (samples, labels), generator=rng)
+    expected = multilabel_f1_score(logits.sigmoid(), y, labels, validate_args=False)
+    assert named(MultiLabel(), logits, y)["f1"] == pytest.approx(expected.item(), abs=1e-6)

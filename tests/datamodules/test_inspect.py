@@ -4,6 +4,7 @@ import io
 
 import numpy as np
 import pytest
+from matplotlib.figure import Figure
 from PIL import Image
 from rich.console import Console
 
@@ -89,3 +90,16 @@ def test_the_picture_is_a_png_of_readable_size(data, tmp_path):
         assert 500 < image.width < 2600
         assert 300 < image.height < 1800
         assert np.asarray(image.convert("L")).std() > 5
+
+
+def test_the_picture_has_a_key_of_sizes(tmp_path, monkeypatch):
+    """Its bubbles are as large as those of as many samples."""
+    seen = []
+    monkeypatch.setattr(Figure, "savefig", lambda self, *_, **__: seen.append(self))
+    figure(Synthetic(num_clients=3, partition=Shards(1), samples=400), tmp_path / "a.png")
+    (key,) = seen[0].legends
+    words = [text.get_text() for text in key.get_texts()]
+    assert words[-1].endswith(" samples")
+    counts = [int(word.removesuffix(" samples")) for word in words]
+    sizes = [handle.get_sizes()[0] for handle in key.legend_handles]
+    assert sizes[0] / sizes[1] == pytest.approx(counts[0] / counts[1])

@@ -143,3 +143,9 @@ def test_it_takes_half_a_second_for_lenet():
 def images():
     x = torch.rand(20, 3, 32, 32)
     return ToyData([(x, torch.arange(20) % 3), (x[:7], torch.arange(7) % 3)])
+
+
+def test_clients_of_few_equal_samples_play_unequal_parts():
+    """Of four samples each, padding shows only where one of the two leaves a sample out."""
+    found = disagreement(context(ForgetsWeight(), blobs((4, 4, 4))))
+    assert "gives other numbers when stacked" in str(found)

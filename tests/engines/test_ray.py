@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 import pickle
 import signal
+import socket
 import sys
+import time
 from dataclasses import replace
 from functools import partial
 
@@ -17,12 +19,15 @@ from lightning_modules.base import ClientModule
 from lightning_modules.fedavg import FedAvg
 from lightning_modules.fedper import FedPer
 from lightning_modules.nets import SplitNet
+from pfl.cli.main import main
+from pfl.cli.runs import RUN_REFUSALS
 from pfl.core.seeds import scoped
 from pfl.core.types import Broadcast, Result, Upload
-from pfl.engines.actors import JobError, Recipe, Worker, WorkerError
+from pfl.engines.actors import JobError, WorkerError, _exit_detail, _last_words
 from pfl.engines.messages import MessageEncoder, decode_job, decode_result, encode_result
-from pfl.engines.ray import RayEngine
+from pfl.engines.ray import RayEngine, _answers
 from pfl.engines.sequential import SequentialEngine
+from pfl.engines.worker import Recipe, Worker
 from pfl.federation.sampling import UniformSampler
 from pfl.loop import FederatedLoop
 from tests.engines import agreement
@@ -215,6 +220,7 @@ class Dies(FedAvg):
         if info.client == 1 and (self.mark is None or not self.mark.exists()):
             if self.mark is not None:
                 self.mark.touch()
+            print("out of luck", file=sys.stderr, flush=True)
             os.kill(os.getpid(), signal.SIGKILL)
 
 
@@ -273,8 +279,9 @@ class TestOnARunningCluster:
         assert same(beside, fit(Dies(mark), SequentialEngine()))
         assert ray.is_initialized()
 
-    def test_a_job_that_kills_every_worker_ends_the_run(self):
-        with pytest.raises(WorkerError, match="client 1 in round 1: its worker died 3 times"):
+    def test_a_job_that_kills_every_worker_ends_the_run_with_what_the_last_one_said(self):
+        told = "client 1 in round 1: its worker died 3 times; it said: out of luck$"
+        with pytest.raises(WorkerError, match=told):
             fit(Dies(), RayEngine(workers=1))
 
     def test_an_error_in_a_job_names_the_client_and_leaves_the_workers_alive(self):
@@ -299,7 +306,8 @@ class TestOnARunningCluster:
     def test_a_worker_that_cannot_start_says_why(self):
         data = blobs()
         data.__class__ = Unreadable
-        with pytest.raises(WorkerError, match=r"(?s)could not start.*there is no folder data/"):
+        told = "^a Ray worker could not start: .*there is no folder data/$"
+        with pytest.raises(WorkerError, match=told):
             fit(FedAvg(mlp()), RayEngine(workers=1), data=data)
         assert ray.is_initialized()
 
@@ -330,6 +338,38 @@ def test_bad_numbers():
         RayEngine(cpus_per_worker=0)
     with pytest.raises(ValueError, match="gpus_per_worker must not be negative, got -1"):
         RayEngine(gpus_per_worker=-1)
+
+
+def test_failures_of_the_cluster_are_told_in_a_sentence():
+    assert issubclass(WorkerError, RUN_REFUSALS)
+
+
+def test_an_address_where_nothing_answers_is_told_at_once(capsys):
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{free.getsockname()[1]}"
+    started = time.monotonic()
+    words = ["--loop.engine=RayEngine", f"--loop.engine.address={address}"]
+    words += ["--loop.default_root_dir=null", "--loop.progress=false"]
+    assert main(["fit", "--config", "configs/quickstart.yaml", *words]) == 2
+    assert time.monotonic() - started < 30
+    error = capsys.readouterr().err
+    assert f"nothing answers at the address of the Ray cluster, {address}" in error
+    assert error.count("\n") == 1
+
+
+@pytest.mark.parametrize("address", ["", "auto", "local", "no-port", "ray://[::1"])
+def test_words_are_left_to_ray(address):
+    assert _answers(address)
+
+
+def test_the_end_of_a_worker_on_another_machine_is_told_as_ray_tells_it():
+    error = RuntimeError(
+        "The actor died.\n\tpid: 7\nWorker exit detail: End of file. "
+        "Some common causes include: (1) the process was killed"
+    )
+    assert _last_words("/nowhere/worker.err") == ""
+    assert _exit_detail(error) == "End of file."
 
 
 def test_a_missing_ray_says_how_to_get_it(monkeypatch):

@@ -6,6 +6,7 @@ steps, in the sequential loop as well as soon as the samples of a batch change p
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 
 import pytest
@@ -19,8 +20,12 @@ from lightning_modules.losses import mean
 from lightning_modules.nets import SplitNet
 from lightning_modules.pfakd import PFAKD
 from pfl.core.seeds import scoped
+from pfl.core.types import Batch, Phase
 from pfl.engines.sequential import SequentialEngine
+from pfl.engines.stack import groups
+from pfl.engines.stack_optimizer import clip
 from pfl.engines.vectorised import VectorisedEngine
+from pfl.testing.federation import ToyFederation
 from tests.engines.agreement import fit, module_of, numbers
 from tests.helpers import toy
 from tests.helpers.draws import normal
@@ -136,3 +141,140 @@ def test_other_draws_are_not_stacked(layer, engine, reason):
 def test_dropout_needs_to_know_who_goes_together():
     with pytest.raises(ValueError, match=r"dropout=True needs a number of clients.*clients=None"):
         VectorisedEngine(dropout=True)
+
+
+# Who goes together.
+
+
+class OwnRate(FedAvg):
+    """Clients learn at rates of their own."""
+
+    def lr_factor(self, info):
+        return 1.0 / (1 + info.client)
+
+
+def test_clients_of_different_rates_are_not_stacked():
+    """The optimiser of a stack has one rate; the check before the run sees the difference."""
+    header = "sequential, not vectorised: OwnRate gives other numbers when stacked"
+    check(lambda: module_of(OwnRate, toy.mlp), header)
+
+
+class FewerSteps(FedAvg):
+    """The network's second layer learns with momentum from a client's second round on."""
+
+    def plan(self):
+        return [
+            Phase(name="all", objective=self.losses, trains=("net.head.*",)),
+            Phase(
+                name="later",
+                objective=self.losses,
+                trains=("net.backbone.*",),
+                epochs=lambda own, info: int((info.client + info.round) % 2 == 0),
+            ),
+        ]
+
+
+def test_clients_that_keep_optimiser_state_of_different_phases_agree():
+    """One has momentum of both phases, another of one only: they have no common stack."""
+    check(lambda: module_of(FewerSteps, toy.mlp, persist_optimizer=True), rounds=4)
+
+
+def test_jobs_of_both_models_may_be_asked_for_at_once():
+    """The personalised model of one client and the global one of another in one call."""
+    data = blobs((6, 6))
+    answers = {}
+    for engine in (SequentialEngine(), VectorisedEngine()):
+        federation = ToyFederation(FedAvg(toy.mlp(), optimizer=SGD), data)
+        federation.round()
+        first, second = (replace(job, splits=("test",)) for job in federation.jobs())
+        engine.setup(federation.context)
+        answers[engine] = list(engine.test([first, replace(second, model="global", kept={})]))
+    one, other = answers.values()
+    assert one == [{"test": pytest.approx(scores["test"], rel=1e-5, abs=1e-5)} for scores in other]
+
+
+class Stopping(FedAvg):
+    """Ends its phase by the losses of each client."""
+
+    def plan(self):
+        return [Phase(name="local", objective=self.losses, epochs=9, until=lambda losses: True)]
+
+
+def test_a_phase_that_ends_by_its_losses_is_an_obstacle():
+    check(lambda: module_of(Stopping, toy.mlp), "sequential, not vectorised: Stopping ends a phase")
+
+
+def test_shared_weights_are_an_obstacle():
+    def tied():
+        net = toy.mlp()
+        with scoped(1):
+            layer = nn.Linear(5, 5)
+        return SplitNet(nn.Sequential(layer, layer, net.backbone), net.head)
+
+    check(
+        lambda: module_of(FedAvg, tied),
+        "sequential, not vectorised: the network shares weights",
+    )
+
+
+def test_an_optimiser_that_counts_steps_and_is_kept_is_an_obstacle():
+    def module():
+        return FedAvg(toy.mlp(), optimizer=torch.optim.Adam, persist_optimizer=True)
+
+    check(module, "sequential, not vectorised: Adam counts steps")
+
+
+def test_clients_without_a_phase_of_their_own_upload_as_well():
+    """Zero epochs are no failure: what was received goes back."""
+    check(lambda: module_of(FedAvg, toy.mlp, epochs=0))
+
+
+# Padding.
+
+
+def test_batches_of_unequal_size_go_apart_where_samples_act_upon_each_other():
+    """Clients with 3, 0, 2 and 3 samples: those of three go together, the one of none nowhere."""
+    batch = Batch(torch.arange(24.0).reshape(4, 3, 2), torch.zeros(4, 3), None, {})
+    first, second = groups([3, 0, 2, 3], batch, apart=True)
+    assert (first.sizes, second.sizes) == ({0: 3, 3: 3}, {2: 2})
+    assert torch.equal(first.batch.x, batch.x[[0, 3]])
+    assert torch.equal(second.batch.x, batch.x[[2], :2])
+    (whole,) = groups([3, 0, 2, 3], batch, apart=False)
+    assert whole.sizes == {0: 3, 1: 0, 2: 2, 3: 3}
+
+
+def test_a_norm_without_running_statistics_sees_no_padding_in_tests():
+    def net():
+        with scoped(1):
+            norm = nn.BatchNorm1d(6, track_running_stats=False)
+            body = nn.Sequential(nn.Linear(5, 6, bias=False), norm, nn.ReLU())
+            return SplitNet(body, nn.Linear(6, 3))
+
+    data = blobs((4, 9, 2, 17, 6))
+    for client in (1, 3):
+        data.splits["test"][client] = tuple(part[:4] for part in data.splits["test"][client])
+    check(lambda: module_of(FedAvg, net), data=data)
+
+
+def test_each_stacked_client_is_clipped_by_its_own_norm_over_all_parameters():
+    """Norms 5, of (3, 0) and 4, and 1/2; only the first is longer than 1 and becomes 1."""
+    gradients = [torch.tensor([[3.0, 0.0], [0.3, 0.0]]), torch.tensor([[4.0], [0.4]])]
+    clip(gradients, 1.0)
+    expected = [torch.tensor([[0.6, 0.0], [0.3, 0.0]]), torch.tensor([[0.8], [0.4]])]
+    torch.testing.assert_close(gradients, expected, rtol=1e-6, atol=1e-6)
+    check(lambda: module_of(FedAvg, toy.mlp), gradient_clip_val=0.5)
+
+
+class Marked(FedAvg):
+    """Its personalised model is another one."""
+
+    def personalise(self, broadcast, info):
+        super().personalise(broadcast, info)
+        with torch.no_grad():
+            self.net.head.bias[0] += 5
+
+
+@pytest.mark.filterwarnings("ignore:client 2 takes no step")
+def test_who_could_not_train_is_tested_as_it_stands():
+    """Client 2 has one sample under a batch norm: it becomes no personalised model."""
+    check(lambda: module_of(Marked, normed), evaluate_at=["post_local"])

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import csv
+import errno
+import sys
 
 import pytest
+import torch
 
 from lightning_modules.fedper import FedPer
+from pfl.core import tensor_file
 from pfl.engines.sequential import SequentialEngine
 from pfl.federation.run import Callback
 from pfl.federation.sampling import UniformSampler
@@ -69,3 +73,126 @@ def test_an_interrupted_round_leaves_no_trace(engine, callbacks, tmp_path):
     for name in ("metrics.csv", "clients.csv"):
         assert table(resumed.folder / name) == table(whole.folder / name)
     assert resumed.history[-1]["comm/bytes_total"] == whole.history[-1]["comm/bytes_total"]
+
+
+# Between any two lines of what keeps a round.
+
+KEEPERS = ("federation/rounds.py", "callbacks/records.py", "callbacks/checkpoint.py")
+KEEPERS += ("core/tensor_file.py", "federation/checkpoint.py", "/loop.py")
+
+
+class Signal:
+    """Raises an interruption before some line of the modules that keep rounds is executed."""
+
+    def __init__(self, at):
+        self.left = at
+        self.armed = False
+
+    def __enter__(self):
+        self.before = sys.gettrace()
+        sys.settrace(self.enter)
+
+    def __exit__(self, *error):
+        sys.settrace(self.before)
+
+    def enter(self, frame, event, argument):
+        return self.step if frame.f_code.co_filename.endswith(KEEPERS) else None
+
+    def step(self, frame, event, argument):
+        # From the training of the second round on, and once.
+        self.armed = self.armed or (frame.f_code.co_name == "_train" and frame.f_lineno > 0)
+        if self.armed and event == "line" and self.left >= 0:
+            self.left -= 1
+            if self.left < 0:
+                raise KeyboardInterrupt
+        return self.step
+
+
+def rounds_in(folder):
+    """The rounds of which each file of a run knows."""
+    found = {
+        name: sorted({int(row["round"]) for row in table(folder / name)})
+        for name in ("metrics.csv", "clients.csv")
+        if (folder / name).exists()
+    }
+    file = folder / "checkpoints" / "last.ckpt"
+    content = torch.load(file, weights_only=True) if file.exists() else {"round": 0, "history": []}
+    found["checkpoint"] = list(range(1, content["round"] + 1))
+    found["history"] = [row["round"] for row in content["history"]]
+    return found
+
+
+@pytest.mark.parametrize("every", [1, 10])
+def test_wherever_a_signal_comes_all_files_agree_and_nothing_is_lost(every, tmp_path):
+    def short(name, ckpt_path=None):
+        loop = FederatedLoop(
+            rounds=2,
+            engine="sequential",
+            default_root_dir=str(tmp_path / name),
+            checkpoint_every=every,
+            progress=False,
+        )
+        return loop.fit(FedPer(mlp()), blobs(), ckpt_path=ckpt_path)
+
+    whole = short("whole")
+    for at in range(3, 3000, 29):
+        name = str(at)
+        try:
+            with Signal(at):
+                short(name)
+        except KeyboardInterrupt:
+            pass
+        else:
+            break
+        (folder,) = (tmp_path / name).glob("*/2*")
+        known = rounds_in(folder)
+        if not known["checkpoint"]:
+            continue
+        assert len({str(rounds) for rounds in known.values()}) == 1, (at, known)
+        resumed = short(name, str(folder))
+        assert resumed.fingerprint == whole.fingerprint, at
+        for file in ("metrics.csv", "clients.csv"):
+            assert table(folder / file) == table(whole.folder / file), at
+    else:
+        pytest.fail("the run has more lines than were tried")
+    assert at > 100
+
+
+# What torch says of a file that it could not write.
+
+
+@pytest.mark.parametrize(
+    "cause", [KeyboardInterrupt(), OSError(errno.ENOSPC, "No space left on device")]
+)
+def test_the_real_cause_of_a_file_that_is_not_written_is_told(cause, tmp_path, monkeypatch):
+    """Signal or full disk within a write: torch then cannot close its archive either."""
+
+    class Full:
+        def __init__(self, file):
+            self.file = file
+
+        def __enter__(self):
+            return self
+
+        def __exit__(self, *error):
+            self.file.close()
+
+        def write(self, data):
+            if self.file.tell() > 3000:
+                raise cause
+            return self.file.write(data)
+
+        def __getattr__(self, name):
+            return getattr(self.file, name)
+
+    path = tmp_path / "file.pt"
+    tensor_file.write(path, {"w": torch.zeros(3)})
+    before = path.read_bytes()
+    opened = type(path).open
+    monkeypatch.setattr(type(path), "open", lambda self, mode: Full(opened(self, mode)))
+    with pytest.raises(type(cause)) as caught:
+        tensor_file.write(path, {str(number): torch.zeros(1000) for number in range(9)})
+    assert caught.value is cause
+    monkeypatch.undo()
+    assert path.read_bytes() == before
+    assert [file.name for file in tmp_path.iterdir()] == ["file.pt"]

@@ -4,6 +4,7 @@ from functools import cache
 
 import pytest
 
+from pfl.cli import catalogue
 from pfl.cli.parser import make_parser
 from pfl.tables.cells import expand
 from pfl.tables.plan import parse, plan
@@ -36,6 +37,32 @@ def runs(name, row, *columns):
     return list(plan(found, cells(name, row, *columns), found.seeds[:1]).runs)
 
 
+# The point at which personal models are tested.
+
+
+@pytest.mark.parametrize(
+    ("name", "own", "rows"),
+    [
+        ("fedas_table3", "FedAS", ["FedPer"]),
+        ("fedas_table4", "PA and CS", ["neither"]),
+        ("pfakd_table1", "PFAKD", ["FedPer", "FedRep"]),
+        ("pfedvem_table1", "pFedVEM PM", ["FedPer PM", "FedRep PM"]),
+        ("pfedvem_data_size", "pFedVEM", ["FedPer", "FedRep"]),
+        ("fedsimsup_table2", "FedSimSup", ["FedRep"]),
+    ],
+)
+def test_rows_whose_model_a_broadcast_changes_are_tested_where_the_papers_own_is(name, own, rows):
+    assert {point(name, row) for row in rows} == {point(name, own)}
+
+
+def point(name, row):
+    values = parse(parser(), table(name), cells(name, row)[0]).values
+    # A property is the base's, where no option decides.
+    declared = catalogue.find(values.model.class_path).evaluate_at
+    default = "post_broadcast" if isinstance(declared, property) else declared
+    return (values.loop.evaluate_at or [default])[0]
+
+
 # FedAS.
 
 
@@ -59,6 +86,58 @@ def test_the_tuned_rows_of_fedas_are_what_its_code_tests(name, row):
 def test_without_synchronisation_the_release_and_the_paper_weigh_differently():
     assert options("fedas_table4", "PA alone").weighting == "samples"
     assert options("fedas_table4", "PA alone, plain mean").weighting == "uniform"
+
+
+# FedSimSup.
+
+KINDS = [f"FedSimSup-{kinds}" for kinds in ("T", "C", "L", "TCL")]
+
+
+def test_kinds_of_supervisors_are_rows_of_one_run():
+    """The paper's -T, -C and -L are means over the clients of each kind in the run of -TCL."""
+    column = ("CIFAR-10", "alpha=0.1", "n=100")
+    assert len({name for row in KINDS for name in runs("fedsimsup_table4", row, *column)}) == 1
+    assert runs("fedsimsup_table4", "FedSimSup", *column) == runs(
+        "fedsimsup_table2", "FedSimSup", *column
+    )
+    found = options("fedsimsup_table4", "FedSimSup-TCL", *column)
+    kinds = [item.class_path.rpartition(".")[2] for item in found.supervisor]
+    assert found.supervisor_draw == "random"
+    metrics = [cells("fedsimsup_table4", row, *column)[0].metric for row in KINDS]
+    assert metrics == [f"test/personal/acc@{kind}" for kind in kinds] + ["test/personal/acc"]
+    told = [cells("fedsimsup_table4", row, *column)[0].reported.value for row in KINDS]
+    assert told == [0.898, 0.835, 0.851, 0.861]
+
+
+def test_the_tables_note_says_that_the_transformer_is_untrained():
+    assert any("untrained" in note for note in table("fedsimsup_table4").notes)
+
+
+@pytest.mark.parametrize(
+    ("name", "data", "classes", "alphas"),
+    [
+        ("fedsimsup_table1", "FEMNIST", 62, [0.1]),
+        ("fedsimsup_table1", "ImageNet", 1000, [0.1]),
+        ("fedsimsup_table2", "CIFAR-10", 10, [0.1, 0.5]),
+        ("fedsimsup_table2", "CIFAR-100", 100, [0.1, 0.5]),
+        ("fedsimsup_table4", "CIFAR-10", 10, [0.1, 0.5]),
+        ("fedsimsup_table4", "CIFAR-100", 100, [0.1, 0.5]),
+    ],
+)
+def test_clients_of_equal_size_have_the_papers_alpha_for_each_class(name, data, classes, alphas):
+    """As the paper cites it; the other columns keep the shipped way, and so the same runs."""
+    for alpha in alphas:
+        axis = [f"alpha={alpha}"] * (len(alphas) > 1)
+        first, second = (
+            parse(parser(), table(name), cells(name, "FedSimSup", label, *axis)[0]).values[
+                "data.init_args.partition"
+            ]
+            for label in (data, f"{data}, by client")
+        )
+        assert first.class_path.endswith(".Dirichlet")
+        assert first.init_args.alpha == alpha
+        assert second.class_path.endswith(".ClientDirichlet")
+        assert second.init_args.alpha == pytest.approx(classes * alpha)
 
 
 # One rate for all methods.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+from statistics import fmean
 
 import yaml
 
@@ -21,6 +22,9 @@ def write_run(
     planned=None,
     columns=None,
     val=None,
+    evaluated="post_broadcast",
+    content="c1",
+    group="personal",
 ):
     """A run whose clients have the given accuracies.
 
@@ -38,6 +42,9 @@ def write_run(
         planned: Planned rounds; as many as there are if not given.
         columns: What servers report: name -> rounds x clients.
         val: Validation accuracy after each round.
+        evaluated: Points at which personal models were tested.
+        content: Hash of the data set.
+        group: Models that were tested; of the common test set no client has a score.
     """
     path.mkdir(parents=True)
     rounds = rounds or list(range(1, len(accuracies) + 1))
@@ -58,8 +65,9 @@ def write_run(
         }
         tested = [value for value in row if value is not None]
         if tested:
-            entry["test/personal/acc"] = sum(tested) / len(tested)
-            entry["test/personal/acc_worst10"] = min(tested)
+            entry[f"test/{group}/acc"] = sum(tested) / len(tested)
+        if tested and group == "personal":
+            entry["test/personal/acc_worst10"] = fmean(sorted(tested)[: -(-len(tested) // 10)])
             entry["test/personal/ece"] = 0.1
         if tested and val is not None:
             entry["val/personal/acc"] = val[place]
@@ -67,16 +75,17 @@ def write_run(
         for client, value in enumerate(row):
             reported = {name: table[place][client] for name, table in (columns or {}).items()}
             entry = {"round": number, "client": client, "samples": samples[client], "trained": True}
-            clients.append({**entry, "test/personal/acc": value, **reported})
+            tests = {} if group == "pooled" else {f"test/{group}/acc": value}
+            clients.append({**entry, **tests, **reported})
     _table(path / "metrics.csv", metrics)
     _table(path / "clients.csv", clients)
     if config is not None:
         (path / "config.yaml").write_text(yaml.safe_dump({"seed": seed, **config}))
-    partition = {"hash": split, "data": "Toys", "split_seed": 1}
+    partition = {"hash": split, "content_hash": content, "data": "Toys", "split_seed": 1}
     if labels is not None:
         partition["label_counts"] = labels
     _json(path / "partition.json", partition)
-    header = {"method": method}
+    header = {"method": method, "evaluated": evaluated}
     planned = rounds[-1] if planned is None else planned
     _json(path / "environment.json", {"header": header, "seed": seed, "rounds": planned})
     if planned == rounds[-1]:

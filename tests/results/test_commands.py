@@ -34,7 +34,14 @@ def test_plot_writes_beside_a_run_or_where_it_is_told(runs, capsys):
     assert main(["plot", "runs", "--format", "svg", "--out", "pictures"]) == 0
     files = {path.name for path in (runs.parent / "pictures").iterdir()}
     assert files == {"curves.svg", "clients.svg", "data_size.svg"}
-    assert capsys.readouterr().out.count("\n") == 4
+
+
+def test_the_pictures_of_several_runs_lie_beside_them_and_are_no_run(runs, capsys):
+    given = ["runs/FedAvg1", "runs/FedAS2"]
+    assert main(["plot", *given, "--only", "curves", "--format", "png"]) == 0
+    assert (runs / "plots" / "curves.png").is_file()
+    assert [path.name for path in runs.parent.iterdir()] == ["runs"]
+    assert main(["compare", *sorted(map(str, runs.iterdir()))]) == 0
 
 
 def test_plot_of_what_is_not_there_is_an_error_only_if_asked_for(runs, capsys):
@@ -72,7 +79,8 @@ def test_report_of_a_folder_of_runs_is_of_the_newest(runs, capsys):
 
 def test_report_writes_a_page(runs, capsys):
     assert main(["report", "runs/FedAS1"]) == 0
-    assert capsys.readouterr().out == "wrote runs/FedAS1/report.html\n"
+    told = "wrote runs/FedAS1/report.html (test accuracy, personal models)\n"
+    assert capsys.readouterr().out == told
     assert (runs / "FedAS1" / "report.html").read_text(encoding="utf-8").endswith("</html>\n")
 
 

@@ -7,8 +7,10 @@ import io
 
 import pytest
 
-from pfl.results.compare import compare, sheets
-from pfl.results.runs import RunError, RunFolder
+from pfl.results.compare import compare
+from pfl.results.compare_sheets import sheets
+from pfl.results.files import RunError
+from pfl.results.runs import RunFolder
 from pfl.results.settings import group
 from pfl.results.sheets import Sheet, comma_separated, latex, markdown, write
 from tests.results.folders import write_run
@@ -121,6 +123,49 @@ def test_csv_holds_every_number_in_one_table(settings):
     assert rows[0]["clients/p"] == ""
     assert float(rows[1]["clients/difference"]) == pytest.approx(0.15)
     assert rows[2]["replicates/p"] == ""
+    assert rows[1]["tested"] == "post_broadcast"
+
+
+def test_csv_and_table_have_the_same_p_values_of_holm(settings):
+    """Two tests over clients were made together: the smaller p is doubled."""
+    comparison = compare(settings)
+    rows = list(csv.DictReader(io.StringIO(comma_separated(sheets(comparison)))))
+    ps, adjusted = ([float(row[f"clients/{p}"]) for row in rows[1:]] for p in ("p", "p_holm"))
+    assert adjusted[ps.index(min(ps))] == pytest.approx(min(1, 2 * min(ps)))
+    printed = [row[-1] for row in sheets(comparison)[1].rows]
+    assert printed == [f"{p:.3f}" for p in adjusted]
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({"content": "c2", "split": "s2"}, "were run on different data"),
+        ({"split": "s2"}, "were run on different partitions"),
+        ({"evaluated": "post_local"}, "tested at different points (post_local, post_broadcast)"),
+        ({"evaluated": "post_broadcast, post_local"}, None),
+    ],
+)
+def test_runs_that_are_hard_to_compare_are_named(tmp_path, options, told, capsys):
+    write_run(tmp_path / "a", [[0.5, 0.6]], "FedAvg")
+    write_run(tmp_path / "b", [[0.5, 0.7]], "FedAS", **options)
+    runs = [RunFolder.read(tmp_path / name) for name in "ab"]
+    comparison = compare(group(runs)[0])
+    notes = markdown(sheets(comparison))
+    if told is None:
+        assert "Warning" not in notes
+    else:
+        assert f"Warning: FedAS and FedAvg {'were ' * (told[0] == 't')}{told}" in notes
+
+
+def test_further_points_are_compared_at_their_own(tmp_path):
+    """``test/personal_post_local`` says its point itself, whatever came first in the runs."""
+    for name, points in (("a", "post_broadcast, post_local"), ("b", "post_local")):
+        write_run(tmp_path / name, [[0.5, 0.6]], name, evaluated=points)
+    runs = [RunFolder.read(tmp_path / name) for name in "ab"]
+    assert runs[0].tested_at("test/personal_post_local/acc") == "post_local"
+    assert runs[0].tested_at("test/personal/acc_worst10") == "post_broadcast"
+    assert runs[1].tested_at("test/personal/acc") == "post_local"
+    assert runs[0].tested_at("test/pooled/acc") is None
 
 
 SHEET = Sheet("A_B", ("a|b", "c (%)"), [("x & y", "1.00 ± 0.10"), ("z", "<0.001")], ("Note 5%.",))

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import matplotlib
 import numpy as np
 import pytest
 
+from pfl.results.compare import compare
+from pfl.results.files import RunError
 from pfl.results.matrices import label_similarity, reported, similarity
 from pfl.results.pictures import draw, write
 from pfl.results.plots import clients, curves, data_size
-from pfl.results.runs import RunError, RunFolder
+from pfl.results.runs import RunFolder
 from pfl.results.settings import group
 from pfl.results.style import Look, styled, wrapped
 from tests.results.folders import write_run
+
+ACC = "test/personal/acc"
 
 
 def settings_of(tmp_path, number, seeds=1, rounds=4, count=12, **options):
@@ -84,7 +90,7 @@ def test_curves_are_means_over_seeds_at_common_rounds(tmp_path):
         write_run(tmp_path / "a", [[], [0.2], [0.3], [0.6]], seed=1, config=config),
         write_run(tmp_path / "b", [[], [0.4], [], [1.0]], seed=2, config=config),
     ]
-    figure = curves(group([RunFolder.read(run) for run in runs])[0])
+    figure = curves(group([RunFolder.read(run) for run in runs])[0], ACC)
     rounds, moved, seconds = (axes.lines[0].get_xydata() for axes in figure.axes)
     np.testing.assert_allclose(rounds, [[2, 0.3], [4, 0.8]])
     np.testing.assert_allclose(moved[:, 0], [1000, 2000])
@@ -100,7 +106,7 @@ def test_seeds_that_share_no_round(tmp_path):
         write_run(tmp_path / "b", [[0.4], [], []], seed=2, config=config),
     ]
     with pytest.raises(RunError, match="never tested after the same round"):
-        curves(group([RunFolder.read(run) for run in runs])[0])
+        curves(group([RunFolder.read(run) for run in runs])[0], ACC)
 
 
 @pytest.mark.parametrize(("factor", "scale"), [(1, "log"), (0, "symlog")])
@@ -108,28 +114,82 @@ def test_costs_that_differ_widely_share_a_logarithmic_axis_also_with_none(tmp_pa
     settings = settings_of(tmp_path, 3)
     settings[0].runs[0].bytes[:] *= factor
     settings[1].runs[0].bytes[:] *= 100
-    scales = [axes.get_xscale() for axes in curves(settings).axes]
+    scales = [axes.get_xscale() for axes in curves(settings, ACC).axes]
     assert scales == ["linear", scale, "linear"]
 
 
 def test_a_run_that_is_not_finished_says_so(tmp_path):
-    figure = clients(settings_of(tmp_path, 1, planned=9))
+    figure = clients(settings_of(tmp_path, 1, planned=9), ACC, "last")
     assert "unfinished" in figure.axes[0].get_yticklabels()[0].get_text()
 
 
 def test_marks_of_mean_and_worst_tenth(tmp_path):
     """Of eleven clients the worst tenth are two: 0 and 0.1, mean 0.05."""
     run = write_run(tmp_path / "a", [[number / 10 for number in range(11)]])
-    panel = clients(group([RunFolder.read(run)])[0]).axes[0]
+    panel = clients(group([RunFolder.read(run)])[0], ACC, "last").axes[0]
     mean, worst = (mark.get_offsets()[0, 0] for mark in panel.collections[-2:])
     assert (mean, worst) == (pytest.approx(0.5), pytest.approx(0.05))
+
+
+@pytest.mark.parametrize("at", ["last", "mean_last10"])
+def test_the_worst_tenth_is_the_tables(tmp_path, at):
+    """It is each run's and round's own: after round 2 the worst clients have 0.1 and 0.3."""
+    config = {"model": {"class_path": "FedAvg"}}
+    runs = [
+        write_run(tmp_path / "1", [[0.2, 0.9], [0.1, 0.9]], seed=1, config=config),
+        write_run(tmp_path / "2", [[0.9, 0.4], [0.9, 0.3]], seed=2, config=config),
+    ]
+    settings, _ = group([RunFolder.read(run) for run in runs])
+    panel = clients(settings, ACC, at).axes[0]
+    _, worst = (mark.get_offsets()[0, 0] for mark in panel.collections[-2:])
+    (row,) = compare(settings, at=at).rows
+    assert worst == pytest.approx(row.scores["test/personal/acc_worst10"].mean)
+    assert worst == pytest.approx({"last": 0.2, "mean_last10": 0.25}[at])
+
+
+def test_only_accuracies_have_a_worst_tenth(tmp_path):
+    run = RunFolder.read(write_run(tmp_path / "a", [[0.5, 0.6]]))
+    for table in (run.metrics, run.clients):
+        table.columns["test/personal/loss"] = table["test/personal/acc"]
+    figure = clients(group([run])[0], "test/personal/loss", "last")
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == ["mean"]
+
+
+def test_ticks_show_the_digits_that_they_have(tmp_path):
+    run = write_run(tmp_path / "a", [[0.875], [0.975]])
+    figure = curves(group([RunFolder.read(run)])[0], ACC)
+    axis = figure.axes[0].yaxis
+    texts = axis.get_major_formatter().format_ticks([0.875, 0.9, 0.925])
+    assert texts == ["87.5%", "90%", "92.5%"]
+
+
+def test_labels_of_neighbouring_panels_keep_apart(tmp_path):
+    """By three letters at least, however long the numbers at the edges are."""
+    settings = settings_of(tmp_path, 2)
+    for setting in settings:
+        setting.runs[0].bytes[:] *= 200_000
+    with styled():
+        figure = curves(settings, ACC)
+        figure.draw_without_rendering()
+        gap = 3 * figure.dpi / 15
+        for left, right in pairwise(figure.axes):
+            boxes = [
+                [t.get_window_extent() for t in axes.get_xticklabels() if _is_seen(t, axes)]
+                for axes in (left, right)
+            ]
+            assert max(box.x1 for box in boxes[0]) + gap < min(box.x0 for box in boxes[1])
+
+
+def _is_seen(text, axes):
+    low, high = axes.get_xlim()
+    return bool(text.get_text()) and low <= text.get_position()[0] <= high
 
 
 def test_of_a_summary_clients_show_what_it_sums_up(tmp_path):
     """The rounds are those of the summary: its best one here."""
     run = write_run(tmp_path / "a", [[0.2, 0.6], [0.1, 0.9]])
     settings = group([RunFolder.read(run)])[0]
-    panel = clients(settings, "test/personal/acc_worst10", "best_on_test").axes[0]
+    panel = clients(settings, f"{ACC}_worst10", "best_on_test").axes[0]
     assert panel.get_xlabel() == "test accuracy of a client (best round, chosen on the test data)"
     mean, worst = (mark.get_offsets()[0, 0] for mark in panel.collections[-2:])
     assert (mean, worst) == (pytest.approx(0.4), pytest.approx(0.2))
@@ -139,14 +199,21 @@ def test_of_the_common_test_set_no_client_has_a_share(tmp_path):
     settings = settings_of(tmp_path, 1)
     for picture in (clients, data_size):
         with pytest.raises(RunError, match="test/pooled/acc is a score on the common test set"):
-            picture(settings, "test/pooled/acc")
+            picture(settings, "test/pooled/acc", "last")
 
 
 def test_means_of_clients_of_like_size(tmp_path):
-    """Ten clients make two groups, of sizes 10 to 50 and 60 to 100."""
-    run = write_run(tmp_path / "a", [[0.0] * 5 + [1.0] * 5])
-    line = data_size(group([RunFolder.read(run)])[0]).axes[0].lines[0]
-    np.testing.assert_allclose(line.get_xydata(), [[30, 0], [80, 1]])
+    """Fifteen clients make three groups, of sizes 10 to 50, 60 to 100 and 110 to 150."""
+    run = write_run(tmp_path / "a", [[0.0] * 5 + [1.0] * 5 + [0.5] * 5])
+    line = data_size(group([RunFolder.read(run)])[0], ACC, "last").axes[0].lines[0]
+    np.testing.assert_allclose(line.get_xydata(), [[30, 0], [80, 1], [130, 0.5]])
+
+
+def test_few_clients_are_dots_and_no_line(tmp_path):
+    run = write_run(tmp_path / "a", [[0.1 * number for number in range(10)]])
+    panel = data_size(group([RunFolder.read(run)])[0], ACC, "last").axes[0]
+    assert len(panel.lines) == 0
+    assert len(panel.collections[0].get_offsets()) == 10
 
 
 def test_a_map_of_weights_lists_clients_by_size_and_leaves_out_the_absent(tmp_path):
@@ -215,3 +282,9 @@ def test_forty_settings_look_different():
 
 def test_labels_are_wrapped_at_words():
     assert wrapped("FedAS, align_lr=0.001", 1) == "FedAS,\nalign_lr=0.001"
+
+
+def test_labels_without_spaces_are_broken_after_their_signs():
+    assert wrapped("align_optimizer.weight_decay=0.0001", 1.2) == (
+        "align_optimizer.\nweight_decay=\n0.0001"
+    )

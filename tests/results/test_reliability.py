@@ -9,8 +9,9 @@ from lightning_modules.fedas import FedAS
 from lightning_modules.fedavg import FedAvg
 from pfl.federation.reliability import bins, measure
 from pfl.loop import FederatedLoop
+from pfl.results.files import RunError, Table
 from pfl.results.reliability import diagram
-from pfl.results.runs import RunError, RunFolder, Table
+from pfl.results.runs import RunFolder
 from pfl.results.settings import group
 from tests.helpers.toy import blobs, mlp
 from tests.results.conftest import SGD

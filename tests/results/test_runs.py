@@ -7,7 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pfl.results.runs import RunError, RunFolder, Table, find
+from pfl.results.files import RunError, Table
+from pfl.results.find import find
+from pfl.results.runs import RunFolder
 from pfl.results.summary import KINDS, summarise
 from tests.results.folders import write_run
 
@@ -34,7 +36,7 @@ def test_a_real_run_is_read_as_it_was(real):
 def test_chosen_rounds_give_the_numbers_of_the_summary(real, at):
     run = real["FedAvg"]
     folder = RunFolder.read(run.folder)
-    assert folder.score(ACC, folder.chosen(at)) == pytest.approx(run.summary[f"{ACC}/{at}"])
+    assert folder.mean(ACC, folder.chosen(at, ACC)) == pytest.approx(run.summary[f"{ACC}/{at}"])
 
 
 @given(
@@ -53,7 +55,7 @@ def test_any_history_is_reported_as_the_summary_reports_it(rows, at):
     columns = {key: np.array([float(row[key]) for row in history]) for key in history[0]}
     folder = RunFolder("run", {}, {}, {}, Table(columns, "metrics.csv"), {})
     expected = summarise(history)[f"{ACC}/{at}"]
-    assert folder.score(ACC, folder.chosen(at)) == pytest.approx(expected)
+    assert folder.mean(ACC, folder.chosen(at, ACC)) == pytest.approx(expected)
 
 
 def test_rounds_without_a_test_and_clients_without_a_value(tmp_path):
@@ -90,7 +92,7 @@ def test_what_is_no_run_is_told(tmp_path):
     with pytest.raises(RunError, match=r"no column 'test/personal/ac'; it has test/personal/acc"):
         RunFolder.read(run).evaluated("test/personal/ac")
     with pytest.raises(RunError, match="no validation data"):
-        RunFolder.read(run).chosen("best_by_val")
+        RunFolder.read(run).chosen("best_by_val", ACC)
     with pytest.raises(RunError, match="that of an accuracy"):
         RunFolder.read(run).chosen("best_on_test", "test/personal/ece")
     (run / "summary.json").write_text("{")

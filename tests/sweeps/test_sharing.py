@@ -102,7 +102,7 @@ def test_an_interrupted_sweep_goes_on(number, monkeypatch, capsys):
     monkeypatch.setattr(runs, "fit", fit)
     write()
     assert sweep() == 128 + number
-    assert "the same command goes on with this sweep" in capsys.readouterr().err
+    assert "the same command resumes this sweep" in capsys.readouterr().err
     monkeypatch.setattr(runs, "fit", fit_as_ever)
     assert sweep() == 0
     assert [trial.state.name for trial in trials()] == ["COMPLETE", "FAIL", "COMPLETE"]

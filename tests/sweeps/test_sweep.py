@@ -279,7 +279,7 @@ def test_points_that_fall_behind_are_stopped(capsys):
     with (Path(row["folder"]) / "metrics.csv").open() as file:
         (only,) = csv.DictReader(file)
     assert only["test/personal/acc"] == row["test/personal/acc"]
-    # It is an interrupted run, not a finished one, and could be gone on with.
+    # It is an interrupted run, not a finished one, and could be resumed.
     assert not (Path(row["folder"]) / "summary.json").exists()
     assert (Path(row["folder"]) / "checkpoints" / "last.ckpt").exists()
 

@@ -73,7 +73,7 @@ def snapshot(*folders):
 
 @pytest.fixture
 def fits(monkeypatch):
-    """Seed and first round of each run that is made or gone on with."""
+    """Seed and first round of each run that is made or resumed."""
     calls = []
     start = runner._Rounds.on_fit_start
 

@@ -171,7 +171,7 @@ def test_a_dry_run_tells_of_cells_that_cannot_be_run(capsys):
     assert table("--dry-run") == 0
     said = capsys.readouterr().out
     assert "missing [1]" in said
-    assert "[1] Invalid learning rate: -1.0\n" in said
+    assert f"[1] --{LR}: Invalid learning rate: -1.0\n" in said
     assert not RUNS.exists()
 
 
@@ -424,3 +424,14 @@ def test_a_picture_is_of_rows_with_one_metric():
     for file, own in zip(files, ("global", "personal"), strict=True):
         drawn = file.read_text(encoding="utf-8")
         assert [name for name in rows if f"<!-- {name} -->" in drawn] == [own]
+
+
+def test_rows_that_were_tested_at_different_points_are_named(capsys):
+    late = {"set": {"loop.evaluate_at": ["post_local"]}}
+    write(columns=None, rows={"FedPer": None, "FedPer, late": late})
+    assert table("--out", "t.md") == 0
+    note = "tested at different points (post_broadcast: FedPer; post_local: FedPer, late)."
+    assert note in Path("t.md").read_text("utf-8")
+    write("one.yaml", columns=None, rows={"FedPer, late": late})
+    assert table("--out", "one.md", file="one.yaml") == 0
+    assert "different points" not in Path("one.md").read_text("utf-8")

@@ -1,4 +1,4 @@
-"""Runs that an earlier version kept, under its names and paths, are found and gone on with."""
+"""Runs that an earlier version kept, under its names and paths, are found and resumed."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ import yaml
 
 from pfl.cli.main import main
 from pfl.results import identity
-from pfl.results.runs import RunFolder, find
+from pfl.results.find import find
+from pfl.results.runs import RunFolder
 from pfl.results.settings import group
 from tests.tables.conftest import RUNS, finished, snapshot, table, write
 
@@ -226,6 +227,6 @@ def test_one_that_cannot_be_gone_on_with_is_refused_in_a_sentence(failing, capsy
     assert table() == 2
     said = " ".join(capsys.readouterr().out.split())
     assert (
-        "[1] the checkpoint's network has other entries than the configured one; remove "
+        "[1] the checkpoint's template has an entry since.gone; this network has none; remove "
         f"{folder} to begin this run anew."
     ) in said

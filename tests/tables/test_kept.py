@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from pathlib import Path
 
@@ -94,7 +95,7 @@ def test_a_table_that_was_killed_half_way_computes_nothing_again(fits, failing, 
     assert table() == 130
     said = capsys.readouterr().err
     assert "interrupted: 1 of 3 runs are finished" in said
-    assert said.endswith("To go on:\npfl table t.yaml\n")
+    assert said.endswith("To resume:\npfl table t.yaml\n")
     (first,) = finished()
     (second,) = {file.parents[1] for file in RUNS.glob("*/*/checkpoints/last.ckpt")} - {first}
     before = snapshot(first)
@@ -147,7 +148,8 @@ def test_a_failing_cell_is_told_of_and_retried_while_the_others_go_on(fits, caps
     assert said.err.endswith("pfl table: error: 2 of 3 runs failed; the notes tell why\n")
     assert "Traceback" not in said.err
     assert "- [1]" in said.out
-    assert "[1] Invalid learning rate: -1.0." in said.out
+    said_of_rate = f"[1] --{LR}: Invalid learning rate: -1.0."
+    assert said_of_rate in " ".join(said.out.split())
     assert "[2] round 1, client" in said.out
     assert "not finite" in said.out
     assert len(finished()) == 1
@@ -195,7 +197,8 @@ def test_a_run_that_another_process_is_at_is_left_to_it(fits, capsys):
     with kept.locked(RUNS, busy):
         assert table() == 2
     said = capsys.readouterr()
-    assert "[1] another process is at work on this run." in said.out
+    assert f"[1] process {os.getpid()} on " in said.out
+    assert f" is at work on {RUNS / busy}." in said.out
     assert "Traceback" not in said.err
     assert [folder.parent.name for folder in finished()] == [other]
 

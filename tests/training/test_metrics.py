@@ -114,3 +114,13 @@ def test_the_task_fills_in_what_it_knows(task, outputs, y, path, name, expected)
 def test_what_is_no_metric_is_refused_by_name(spec, says):
     with pytest.raises(ValueError, match=says):
         Scorer(Classification(), 3, [spec])
+
+
+def test_means_by_group_leave_out_clients_without_samples():
+    """Group a: 0.2 and 0.6, plainly averaged; b: 0.9; the only client of c has no samples."""
+    rows = [{"acc": acc, "loss": 0.0, "f1": 0.0, "ece": 0.0} for acc in (0.2, 0.9, 0.6, 0.5)]
+    found = Scorer(Classification(), 2).over_clients(
+        rows, [1, 5, 3, 0], "test", ["a", "b", "a", "c"]
+    )
+    by_group = {name: value for name, value in found.items() if "@" in name}
+    assert by_group == pytest.approx({"test/acc@a": 0.4, "test/acc@b": 0.9})

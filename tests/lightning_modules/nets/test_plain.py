@@ -17,6 +17,7 @@ from lightning_modules.nets import (
     Projected,
     ResNet18,
     SplitNet,
+    ViT,
 )
 from pfl.core.seeds import scoped
 from tests.helpers.stacking import check_stacked
@@ -61,6 +62,11 @@ SIZES = {
     "supervisor_10": (lambda: LeNet5(10, CIFAR, (3, 6), [48]), 8_422 - 490, 490, 48),
     "supervisor_100": (lambda: LeNet5(100, CIFAR, (3, 6), [40]), 10_824 - 4_100, 4_100, 40),
     "supervisor_62": (lambda: LeNet5(62, FASHION, (3, 6), [40]), 6_956 - 2_542, 2_542, 40),
+    # Kinds of supervisors of FedSimSup's Table 4: the LeNet-5 above, 44,266 and 50,116, and the
+    # Transformer of 75,082 and 80,932.
+    "kind_C_100": (lambda: CNN3(100), 50_116 - 6_500, 6_500, 64),
+    "kind_T_10": (lambda: ViT(10), 75_082 - 650, 650, 64),
+    "kind_T_100": (lambda: ViT(100), 80_932 - 6_500, 6_500, 64),
     # LeNet-5's backbone, then 84 -> 84 and 84 -> 256.
     "moon": (lambda: Projected(LeNet5(10)), 61_156 + 7_140 + 21_760, 2_570, 256),
 }

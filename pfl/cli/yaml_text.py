@@ -1,0 +1,94 @@
+"""YAML texts of bounded depth and size, whose mappings have plain keys."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import yaml
+
+# No configuration is deeper, or has more values once its aliases stand for what they repeat.
+DEPTH, SIZE = 50, 100_000
+
+
+class YamlError(ValueError):
+    """A text that is not read.
+
+    Args:
+        line: Where it is wrong, from 1.
+        what: What is wrong.
+    """
+
+    def __init__(self, line: int, what: str) -> None:
+        super().__init__(what)
+        self.line = line
+
+
+@dataclass
+class _Open:
+    """A mapping or a sequence whose end has not been seen; ``size`` counts its values so far."""
+
+    mapping: bool
+    anchor: str | None
+    size: int = 1
+    items: int = 0
+
+
+def read(path: Path) -> str:
+    """Return the text of a YAML file.
+
+    Raises:
+        YamlError: It is not UTF-8 or not YAML, too deep or too large, or has a key that is no word.
+        OSError: The file cannot be read.
+    """
+    content = path.read_bytes()
+    try:
+        text = content.decode("utf-8")
+    except UnicodeDecodeError as error:
+        line = content[: error.start].count(b"\n") + 1
+        raise YamlError(line, f"this is not UTF-8 (byte {content[error.start]:#04x})") from error
+    try:
+        _check(text)
+    except yaml.MarkedYAMLError as error:
+        line = error.problem_mark.line + 1 if error.problem_mark else 1
+        raise YamlError(line, f"this is not YAML ({error.problem})") from error
+    except yaml.reader.ReaderError as error:
+        line = text[: error.position].count("\n") + 1
+        raise YamlError(line, f"YAML has no character {ord(text[error.position]):#04x}") from error
+    return text
+
+
+def _check(text: str) -> None:
+    """Go through a text without building anything of it."""
+    parents: list[_Open] = []
+    sizes: dict[str, int] = {}
+    for event in yaml.parse(text, yaml.SafeLoader):
+        line = event.start_mark.line + 1 if event.start_mark else 1
+        if isinstance(event, yaml.CollectionEndEvent):
+            done = parents.pop()
+            size = done.size
+            if done.anchor is not None:
+                sizes[done.anchor] = size
+        elif isinstance(event, yaml.AliasEvent):
+            if event.anchor not in sizes:
+                raise YamlError(line, f"*{event.anchor} stands for no value above it")
+            size = sizes[event.anchor]
+        elif isinstance(event, yaml.CollectionStartEvent):
+            if parents and parents[-1].mapping and parents[-1].items % 2 == 0:
+                raise YamlError(line, "a key must be a word, not a list or a mapping")
+            if len(parents) == DEPTH:
+                raise YamlError(line, f"there are more than {DEPTH} levels")
+            mapping = isinstance(event, yaml.MappingStartEvent)
+            parents.append(_Open(mapping, event.anchor))
+            continue
+        elif isinstance(event, yaml.ScalarEvent):
+            size = 1
+            if event.anchor is not None:
+                sizes[event.anchor] = size
+        else:
+            continue
+        if parents:
+            parents[-1].items += 1
+            parents[-1].size += size
+            if parents[-1].size > SIZE:
+                raise YamlError(line, f"there are more than {SIZE:,} values, aliases included")

@@ -1,0 +1,123 @@
+"""Files of tensors and plain values: written whole or not at all, and read only where undamaged.
+
+``torch.save`` writes a zip archive with a checksum for each entry; ``torch.load`` does not look at
+them.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import struct
+import zlib
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+from zipfile import ZIP_STORED, ZipFile, ZipInfo
+
+import torch
+
+# Of a zip entry's own header: its length, and where the lengths of two variable fields stand.
+_HEADER, _LENGTHS = 30, 26
+_THREADS = 4
+# Names of files that are being written; see scratch_of.
+SCRATCH = r"\..+\.\d+"
+
+
+class DamagedError(ValueError):
+    """A file is not what was once written."""
+
+
+def write(path: Path, content: Any) -> None:  # noqa: ANN401
+    """Write atomically: a reader finds the old file or the new one, never a part.
+
+    Args:
+        path: The file.
+        content: Tensors and plain values in dictionaries, lists and tuples.
+
+    Raises:
+        OSError: The file cannot be written.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    scratch = scratch_of(path)
+    try:
+        with scratch.open("wb") as file:
+            torch.save(content, file)
+            file.flush()
+            os.fsync(file.fileno())
+        scratch.replace(path)
+    except RuntimeError as error:
+        # torch complains that its archive cannot be closed; what came before is the cause.
+        raise _cause(error) from None
+    finally:
+        scratch.unlink(missing_ok=True)
+
+
+def read(path: Path) -> Any:  # noqa: ANN401
+    """Return a file's content; its tensors are mapped from the file, and come in as they are read.
+
+    Whoever keeps one for long copies it, or the file stays on the disk after it was replaced.
+
+    Raises:
+        DamagedError: The file was not written by :func:`write`, or was changed since.
+        OSError: It cannot be read.
+    """
+    try:
+        _verify(path)
+        return torch.load(path, map_location="cpu", mmap=True, weights_only=True)
+    except OSError:
+        raise
+    except Exception as error:
+        raise DamagedError(
+            f"{path} is damaged, or was written by another program ({_short(error)})"
+        ) from error
+
+
+def scratch_of(path: Path) -> Path:
+    """Return where this process writes a file before the file takes its place."""
+    return path.with_name(f".{path.name}.{os.getpid()}")
+
+
+def _verify(path: Path) -> None:
+    """Compare the checksum of every entry with its bytes.
+
+    Raises:
+        DamagedError: One differs.
+        BadZipFile: The file is no archive.
+    """
+    with path.open("rb") as file, ZipFile(file) as archive:
+        entries = archive.infolist()
+        with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+            parts = [entries[start::_THREADS] for start in range(_THREADS)]
+            with ThreadPoolExecutor(_THREADS) as pool:
+                for damaged in pool.map(_damaged, [content] * _THREADS, parts):
+                    if damaged:
+                        raise DamagedError(f"the checksum of {damaged[0]} is wrong")
+
+
+def _damaged(content: mmap.mmap, entries: Sequence[ZipInfo]) -> list[str]:
+    found = []
+    with memoryview(content) as view:
+        for entry in entries:
+            lengths = struct.unpack_from("<HH", view, entry.header_offset + _LENGTHS)
+            start = entry.header_offset + _HEADER + sum(lengths)
+            with view[start : start + entry.file_size] as data:
+                whole = entry.compress_type == ZIP_STORED and len(data) == entry.file_size
+                if not whole or zlib.crc32(data) != entry.CRC:
+                    found.append(entry.filename)
+    return found
+
+
+def _cause(error: RuntimeError) -> BaseException:
+    """Return the interruption or the error of the system that an error came after."""
+    link: BaseException | None = error
+    while link is not None:
+        if isinstance(link, OSError | KeyboardInterrupt):
+            return link
+        link = link.__cause__ or link.__context__
+    return error
+
+
+def _short(error: Exception) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0]

@@ -1,0 +1,316 @@
+"""Checks of the objects that a configuration or an exported model names, before one is called.
+
+A tree of plain values names an object as ``{"class_path": ..., "init_args": {...}}``, or by its
+dotted path alone. What is called has the type that its place declares: a class is a subclass of
+it, a function is annotated to return it.
+"""
+
+from __future__ import annotations
+
+import inspect
+import math
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from functools import cache
+from importlib import import_module
+from importlib.metadata import entry_points
+from pathlib import Path
+from types import UnionType
+from typing import IO, TYPE_CHECKING, Any, Literal, Union, get_args, get_origin, get_type_hints
+
+import torch
+from lightning import LightningModule
+from lightning.pytorch.core.saving import CHECKPOINT_PAST_HPARAMS_KEYS
+
+from pfl.core import tensor_file
+
+if TYPE_CHECKING:
+    from jsonargparse import ArgumentParser
+
+# What a file may name that somebody else may have written.
+TRUSTED = (
+    *("pfl", "lightning_modules", "datamodules"),
+    *("torch.nn", "torch.optim", "torchmetrics", "torchvision.models"),
+)
+# Entry points by which an installed package makes itself known.
+PLUGINS = ("pfl.methods", "pfl.data", "pfl.nets", "pfl.metrics")
+# Types of plain values: a place that declares nothing else has no use for an object.
+_PLAIN = (object, type(None), bool, int, float, complex, str, bytes, list, tuple, dict, set)
+
+Admit = Callable[[str], None]
+
+
+class TrustError(ValueError):
+    """An object that is named is not to be called.
+
+    Args:
+        what: What is wrong.
+        keys: Where the name stands, without ``init_args``.
+    """
+
+    def __init__(self, what: str, keys: Sequence[str] = ()) -> None:
+        super().__init__(f"{'.'.join(keys)}: {what}" if keys else what)
+        self.what = what
+        self.keys = tuple(keys)
+
+
+def check_calls(
+    value: Any,  # noqa: ANN401
+    hint: Any,  # noqa: ANN401
+    keys: Sequence[str] = (),
+    admit: Admit = lambda path: None,
+) -> None:
+    """Refuse every named object below a value that is not of the type declared for its place.
+
+    Args:
+        value: A part of a configuration.
+        hint: The type that is declared for it.
+        keys: Where it stands.
+        admit: Called with each dotted path before it is imported, and with the path at which the
+            object was defined; raises :class:`TrustError` to refuse it.
+
+    Raises:
+        TrustError: There is such an object, or a number that is none.
+        ImportError: A path names nothing.
+    """
+    if isinstance(value, float) and math.isnan(value):
+        raise TrustError("expected a number, got nan", keys)
+    if isinstance(value, list | tuple):
+        for number, item in enumerate(value):
+            check_calls(item, hint, (*keys, str(number)), admit)
+        return
+    kinds = tuple(_classes(hint))
+    given = _plain(value)
+    if isinstance(given, Mapping):
+        path = given.get("class_path")
+        if path is None and len(kinds) != 1:
+            for key, item in given.items():
+                check_calls(item, hint, (*keys, str(key)), admit)
+            return
+        made = kinds[0] if path is None else _checked(str(path), kinds, keys, admit)
+        # A data class is spelled without its path.
+        arguments = given if path is None else _plain(given.get("init_args") or {})
+        types = declared(made)
+        for name, item in arguments.items():
+            check_calls(item, types.get(name), (*keys, name), admit)
+    elif kinds and isinstance(value, str) and _is_path(value):
+        # Where any text may stand, it is the parser who takes it for a class or for a text.
+        admit(value) if str in get_args(hint) else _checked(value, kinds, keys, admit)
+    elif kinds and inspect.isroutine(value):
+        # The parser has found a function by its path.
+        _check_type(value, f"{value.__module__}.{value.__qualname__}", kinds, keys)
+
+
+def check_nulls(
+    values: Mapping[str, Any],
+    types: Mapping[str, Any],
+    nulls: Iterable[Sequence[str]],
+    optional: Callable[[Any], Container[str]] = lambda kind: (),
+) -> None:
+    """Refuse null for an argument that needs a value.
+
+    Args:
+        values: A configuration by dotted keys.
+        types: Declared types of the values, by the same keys.
+        nulls: Keys at which somebody wrote null, without ``init_args``.
+        optional: Arguments of a class that may be null whatever it declares.
+
+    Raises:
+        TrustError: There is such an argument.
+    """
+    for keys in nulls:
+        name = ".".join(keys)
+        top = next((key for key in types if f"{name}.".startswith(f"{key}.")), None)
+        if top is None:
+            if any(key.startswith(f"{name}.") for key in types):
+                raise TrustError("expected keys and values, got null", keys)
+            continue
+        hint, value = types[top], values.get(top)
+        for key in keys[top.count(".") + 1 :]:
+            given = _plain(value)
+            if not isinstance(given, Mapping) or "class_path" not in given:
+                break
+            kind = _named(str(given["class_path"]))
+            hint = None if key in optional(kind) else declared(kind).get(key)
+            value = _plain(given.get("init_args") or {}).get(key)
+        else:
+            if value is None and not _optional(hint):
+                kinds = [hint] if inspect.isclass(hint) else [*_classes(hint)]
+                names = " or ".join(kind.__name__ for kind in kinds) or "a value"
+                raise TrustError(f"expected {names}, got null", keys)
+
+
+def _optional(hint: Any) -> bool:  # noqa: ANN401
+    return hint in (None, Any, object) or type(None) in get_args(hint) or None in get_args(hint)
+
+
+def check_export(
+    source: str | Path | IO[Any], kind: type, trust: Sequence[str], given: Container[str] = ()
+) -> None:
+    """Refuse an exported model that names an object which it may not name.
+
+    Args:
+        source: The file, of ``pfl export`` or of a Trainer.
+        kind: The class to be made.
+        trust: Dotted paths of modules and objects that the file may name besides :data:`TRUSTED`
+            and installed plug-ins.
+        given: Arguments that the file does not decide.
+
+    Raises:
+        TrustError: It names another one, or one that is not of the type declared for its place.
+        DamagedError: The file is not what was once written.
+        OSError: It cannot be read.
+    """
+    known = (*TRUSTED, *_plugins(), *trust)
+    arguments = {k: v for k, v in _exported(source).items() if k not in given}
+    # Without this, plain values go to the class as they are, and nothing is made of them.
+    if arguments.pop("_instantiator", None) is None:
+        return
+
+    def admit(path: str) -> None:
+        if not any(f"{path}.".startswith(f"{name}.") for name in known):
+            raise TrustError(
+                f"{source} names {path}, which belongs neither to this project nor to "
+                f"{', '.join(TRUSTED[3:])} or a plug-in; if you trust it, say trust=[{path!r}]"
+            )
+
+    try:
+        if (path := arguments.pop("_class_path", None)) is not None:
+            kind = _checked(str(path), (kind,), ("_class_path",), admit)
+        types = declared(kind)
+        for name, item in arguments.items():
+            check_calls(item, types.get(name), (name,), admit)
+    except ImportError as error:
+        raise TrustError(f"{source}: {error}") from error
+
+
+def _exported(source: str | Path | IO[Any]) -> dict[str, Any]:
+    """Return the arguments of the class in a file, from all places in which Lightning looks."""
+    if isinstance(source, str | Path):
+        content = tensor_file.read(Path(source))
+    else:
+        content = torch.load(source, map_location="cpu", weights_only=True)
+        source.seek(0)
+    if not isinstance(content, dict):
+        raise tensor_file.DamagedError(f"{source} holds no module")
+    found: dict[str, Any] = {}
+    for key in (*CHECKPOINT_PAST_HPARAMS_KEYS, LightningModule.CHECKPOINT_HYPER_PARAMS_KEY):
+        found |= content.get(key) or {}
+    return found
+
+
+def untrusted(content: Any) -> list[str]:  # noqa: ANN401
+    """Return the class paths in a tree that :func:`check_export` admits only on request."""
+    if isinstance(content, Mapping):
+        path = content.get("class_path")
+        own = [path] if isinstance(path, str) and not path.startswith(_prefixes()) else []
+        return own + [name for item in content.values() for name in untrusted(item)]
+    if isinstance(content, list | tuple):
+        return [name for item in content for name in untrusted(item)]
+    return []
+
+
+@cache
+def declared(kind: Callable[..., Any]) -> Mapping[str, Any]:
+    """Return the declared types of the arguments of a class or a function.
+
+    Arguments that it hands on to its bases or to a function are among them.
+    """
+    # Needed by those alone who build objects of plain values.
+    from jsonargparse import ArgumentParser
+
+    parser = ArgumentParser()
+    add = parser.add_class_arguments if inspect.isclass(kind) else parser.add_function_arguments
+    names = add(kind, fail_untyped=False)
+    types = types_of(parser)
+    return {name: types.get(name) for name in names}
+
+
+def types_of(parser: ArgumentParser) -> dict[str, Any]:
+    """Return the declared types of a parser's arguments, as far as it knows them."""
+    kinds = ((action.dest, getattr(action, "_typehint", None)) for action in parser._actions)
+    return {name: kind for name, kind in kinds if kind is not None and not name.endswith(".help")}
+
+
+def _checked(path: str, kinds: tuple[type, ...], keys: Sequence[str], admit: Admit) -> Any:  # noqa: ANN401
+    """Return the object of a path, after it was found fit for a place that declares ``kinds``."""
+    admit(path)
+    found = _named(path)
+    if inspect.isclass(found) or inspect.isroutine(found):
+        # torch.nn.modules.module.warnings.warn is none of torch.nn.
+        admit(f"{found.__module__}.{found.__qualname__}")
+    if not kinds:
+        raise TrustError(f"{path} is not made here: the argument declares no class", keys)
+    _check_type(found, path, kinds, keys)
+    return found
+
+
+def _check_type(
+    found: Any,  # noqa: ANN401
+    path: str,
+    kinds: tuple[type, ...],
+    keys: Sequence[str],
+) -> None:
+    names = " or ".join(kind.__name__ for kind in kinds)
+    if inspect.isclass(found):
+        if not any(kind in found.__mro__ for kind in kinds):
+            raise TrustError(f"{path} is not a subclass of {names}", keys)
+    elif callable(found):
+        returned = tuple(_classes(_returns(found)))
+        if not returned or not all(any(k in one.__mro__ for k in kinds) for one in returned):
+            raise TrustError(f"{path} is not annotated to return {names}", keys)
+    else:
+        raise TrustError(f"{path} is neither a class nor a function", keys)
+
+
+def _returns(function: Callable[..., Any]) -> Any:  # noqa: ANN401
+    try:
+        return get_type_hints(function).get("return")
+    except (NameError, TypeError):
+        return None
+
+
+def _classes(hint: Any) -> Iterator[type]:  # noqa: ANN401
+    """Classes of which a place may hold an object; of a factory those that it makes."""
+    origin, inner = get_origin(hint), get_args(hint)
+    if origin in (Union, UnionType) or origin in (list, tuple, set, dict):
+        for item in inner:
+            yield from _classes(item)
+    elif Callable in (origin, hint):
+        yield from _classes(inner[-1] if inner else None)
+    elif origin is not None and origin is not Literal:
+        yield from _classes(origin)
+    elif inspect.isclass(hint) and hint not in _PLAIN and hint is not Any:
+        yield hint
+
+
+def _named(path: str) -> Any:  # noqa: ANN401
+    home, _, name = path.rpartition(".")
+    if not home:
+        raise ImportError(f"there is no {path}")
+    try:
+        return getattr(import_module(home), name)
+    except ModuleNotFoundError as error:
+        if not f"{home}.".startswith(f"{error.name}."):
+            raise
+        return getattr(_named(home), name)
+    except AttributeError as error:
+        raise ImportError(f"there is no {path}") from error
+
+
+def _plain(value: Any) -> Any:  # noqa: ANN401
+    """A parser's namespace as the mapping that it is."""
+    return vars(value) if type(value).__name__ == "Namespace" else value
+
+
+def _is_path(text: str) -> bool:
+    return "." in text and all(part.isidentifier() for part in text.split("."))
+
+
+def _prefixes() -> tuple[str, ...]:
+    return tuple(f"{name}." for name in (*TRUSTED, *_plugins()))
+
+
+def _plugins() -> list[str]:
+    """Packages of the installed plug-ins."""
+    found = (point for group in PLUGINS for point in entry_points(group=group))
+    return [point.module.partition(".")[0] for point in found]

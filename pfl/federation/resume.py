@@ -1,0 +1,203 @@
+"""Which checkpoint a run is resumed from, and whether the checkpoint is of that run."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from pfl.core.client import Client
+from pfl.core.lock import locked
+from pfl.core.tensor_file import SCRATCH
+from pfl.core.types import FederatedData
+from pfl.federation import checkpoint
+from pfl.federation.checkpoint import CheckpointError
+from pfl.federation.settings import Settings
+from pfl.results import identity
+
+FILE = Path("checkpoints", "last.ckpt")
+ROUNDS = "loop.rounds"
+# What a trained model does not depend on.
+_TESTS = ("loop.evaluate_at", "loop.evaluate_every", "loop.callbacks", "loop.on_nonfinite")
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """The run that a checkpoint must be of.
+
+    Attributes:
+        settings: Of the loop.
+        module: The method.
+        config: The resolved configuration as YAML; ``None`` for a run that Python code made.
+        trains: Whether rounds are to be added; else the checkpoint is only read.
+    """
+
+    settings: Settings
+    module: Client
+    config: str | None
+    trains: bool
+
+    def differences(self, config: str | None, seed: int | None) -> list[str]:
+        """Return what forbids using a run, each with the run's value and the wanted one.
+
+        Args:
+            config: The run's configuration; without both configurations, seeds alone are compared.
+            seed: The run's.
+        """
+        if self.config is None or config is None:
+            same = seed is None or seed == self.settings.seed
+            return [] if same else [f"seed {seed} (now {self.settings.seed})"]
+        old, new = (identity.of_run(yaml.safe_load(text)) for text in (config, self.config))
+        then, now = (found.pop(ROUNDS, None) for found in (old, new))
+        found = [
+            f"{key} {old.get(key)} (now {new.get(key)})"
+            for key in dict.fromkeys((*new, *old))
+            if old.get(key) != new.get(key) and (self.trains or not key.startswith(_TESTS))
+        ]
+        return found + ([] if found else self._rounds(then, now))
+
+    def _rounds(self, then: int | None, now: int | None) -> list[str]:
+        if then is None or now is None or then == now:
+            return []
+        if self.module.uses_rounds:
+            name = type(self.module).__name__
+            return [f"{ROUNDS} {then} (now {now}), on which the numbers of this {name} depend"]
+        if self.trains and now < then:
+            return [f"{ROUNDS} {then} (now {now}), which may grow alone"]
+        return []
+
+
+@dataclass(frozen=True)
+class Source:
+    """A checkpoint that was found fit for a run.
+
+    Attributes:
+        file: It.
+        content: What it holds.
+    """
+
+    file: Path
+    content: Mapping[str, Any]
+
+    @property
+    def folder(self) -> Path | None:
+        """Its run's folder, unless it lies elsewhere by itself."""
+        return folder_of(self.file)
+
+
+@contextmanager
+def opened(
+    settings: Settings,
+    module: Client,
+    data: FederatedData,
+    ckpt_path: str | None,
+    config: str | None = None,
+    trains: bool = False,
+) -> Iterator[Source | None]:
+    """Read a checkpoint; while rounds are added to its run, no other process works on it.
+
+    Args:
+        settings: Of the loop.
+        module: The method.
+        data: The federation's data.
+        ckpt_path: See :func:`find`; ``None`` reads none.
+        config: See :class:`Wanted`.
+        trains: Likewise.
+
+    Raises:
+        CheckpointError: It cannot be used.
+        BusyError: Another process is at work on its run.
+    """
+    if ckpt_path is None:
+        yield None
+        return
+    wanted = Wanted(settings, module, config, trains)
+    file = find(ckpt_path, root_of(settings, module, data), wanted)
+    with ExitStack() as stack:
+        if trains and file.is_file() and (folder := folder_of(file)) is not None:
+            stack.enter_context(locked(folder))
+            clear(folder)
+        content = checkpoint.load(file)
+        check_settings(content, file, wanted)
+        yield Source(file, content)
+
+
+def root_of(settings: Settings, module: Client, data: FederatedData) -> Path | None:
+    """Return the folder of all runs of a name: ``<default_root_dir>/<name>``."""
+    name = settings.name or f"{type(module).__name__}_{type(data).__name__}".lower()
+    return None if settings.default_root_dir is None else Path(settings.default_root_dir) / name
+
+
+def folder_of(file: Path) -> Path | None:
+    """Return the run's folder of a checkpoint file, if it is in one."""
+    return file.parent.parent if file.parent.name == FILE.parent.name else None
+
+
+def find(path: str, root: Path | None, wanted: Wanted) -> Path:
+    """Return the checkpoint file that ``last`` or a path means.
+
+    Args:
+        path: ``"last"`` for the newest run below ``root`` with the wanted settings and seed, a
+            run's folder, or a file.
+        root: ``<default_root_dir>/<name>``.
+        wanted: The run to be resumed.
+
+    Raises:
+        CheckpointError: ``last`` finds no run.
+    """
+    if path != "last":
+        given = Path(path)
+        return given / FILE if given.is_dir() else given
+    # A run is named by its starting time, so the last name is the newest run.
+    folders = sorted((root or Path()).glob(f"*/{FILE}"), key=lambda file: file.parts[-3])
+    refusals: dict[Path, list[str]] = {}
+    for file in reversed(folders):
+        folder = file.parent.parent
+        differing = wanted.differences(*_kept(folder))
+        if not differing:
+            return file
+        refusals[folder] = differing
+    if not refusals:
+        raise CheckpointError(f"--ckpt_path last: there is no checkpoint below {root}")
+    # The most alike is most probably the one that was meant.
+    nearest = min(refusals, key=lambda folder: len(refusals[folder]))
+    raise CheckpointError(
+        f"--ckpt_path last: no run below {root} has these settings; {nearest} has "
+        f"{'; '.join(refusals[nearest])}"
+    )
+
+
+def check_settings(content: Mapping[str, Any], file: Path, wanted: Wanted) -> None:
+    """Refuse a checkpoint of a run with other settings.
+
+    Raises:
+        CheckpointError: It names each with both values.
+    """
+    differing = wanted.differences(content.get("config"), content.get("seed"))
+    if differing:
+        raise CheckpointError(f"{file} is of a run with other settings: {'; '.join(differing)}")
+
+
+def clear(folder: Path) -> None:
+    """Remove files that processes left behind which were killed while they wrote them."""
+    for file in (*folder.glob(".*"), *(folder / FILE).parent.glob(".*")):
+        if re.fullmatch(SCRATCH, file.name) and file.is_file():
+            file.unlink(missing_ok=True)
+
+
+def _kept(folder: Path) -> tuple[str | None, int | None]:
+    """Return configuration and seed of a run, as far as its folder tells."""
+    config, environment = folder / "config.yaml", folder / "environment.json"
+    try:
+        text = config.read_text(encoding="utf-8") if config.is_file() else None
+        yaml.safe_load(text or "")
+        seed = json.loads(environment.read_text(encoding="utf-8")).get("seed")
+    except (OSError, ValueError, AttributeError, yaml.YAMLError):
+        return None, None
+    return text, seed

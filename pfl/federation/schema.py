@@ -1,0 +1,158 @@
+"""What a checkpoint must hold: keys, types, shapes and ranges, checked before anything is used."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import fields
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from pfl.core.client import Client
+from pfl.core.server import ServerState
+from pfl.core.types import State
+from pfl.federation.checkpoint import CheckpointError
+from pfl.federation.run import Callback, Run
+from pfl.training.optimizer_state import of_all_phases
+
+_TYPES: dict[str, type | tuple[type, ...]] = {
+    "round": int,
+    "method": str,
+    "server": dict,
+    "kept": dict,
+    "template": dict,
+    "history": list,
+    "partition": (str, type(None)),
+    "config": (str, type(None)),
+    "callbacks": dict,
+}
+
+
+def template(content: Mapping[str, Any], module: Client) -> State:
+    """Return the initial state in a checkpoint of a method.
+
+    Raises:
+        CheckpointError: The checkpoint lacks a key, or the state is another network's.
+    """
+    for key, kind in _TYPES.items():
+        if key not in content:
+            raise _wrong(f"{key} is missing")
+        if not isinstance(content[key], kind) or isinstance(content[key], bool):
+            name = kind.__name__ if isinstance(kind, type) else "str or null"
+            raise _wrong(f"{key} must be {name}, got {_shown(content[key])}")
+    _check_tensors("template", content["template"], module.state_dict())
+    found: State = content["template"]
+    return found
+
+
+def check(content: Mapping[str, Any], run: Run) -> None:
+    """Refuse a checkpoint from which a run cannot be resumed.
+
+    Args:
+        content: The checkpoint.
+        run: As it is before its first round.
+
+    Raises:
+        CheckpointError: It says what was found and what would be right.
+    """
+    if content.get("constants", run.constants) != run.constants:
+        raise CheckpointError(
+            "the checkpoint was written with other frozen parts of the network, which it does not "
+            "hold: build the network with the weights that they had"
+        )
+    _check_history(content)
+    _check_server(content["server"], run.server, content["round"])
+    last, module = run.data.num_clients - 1, run.module
+    names = module.kept_names()
+    for client, kept in content["kept"].items():
+        where = f"kept of client {client}"
+        if type(client) is not int or not 0 <= client <= last:
+            raise _wrong(f"{where}: the clients are 0 to {last}")
+        own = {name: value for name, value in _state(where, kept).items() if not _of_step(name)}
+        _check_tensors(where, own, {name: run.template[name] for name in names})
+    for callback in run.callbacks:
+        _check_callback(callback, content["callbacks"].get(callback.name, {}))
+
+
+def _of_step(name: str) -> bool:
+    """Whether an entry that a client keeps is an optimiser's, and not the module's."""
+    return bool(of_all_phases({name: torch.empty(0)}))
+
+
+def _check_history(content: Mapping[str, Any]) -> None:
+    number, rows = content["round"], content["history"]
+    if number < 0 or len(rows) != number:
+        raise _wrong(f"round is {number}, but there are rows of {len(rows)} rounds")
+    for count, row in enumerate(rows, 1):
+        sound = isinstance(row, dict) and row.get("round") == count
+        if not sound or not all(isinstance(value, int | float) for value in row.values()):
+            raise _wrong(f"history: row {count} is not of round {count}: {_shown(row)}")
+
+
+def _check_server(found: Mapping[str, Any], initial: ServerState, number: int) -> None:
+    names = {item.name for item in fields(initial)}
+    if names != found.keys():
+        raise _wrong(
+            f"server has the entries {sorted(found)}, this method needs {sorted(names)}: it was "
+            "written by another method"
+        )
+    _check_tensors("server.shared", found["shared"], initial.shared)
+    if type(found["round"]) is not int or not 0 <= found["round"] <= number:
+        raise _wrong(f"server.round must lie in [0, {number}], got {found['round']!r}")
+    for name in names - {"shared", "round", "report", "client_report"}:
+        _check_alike(f"server.{name}", found[name], getattr(initial, name))
+
+
+def _check_alike(where: str, found: Any, wanted: Any) -> None:  # noqa: ANN401
+    """Compare with the value before the first round; what that leaves open may be anything."""
+    if isinstance(wanted, Tensor):
+        _check_tensors(where, {"": found}, {"": wanted})
+    elif isinstance(wanted, Mapping):
+        if not isinstance(found, Mapping):
+            raise _wrong(f"{where} must be a dictionary, got {_shown(found)}")
+        for name in wanted.keys() & found.keys():
+            _check_alike(f"{where}.{name}", found[name], wanted[name])
+    elif wanted is not None and type(found) is not type(wanted):
+        name = type(wanted).__name__
+        raise _wrong(f"{where} must be {name}, got {_shown(found)}")
+
+
+def _check_tensors(where: str, found: Any, wanted: State) -> None:  # noqa: ANN401
+    for name in sorted(_state(where, found).keys() ^ wanted.keys()):
+        here, there = ("has an", "none") if name in found else ("lacks the", "one")
+        raise _wrong(f"{where} {here} entry {name}; this network has {there}")
+    for name, value in found.items():
+        form, right = _form(value), _form(wanted[name])
+        if form != right:
+            key = f"{where}.{name}" if name else where
+            raise _wrong(f"{key} must be {right}, as in this run, got {form}")
+
+
+def _state(where: str, found: Any) -> State:  # noqa: ANN401
+    if not isinstance(found, dict) or not all(
+        isinstance(name, str) and isinstance(value, Tensor) for name, value in found.items()
+    ):
+        raise _wrong(f"{where} must hold tensors by name, got {_shown(found)}")
+    return found
+
+
+def _check_callback(callback: Callback, found: Any) -> None:  # noqa: ANN401
+    if not isinstance(found, dict):
+        raise _wrong(f"callbacks.{callback.name} must be dict, got {_shown(found)}")
+    for name, value in callback.state_dict().items():
+        if name in found and None not in (value, found[name]):
+            _check_alike(f"callbacks.{callback.name}.{name}", found[name], value)
+
+
+def _wrong(what: str) -> CheckpointError:
+    return CheckpointError(f"the checkpoint's {what}")
+
+
+def _form(value: Tensor) -> str:
+    return f"{str(value.dtype).removeprefix('torch.')}{list(value.shape)}"
+
+
+def _shown(value: object) -> str:
+    text = f"{_form(value)}" if isinstance(value, torch.Tensor) else repr(value)
+    return text if len(text) <= 60 else f"{text[:60]}..."

@@ -1,0 +1,138 @@
+"""A comparison as tables."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Literal, TypeAlias
+
+from matplotlib.ticker import EngFormatter
+
+from pfl.results import names
+from pfl.results.compare import NONE, Comparison, Estimate
+from pfl.results.paired import Paired
+from pfl.results.sheets import Record, Sheet
+
+Pairs: TypeAlias = Literal["clients", "replicates"]
+
+_SCORES_NOTE = (
+    "Mean over runs ± standard error. Worst tenth: mean over the tenth of the clients with the "
+    "least accuracy, in each run. Spread: standard deviation over clients. ECE: expected "
+    "calibration error. Moved: both ways, all rounds. Seconds: training and aggregation."
+)
+_HEADINGS = {"acc": "accuracy", "acc_worst10": "worst tenth", "acc_std": "spread", "ece": "ECE"}
+_TESTS: Mapping[Pairs, tuple[str, str]] = {
+    "clients": (
+        "Paired over clients",
+        "+/-/=: clients for whom the difference is positive, negative, or none. Student's paired "
+        "t test on each client's mean over runs, with its interval and Cohen's d. The clients of a "
+        "federation learn together: this tells whether its clients gain, not what other seeds "
+        "would give.",
+    ),
+    "replicates": (
+        "Paired over seeds",
+        "Student's paired t test on the means over clients.",
+    ),
+}
+
+
+def sheets(comparison: Comparison) -> list[Sheet]:
+    """Return a table of scores and costs, and one of each kind of test that has pairs."""
+    found = [_scores(comparison)]
+    for pairs in _TESTS:
+        if tests := _tests(comparison, pairs):
+            found.append(_tested(comparison, pairs, tests))
+    return found
+
+
+def _tests(comparison: Comparison, pairs: Pairs) -> dict[str, Paired]:
+    """Return the tests of one kind by the label of their setting."""
+    found = {contrast.label: getattr(contrast, pairs) for contrast in comparison.contrasts}
+    return {label: test for label, test in found.items() if test is not None}
+
+
+def _scores(comparison: Comparison) -> Sheet:
+    rows = comparison.rows
+    columns = list(dict.fromkeys(name for row in rows for name in row.scores))
+    moved = EngFormatter("B", places=1)
+    heads = [
+        _HEADINGS.get(name.rpartition("/")[2], names.score(name)) + " (%)" * names.in_per_cent(name)
+        for name in columns
+    ]
+    cells = [
+        [
+            row.label,
+            str(row.runs),
+            str(row.rounds),
+            *(_score(row.scores.get(name), name) for name in columns),
+            moved(row.bytes.mean),
+            row.seconds.text(digits=1),
+        ]
+        for row in rows
+    ]
+    return Sheet(
+        title=names.heading(comparison.metric, comparison.at),
+        columns=["setting", "runs", "rounds", *heads, "moved", "seconds"],
+        rows=cells,
+        notes=[*(f"Warning: {line}." for line in comparison.warnings), _SCORES_NOTE],
+        records=_records(comparison),
+    )
+
+
+def _score(estimate: Estimate | None, metric: str) -> str:
+    if estimate is None:
+        return NONE
+    return estimate.text(100) if names.in_per_cent(metric) else estimate.text(digits=4)
+
+
+def _tested(comparison: Comparison, pairs: Pairs, tests: Mapping[str, Paired]) -> Sheet:
+    title, note = _TESTS[pairs]
+    scale = 100 if names.in_per_cent(comparison.metric) else 1
+    rows = [
+        [
+            label,
+            f"{test.better}/{test.worse}/{test.pairs - test.better - test.worse}",
+            f"{scale * test.difference:+.2f}",
+            f"{scale * test.low:+.2f} to {scale * test.high:+.2f}",
+            f"{test.effect:+.2f}",
+            _p_text(test.p),
+            _p_text(test.p_holm),
+        ]
+        for label, test in tests.items()
+    ]
+    unit = " (points)" if scale == 100 else ""
+    return Sheet(
+        title=f"{title}, against {comparison.reference}",
+        columns=[
+            *("setting", "+/-/=", f"difference{unit}", "95% interval"),
+            *("Cohen's d", "p", "p (Holm)"),
+        ],
+        rows=rows,
+        notes=[note],
+    )
+
+
+def _p_text(p: float) -> str:
+    return "<0.001" if p < 0.001 else f"{p:.3f}"
+
+
+def _records(comparison: Comparison) -> list[Record]:
+    """Return one mapping a setting, with all numbers unrounded."""
+    tests = {pairs: _tests(comparison, pairs) for pairs in _TESTS}
+    found: list[Record] = []
+    for row in comparison.rows:
+        record: dict[str, str | float | int | None] = {
+            "setting": row.label,
+            "at": comparison.at,
+            "tested": row.tested,
+            "runs": row.runs,
+            "rounds": row.rounds,
+        }
+        costs = {"bytes": row.bytes, "seconds": row.seconds}
+        for name, estimate in {**row.scores, **costs}.items():
+            record |= {name: estimate.mean, f"{name}/stderr": estimate.error}
+        for pairs, by_label in tests.items():
+            if row.label in by_label:
+                test = vars(by_label[row.label])
+                record |= {f"{pairs}/{key}": value for key, value in test.items()}
+        found.append(record)
+    return found

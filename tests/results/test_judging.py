@@ -1,0 +1,67 @@
+"""The score that runs are judged by: of personal models, or of the global one where it is alone."""
+
+from __future__ import annotations
+
+import pytest
+
+from lightning_modules.fedavg import FedAvg
+from lightning_modules.univarfl import UniVarFL
+from pfl.cli.main import main
+from pfl.results.files import RunError
+from pfl.results.find import common_score
+from pfl.results.runs import RunFolder
+from tests.helpers.discovery import build, methods
+from tests.helpers.federation import SGD, fit
+from tests.helpers.toy import blobs, mlp
+from tests.results.folders import write_run
+
+
+def run_of(method, root, data=None):
+    module = build(method, mlp(), optimizer=SGD)
+    return fit(module, data or blobs(), 1, default_root_dir=str(root), name=method.__name__).folder
+
+
+@pytest.fixture(scope="module")
+def reference(tmp_path_factory):
+    return run_of(FedAvg, tmp_path_factory.mktemp("reference"))
+
+
+@pytest.mark.parametrize("method", methods(), ids=lambda m: m.__name__)
+def test_every_methods_run_is_reported_and_compared(method, tmp_path, reference, capsys):
+    run = run_of(method, tmp_path)
+    assert main(["report", str(run)]) == 0
+    assert capsys.readouterr().out.endswith("report.html (test accuracy, personal models)\n")
+    assert "judged by test accuracy, personal models" in (run / "report.html").read_text("utf-8")
+    assert main(["compare", str(reference), str(run)]) == 0
+    assert "Test accuracy (personal models, last round)" in capsys.readouterr().out
+
+
+def test_without_tests_of_clients_it_is_the_global_model_on_the_common_test_set(tmp_path, capsys):
+    data = blobs()
+    data.splits["test"] = [(x[:0], y[:0]) for x, y in data.splits["test"]]
+    runs = [str(run_of(method, tmp_path, data)) for method in (UniVarFL, FedAvg)]
+    assert main(["report", runs[0]]) == 0
+    told = "test accuracy, global model, common test set"
+    assert capsys.readouterr().out.endswith(f"report.html ({told})\n")
+    assert main(["compare", *runs]) == 0
+    assert "Test accuracy (global model, common test set, last round)" in capsys.readouterr().out
+    assert main(["plot", *runs, "--format", "png"]) == 0
+    first, *files = capsys.readouterr().out.splitlines()
+    assert first == f"test/pooled/acc: {told}"
+    assert [file.rpartition("/")[2] for file in files] == [
+        "curves.png",
+        "weight.png",
+        "similarity.png",
+    ]
+
+
+def test_runs_are_judged_by_the_first_score_that_all_have(tmp_path):
+    both, personal, pooled = (
+        RunFolder.read(write_run(tmp_path / name, [[0.5]], group=group))
+        for name, group in (("a", "personal"), ("b", "personal"), ("c", "pooled"))
+    )
+    both.metrics.columns["test/pooled/acc"] = both.metrics["test/personal/acc"]
+    assert common_score([both, personal]) == "test/personal/acc"
+    assert common_score([both, pooled]) == "test/pooled/acc"
+    with pytest.raises(RunError, match=r"no score in common: .*b has test/personal/acc; .*c has"):
+        common_score([personal, pooled])

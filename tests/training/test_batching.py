@@ -1,0 +1,150 @@
+"""Steps, and what a phase's batches are made of, by hand."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import pytest
+import torch
+from torch import nn
+
+from lightning_modules.base import ClientModule
+from lightning_modules.nets import SplitNet
+from pfl.core.seeds import scoped
+from pfl.core.types import Batch, ClientInfo, Job, Phase
+from pfl.engines.sequential import SequentialEngine
+from pfl.engines.vectorised import VectorisedEngine
+from pfl.training import batching
+from pfl.training.batching import Feed, Length, steps
+from tests.engines.agreement import fit
+from tests.helpers.federation import SGD, context
+from tests.helpers.toy import blobs, normed
+
+
+def job(client=0, seed=3):
+    return Job(ClientInfo(client, 5, torch.tensor([5, 0, 0]), 1, 10), {}, None, seed, ())
+
+
+class Head(ClientModule):
+    """Trains the head on features that the phase holds constant."""
+
+    vectorizable = True
+
+    def plan(self):
+        return [
+            Phase(
+                name="head",
+                objective=self.head_loss,
+                epochs=2,
+                trains=("net.head.*",),
+                evals=("net.backbone", "net.backbone.*"),
+                inputs=lambda batch: self.net.backbone(batch.x),
+            )
+        ]
+
+    def head_loss(self, batch):
+        losses = nn.functional.cross_entropy(self.net.head(batch.x), batch.y, reduction="none")
+        weight = torch.ones_like(losses) if batch.weight is None else batch.weight
+        return {"ce": (losses * weight).sum() / weight.sum()}
+
+
+def places(found):
+    return [(step.epoch, step.index, step.last) for step in found]
+
+
+@pytest.mark.parametrize(
+    ("length", "options", "expected"),
+    [
+        (Length(2), {}, [(0, 0, False), (0, 1, False), (0, 2, True)] * 2),
+        (Length(2), {"drop_last": True}, [(0, 0, False), (0, 1, True)] * 2),
+        (Length(1, steps=2), {}, [(0, 0, False), (0, 1, False)]),
+        (Length(2), {"full_batch": True}, [(0, 0, True)] * 2),
+    ],
+)
+def test_the_last_step_of_each_epoch_says_so(length, options, expected):
+    """Eight samples in batches of three: three steps an epoch, two without the short one.
+
+    Steps that end within an epoch have no last one.
+    """
+    module = Head(normed())
+    phase = Phase(name="local", objective=module.losses, **options)
+    found = places(steps(context(module, blobs((8,), batch_size=3)), job(), phase, length, 8))
+    half = len(expected) // 2 if length.steps is None else len(expected)
+    moved = [(n // half, index, last) for n, (_, index, last) in enumerate(expected)]
+    assert found == moved
+
+
+def test_constant_features_are_those_of_the_eval_mode():
+    """Running statistics of the batch norm, not those of the samples at hand; nothing moves."""
+    module = Head(normed())
+    ctx = context(module, blobs((9,)))
+    split = ctx.data.split(0, "train")
+    before = module.state_dict()["net.backbone.1.running_mean"].clone()
+    module.train()
+    held = batching.constant_inputs(ctx, lambda batch: module.net.backbone(batch.x), split)
+    assert torch.equal(module.state_dict()["net.backbone.1.running_mean"], before)
+    module.eval()
+    expected = module.net.backbone(split.batch(torch.arange(9)).x)
+    torch.testing.assert_close(held.x, expected)
+    assert torch.equal(held.y, split.targets)
+
+
+def test_stacked_clients_hold_the_same_constant_features():
+    """Also where the frozen part has dropout, which is switched off in it."""
+
+    def net():
+        with scoped(1):
+            body = nn.Sequential(nn.Linear(5, 6), nn.BatchNorm1d(6), nn.ReLU())
+            return SplitNet(body, nn.Linear(6, 3))
+
+    runs = [
+        fit(Head(net(), optimizer=SGD), engine, precision="64-true")
+        for engine in (SequentialEngine(), VectorisedEngine())
+    ]
+    assert runs[1].header["engine"].startswith("vectorised")
+    torch.testing.assert_close(runs[1].server.shared, runs[0].server.shared, rtol=1e-10, atol=1e-10)
+
+
+class Shaken:
+    """A split whose batches are moved by a draw."""
+
+    augmented = True
+
+    def __init__(self, split):
+        self.split, self.targets = split, split.targets
+
+    def __len__(self):
+        return len(self.targets)
+
+    def batch(self, positions, rng=None):
+        batch = self.split.batch(positions)
+        return batch._replace(x=batch.x + torch.randn(1, generator=rng))
+
+
+def test_every_phase_draws_transforms_of_its_own():
+    """The same again for the same phase; others for another phase, client seed or step."""
+    split = Shaken(blobs((6,)).split(0, "train"))
+    module = Head(normed())
+    plain = split.split.batch(torch.arange(2)).x
+
+    def moves(name, seed=3):
+        feed = Feed(job(seed=seed), Phase(name=name, objective=module.losses), split, None)
+        first, second = (feed.samples(torch.arange(2)) for _ in range(2))
+        assert isinstance(first, Batch)
+        return [float((batch.x - plain)[0, 0].detach()) for batch in (first, second)]
+
+    one = moves("one")
+    assert moves("one") == one
+    others = [*one, *moves("other"), *moves("one", seed=4)]
+    assert len({round(value, 5) for value in others}) == 6
+
+
+def test_noise_is_another_stream_than_the_transforms():
+    """A phase that declares noise draws the same transforms as without."""
+    split = Shaken(blobs((6,)).split(0, "train"))
+    module = Head(normed())
+    make = partial(Phase, name="one", objective=module.losses)
+    feeds = [Feed(job(), phase, split, None) for phase in (make(), make(noise={"z": (2,)}))]
+    feeds[1].noise()
+    first, second = (feed.samples(torch.arange(2)).x for feed in feeds)
+    assert torch.equal(first, second)
