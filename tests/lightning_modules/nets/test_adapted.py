@@ -149,7 +149,11 @@ model:
   init_args:
     net:
       class_path: LoRA
-      init_args: {net: {class_path: MLP, init_args: {hidden: [6, 4]}}, rank: 2, targets: ["*.3"]}
+      init_args:
+        net: {class_path: MLP, init_args: {hidden: [6, 4]}}
+        rank: 2
+        targets: ["backbone.*"]
+        trained: [backbone.1.weight, head.weight]
 data:
   class_path: Synthetic
   init_args: {num_clients: 3, partition: IID, samples: 60, classes: 5}
@@ -163,10 +167,10 @@ def test_a_configuration_names_the_network_inside(tmp_path):
     experiment = Experiment.parse(make_parser("fit"), ["--config", str(file)])
     net = experiment.module.net
     assert {name: tuple(value.shape) for name, value in net.state_dict().items()} == {
+        "backbone.1.weight": (6, 64),
         "backbone.3.down": (2, 6),
         "backbone.3.up": (4, 2),
         "head.weight": (5, 4),
-        "head.bias": (5,),
     }
 
 
