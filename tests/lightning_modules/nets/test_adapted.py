@@ -131,6 +131,16 @@ def test_a_product_of_low_rank_is_added():
     assert net.backbone(x).flatten().tolist() == [7.0, 24.0]
 
 
+def test_a_checkpoint_of_lightning_holds_what_is_frozen():
+    """Another network of the same shape takes it over."""
+    content: dict = {}
+    FedAvg(half()).on_save_checkpoint(content)
+    other = FedAvg(half(seed=2))
+    other.on_load_checkpoint(content)
+    wanted = constants(half())
+    assert all(torch.equal(value, wanted[n]) for n, value in constants(other.net).items())
+
+
 def test_a_run_is_not_resumed_with_other_frozen_parts(tmp_path):
     def run(net, **options):
         return fit(
