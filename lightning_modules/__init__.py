@@ -39,10 +39,14 @@ if TYPE_CHECKING:
     from lightning_modules.nets import CNN8 as CNN8
     from lightning_modules.nets import MLP as MLP
     from lightning_modules.nets import FashionCNN as FashionCNN
+    from lightning_modules.nets import FrozenParts as FrozenParts
     from lightning_modules.nets import LeNet5 as LeNet5
+    from lightning_modules.nets import LoRA as LoRA
     from lightning_modules.nets import Projected as Projected
     from lightning_modules.nets import ResNet18 as ResNet18
     from lightning_modules.nets import SplitNet as SplitNet
+    from lightning_modules.nets import TextNet as TextNet
+    from lightning_modules.nets import Timm as Timm
     from lightning_modules.nets import ViT as ViT
     from lightning_modules.perfedavg import PerFedAvg as PerFedAvg
     from lightning_modules.pfakd import PFAKD as PFAKD
@@ -90,10 +94,14 @@ else:
                 "CNN8",
                 "MLP",
                 "FashionCNN",
+                "FrozenParts",
                 "LeNet5",
+                "LoRA",
                 "Projected",
                 "ResNet18",
                 "SplitNet",
+                "TextNet",
+                "Timm",
                 "ViT",
             ),
             "perfedavg": ("PerFedAvg",),

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from lightning_modules.base import ClientModule
+from lightning_modules.layers import statistics
 from lightning_modules.losses import linear
 from lightning_modules.steps.gradients import slopes_at
 from lightning_modules.steps.optimizers import learning_rate
@@ -98,8 +99,8 @@ class APFL(ClientModule):
         """Return the losses of w and of the mixture, of which v alone takes the gradient."""
         terms = self.supervised(self.net(batch.x), batch)
         mixture = {name: value.detach() for name, value in self._mixture().items()}
-        statistics = dict(self.personal.named_buffers())
-        slopes, mixed, after = slopes_at(self.personal, mixture, statistics, batch, self.task.loss)
+        buffers = statistics(self.personal)
+        slopes, mixed, after = slopes_at(self.personal, mixture, buffers, batch, self.task.loss)
         own = dict(self.personal.named_parameters())
         apart = [own[name].detach() - p.detach() for name, p in self.net.named_parameters()]
         slope = linear(apart, slopes.values())

@@ -18,12 +18,12 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from lightning_modules.base import ClientModule
-from lightning_modules.layers import frozen
+from lightning_modules.layers import frozen, statistics
 from lightning_modules.losses import symmetric_kl
 from lightning_modules.nets.channels import Division, divisions, paste, shared_part
 from pfl.core.checks import not_negative, within
 from pfl.core.server import Server, ServerState, weight_report
-from pfl.core.state import weighted_mean
+from pfl.core.state import clone, weighted_mean
 from pfl.core.types import (
     Batch,
     Broadcast,
@@ -154,8 +154,8 @@ class CD2PFed(ClientModule):
         for keep in (False, True):
             alone = {n: torch.where(masks[n] == keep, p, 0.0) for n, p in parameters.items()}
             # What this does to running statistics is discarded.
-            statistics = {name: value.clone() for name, value in self.net.named_buffers()}
-            logits.append(functional_call(self.net, {**alone, **statistics}, (x,)))
+            buffers = clone(statistics(self.net))
+            logits.append(functional_call(self.net, {**alone, **buffers}, (x,)))
         return logits[0], logits[1]
 
     def upload(self, info: ClientInfo) -> Upload:

@@ -22,10 +22,10 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from lightning_modules.base import ClientModule
-from lightning_modules.layers import frozen
+from lightning_modules.layers import frozen, statistics
 from lightning_modules.nets import last_layers
 from pfl.core.checks import at_least_one, not_negative, within
-from pfl.core.state import matches
+from pfl.core.state import clone, matches
 from pfl.core.types import Batch, ClientInfo, Pass, Phase, Plan, State, Terms, Totals
 
 
@@ -110,8 +110,8 @@ class FedALA(ClientModule):
     def _mixing(self, batch: Batch) -> Terms:
         """Return the cross-entropy of the mix, as a function of W alone."""
         # What this does to running statistics is discarded.
-        statistics = {name: value.clone() for name, value in self.net.named_buffers()}
-        logits = functional_call(self.net, {**self._mixed_top(), **statistics}, (batch.x,))
+        buffers = clone(statistics(self.net))
+        logits = functional_call(self.net, {**self._mixed_top(), **buffers}, (batch.x,))
         return self.supervised(logits, batch)
 
     def _mixed_top(self) -> State:

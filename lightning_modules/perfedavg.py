@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from lightning_modules.base import ClientModule
+from lightning_modules.layers import Frozen, statistics
 from lightning_modules.losses import linear
 from lightning_modules.steps.gradients import slopes_at
 from pfl.core.checks import at_least_one, not_negative, positive
@@ -79,7 +80,11 @@ class PerFedAvg(ClientModule):
         self.adapt_epochs = adapt_epochs
         # A batch norm in train mode cannot use a batch of one sample.
         norms = nn.modules.batchnorm._BatchNorm
-        self.least = 2 if any(isinstance(part, norms) for part in net.modules()) else 1
+        resting = {
+            part for home in net.modules() if isinstance(home, Frozen) for part in home.modules()
+        }
+        coupled = any(isinstance(part, norms) for part in set(net.modules()) - resting)
+        self.least = 2 if coupled else 1
 
     def plan(self) -> Plan:
         """Declare the meta-steps."""
@@ -113,8 +118,8 @@ class PerFedAvg(ClientModule):
         """Return the cross-entropy of the adapted model, with the direction d as its gradient."""
         first, second, *third = split_batch(batch, self.parts, self.least)
         start = {name: value.detach() for name, value in self.net.named_parameters()}
-        statistics = dict(self.net.named_buffers())
-        slope, _, buffers = slopes_at(self.net, start, statistics, first, self.task.loss)
+        before = statistics(self.net)
+        slope, _, buffers = slopes_at(self.net, start, before, first, self.task.loss)
         adapted = add(start, slope, scale=-self.inner_lr)
         direction, loss, buffers = slopes_at(self.net, adapted, buffers, second, self.task.loss)
         for part in third:

@@ -30,6 +30,7 @@ from lightning_modules.layers import (
     draw_noise,
     frozen,
     softplus_std,
+    statistics,
 )
 from lightning_modules.losses import (
     Moments,
@@ -205,14 +206,14 @@ class PFedBayes(ClientModule):
         moments = {n: first[n] for n in names}, {n: second[n] for n in names}
         received = self.net.moments()
         prior = constant(received)
-        statistics: State = {}
+        running: State = {}
         for step in range(self.inner_steps):
             slopes, ce, after, posterior = self._slopes(q, prior, batch, step)
-            statistics = statistics or after
+            running = running or after
             q, moments = adam_step(q, slopes, moments, self.steps + step + 1, self.inner_lr)
         kl = self._divergence(posterior, prior)
         entries = {"steps": self.steps + self.inner_steps}
-        for part, found in zip(COPIES, (q | statistics, *moments), strict=True):
+        for part, found in zip(COPIES, (q | running, *moments), strict=True):
             entries |= {f"{part}.module.{name}": value for name, value in found.items()}
         final = {n: (q[f"mean.{n}"], softplus_std(q[f"raw_std.{n}"])) for n in prior}
         return Outcome({"ce": ce, "kl": kl, "prior": self._divergence(final, received)}, entries)
@@ -241,7 +242,7 @@ class PFedBayes(ClientModule):
         for name, (of_mean, of_std) in mean_field_kl_slopes(posterior, prior).items():
             of_means[name], of_stds[name] = weight * of_mean, weight * of_std
         own = self.personal.module
-        after = {n: own.get_buffer(f"mean.{n}") for n, _ in self.net.mean.named_buffers()}
+        after = {n: own.get_buffer(f"mean.{n}") for n in statistics(self.net.mean)}
         ce = weight.new_zeros(())
         for draw in range(self.mc_samples):
             noise = {n: self.eps_std * draws[f"{step}:{n}"][draw] for n in prior}

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from lightning_modules.base import ClientModule
-from lightning_modules.layers import copy_into, frozen
+from lightning_modules.layers import copy_into, frozen, statistics
 from lightning_modules.losses import linear, proximal
 from lightning_modules.steps.gradients import slopes_at
 from lightning_modules.steps.servers import MovingServer
@@ -154,7 +154,7 @@ class PFedMe(ClientModule):
 
         Those take in the batch once.
         """
-        buffers = clone(dict(self.net.named_buffers()))
+        buffers = clone(statistics(self.net))
         once: State = {}
         for _ in range(self.inner_steps):
             slopes, loss, after = slopes_at(self.net, theta, buffers, batch, self.task.loss)

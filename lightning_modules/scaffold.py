@@ -18,6 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from lightning_modules.base import ClientModule
+from lightning_modules.layers import statistics
 from lightning_modules.losses import linear
 from lightning_modules.steps.gradients import slopes_at
 from lightning_modules.steps.optimizers import learning_rate
@@ -128,7 +129,7 @@ class SCAFFOLD(ClientModule):
 
     def _gradients(self, batch: Batch) -> State:
         parameters: State = dict(self.net.named_parameters())
-        buffers = dict(self.net.named_buffers())
+        buffers = statistics(self.net)
         slopes, _, _ = slopes_at(self.net, parameters, buffers, batch, self.task.loss)
         mean = torch.cat([slopes[name].flatten() for name in self.controlled])
         count = mean.new_tensor(len(batch.y))

@@ -17,6 +17,8 @@ from pfl.cli.config import Experiment, check_fit, fill
 from pfl.cli.explain import UsageError
 from pfl.cli.parser import make_parser
 from pfl.core.seeds import scoped
+from pfl.core.task import Classification
+from pfl.training.metrics import Scorer
 from tests.helpers.discovery import methods
 
 ROOT = Path(__file__).parent.parent
@@ -157,3 +159,9 @@ def test_the_default_stream_is_left_alone():
     state = torch.get_rng_state()
     parse(command(CONFIGS[-1]))
     assert torch.equal(torch.get_rng_state(), state)
+
+
+def test_ham10000_reports_what_its_unequal_classes_ask_for():
+    data = parsed(Path("configs/univarfl_ham10000.yaml")).values.data
+    scorer = Scorer(Classification(), UNSEEN["HAM10000"][0], data.init_args.metrics)
+    assert scorer.added == ("balanced_acc", "auroc")

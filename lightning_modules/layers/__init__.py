@@ -1,7 +1,9 @@
 """Layers, and wrappers of whole modules, that torch does not have."""
 
 from lightning_modules.layers.batch_norms import batch_norms
-from lightning_modules.layers.copies import Frozen, copy_into, frozen, frozen_parameters
+from lightning_modules.layers.constants import Frozen, make_constant, statistics
+from lightning_modules.layers.copies import copy_into, frozen, frozen_parameters
+from lightning_modules.layers.low_rank import LowRankLinear
 from lightning_modules.layers.mean_field import MeanFieldNet, constant
 from lightning_modules.layers.valve import ConditionalValve
 from lightning_modules.layers.variational import (
@@ -14,6 +16,7 @@ from lightning_modules.layers.variational import (
 __all__ = [
     "ConditionalValve",
     "Frozen",
+    "LowRankLinear",
     "MeanFieldNet",
     "VariationalLinear",
     "batch_norms",
@@ -23,5 +26,7 @@ __all__ = [
     "frozen",
     "frozen_parameters",
     "inverse_softplus",
+    "make_constant",
     "softplus_std",
+    "statistics",
 ]

@@ -6,29 +6,8 @@ import copy
 
 from torch import Tensor, nn
 
+from lightning_modules.layers.constants import Frozen, as_buffer
 from pfl.core.state import assign
-
-
-class Frozen(nn.Module):
-    """A wrapper that keeps a module in eval mode; see :func:`frozen`.
-
-    Args:
-        module: (B, ...) -> (B, ...).
-    """
-
-    def __init__(self, module: nn.Module) -> None:
-        super().__init__()
-        self.module = module
-        self.eval()
-
-    def train(self, mode: bool = True) -> Frozen:
-        """Stay in eval mode."""
-        return super().train(False)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Return the module's output; gradients flow to ``x``, not to the module."""
-        output: Tensor = self.module(x)
-        return output
 
 
 def frozen(module: nn.Module, batch_statistics: bool = False) -> Frozen:
@@ -41,7 +20,8 @@ def frozen(module: nn.Module, batch_statistics: bool = False) -> Frozen:
     Args:
         module: The module to copy; it is not changed.
         batch_statistics: Batch norms of the copy normalise with the statistics of each batch, as in
-            train mode, and keep no running ones. Otherwise they use the copied running statistics.
+            train mode, and keep no running ones. Otherwise they use the copied running statistics,
+            as those do whose statistics are constants.
 
     Example:
         >>> teacher = frozen(nn.Linear(2, 1)).train()
@@ -50,10 +30,13 @@ def frozen(module: nn.Module, batch_statistics: bool = False) -> Frozen:
     """
     duplicate = copy.deepcopy(module)
     for part in duplicate.modules():
-        for name, parameter in list(part.named_parameters(recurse=False)):
-            delattr(part, name)
-            part.register_buffer(name, parameter.detach())
-        if batch_statistics and isinstance(part, nn.modules.batchnorm._BatchNorm):
+        for name, _ in list(part.named_parameters(recurse=False)):
+            as_buffer(part, name)
+        if (
+            batch_statistics
+            and isinstance(part, nn.modules.batchnorm._BatchNorm)
+            and "running_mean" in part.state_dict()
+        ):
             part.track_running_stats = False
             part.running_mean = part.running_var = part.num_batches_tracked = None
     return Frozen(duplicate)

@@ -10,6 +10,8 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
+from pfl.core.checks import at_least_one
+
 ImageShape: TypeAlias = tuple[int, int, int]
 
 
@@ -49,6 +51,17 @@ def linears(sizes: Sequence[int]) -> list[nn.Module]:
     for inputs, outputs in pairwise(sizes):
         layers += [nn.Linear(inputs, outputs), nn.ReLU()]
     return layers
+
+
+def widths(hidden: int | Sequence[int]) -> tuple[int, ...]:
+    """Return the widths of hidden layers, of which one may be given as a number.
+
+    Raises:
+        ValueError: A width is below one.
+    """
+    found = (hidden,) if isinstance(hidden, int) else tuple(hidden)
+    at_least_one(hidden=min(found, default=None))
+    return found
 
 
 def mean_over_image() -> list[nn.Module]:

@@ -92,7 +92,8 @@ Division(dim=0, channels=1, width=2))
                 if value.dim():
                     found[f"{name}.{entry}"] = Division(0, len(value), 1)
             before = len(layers[name].weight) if name in layers else before
-    return found
+    entries = net.state_dict()
+    return {name: division for name, division in found.items() if name in entries}
 
 
 def shared_part(state: Mapping[str, Tensor], private: Mapping[str, tuple[int, int]]) -> State:

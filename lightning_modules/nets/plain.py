@@ -1,8 +1,8 @@
 """The networks without normalisation layers.
 
-Every network is built from the number of classes and the shape of an image, (channels, height,
-width), and refuses images that its convolutions cannot take. The docstrings give numbers of
-parameters as backbone + head.
+Every network is built from the number of classes and the shape of an input, (channels, height,
+width) of an image, and refuses images that its convolutions cannot take. The docstrings give
+numbers of parameters as backbone + head.
 """
 
 from __future__ import annotations
@@ -14,32 +14,44 @@ from typing import Literal
 
 from torch import nn
 
-from lightning_modules.nets.blocks import ImageShape, conv, linears, mean_over_image, output_size
+from lightning_modules.nets.blocks import (
+    ImageShape,
+    conv,
+    linears,
+    mean_over_image,
+    output_size,
+    widths,
+)
 from lightning_modules.nets.split import SplitNet
 from pfl.core.checks import at_least_one
 
 
 class MLP(SplitNet):
-    """One hidden layer; pFedVEM's network for Fashion-MNIST.
+    """Linear layers with ReLU; with one hidden layer pFedVEM's network for Fashion-MNIST.
 
-    At 1x28x28 and C = 10: 78,500 + 1,010.
+    At 1x28x28 and C = 10: 78,500 + 1,010. Serves tables as well as images: an input of any shape is
+    flattened.
 
     Args:
-        num_classes: C.
-        input_shape: (channels, height, width).
-        hidden: Width of the hidden layer. The paper does not give it; 100 is usual in the works it
-            follows.
+        num_classes: C, or the number of outputs of another task.
+        input_shape: Shape of one sample, such as (channels, height, width) or (columns,).
+        hidden: Width of the hidden layer, or widths of several; none make a linear model. The paper
+            does not give it; 100 is usual in the works it follows.
 
     Raises:
-        ValueError: ``hidden`` is less than one.
+        ValueError: A width is below one.
     """
 
     def __init__(
-        self, num_classes: int, input_shape: ImageShape = (1, 28, 28), hidden: int = 100
+        self,
+        num_classes: int,
+        input_shape: tuple[int, ...] = (1, 28, 28),
+        hidden: int | Sequence[int] = 100,
     ) -> None:
-        at_least_one(hidden=hidden)
-        backbone = nn.Sequential(nn.Flatten(), *linears((math.prod(input_shape), hidden)))
-        super().__init__(backbone, nn.Linear(hidden, num_classes))
+        sizes = (math.prod(input_shape), *widths(hidden))
+        super().__init__(
+            nn.Sequential(nn.Flatten(), *linears(sizes)), nn.Linear(sizes[-1], num_classes)
+        )
 
 
 class LeNet5(SplitNet):

@@ -67,12 +67,8 @@ def last_layers(net: nn.Module, count: int, prefix: str = "") -> tuple[Patterns,
         >>> last_layers(nn.Sequential(nn.Linear(2, 3), nn.ReLU(), nn.Linear(3, 4)), 1)
         (('2.*',), ('0.*',))
     """
-    layers = [
-        name
-        for name, module in net.named_modules()
-        if any(True for _ in module.parameters(recurse=False))
-        or any(True for _ in module.buffers(recurse=False))
-    ]
+    homes = {name.rpartition(".")[0] for name in net.state_dict()}
+    layers = [name for name, _ in net.named_modules() if name in homes]
     if not 0 <= count <= len(layers):
         raise ValueError(f"the network has {len(layers)} layers, {count} of them were asked for")
     patterns = [f"{prefix}{name}.*" if name else f"{prefix}*" for name in layers]

@@ -53,6 +53,7 @@ class Checkpoint(Callback):
                 client: checkpoint.move(run.kept[client], "cpu") for client in sorted(run.kept)
             },
             "template": checkpoint.move(run.template, "cpu"),
+            "constants": run.constants,
             "history": run.history,
             "partition": run.data.description().get("hash"),
             "config": run.config,

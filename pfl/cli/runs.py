@@ -17,7 +17,7 @@ from rich.table import Table
 from pfl.cli.config import REFUSALS, Experiment
 from pfl.cli.explain import explained
 from pfl.cli.parser import make_parser
-from pfl.core import state, tensor_file
+from pfl.core import tensor_file
 from pfl.core.trust import untrusted
 from pfl.federation import reliability, resume
 from pfl.federation.rounds import NonFiniteError
@@ -150,8 +150,10 @@ def lightning_checkpoint(experiment: Experiment) -> dict[str, Any]:
     built = Namespace(model=experiment.model)
     content = yaml.safe_load(experiment.parser.dump(built, skip_validation=True))
     arguments = content["model"]["init_args"]
-    return {
+    found: dict[str, Any] = {
         "pytorch-lightning_version": lightning.__version__,
-        "state_dict": state.to(experiment.module.state_dict(), "cpu"),
+        "state_dict": experiment.module.cpu().state_dict(),
         "hyper_parameters": {**arguments, "_instantiator": INSTANTIATOR},
     }
+    experiment.module.on_save_checkpoint(found)
+    return found

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from pfl.core.server import Server
-from pfl.core.state import total
+from pfl.core.state import clone, constants, total
 from pfl.core.task import Task
 from pfl.core.trust import check_export
 from pfl.core.types import (
@@ -194,6 +194,17 @@ class Client(L.LightningModule, ABC):
             checkpoint_path, map_location, hparams_file, strict, weights_only, **kwargs
         )
         return module
+
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Add what no state dict holds, such as the frozen parts of a network."""
+        checkpoint["constants"] = clone(constants(self))
+
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Take over what :meth:`on_save_checkpoint` added."""
+        given = checkpoint.get("constants", {})
+        for name, value in constants(self).items():
+            if name in given:
+                value.copy_(given[name])
 
     # A step, of the federation or of a plain Trainer.
 

@@ -66,6 +66,12 @@ def matches(name: str, patterns: Patterns) -> bool:
     return any(fnmatchcase(name, pattern) for pattern in patterns)
 
 
+def constants(module: nn.Module) -> State:
+    """Return the buffers that stand in no state dict: what nobody trains, sends or keeps."""
+    entries = module.state_dict()
+    return {name: value for name, value in module.named_buffers() if name not in entries}
+
+
 def select(state: Mapping[str, Tensor], patterns: Patterns) -> State:
     """Select the entries whose names fit; the tensors themselves, not copies."""
     return {name: value for name, value in state.items() if matches(name, patterns)}

@@ -32,6 +32,8 @@ TRUSTED = (
 )
 # Types of plain values: a place that declares nothing else has no use for an object.
 _PLAIN = (object, type(None), bool, int, float, complex, str, bytes, list, tuple, dict, set)
+# What holds values of the types that it names.
+_CONTAINERS = (list, tuple, set, dict, Sequence, Mapping)
 
 Admit = Callable[[str], None]
 
@@ -82,6 +84,9 @@ def check_calls(
         if path is None and len(kinds) != 1:
             for key, item in given.items():
                 check_calls(item, hint, (*keys, str(key)), admit)
+            return
+        if not kinds and _takes_mappings(hint):
+            # Whoever asks for the mapping makes the object, and checks it.
             return
         made = kinds[0] if path is None else _checked(str(path), kinds, keys, admit)
         # A data class is spelled without its path.
@@ -269,7 +274,7 @@ def _returns(function: Callable[..., Any]) -> Any:  # noqa: ANN401
 def _classes(hint: Any) -> Iterator[type]:  # noqa: ANN401
     """Classes of which a place may hold an object; of a factory those that it makes."""
     origin, inner = get_origin(hint), get_args(hint)
-    if origin in (Union, UnionType) or origin in (list, tuple, set, dict, Sequence, Mapping):
+    if origin in (Union, UnionType, *_CONTAINERS):
         for item in inner:
             yield from _classes(item)
     elif Callable in (origin, hint):
@@ -278,6 +283,14 @@ def _classes(hint: Any) -> Iterator[type]:  # noqa: ANN401
         yield from _classes(origin)
     elif inspect.isclass(hint) and hint not in _PLAIN and hint is not Any:
         yield hint
+
+
+def _takes_mappings(hint: Any) -> bool:  # noqa: ANN401
+    """Whether a place declares a mapping by name, or a container of them."""
+    origin = get_origin(hint)
+    if origin in (dict, Mapping):
+        return True
+    return origin in (Union, UnionType, *_CONTAINERS) and any(map(_takes_mappings, get_args(hint)))
 
 
 def _named(path: str) -> Any:  # noqa: ANN401

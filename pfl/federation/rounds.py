@@ -12,7 +12,7 @@ from pfl.core.client import Client
 from pfl.core.lock import locked
 from pfl.core.seeds import derive, generator
 from pfl.core.server import Server, ServerState
-from pfl.core.state import clone, nbytes, to
+from pfl.core.state import clone, constants, fingerprint, nbytes, to
 from pfl.core.types import (
     ClientInfo,
     Cohort,
@@ -87,6 +87,7 @@ class Federation:
             server=self.server.init(shared, clients),
             kept=kept,
             template=self.context.template,
+            constants=fingerprint([constants(module)]),
             reports=self.server.reports,
             scores=self.context.scorer.better,
             callbacks=settings.callbacks,

@@ -35,6 +35,7 @@ class Run:
         history: One row of metrics a round.
         latest: The last finished round of this process.
         template: The state that every client starts from.
+        constants: Hash of what no state holds, such as the frozen parts of a network.
         reports: What the server reports of each client; see :class:`pfl.core.server.Server`.
         scores: Names of the models' scores, the one that counts first; whether more is better.
         callbacks: Who listens.
@@ -53,6 +54,7 @@ class Run:
     history: list[Row] = field(default_factory=list)
     latest: RoundResult | None = None
     template: State = field(default_factory=dict)
+    constants: str = ""
     reports: Mapping[str, str] = field(default_factory=dict)
     scores: Mapping[str, bool] = field(default_factory=lambda: SCORES)
     callbacks: Sequence[Callback] = ()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -43,6 +43,8 @@ HERE = f"{__name__}"
         ([{"class_path": "torch.nn.ReLU"}], list[nn.Module] | None),
         ({"class_path": "pfl.federation.sampling.UniformSampler"}, Sampler),
         ("a.word", str),
+        (["two.words"], Sequence[str]),
+        ([{"class_path": "torchmetrics.AUROC"}], Sequence[str | dict[str, str]]),
         ({"some": "value"}, dict[str, str]),
     ],
 )
@@ -66,6 +68,8 @@ def test_what_has_the_declared_type_passes(value, hint):
             "subprocess.Popen is not a subclass of Optimizer",
         ),
         (SGD, nn.Module, "torch.optim.SGD is not a subclass of Module"),
+        ([SGD], Sequence[nn.Module], "0: torch.optim.SGD is not a subclass of Module"),
+        ([SGD], Sequence[str], "0: torch.optim.SGD is not made here: the argument declares no"),
         ([SGD], list[nn.Module], "0: torch.optim.SGD is not a subclass of Module"),
         (
             # An argument without a type: anything would be made of it.

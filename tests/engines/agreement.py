@@ -21,9 +21,11 @@ def module_of(method, net, **options):
     return module
 
 
-def fit(module, engine, rounds=3, data=None, **loop):
-    loop = {"sampler": UniformSampler(0.8), "progress": False, **loop}
-    return FederatedLoop(rounds=rounds, engine=engine, **loop).fit(module, data or blobs(SIZES))
+def fit(module, engine, rounds=3, data=None, ckpt_path=None, **loop):
+    loop = FederatedLoop(
+        rounds, engine=engine, progress=False, **{"sampler": UniformSampler(0.8), **loop}
+    )
+    return loop.fit(module, data or blobs(SIZES), ckpt_path=ckpt_path)
 
 
 def numbers(run):

@@ -30,6 +30,8 @@ from pfl.engines.sequential import SequentialEngine
 from pfl.engines.worker import Recipe, Worker
 from pfl.federation.sampling import UniformSampler
 from pfl.loop import FederatedLoop
+from tests.engines import agreement
+from tests.engines.agreement import numbers
 from tests.helpers.discovery import build, methods
 from tests.helpers.federation import HEAVY, SGD, context, equal, job
 from tests.helpers.toy import blobs, mlp, normed
@@ -56,15 +58,8 @@ def cluster():
     ray.shutdown()
 
 
-def numbers(run):
-    return [{k: v for k, v in row.items() if not k.startswith("time/")} for row in run.history]
-
-
-def fit(module, engine, rounds=3, data=None, ckpt_path=None, **loop):
-    loop = FederatedLoop(
-        rounds, engine=engine, progress=False, **{"sampler": UniformSampler(0.8), **loop}
-    )
-    return loop.fit(module, data or blobs(SIZES), ckpt_path=ckpt_path)
+def fit(module, engine, rounds=3, data=None, **options):
+    return agreement.fit(module, engine, rounds, data or blobs(SIZES), **options)
 
 
 def same(one, other):

@@ -89,6 +89,8 @@ PLACES = {
     "data/init_args/download": True,
     "data/init_args/memory": 4.0,
     "data/init_args/client": 0,
+    "data/init_args/metrics": ["torchmetrics.AUROC"],
+    "model/init_args/task": {"class_path": "pfl.core.task.Regression", "init_args": {}},
 }
 SEEDS = {"seed": 2, "data/init_args/split_seed": 2}
 NUMBERS = {

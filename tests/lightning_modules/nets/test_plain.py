@@ -125,7 +125,23 @@ def test_head_split_changes_names_only():
     assert torch.equal(nets[0](x), nets[1](x))
 
 
+def test_an_mlp_takes_tables_with_any_number_of_hidden_layers():
+    """Of seven columns: 7 * 5 + 5, 5 * 4 + 4, 4 * 2 + 2; without hidden layers 7 * 2 + 2."""
+    net = MLP(2, (7,), hidden=[5, 4])
+    assert (count(net), net.features) == (40 + 24 + 10, 4)
+    assert net(torch.zeros(3, 7)).shape == (3, 2)
+    assert count(MLP(2, (7,), hidden=())) == 16
+    states = []
+    for hidden in (100, [100]):
+        with scoped(3):
+            states.append(MLP(10, hidden=hidden).state_dict())
+    assert states[0].keys() == states[1].keys()
+    assert all(torch.equal(states[0][name], states[1][name]) for name in states[0])
+
+
 def test_bad_sizes_are_refused():
+    with pytest.raises(ValueError, match="hidden must be at least 1, got 0"):
+        MLP(10, hidden=[8, 0])
     with pytest.raises(ValueError, match="num_classes must be at least 1, got 0"):
         SplitNet(nn.Flatten(), nn.Identity(), features=4, num_classes=0)
     with pytest.raises(ValueError, match="hidden"):

@@ -1,0 +1,79 @@
+"""Entries of a module that become constants: no optimiser, engine or server sees them."""
+
+from __future__ import annotations
+
+from torch import Tensor, nn
+
+from lightning_modules.layers.batch_norms import batch_norms
+from pfl.core.state import matches
+from pfl.core.types import Patterns, State
+
+
+class Frozen(nn.Module):
+    """A wrapper that keeps a module in eval mode.
+
+    Args:
+        module: (B, ...) -> (B, ...).
+    """
+
+    def __init__(self, module: nn.Module) -> None:
+        super().__init__()
+        self.module = module
+        self.eval()
+
+    def train(self, mode: bool = True) -> Frozen:
+        """Stay in eval mode."""
+        return super().train(False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the module's output; gradients flow to ``x``, not to the module."""
+        output: Tensor = self.module(x)
+        return output
+
+
+def as_buffer(part: nn.Module, name: str, persistent: bool = True) -> None:
+    """Turn a parameter, or a buffer, of a module's own into a buffer, in place.
+
+    Args:
+        part: The module.
+        name: Of its parameter or buffer.
+        persistent: Whether the buffer stands in the state dict.
+    """
+    value = getattr(part, name).detach()
+    delattr(part, name)
+    part.register_buffer(name, value, persistent)
+
+
+def statistics(net: nn.Module) -> State:
+    """Return the buffers that stand in a network's state: running statistics, and no constants."""
+    entries = net.state_dict()
+    return {name: value for name, value in net.named_buffers() if name in entries}
+
+
+def make_constant(net: nn.Module, patterns: Patterns) -> None:
+    """Make entries of a network constants, in place.
+
+    A constant is a buffer outside of the state dict. So it neither travels nor stays with a client,
+    no optimiser sees it, clients that are trained as one stack have it in common, and whoever
+    copies a state leaves it out. It moves with the network to a device and a precision. A batch
+    norm whose running statistics are constants stays in eval mode.
+
+    Args:
+        net: The network.
+        patterns: Of names in its state dict.
+
+    Example:
+        >>> net = nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3), nn.Linear(3, 1))
+        >>> make_constant(net, ("0.*", "1.*"))
+        >>> list(net.train().state_dict()), net[1].module.training
+        (['2.weight', '2.bias'], False)
+    """
+    for home, part in list(net.named_modules()):
+        own = [*part.named_parameters(recurse=False), *part.named_buffers(recurse=False)]
+        for name, _ in own:
+            if matches(f"{home}.{name}" if home else name, patterns):
+                as_buffer(part, name, persistent=False)
+    for name in batch_norms(net):
+        norm = net.get_submodule(name)
+        if norm.running_mean is not None and "running_mean" not in norm.state_dict():
+            net.set_submodule(name, Frozen(norm))

@@ -1,0 +1,108 @@
+"""Networks of which only a part is trained: parts that are frozen, and products of low rank.
+
+What is frozen is no entry of the network's state (:func:`~lightning_modules.layers.make_constant`):
+it does not travel, clients that are trained as one stack have it in common, and a checkpoint does
+not hold it. Patterns are of names within the network, such as ``backbone.*``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from torch import nn
+
+from lightning_modules.layers import LowRankLinear, make_constant
+from lightning_modules.nets.split import SplitNet
+from pfl.core.state import matches
+
+
+class FrozenParts(SplitNet):
+    """A network of which some parts are never trained.
+
+    A batch norm that is frozen normalises with its running statistics, as it came.
+
+    Args:
+        net: The network, which is changed in place.
+        patterns: Of the entries that are frozen, such as ``["backbone.*"]``.
+
+    Raises:
+        ValueError: A pattern matches nothing, or nothing is left to train.
+
+    Example:
+        >>> net = FrozenParts(SplitNet(nn.Linear(8, 4), nn.Linear(4, 2)), ["backbone.*"])
+        >>> list(net.state_dict())
+        ['head.weight', 'head.bias']
+    """
+
+    def __init__(self, net: SplitNet, patterns: Sequence[str]) -> None:
+        super().__init__(net.backbone, net.head, net.features, net.num_classes)
+        _check(self, patterns=patterns)
+        make_constant(self, tuple(patterns))
+        if not any(True for _ in self.parameters()):
+            raise ValueError(f"patterns={list(patterns)} leaves nothing of the network to train")
+
+
+class LoRA(SplitNet):
+    """A network whose linear layers are adapted by products of low rank, and else frozen.
+
+    See :class:`~lightning_modules.layers.LowRankLinear` for the paper.
+
+    Args:
+        net: The network, which is changed in place.
+        rank: Of the products, r.
+        targets: Patterns of the names of the linear layers that get one.
+        trained: Patterns of the entries that are trained as ever; a layer among them gets no
+            product.
+
+    Raises:
+        ValueError: ``targets`` is fulfilled by no linear layer that is not trained as ever, a
+            pattern of ``trained`` matches nothing, or ``rank`` is below one.
+
+    Example:
+        >>> net = LoRA(SplitNet(nn.Linear(8, 4), nn.Linear(4, 2)), rank=1)
+        >>> list(net.state_dict())
+        ['backbone.down', 'backbone.up', 'head.weight', 'head.bias']
+    """
+
+    def __init__(
+        self,
+        net: SplitNet,
+        rank: int = 4,
+        targets: Sequence[str] = ("*",),
+        trained: Sequence[str] = ("head.*",),
+    ) -> None:
+        super().__init__(net.backbone, net.head, net.features, net.num_classes)
+        _check(self, trained=trained)
+        kept = tuple(trained)
+        names = [name for name in self.state_dict() if not matches(name, kept)]
+        layers = {
+            name: layer
+            for name, layer in self.named_modules()
+            # Of this very type: others may use their weights in ways of their own.
+            if type(layer) is nn.Linear and f"{name}.weight" in names
+        }
+        adapted = {name: layer for name, layer in layers.items() if matches(name, tuple(targets))}
+        if not adapted:
+            raise ValueError(
+                f"targets={list(targets)} matches no linear layer of the network that is not "
+                f"trained as ever; there are {', '.join(layers) or 'none'}"
+            )
+        for name, layer in adapted.items():
+            self.set_submodule(name, LowRankLinear(layer, rank))
+        make_constant(self, tuple(names))
+
+
+def _check(net: nn.Module, **options: Sequence[str]) -> None:
+    """Refuse patterns that match no entry.
+
+    Raises:
+        ValueError: It names the pattern.
+    """
+    names = list(net.state_dict())
+    for option, patterns in options.items():
+        for pattern in patterns:
+            if not any(matches(name, (pattern,)) for name in names):
+                raise ValueError(
+                    f"{option} has the pattern {pattern!r}, which matches nothing in the network; "
+                    f"its entries are {', '.join(names[:6])}, ..."
+                )

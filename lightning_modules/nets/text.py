@@ -1,0 +1,67 @@
+"""A classifier of texts that are given as tokens."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Sequence
+
+from torch import Tensor, nn
+
+from lightning_modules.nets.blocks import linears, widths
+from lightning_modules.nets.split import SplitNet
+from pfl.core.checks import at_least_one
+
+PADDING = 0
+
+
+class MeanEmbedding(nn.Embedding):
+    """The mean of the embeddings of a text's tokens; token 0 is padding and does not count.
+
+    Example:
+        >>> layer = MeanEmbedding(5, 3)
+        >>> text = Tensor([[4, 2]]).long()
+        >>> bool((layer(text) == layer(nn.functional.pad(text, (0, 3)))).all())
+        True
+    """
+
+    def forward(self, input: Tensor) -> Tensor:
+        """Return (B, D) means, zero for a text of padding alone.
+
+        Args:
+            input: (B, L) integer tokens.
+        """
+        vectors = super().forward(input)
+        real = (input != PADDING).to(vectors.dtype).unsqueeze(-1)
+        # Zeros at the end of a sum change no bit of it.
+        total: Tensor = (vectors * real).sum(-2)
+        return total / real.sum(-2).clamp_min(1)
+
+
+class TextNet(SplitNet):
+    """The mean of a text's token embeddings, and linear layers with ReLU.
+
+    Takes integer tokens, (B, L), with 0 for padding. How much padding there is changes no logit.
+
+    Args:
+        num_classes: C, or the number of outputs of another task.
+        vocabulary: Number of tokens with the padding, V: tokens are 0 to V - 1.
+        embedding: Size of an embedding.
+        hidden: Width of the hidden layer, or widths of several, or none.
+
+    Raises:
+        ValueError: A size is below one.
+    """
+
+    def __init__(
+        self,
+        num_classes: int,
+        vocabulary: int,
+        embedding: int = 64,
+        hidden: int | Sequence[int] = 64,
+    ) -> None:
+        at_least_one(vocabulary=vocabulary, embedding=embedding)
+        sizes = (embedding, *widths(hidden))
+        layers = OrderedDict[str, nn.Module](
+            embedding=MeanEmbedding(vocabulary, embedding), layers=nn.Sequential(*linears(sizes))
+        )
+        super().__init__(nn.Sequential(layers), nn.Linear(sizes[-1], num_classes))

@@ -1,0 +1,111 @@
+"""Networks of the library timm."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from lightning_modules.nets.blocks import ImageShape
+from lightning_modules.nets.split import SplitNet
+
+
+class Timm(SplitNet):
+    """A network of the library timm, with a new linear layer for its head.
+
+    Needs ``pip install 'pfl-lightning[timm]'``. Nothing is downloaded: pretrained weights come from
+    a file.
+
+    Args:
+        num_classes: C, or the number of outputs of another task.
+        name: Of the network, as ``timm.list_models()`` has it.
+        input_shape: (channels, height, width).
+        weights: File with the weights, ``.safetensors``, or one that ``torch.load`` reads with
+            ``weights_only=True``; those of the classifier are left out. ``None`` for random ones.
+        options: Further arguments of ``timm.create_model``, such as ``{img_size: 32}``.
+
+    Raises:
+        ImportError: timm is not installed.
+        ValueError: timm cannot make the network, the network cannot take such images, or the
+            weights are those of another network.
+        OSError: The weights cannot be read.
+    """
+
+    def __init__(
+        self,
+        num_classes: int,
+        name: str,
+        input_shape: ImageShape = (3, 224, 224),
+        weights: str | None = None,
+        options: Mapping[str, Any] | None = None,
+    ) -> None:
+        given = {"num_classes": 0, "in_chans": input_shape[0], **(options or {})}
+        backbone = _made(name, given)
+        if weights is not None:
+            _load(backbone, Path(weights), name)
+        super().__init__(backbone, nn.Linear(_features(backbone, name, input_shape), num_classes))
+
+
+def _made(name: str, options: Mapping[str, Any]) -> nn.Module:
+    try:
+        timm = import_module("timm")
+    except ImportError as error:
+        raise ImportError(
+            "the network Timm needs the library timm: pip install 'pfl-lightning[timm]'"
+        ) from error
+    if ":" in name:
+        raise ValueError(f"{name!r} names a place to load from; give the name of a network of timm")
+    try:
+        net: nn.Module = timm.create_model(name, pretrained=False, **options)
+    except (RuntimeError, TypeError, ValueError, AssertionError) as error:
+        raise ValueError(f"timm cannot make {name!r} with {dict(options)}: {error}") from error
+    return net
+
+
+@torch.no_grad()
+def _features(net: nn.Module, name: str, shape: ImageShape) -> int:
+    """Return D, by a look at the features of two blank images."""
+    try:
+        features = net.eval()(torch.zeros(2, *shape))
+    except (RuntimeError, AssertionError) as error:
+        raise ValueError(
+            f"{name} cannot take images of shape {tuple(shape)} (channels, height, width): {error}"
+        ) from error
+    finally:
+        net.train()
+    if features.dim() != 2:
+        raise ValueError(f"{name} gives features of shape {tuple(features.shape[1:])}, not (D,)")
+    return int(features.shape[1])
+
+
+def _load(net: nn.Module, file: Path, name: str) -> None:
+    """Load pretrained weights, all but the classifier's."""
+    found = _read(file)
+    classifier = getattr(net, "pretrained_cfg", {}).get("classifier") or ()
+    heads = (classifier,) if isinstance(classifier, str) else tuple(classifier)
+    given = {n: v for n, v in found.items() if not n.startswith(tuple(f"{h}." for h in heads))}
+    try:
+        net.load_state_dict(given)
+    except RuntimeError as error:
+        raise ValueError(f"the weights in {file} are not those of {name}: {error}") from error
+    # Where clients draw initial values of their own, these stay.
+    net.pretrained = True  # type: ignore[assignment]
+
+
+def _read(file: Path) -> Mapping[str, Tensor]:
+    if not file.is_file():
+        raise FileNotFoundError(f"there is no file of weights {file}")
+    try:
+        if file.suffix == ".safetensors":
+            found = import_module("safetensors.torch").load_file(file)
+        else:
+            found = torch.load(file, map_location="cpu", weights_only=True)
+    except Exception as error:
+        raise OSError(f"{file} cannot be read as a file of weights: {error}") from error
+    if not (isinstance(found, Mapping) and all(isinstance(v, Tensor) for v in found.values())):
+        raise OSError(f"{file} is no state dict: expected tensors by name")
+    return found

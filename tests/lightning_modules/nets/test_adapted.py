@@ -1,0 +1,199 @@
+"""Networks of which a part is trained: what is frozen does not move, travel or multiply."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+
+from lightning_modules import FedAvg, FedPer, FedProx
+from lightning_modules.nets import FrozenParts, LoRA, SplitNet
+from lightning_modules.nets.initial import redraw
+from pfl.cli.config import Experiment
+from pfl.cli.parser import make_parser
+from pfl.core.seeds import scoped
+from pfl.core.state import constants, nbytes
+from pfl.engines.stack import Stack
+from pfl.federation.checkpoint import CheckpointError
+from pfl.federation.sampling import UniformSampler
+from pfl.testing import PROMISES
+from tests.engines.agreement import fit
+from tests.helpers.discovery import methods, subject
+from tests.helpers.federation import SGD, context, job
+from tests.helpers.toy import blobs
+
+FLOAT = 4
+
+
+def deep(seed=1):
+    """Build a network of 5 * 6 + 6, 12 (batch norm), 6 * 6 + 6 and 6 * 3 + 3 parameters."""
+    with scoped(seed):
+        layers = [nn.Linear(5, 6), nn.BatchNorm1d(6), nn.ReLU(), nn.Linear(6, 6), nn.ReLU()]
+        return SplitNet(nn.Sequential(*layers), nn.Linear(6, 3))
+
+
+def half(seed=1):
+    return FrozenParts(deep(seed), ["backbone.0.*", "backbone.1.*"])
+
+
+def lora(seed=1):
+    with scoped(seed):
+        return LoRA(deep(seed), rank=2, targets=["backbone.3"])
+
+
+NETS = {"frozen": (half, 42 + 21), "lora": (lora, 2 * 6 + 6 * 2 + 21)}
+
+
+@pytest.mark.parametrize("kind", NETS)
+def test_a_new_network_computes_what_the_given_one_does(kind):
+    x = torch.randn(4, 5)
+    assert torch.equal(NETS[kind][0]().eval()(x), deep().eval()(x))
+
+
+@pytest.mark.parametrize("kind", NETS)
+@pytest.mark.parametrize("engine", ["sequential", "vectorised"])
+def test_what_is_frozen_neither_moves_nor_travels(kind, engine):
+    """All four bytes of each trained float travel to and from each of five clients, no other."""
+    net, trained = NETS[kind]
+    run = fit(FedAvg(net(), optimizer=SGD), engine, rounds=1, sampler=UniformSampler())
+    assert run.header["engine"].startswith(engine)
+    row = run.history[-1]
+    assert row["comm/bytes_up"] == row["comm/bytes_down"] == 5 * FLOAT * trained
+    moved, given = constants(run.module.net), constants(net())
+    assert sum(value.numel() for value in given.values() if value.is_floating_point()) > trained / 2
+    assert all(torch.equal(moved[name], given[name]) for name in given)
+
+
+@pytest.mark.parametrize("kind", NETS)
+def test_a_stack_holds_no_copies_of_what_is_frozen(kind):
+    net, trained = NETS[kind]
+    data = blobs((4, 4, 4))
+    stack = Stack(context(FedAvg(net()), data), [job(data, client) for client in range(3)])
+    assert nbytes(stack.state) == 3 * FLOAT * trained
+
+
+@pytest.mark.parametrize("method", [FedPer, FedProx])
+def test_a_head_that_stays_and_a_copy_of_the_network_hold_what_is_trained(method):
+    """FedPer sends what it trains of the backbone; FedProx's anchor is of that alone."""
+    module = method(lora(), optimizer=SGD)
+    own = {name for name in module.state_dict() if name.startswith("net.")}
+    assert len(own) == 4
+    assert set(module.shared_names()) <= own
+    assert len(module.kept_names()) == (2 if method is FedPer else 0)
+    for name in set(module.state_dict()) - own:
+        assert f"net.{name.removeprefix('anchor.module.')}" in own
+
+
+# Those that copy, divide or step a network in ways of their own.
+HARD = {"APFL", "LGFedAvg", "PFAKD", "PFedBayes", "PFedMe", "PerFedAvg"}
+HELD_TO = {"functions_are_pure", "clients_are_independent", "stacked_agrees"}
+
+
+@pytest.mark.parametrize("method", [m for m in methods() if m.__name__ in HARD])
+def test_methods_that_copy_networks_take_frozen_ones(method):
+    found = subject(method)
+    held = type(found)(method, lambda net, **options: found.build(half(), **options))
+    for promise in PROMISES:
+        if promise.name in HELD_TO:
+            promise.hold(held)
+
+
+def test_a_frozen_batch_norm_keeps_its_statistics_wherever_it_goes():
+    """Also in a module that is made of parts of the network, and in a copy."""
+    net = half()
+    parts = copy.deepcopy(nn.Sequential(net.backbone, nn.Linear(6, 2))).train()
+    before = {name: value.clone() for name, value in constants(parts).items()}
+    parts(torch.randn(8, 5))
+    after = constants(parts)
+    assert len(before) == 7
+    assert all(torch.equal(after[name], before[name]) for name in before)
+
+
+def test_new_initial_values_are_those_of_what_is_trained():
+    net, given = lora(), lora()
+    net.backbone[3].up.data.fill_(1.0)
+    redraw(net, seed=5)
+    assert all(torch.equal(v, constants(given)[n]) for n, v in constants(net).items())
+    assert not net.backbone[3].up.any()
+    assert not torch.equal(net.backbone[3].down, given.backbone[3].down)
+
+
+def test_a_product_of_low_rank_is_added():
+    """W = 2, A = (1, 3), B = (5): 2 (x1 + x2) + 5 (x1 + 3 x2) = 7 + 17 x2 at x1 = 1."""
+    layer = nn.Linear(2, 1, bias=False)
+    nn.init.constant_(layer.weight, 2.0)
+    net = LoRA(SplitNet(layer, nn.Linear(1, 1)), rank=1)
+    net.backbone.down.data.copy_(torch.tensor([[1.0, 3.0]]))
+    net.backbone.up.data.copy_(torch.tensor([[5.0]]))
+    x = torch.tensor([[1.0, 0.0], [1.0, 1.0]])
+    assert net.backbone(x).flatten().tolist() == [7.0, 24.0]
+
+
+def test_a_checkpoint_of_lightning_holds_what_is_frozen():
+    """Another network of the same shape takes it over."""
+    content: dict = {}
+    FedAvg(half()).on_save_checkpoint(content)
+    other = FedAvg(half(seed=2))
+    other.on_load_checkpoint(content)
+    wanted = constants(half())
+    assert all(torch.equal(value, wanted[n]) for n, value in constants(other.net).items())
+
+
+def test_a_run_is_not_resumed_with_other_frozen_parts(tmp_path):
+    def run(net, **options):
+        return fit(
+            FedAvg(net, optimizer=SGD), "sequential", 2, default_root_dir=tmp_path, **options
+        )
+
+    folder = run(half()).folder
+    assert run(half(), ckpt_path=str(folder)).round == 2
+    with pytest.raises(CheckpointError, match="other frozen parts of the network"):
+        run(half(seed=2), ckpt_path=str(folder))
+
+
+CONFIGURATION = """
+model:
+  class_path: FedPer
+  init_args:
+    net:
+      class_path: LoRA
+      init_args:
+        net: {class_path: MLP, init_args: {hidden: [6, 4]}}
+        rank: 2
+        targets: ["backbone.*"]
+        trained: [backbone.1.weight, head.weight]
+data:
+  class_path: Synthetic
+  init_args: {num_clients: 3, partition: IID, samples: 60, classes: 5}
+"""
+
+
+def test_a_configuration_names_the_network_inside(tmp_path):
+    """Class and inputs of the inner network are the data's to say, as ever."""
+    file = tmp_path / "lora.yaml"
+    file.write_text(CONFIGURATION)
+    experiment = Experiment.parse(make_parser("fit"), ["--config", str(file)])
+    net = experiment.module.net
+    assert {name: tuple(value.shape) for name, value in net.state_dict().items()} == {
+        "backbone.1.weight": (6, 64),
+        "backbone.3.down": (2, 6),
+        "backbone.3.up": (4, 2),
+        "head.weight": (5, 4),
+    }
+
+
+@pytest.mark.parametrize(
+    ("build", "message"),
+    [
+        (lambda: FrozenParts(deep(), ["body.*"]), r"patterns has the pattern 'body\.\*', which"),
+        (lambda: FrozenParts(deep(), ["*"]), r"patterns=\['\*'\] leaves nothing"),
+        (lambda: LoRA(deep(), targets=["fc"]), r"targets=\['fc'\] .* backbone\.0, backbone\.3$"),
+        (lambda: LoRA(deep(), trained=["top.*"]), r"trained has the pattern 'top\.\*'"),
+        (lambda: LoRA(deep(), rank=0), "rank must be at least 1, got 0"),
+    ],
+)
+def test_patterns_that_mean_nothing_are_refused(build, message):
+    with pytest.raises(ValueError, match=message):
+        build()
