@@ -232,13 +232,16 @@ def test_early_stopping_names_what_there_is():
 
 def test_checkpoint_errors(tmp_path):
     module = FedAvg(mlp(), optimizer=SGD)
-    cases = {"none.ckpt": "there is no checkpoint at", "text.ckpt": "cannot be read"}
+    cases = {
+        "none.ckpt": "there is no checkpoint at",
+        "text.ckpt": "is damaged",
+    }
     (tmp_path / "text.ckpt").write_text("hello")
     save(tmp_path / "good.ckpt", {"round": 1})
     whole = (tmp_path / "good.ckpt").read_bytes()
     (tmp_path / "cut.ckpt").write_bytes(whole[: len(whole) // 2])
     torch.save({"state_dict": {}}, tmp_path / "foreign.ckpt")
-    cases |= {"cut.ckpt": "cannot be read", "foreign.ckpt": "is not a checkpoint of this program"}
+    cases |= {"cut.ckpt": "is damaged", "foreign.ckpt": "is not a checkpoint of this program"}
     for name, message in cases.items():
         with pytest.raises(CheckpointError, match=message):
             loop().fit(module, blobs(), ckpt_path=str(tmp_path / name))

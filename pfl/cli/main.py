@@ -14,7 +14,6 @@ from types import FrameType
 
 # The function of each command, by its path within pfl, and what it does.
 COMMANDS = {
-    "init": ("cli.shipped.init", "copy the configurations that come with pfl to here"),
     "fit": ("cli.runs.fit", "train a federation"),
     "test": ("cli.runs.test", "test the models of a checkpoint"),
     "export": (
@@ -22,8 +21,9 @@ COMMANDS = {
         "write one client's personalised model as a Lightning checkpoint",
     ),
     "list": ("cli.show.show", "show what there is: methods, nets, data, partitions"),
-    "data inspect": ("cli.show.inspect", "show who holds what, as tables and as a picture"),
+    "init": ("cli.shipped.init", "copy the configurations that come with pfl to here"),
     "new": ("cli.new.new", "write a method, data or a network to begin with"),
+    "data inspect": ("cli.show.inspect", "show who holds what, as tables and as a picture"),
     "check": ("cli.check.check", "hold a method to the promises that all methods make"),
     "plot": ("cli.results.plot", "draw runs: curves, clients, weights, calibration"),
     "compare": ("cli.results.compare", "tables of runs: scores, costs, paired tests"),

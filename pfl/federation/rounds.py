@@ -92,11 +92,11 @@ class Federation:
             scores=self.context.scorer.better,
             callbacks=settings.callbacks,
         )
+        # What a client keeps, and its group, may depend on the initial values.
+        self.context.load({})
         if content is not None:
             self._restore(content)
         points = settings.evaluate_at or [module.evaluate_at]
-        # A group may depend on the initial values.
-        self.context.load({})
         self.evaluator = Evaluator(
             settings.engine, data, clients, points, module, self.context.scorer, self._job
         )
@@ -258,7 +258,7 @@ class Federation:
 
     def _restore(self, content: Mapping[str, Any]) -> None:
         run, device = self.run, self.settings.fabric.device
-        schema.check(content, run)
+        schema.check(content, run, self.clients)
         run.round = content["round"]
         run.server = checkpoint.unpack(run.server, content["server"], device)
         for client, kept in content["kept"].items():

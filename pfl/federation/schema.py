@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from typing import Any
 
@@ -11,7 +11,7 @@ from torch import Tensor
 
 from pfl.core.client import Client
 from pfl.core.server import ServerState
-from pfl.core.types import State
+from pfl.core.types import ClientInfo, State
 from pfl.federation.checkpoint import CheckpointError
 from pfl.federation.run import Callback, Run
 from pfl.training.optimizer_state import of_all_phases
@@ -46,12 +46,13 @@ def template(content: Mapping[str, Any], module: Client) -> State:
     return found
 
 
-def check(content: Mapping[str, Any], run: Run) -> None:
+def check(content: Mapping[str, Any], run: Run, clients: Sequence[ClientInfo]) -> None:
     """Refuse a checkpoint from which a run cannot be resumed.
 
     Args:
         content: The checkpoint.
-        run: As it is before its first round.
+        run: As it is before its first round, its module at the initial values.
+        clients: All clients.
 
     Raises:
         CheckpointError: It says what was found and what would be right.
@@ -63,13 +64,13 @@ def check(content: Mapping[str, Any], run: Run) -> None:
         )
     _check_history(content)
     _check_server(content["server"], run.server, content["round"])
-    last, module = run.data.num_clients - 1, run.module
-    names = module.kept_names()
+    last, module = len(clients) - 1, run.module
     for client, kept in content["kept"].items():
         where = f"kept of client {client}"
         if type(client) is not int or not 0 <= client <= last:
             raise _wrong(f"{where}: the clients are 0 to {last}")
         own = {name: value for name, value in _state(where, kept).items() if not _of_step(name)}
+        names = module.kept_names(clients[client])
         _check_tensors(where, own, {name: run.template[name] for name in names})
     for callback in run.callbacks:
         _check_callback(callback, content["callbacks"].get(callback.name, {}))

@@ -170,7 +170,7 @@ def test_plug_ins_are_trusted(export, tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(str(tmp_path))
     Path(tmp_path, "plugged.py").write_text(OWN)
     point = importlib.metadata.EntryPoint("net", "plugged:Net", "pfl.nets")
-    monkeypatch.setattr("pfl.core.trust.entry_points", lambda group: [point])
+    monkeypatch.setattr("pfl.core.plugins.entry_points", lambda group: [point])
     arguments = {"in_features": 2, "out_features": 3}
     with pytest.raises(RuntimeError, match="Error"):
         FedPer.load_from_checkpoint(

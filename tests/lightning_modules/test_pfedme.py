@@ -9,6 +9,7 @@ from torch import nn
 from lightning_modules.fedavg import FedAvg
 from lightning_modules.pfedme import PFedMe
 from pfl.core.state import fingerprint
+from pfl.core.task import Classification
 from pfl.core.types import Batch
 from pfl.training import client_round
 from tests.helpers.draws import normal
@@ -21,17 +22,13 @@ SLOPE = torch.tensor([2.0, 5.0], dtype=torch.float64)
 @pytest.fixture
 def linear_loss(monkeypatch):
     """The loss (2, 5) w, whose gradient is the same everywhere."""
-    monkeypatch.setattr(
-        "lightning_modules.steps.gradients.cross_entropy", lambda w, y, weight: w @ SLOPE
-    )
+    monkeypatch.setattr(Classification, "loss", lambda task, w, y, weight: w @ SLOPE)
 
 
 @pytest.fixture
 def square_loss(monkeypatch):
     """The loss w^2 / 2, whose gradient is w."""
-    monkeypatch.setattr(
-        "lightning_modules.steps.gradients.cross_entropy", lambda w, y, weight: 0.5 * w @ w
-    )
+    monkeypatch.setattr(Classification, "loss", lambda task, w, y, weight: 0.5 * w @ w)
 
 
 def point(*w, lr=0.1, batches=1, **options):

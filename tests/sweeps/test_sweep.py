@@ -270,7 +270,8 @@ def test_points_that_fall_behind_are_stopped(capsys):
     assert sweep("--loop.rounds=4", "--loop.checkpoint_every=1") == 0
     said = capsys.readouterr().out
     assert (
-        "after 1, 2, 4, ... values of test/personal/acc, the best 1/2 of the points go on" in said
+        "after 1, 2, 4, ... values of test/personal/acc, the best 1/2 of the points continue"
+        in said
     )
     states = {row[LR]: row["state"] for row in points()}
     assert states == {"0.3": "done", "0.001": "stopped", "1e-05": "stopped"}
