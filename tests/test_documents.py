@@ -95,7 +95,7 @@ def commands(text):
 def folder(tmp_path_factory):
     """A folder like the repository, with a short run on the digits and one exported client."""
     folder = tmp_path_factory.mktemp("documents")
-    for name in ("configs", "examples", "sweeps", "tests"):
+    for name in ("configs", "examples", "results", "sweeps", "tests"):
         (folder / name).symlink_to(ROOT / name)
     write_samples(folder)
     with pytest.MonkeyPatch.context() as patch:
@@ -124,7 +124,7 @@ def _in_the_folder(folder, tmp_path, monkeypatch):
 
 
 def test_every_block_names_its_language():
-    known = {"bash", "python", "yaml", "text"}
+    known = {"bash", "python", "yaml", "toml", "text"}
     assert not [block.place for block in BLOCKS if block.language not in known]
 
 
