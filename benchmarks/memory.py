@@ -1,4 +1,4 @@
-"""What the system says of this process's memory (Linux)."""
+"""This process's memory, as the system reports it (Linux)."""
 
 from __future__ import annotations
 
@@ -18,5 +18,5 @@ def megabytes(*names: str) -> list[float]:
 
 
 def reset_peak() -> None:
-    """The peak is counted from now on."""
+    """Count the peak from now on."""
     Path("/proc/self/clear_refs").write_text("5", encoding="utf-8")

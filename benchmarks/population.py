@@ -47,7 +47,7 @@ class Watch(Callback):
 
 
 def measure(clients: int, kept_memory: float | None, rounds: int) -> dict[str, object]:
-    """A run's row."""
+    """Return a run's row."""
     torch.set_num_threads(1)
     data = Synthetic(
         samples=20 * clients,

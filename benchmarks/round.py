@@ -71,7 +71,7 @@ class Turn:
 
 
 def bare(net: nn.Module, data: FederatedData, device: torch.device) -> Iterator[Turn]:
-    """The same local work, without anything around it: batches are indexed out of floats."""
+    """Do the same local work with nothing around it: batches are indexed out of floats."""
     splits = [data.split(client, "train") for client in range(data.num_clients)]
     batches = [split.batch(torch.arange(len(split))) for split in splits]
     net = net.to(device)
@@ -92,7 +92,7 @@ def bare(net: nn.Module, data: FederatedData, device: torch.device) -> Iterator[
 
 
 def plain(net: nn.Module) -> nn.Module:
-    """A network with PyTorch's own convolutions in the place of ours, as one would write it."""
+    """Return a network with PyTorch's own convolutions in place of ours."""
     for parent in net.modules():
         for name, child in parent.named_children():
             if isinstance(child, Conv2d):
@@ -112,7 +112,7 @@ def plain(net: nn.Module) -> nn.Module:
 def federation(
     engine: EngineName, net: nn.Module, data: FederatedData, accelerator: str
 ) -> Iterator[Turn]:
-    """Rounds of FedAvg."""
+    """Run rounds of FedAvg."""
     loop = FederatedLoop(10**6, engine=engine, accelerator=accelerator, progress=False)
     for result in loop.rounds_of(FedAvg(net, optimizer=SGD), data):
         row = result.metrics
@@ -129,7 +129,7 @@ def _since(begin: float, device: torch.device) -> float:
 def variants(
     engines: list[EngineName], make: Callable[[], nn.Module], data: FederatedData, accelerator: str
 ) -> dict[tuple[str, int], Iterator[Turn]]:
-    """Who takes turns, by name and number of op threads."""
+    """Return the variants that take turns, by name and number of op threads."""
     every = torch.get_num_threads()
     device = torch.device("cuda" if accelerator == "cuda" else "cpu")
     found = {("bare loop", every): bare(plain(make()), data, device)}
@@ -148,7 +148,7 @@ def variants(
 def measure(
     found: Mapping[tuple[str, int], Iterator[Turn]], repeats: int
 ) -> dict[tuple[str, int], list[Turn]]:
-    """Turns of all variants, one after another; the first of each is a warm-up."""
+    """Let all variants take turns; the first turn of each is a warm-up."""
     every, turns = torch.get_num_threads(), {key: list[Turn]() for key in found}
     for number in range(repeats + 1):
         for key, variant in found.items():
@@ -183,7 +183,7 @@ def table(turns: Mapping[tuple[str, int], list[Turn]], samples: int) -> list[dic
 
 
 def machine() -> dict[str, object]:
-    """Where and with what the numbers were taken."""
+    """Describe the machine and the versions that the numbers were taken with."""
     load = os.getloadavg()[0] if hasattr(os, "getloadavg") else float("nan")
     gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else "none"
     return {
@@ -206,7 +206,7 @@ def _processor() -> str:
 
 
 def prepare(name: str, given: argparse.Namespace) -> dict[tuple[str, int], Iterator[Turn]]:
-    """The variants of one network, and their data."""
+    """Return the variants of one network, and their data."""
     data = Synthetic(
         samples=given.clients * given.samples * 5 // 4,
         classes=10,

@@ -172,7 +172,7 @@ class FederatedDataModule(L.LightningDataModule, ABC):
 
     @property
     def task(self) -> Task:
-        """What is predicted."""
+        """The task: classification, unless a data set says otherwise."""
         return Classification()
 
     @property

@@ -110,7 +110,7 @@ class Rule:
 
     @property
     def pools(self) -> bool:
-        """Whether official training and test samples are divided as one."""
+        """``True`` if official training and test samples are divided as one."""
         return self.test_protocol in ("pooled", "future")
 
     def rng(self, purpose: str, *path: int) -> np.random.Generator:

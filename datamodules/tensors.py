@@ -76,7 +76,7 @@ class TensorData(FederatedDataModule):
 
     @property
     def incomplete(self) -> bool:
-        """Whether inputs may have NaN, which :meth:`fitted` replaces."""
+        """``True`` if inputs may have NaN, which :meth:`fitted` replaces."""
         return False
 
     def read(self) -> Mapping[str, Any]:
@@ -97,7 +97,7 @@ class TensorData(FederatedDataModule):
 
     @property
     def task(self) -> Task:
-        """What is predicted."""
+        """The task, given or told by the type of the targets."""
         return self._tensors.task
 
     @property
@@ -180,7 +180,7 @@ class _Tensors:
 
     @property
     def images(self) -> bool:
-        """Whether the inputs are images of bytes."""
+        """``True`` if the inputs are images of bytes."""
         return isinstance(self.x, Tensor) and self.x.dtype == torch.uint8 and self.x.dim() == 4
 
     def parts(self) -> dict[str, Any]:

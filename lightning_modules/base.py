@@ -116,7 +116,7 @@ class ClientModule(Client):
 
     @property
     def needs_classes(self) -> bool:
-        """Whether the method works with classes, and cannot serve other tasks."""
+        """``True`` if the method works with classes, and cannot serve other tasks."""
         return False
 
     @property
@@ -126,7 +126,7 @@ class ClientModule(Client):
 
     @property
     def uses_rounds(self) -> bool:
-        """Whether numbers depend on the planned rounds; a method that reads them says so."""
+        """``True`` if numbers depend on the planned rounds; a method that reads them says so."""
         return self.lr_schedule == "cosine"
 
     @property

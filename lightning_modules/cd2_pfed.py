@@ -105,7 +105,7 @@ class CD2PFed(ClientModule):
 
     @property
     def uses_rounds(self) -> bool:
-        """Whether one of the ramps ends at a part of the planned rounds."""
+        """``True`` if one of the ramps ends at a part of the planned rounds."""
         return self.ramp_rounds is None or self.average_ramp > 0 or super().uses_rounds
 
     def receive(self, broadcast: Broadcast, info: ClientInfo) -> None:

@@ -164,7 +164,7 @@ class FedSimSup(ClientModule):
         return logits
 
     def plan(self) -> Plan:
-        """The supervisor against the received model, then that model against the supervisor."""
+        """Train the supervisor against the received model, then that model."""
         supervisors = [
             self._phase("supervisor", f"supervisor.{kind}", "net", f"@{label}", kind)
             for kind, label in enumerate(self.kinds)
@@ -195,7 +195,7 @@ class FedSimSup(ClientModule):
         self.participated.fill_(True)
 
     def personalise(self, broadcast: Broadcast | None, info: ClientInfo) -> None:
-        """The inter-learning model that ``eval_inter`` names, and the client's supervisor."""
+        """Load the inter-learning model that ``eval_inter`` names, beside the supervisor."""
         if broadcast is None:
             return
         if self.eval_inter == "server_copy" or not self.participated:
@@ -224,7 +224,7 @@ class FedSimSup(ClientModule):
 
 
 def _labels(kinds: Sequence[nn.Module]) -> tuple[str, ...]:
-    """The class of each network; where a class occurs again, with a number."""
+    """Return the class of each network; where a class occurs again, with a number."""
     names = [type(network).__name__ for network in kinds]
     return tuple(
         name if names.count(name) == 1 else f"{name}-{names[: place + 1].count(name)}"
@@ -233,7 +233,7 @@ def _labels(kinds: Sequence[nn.Module]) -> tuple[str, ...]:
 
 
 def _of_kind(kind: int, length: int, own: State, info: ClientInfo) -> int:
-    """The length of a phase for clients of one kind; others skip it."""
+    """Return the length of a phase for clients of one kind; others skip it."""
     del info
     return length if int(own["kind"]) == kind else 0
 
@@ -277,7 +277,7 @@ class SimSupServer(Server[SimSupState]):
         self.zero_similarity = zero_similarity
 
     def init(self, shared: State, clients: Sequence[ClientInfo]) -> SimSupState:
-        """The common initial model for every client, and what clients tell once of their labels.
+        """Start every client from the common initial model, and compare their label counts once.
 
         Raises:
             ValueError: The number of rounds is not known.
@@ -295,7 +295,7 @@ class SimSupServer(Server[SimSupState]):
         )
 
     def broadcast(self, state: SimSupState, client: int, round: int) -> Broadcast:
-        """The client's own model as it is now, also if it was mixed meanwhile."""
+        """Send the client's own model as it is now, also if it was mixed meanwhile."""
         return Broadcast(shared={name: v[client].clone() for name, v in state.shared.items()})
 
     def aggregate(self, state: SimSupState, uploads: Sequence[Upload]) -> SimSupState:
@@ -373,7 +373,7 @@ def time_factor(round: int, rounds: int, mix_C: float, mix_gamma: float) -> floa
 
 
 def _wide(device: torch.device) -> torch.dtype:
-    """The widest type that the device has."""
+    """Convert to the widest type that the device has."""
     return torch.float32 if device.type == "mps" else torch.float64
 
 

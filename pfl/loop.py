@@ -167,7 +167,7 @@ class FederatedLoop:
         return run
 
     def rounds_of(self, module: Client, data: FederatedData) -> Iterator[RoundResult]:
-        """The rounds one by one, for those who want to write their own outer loop."""
+        """Run the rounds one by one, for an outer loop of one's own."""
         with closing(Federation(self, module, data)) as federation:
             yield from federation.rounds(lambda result: None)
 

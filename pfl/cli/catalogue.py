@@ -234,7 +234,7 @@ def _imported(path: str) -> Any:  # noqa: ANN401
 
 
 def _is_former(path: str, kind: type) -> bool:
-    """Whether a path may be the one of a class of this project before the class moved."""
+    """Tell whether a path may be that of a class of this project before the class moved."""
     return path.startswith(PACKAGES) and path.rpartition(".")[2] == kind.__name__
 
 

@@ -79,7 +79,7 @@ def check(argv: Sequence[str]) -> None:
 
 
 def _named(path: str) -> Subject:
-    """A method by its class name; its signature needs no types."""
+    """Find a method by its class name; its signature needs no types."""
     catalogue.load()
     catalogue.see_working_folder()
     method = named_class(path)
@@ -89,7 +89,7 @@ def _named(path: str) -> Subject:
 
 
 def _configured(argv: Sequence[str]) -> Subject:
-    """A method with the arguments of a configuration."""
+    """Return a method with the arguments of a configuration."""
     parser = make_parser("check", data=False, kind=_Parser)
     parser.description = DESCRIPTION
     experiment = Experiment.parse(parser, argv)
@@ -107,10 +107,10 @@ def _configured(argv: Sequence[str]) -> Subject:
 
 
 def _later(kind: Callable[..., Client], **given: Any) -> Callable[..., Client]:
-    """A method that still lacks its network, with the arguments of a configuration."""
+    """Return a method that still lacks its network, with the arguments of a configuration."""
     return lambda **more: kind(**{**given, **more})
 
 
 def _small(kind: Callable[..., nn.Module], *args: Any, **given: Any) -> nn.Module:
-    """A small network for one that the data would shape, and any other module as it is."""
+    """Return a small network for one that the data would shape, any other module as it is."""
     return mlp() if from_data(kind) else kind(*args, **given)

@@ -21,7 +21,7 @@ _SPELLING = ("init_args", "dict_kwargs")
 
 
 class UsageError(Exception):
-    """What a user asked for cannot be done; the message is all there is to say."""
+    """A request that cannot be met; the message is all there is to say."""
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class Given:
 
     @property
     def is_null(self) -> bool:
-        """Whether somebody wrote that there is to be no value."""
+        """``True`` if the value that was written is null."""
         return self.text in ("null", "~", "")
 
 
@@ -137,7 +137,7 @@ def find_misspelling(
 
 
 def _resolve(item: Given, known: Mapping[str, type]) -> type | None:
-    """The class that a setting names; ``None`` for a function that makes one."""
+    """Return the class that a setting names; ``None`` for a function that makes one."""
     name = str(item.text)
     if name in known:
         return known[name]
@@ -204,12 +204,12 @@ def place(what: str, keys: Sequence[str], given: Sequence[Given]) -> str:
 
 
 def _there(given: Sequence[Given], path: Keys) -> list[Given]:
-    """Settings of a key, or of the class that stands there."""
+    """Find the settings of a key, or of the class that stands there."""
     return [item for item in given if item.keys in (path, (*path, "class_path"))]
 
 
 def locate(message: str, given: Sequence[Given], part: str) -> str:
-    """A message with the place of the setting that it speaks of, by its name or by its value.
+    """Add the place of the setting that a message is about, found by its name or its value.
 
     Args:
         message: What is wrong.
@@ -246,7 +246,7 @@ def explained(given: Sequence[Given], *kinds: type[Exception], part: str = "") -
 
 
 def _cause(error: BaseException) -> BaseException:
-    """What the parser wrapped in errors of its own while it made objects."""
+    """Return the error that the parser wrapped in errors of its own while it made objects."""
     trace = error.__traceback__
     while trace is not None and trace.tb_next is not None:
         trace = trace.tb_next
@@ -256,7 +256,7 @@ def _cause(error: BaseException) -> BaseException:
 
 
 def _plain(message: str, limit: int = 400) -> str:
-    """The parser's words without Python's."""
+    """Return the parser's words without Python's."""
     message = re.sub(r"<class '(?:\w+\.)*(\w+)'>", r"\1", message.strip())
     message = re.sub(r"(?:typing\.)?Literal\[(.*?)\]", r"one of \1", message)
     message = re.sub(r"^Expected an? (.*)\. Got value: (.*)$", r"expected \1, got \2", message)
@@ -264,7 +264,7 @@ def _plain(message: str, limit: int = 400) -> str:
 
 
 def _literals(message: str) -> list[str]:
-    """The words that a setting may be, where it may be a class as well."""
+    """Return the words that a setting may be, where it may be a class as well."""
     found = re.search(r"Subtypes: .*Literal\[(.*?)\]", message)
     return [] if found is None else [word.strip("' ") for word in found[1].split(",")]
 
@@ -276,7 +276,7 @@ def _unknown(item: Given, what: str, choices: Iterable[str]) -> UsageError:
 
 
 def _line(place: str, keys: Keys, what: str) -> str:
-    """A flag says its keys itself."""
+    """Return a message without keys that the flag itself names."""
     path = ".".join(key for key in keys if key != "class_path")
     return ": ".join(part for part in (place, "" if place.startswith("--") else path, what) if part)
 

@@ -62,7 +62,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def usage() -> str:
-    """What ``pfl --help`` prints."""
+    """Return the text of ``pfl --help``."""
     commands = "\n".join(f"  {name:<14}{what}" for name, (_, what) in COMMANDS.items())
     return (
         "usage: pfl COMMAND [options]\n\n"

@@ -101,7 +101,7 @@ class Parser(ArgumentParser):
         return added
 
     def dump(self, namespace: Namespace, *args: Any, **options: Any) -> str:
-        """The configuration as YAML, without what concerns this call only."""
+        """Return the configuration as YAML, without what concerns this call only."""
         lasting = namespace.clone()
         for name in self.own:
             lasting.pop(name, None)
@@ -161,7 +161,7 @@ def make_parser(
     data: bool = True,
     kind: type[Parser] = Parser,
 ) -> Parser:
-    """The parser of a command that runs on a configuration.
+    """Make the parser of a command that runs on a configuration.
 
     Args:
         command: As it is called.

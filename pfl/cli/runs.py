@@ -40,7 +40,7 @@ class _Watch(Callback):
         self.run = run
 
     def advice(self) -> str:
-        """How an interrupted run is gone on with."""
+        """Return the advice on how to resume an interrupted run."""
         run = self.run
         if run is None or run.round == 0:
             return "interrupted before the first round was done; there is nothing to go on from"
@@ -54,7 +54,7 @@ class _Watch(Callback):
 
 
 def fit_experiment(argv: Sequence[str]) -> Experiment:
-    """What ``pfl fit`` with these words would train."""
+    """Return the experiment that ``pfl fit`` with these words would run."""
     parser = make_parser("fit", own=["ckpt_path"])
     parser.add_argument("--ckpt_path", type=str | None, help=f"go on from there: {CKPT_PATH}")
     return Experiment.parse(parser, argv)
@@ -142,7 +142,7 @@ def _source(experiment: Experiment, trains: bool = False) -> str:
 
 
 def lightning_checkpoint(experiment: Experiment) -> dict[str, Any]:
-    """A module as ``load_from_checkpoint`` reads it, with how to build it in plain values.
+    """Return a module as ``load_from_checkpoint`` reads it, with how to build it in plain values.
 
     The instantiator is the one that Lightning trusts; it makes networks and optimisers of their
     class paths, so that nobody has to name them again.

@@ -69,7 +69,7 @@ class Client(L.LightningModule, ABC):
     @property
     @abstractmethod
     def needs_classes(self) -> bool:
-        """Whether the method works with classes, and cannot serve other tasks."""
+        """``True`` if the method works with classes, and cannot serve other tasks."""
 
     @property
     @abstractmethod
@@ -79,7 +79,7 @@ class Client(L.LightningModule, ABC):
     @property
     @abstractmethod
     def uses_rounds(self) -> bool:
-        """Whether numbers depend on the planned rounds T (``ClientInfo.rounds``).
+        """``True`` if numbers depend on the planned rounds T (``ClientInfo.rounds``).
 
         Such a run cannot be resumed with more rounds than it was planned with.
         """

@@ -1,4 +1,4 @@
-"""What is predicted: the loss, the shape of outputs, and the scores of a kind of prediction."""
+"""Tasks: the loss, the shape of outputs, and the scores of a kind of prediction."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ BINS = 15
 
 @dataclass(frozen=True)
 class Task(ABC):
-    """What the data want predicted of each sample.
+    """A kind of prediction, which the data choose.
 
     A method asks it for its loss, the loop for its scores. It has no state: tasks with equal
     options are equal.

@@ -286,7 +286,7 @@ def _classes(hint: Any) -> Iterator[type]:  # noqa: ANN401
 
 
 def _takes_mappings(hint: Any) -> bool:  # noqa: ANN401
-    """Whether a place declares a mapping by name, or a container of them."""
+    """Tell whether a place declares a mapping by name, or a container of them."""
     origin = get_origin(hint)
     if origin in (dict, Mapping):
         return True
@@ -308,7 +308,7 @@ def _named(path: str) -> Any:  # noqa: ANN401
 
 
 def _plain(value: Any) -> Any:  # noqa: ANN401
-    """A parser's namespace as the mapping that it is."""
+    """Return a parser's namespace as a mapping."""
     return vars(value) if type(value).__name__ == "Namespace" else value
 
 
@@ -321,5 +321,5 @@ def _prefixes() -> tuple[str, ...]:
 
 
 def _plugins() -> list[str]:
-    """Packages of the installed plug-ins."""
+    """Return the packages of the installed plug-ins."""
     return [point.module.partition(".")[0] for point in plugins.installed()]

@@ -347,7 +347,7 @@ class FederatedData(Protocol):
 
     @property
     def task(self) -> Task:
-        """What is predicted."""
+        """The task."""
 
     @property
     def outputs(self) -> int:

@@ -1,1 +1,1 @@
-"""How the jobs of a round are run; every engine gives the same numbers."""
+"""Engines, which run the jobs of a round; every one gives the same numbers."""

@@ -76,7 +76,7 @@ class AutoEngine(Engine):
 
 
 def parallelism(samples: Sequence[int], workers: int) -> float:
-    """How many workers are busy on average, when each takes the largest client that is left.
+    """Return how many workers are busy on average, when each takes the largest client left.
 
     Args:
         samples: Of each client.

@@ -1,4 +1,4 @@
-"""What the loop asks of an engine."""
+"""The interface of engines."""
 
 from __future__ import annotations
 

@@ -95,10 +95,10 @@ class _Excerpt:
         return None
 
     def to(self, device: torch.device) -> None:
-        """The samples are where those of the run are."""
+        """Leave the samples where those of the run are."""
 
     def description(self) -> dict[str, Any]:
-        """Nothing refers to this partition."""
+        """Return nothing: no file refers to this partition."""
         return {}
 
 
@@ -114,7 +114,7 @@ class _Some:
         return len(self.targets)
 
     def batch(self, positions: Tensor, rng: torch.Generator | None = None) -> Batch:
-        """The samples at ``positions``."""
+        """Return the samples at ``positions``."""
         batch = self._split.batch(positions, rng)
         return Batch(each(_double, batch.x), _double(batch.y))
 
@@ -124,7 +124,7 @@ def _double(value: Tensor) -> Tensor:
 
 
 def _clients(data: FederatedData) -> list[tuple[int, int]]:
-    """The two largest clients, and how many samples each plays with: unequal where that can be."""
+    """Return the two largest clients, and how many samples each plays with: unequal numbers."""
     held = [len(data.split(client, "train")) for client in range(data.num_clients)]
     first, *others = sorted(range(len(held)), key=lambda client: -held[client])
     second = others[0] if others and held[others[0]] else first

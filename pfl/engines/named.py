@@ -24,7 +24,7 @@ ENGINES: Mapping[EngineName, type[Engine]] = {
 
 
 def make_engine(name: EngineName) -> Engine:
-    """An engine with its default settings.
+    """Make an engine with its default settings.
 
     Raises:
         ValueError: There is no engine of this name.

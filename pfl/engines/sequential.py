@@ -29,4 +29,4 @@ class SequentialEngine(Engine):
             yield client_round.test(self._context, job)
 
     def close(self) -> None:
-        """Nothing to release."""
+        """Do nothing: there is nothing to release."""

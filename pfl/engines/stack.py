@@ -133,7 +133,7 @@ class Stack:
         return result
 
     def couples_samples(self) -> bool:
-        """Whether a batch norm, as the module stands, takes its statistics from the batch.
+        """Tell whether a batch norm, as the module stands, takes its statistics from the batch.
 
         It would see the padding.
         """

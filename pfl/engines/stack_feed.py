@@ -57,7 +57,7 @@ class StackedFeed:
             return batch._replace(x=self._phase.inputs(batch))
 
     def groups(self, number: int, apart: bool) -> Iterator[Group]:
-        """The batches of a step; each is to be asked for once, in order.
+        """Make the batches of a step; each is to be asked for once, in order.
 
         Args:
             number: Of the step.

@@ -124,7 +124,7 @@ def outputs(stack: Stack, splits: Sequence[ClientSplit]) -> dict[int, tuple[Tens
 
 
 def _splits(stack: Stack, name: Split) -> list[ClientSplit] | None:
-    """The split of each client, or the one that is common to all; ``None`` if there is no such."""
+    """Return the split of each client, or the one common to all; ``None`` if there is none."""
     data = stack.context.data
     if name != "pooled":
         return [data.split(job.info.client, name) for job in stack.jobs]
@@ -133,7 +133,7 @@ def _splits(stack: Stack, name: Split) -> list[ClientSplit] | None:
 
 
 def _finite(states: Sequence[State]) -> list[bool]:
-    """Whether each state holds finite numbers only (one synchronisation where all do)."""
+    """Tell which states hold finite numbers only (one synchronisation where all do)."""
     sums = [
         sum((value.sum().float() for value in state.values()), start=torch.zeros(()))
         for state in states

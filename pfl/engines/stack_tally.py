@@ -1,4 +1,4 @@
-"""What is counted while several clients train at once."""
+"""Counts of several clients that train at once."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pfl.engines.stack import Rows
 
 @dataclass
 class StackedTally:
-    """What the phases of K jobs add up to.
+    """The sums over the phases of K jobs.
 
     Attributes:
         clients: K.
@@ -39,7 +39,7 @@ class StackedTally:
         self.rows = [defaultdict[str, list[Tensor]](list) for _ in range(self.clients)]
 
     def idle(self, row: int) -> bool:
-        """Whether a client had something to train on, and could not take one step."""
+        """Tell whether a client had something to train on, and could not take one step."""
         return self.steps[row] == 0 and self.skipped[row] > 0
 
     def add(self, phase: str, rows: Rows, terms: Terms) -> None:

@@ -132,7 +132,7 @@ def worker_count(context: Context, workers: int | None) -> int:
 
 
 def obstacle(context: Context, workers: int) -> str | None:
-    """Why clients cannot be trained, or not gain from being trained, by so many threads."""
+    """Say why clients cannot be trained by so many threads, or would not gain from it."""
     if context.fabric.device.type != "cpu":
         return f"threads do not gain on {context.fabric.device}"
     if workers == 1:

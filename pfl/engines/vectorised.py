@@ -91,7 +91,7 @@ class VectorisedEngine(Engine):
         return self._run(stack_round.test, jobs)
 
     def close(self) -> None:
-        """Nothing to release."""
+        """Do nothing: there is nothing to release."""
 
     def _run(
         self, verb: Callable[[Context, Sequence[Job]], list[AnswerT]], jobs: Sequence[Job]
@@ -109,7 +109,7 @@ class VectorisedEngine(Engine):
 
 
 def _alike(context: Context, jobs: Sequence[Job]) -> list[list[int]]:
-    """Indices of jobs that can go together, largest clients first."""
+    """Group the indices of jobs that can go together, largest clients first."""
     groups: dict[Hashable, list[int]] = {}
     for index in sorted(range(len(jobs)), key=lambda i: -jobs[i].info.samples):
         job = jobs[index]
@@ -121,7 +121,7 @@ def _alike(context: Context, jobs: Sequence[Job]) -> list[list[int]]:
 
 
 def obstacle(context: Context, dropout: bool = False) -> str | None:
-    """Why clients of this method and network cannot be stacked.
+    """Say why clients of this method and network cannot be stacked; ``None`` if they can.
 
     Args:
         context: With the method and network.
@@ -150,7 +150,7 @@ def obstacle(context: Context, dropout: bool = False) -> str | None:
 
 
 def _overridden(module: L.LightningModule) -> str | None:
-    """A hook of the training loop that a method changed."""
+    """Find a hook of the training loop that a method changed."""
     order = type(module).__mro__
     base = order[order.index(L.LightningModule) - 1]
     return next((h for h in HOOKS if getattr(type(module), h) is not getattr(base, h)), None)
@@ -162,7 +162,7 @@ def _shares_weights(context: Context) -> bool:
 
 
 def _counts_batches(context: Context) -> bool:
-    """Whether a batch norm reads its counter, as one number: without momentum, where it has one.
+    """Tell whether a batch norm reads its counter, as one without momentum does.
 
     A teacher in eval mode, or without running statistics, does not.
     """
@@ -172,7 +172,7 @@ def _counts_batches(context: Context) -> bool:
 
 
 def _optimizers(context: Context) -> str | None:
-    """An optimiser that does not act on each element by itself, or keeps what cannot be stacked."""
+    """Find an optimiser that does not act elementwise, or keeps state that cannot be stacked."""
     module, info = context.module, ClientInfo.of(context.data, 0)
     for part in (*context.plan, *context.adapt):
         if not isinstance(part, Phase):

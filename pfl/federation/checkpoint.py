@@ -48,7 +48,7 @@ def load(path: Path) -> dict[str, Any]:
 
 
 def pack(state: ServerState) -> dict[str, Any]:
-    """A server's state as plain values and CPU tensors."""
+    """Return a server's state as plain values and CPU tensors."""
     return {item.name: move(getattr(state, item.name), "cpu") for item in fields(state)}
 
 

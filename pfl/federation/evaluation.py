@@ -127,7 +127,7 @@ class Evaluator:
         return scores
 
     def _pooled(self, state: ServerState) -> Row:
-        """The global model on the common test set, which belongs to no client."""
+        """Test the global model on the common test set, which belongs to no client."""
         if self.data.pooled_test() is None:
             return {}
         job = self._test_job(self.job(0, state), splits=("pooled",), model="global")

@@ -59,7 +59,7 @@ def measure(
 def _rows(
     module: Client, data: FederatedData, federation: Federation
 ) -> Iterator[dict[str, float]]:
-    """Counts of all clients."""
+    """Count the bins of all clients."""
     for client in range(data.num_clients):
         split = data.split(client, "test")
         if len(split) == 0:
@@ -77,7 +77,7 @@ def _rows(
 
 
 def bins(confidence: Floats, correct: Floats) -> list[dict[str, float]]:
-    """Samples, mean confidence and accuracy of each bin that holds any.
+    """Count samples, mean confidence and accuracy of each bin that holds any.
 
     Bins are 15 of equal width, as the calibration error ``ece`` has them: a border belongs to the
     bin above it.

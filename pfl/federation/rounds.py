@@ -142,7 +142,7 @@ class Federation:
             yield
 
     def rounds(self, done: Callable[[Result], None]) -> Iterator[RoundResult]:
-        """The remaining rounds; ``done`` is called after each client.
+        """Run the remaining rounds; ``done`` is called after each client.
 
         Raises:
             NonFiniteError: A client's numbers are not finite, and the loop is to stop then.
@@ -184,7 +184,7 @@ class Federation:
     def _outcome(
         self, jobs: Sequence[Job], results: Mapping[int, Result], after: ServerState
     ) -> Iterator[None]:
-        """A round's outcome becomes the run's; if its tests are interrupted, it is taken back.
+        """Make a round's outcome the run's; take it back if its tests are interrupted.
 
         Then the round is done again on a resume, and no row of the history is missing.
         """
@@ -206,7 +206,7 @@ class Federation:
         client_round.test(self.context, self._job(client, self.run.server))
 
     def _job(self, client: int, state: ServerState, number: int | None = None) -> Job:
-        """The client's job on a server's state, in the round at hand or the one to come."""
+        """Make a client's job on a server's state, in the round at hand or the one to come."""
         number = self.run.round if number is None else number
         return Job(
             info=replace(self.clients[client], round=number),
@@ -299,7 +299,7 @@ def _described(data: FederatedData) -> str:
 
 
 def _uploads(results: Mapping[int, Result], cohort: Cohort) -> list[Upload]:
-    """What reaches the server, in ascending order of clients."""
+    """Return the uploads that reach the server, in ascending order of clients."""
     found = [results[client].upload for client in cohort.uploads if client in results]
     return [upload for upload in found if upload is not None]
 

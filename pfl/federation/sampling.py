@@ -1,4 +1,4 @@
-"""Who trains and who uploads: pure functions of the eligible clients and an rng."""
+"""Samplers of a round's clients: pure functions of the eligible clients and an rng."""
 
 from __future__ import annotations
 

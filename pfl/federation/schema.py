@@ -1,4 +1,4 @@
-"""What a checkpoint must hold: keys, types, shapes and ranges, checked before anything is used."""
+"""Checks of a checkpoint's keys, types, shapes and ranges, before anything of it is used."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def check(content: Mapping[str, Any], run: Run, clients: Sequence[ClientInfo]) -
 
 
 def _of_step(name: str) -> bool:
-    """Whether an entry that a client keeps is an optimiser's, and not the module's."""
+    """Tell whether an entry that a client keeps is an optimiser's, and not the module's."""
     return bool(of_all_phases({name: torch.empty(0)}))
 
 

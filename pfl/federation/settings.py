@@ -1,4 +1,4 @@
-"""What a federation is told: :class:`pfl.loop.FederatedLoop` tells it."""
+"""The settings of a federation, which :class:`pfl.loop.FederatedLoop` has."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What many clients keep from round to round, within a bound of memory."""
+"""Kept states of many clients, within a bound of memory."""
 
 from __future__ import annotations
 

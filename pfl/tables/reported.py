@@ -19,7 +19,7 @@ _FACTORS = {"accuracy_pct": 100, "accuracy_frac": 1}
 
 @dataclass(frozen=True, order=True)
 class Unit:
-    """How numbers of a table are printed: multiplied by a factor, with some decimals."""
+    """The form of printed numbers: multiplied by a factor, with some decimals."""
 
     factor: int = 100
     digits: int = 2

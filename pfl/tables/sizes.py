@@ -1,4 +1,4 @@
-"""How large a run's clients are, told without reading or writing any image."""
+"""Sizes of a run's clients, without reading or writing any image."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a call leaves behind: entries, attributes and random streams, before and after it."""
+"""Comparisons of entries, attributes and random streams before and after a call."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def _entries(module: nn.Module, norms: bool) -> State:
 
 
 def _marks(module: nn.Module, function: Callable[..., Any]) -> dict[str, object]:
-    """Marks of all attributes of a module and of what a function holds, by what to call them."""
+    """Mark all attributes of a module and all that a function holds, by what to call them."""
     marks: dict[str, object] = {}
     for path, child in module.named_modules():
         for name, value in vars(child).items():
@@ -107,7 +107,7 @@ def _held(function: Callable[..., Any]) -> dict[str, object]:
 
 
 def _mark(value: object, depth: int = 3) -> object:
-    """What changes if a value is replaced, filled or written to, down to some depth."""
+    """Return a mark that changes if a value is replaced, filled or written to, to some depth."""
     if value is None or isinstance(value, bool | int | float | str):
         return value
     if isinstance(value, Tensor):

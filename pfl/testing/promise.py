@@ -1,4 +1,4 @@
-"""What a promise is, and the method that is held to it."""
+"""Promises, and the method that is held to them."""
 
 from __future__ import annotations
 
@@ -138,13 +138,13 @@ def promise(
 
 
 def vectorizable(subject: Subject) -> bool:
-    """Whether a method claims that its clients can be stacked, to the same numbers."""
+    """Tell whether a method claims that its clients can be stacked, to the same numbers."""
     module = subject.module()
     return module.vectorizable and not has_dropout(module)
 
 
 def has_dropout(module: nn.Module) -> bool:
-    """Whether a method has dropout of its own, for which an engine lends torch's default stream."""
+    """Tell whether a method has dropout, for which an engine lends torch's default stream."""
     return any(isinstance(child, DROPOUTS) for child in module.modules())
 
 

@@ -62,7 +62,7 @@ def plans_are_declarations(subject: Subject) -> None:
 
 
 def _outline(plan: Plan) -> list[dict[str, object]]:
-    """What can be compared in a plan: all but its functions."""
+    """Return what can be compared in a plan: all but its functions."""
     return [
         {
             item.name: "a function" if callable(value := getattr(part, item.name)) else value
@@ -156,7 +156,7 @@ def padding_does_not_count(subject: Subject) -> None:
 
 
 def _padded(batch: Batch) -> Batch:
-    """The batch with its first sample some more times, at weight zero."""
+    """Repeat the first sample of a batch some times, at weight zero."""
     again = torch.cat([torch.arange(len(batch.y)), torch.zeros(PADDING, dtype=torch.int64)])
     weight = torch.ones(len(again), dtype=batch.x.dtype)
     weight[-PADDING:] = 0

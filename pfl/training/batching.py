@@ -40,7 +40,7 @@ class Step:
 
 
 class Length(NamedTuple):
-    """How long a phase is for one client.
+    """The length of a phase for one client.
 
     Attributes:
         epochs: Walks over the data, unless ``steps`` are given.
@@ -51,7 +51,7 @@ class Length(NamedTuple):
     steps: int | None = None
 
     def __bool__(self) -> bool:
-        """Whether there is anything to do."""
+        """Tell whether there is anything to do."""
         return (self.epochs if self.steps is None else self.steps) > 0
 
 
@@ -73,7 +73,7 @@ def length(phase: Phase, own: State, info: ClientInfo) -> Length:
 
 
 def steps(context: Context, job: Job, phase: Phase, length: Length, samples: int) -> Iterator[Step]:
-    """The steps of a phase on a client with so many samples; none without samples.
+    """Make the steps of a phase on a client with so many samples; none without samples.
 
     A batch of one sample is left out where a batch norm takes its statistics from the batch: there
     are none. A client that has no other batch takes no step, and a warning names it.
@@ -151,7 +151,7 @@ class Feed:
         self._noise = generator(job.seed, "noise", phase.name)
 
     def samples(self, positions: Tensor) -> Batch:
-        """The samples of a step, without noise; to be called once for each step, in order."""
+        """Return the samples of a step, without noise; call it once for each step, in order."""
         if self._held is None:
             return self._split.batch(positions, self._transforms)
         if self._phase.full_batch:
@@ -161,7 +161,7 @@ class Feed:
         return Batch(x, self._held.y.index_select(0, index))
 
     def noise(self) -> dict[str, Tensor]:
-        """The draws of the next step, on the CPU."""
+        """Return the draws of the next step, on the CPU."""
         shapes = self._phase.noise.items()
         return {name: torch.randn(shape, generator=self._noise) for name, shape in shapes}
 

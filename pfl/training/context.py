@@ -1,4 +1,4 @@
-"""What an engine works with: the module that plays the clients, and all around it."""
+"""The context of an engine: the module that plays the clients, and all around it."""
 
 from __future__ import annotations
 
@@ -145,7 +145,7 @@ class Context:
         return state[name]
 
     def couples_samples(self, evals: Patterns = ()) -> bool:
-        """Whether samples of a training batch act upon each other, through a batch norm.
+        """Tell whether samples of a training batch act upon each other, through a batch norm.
 
         Args:
             evals: Patterns of the names of submodules in eval mode, as in
@@ -164,6 +164,6 @@ class Context:
 
 
 def _within(name: str, patterns: Patterns) -> bool:
-    """Whether a submodule, or one that it is part of, fits one of the patterns."""
+    """Tell whether a submodule, or one that it is part of, fits one of the patterns."""
     parts = name.split(".")
     return any(matches(".".join(parts[: end + 1]), patterns) for end in range(len(parts)))

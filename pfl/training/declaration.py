@@ -89,7 +89,7 @@ def declared(module: Client, verb: Literal["plan", "adapt"]) -> Plan:
 
 
 def _once(entries: State) -> State:
-    """The entries, of those that layers share the first: it stands for all."""
+    """Return the entries; of one that several layers share, the first stands for all."""
     first = {id(value): name for name, value in reversed(entries.items())}
     return {name: value for name, value in entries.items() if first[id(value)] == name}
 

@@ -21,7 +21,7 @@ from pfl.training.optimizer_state import OptimizerState
 
 @dataclass
 class Tally:
-    """What the phases of one job add up to.
+    """The sums over the phases of one job.
 
     Attributes:
         sums: Of each logged term over its steps, by ``"<phase>/<term>"``.
@@ -41,7 +41,7 @@ class Tally:
 
     @property
     def idle(self) -> bool:
-        """Whether the client had something to train on, and could not take one step."""
+        """Tell whether the client had something to train on, and could not take one step."""
         return self.steps == 0 and self.skipped > 0
 
     def add(self, phase: str, outcome: Outcome, samples: int) -> None:
@@ -67,7 +67,7 @@ class Tally:
         return Totals(sums, rows, self.steps, self.samples)
 
     def means(self) -> dict[str, float]:
-        """The mean of each term over its steps (one synchronisation)."""
+        """Return the mean of each term over its steps (one synchronisation)."""
         if not self.sums:
             return {}
         values = torch.stack([*self.sums.values()]).tolist()
@@ -165,7 +165,7 @@ def release(context: Context) -> None:
 def make_optimizer(
     module: Client, phase: Phase, info: ClientInfo, trained: Mapping[str, nn.Parameter]
 ) -> Optimizer:
-    """A fresh optimiser for a phase, at the rates of the round.
+    """Make a fresh optimiser for a phase, at the rates of the round.
 
     Raises:
         TypeError: The module's optimiser configuration is not a single optimiser.
@@ -210,7 +210,7 @@ def _feed(
 
 
 def _batch(feed: batching.Feed, phase: Phase, positions: Tensor, split: ClientSplit) -> Batch:
-    """A step's batch, with the phase's map applied where it could not be applied once."""
+    """Make a step's batch, with the phase's map applied where it could not be applied once."""
     batch = feed.samples(positions)
     if phase.inputs is not None and split.augmented:
         with torch.no_grad():
