@@ -258,7 +258,15 @@ def test_breast_cancer_is_told_apart_by_a_linear_network(tmp_path):
     found = load_breast_cancer()
     names = found.target_names[found.target]
     path = written(tmp_path / "cancer.csv", found.data, found.feature_names, names)
-    data = TabularData(path, "target", 5, Shards(), standardise="train", batch_size=32)
+    data = TabularData(
+        path,
+        "target",
+        5,
+        Shards(),
+        standardise="train",
+        batch_size=32,
+        metrics=["torchmetrics.AUROC"],
+    )
     assert (data.class_names, data.input_shape) == (["benign", "malignant"], (30,))
     ids = np.concatenate([h.train for h in data.division.holdings])
     x = torch.cat([inputs(data, client, "train") for client in range(5)])
@@ -266,6 +274,7 @@ def test_breast_cancer_is_told_apart_by_a_linear_network(tmp_path):
     assert torch.allclose(x, torch.tensor(own, dtype=torch.float32), atol=1e-5)
     run = fit(FedAvg(nn.Linear(30, 2), optimizer=sgd(0.1)), data, rounds=5)
     assert run.summary["test/personal/acc/last"] > 0.93
+    assert run.summary["test/personal/auroc/last"] > 0.97
 
 
 def loss(x, y, weights):
