@@ -1,0 +1,34 @@
+"""A product of low rank beside a layer, by hand."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from lightning_modules.layers.low_rank import LowRankLinear
+
+
+def test_the_product_is_added():
+    """W = 0, b = 1, A = (1, 2), B = (3, 5)^T, x = (1, 1): A x = 3, so (1 + 9, 1 + 15)."""
+    layer = nn.Linear(2, 2)
+    nn.init.zeros_(layer.weight)
+    nn.init.ones_(layer.bias)
+    adapted = LowRankLinear(layer, rank=1)
+    with torch.no_grad():
+        adapted.down.copy_(torch.tensor([[1.0, 2.0]]))
+        adapted.up.copy_(torch.tensor([[3.0], [5.0]]))
+    assert adapted(torch.ones(1, 2)).tolist() == [[10.0, 16.0]]
+
+
+def test_a_new_draw_leaves_the_layer_and_starts_at_zero():
+    layer = nn.Linear(4, 3)
+    adapted, x = LowRankLinear(layer, rank=2), torch.randn(5, 4)
+    nn.init.ones_(adapted.up)
+    adapted.reset_parameters()
+    assert torch.equal(adapted(x), layer(x))
+
+
+def test_a_rank_below_one_is_refused():
+    with pytest.raises(ValueError, match="rank must be at least 1, got 0"):
+        LowRankLinear(nn.Linear(2, 2), rank=0)
