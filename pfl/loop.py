@@ -30,6 +30,14 @@ if TYPE_CHECKING:
 
 Precision: TypeAlias = Literal["32-true", "64-true", "bf16-mixed", "16-mixed"]
 
+# What to use in the place of Lightning's callbacks.
+_IN_PLACE_OF = {
+    "ModelCheckpoint": "checkpoint_every of the loop",
+    "EarlyStopping": "pfl.callbacks.EarlyStopping",
+    "TQDMProgressBar": "progress of the loop",
+    "RichProgressBar": "progress of the loop",
+}
+
 
 class FederatedLoop:
     """Runs a federation: any method, any data, any engine.
@@ -70,6 +78,7 @@ class FederatedLoop:
 
     Raises:
         ValueError: A number is out of its range, or ``name`` leads out of ``default_root_dir``.
+        TypeError: A callback is none of :class:`pfl.federation.run.Callback`.
     """
 
     def __init__(
@@ -113,6 +122,8 @@ class FederatedLoop:
         self.kept_memory = kept_memory
         self.seed = seed
         self.fabric = _fabric(accelerator, devices, precision)
+        for callback in callbacks or ():
+            _check_callback(callback)
         self.callbacks: list[Callback] = [*(callbacks or []), *map(LightningLogger, loggers or [])]
         if default_root_dir is not None:
             # Records first, whatever the others do: rows beyond the checkpoint are dropped on a
@@ -223,6 +234,18 @@ class FederatedLoop:
     def _notify(self, event: str, *arguments: Any) -> None:
         for callback in self.callbacks:
             getattr(callback, event)(*arguments)
+
+
+def _check_callback(callback: object) -> None:
+    """Refuse a callback of another program, and name ours that does the same."""
+    if isinstance(callback, Callback):
+        return
+    name = type(callback).__name__
+    ours = _IN_PLACE_OF.get(name, "a subclass of pfl.federation.run.Callback")
+    raise TypeError(
+        f"callbacks: {name} is not a callback of a federation, which has rounds and clients and no "
+        f"single training loop; use {ours}"
+    )
 
 
 def _fabric(accelerator: str, devices: int | str, precision: Precision) -> Fabric:

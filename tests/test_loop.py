@@ -5,6 +5,7 @@ from itertools import pairwise
 
 import pytest
 import torch
+from lightning.pytorch.callbacks import ModelCheckpoint
 
 from lightning_modules.fedavg import FedAvg
 from lightning_modules.fedper import FedPer
@@ -300,3 +301,10 @@ def test_summary_by_hand():
     assert summary["test/personal/acc/best_by_val"] == 0.1
     assert summary["test/personal/acc/best_on_test"] == 0.5
     assert summarise([]) == {}
+
+
+def test_a_callback_of_lightning_is_refused_with_ours_in_its_place():
+    with pytest.raises(TypeError, match=r"ModelCheckpoint is not .* use checkpoint_every"):
+        FederatedLoop(callbacks=[ModelCheckpoint()])
+    with pytest.raises(TypeError, match=r"object is not .* a subclass of pfl"):
+        FederatedLoop(callbacks=[object()])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any, Self
 
@@ -48,6 +48,8 @@ class Client(L.LightningModule, ABC):
     buffer_policy: str
     task: Task
     net: nn.Module
+    # How to build the module, in plain values, if it came from an export.
+    _recipe: Mapping[str, Any] | None = None
 
     # Read-only: a method answers with a class attribute, or with a property where options decide.
 
@@ -196,11 +198,19 @@ class Client(L.LightningModule, ABC):
         return module
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Add what no state dict holds, such as the frozen parts of a network."""
+        """Add what no state dict holds: frozen parts of a network, and how to build an export."""
         checkpoint["constants"] = clone(constants(self))
+        if self._recipe is not None:
+            # A Trainer writes arguments without the objects among them, such as the network.
+            for name in ("hparams_name", "hparams_type"):
+                checkpoint.pop(name, None)
+            checkpoint["hyper_parameters"] = dict(self._recipe)
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Take over what :meth:`on_save_checkpoint` added."""
+        arguments = checkpoint.get("hyper_parameters", {})
+        if "_instantiator" in arguments:
+            self._recipe = arguments
         given = checkpoint.get("constants", {})
         for name, value in constants(self).items():
             if name in given:
@@ -216,6 +226,16 @@ class Client(L.LightningModule, ABC):
         """
         terms = self.losses(Batch(*batch))
         return {"loss": total(terms), **{name: term.detach() for name, term in terms.items()}}
+
+    def predict_step(self, batch: Any, batch_idx: int) -> Tensor:  # noqa: ANN401
+        """Return predictions under a plain Trainer: probabilities, or values in regression.
+
+        Args:
+            batch: (B, ...) inputs, or a tuple of which they come first.
+            batch_idx: Not used.
+        """
+        x = batch[0] if isinstance(batch, tuple | list) else batch
+        return self.task.predictions(self(x))
 
     def configure_gradient_clipping(
         self,

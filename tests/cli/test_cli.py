@@ -11,9 +11,11 @@ import sys
 import time
 from pathlib import Path
 
+import lightning as L
 import pytest
 import torch
 import yaml
+from torch.utils.data import DataLoader, TensorDataset
 
 from lightning_modules.base import ClientModule
 from lightning_modules.fedavg import FedAvg
@@ -477,6 +479,21 @@ def test_an_exported_client_loads_without_naming_anything(capsys):
         assert torch.equal(value, source[name])
         assert torch.equal(value, content["state_dict"][name])
     assert isinstance(module, ClientModule)
+
+
+def test_an_exported_client_is_tuned_by_a_trainer_and_its_file_loads_again():
+    """Its own file needs no network, and neither does the one that ModelCheckpoint writes."""
+    assert pfl("fit") == 0
+    assert pfl("export", "--ckpt_path=last", "--client=3", "out.ckpt") == 0
+    module = FedPer.load_from_checkpoint("out.ckpt")
+    loader = DataLoader(TensorDataset(torch.randn(8, 1, 8, 8), torch.arange(8)), 4)
+    trainer = L.Trainer(max_epochs=1, logger=False, enable_progress_bar=False, accelerator="cpu")
+    trainer.fit(module, loader)
+    again = FedPer.load_from_checkpoint(trainer.checkpoint_callback.best_model_path)
+    for name, value in module.state_dict().items():
+        assert torch.equal(again.state_dict()[name], value)
+    (first, _) = trainer.predict(again, loader)
+    assert torch.allclose(first.sum(1), torch.ones(4))
 
 
 def test_an_export_that_names_somebodys_class_says_how_to_load_it(capsys):
