@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 from pfl.results import names
-from pfl.results.files import RunError
+from pfl.results.files import RunError, Table
 from pfl.results.runs import RunFolder
 
 # Folder of the pictures of several runs, beside these.
@@ -40,17 +41,36 @@ def common_score(runs: Sequence[RunFolder]) -> str:
 def find(paths: Sequence[str | Path]) -> list[RunFolder]:
     """Find the runs that paths name: a run's folder, or a folder of runs, which means all in it.
 
+    Of several runs, those that did not come to their end are left out with a note on stderr.
+
     Raises:
-        RunError: A path names no run; or one of those that it names is damaged.
+        RunError: A path names no run, or one that is damaged; or none of several is finished.
     """
-    runs: dict[Path, RunFolder] = {}
+    folders: dict[Path, Path] = {}
     for path in map(Path, paths):
         if path.name == PLOTS and len(paths) > 1:
             continue
-        folders = [path]
+        inside = [path]
         if path.is_dir() and not (path / "environment.json").is_file():
-            folders = sorted(file.parent for file in path.glob("*/environment.json")) or folders
-        for folder in folders:
-            if folder.resolve() not in runs:
-                runs[folder.resolve()] = RunFolder.read(folder)
-    return list(runs.values())
+            inside = sorted(file.parent for file in path.glob("*/environment.json")) or inside
+        folders |= {folder.resolve(): folder for folder in inside}
+    if len(folders) == 1:
+        return [RunFolder.read(folder) for folder in folders.values()]
+    runs, left_out = [], []
+    for folder in folders.values():
+        if _begun(folder) and (run := RunFolder.read(folder)).finished:
+            runs.append(run)
+        else:
+            left_out.append(str(folder))
+    if not runs:
+        raise RunError(f"none of these runs is finished: {', '.join(left_out) or 'there is none'}")
+    for name in left_out:
+        print(f"{name} is left out: it is not finished", file=sys.stderr)
+    return runs
+
+
+def _begun(folder: Path) -> bool:
+    """Tell whether a run finished a round; what is no run's folder is for others to refuse."""
+    if not (folder / "environment.json").is_file():
+        return True
+    return len(Table.read(folder / "metrics.csv")) > 0

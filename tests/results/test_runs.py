@@ -111,3 +111,25 @@ def test_a_folder_of_runs_stands_for_all_in_it_and_each_counts_once(tmp_path):
         write_run(tmp_path / name, [[0.5]])
     found = find([tmp_path, tmp_path / "b"])
     assert [run.path.name for run in found] == ["a", "b"]
+
+
+def test_of_several_runs_those_that_are_not_finished_are_left_out_with_a_note(tmp_path, capsys):
+    write_run(tmp_path / "a", [[0.5], [0.6]])
+    write_run(tmp_path / "b", [[0.5], [0.6]], planned=5)
+    write_run(tmp_path / "c", [[0.5]])
+    (tmp_path / "c" / "metrics.csv").write_text("round\n")
+    assert [run.path.name for run in find([tmp_path])] == ["a"]
+    said = capsys.readouterr().err.splitlines()
+    assert said == [f"{tmp_path / name} is left out: it is not finished" for name in "bc"]
+
+
+def test_a_run_that_is_named_alone_is_read_though_it_is_not_finished(tmp_path):
+    write_run(tmp_path / "b", [[0.5], [0.6]], planned=5)
+    assert [run.path.name for run in find([tmp_path / "b"])] == ["b"]
+
+
+def test_when_no_run_is_finished_that_is_said(tmp_path):
+    for name in "ab":
+        write_run(tmp_path / name, [[0.5]], planned=5)
+    with pytest.raises(RunError, match="none of these runs is finished: .*a, .*b"):
+        find([tmp_path])
