@@ -131,5 +131,5 @@ def test_a_run_that_is_named_alone_is_read_though_it_is_not_finished(tmp_path):
 def test_when_no_run_is_finished_that_is_said(tmp_path):
     for name in "ab":
         write_run(tmp_path / name, [[0.5]], planned=5)
-    with pytest.raises(RunError, match="none of these runs is finished: .*a, .*b"):
+    with pytest.raises(RunError, match=r"none of these runs is finished: .*a, .*b"):
         find([tmp_path])
