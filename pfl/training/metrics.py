@@ -6,6 +6,7 @@ import importlib
 import inspect
 import math
 import re
+import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -154,8 +155,9 @@ def _made(spec: MetricSpec, task: Task, outputs: int) -> tuple[str, Metric]:
     except (TypeError, ValueError) as error:
         raise ValueError(f"the metric {path} cannot be made with {options}: {error}") from error
     if isinstance(metric, _RANKINGS) and metric.average == "macro":
-        # Averaged by ourselves: torchmetrics counts a class that a client lacks as zero.
+        # Averaged by ourselves: torchmetrics counts a class that a client lacks as zero, and warns.
         metric.average = "none"
+        warnings.filterwarnings("ignore", "No (positive|negative) samples in targets", UserWarning)
     return str(name or _snake(kind.__name__)), metric
 
 
