@@ -49,6 +49,16 @@ def test_a_method_serves_other_tasks_or_refuses_them(method):
                 promise.hold(asked)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("method", methods(), ids=lambda method: method.__name__)
+@pytest.mark.parametrize("task", TASK_PROMISES, ids=lambda task: type(task).__name__)
+def test_a_method_keeps_every_promise_under_other_tasks(method, task):
+    if method.__name__ in NEED_CLASSES:
+        pytest.skip("it works with classes")
+    for promise in PROMISES:
+        promise.hold(replace(subject(method), task=task))
+
+
 def test_a_task_that_is_not_the_datas_is_refused_by_name():
     with pytest.raises(MethodError, match=r"made for the task Classification\(\), the data are "):
         ToyFederation(FedAvg(mlp()), blobs(task=Regression()))
