@@ -8,7 +8,7 @@ similarity, with a strength that fades late in training (Eqs. 7-10). With full p
 is ever mixed, and clients train alone. Clients may have supervisors of several kinds (Table 4);
 scores are then averaged over the clients of each kind, too.
 
-Appendix and code are not public: ``docs/methods.md`` marks what is our assumption, and the readings
+Appendix and code are not public: ``docs/methods`` marks what is our assumption, and the readings
 adopted where the text disagrees with itself.
 """
 

@@ -7,7 +7,7 @@ covariance Sigma_j; the server's head w is the mean of its prior, whose one vari
 closed form. The confidence tau_j = 1 / rho_j^2 sets how strongly the prior pulls at the client, and
 how much the client's means count in the next w.
 
-Follows the code where the two differ; ``docs/methods.md`` lists where, and the switches.
+Follows the code where the two differ; ``docs/methods`` lists where, and the switches.
 """
 
 from __future__ import annotations

@@ -175,7 +175,7 @@ class Client(L.LightningModule, ABC):
     ) -> Self:
         """Return the module in a file of ``pfl export`` or of a Trainer, as Lightning does.
 
-        Whatever the file names is checked by :func:`pfl.core.trust.check_export` first.
+        Whatever the file names is checked first.
 
         Args:
             checkpoint_path: The file.

@@ -351,7 +351,7 @@ class FederatedData(Protocol):
 
     @property
     def outputs(self) -> int:
-        """D, outputs of a network for the task: classes, labels or numbers."""
+        """The number of outputs D of a network, as many as classes, labels or numbers."""
 
     @property
     def num_classes(self) -> int | None:

@@ -1,4 +1,4 @@
-"""FedDyn: the invariants in docs/methods.md.
+"""FedDyn: the invariants in docs/methods.
 
 By hand the losses are (x - b)^2 / 2, and a step at rate 1 / (1 + alpha) minimises a client's whole
 objective exactly: at ``(b + alpha (w^t - H)) / (1 + alpha)``. In the paper's letters the client's
