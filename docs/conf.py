@@ -41,7 +41,6 @@ autodoc_typehints = "signature"
 autodoc_default_options = {"members": True, "show-inheritance": True}
 autodoc_inherit_docstrings = False
 napoleon_use_ivar = True
-napoleon_custom_sections = [("Warns", "Raises")]
 # The classes of other libraries have their pages elsewhere; links to them would need a network.
 # Aliases of types and type variables have no page of their own.
 nitpick_ignore_regex = [
