@@ -108,6 +108,16 @@ def test_batch_norm_clipping_and_kept_momentum_give_the_sequential_bits(precisio
     assert same(fit(FedAvg(normed(), **options), OneWorker(), **loop), alone)
 
 
+def test_what_steps_log_comes_back_from_a_worker():
+    alone, away = (
+        fit(agreement.Logs(mlp(), optimizer=SGD), engine, 1)
+        for engine in (SequentialEngine(), OneWorker())
+    )
+    # Read as text, in which values that are not finite are equal.
+    assert "log/mass" in str(away.latest.clients)
+    assert str(away.latest.clients) == str(alone.latest.clients)
+
+
 def test_a_worker_starts_from_the_template_of_a_resumed_run(tmp_path):
     def sgd(seed):
         return FedPer(mlp(seed=seed), optimizer=partial(torch.optim.SGD, lr=0.1))
