@@ -151,7 +151,9 @@ class Federation:
         while run.round < settings.rounds:
             clock = _Clock()
             number = run.round + 1
-            cohort = settings.sampler(self.eligible, generator(settings.seed, "cohort", number))
+            cohort = settings.sampler(
+                self.eligible, generator(settings.seed, "cohort", number), number
+            )
             evaluated = number % settings.evaluate_every == 0 or number == settings.rounds
             before = run.server
             jobs = [self._job(client, before, number) for client in cohort.trains]

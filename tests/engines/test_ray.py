@@ -246,10 +246,10 @@ def test_two_nodes_of_a_cluster_that_is_joined_and_the_loss_of_one():
         engine = RayEngine(address=cluster.address)
         loop = FederatedLoop(3, engine=engine, progress=False, sampler=UniformSampler(0.8))
         rounds = loop.rounds_of(with_dropout(), blobs(SIZES))
-        history = [next(rounds).metrics]
+        history = [next(rounds)[1].metrics]
         assert len(ray.nodes()) == 2
         cluster.remove_node(second, allow_graceful=False)
-        history += [result.metrics for result in rounds]
+        history += [result.metrics for _, result in rounds]
         assert not ray.is_initialized()
         alone = fit(with_dropout(), SequentialEngine())
         for row, wanted in zip(history, numbers(alone), strict=True):
