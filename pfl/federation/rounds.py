@@ -84,6 +84,7 @@ class Federation:
             data=data,
             seed=settings.seed,
             rounds=settings.rounds,
+            name=resume.name_of(settings, module, data),
             server=self.server.init(shared, clients),
             kept=kept,
             template=self.context.template,
