@@ -1,4 +1,4 @@
-"""Samplers of a round's clients: pure functions of the eligible clients and an rng."""
+"""Samplers of a round's clients: pure functions of the eligible clients, an rng and the round."""
 
 from __future__ import annotations
 
@@ -18,8 +18,14 @@ _RAREST = 1e-5
 class Sampler(Protocol):
     """Chooses the cohort of a round."""
 
-    def __call__(self, clients: Sequence[int], rng: torch.Generator) -> Cohort:
-        """Choose among ``clients`` (ascending ids of those that hold training data)."""
+    def __call__(self, clients: Sequence[int], rng: torch.Generator, round: int) -> Cohort:
+        """Choose among ``clients``.
+
+        Args:
+            clients: Ascending numbers of those that hold training data.
+            rng: The round's own stream.
+            round: From 1.
+        """
 
 
 @dataclass(frozen=True)
@@ -42,7 +48,7 @@ class UniformSampler(Sampler):
         if not 0 < self.fraction <= 1:
             raise ValueError(f"fraction must lie in (0, 1], got {self.fraction}")
 
-    def __call__(self, clients: Sequence[int], rng: torch.Generator) -> Cohort:
+    def __call__(self, clients: Sequence[int], rng: torch.Generator, round: int) -> Cohort:
         """Draw the round's cohort."""
         # The added 1e-9 keeps 0.29 * 100 = 28.999999999999996 at 29 clients.
         count = min(len(clients), max(1, int(self.fraction * len(clients) + 1e-9)))
@@ -75,7 +81,7 @@ class BernoulliSampler(Sampler):
         if self.minimum < 0:
             raise ValueError(f"minimum must not be negative, got {self.minimum}")
 
-    def __call__(self, clients: Sequence[int], rng: torch.Generator) -> Cohort:
+    def __call__(self, clients: Sequence[int], rng: torch.Generator, round: int) -> Cohort:
         """Draw the round's cohort."""
         minimum = min(self.minimum, len(clients))
         if _chance(len(clients), self.probability, minimum) < _RAREST:

@@ -144,7 +144,7 @@ class _Estimator:
         seconds = moved = 0.0
         walked = sum(batches) if rates.adapts else (found.tested + found.pooled) / size
         for number in range(before + 1, run.rounds + 1):
-            cohort = loop.sampler(eligible, generator(loop.seed, "cohort", number))
+            cohort = loop.sampler(eligible, generator(loop.seed, "cohort", number), number)
             seconds += rates.train * sum(batches[client] for client in cohort.trains)
             moved += rates.down * len(cohort.trains) + rates.up * len(cohort.uploads)
             if number % loop.evaluate_every == 0 or number == run.rounds:

@@ -98,7 +98,7 @@ def test_the_server_is_ahead_by_the_mean_of_what_all_remember(net, fraction):
     federation = Federation(FedDyn(net(), optimizer=HEAVY))
     sampler = UniformSampler(fraction)
     for number in range(4):
-        cohort = sampler(range(3), torch.Generator().manual_seed(number))
+        cohort = sampler(range(3), torch.Generator().manual_seed(number), number)
         results = federation.round(*cohort.trains)
         ahead, shared = federation.state.ahead, federation.state.shared
         remembered = sum(kept["travelled"] for kept in federation.kept.values()) / 3
