@@ -9,7 +9,7 @@ from pathlib import Path
 
 from matplotlib.figure import Figure
 
-from pfl.results import matrices, plots, reliability
+from pfl.results import analyses, matrices, plots, reliability
 from pfl.results.files import RunError
 from pfl.results.find import common_score
 from pfl.results.runs import At
@@ -28,6 +28,13 @@ _LAST = {
     "similarity": "How alike the clients' labels are.",
     "reliability": "Accuracy of the personal models by their confidence; on the diagonal both are "
     "equal.",
+    "traces": "Trace of the Fisher information of every client's model over rounds.",
+    "stragglers": "Share of each client in the sum of all Fisher traces: mean, lowest and highest "
+    "round; stragglers are those that did not take part in every round.",
+    "replaced": "After replacing a part of the clients' parameters: those with the most Fisher "
+    "information, or random ones.",
+    "spectrum": "Singular values of the classifier after the last round; in brackets the effective "
+    "rank.",
 }
 # Pictures that there are whatever the method.
 NAMES = (*_FIRST, *_LAST)
@@ -99,6 +106,14 @@ def _figure(name: str, settings: Sequence[Setting], metric: str, at: At) -> Figu
             return matrices.similarity(settings)
         case "reliability":
             return reliability.diagram(settings)
+        case "traces":
+            return analyses.traces(settings)
+        case "stragglers":
+            return analyses.stragglers(settings)
+        case "replaced":
+            return analyses.replaced(settings)
+        case "spectrum":
+            return analyses.spectrum(settings)
     return matrices.reported(settings, name)
 
 
