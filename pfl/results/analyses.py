@@ -77,7 +77,7 @@ def stragglers(settings: Sequence[Setting]) -> Figure:
     axes[0].set_xticks([])
     axes[0].set_ylabel("trace over the sum of all")
     axes[1].set_ylabel("mean of the group")
-    axes[1].set_ylim(bottom=0)
+    axes[1].set_ylim(0, 1.1 * max(shares[:, group].mean(1).max() for group in (late, ~late)))
     _rounds(axes[1])
     legend_above(figure, axes[0])
     return figure
