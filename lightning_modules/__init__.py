@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from lightning_modules.fedrep import FedRep as FedRep
     from lightning_modules.fedrod import FedROD as FedROD
     from lightning_modules.fedsimsup import FedSimSup as FedSimSup
+    from lightning_modules.fedsimsup_serial import FedSimSupSerial as FedSimSupSerial
     from lightning_modules.finetune import FineTuned as FineTuned
     from lightning_modules.freeze import Freeze as Freeze
     from lightning_modules.gpfl import GPFL as GPFL
@@ -79,6 +80,7 @@ else:
             "fedrep": ("FedRep",),
             "fedrod": ("FedROD",),
             "fedsimsup": ("FedSimSup",),
+            "fedsimsup_serial": ("FedSimSupSerial",),
             "finetune": ("FineTuned",),
             "freeze": ("Freeze",),
             "gpfl": ("GPFL",),

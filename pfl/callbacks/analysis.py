@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import ClassVar
@@ -12,7 +12,7 @@ from pfl.core.types import RoundResult
 from pfl.federation.run import Callback, Run
 
 
-class Analysis(Callback):
+class Analysis(Callback, ABC):
     """Writes rows after each evaluated round into a file of the run's folder.
 
     A run with an analysis is another than one without, so that a table that asks for its picture

@@ -22,6 +22,7 @@ from pfl.training import client_round
 from pfl.training.context import Context
 from pfl.training.information import fisher_information
 
+_SHARES = (0.0, 0.01, 0.05, 0.1, 0.2)
 Replacement: TypeAlias = Literal["initial", "zero", "other"]
 
 
@@ -78,7 +79,7 @@ class ReplacedParameters(Analysis):
     file = "replaced.csv"
 
     def __init__(
-        self, shares: Sequence[float] = (0.0, 0.05), by: Replacement = "initial", draws: int = 10
+        self, shares: Sequence[float] = _SHARES, by: Replacement = "initial", draws: int = 10
     ) -> None:
         for share in shares:
             within("[0, 1]", shares=share)

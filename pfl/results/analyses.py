@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -15,7 +15,8 @@ from pfl.results.runs import RunFolder
 from pfl.results.settings import Setting
 from pfl.results.style import COLOURS, WIDTH, Look, legend_above, panels, per_cent, wrapped
 
-TRACES, REPLACED, SPECTRUM = "fisher.csv", "replaced.csv", "spectrum.csv"
+TRACES, REPLACED = "fisher.csv", "replaced.csv"
+SPECTRUM, NUMBERS = "spectrum.csv", "numbers.csv"
 _PALE = "#B0B0B0"
 
 
@@ -162,6 +163,55 @@ def effective_rank(values: Floats) -> float:
     """
     shares = values[values > 0] / values.sum()
     return float(np.exp(-(shares * np.log(shares)).sum()))
+
+
+def numbers(settings: Sequence[Setting]) -> Figure:
+    """Draw what a method tells of its models after the last round, a column for each number.
+
+    Above how it is distributed over clients, as the share of clients that have at most so much;
+    below against the training samples of a client. Of several seeds the first is drawn.
+
+    Raises:
+        RunError: No run has such numbers.
+    """
+    found = _found(settings, NUMBERS, "ModelNumbers")
+    first = next(iter(found.values()))
+    names = [name for name in first.columns if name not in ("round", "client", "samples")]
+    figure = Figure(figsize=(WIDTH, 4), layout="constrained")
+    grid = figure.subplots(2, len(names), squeeze=False, sharex="col")
+    for number, (label, table) in enumerate(found.items()):
+        last, look = table["round"] == table["round"].max(), Look.of(number)
+        samples = table["samples"][last]
+        for name, (above, below) in zip(names, grid.T, strict=True):
+            values = table[name][last]
+            share = np.arange(1, len(values) + 1) / len(values)
+            above.plot(np.sort(values), share, color=look.color, ls=look.linestyle, label=label)
+            below.plot(values, samples, look.marker, color=look.color, ms=2.5, alpha=0.6)
+            for panel in (above, below):
+                panel.set_xscale("log")
+            below.set_yscale("log")
+            below.set_xlabel(name)
+            per_cent(above.yaxis)
+    grid[0, 0].set_ylabel("clients with at most so much")
+    grid[1, 0].set_ylabel("training samples of a client")
+    legend_above(figure, grid[0, 0])
+    return figure
+
+
+# The file and the function of each picture.
+PICTURES: Mapping[str, tuple[str, Callable[[Sequence[Setting]], Figure]]] = {
+    "traces": (TRACES, traces),
+    "stragglers": (TRACES, stragglers),
+    "replaced": (REPLACED, replaced),
+    "spectrum": (SPECTRUM, spectrum),
+    "numbers": (NUMBERS, numbers),
+}
+
+
+def drawable(setting: Setting) -> list[str]:
+    """Return the pictures whose file the setting's first run has."""
+    folder = setting.runs[0].path
+    return [name for name, (file, _) in PICTURES.items() if (folder / file).is_file()]
 
 
 def _found(settings: Sequence[Setting], file: str, callback: str) -> dict[str, Table]:

@@ -28,6 +28,9 @@ _LAST = {
     "similarity": "How alike the clients' labels are.",
     "reliability": "Accuracy of the personal models by their confidence; on the diagonal both are "
     "equal.",
+}
+# Pictures of files that analyses write; not drawn unasked where no run has the file.
+_ANALYSED = {
     "traces": "Trace of the Fisher information of every client's model over rounds.",
     "stragglers": "Share of each client in the sum of all Fisher traces: mean, lowest and highest "
     "round; stragglers are those that did not take part in every round.",
@@ -35,9 +38,11 @@ _LAST = {
     "information, or random ones.",
     "spectrum": "Singular values of the classifier after the last round; in brackets the effective "
     "rank.",
+    "numbers": "What the method tells of every client's model after the last round: over clients, "
+    "and against their training samples.",
 }
 # Pictures that there are whatever the method.
-NAMES = (*_FIRST, *_LAST)
+NAMES = (*_FIRST, *_LAST, *_ANALYSED)
 
 
 @dataclass(frozen=True)
@@ -80,10 +85,13 @@ def draw(
         for setting in settings
         for name, what in setting.runs[0].reported.items()
     }
-    captions = {**_FIRST, **reported, **_LAST}
+    captions = {**_FIRST, **reported, **_LAST, **_ANALYSED}
     found = []
+    if names is None:
+        own = {name for setting in settings for name in analyses.drawable(setting)}
+        names = [name for name in captions if name not in _ANALYSED or name in own]
     with styled():
-        for name in captions if names is None else names:
+        for name in names:
             try:
                 figure = _figure(name, settings, metric, at)
                 found.append(Picture(name, figure, caption=captions[name]))
@@ -95,6 +103,8 @@ def draw(
 
 
 def _figure(name: str, settings: Sequence[Setting], metric: str, at: At) -> Figure:
+    if name in _ANALYSED:
+        return analyses.PICTURES[name][1](settings)
     match name:
         case "curves":
             return plots.curves(settings, metric)
@@ -106,14 +116,6 @@ def _figure(name: str, settings: Sequence[Setting], metric: str, at: At) -> Figu
             return matrices.similarity(settings)
         case "reliability":
             return reliability.diagram(settings)
-        case "traces":
-            return analyses.traces(settings)
-        case "stragglers":
-            return analyses.stragglers(settings)
-        case "replaced":
-            return analyses.replaced(settings)
-        case "spectrum":
-            return analyses.spectrum(settings)
     return matrices.reported(settings, name)
 
 

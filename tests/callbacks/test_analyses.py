@@ -10,11 +10,16 @@ import torch
 from lightning_modules.fedas import FedAS
 from lightning_modules.fedavg import FedAvg
 from lightning_modules.fedper import FedPer
+from lightning_modules.pfedvem import PFedVEM
 from pfl.callbacks.fisher import FisherTraces, ReplacedParameters
+from pfl.callbacks.model_numbers import ModelNumbers
 from pfl.callbacks.spectrum import ClassifierSpectrum
-from pfl.federation.sampling import UniformSampler
+from pfl.federation.sampling import FixedStragglers, UniformSampler
 from pfl.loop import FederatedLoop
 from pfl.results.files import Table
+from pfl.results.pictures import draw
+from pfl.results.runs import RunFolder
+from pfl.results.settings import group
 from pfl.training.information import fisher_information
 from tests.helpers.federation import SGD, fit
 from tests.helpers.toy import blobs, mlp
@@ -135,6 +140,34 @@ def test_singular_values_are_of_each_participant_and_of_the_server(tmp_path):
 def test_singular_values_of_a_head_that_stays_are_of_clients_alone(tmp_path):
     found = run(tmp_path, FedPer(mlp(), optimizer=SGD), ClassifierSpectrum(), rounds=1)
     assert {r["client"] for r in rows(found.folder, "spectrum.csv")} == {0, 1, 2}
+
+
+def test_what_a_method_tells_of_every_client(tmp_path):
+    """A pFedVEM head of 3 classes and 6 features has d = 21 weights and biases; tau = d / sums."""
+    found = run(tmp_path, PFedVEM(mlp(), optimizer=SGD), ModelNumbers(), sampler=HALF)
+    table = rows(found.folder, "numbers.csv")
+    assert [(row["round"], row["client"]) for row in table] == [
+        (number, client) for number in (1, 2, 3) for client in range(3)
+    ]
+    for row in table:
+        assert row["confidence"] == pytest.approx(21 / (row["uncertainty"] + row["deviation"]))
+    with pytest.raises(ValueError, match="FedAvg tells nothing"):
+        run(tmp_path, FedAvg(mlp(), optimizer=SGD), ModelNumbers())
+
+
+def test_pictures_are_drawn_of_what_analyses_wrote(tmp_path):
+    fedas = FedAS(mlp(), optimizer=SGD)
+    watchers = (FisherTraces(), ReplacedParameters([0.0, 0.5]), ClassifierSpectrum())
+    one = run(tmp_path, fedas, *watchers, sampler=FixedStragglers(0.4, 0.0))
+    two = run(tmp_path, PFedVEM(mlp(), optimizer=SGD), ModelNumbers())
+    settings, _ = group([RunFolder.read(made.folder) for made in (one, two)])
+    names = ["traces", "stragglers", "replaced", "spectrum", "numbers"]
+    assert {picture.name: picture.refusal for picture in draw(settings, names)} == dict.fromkeys(
+        names, ""
+    )
+    nothing, _ = group([RunFolder.read(two.folder)])
+    (lacking,) = draw(nothing, ["spectrum"])
+    assert "ClassifierSpectrum" in lacking.refusal
 
 
 def test_an_analysis_needs_a_folder():
