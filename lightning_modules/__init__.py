@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from lightning_modules.ditto import Ditto as Ditto
     from lightning_modules.fedala import FedALA as FedALA
     from lightning_modules.fedas import FedAS as FedAS
+    from lightning_modules.fedas_variants import FedASVariant as FedASVariant
     from lightning_modules.fedavg import FedAvg as FedAvg
     from lightning_modules.fedavg import FedAvgP as FedAvgP
     from lightning_modules.fedbabu import FedBABU as FedBABU
@@ -69,6 +70,7 @@ else:
             "ditto": ("Ditto",),
             "fedala": ("FedALA",),
             "fedas": ("FedAS",),
+            "fedas_variants": ("FedASVariant",),
             "fedavg": ("FedAvg", "FedAvgP"),
             "fedbabu": ("FedBABU",),
             "fedbn": ("FedBN",),
