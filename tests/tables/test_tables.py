@@ -16,6 +16,7 @@ from pfl.tables.plan import parse, plan
 from pfl.tables.reader import read
 from pfl.tables.sizes import Surveyor
 from pfl.tables.verb import table as command
+from tests.test_configs import built
 
 ROOT = Path(__file__).parents[2]
 TABLES = sorted(path.relative_to(ROOT) for path in (ROOT / "configs" / "tables").glob("*.yaml"))
@@ -122,12 +123,15 @@ def test_the_number_is_the_right_one(stem, row, column, value):
     assert f"{unit.factor * cell.reported.value:.{unit.digits}f}" == value
 
 
-def test_every_configuration_file_and_every_setting_parses():
+def test_every_configuration_file_and_every_setting_parses_and_builds():
     chosen = list(telling_cells())
     assert {file for file, _ in chosen} == set(TABLES)
     for file, cell in chosen:
         found = described(file)
-        values = parse(parser(), found, cell).values
+        experiment = parse(parser(), found, cell)
+        values = experiment.values
+        assert built(experiment).plan()
+        assert experiment.loop.rounds >= 1
         for key in (*found.seed_keys, *(found.scaling if cell.row == "FedSimSup" else ())):
             assert values.get(key) is not None, (cell.label, key)
 
