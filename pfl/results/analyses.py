@@ -200,7 +200,7 @@ def numbers(settings: Sequence[Setting]) -> Figure:
 
 # The file and the function of each picture.
 PICTURES: Mapping[str, tuple[str, Callable[[Sequence[Setting]], Figure]]] = {
-    "traces": (TRACES, traces),
+    "fisher": (TRACES, traces),
     "stragglers": (TRACES, stragglers),
     "replaced": (REPLACED, replaced),
     "spectrum": (SPECTRUM, spectrum),

@@ -33,7 +33,7 @@ _LAST = {
 # Not drawn unasked, unless a run has the file of an analysis.
 _ASKED = {
     "differences": "Minus the mean over the settings.",
-    "traces": "Trace of the Fisher information of every client's model over rounds.",
+    "fisher": "Trace of the Fisher information of every client's model over rounds.",
     "stragglers": "Share of each client in the sum of all Fisher traces: mean, lowest and highest "
     "round; stragglers are those that did not take part in every round.",
     "replaced": "After replacing a part of the clients' parameters: those with the most Fisher "
