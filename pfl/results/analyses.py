@@ -202,7 +202,7 @@ def numbers(settings: Sequence[Setting]) -> Figure:
 PICTURES: Mapping[str, tuple[str, Callable[[Sequence[Setting]], Figure]]] = {
     "fisher": (TRACES, traces),
     "stragglers": (TRACES, stragglers),
-    "replaced": (REPLACED, replaced),
+    "replacement": (REPLACED, replaced),
     "spectrum": (SPECTRUM, spectrum),
     "numbers": (NUMBERS, numbers),
 }

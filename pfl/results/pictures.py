@@ -36,7 +36,7 @@ _ASKED = {
     "fisher": "Trace of the Fisher information of every client's model over rounds.",
     "stragglers": "Share of each client in the sum of all Fisher traces: mean, lowest and highest "
     "round; stragglers are those that did not take part in every round.",
-    "replaced": "After replacing a part of the clients' parameters: those with the most Fisher "
+    "replacement": "After replacing a part of the clients' parameters: those with the most Fisher "
     "information, or random ones.",
     "spectrum": "Singular values of the classifier after the last round; in brackets the effective "
     "rank.",

@@ -161,7 +161,7 @@ def test_pictures_are_drawn_of_what_analyses_wrote(tmp_path):
     one = run(tmp_path, fedas, *watchers, sampler=FixedStragglers(0.4, 0.0))
     two = run(tmp_path, PFedVEM(mlp(), optimizer=SGD), ModelNumbers())
     settings, _ = group([RunFolder.read(made.folder) for made in (one, two)])
-    names = ["fisher", "stragglers", "replaced", "spectrum", "numbers"]
+    names = ["fisher", "stragglers", "replacement", "spectrum", "numbers"]
     assert {picture.name: picture.refusal for picture in draw(settings, names)} == dict.fromkeys(
         names, ""
     )
