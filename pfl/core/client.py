@@ -164,6 +164,10 @@ class Client(L.LightningModule, ABC):
     def has_global_model(self) -> bool:
         """Return ``True`` if :meth:`load_global` gives a complete model."""
 
+    def describe(self) -> Mapping[str, Tensor]:
+        """Return scalars that tell of the model at hand, by name, for analyses; here none."""
+        return {}
+
     # From and to files.
 
     @classmethod

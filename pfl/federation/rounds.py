@@ -85,6 +85,7 @@ class Federation:
             seed=settings.seed,
             rounds=settings.rounds,
             name=resume.name_of(settings, module, data),
+            personal=self.personal,
             server=self.server.init(shared, clients),
             kept=kept,
             template=self.context.template,
@@ -207,9 +208,10 @@ class Federation:
             run.kept.update({job.info.client: job.kept for job in jobs if job.kept})
             raise
 
-    def personal(self, client: int) -> None:
-        """Leave the module as the client's personalised model."""
-        client_round.test(self.context, self._job(client, self.run.server))
+    def personal(self, client: int) -> Context:
+        """Leave the module as the client's personalised model; return its context."""
+        client_round.become_tested(self.context, self._job(client, self.run.server))
+        return self.context
 
     def _job(self, client: int, state: ServerState, number: int | None = None) -> Job:
         """Make a client's job on a server's state, in the round at hand or the one to come."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
@@ -15,6 +15,7 @@ from pfl.core.server import ServerState
 from pfl.core.state import fingerprint
 from pfl.core.types import FederatedData, Result, RoundResult, State
 from pfl.results.summary import SCORES, summarise
+from pfl.training.context import Context
 
 Row: TypeAlias = dict[str, float]
 
@@ -29,6 +30,8 @@ class Run:
         seed: From which every random choice derives.
         rounds: Planned number of rounds.
         name: Of the experiment.
+        personal: Makes the module a client's personalised model as the next round would find it,
+            after the broadcast; returns the context that it stands in.
         folder: Where the run's files go; ``None`` writes none.
         config: The resolved configuration as YAML, if the run came from one.
         header: What was decided for this run, one line a topic.
@@ -49,6 +52,7 @@ class Run:
     seed: int
     rounds: int
     name: str
+    personal: Callable[[int], Context]
     folder: Path | None = None
     config: str | None = None
     header: dict[str, str] = field(default_factory=dict)

@@ -9,6 +9,8 @@ from typing import Protocol
 import torch
 from torch.distributions import Binomial
 
+from pfl.core.checks import within
+from pfl.core.seeds import generator
 from pfl.core.types import Cohort
 
 # A draw takes about ten microseconds; accepted more seldom than this, it looks like a standstill.
@@ -96,6 +98,38 @@ class BernoulliSampler(Sampler):
             chosen = [client for client, joins in zip(clients, joined, strict=True) if joins]
             if len(chosen) >= minimum:
                 return _cohort(chosen, clients, self.train_all)
+
+
+@dataclass(frozen=True)
+class FixedStragglers(Sampler):
+    """A fixed part of the clients are stragglers; all others take part in every round.
+
+    Args:
+        share: Part of the clients that are stragglers, rounded down, in [0, 1).
+        probability: Chance of each straggler to take part in a round, in [0, 1].
+        seed: Decides which clients are stragglers.
+
+    Raises:
+        ValueError: A number is out of its range.
+    """
+
+    share: float = 0.5
+    probability: float = 0.2
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        within("[0, 1)", share=self.share)
+        within("[0, 1]", probability=self.probability)
+
+    def __call__(self, clients: Sequence[int], rng: torch.Generator) -> Cohort:
+        """Draw the round's cohort."""
+        # The added 1e-9 keeps 0.29 * 100 = 28.999999999999996 at 29 clients.
+        count = int(self.share * len(clients) + 1e-9)
+        order = torch.randperm(len(clients), generator=generator(self.seed, "stragglers"))
+        late = {clients[place] for place in order[:count].tolist()}
+        joined = (torch.rand(len(clients), generator=rng) < self.probability).tolist()
+        pairs = zip(clients, joined, strict=True)
+        return _cohort([c for c, joins in pairs if joins or c not in late], clients, False)
 
 
 def _chance(count: int, probability: float, minimum: int) -> float:

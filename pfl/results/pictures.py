@@ -9,7 +9,8 @@ from pathlib import Path
 
 from matplotlib.figure import Figure
 
-from pfl.results import matrices, plots, reliability
+from pfl.results import analyses, matrices, plots, reliability
+from pfl.results.differences import differences
 from pfl.results.files import RunError
 from pfl.results.find import common_score
 from pfl.results.runs import At
@@ -29,8 +30,21 @@ _LAST = {
     "reliability": "Accuracy of the personal models by their confidence; on the diagonal both are "
     "equal.",
 }
+# Not drawn unasked, unless a run has the file of an analysis.
+_ASKED = {
+    "differences": "Minus the mean over the settings.",
+    "fisher": "Trace of the Fisher information of every client's model over rounds.",
+    "stragglers": "Share of each client in the sum of all Fisher traces: mean, lowest and highest "
+    "round; stragglers are those that did not take part in every round.",
+    "replacement": "After replacing a part of the clients' parameters: those with the most Fisher "
+    "information, or random ones.",
+    "spectrum": "Singular values of the classifier after the last round; in brackets the effective "
+    "rank.",
+    "numbers": "What the method tells of every client's model after the last round: over clients, "
+    "and against their training samples.",
+}
 # Pictures that there are whatever the method.
-NAMES = (*_FIRST, *_LAST)
+NAMES = (*_FIRST, *_LAST, *_ASKED)
 
 
 @dataclass(frozen=True)
@@ -73,10 +87,13 @@ def draw(
         for setting in settings
         for name, what in setting.runs[0].reported.items()
     }
-    captions = {**_FIRST, **reported, **_LAST}
+    captions = {**_FIRST, **reported, **_LAST, **_ASKED}
     found = []
+    if names is None:
+        own = {name for setting in settings for name in analyses.drawable(setting)}
+        names = [name for name in captions if name not in _ASKED or name in own]
     with styled():
-        for name in captions if names is None else names:
+        for name in names:
             try:
                 figure = _figure(name, settings, metric, at)
                 found.append(Picture(name, figure, caption=captions[name]))
@@ -88,6 +105,8 @@ def draw(
 
 
 def _figure(name: str, settings: Sequence[Setting], metric: str, at: At) -> Figure:
+    if name in analyses.PICTURES:
+        return analyses.PICTURES[name][1](settings)
     match name:
         case "curves":
             return plots.curves(settings, metric)
@@ -95,6 +114,8 @@ def _figure(name: str, settings: Sequence[Setting], metric: str, at: At) -> Figu
             return plots.clients(settings, metric, at)
         case "data_size":
             return plots.data_size(settings, metric, at)
+        case "differences":
+            return differences(settings, metric, at)
         case "similarity":
             return matrices.similarity(settings)
         case "reliability":

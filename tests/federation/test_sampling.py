@@ -3,7 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pfl.core.seeds import generator
-from pfl.federation.sampling import BernoulliSampler, UniformSampler
+from pfl.federation.sampling import BernoulliSampler, FixedStragglers, UniformSampler
 
 
 @given(st.integers(1, 60), st.floats(0.01, 1.0), st.integers(0, 99))
@@ -75,3 +75,22 @@ def test_fractions_out_of_range(fraction):
         UniformSampler(fraction)
     with pytest.raises(ValueError, match="probability must lie in"):
         BernoulliSampler(fraction)
+
+
+@given(st.integers(1, 40), st.floats(0, 0.99), st.floats(0, 1), st.integers(0, 99))
+def test_fixed_stragglers_are_the_same_in_all_rounds(clients, share, probability, seed):
+    sampler = FixedStragglers(share, probability, seed)
+    late = int(share * clients + 1e-9)
+    cohorts = [sampler(range(clients), generator(seed, number)).uploads for number in range(5)]
+    always = set.intersection(*map(set, cohorts))
+    assert len(always) >= clients - late >= 1
+    never = FixedStragglers(share, 0, seed)(range(clients), generator(7)).uploads
+    assert len(never) == clients - late
+    assert set(never) <= always
+
+
+def test_stragglers_take_part_by_chance():
+    """400 rounds of 10 stragglers at 0.2: 800 on average; 5 deviations: 127."""
+    sampler = FixedStragglers(0.5, 0.2)
+    drawn = sum(len(sampler(range(20), generator(0, i)).uploads) - 10 for i in range(400))
+    assert abs(drawn - 800) < 127
