@@ -121,7 +121,7 @@ class FixedStragglers(Sampler):
         within("[0, 1)", share=self.share)
         within("[0, 1]", probability=self.probability)
 
-    def __call__(self, clients: Sequence[int], rng: torch.Generator) -> Cohort:
+    def __call__(self, clients: Sequence[int], rng: torch.Generator, round: int) -> Cohort:
         """Draw the round's cohort."""
         # The added 1e-9 keeps 0.29 * 100 = 28.999999999999996 at 29 clients.
         count = int(self.share * len(clients) + 1e-9)

@@ -81,10 +81,12 @@ def test_fractions_out_of_range(fraction):
 def test_fixed_stragglers_are_the_same_in_all_rounds(clients, share, probability, seed):
     sampler = FixedStragglers(share, probability, seed)
     late = int(share * clients + 1e-9)
-    cohorts = [sampler(range(clients), generator(seed, number)).uploads for number in range(5)]
+    cohorts = [
+        sampler(range(clients), generator(seed, number), number).uploads for number in range(5)
+    ]
     always = set.intersection(*map(set, cohorts))
     assert len(always) >= clients - late >= 1
-    never = FixedStragglers(share, 0, seed)(range(clients), generator(7)).uploads
+    never = FixedStragglers(share, 0, seed)(range(clients), generator(7), 1).uploads
     assert len(never) == clients - late
     assert set(never) <= always
 
@@ -92,5 +94,5 @@ def test_fixed_stragglers_are_the_same_in_all_rounds(clients, share, probability
 def test_stragglers_take_part_by_chance():
     """400 rounds of 10 stragglers at 0.2: 800 on average; 5 deviations: 127."""
     sampler = FixedStragglers(0.5, 0.2)
-    drawn = sum(len(sampler(range(20), generator(0, i)).uploads) - 10 for i in range(400))
+    drawn = sum(len(sampler(range(20), generator(0, i), i).uploads) - 10 for i in range(400))
     assert abs(drawn - 800) < 127
