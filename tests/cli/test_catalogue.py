@@ -31,9 +31,14 @@ def file_of(method):
 
 
 def configured():
-    """Return the class of each method's own configuration and overlay."""
+    """Return the class of each method's own configuration or overlay, or row of a table."""
     paths = [*(ROOT / "configs").glob("*.yaml"), *(ROOT / "configs/baselines").glob("*.yaml")]
-    return {yaml.safe_load(path.read_text("utf-8"))["model"]["class_path"] for path in paths}
+    given = {yaml.safe_load(path.read_text("utf-8"))["model"]["class_path"] for path in paths}
+    for path in (ROOT / "configs/tables").glob("*.yaml"):
+        rows = yaml.safe_load(path.read_text("utf-8"))["rows"].values()
+        models = [row["set"].get("model") for row in rows if isinstance(row, dict) and "set" in row]
+        given |= {one["class_path"] if isinstance(one, dict) else one for one in models}
+    return given
 
 
 def test_the_list_has_the_methods_that_can_be_used_and_no_other():
