@@ -84,7 +84,8 @@ def _with_made_files(made, monkeypatch):
 def play(file, cell, root):
     """Run one round of a cell; returns the columns of its metrics."""
     found = read(file)
-    words = ["--loop.rounds=1", "--data.init_args.batch_size=8", "--loop.engine=sequential"]
+    words = ["--loop.rounds=1", "--loop.engine=sequential", "--model.init_args.epochs=1"]
+    words.append("--data.init_args.batch_size=8")
     values = parse(make_parser("table"), found, cell).values
     if values.get("data.init_args.partition.init_args.min_samples"):
         words.append("--data.init_args.partition.init_args.min_samples=1")
