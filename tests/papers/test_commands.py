@@ -94,8 +94,9 @@ def play(file, cell, root):
     words += ["--data.init_args.batch_size=8", f"--loop.default_root_dir={root}"]
     found = read(file)
     (run,) = plan(found, [cell], found.seeds[:1], 1, words).runs.values()
-    if run.experiment.values.get(SMALLEST):
-        run.experiment.values[SMALLEST] = 1
+    if run.experiment.values.get(SMALLEST) is not None:
+        # So few images cannot be divided among many clients as unequally as the papers' are.
+        run.experiment.values[SMALLEST] = 0
     runner._run(run, runner.Callback())
     folder = RunFolder.read(kept.finished(run))
     assert folder.round == 1
