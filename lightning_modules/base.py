@@ -13,7 +13,7 @@ from lightning_modules.layers import batch_norms
 from pfl.core.checks import known_words, not_negative, within
 from pfl.core.client import Client
 from pfl.core.server import Server
-from pfl.core.state import assign, clone, matches
+from pfl.core.state import assign, clone, entry, matches
 from pfl.core.task import Classification, Task
 from pfl.core.types import (
     Batch,
@@ -96,6 +96,7 @@ class ClientModule(Client):
         self.lr_schedule: Schedule = lr_schedule
         self.persist_optimizer = persist_optimizer
         self.task = Classification() if task is None else task
+        self._matched: dict[tuple[object, ...], tuple[tuple[str, ...], tuple[str, ...]]] = {}
 
     # What a method declares: as a class attribute, or as a property where options decide.
 
@@ -165,8 +166,7 @@ class ClientModule(Client):
 
     def upload(self, info: ClientInfo) -> Upload:
         """Return the message to the server, in tensors of its own."""
-        entries = self.state_dict()
-        shared = clone({name: entries[name] for name in self.shared_names()})
+        shared = clone({name: entry(self, name) for name in self.shared_names()})
         return Upload(client=info.client, samples=info.samples, shared=shared)
 
     # The model that is tested.
@@ -246,6 +246,13 @@ class ClientModule(Client):
         return all(f"net.{name}" in shared for name, _ in self.net.named_parameters())
 
     def _names(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """Return what travels and what stays; matched once, as entries do not come and go."""
+        key = self.shared, self.kept, self.buffer_policy
+        if key not in self._matched:
+            self._matched[key] = self._match()
+        return self._matched[key]
+
+    def _match(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
         entries = self.state_dict()
         names = tuple(entries)
         for kind in ("shared", "kept"):

@@ -17,7 +17,7 @@ from pfl.engines.sequential import SequentialEngine
 from pfl.training import client_round
 from pfl.training.context import Context, StoppedError
 
-AnswerT = TypeVar("AnswerT", Result, Scores)
+AnswerT = TypeVar("AnswerT", Result, client_round.Answers)
 
 
 class ThreadsEngine(Engine):
@@ -48,7 +48,7 @@ class ThreadsEngine(Engine):
         if reason := obstacle(context, count):
             self._sequential.setup(context)
             return f"sequential, not threads: {reason}"
-        self._stop = threading.Event()
+        self._stop, self._scorer = threading.Event(), context.scorer
         self._pool = self._start([_replica(context, self._stop) for _ in range(count)])
         return f"threads: {count} clients side by side, one op thread each"
 
@@ -62,7 +62,7 @@ class ThreadsEngine(Engine):
         """Test each job's model on its splits."""
         if self._pool is None:
             return self._sequential.test(jobs)
-        return self._run(self._pool, client_round.test, jobs)
+        return client_round.scored(self._scorer, self._run(self._pool, client_round.answers, jobs))
 
     def close(self) -> None:
         """End the threads."""
