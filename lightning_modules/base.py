@@ -44,6 +44,8 @@ class ClientModule(Client):
             test holds a method to it.
         global_model: Whether the server holds a complete model that can be tested. ``None`` derives
             it: it does if every parameter of the network travels.
+        receives_global: Whether :meth:`receive` of the method's own leaves the network as the
+            server's, and only remembers more: then that one model is tested for all clients.
         objects: Arguments that are objects; they are no part of the saved hyperparameters.
 
     Args:
@@ -68,6 +70,7 @@ class ClientModule(Client):
 
     vectorizable: bool = False
     global_model: bool | None = None
+    receives_global: bool = False
     objects: tuple[str, ...] = ("net", "optimizer", "task")
 
     def __init__(
@@ -244,6 +247,23 @@ class ClientModule(Client):
             return self.global_model
         shared = set(self.shared_names())
         return all(f"net.{name}" in shared for name, _ in self.net.named_parameters())
+
+    def personal_is_global(self) -> bool:
+        """Return ``True`` if clients are tested with the server's model and nothing of their own.
+
+        So it is where the network travels whole, no verb of the test is the method's own, and
+        nothing is fitted before the test.
+        """
+        kind, own = type(self), self.kept_names()
+        verbs = ["personalise", "load_global"]
+        # Who remembers more than the network may not test more than the network.
+        verbs += ["forward"] if self.receives_global else ["receive"]
+        plain = all(getattr(kind, verb) is getattr(ClientModule, verb) for verb in verbs)
+        if self.receives_global:
+            own = tuple(name for name in own if name.startswith("net."))
+        else:
+            plain = plain and type(self.server()).broadcast is Server.broadcast
+        return plain and not own and not self.adapt() and self.has_global_model()
 
     def _names(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
         """Return what travels and what stays; matched once, as entries do not come and go."""

@@ -55,6 +55,9 @@ class FederatedLoop:
         engine: How the jobs of a round are run, or its name: ``auto`` chooses by device, method,
             network and sizes of the clients, and the run's header says what.
         evaluate_every: Test all models after every this many rounds, and after the last.
+        evaluate_clients: How many clients are tested, drawn once for the whole run among those with
+            test data (``evaluated_clients`` of the records); ``None`` tests all, as the planned
+            last round does in any case.
         evaluate_at: Points at which personalised models are tested; ``None`` takes the method's
             own. The first gives ``test/personal/...``, further ones ``test/personal_<point>/...``.
         accelerator: As in Lightning.
@@ -87,6 +90,7 @@ class FederatedLoop:
         sampler: Sampler = UniformSampler(),  # noqa: B008 (frozen)
         engine: Engine | EngineName = "auto",
         evaluate_every: int = 1,
+        evaluate_clients: int | None = None,
         evaluate_at: list[EvaluationPoint] | None = None,
         accelerator: str = "auto",
         devices: int | str = 1,
@@ -105,6 +109,7 @@ class FederatedLoop:
         at_least_one(
             rounds=rounds, evaluate_every=evaluate_every, checkpoint_every=checkpoint_every
         )
+        at_least_one(evaluate_clients=evaluate_clients)
         positive(gradient_clip_val=gradient_clip_val)
         not_negative(kept_memory=kept_memory)
         finite(kept_memory=kept_memory)
@@ -114,6 +119,7 @@ class FederatedLoop:
         self.sampler = sampler
         self.engine: Engine = make_engine(engine) if isinstance(engine, str) else engine
         self.evaluate_every = evaluate_every
+        self.evaluate_clients = evaluate_clients
         self.evaluate_at = evaluate_at
         self.gradient_clip_val = gradient_clip_val
         self.on_nonfinite: Literal["stop", "skip"] = on_nonfinite
@@ -201,7 +207,8 @@ class FederatedLoop:
             closing(Federation(self, module, data, source)) as federation,
         ):
             state = federation.run.server
-            row, _ = federation.evaluator.evaluate({}, state, state)
+            everyone = range(data.num_clients)
+            row, _ = federation.evaluator.evaluate(everyone, {}, state, state)
         return row
 
     def personal(

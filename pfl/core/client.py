@@ -160,6 +160,10 @@ class Client(L.LightningModule, ABC):
     def has_global_model(self) -> bool:
         """Return ``True`` if :meth:`load_global` gives a complete model."""
 
+    @abstractmethod
+    def personal_is_global(self) -> bool:
+        """Return ``True`` if every client's personalised model is the server's global one."""
+
     # From and to files.
 
     @classmethod

@@ -23,7 +23,7 @@ from pfl.core.types import (
     State,
     Upload,
 )
-from pfl.federation import checkpoint, resume, schema
+from pfl.federation import checkpoint, resume, sampling, schema
 from pfl.federation.evaluation import Evaluator
 from pfl.federation.resume import Source
 from pfl.federation.run import Row, Run
@@ -74,6 +74,11 @@ class Federation:
         self.eligible = [info.client for info in clients if info.samples > 0]
         if not self.eligible:
             raise ValueError("no client has training data")
+        tested = None
+        if settings.evaluate_clients is not None:
+            holders = [c for c in range(data.num_clients) if _has_tests(data, c)]
+            rng = generator(settings.seed, "evaluate")
+            tested = sampling.subset(holders, settings.evaluate_clients, rng)
         self.server: Server[Any] = module.server()
         shared = clone({n: self.context.template[n] for n in module.shared_names()})
         kept: MutableMapping[int, State] = {}
@@ -90,6 +95,7 @@ class Federation:
             constants=fingerprint([constants(module)]),
             reports=self.server.reports,
             scores=self.context.scorer.better,
+            tested=tested,
             callbacks=settings.callbacks,
         )
         # What a client keeps, and its group, may depend on the initial values.
@@ -113,6 +119,23 @@ class Federation:
         }
         if sizes := self.evaluator.group_sizes():
             self.run.header["groups"] = sizes
+        self._compare_costs()
+
+    def _compare_costs(self) -> None:
+        """Say in the header if tests will take longer than training, going by the first round."""
+        settings, run = self.settings, self.run
+        tested = self._tested(1)
+        cohort = settings.sampler(self.eligible, generator(settings.seed, "cohort", 1))
+        infos = [replace(self.clients[client], round=1) for client in cohort.trains]
+        trained = sum(client_round.samples_seen(self.context, info) for info in infos)
+        # A step passes forward, and backward for twice as long.
+        ratio = self.evaluator.cost(tested) / settings.evaluate_every / max(1, 3 * trained)
+        if ratio > 1:
+            run.header["tests"] = (
+                f"will take about {ratio:.2g} times as long as training: {len(tested):,} clients "
+                f"are tested, {len(infos):,} train in a round; loop.evaluate_clients and "
+                "loop.evaluate_every make that less"
+            )
 
     def close(self) -> None:
         """Release the engine."""
@@ -155,8 +178,9 @@ class Federation:
             evaluated = number % settings.evaluate_every == 0 or number == settings.rounds
             before = run.server
             jobs = [self._job(client, before, number) for client in cohort.trains]
-            if evaluated and "post_local" in self.evaluator.points:
-                jobs = [replace(job, splits=("val", "test")) for job in jobs]
+            tested = self._tested(number) if evaluated else []
+            if "post_local" in self.evaluator.points:
+                jobs = _with_tests(jobs, tested)
             results = self._train(jobs, done)
             clock.lap("time/train")
             uploads = _uploads(results, cohort)
@@ -168,7 +192,7 @@ class Federation:
             clients: list[Row] = []
             with self._outcome(jobs, results, after):
                 if evaluated:
-                    scores, clients = self.evaluator.evaluate(results, before, after)
+                    scores, clients = self.evaluator.evaluate(tested, results, before, after)
                     row |= scores
                     trained, uploaded = set(cohort.trains), set(cohort.uploads)
                     for client_row in clients:
@@ -179,6 +203,12 @@ class Federation:
                 run.history.append(row)
                 run.latest = RoundResult(number, cohort, row, clients, evaluated)
             yield run.latest
+
+    def _tested(self, number: int) -> Sequence[int]:
+        """Return the clients that are tested after a round."""
+        everyone = [info.client for info in self.clients]
+        last = number == self.settings.rounds
+        return everyone if last or self.run.tested is None else self.run.tested
 
     @contextmanager
     def _outcome(
@@ -298,10 +328,22 @@ def _described(data: FederatedData) -> str:
     return f"{name}, {recipe['class_path'].rpartition('.')[2]}({options})"
 
 
+def _has_tests(data: FederatedData, client: int) -> bool:
+    return len(data.split(client, "test")) > 0
+
+
 def _uploads(results: Mapping[int, Result], cohort: Cohort) -> list[Upload]:
     """Return the uploads that reach the server, in ascending order of clients."""
     found = [results[client].upload for client in cohort.uploads if client in results]
     return [upload for upload in found if upload is not None]
+
+
+def _with_tests(jobs: Sequence[Job], tested: Sequence[int]) -> list[Job]:
+    """Let those among the clients that are tested be tested as their training left them."""
+    chosen = set(tested)
+    return [
+        replace(job, splits=("val", "test")) if job.info.client in chosen else job for job in jobs
+    ]
 
 
 def _train_row(results: Mapping[int, Result], discarded: int) -> Row:

@@ -46,8 +46,7 @@ class UniformSampler(Sampler):
         """Draw the round's cohort."""
         # The added 1e-9 keeps 0.29 * 100 = 28.999999999999996 at 29 clients.
         count = min(len(clients), max(1, int(self.fraction * len(clients) + 1e-9)))
-        chosen = torch.randperm(len(clients), generator=rng)[:count].tolist()
-        return _cohort([clients[i] for i in chosen], clients, self.train_all)
+        return _cohort(subset(clients, count, rng), clients, self.train_all)
 
 
 @dataclass(frozen=True)
@@ -90,6 +89,12 @@ class BernoulliSampler(Sampler):
             chosen = [client for client, joins in zip(clients, joined, strict=True) if joins]
             if len(chosen) >= minimum:
                 return _cohort(chosen, clients, self.train_all)
+
+
+def subset(clients: Sequence[int], count: int, rng: torch.Generator) -> list[int]:
+    """Return so many of the clients, or all if there are no more; ascending."""
+    chosen = torch.randperm(len(clients), generator=rng)[:count].tolist()
+    return sorted(clients[index] for index in chosen)
 
 
 def _chance(count: int, probability: float, minimum: int) -> float:

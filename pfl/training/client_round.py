@@ -13,7 +13,19 @@ import torch
 from torch import Tensor
 
 from pfl.core.state import clone, finite
-from pfl.core.types import ClientSplit, Job, Pass, Phase, Plan, Result, Scores, Split, State
+from pfl.core.types import (
+    ClientInfo,
+    ClientSplit,
+    Job,
+    Pass,
+    Phase,
+    Plan,
+    Result,
+    Scores,
+    Split,
+    State,
+)
+from pfl.training import batching
 from pfl.training.batching import chunks
 from pfl.training.context import Context
 from pfl.training.metrics import Scorer
@@ -130,6 +142,21 @@ def outputs(context: Context, split: ClientSplit) -> tuple[Tensor, Tensor]:
             logits.append(context.module(batch.x))
         labels.append(batch.y)
     return torch.cat(logits), torch.cat(labels)
+
+
+def samples_seen(context: Context, info: ClientInfo) -> int:
+    """Return how many samples a client's training passes over, at most and about.
+
+    The lengths of phases are those of a client with the entries that the module has.
+    """
+    seen = 0.0
+    for part in context.plan:
+        if isinstance(part, Phase):
+            length = batching.length(part, context.entries, info)
+            size = part.batch_size or context.data.batch_size
+            walks = length.epochs * part.share * info.samples
+            seen += walks if length.steps is None else length.steps * min(size, info.samples)
+    return int(seen)
 
 
 def run_plan(context: Context, job: Job, plan: Plan, tally: Tally) -> State:
