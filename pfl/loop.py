@@ -54,6 +54,8 @@ class FederatedLoop:
         sampler: Who trains and who uploads in each round.
         engine: How the jobs of a round are run, or its name: ``auto`` chooses by device, method,
             network and sizes of the clients, and the run's header says what.
+        workers: Cores that ``auto`` uses at most, threads of ``threads`` or actors of ``ray``, if
+            the engine is given by its name; ``None`` takes what there is, shared with other runs.
         evaluate_every: Test all models after every this many rounds, and after the last.
         evaluate_clients: How many clients are tested, drawn once for the whole run among those with
             test data (``evaluated_clients`` of the records); ``None`` tests all, as the planned
@@ -89,6 +91,7 @@ class FederatedLoop:
         rounds: int = 10,
         sampler: Sampler = UniformSampler(),  # noqa: B008 (frozen)
         engine: Engine | EngineName = "auto",
+        workers: int | None = None,
         evaluate_every: int = 1,
         evaluate_clients: int | None = None,
         evaluate_at: list[EvaluationPoint] | None = None,
@@ -109,7 +112,7 @@ class FederatedLoop:
         at_least_one(
             rounds=rounds, evaluate_every=evaluate_every, checkpoint_every=checkpoint_every
         )
-        at_least_one(evaluate_clients=evaluate_clients)
+        at_least_one(evaluate_clients=evaluate_clients, workers=workers)
         positive(gradient_clip_val=gradient_clip_val)
         not_negative(kept_memory=kept_memory)
         finite(kept_memory=kept_memory)
@@ -117,7 +120,11 @@ class FederatedLoop:
             raise ValueError(f"name must be a path below default_root_dir, got {name!r}")
         self.rounds = rounds
         self.sampler = sampler
-        self.engine: Engine = make_engine(engine) if isinstance(engine, str) else engine
+        if workers is not None and not isinstance(engine, str):
+            raise ValueError(
+                f"workers={workers} is for an engine by its name; give it to the engine"
+            )
+        self.engine = make_engine(engine, workers) if isinstance(engine, str) else engine
         self.evaluate_every = evaluate_every
         self.evaluate_clients = evaluate_clients
         self.evaluate_at = evaluate_at

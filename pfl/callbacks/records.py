@@ -39,6 +39,7 @@ class Records(Callback):
             "seed": run.seed,
             "rounds": run.rounds,
             "header": run.header,
+            "stacked": run.stacked,
         }
         tested = {} if run.tested is None else {"evaluated_clients": list(run.tested)}
         columns = {"reports": dict(run.reports), "scores": dict(run.scores)}

@@ -107,6 +107,7 @@ class Federation:
             settings.engine, data, clients, points, module, self.context.scorer, self._job
         )
         local = module.buffer_policy == "local" and not self.evaluator.has_global_model
+        settings.engine.stacks = None if content is None else self._stacked(content)
         self.run.header = {
             "method": type(module).__name__,
             "network": _network(module),
@@ -117,6 +118,7 @@ class Federation:
             "evaluated": ", ".join(points),
             "engine": settings.engine.setup(self.context),
         }
+        self.run.stacked = settings.engine.stacks
         if sizes := self.evaluator.group_sizes():
             self.run.header["groups"] = sizes
         self._compare_costs()
@@ -285,6 +287,12 @@ class Federation:
                 )
         template: State = schema.template(content, module)
         return {n: v.to(self.settings.fabric.device, copy=True) for n, v in template.items()}
+
+    def _stacked(self, content: Mapping[str, Any]) -> bool | None:
+        """Return what the engine chose when the run began: formerly, on a CPU, never to stack."""
+        formerly = None if self.settings.fabric.device.type == "cuda" else False
+        stacked: bool | None = content.get("stacked", formerly)
+        return stacked
 
     def _restore(self, content: Mapping[str, Any]) -> None:
         run, device = self.run, self.settings.fabric.device
