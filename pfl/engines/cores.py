@@ -1,4 +1,4 @@
-"""How many cores a run may use: those that the system lets this process have, less those of others.
+"""What the processor offers: cores of this process, less those of other runs; bfloat16 units.
 
 Processes of one user on one machine share: runs of a table or a sweep in several shells, say.
 """
@@ -14,6 +14,9 @@ from pathlib import Path
 from pfl.core import lock
 
 CGROUP = Path("/sys/fs/cgroup")
+CPUINFO = Path("/proc/cpuinfo")
+# Without these units, arithmetic of bfloat16 is several times as slow as that of float32.
+_BF16 = {"amx_bf16", "avx512_bf16"}
 
 
 class Share:
@@ -42,6 +45,16 @@ def usable() -> int:
     """Return the cores of the process's affinity mask, or fewer by the quota of its cgroup."""
     mask = len(_mask()) or os.cpu_count() or 1
     return max(1, min([mask, *(math.ceil(quota) for quota in _quotas())]))
+
+
+def has_bf16() -> bool:
+    """Tell whether the processor computes in bfloat16 by units of its own, as far as Linux says."""
+    try:
+        lines = CPUINFO.read_text().splitlines()
+    except OSError:
+        return False
+    flags = (line.partition(":")[2].split() for line in lines if line.startswith("flags"))
+    return bool(_BF16 & set(next(flags, [])))
 
 
 def _mask() -> set[int]:

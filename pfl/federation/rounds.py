@@ -8,6 +8,8 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
+from lightning.fabric import Fabric
+
 from pfl.core.client import Client
 from pfl.core.lock import locked
 from pfl.core.seeds import derive, generator
@@ -23,6 +25,7 @@ from pfl.core.types import (
     State,
     Upload,
 )
+from pfl.engines import cores
 from pfl.federation import checkpoint, resume, sampling, schema
 from pfl.federation.evaluation import Evaluator
 from pfl.federation.resume import Source
@@ -113,7 +116,7 @@ class Federation:
             "network": _network(module),
             "data": _described(data),
             "clients": f"{data.num_clients}, of which {len(self.eligible)} hold training data",
-            "device": f"{settings.fabric.device}, {settings.fabric.strategy.precision.precision}",
+            "device": _device(settings.fabric),
             "buffers": "local, so no global model is tested" if local else module.buffer_policy,
             "evaluated": ", ".join(points),
             "engine": settings.engine.setup(self.context),
@@ -319,6 +322,15 @@ class _Clock:
         self.laps[name] = now - self._last
         self.laps["time/round"] = now - self._start
         self._last = now
+
+
+def _device(fabric: Fabric) -> str:
+    """Describe device and precision; say where another precision is faster."""
+    precision = fabric.strategy.precision.precision
+    line = f"{fabric.device}, {precision}"
+    if fabric.device.type == "cpu" and precision == "32-true" and cores.has_bf16():
+        line += " (this processor has units for bf16-mixed, 1.3 times as fast on small CNNs)"
+    return line
 
 
 def _network(module: Client) -> str:
