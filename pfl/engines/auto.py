@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from typing import TypeVar
 
 import torch
 from torch.utils.flop_counter import FlopCounterMode
@@ -19,6 +19,8 @@ from pfl.engines.sequential import SequentialEngine
 from pfl.engines.threads import ThreadsEngine
 from pfl.engines.vectorised import VectorisedEngine
 from pfl.training.context import Context
+
+AnswerT = TypeVar("AnswerT", Result, Scores)
 
 OP_THREADS_GAIN = 0.6
 """Gain in speed of one client from twice the op threads, at best; measured from one to two."""
@@ -48,8 +50,8 @@ class AutoEngine(Engine):
 
     Whether clients are stacked depends on device, method, network and sizes of the clients alone,
     never on the cores or the clock, so a run repeats; a run that is resumed stays as it was.
-    Stacks of a CPU have one op thread. How many cores there are decides between threads and one
-    after another, which give the same bits with one op thread.
+    Stacks of a CPU and tiny networks have one op thread. How many cores there are decides between
+    threads and one after another, which give the same bits with one op thread.
 
     Args:
         workers: Cores at most; ``None`` takes all that there are.
@@ -65,11 +67,14 @@ class AutoEngine(Engine):
         self._parallel: ThreadsEngine | None = None
         self._stack: VectorisedEngine | None = None
         self._share: Share | None = None
+        self._one_op_thread = False
 
     def setup(self, context: Context) -> str:
         """Choose for a run; returns what was chosen and why."""
         self.close()
         self._context, on_cpu = context, context.fabric.device.type == "cpu"
+        short = on_cpu and _multiplications(context) <= TINY_STEP
+        self._one_op_thread = short
         alone = self._sequential.setup(context)
         why = None if self.stacks else _unfit(context)
         if self.stacks is False:
@@ -78,7 +83,7 @@ class AutoEngine(Engine):
             stack = VectorisedEngine(STACKED if on_cpu else None)
             line, why = stack.setup(context), stack.obstacle
             if why is None:
-                self._stack, self.stacks = stack, True
+                self._stack, self.stacks, self._one_op_thread = stack, True, on_cpu
                 return f"auto: {line}{', one op thread' if on_cpu else ''}"
         self.stacks = False
         if not on_cpu:
@@ -86,7 +91,7 @@ class AutoEngine(Engine):
         self._share = Share(self.workers)
         self._workers = min(self._share.cores, context.data.num_clients)
         reason = threads.obstacle(context, self._workers)
-        if reason is None and _multiplications(context) <= TINY_STEP:
+        if reason is None and short:
             reason = "steps are too short for threads"
         if reason is not None:
             return f"auto: {alone}; {reason}"
@@ -96,18 +101,16 @@ class AutoEngine(Engine):
     def train(self, jobs: Sequence[Job]) -> Iterator[Result]:
         """Run each client's round."""
         if self._stack is not None and _busy(jobs, len(jobs)) >= BUSY:
-            with self._op_threads():
-                return iter(list(self._stack.train(jobs)))
-        return self._choose(jobs).train(jobs)
+            return self._short(self._stack.train, jobs)
+        return self._short(self._choose(jobs).train, jobs)
 
     def test(self, jobs: Sequence[Job]) -> Iterator[Scores]:
         """Test each job's model on its splits."""
         # A forward pass alone is too short to be worth a stack on a CPU.
         fits = bool(self._context.adapt) or self._context.fabric.device.type != "cpu"
         if self._stack is not None and fits and _busy(jobs, len(jobs)) >= BUSY:
-            with self._op_threads():
-                return iter(list(self._stack.test(jobs)))
-        return self._choose(jobs).test(jobs)
+            return self._short(self._stack.test, jobs)
+        return self._short(self._choose(jobs).test, jobs)
 
     def close(self) -> None:
         """Release the engine that was chosen."""
@@ -126,13 +129,17 @@ class AutoEngine(Engine):
             return self._sequential
         return self._parallel
 
-    @contextmanager
-    def _op_threads(self) -> Iterator[None]:
-        """One op thread on a CPU: the steps are too short to be shared, and repeat everywhere."""
+    def _short(
+        self, run: Callable[[Sequence[Job]], Iterator[AnswerT]], jobs: Sequence[Job]
+    ) -> Iterator[AnswerT]:
+        """Answer with one op thread where steps are too short to be shared, as in a stack."""
+        if not self._one_op_thread:
+            yield from run(jobs)
+            return
         before = torch.get_num_threads()
-        torch.set_num_threads(1 if self._context.fabric.device.type == "cpu" else before)
+        torch.set_num_threads(1)
         try:
-            yield
+            yield from run(jobs)
         finally:
             torch.set_num_threads(before)
 
