@@ -13,7 +13,7 @@ from lightning_modules.layers import batch_norms
 from pfl.core.checks import known_words, not_negative, within
 from pfl.core.client import Client
 from pfl.core.server import Server
-from pfl.core.state import assign, clone, matches
+from pfl.core.state import assign, clone, entry, matches
 from pfl.core.task import Classification, Task
 from pfl.core.types import (
     Batch,
@@ -44,6 +44,8 @@ class ClientModule(Client):
             test holds a method to it.
         global_model: Whether the server holds a complete model that can be tested. ``None`` derives
             it: it does if every parameter of the network travels.
+        receives_global: Whether :meth:`receive` of the method's own leaves the network as the
+            server's, and only remembers more: then that one model is tested for all clients.
         objects: Arguments that are objects; they are no part of the saved hyperparameters.
 
     Args:
@@ -68,6 +70,7 @@ class ClientModule(Client):
 
     vectorizable: bool = False
     global_model: bool | None = None
+    receives_global: bool = False
     objects: tuple[str, ...] = ("net", "optimizer", "task")
 
     def __init__(
@@ -96,6 +99,7 @@ class ClientModule(Client):
         self.lr_schedule: Schedule = lr_schedule
         self.persist_optimizer = persist_optimizer
         self.task = Classification() if task is None else task
+        self._matched: dict[tuple[object, ...], tuple[tuple[str, ...], tuple[str, ...]]] = {}
 
     # What a method declares: as a class attribute, or as a property where options decide.
 
@@ -165,8 +169,7 @@ class ClientModule(Client):
 
     def upload(self, info: ClientInfo) -> Upload:
         """Return the message to the server, in tensors of its own."""
-        entries = self.state_dict()
-        shared = clone({name: entries[name] for name in self.shared_names()})
+        shared = clone({name: entry(self, name) for name in self.shared_names()})
         return Upload(client=info.client, samples=info.samples, shared=shared)
 
     # The model that is tested.
@@ -245,7 +248,31 @@ class ClientModule(Client):
         shared = set(self.shared_names())
         return all(f"net.{name}" in shared for name, _ in self.net.named_parameters())
 
+    def personal_is_global(self) -> bool:
+        """Return ``True`` if clients are tested with the server's model and nothing of their own.
+
+        So it is where the network travels whole, no verb of the test is the method's own, and
+        nothing is fitted before the test.
+        """
+        kind, own = type(self), self.kept_names()
+        verbs = ["personalise", "load_global"]
+        # Who remembers more than the network may not test more than the network.
+        verbs += ["forward"] if self.receives_global else ["receive"]
+        plain = all(getattr(kind, verb) is getattr(ClientModule, verb) for verb in verbs)
+        if self.receives_global:
+            own = tuple(name for name in own if name.startswith("net."))
+        else:
+            plain = plain and type(self.server()).broadcast is Server.broadcast
+        return plain and not own and not self.adapt() and self.has_global_model()
+
     def _names(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """Return what travels and what stays; matched once, as entries do not come and go."""
+        key = self.shared, self.kept, self.buffer_policy
+        if key not in self._matched:
+            self._matched[key] = self._match()
+        return self._matched[key]
+
+    def _match(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
         entries = self.state_dict()
         names = tuple(entries)
         for kind in ("shared", "kept"):

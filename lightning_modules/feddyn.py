@@ -58,6 +58,7 @@ class FedDyn(ClientModule):
 
     kept = ("travelled",)
     vectorizable = True
+    receives_global = True
     travelled: Tensor
     start: Tensor
 

@@ -42,6 +42,7 @@ class FedProx(ClientModule):
     """
 
     vectorizable = True
+    receives_global = True
 
     def __init__(self, net: nn.Module, *, mu: float = 0.01, **options: Any) -> None:
         super().__init__(net, **options)

@@ -33,6 +33,9 @@ from pfl.core.state import assign
 from pfl.core.types import Broadcast, ClientInfo, Count, Patterns, Phase, Plan, State, Upload
 
 AbsentRule: TypeAlias = Literal["similarity", "size_mix", "size_average", "none"]
+BLOCK = 2**14
+"""Entries of all clients' models that are mixed at a time."""
+
 ZeroSimilarity: TypeAlias = Literal["keep", "size_weighted", "uniform"]
 
 
@@ -310,9 +313,10 @@ class SimSupServer(Server[SimSupState]):
         strength[participants] = 0
         shared = {}
         for name, models in state.shared.items():
-            sent = torch.stack([upload.shared[name] for upload in uploads])
+            sent = [upload.shared[name] for upload in uploads]
             shared[name] = _mix(models, sent, strength, partners)
-            shared[name][participants] = sent
+            for client, value in zip(participants, sent, strict=True):
+                shared[name][client] = value
         return replace(
             state,
             shared=shared,
@@ -379,10 +383,18 @@ def _wide(device: torch.device) -> torch.dtype:
     return torch.float32 if device.type == "mps" else torch.float64
 
 
-def _mix(models: Tensor, sent: Tensor, strength: Tensor, partners: Tensor) -> Tensor:
-    """Eq. 7 for one entry: (n, ...) models towards their shares of (K, ...) uploads."""
-    wide = _wide(models.device)
+def _mix(models: Tensor, sent: Sequence[Tensor], strength: Tensor, partners: Tensor) -> Tensor:
+    """Eq. 7 for one entry: (n, ...) models towards their shares of K uploads of shape (...).
+
+    Block by block: in the widest type, all models at once would fill several times their memory.
+    """
+    wide, mixed = _wide(models.device), torch.empty_like(models)
     alpha = strength.to(models.device, wide)[:, None]
     shares = partners.to(models.device, wide)
-    old, new = (value.reshape(len(value), -1).to(wide) for value in (models, sent))
-    return ((1 - alpha) * old + alpha * (shares @ new)).to(models.dtype).view_as(models)
+    old, after = models.flatten(1), mixed.view(len(models), -1)
+    uploads = [value.flatten() for value in sent]
+    for start in range(0, old.shape[1], BLOCK):
+        part = slice(start, start + BLOCK)
+        new = torch.stack([value[part] for value in uploads]).to(wide)
+        after[:, part] = (1 - alpha) * old[:, part].to(wide) + alpha * (shares @ new)
+    return mixed

@@ -43,6 +43,7 @@ class MOON(ClientModule):
 
     kept = ("previous.*", "participated")
     vectorizable = True
+    receives_global = True
     net: SplitNet
     participated: Tensor
 

@@ -63,6 +63,7 @@ class SCAFFOLD(ClientModule):
     extra = ("control",)
     kept = ("control",)
     vectorizable = True
+    receives_global = True
     control: Tensor
     common: Tensor
     start: Tensor

@@ -54,7 +54,12 @@ class FederatedLoop:
         sampler: Who trains and who uploads in each round.
         engine: How the jobs of a round are run, or its name: ``auto`` chooses by device, method,
             network and sizes of the clients, and the run's header says what.
+        workers: Cores that ``auto`` uses at most, threads of ``threads`` or actors of ``ray``, if
+            the engine is given by its name; ``None`` takes what there is, shared with other runs.
         evaluate_every: Test all models after every this many rounds, and after the last.
+        evaluate_clients: How many clients are tested, drawn once for the whole run among those with
+            test data (``evaluated_clients`` of the records); ``None`` tests all, as the planned
+            last round does in any case.
         evaluate_at: Points at which personalised models are tested; ``None`` takes the method's
             own. The first gives ``test/personal/...``, further ones ``test/personal_<point>/...``.
         accelerator: As in Lightning.
@@ -86,7 +91,9 @@ class FederatedLoop:
         rounds: int = 10,
         sampler: Sampler = UniformSampler(),  # noqa: B008 (frozen)
         engine: Engine | EngineName = "auto",
+        workers: int | None = None,
         evaluate_every: int = 1,
+        evaluate_clients: int | None = None,
         evaluate_at: list[EvaluationPoint] | None = None,
         accelerator: str = "auto",
         devices: int | str = 1,
@@ -105,6 +112,7 @@ class FederatedLoop:
         at_least_one(
             rounds=rounds, evaluate_every=evaluate_every, checkpoint_every=checkpoint_every
         )
+        at_least_one(evaluate_clients=evaluate_clients, workers=workers)
         positive(gradient_clip_val=gradient_clip_val)
         not_negative(kept_memory=kept_memory)
         finite(kept_memory=kept_memory)
@@ -112,8 +120,13 @@ class FederatedLoop:
             raise ValueError(f"name must be a path below default_root_dir, got {name!r}")
         self.rounds = rounds
         self.sampler = sampler
-        self.engine: Engine = make_engine(engine) if isinstance(engine, str) else engine
+        if workers is not None and not isinstance(engine, str):
+            raise ValueError(
+                f"workers={workers} is for an engine by its name; give it to the engine"
+            )
+        self.engine = make_engine(engine, workers) if isinstance(engine, str) else engine
         self.evaluate_every = evaluate_every
+        self.evaluate_clients = evaluate_clients
         self.evaluate_at = evaluate_at
         self.gradient_clip_val = gradient_clip_val
         self.on_nonfinite: Literal["stop", "skip"] = on_nonfinite
@@ -207,7 +220,8 @@ class FederatedLoop:
             closing(Federation(self, module, data, source)) as federation,
         ):
             state = federation.run.server
-            row, _ = federation.evaluator.evaluate({}, state, state)
+            everyone = range(data.num_clients)
+            row, _ = federation.evaluator.evaluate(everyone, {}, state, state)
         return row
 
     def personal(

@@ -54,6 +54,7 @@ class Checkpoint(Callback):
             },
             "template": checkpoint.move(run.template, "cpu"),
             "constants": run.constants,
+            "stacked": run.stacked,
             "history": run.history,
             "partition": run.data.description().get("hash"),
             "config": run.config,

@@ -137,7 +137,8 @@ class ReplacedParameters(Analysis):
         sizes = [context.entries[name].numel() for name in names]
         parts = zip(names, torch.split(values, sizes), strict=True)
         context.write({name: part.view_as(context.entries[name]) for name, part in parts})
-        scores = client_round.evaluate(context, client, ("test",))["test"]
+        answers = client_round.on_splits(context, client, ("test",))
+        (scores,) = context.scorer.scores([answers["test"]])
         return scores[next(iter(context.scorer.better))]
 
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 class Records(Callback):
     """The run's configuration, environment and partition, and two tables.
 
-    ``metrics.csv`` holds a row a round, ``clients.csv`` a row a client for each evaluated round;
+    ``metrics.csv`` holds a row a round, ``clients.csv`` a row a tested client for each such round;
     ``summary.json`` closes the run. After an interruption, and on a resume, both hold the rows of
     the finished rounds.
     """
@@ -39,9 +39,11 @@ class Records(Callback):
             "seed": run.seed,
             "rounds": run.rounds,
             "header": run.header,
+            "stacked": run.stacked,
         }
+        tested = {} if run.tested is None else {"evaluated_clients": list(run.tested)}
         columns = {"reports": dict(run.reports), "scores": dict(run.scores)}
-        _write_json(folder / "environment.json", environment() | asked | columns)
+        _write_json(folder / "environment.json", environment() | asked | tested | columns)
         counts = {"label_counts": label_counts(run.data)} if run.data.task.has_classes else {}
         # Not indented: it lists every sample.
         _write_json(folder / "partition.json", run.data.description() | counts, indent=None)

@@ -168,6 +168,10 @@ class Client(L.LightningModule, ABC):
         """Return scalars that tell of the model at hand, by name, for analyses; here none."""
         return {}
 
+    @abstractmethod
+    def personal_is_global(self) -> bool:
+        """Return ``True`` if every client's personalised model is the server's global one."""
+
     # From and to files.
 
     @classmethod

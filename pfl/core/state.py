@@ -98,15 +98,32 @@ def compact(state: Mapping[Name, Tensor]) -> dict[Name, Tensor]:
     }
 
 
+def entry(module: nn.Module, name: str) -> Tensor:
+    """Return one entry of a module's state dict, without making the whole dict.
+
+    Raises:
+        KeyError: It has none of this name.
+    """
+    *owners, leaf = name.split(".")
+    place: nn.Module | None = module
+    for owner in owners:
+        place = None if place is None else place._modules.get(owner)
+    if place is not None:
+        value: Tensor | None = place._parameters.get(leaf)
+        if value is None and leaf not in place._non_persistent_buffers_set:
+            value = place._buffers.get(leaf)
+        if value is not None:
+            return value.detach()
+    raise KeyError(f"{type(module).__name__} has no entry {name!r}")
+
+
 def assign(module: nn.Module, values: Mapping[str, Tensor]) -> None:
     """Write values into a module's parameters and buffers, in place.
 
     Raises:
         KeyError: A value has no entry of its name in the module.
     """
-    entries = module.state_dict()
-    if unknown := sorted(values.keys() - entries.keys()):
-        raise KeyError(f"{type(module).__name__} has no entry {unknown[0]!r}")
+    entries = {name: entry(module, name) for name in values}
     with torch.no_grad():
         for name, value in values.items():
             entries[name].copy_(value)

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from functools import partial
+from typing import Any, ClassVar, TypeAlias
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 BINS = 15
+
+# (n,) values and (n,) groups -> (K, groups) sums, by model and group.
+Tally: TypeAlias = Callable[[Tensor, Tensor, int], Tensor]
 
 
 @dataclass(frozen=True)
@@ -56,13 +60,18 @@ class Task(ABC):
         return (values * weight).sum() / weight.sum().clamp_min(torch.finfo(weight.dtype).tiny)
 
     @abstractmethod
-    def scores(self, outputs: Tensor, y: Tensor) -> Tensor:
-        """Return one number for each of ``scores_better``.
+    def scores_of(self, models: Sequence[tuple[Tensor, Tensor]]) -> Tensor:
+        """Return (K, S): of each of K models one number for each of ``scores_better``.
+
+        A model's numbers do not depend on the others.
 
         Args:
-            outputs: (n, D) of all samples of a split, n at least 1.
-            y: (n, ...) targets.
+            models: (n, D) outputs and (n, ...) targets of each, n at least 1; K at least 1.
         """
+
+    def scores(self, outputs: Tensor, y: Tensor) -> Tensor:
+        """Return the (S,) scores of one model; see :meth:`scores_of`."""
+        return self.scores_of([(outputs, y)])[0]
 
     @abstractmethod
     def predictions(self, outputs: Tensor) -> Tensor:
@@ -101,21 +110,34 @@ class Classification(Task):
         # Not the mean of sample_losses, which rounds otherwise.
         return F.cross_entropy(outputs, y) if weight is None else super().loss(outputs, y, weight)
 
-    def scores(self, outputs: Tensor, y: Tensor) -> Tensor:
-        """Return the (4,) scores."""
-        logits = wide(outputs)
-        predicted = logits.argmax(-1)
-        right = (predicted == y).to(logits.dtype)
+    def scores_of(self, models: Sequence[tuple[Tensor, Tensor]]) -> Tensor:
+        """Return the (K, 4) scores: counted over the samples of all models at once."""
+        sizes = [len(y) for _, y in models]
+        logits = wide(torch.cat([outputs for outputs, _ in models]))
+        y = torch.cat([y for _, y in models])
+        samples = torch.tensor(sizes, device=y.device)
+        owner = torch.arange(len(sizes), device=y.device).repeat_interleave(
+            samples, output_size=len(y)
+        )
+        parts = zip(torch.split(logits.log_softmax(-1), sizes), torch.split(y, sizes), strict=True)
+        losses = torch.stack([F.nll_loss(own, labels) for own, labels in parts])
         # Rows that are not finite count as a uniform guess.
         classes = logits.shape[-1]
         confidence, guess = logits.softmax(-1).nan_to_num(1.0 / classes).max(-1)
+        tally = partial(_sums, owner, len(sizes))
+        predicted = logits.argmax(-1)
+        hits = tally((predicted == y).to(logits.dtype), y, classes)
+        ones = torch.ones_like(confidence)
+        found = tally(ones, predicted, classes) + tally(ones, y, classes)
+        right = (guess == y).to(logits.dtype)
         return torch.stack(
             [
-                right.mean(),
-                F.cross_entropy(logits, y),
-                _macro_f1(predicted, y, right, classes),
-                _calibration_error(confidence, (guess == y).to(logits.dtype)),
-            ]
+                hits.sum(1) / samples,
+                losses,
+                _macro_f1(hits, found),
+                _calibration_error(tally, confidence, right),
+            ],
+            dim=1,
         )
 
     def predictions(self, outputs: Tensor) -> Tensor:
@@ -146,8 +168,11 @@ class MultiLabel(Task):
         values = F.binary_cross_entropy_with_logits(outputs, y.to(outputs.dtype), reduction="none")
         return values.mean(-1)
 
-    def scores(self, outputs: Tensor, y: Tensor) -> Tensor:
-        """Return the (4,) scores."""
+    def scores_of(self, models: Sequence[tuple[Tensor, Tensor]]) -> Tensor:
+        """Return the (K, 4) scores."""
+        return torch.stack([self._scores(*model) for model in models])
+
+    def _scores(self, outputs: Tensor, y: Tensor) -> Tensor:
         logits = wide(outputs)
         guess, truth = logits > 0, y > 0.5
         right = (guess == truth).to(logits.dtype)
@@ -184,8 +209,11 @@ class Regression(Task):
         """Return the (B,) squared errors, each a mean over the D numbers."""
         return F.mse_loss(outputs, y.to(outputs.dtype), reduction="none").mean(-1)
 
-    def scores(self, outputs: Tensor, y: Tensor) -> Tensor:
-        """Return the (4,) scores."""
+    def scores_of(self, models: Sequence[tuple[Tensor, Tensor]]) -> Tensor:
+        """Return the (K, 4) scores."""
+        return torch.stack([self._scores(*model) for model in models])
+
+    def _scores(self, outputs: Tensor, y: Tensor) -> Tensor:
         values = wide(outputs)
         y = y.to(values.dtype)
         error = F.mse_loss(values, y)
@@ -211,31 +239,36 @@ def wide(values: Tensor) -> Tensor:
     return values if values.dtype == torch.float64 else values.float()
 
 
-def _macro_f1(predicted: Tensor, labels: Tensor, right: Tensor, classes: int) -> Tensor:
-    """Return the mean F1 score of the classes that are present or predicted."""
-    ones = torch.ones_like(right)
-    found = _sums(ones, predicted, classes) + _sums(ones, labels, classes)
-    present = (found > 0).to(right.dtype)
-    f1 = (2 * _sums(right, labels, classes) / found).nan_to_num()
-    return (f1 / present.sum()).sum()
-
-
-def _calibration_error(confidence: Tensor, right: Tensor) -> Tensor:
-    """Return the expected calibration error: mean distance of accuracy and confidence in bins.
+def _macro_f1(hits: Tensor, found: Tensor) -> Tensor:
+    """Return (K,) mean F1 scores of the classes that are present or predicted.
 
     Args:
+        hits: (K, C) samples of each model and class that are predicted rightly.
+        found: (K, C) samples that are of the class, and samples predicted to be.
+    """
+    present = (found > 0).to(hits.dtype)
+    f1 = (2 * hits / found).nan_to_num()
+    return (f1 / present.sum(1, keepdim=True)).sum(1)
+
+
+def _calibration_error(tally: Tally, confidence: Tensor, right: Tensor) -> Tensor:
+    """Return (K,) expected calibration errors: mean distance of accuracy and confidence in bins.
+
+    Args:
+        tally: Adds up by model and bin.
         confidence: (n,) largest probabilities.
         right: (n,) 1 where its class is the label, else 0.
     """
     edges = torch.linspace(0, 1, BINS + 1, dtype=confidence.dtype, device=confidence.device)
     bins = torch.bucketize(confidence, edges, right=True) - 1
     accuracy, sureness, count = (
-        _sums(values, bins, BINS + 1) for values in (right, confidence, torch.ones_like(right))
+        tally(values, bins, BINS + 1) for values in (right, confidence, torch.ones_like(right))
     )
     gap = (accuracy / count).nan_to_num() - (sureness / count).nan_to_num()
-    return (gap.abs() * (count / count.sum())).sum()
+    return (gap.abs() * (count / count.sum(1, keepdim=True))).sum(1)
 
 
-def _sums(values: Tensor, groups: Tensor, count: int) -> Tensor:
-    """Return (count,) sums of (n,) values by group."""
-    return values.new_zeros(count).scatter_add_(0, groups, values)
+def _sums(owner: Tensor, models: int, values: Tensor, groups: Tensor, count: int) -> Tensor:
+    """Return (models, count) sums of (n,) values by model and group."""
+    sums = values.new_zeros(models * count)
+    return sums.scatter_add_(0, owner * count + groups, values).view(models, count)

@@ -4,15 +4,23 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from typing import TypeVar
 
+import torch
+from torch.utils.flop_counter import FlopCounterMode
+
+from pfl.core.checks import at_least_one
 from pfl.core.types import Job, Result, Scores
-from pfl.engines import threads, vectorised
+from pfl.engines import threads
 from pfl.engines.base import Engine
+from pfl.engines.cores import Share
 from pfl.engines.sequential import SequentialEngine
 from pfl.engines.threads import ThreadsEngine
 from pfl.engines.vectorised import VectorisedEngine
 from pfl.training.context import Context
+
+AnswerT = TypeVar("AnswerT", Result, Scores)
 
 OP_THREADS_GAIN = 0.6
 """Gain in speed of one client from twice the op threads, at best; measured from one to two."""
@@ -20,59 +28,120 @@ OP_THREADS_GAIN = 0.6
 SMALL_NETWORK = 5_000_000
 """Parameters up to which one client leaves most of a GPU idle (reasoned, not measured)."""
 
+SHORT_STEP = 300_000
+"""Multiplications of a sample up to which a stack is faster on a CPU: LeNet-5 on 28 x 28 has
+282,000, on 32 x 32 652,000."""
+
+CACHED = 100_000
+"""Parameters up to which it is: weights of many clients leave the caches sooner."""
+
+TINY_STEP = 100_000
+"""Multiplications of a sample up to which threads wait for each other: their work is Python's."""
+
+STACKED = 32
+"""Clients of one stack on a CPU."""
+
+BUSY = 4
+"""Clients at work on average from which a stack pays."""
+
 
 class AutoEngine(Engine):
-    """Threads on the CPU, a stacked model on a GPU, one client after another where neither pays.
+    """A stacked model for small networks and on a GPU, else threads, or one client after another.
 
-    What it chooses depends on the device, the method, the network and the sizes of the clients
-    alone, never on the clock, so a run repeats.
+    Whether clients are stacked depends on device, method, network and sizes of the clients alone,
+    never on the cores or the clock, so a run repeats; a run that is resumed stays as it was.
+    Stacks of a CPU and tiny networks have one op thread. How many cores there are decides between
+    threads and one after another, which give the same bits with one op thread.
+
+    Args:
+        workers: Cores at most; ``None`` takes all that there are.
+
+    Raises:
+        ValueError: ``workers`` is below one.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, workers: int | None = None) -> None:
+        at_least_one(workers=workers)
+        self.workers = workers
         self._sequential = SequentialEngine()
-        self._parallel: ThreadsEngine | VectorisedEngine | None = None
+        self._parallel: ThreadsEngine | None = None
+        self._stack: VectorisedEngine | None = None
+        self._share: Share | None = None
+        self._one_op_thread = False
 
     def setup(self, context: Context) -> str:
         """Choose for a run; returns what was chosen and why."""
         self.close()
-        line = self._sequential.setup(context)
-        self._workers = 1
-        kind = context.fabric.device.type
-        if kind == "cpu":
-            self._workers = threads.worker_count(context, None)
-            reason = threads.obstacle(context, self._workers)
-            self._parallel = None if reason else ThreadsEngine(self._workers)
-        elif kind == "cuda":
-            reason = _too_large(context) or vectorised.obstacle(context)
-            self._parallel = None if reason else VectorisedEngine()
-        else:
-            reason = f"{kind} has no engine for several clients"
-        if self._parallel is None:
-            return f"auto: {line}; {reason}"
+        self._context, on_cpu = context, context.fabric.device.type == "cpu"
+        short = on_cpu and _multiplications(context) <= TINY_STEP
+        self._one_op_thread = short
+        alone = self._sequential.setup(context)
+        why = None if self.stacks else _unfit(context)
+        if self.stacks is False:
+            why = why or "so the run began"
+        if why is None:
+            stack = VectorisedEngine(STACKED if on_cpu else None)
+            line, why = stack.setup(context), stack.obstacle
+            if why is None:
+                self._stack, self.stacks, self._one_op_thread = stack, True, on_cpu
+                return f"auto: {line}{', one op thread' if on_cpu else ''}"
+        self.stacks = False
+        if not on_cpu:
+            return f"auto: {alone}; {why}"
+        self._share = Share(self.workers)
+        self._workers = min(self._share.cores, context.data.num_clients)
+        reason = threads.obstacle(context, self._workers)
+        if reason is None and short:
+            reason = "steps are too short for threads"
+        if reason is not None:
+            return f"auto: {alone}; {reason}"
+        self._parallel = ThreadsEngine(self._workers)
         return f"auto: {self._parallel.setup(context)}"
 
     def train(self, jobs: Sequence[Job]) -> Iterator[Result]:
         """Run each client's round."""
-        return self._choose(jobs).train(jobs)
+        if self._stack is not None and _busy(jobs, len(jobs)) >= BUSY:
+            return self._short(self._stack.train, jobs)
+        return self._short(self._choose(jobs).train, jobs)
 
     def test(self, jobs: Sequence[Job]) -> Iterator[Scores]:
         """Test each job's model on its splits."""
-        return self._choose(jobs).test(jobs)
+        # A forward pass alone is too short to be worth a stack on a CPU.
+        fits = bool(self._context.adapt) or self._context.fabric.device.type != "cpu"
+        if self._stack is not None and fits and _busy(jobs, len(jobs)) >= BUSY:
+            return self._short(self._stack.test, jobs)
+        return self._short(self._choose(jobs).test, jobs)
 
     def close(self) -> None:
         """Release the engine that was chosen."""
-        if self._parallel is not None:
-            self._parallel.close()
-            self._parallel = None
+        for taken in (self._parallel, self._stack):
+            if taken is not None:
+                taken.close()
+        if self._share is not None:
+            self._share.release()
+        self._parallel = self._stack = self._share = None
 
     def _choose(self, jobs: Sequence[Job]) -> Engine:
         """One after another where few or unequal clients would leave most workers idle."""
         if self._parallel is None or len(jobs) < 2:
             return self._sequential
-        busy = parallelism([job.info.samples for job in jobs], self._workers)
-        if busy < 1 + OP_THREADS_GAIN * math.log2(self._workers):
+        if _busy(jobs, self._workers) < 1 + OP_THREADS_GAIN * math.log2(self._workers):
             return self._sequential
         return self._parallel
+
+    def _short(
+        self, run: Callable[[Sequence[Job]], Iterator[AnswerT]], jobs: Sequence[Job]
+    ) -> Iterator[AnswerT]:
+        """Answer with one op thread where steps are too short to be shared, as in a stack."""
+        if not self._one_op_thread:
+            yield from run(jobs)
+            return
+        before = torch.get_num_threads()
+        torch.set_num_threads(1)
+        try:
+            yield from run(jobs)
+        finally:
+            torch.set_num_threads(before)
 
 
 def parallelism(samples: Sequence[int], workers: int) -> float:
@@ -92,8 +161,33 @@ def parallelism(samples: Sequence[int], workers: int) -> float:
     return sum(ends) / max(ends)
 
 
-def _too_large(context: Context) -> str | None:
-    count = sum(p.numel() for p in context.module.parameters() if p.requires_grad)
-    if count > SMALL_NETWORK:
-        return f"a network of {count:,} parameters fills the device"
+def _busy(jobs: Sequence[Job], workers: int) -> float:
+    return parallelism([job.info.samples for job in jobs], workers) if jobs else 0
+
+
+def _unfit(context: Context) -> str | None:
+    """Say why clients of this network, or these clients, are not to be stacked."""
+    parameters = sum(p.numel() for p in context.module.parameters() if p.requires_grad)
+    kind = context.fabric.device.type
+    if kind == "cuda":
+        fills = parameters > SMALL_NETWORK
+        return f"a network of {parameters:,} parameters fills the device" if fills else None
+    if kind != "cpu":
+        return f"{kind} has no engine for several clients"
+    if parameters > CACHED or _multiplications(context) > SHORT_STEP:
+        return "the network is too large for a stack"
+    sizes = [len(context.data.split(client, "train")) for client in range(context.data.num_clients)]
+    if parallelism(sizes, len(sizes)) < BUSY:
+        return "there are too few clients for a stack"
     return None
+
+
+def _multiplications(context: Context) -> int:
+    """Count what the network multiplies for one sample of the first client that has some."""
+    splits = (context.data.split(client, "train") for client in range(context.data.num_clients))
+    split = next(split for split in splits if len(split))
+    context.set_mode(None)
+    counter = FlopCounterMode(display=False)
+    with torch.inference_mode(), context.fabric.autocast(), counter:
+        context.module(split.batch(torch.zeros(1, dtype=torch.int64)).x)
+    return int(counter.get_total_flops()) // 2

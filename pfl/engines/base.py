@@ -10,7 +10,14 @@ from pfl.training.context import Context
 
 
 class Engine(Protocol):
-    """Runs jobs, in any order and place, and answers in the order in which they were given."""
+    """Runs jobs, in any order and place, and answers in the order in which they were given.
+
+    Attributes:
+        stacks: Whether clients are trained as one stack, where the engine finds out by itself in
+            :meth:`setup`; a run that is resumed sets what was found when it began.
+    """
+
+    stacks: bool | None = None
 
     def setup(self, context: Context) -> str:
         """Get ready for a run; returns one line for its header: what is used, and why."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Literal, TypeAlias
 
 from pfl.engines.auto import AutoEngine
@@ -21,14 +21,29 @@ ENGINES: Mapping[EngineName, type[Engine]] = {
     "vectorised": VectorisedEngine,
     "ray": RayEngine,
 }
+_WITH_WORKERS: Mapping[str, Callable[..., Engine]] = {
+    "auto": AutoEngine,
+    "threads": ThreadsEngine,
+    "ray": RayEngine,
+}
 
 
-def make_engine(name: EngineName) -> Engine:
+def make_engine(name: EngineName, workers: int | None = None) -> Engine:
     """Make an engine with its default settings.
 
+    Args:
+        name: Of the engine.
+        workers: Cores, threads or actors at most; ``None`` takes as many as there are.
+
     Raises:
-        ValueError: There is no engine of this name.
+        ValueError: There is no engine of this name, or it has no workers.
     """
     if name not in ENGINES:
         raise ValueError(f"there is no engine {name!r}; there are {', '.join(ENGINES)}")
-    return ENGINES[name]()
+    if workers is None:
+        return ENGINES[name]()
+    if name not in _WITH_WORKERS:
+        raise ValueError(
+            f"the engine {name} has no workers; workers={workers} is for {', '.join(_WITH_WORKERS)}"
+        )
+    return _WITH_WORKERS[name](workers=workers)

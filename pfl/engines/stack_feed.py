@@ -105,7 +105,7 @@ class StackedFeed:
         """All samples with the phase's constant map applied, in eval mode."""
         assert self._phase.inputs is not None
         context, parts = self._stack.context, [list[Batch]() for _ in self._splits]
-        context.module.eval()
+        context.set_mode(None)
         apart = self._stack.couples_samples()
         for group in walk(self._splits, context.data.eval_batch_size, apart):
             with torch.no_grad():

@@ -106,7 +106,7 @@ def evaluate(stack: Stack) -> list[Scores]:
 def outputs(stack: Stack, splits: Sequence[ClientSplit]) -> dict[int, tuple[Tensor, Tensor]]:
     """Return outputs (n, D) and targets (n, ...) of clients whose split has samples, by row."""
     context = stack.context
-    context.module.eval()
+    context.set_mode(None)
 
     def forward(batch: Batch) -> Tensor:
         logits: Tensor = context.module(batch.x)

@@ -40,7 +40,7 @@ def run_pass(stack: Stack, part: Pass, tally: StackedTally) -> None:
             if (part.when is None or part.when(stack.own(row), job.info))
             and (len(split) or not part.walks)
         ]
-    context.module.eval()
+    context.set_mode(None)
     if part.walks and rows:
         some, size, apart = stack.some(rows), context.data.batch_size, stack.couples_samples()
         with context.fabric.autocast():

@@ -11,13 +11,15 @@ from typing import TypeVar
 import torch
 from lightning.fabric import Fabric
 
+from pfl.core.checks import at_least_one
 from pfl.core.types import Job, Result, Scores
 from pfl.engines.base import Engine
+from pfl.engines.cores import Share
 from pfl.engines.sequential import SequentialEngine
 from pfl.training import client_round
 from pfl.training.context import Context, StoppedError
 
-AnswerT = TypeVar("AnswerT", Result, Scores)
+AnswerT = TypeVar("AnswerT", Result, client_round.Answers)
 
 
 class ThreadsEngine(Engine):
@@ -27,16 +29,16 @@ class ThreadsEngine(Engine):
     otherwise. What it cannot run in this way, it runs sequentially, and says why.
 
     Args:
-        workers: Number of threads; ``None`` takes as many as torch has op threads.
+        workers: Number of threads; ``None`` takes as many as there are cores for this run.
 
     Raises:
         ValueError: ``workers`` is below one.
     """
 
     def __init__(self, workers: int | None = None) -> None:
-        if workers is not None and workers < 1:
-            raise ValueError(f"workers must be at least 1, got {workers}")
+        at_least_one(workers=workers)
         self.workers = workers
+        self._share: Share | None = None
         self._pool: ThreadPoolExecutor | None = None
         self._worker = threading.local()
         self._sequential = SequentialEngine()
@@ -44,11 +46,14 @@ class ThreadsEngine(Engine):
     def setup(self, context: Context) -> str:
         """Copy the module once a worker and start the threads."""
         self.close()
-        count = worker_count(context, self.workers)
+        if self.workers is None:
+            self._share = Share()
+        cores = self._share.cores if self._share is not None else self.workers
+        count = min(cores or 1, context.data.num_clients)
         if reason := obstacle(context, count):
             self._sequential.setup(context)
             return f"sequential, not threads: {reason}"
-        self._stop = threading.Event()
+        self._stop, self._scorer = threading.Event(), context.scorer
         self._pool = self._start([_replica(context, self._stop) for _ in range(count)])
         return f"threads: {count} clients side by side, one op thread each"
 
@@ -62,13 +67,16 @@ class ThreadsEngine(Engine):
         """Test each job's model on its splits."""
         if self._pool is None:
             return self._sequential.test(jobs)
-        return self._run(self._pool, client_round.test, jobs)
+        return client_round.scored(self._scorer, self._run(self._pool, client_round.answers, jobs))
 
     def close(self) -> None:
         """End the threads."""
         if self._pool is not None:
             self._pool.shutdown()
             self._pool = None
+        if self._share is not None:
+            self._share.release()
+            self._share = None
 
     def _start(self, contexts: list[Context]) -> ThreadPoolExecutor:
         """Return a pool whose threads have a context and one op thread each."""
@@ -124,11 +132,6 @@ class ThreadsEngine(Engine):
                 future.cancel()
             wait(waiting.values())
             self._stop.clear()
-
-
-def worker_count(context: Context, workers: int | None) -> int:
-    """As many as asked for, or as torch has op threads, but no more than there are clients."""
-    return min(workers or torch.get_num_threads(), context.data.num_clients)
 
 
 def obstacle(context: Context, workers: int) -> str | None:

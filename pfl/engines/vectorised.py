@@ -73,20 +73,20 @@ class VectorisedEngine(Engine):
         self._context = context
         self._sequential.setup(context)
         self._size = self.clients
-        self._obstacle = obstacle(context, self.dropout) or disagreement(context)
-        if self._obstacle:
-            return f"sequential, not vectorised: {self._obstacle}"
+        self.obstacle = obstacle(context, self.dropout) or disagreement(context)
+        if self.obstacle:
+            return f"sequential, not vectorised: {self.obstacle}"
         return f"vectorised: {self.clients or 'all'} clients in one go"
 
     def train(self, jobs: Sequence[Job]) -> Iterator[Result]:
         """Run each client's round."""
-        if self._obstacle:
+        if self.obstacle:
             return self._sequential.train(jobs)
         return self._run(stack_round.train, jobs)
 
     def test(self, jobs: Sequence[Job]) -> Iterator[Scores]:
         """Test each job's model on its splits."""
-        if self._obstacle:
+        if self.obstacle:
             return self._sequential.test(jobs)
         return self._run(stack_round.test, jobs)
 

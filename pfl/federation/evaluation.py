@@ -1,4 +1,4 @@
-"""Tests of all models after a round: which model, at which point, on which data."""
+"""Tests of models after a round: which model, of which clients, at which point, on which data."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ BLOCK = 256
 
 
 class Evaluator:
-    """Tests personalised models of all clients, and the global model.
+    """Tests personalised models of clients, and the global model.
 
     Args:
         engine: Runs the tests.
@@ -28,8 +28,8 @@ class Evaluator:
         clients: All clients.
         points: Where personalised models are tested; the first is ``personal``, a further one
             ``personal_<point>``.
-        module: The method at its initial values: says whether there is a global model, and which
-            group each client is in.
+        module: The method at its initial values: says whether there is a global model, whether
+            the personal ones are it, and which group each client is in.
         scorer: Sums up scores over clients.
         job: Makes the job of a client from a server's state.
     """
@@ -49,6 +49,7 @@ class Evaluator:
         self.clients = clients
         self.points = points
         self.has_global_model = module.has_global_model()
+        self.personal_is_global = module.personal_is_global()
         self.labels = module.groups
         self.groups = [module.group(info) for info in clients if self.labels]
         self.scorer = scorer
@@ -59,58 +60,73 @@ class Evaluator:
         held = [f"{n} {label}: {self.groups.count(n)}" for n, label in enumerate(self.labels)]
         return ", ".join(held)
 
+    def cost(self, tested: Sequence[int]) -> float:
+        """Return how many samples pass forward when these clients are tested.
+
+        What a method fits before the test is not counted.
+        """
+        one = self.personal_is_global and "post_broadcast" in self.points
+        models = len(self.points) + self.has_global_model - one
+        splits = [self.data.split(client, name) for client in tested for name in ("val", "test")]
+        pooled = self.data.pooled_test() if self.has_global_model else None
+        return models * sum(map(len, splits)) + (0 if pooled is None else len(pooled))
+
     def evaluate(
-        self, results: Mapping[int, Result], before: ServerState, after: ServerState
+        self,
+        tested: Sequence[int],
+        results: Mapping[int, Result],
+        before: ServerState,
+        after: ServerState,
     ) -> tuple[Row, list[Row]]:
-        """One row of summaries, and one row a client.
+        """One row of summaries, and one row for each client that is tested.
 
         Args:
+            tested: These clients, ascending.
             results: This round's training, by client, scored right after it if ``post_local`` is
                 among the points.
             before: The server's state that the round was trained from.
             after: The state that it led to.
         """
         row: Row = {}
-        rows: list[Row] = [
-            {
+        rows: dict[int, Row] = {
+            client: {
                 "round": after.round,
-                "client": info.client,
-                "samples": info.samples,
-                "test_samples": len(self.data.split(info.client, "test")),
+                "client": client,
+                "samples": self.clients[client].samples,
+                "test_samples": len(self.data.split(client, "test")),
+                **({"group": self.groups[client]} if self.groups else {}),
             }
-            for info in self.clients
-        ]
-        for client_row, number in zip(rows, self.groups, strict=False):
-            client_row["group"] = number
+            for client in tested
+        }
+        common: dict[int, Scores] = {}
+        if self.has_global_model:
+            common = self._test(tested, after, "global")
         for position, point in enumerate(self.points):
             group = "personal" if position == 0 else f"personal_{point}"
-            row |= self._collect(self._personal(point, results, before, after), group, rows)
+            if point == "post_local":
+                found = self._as_trained(tested, results, before)
+            elif self.personal_is_global:
+                found = common
+            else:
+                found = self._test(tested, after, "personal")
+            row |= self._collect(found, group, rows)
         if self.has_global_model:
-            everyone = [info.client for info in self.clients]
-            row |= self._collect(self._test(everyone, after, "global"), "global", rows)
+            row |= self._collect(common, "global", rows)
             row |= self._pooled(after)
         for name, values in (after.client_report or {}).items():
-            for client, value in values.items():
-                rows[client][name] = value
-        return row, rows
+            for client in values.keys() & rows.keys():
+                rows[client][name] = values[client]
+        return row, list(rows.values())
 
-    def _personal(
-        self,
-        point: EvaluationPoint,
-        results: Mapping[int, Result],
-        before: ServerState,
-        after: ServerState,
+    def _as_trained(
+        self, tested: Sequence[int], results: Mapping[int, Result], before: ServerState
     ) -> dict[int, Scores]:
-        """Scores by client at one point.
+        """Scores at ``post_local``: of whoever trained as its training left it.
 
-        ``post_local``: whoever trained is tested as its training left it, the others with what they
-        received at the start of the round.
+        The others are tested with what they received at the start of the round.
         """
-        clients = [info.client for info in self.clients]
-        if point == "post_broadcast":
-            return self._test(clients, after, "personal")
-        scored = {client: result.scores for client, result in results.items()}
-        others = [client for client in clients if client not in scored]
+        scored = {client: results[client].scores for client in tested if client in results}
+        others = [client for client in tested if client not in scored]
         return scored | self._test(others, before, "personal")
 
     def _test(
@@ -138,13 +154,13 @@ class Evaluator:
     def _test_job(self, job: Job, **changes: object) -> Job:
         return replace(job, seed=derive(job.seed, "test"), **changes)  # type: ignore[arg-type]
 
-    def _collect(self, found: Mapping[int, Scores], group: str, rows: list[Row]) -> Row:
+    def _collect(self, found: Mapping[int, Scores], group: str, rows: Mapping[int, Row]) -> Row:
         """Enter scores into the clients' rows; returns their summary over clients."""
         summary: Row = {}
         for split in ("test", "val"):
             scored = {c: s[split] for c, s in found.items() if split in s}
             for client, values in scored.items():
-                rows[client] |= {f"{split}/{group}/{name}": v for name, v in values.items()}
+                rows[client].update({f"{split}/{group}/{name}": v for name, v in values.items()})
             sizes = [len(self.data.split(client, split)) for client in scored]
             labels = [self.labels[self.groups[client]] for client in scored if self.groups]
             summary |= self.scorer.over_clients(

@@ -24,7 +24,10 @@ from pfl.results import identity
 FILE = Path("checkpoints", "last.ckpt")
 ROUNDS = "loop.rounds"
 # What a trained model does not depend on.
-_TESTS = ("loop.evaluate_at", "loop.evaluate_every", "loop.callbacks", "loop.on_nonfinite")
+_TESTS = (
+    *("loop.evaluate_at", "loop.evaluate_every", "loop.evaluate_clients"),
+    *("loop.callbacks", "loop.on_nonfinite"),
+)
 
 
 @dataclass(frozen=True)

@@ -44,6 +44,8 @@ class Run:
         constants: Hash of what no state holds, such as the frozen parts of a network.
         reports: What the server reports of each client; see :class:`pfl.core.server.Server`.
         scores: Names of the models' scores, the one that counts first; whether more is better.
+        tested: The clients that are tested before the last round; ``None`` for all.
+        stacked: Whether the engine chose to train clients as one stack; ``None`` if it was told.
         callbacks: Who listens.
     """
 
@@ -65,6 +67,8 @@ class Run:
     constants: str = ""
     reports: Mapping[str, str] = field(default_factory=dict)
     scores: Mapping[str, bool] = field(default_factory=lambda: SCORES)
+    tested: Sequence[int] | None = None
+    stacked: bool | None = None
     callbacks: Sequence[Callback] = ()
 
     @property

@@ -54,8 +54,7 @@ class UniformSampler(Sampler):
         """Draw the round's cohort."""
         # The added 1e-9 keeps 0.29 * 100 = 28.999999999999996 at 29 clients.
         count = min(len(clients), max(1, int(self.fraction * len(clients) + 1e-9)))
-        chosen = torch.randperm(len(clients), generator=rng)[:count].tolist()
-        return _cohort([clients[i] for i in chosen], clients, self.train_all)
+        return _cohort(subset(clients, count, rng), clients, self.train_all)
 
 
 @dataclass(frozen=True)
@@ -130,6 +129,12 @@ class FixedStragglers(Sampler):
         joined = (torch.rand(len(clients), generator=rng) < self.probability).tolist()
         pairs = zip(clients, joined, strict=True)
         return _cohort([c for c, joins in pairs if joins or c not in late], clients, False)
+
+
+def subset(clients: Sequence[int], count: int, rng: torch.Generator) -> list[int]:
+    """Return so many of the clients, or all if there are no more; ascending."""
+    chosen = torch.randperm(len(clients), generator=rng)[:count].tolist()
+    return sorted(clients[index] for index in chosen)
 
 
 def _chance(count: int, probability: float, minimum: int) -> float:

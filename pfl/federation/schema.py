@@ -62,6 +62,8 @@ def check(content: Mapping[str, Any], run: Run, clients: Sequence[ClientInfo]) -
             "the checkpoint was written with other frozen parts of the network, which it does not "
             "hold: build the network with the weights that they had"
         )
+    if content.get("stacked") not in (None, True, False):
+        raise _wrong(f"stacked must be true, false or null, got {_shown(content['stacked'])}")
     _check_history(content)
     _check_server(content["server"], run.server, content["round"])
     last, module = len(clients) - 1, run.module

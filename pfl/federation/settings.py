@@ -19,6 +19,7 @@ class Settings(Protocol):
     sampler: Sampler
     engine: Engine
     evaluate_every: int
+    evaluate_clients: int | None
     evaluate_at: list[EvaluationPoint] | None
     fabric: Fabric
     gradient_clip_val: float | None

@@ -33,10 +33,12 @@ _CAME_OR_WENT: dict[str, Any] = {
     **{"data.shuffle": True, "data.max_train_samples": None},
     "model.supervisor_draw": "random",
     **{"data.hierarchy": None, "data.classes_per_superclass": 50},
+    "loop.evaluate_clients": None,
 }
 # Where and how a run happens, but not what comes out; and the loop's seed, which is the run's.
 _PLACES = {
-    *("loop.engine", "loop.accelerator", "loop.devices", "loop.loggers", "loop.progress"),
+    *("loop.engine", "loop.workers"),
+    *("loop.accelerator", "loop.devices", "loop.loggers", "loop.progress"),
     *("loop.default_root_dir", "loop.name", "loop.checkpoint_every", "loop.kept_memory"),
     *("loop.seed", "data.root", "data.cache_dir", "data.download", "data.client", "data.memory"),
     # The data say the task; metrics are only read.

@@ -221,14 +221,23 @@ class RunFolder:
         return means
 
     def by_client(self, column: str, rounds: Floats) -> Floats:
-        """Return (N,) each client's mean over rounds; NaN for a client without values."""
-        return np.array([mean_present(values) for values in self.over_rounds(column, rounds).T])
+        """Return (N,) each client's mean over rounds; NaN for a client without values.
+
+        Of several rounds, clients that were tested in the last one alone are left out.
+        """
+        found = self.over_rounds(column, rounds)
+        tested = self.environment.get("evaluated_clients")
+        if tested is not None and len(rounds) > 1:
+            found[:, np.isin(np.arange(found.shape[1]), tested, invert=True)] = np.nan
+        return np.array([mean_present(values) for values in found.T])
 
     def over_rounds(self, column: str, rounds: Floats) -> Floats:
         """Return (len(rounds), N) each client's values; NaN where there is none."""
         table = self.clients
         client = table["client"].astype(np.int64)
-        found = np.full((len(rounds), int(client.max()) + 1), np.nan)
+        # Where only some were tested, the last ones may lack.
+        count = max(int(client.max()) + 1, int(self.partition.get("num_clients", 0)))
+        found = np.full((len(rounds), count), np.nan)
         row = np.isin(table["round"], rounds)
         found[np.searchsorted(rounds, table["round"][row]), client[row]] = table[column][row]
         return found

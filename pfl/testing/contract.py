@@ -27,6 +27,7 @@ PROMISES: tuple[Promise, ...] = (
     jobs.clients_change_nothing_but_themselves,
     jobs.clients_are_independent,
     jobs.tests_repeat,
+    jobs.personal_is_global_where_said,
     jobs.who_sits_out_keeps_its_state,
     runs.resumes,
     runs.evaluation_changes_nothing,

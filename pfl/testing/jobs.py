@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import cast
 
 from torch import Tensor
@@ -145,6 +146,23 @@ def tests_repeat(subject: Subject) -> None:
     if name := difference(named(once), named(again)):
         client, _, score = name.partition(".")
         raise BrokenPromiseError(f"{score} of client {client} is another one the second time")
+
+
+@promise("a personal model that is said to be the global one scores as it does")
+def personal_is_global_where_said(subject: Subject) -> None:
+    """Test all clients with both, after a round in which they trained."""
+    for net in NETS.values():
+        federation, jobs = second_round(subject.module(net))
+        if not federation.context.module.personal_is_global():
+            continue
+        for job in jobs:
+            other = replace(job, model="global")
+            own, common = (client_round.test(federation.context, one) for one in (job, other))
+            if name := difference(named(own), named(common)):
+                raise BrokenPromiseError(
+                    f"{name} of client {job.info.client} is another one than that of the global "
+                    "model: personal_is_global() has to return False (receives_global = False)"
+                )
 
 
 @promise("a client that sits out keeps every bit")

@@ -186,7 +186,7 @@ def constant_inputs(
     context: Context, inputs: Callable[[Batch], Tensor], split: ClientSplit
 ) -> Batch:
     """All samples with the phase's constant map applied, in eval mode."""
-    context.module.eval()
+    context.set_mode(None)
     xs, ys = [], []
     with torch.no_grad():
         for positions in chunks(len(split), context.data.eval_batch_size):

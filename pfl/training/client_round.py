@@ -6,15 +6,37 @@ held to its numbers.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TypeAlias
+
 import torch
 from torch import Tensor
 
 from pfl.core.state import clone, finite
-from pfl.core.types import ClientSplit, Job, Pass, Phase, Plan, Result, Scores, Split, State
+from pfl.core.types import (
+    ClientInfo,
+    ClientSplit,
+    Job,
+    Pass,
+    Phase,
+    Plan,
+    Result,
+    Scores,
+    Split,
+    State,
+)
+from pfl.training import batching
 from pfl.training.batching import chunks
 from pfl.training.context import Context
+from pfl.training.metrics import Scorer
 from pfl.training.optimizer_state import of_all_phases
 from pfl.training.phases import Tally, run_phase
+
+# Outputs (n, D) and targets (n, ...) of one model, by split.
+Answers: TypeAlias = dict[Split, tuple[Tensor, Tensor]]
+
+HELD_NUMBERS = 2**22
+"""Outputs that are held at most before they are scored."""
 
 
 def train(context: Context, job: Job) -> Result:
@@ -42,6 +64,7 @@ def train(context: Context, job: Job) -> Result:
     if upload is not None:
         # What a method sends besides its weights is for its own server to judge.
         sound = sound and finite(upload.shared)
+    (scores,) = scored(context.scorer, [on_splits(context, info.client, job.splits)])
     return Result(
         client=info.client,
         upload=upload,
@@ -49,7 +72,7 @@ def train(context: Context, job: Job) -> Result:
         train=means,
         steps=tally.steps,
         samples=tally.samples,
-        scores=evaluate(context, info.client, job.splits),
+        scores=scores,
         finite=sound,
         logged=tally.logged.values(),
     )
@@ -57,8 +80,31 @@ def train(context: Context, job: Job) -> Result:
 
 def test(context: Context, job: Job) -> Scores:
     """Test one client's personalised model, or the global one, on the job's splits."""
+    (scores,) = scored(context.scorer, [answers(context, job)])
+    return scores
+
+
+def answers(context: Context, job: Job) -> Answers:
+    """Return what the model that a job tests answers on the job's splits."""
     become_tested(context, job)
-    return evaluate(context, job.info.client, job.splits)
+    return on_splits(context, job.info.client, job.splits)
+
+
+def scored(scorer: Scorer, found: Iterable[Answers]) -> Iterator[Scores]:
+    """Score the answers of several models, many at once; as many scores, in the same order."""
+    held, size = list[Answers](), 0
+    for own in found:
+        held.append(own)
+        size += sum(outputs.nelement() for outputs, _ in own.values())
+        if size > HELD_NUMBERS:
+            yield from _scored(scorer, held)
+            held, size = [], 0
+    yield from _scored(scorer, held)
+
+
+def _scored(scorer: Scorer, found: Sequence[Answers]) -> list[Scores]:
+    rows = iter(scorer.scores([model for own in found for model in own.values()]))
+    return [{name: next(rows) for name in own} for own in found]
 
 
 def become_tested(context: Context, job: Job) -> None:
@@ -75,29 +121,43 @@ def become_tested(context: Context, job: Job) -> None:
             run_plan(context, job, context.adapt, Tally())
 
 
-def evaluate(context: Context, client: int, splits: tuple[Split, ...]) -> Scores:
-    """Scores of the module as it stands; a split without samples is left out."""
-    data, found = context.data, dict[Split, tuple[Tensor, Tensor]]()
+def on_splits(context: Context, client: int, splits: tuple[Split, ...]) -> Answers:
+    """Return the module's answers as it stands; a split without samples is left out."""
+    data, found = context.data, Answers()
     for name in splits:
         split = data.pooled_test() if name == "pooled" else data.split(client, name)
         if split is None or len(split) == 0:
             continue
         with torch.inference_mode():
             found[name] = outputs(context, split)
-    scores = context.scorer.scores(list(found.values()))
-    return dict(zip(found, scores, strict=True))
+    return found
 
 
 def outputs(context: Context, split: ClientSplit) -> tuple[Tensor, Tensor]:
     """Return outputs (n, D) and targets (n, ...) of a split that has samples."""
     logits, labels = [], []
-    context.module.eval()
+    context.set_mode(None)
     for positions in chunks(len(split), context.data.eval_batch_size):
         with context.fabric.autocast():
             batch = split.batch(positions)
             logits.append(context.module(batch.x))
         labels.append(batch.y)
     return torch.cat(logits), torch.cat(labels)
+
+
+def samples_seen(context: Context, info: ClientInfo) -> int:
+    """Return how many samples a client's training passes over, at most and about.
+
+    The lengths of phases are those of a client with the entries that the module has.
+    """
+    seen = 0.0
+    for part in context.plan:
+        if isinstance(part, Phase):
+            length = batching.length(part, context.entries, info)
+            size = part.batch_size or context.data.batch_size
+            walks = length.epochs * part.share * info.samples
+            seen += walks if length.steps is None else length.steps * min(size, info.samples)
+    return int(seen)
 
 
 def run_plan(context: Context, job: Job, plan: Plan, tally: Tally) -> State:
@@ -119,7 +179,7 @@ def run_pass(context: Context, job: Job, part: Pass, split: ClientSplit, tally: 
             return
     if part.walks and len(split) == 0:
         return
-    context.module.eval()
+    context.set_mode(None)
     sums: State = {}
     if part.walks:
         for positions in chunks(len(split), context.data.batch_size):

@@ -109,6 +109,10 @@ class Context:
         }
         self.plan: Plan = declared(module, "plan")
         self.adapt: Plan = declared(module, "adapt")
+        self._modules = dict(module.named_modules())
+        self._parameters = dict(module.named_parameters())
+        self._trained: dict[Patterns, frozenset[str]] = {}
+        self._modes: dict[Patterns | None, list[bool]] = {}
         self.scaler = getattr(fabric.strategy.precision, "scaler", None)
         self._scaler_start = self.scaler.state_dict() if self.scaler is not None else {}
 
@@ -143,6 +147,32 @@ class Context:
                 "not have: register a buffer of that name"
             )
         return state[name]
+
+    def set_mode(self, evals: Patterns | None) -> None:
+        """Put the module into eval mode (``None``), or into train mode but for some submodules.
+
+        To set the modes of all submodules takes longer than to see that they are right already.
+        """
+        if [child.training for child in self._modules.values()] == self._modes.get(evals):
+            return
+        self.module.train(evals is not None)
+        for name, child in self._modules.items():
+            if evals and matches(name, evals):
+                child.eval()
+        self._modes[evals] = [child.training for child in self._modules.values()]
+
+    def train_only(self, patterns: Patterns) -> dict[str, nn.Parameter]:
+        """Let gradients reach the trainable parameters that fit, and no others; returns them."""
+        if patterns not in self._trained:
+            fitting = (name for name in self.trainable if matches(name, patterns))
+            self._trained[patterns] = frozenset(fitting)
+        wanted, found = self._trained[patterns], dict[str, nn.Parameter]()
+        for name, parameter in self._parameters.items():
+            if parameter.requires_grad != (name in wanted):
+                parameter.requires_grad_(name in wanted)
+            if name in wanted:
+                found[name] = parameter
+        return found
 
     def couples_samples(self, evals: Patterns = ()) -> bool:
         """Tell whether samples of a training batch act upon each other, through a batch norm.

@@ -74,7 +74,8 @@ class Scorer:
         if not found:
             return []
         # All at once: one synchronisation with the device.
-        values = torch.stack([self.task.scores(outputs, y) for outputs, y in found]).tolist()
+        with torch.inference_mode():
+            values = self.task.scores_of(found).tolist()
         return [
             dict(zip(self.task.scores_better, row, strict=True)) | self._more(outputs, y)
             for row, (outputs, y) in zip(values, found, strict=True)

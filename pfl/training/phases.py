@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from pfl.core.client import Client
-from pfl.core.state import clone, matches, total
+from pfl.core.state import clone, total
 from pfl.core.types import Batch, ClientInfo, ClientSplit, Job, Outcome, Phase, State, Totals
 from pfl.training import batching, optimizer_state
 from pfl.training.context import Context, StoppedError
@@ -158,26 +158,15 @@ def run_objective(phase: Phase, batch: Batch) -> Outcome:
 
 def prepare(context: Context, phase: Phase) -> dict[str, nn.Parameter]:
     """Set modes, gradients and logging for a phase; returns the parameters it trains."""
-    module = context.module
-    module.train()
-    module.collect_logged(True)
-    for name, child in module.named_modules():
-        if phase.evals and matches(name, phase.evals):
-            child.eval()
-    trained = {}
-    for name, parameter in module.named_parameters():
-        active = name in context.trainable and matches(name, phase.trains)
-        parameter.requires_grad_(active)
-        if active:
-            trained[name] = parameter
-    return trained
+    context.set_mode(phase.evals)
+    context.module.collect_logged(True)
+    return context.train_only(phase.trains)
 
 
 def release(context: Context) -> None:
     """Undo :func:`prepare`, but for modes, so that the module can be used elsewhere."""
     context.module.collect_logged(False)
-    for name, parameter in context.module.named_parameters():
-        parameter.requires_grad_(name in context.trainable)
+    for parameter in context.train_only(("*",)).values():
         parameter.grad = None
 
 

@@ -108,6 +108,23 @@ def test_scores_are_those_of_torchmetrics(dtype, seed, samples, classes):
     torch.testing.assert_close(found, expected.to(dtype), rtol=0, atol=1e-6)
 
 
+@pytest.mark.parametrize("task", [Classification(), MultiLabel(), Regression()], ids=repr)
+@given(seed=st.integers(0, 2**31), sizes=st.lists(st.integers(1, 70), min_size=1, max_size=6))
+def test_models_that_are_scored_together_get_the_scores_they_get_alone(task, seed, sizes):
+    """Bit for bit, a row that is not a number included; most classes are absent from most."""
+    rng = torch.Generator().manual_seed(seed)
+    models = []
+    for size in sizes:
+        outputs = 3 * torch.randn(size, 40, generator=rng)
+        outputs[0, seed % 40] = math.nan if seed % 2 else 0.0
+        labels = torch.randint(0, 40, (size,), generator=rng)
+        kind = type(task)
+        y = labels if kind is Classification else torch.nn.functional.one_hot(labels, 40).float()
+        models.append((outputs, y))
+    alone = torch.stack([task.scores(*model) for model in models])
+    assert torch.equal(task.scores_of(models).nan_to_num(9), alone.nan_to_num(9))
+
+
 def test_scores_of_double_precision_are_exact_to_its_digits():
     """Two of three right, and a confidence of 1 / (1 + 1 / e) in all of them."""
     logits = torch.tensor([[1.0, 0.0]] * 3, dtype=torch.float64)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 import torch
 from hypothesis import given
@@ -11,9 +13,12 @@ from lightning.fabric import Fabric
 from lightning_modules.fedavg import FedAvg
 from lightning_modules.nets import MLP
 from pfl.core.seeds import scoped
+from pfl.engines import auto
+from pfl.engines import cores as machine
 from pfl.engines.auto import AutoEngine, parallelism
 from pfl.engines.named import ENGINES, make_engine
 from pfl.engines.sequential import SequentialEngine
+from pfl.engines.vectorised import VectorisedEngine
 from pfl.loop import FederatedLoop
 from pfl.training.context import Context
 from tests.engines.agreement import fit, numbers
@@ -22,11 +27,10 @@ from tests.helpers.toy import blobs, mlp
 
 
 @pytest.fixture
-def op_threads():
-    """Sets the number of op threads, for a test."""
-    before = torch.get_num_threads()
-    yield torch.set_num_threads
-    torch.set_num_threads(before)
+def cores(monkeypatch):
+    """Sets the number of cores, for a test; the network is not too small for threads."""
+    monkeypatch.setattr(auto, "TINY_STEP", 0)
+    return lambda count: monkeypatch.setattr(machine, "usable", lambda: count)
 
 
 def test_busy_workers_by_hand():
@@ -47,37 +51,102 @@ def header(data=None, module=None, **loop):
     return fit(module, "auto", rounds=1, data=data or blobs((6, 6, 6)), **loop).header["engine"]
 
 
-def test_threads_where_there_are_cores(op_threads):
-    op_threads(2)
+def test_threads_where_there_are_cores(cores):
+    cores(2)
     assert header() == "auto: threads: 2 clients side by side, one op thread each"
 
 
-def test_one_after_another_on_one_core(op_threads):
-    op_threads(1)
+def test_one_after_another_on_one_core(cores):
+    cores(1)
     expected = "auto: sequential: one client after another; there is one core or one client"
     assert header() == expected
 
 
-def test_dropout_is_not_shared_among_threads(op_threads):
-    op_threads(2)
+def test_dropout_is_not_shared_among_threads(cores):
+    cores(2)
     with scoped(1):
         net = mlp()
         net.backbone.append(torch.nn.Dropout(0.5))
     assert "dropout draws" in header(module=FedAvg(net, optimizer=SGD))
 
 
-def test_bits_are_those_of_one_after_another(op_threads):
-    op_threads(2)
+def test_many_small_clients_are_stacked_however_many_cores_there_are(cores):
+    """Five of equal size are five at work; with one of ten times the size they are 1.4."""
+    for count in (1, 4):
+        cores(count)
+        assert header(blobs((6,) * 5)) == "auto: vectorised: 32 clients in one go, one op thread"
+        assert "vectorised" not in header(blobs((60, 6, 6, 6, 6)))
+
+
+@pytest.mark.parametrize("limit", ["SHORT_STEP", "CACHED"])
+def test_larger_networks_are_not_stacked(cores, monkeypatch, limit):
+    cores(1)
+    monkeypatch.setattr(auto, limit, 20)
+    assert "the network is too large for a stack" not in header()
+    assert "vectorised" not in header(blobs((6,) * 5))
+
+
+def test_multiplications_by_hand():
+    """5 x 6 in the backbone, 6 x 3 in the head, whatever the batch."""
+    context = Context(FedAvg(mlp()), blobs((6, 6)), Fabric(accelerator="cpu", devices=1))
+    assert auto._multiplications(context) == 5 * 6 + 6 * 3
+
+
+def test_tiny_networks_that_are_not_stacked_run_one_after_another(cores, monkeypatch):
+    cores(4)
+    monkeypatch.setattr(auto, "TINY_STEP", 48)
+    assert header().endswith("; steps are too short for threads")
+
+
+def test_a_stack_has_one_op_thread_and_the_caller_keeps_his(cores, monkeypatch):
+    cores(1)
+    before, seen = torch.get_num_threads(), []
+    train = VectorisedEngine.train
+    monkeypatch.setattr(
+        VectorisedEngine,
+        "train",
+        lambda self, jobs: (seen.append(torch.get_num_threads()), train(self, jobs))[1],
+    )
+    torch.set_num_threads(2)
+    try:
+        header(blobs((6,) * 5))
+        assert (seen, torch.get_num_threads()) == ([1], 2)
+    finally:
+        torch.set_num_threads(before)
+
+
+def test_a_resumed_run_keeps_what_was_chosen(cores, monkeypatch, tmp_path):
+    """A stacked run under rules that would not stack it, and the reverse."""
+    cores(1)
+
+    def run(rounds, ckpt_path=None):
+        loop = FederatedLoop(rounds, default_root_dir=str(tmp_path), progress=False)
+        return loop.fit(FedAvg(mlp(), optimizer=SGD), blobs((6,) * 5), ckpt_path)
+
+    stacked, whole = run(2), run(4)
+    assert json.loads((stacked.folder / "environment.json").read_text())["stacked"] is True
+    with monkeypatch.context() as otherwise:
+        otherwise.setattr(auto, "_unfit", lambda context: "the rule is another one")
+        alone, resumed = run(2), run(4, str(stacked.folder))
+    assert resumed.header["engine"].startswith("auto: vectorised")
+    assert resumed.fingerprint == whole.fingerprint
+    longer = run(3, str(alone.folder))
+    assert longer.header["engine"].startswith("auto: sequential")
+    assert not longer.stacked
+
+
+def test_bits_are_those_of_one_after_another(cores):
+    cores(2)
     beside = fit(FedAvg(mlp(), optimizer=SGD), "auto", data=blobs((6, 5, 6)))
-    op_threads(1)
+    cores(1)
     alone = fit(FedAvg(mlp(), optimizer=SGD), "sequential", data=blobs((6, 5, 6)))
     assert beside.fingerprint == alone.fingerprint
     assert numbers(beside) == numbers(alone)
 
 
-def test_one_large_client_has_all_op_threads(op_threads, monkeypatch):
+def test_one_large_client_has_all_cores(cores, monkeypatch):
     """100 of 102 samples are one client's: two workers would be busy 1.02 at a time."""
-    op_threads(2)
+    cores(2)
     engine, seen = AutoEngine(), []
     monkeypatch.setattr(
         SequentialEngine,

@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import csv
+import json
 
+import numpy as np
 import pytest
 import torch
 
 from lightning_modules.fedavg import FedAvg
 from lightning_modules.fedper import FedPer
 from lightning_modules.pfedvem import PFedVEM
+from pfl.engines.sequential import SequentialEngine
+from pfl.federation.sampling import UniformSampler
+from pfl.loop import FederatedLoop
+from pfl.results.runs import RunFolder
 from tests.helpers.discovery import build
 from tests.helpers.federation import SGD, fit
 from tests.helpers.toy import blobs, mlp, normed
@@ -58,3 +64,94 @@ def test_double_precision_reaches_losses_and_scores(engine):
     for name in ("train/local/ce", "test/personal/loss", "test/personal/ece", "test/personal/f1"):
         value = run.history[-1][name]
         assert value != pytest.approx(float(torch.tensor(value, dtype=torch.float32)), rel=1e-12)
+
+
+def runs(tmp_path, *seeds, **loop):
+    """Runs of four rounds in which two of six clients are tested."""
+    options = {"evaluate_clients": 2, "default_root_dir": str(tmp_path), **loop}
+    return [fit(FedPer(mlp(), optimizer=SGD), blobs((6,) * 6), 4, seed=s, **options) for s in seeds]
+
+
+def rows_of(run):
+    with (run.folder / "clients.csv").open(newline="") as file:
+        return [(int(row["round"]), int(row["client"])) for row in csv.DictReader(file)]
+
+
+@pytest.mark.parametrize("point", ["post_broadcast", "post_local"])
+def test_some_clients_are_tested_and_all_in_the_last_round(tmp_path, point):
+    """The same ones in every round, and what they score is what they score among all."""
+    (run,) = runs(tmp_path, 1, evaluate_at=[point])
+    (whole,) = runs(tmp_path, 1, evaluate_clients=None, evaluate_at=[point])
+    chosen = json.loads((run.folder / "environment.json").read_text())["evaluated_clients"]
+    assert len(chosen) == 2
+    expected = [(number, client) for number in (1, 2, 3) for client in chosen]
+    assert rows_of(run) == [*expected, *((4, client) for client in range(6))]
+    assert run.fingerprint == whole.fingerprint
+    assert run.latest.clients == whole.latest.clients
+    # Of the third round, by hand.
+    with (whole.folder / "clients.csv").open(newline="") as file:
+        found = [row for row in csv.DictReader(file) if row["round"] == "3"]
+    scores = [float(found[client]["test/personal/acc"]) for client in chosen]
+    assert run.history[2]["test/personal/acc"] == pytest.approx(sum(scores) / 2)
+
+
+def test_the_tested_clients_are_the_seeds_choice_and_survive_a_resume(tmp_path):
+    first, second = runs(tmp_path, 1, 2)
+    assert first.tested != second.tested
+    loop = {"evaluate_clients": 2, "default_root_dir": str(tmp_path), "seed": 1}
+    loop = FederatedLoop(6, progress=False, **loop)
+    longer = loop.fit(FedPer(mlp(), optimizer=SGD), blobs((6,) * 6), str(first.folder))
+    assert longer.tested == first.tested
+    assert len(longer.latest.clients) == 6
+
+
+def test_more_than_there_are_with_test_data_are_all_of_them(tmp_path):
+    data = blobs((6, 6, 6))
+    data.splits["test"][1] = tuple(part[:0] for part in data.splits["test"][1])
+    run = fit(FedPer(mlp(), optimizer=SGD), data, 1, evaluate_clients=9)
+    assert run.tested == [0, 2]
+
+
+def test_clients_that_the_last_round_alone_tested_are_no_part_of_a_mean_over_rounds(tmp_path):
+    """So comparisons pair clients with as many tests on either side."""
+    (run,) = runs(tmp_path, 1)
+    folder = RunFolder.read(run.folder)
+    scores = folder.by_client("test/personal/acc", folder.evaluated())
+    assert np.flatnonzero(~np.isnan(scores)).tolist() == run.tested
+    assert not np.isnan(folder.by_client("test/personal/acc", folder.evaluated()[-1:])).any()
+
+
+def test_where_the_personal_model_is_the_global_one_it_is_tested_once(monkeypatch):
+    """FedAvg's; FedPer's are clients' own, and it has no global model."""
+    asked = []
+    test = SequentialEngine.test
+    monkeypatch.setattr(
+        SequentialEngine,
+        "test",
+        lambda self, jobs: (asked.extend(job.model for job in jobs), test(self, jobs))[1],
+    )
+    run = fit(FedAvg(mlp(), optimizer=SGD), blobs(), 1, engine="sequential")
+    # Three clients and the common test set.
+    assert asked == ["global"] * 4
+    row = run.latest.metrics
+    assert row["test/personal/acc"] == row["test/global/acc"]
+    asked.clear()
+    fit(FedPer(mlp(), optimizer=SGD), blobs(), 1, engine="sequential")
+    assert asked == ["personal"] * 3
+
+
+def test_the_header_warns_where_tests_take_longer_than_training():
+    """60 + 12 samples of clients pass two models, 12 of the common set one: 156 / (3 * 9)."""
+    data = blobs((9, 9, 9))
+    for client in range(3):
+        x, y = data.splits["test"][client]
+        data.splits["test"][client] = x.repeat(20, 1)[:20], y.repeat(20)[:20]
+    options = {"sampler": UniformSampler(0.4), "evaluate_at": ["post_local"]}
+    run = fit(FedAvg(mlp(), optimizer=SGD), data, 1, **options)
+    assert run.header["tests"].startswith(
+        "will take about 5.8 times as long as training: 3 clients are tested, 1 train in a round"
+    )
+    assert (
+        "tests"
+        not in fit(FedAvg(mlp(), optimizer=SGD), data, 9, evaluate_every=9, **options).header
+    )

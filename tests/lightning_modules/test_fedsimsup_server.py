@@ -10,6 +10,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from lightning_modules import fedsimsup
 from lightning_modules.fedsimsup import SimSupServer, label_similarity, size_factor, time_factor
 from pfl.core.types import ClientInfo, Upload
 from pfl.federation.sampling import UniformSampler
@@ -273,3 +274,18 @@ def test_all_models_start_the_same():
 def test_it_must_know_the_number_of_rounds():
     with pytest.raises(ValueError, match="number of rounds"):
         SimSupServer().init({"w": torch.zeros(1)}, clients([1], rounds=0))
+
+
+def test_mixing_block_by_block_gives_the_bits_of_mixing_at_once(monkeypatch):
+    """Sums run in float64, so that blocks of seven entries round as one of all 300."""
+    rng = torch.Generator().manual_seed(1)
+    models = torch.randn(9, 20, 15, generator=rng)
+    sent = [torch.randn(20, 15, generator=rng) for _ in range(4)]
+    strength = torch.rand(9, generator=rng).double()
+    partners = torch.rand(9, 4, generator=rng).double().softmax(1)
+    whole = fedsimsup._mix(models, sent, strength, partners)
+    expected = (1 - strength)[:, None] * models.flatten(1).double()
+    expected += strength[:, None] * (partners @ torch.stack(sent).flatten(1).double())
+    assert torch.equal(whole, expected.float().view_as(models))
+    monkeypatch.setattr(fedsimsup, "BLOCK", 7)
+    assert torch.equal(fedsimsup._mix(models, sent, strength, partners), whole)

@@ -152,6 +152,18 @@ class CountsTests(Method):
         return 1 / (1 + self.tests)
 
 
+class SaysItIsGlobal(Method):
+    """The network travels whole, and comes to rest at half its length."""
+
+    shared = ("net.*",)
+    kept = ()
+    receives_global = True
+
+    def receive(self, broadcast, info):
+        super().receive(broadcast, info)
+        self.net.head.weight.mul_(0.5)
+
+
 class Standardises(Method):
     def losses(self, batch):
         return super().losses(batch._replace(x=batch.x / batch.x.std(0)))

@@ -62,6 +62,11 @@ FINDINGS = [
     ("clients_change_nothing_but_themselves", rounds.WritesToTheBroadcast, "training client 0"),
     ("servers_are_pure", rounds.RemembersOnTheServer, "aggregate gives another 'shared.net.back"),
     ("clients_are_independent", rounds.FollowsThePrevious, "another 'kept.visits'"),
+    (
+        "personal_is_global_where_said",
+        rounds.SaysItIsGlobal,
+        "of client 0 is another one than that",
+    ),
     ("tests_repeat", rounds.CountsTests, "of client 0 is another one the second time"),
     ("who_sits_out_keeps_its_state", rounds.KeepsOnTheServer, "'visits' is the server's too"),
     ("resumes", rounds.RemembersOnTheSide, "after three rounds"),

@@ -232,7 +232,7 @@ def test_a_pass_and_a_test_see_the_network_in_eval_mode():
     mean = ctx.entries["net.backbone.1.running_mean"].clone()
     assert mean.any()
     ctx.module.train()
-    client_round.evaluate(ctx, 0, ("test",))
+    client_round.on_splits(ctx, 0, ("test",))
     assert torch.equal(ctx.entries["net.backbone.1.running_mean"], mean)
 
 

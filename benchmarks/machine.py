@@ -1,0 +1,58 @@
+"""The machine that numbers are taken with, and what other programs take of it."""
+
+from __future__ import annotations
+
+import os
+import platform
+import time
+from datetime import date
+from pathlib import Path
+
+import lightning
+import torch
+
+from pfl.engines.cores import usable
+
+
+class Others:
+    """Cores that other programs take, from its creation on (Linux; elsewhere none)."""
+
+    def __init__(self) -> None:
+        self._before = self._now()
+
+    def cores(self) -> float:
+        """Return how many they took on average."""
+        (busy, own, clock), (b, o, c) = self._now(), self._before
+        return max(0.0, (busy - b - (own - o)) / max(1e-9, clock - c))
+
+    def _now(self) -> tuple[float, float, float]:
+        path, own = Path("/proc/stat"), os.times()
+        mine = own.user + own.system + own.children_user + own.children_system
+        if not path.exists():
+            return mine, mine, time.perf_counter()
+        user, nice, system, _, _, irq, soft = map(int, path.read_text().split()[1:8])
+        ticks = os.sysconf("SC_CLK_TCK")
+        return (user + nice + system + irq + soft) / ticks, mine, time.perf_counter()
+
+
+def machine() -> dict[str, str | int]:
+    """Describe the machine and the versions that the numbers were taken with."""
+    load = os.getloadavg()[0] if hasattr(os, "getloadavg") else float("nan")
+    gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else "none"
+    return {
+        "date": date.today().isoformat(),
+        "cores": usable(),
+        "load": f"{load:.1f}",
+        "processor": _processor(),
+        "gpu": gpu,
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "lightning": lightning.__version__,
+    }
+
+
+def _processor() -> str:
+    path = Path("/proc/cpuinfo")
+    lines = path.read_text().splitlines() if path.exists() else []
+    names = [line.split(": ", 1)[1] for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.processor()

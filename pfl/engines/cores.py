@@ -1,0 +1,107 @@
+"""What the processor offers: cores of this process, less those of other runs; bfloat16 units.
+
+Processes of one user on one machine share: runs of a table or a sweep in several shells, say.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from pfl.core import lock
+
+CGROUP = Path("/sys/fs/cgroup")
+CPUINFO = Path("/proc/cpuinfo")
+# Without these units, arithmetic of bfloat16 is several times as slow as that of float32.
+_BF16 = {"amx_bf16", "avx512_bf16"}
+
+
+class Share:
+    """A run's part of the cores of this machine, from its creation to :meth:`release`.
+
+    Args:
+        limit: No more than these; ``None`` takes what there is.
+
+    Attributes:
+        cores: At least one: the usable ones, divided by the number of runs that share them.
+    """
+
+    def __init__(self, limit: int | None = None) -> None:
+        self._file, self._descriptor, others = _join()
+        self.cores = max(1, min(usable() // (1 + others), limit or usable()))
+
+    def release(self) -> None:
+        """Leave the cores to others."""
+        if self._descriptor is not None and self._file is not None:
+            self._file.unlink(missing_ok=True)
+            os.close(self._descriptor)
+            self._descriptor = None
+
+
+def usable() -> int:
+    """Return the cores of the process's affinity mask, or fewer by the quota of its cgroup."""
+    mask = len(_mask()) or os.cpu_count() or 1
+    return max(1, min([mask, *(math.ceil(quota) for quota in _quotas())]))
+
+
+def has_bf16() -> bool:
+    """Tell whether the processor computes in bfloat16 by units of its own, as far as Linux says."""
+    try:
+        lines = CPUINFO.read_text().splitlines()
+    except OSError:
+        return False
+    flags = (line.partition(":")[2].split() for line in lines if line.startswith("flags"))
+    return bool(_BF16 & set(next(flags, [])))
+
+
+def _mask() -> set[int]:
+    # Not everywhere; there all cores count.
+    affinity = getattr(os, "sched_getaffinity", None)
+    return set() if affinity is None else set(affinity(0))
+
+
+def _quotas() -> Iterator[float]:
+    """Cores that cgroups allow, version 2 and 1."""
+    for names in (("cpu.max",), ("cpu/cpu.cfs_quota_us", "cpu/cpu.cfs_period_us")):
+        try:
+            words = " ".join((CGROUP / name).read_text() for name in names).split()
+            quota, period = float(words[0]), float(words[1])
+        except (OSError, ValueError, IndexError):
+            # No such file, or no limit: "max 100000".
+            continue
+        if quota > 0 < period:
+            yield quota / period
+
+
+def _join() -> tuple[Path | None, int | None, int]:
+    """Join the runs that share these cores; return a file, its lock, and the number of others.
+
+    Where files cannot be written, nobody shares.
+    """
+    name = f"pfl-cores-{getattr(os, 'getuid', int)()}"
+    mask = "-".join(map(str, sorted(_mask())))
+    folder = Path(tempfile.gettempdir(), name, mask or "all")
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        others = sum(_held(file) for file in folder.iterdir())
+        descriptor, path = tempfile.mkstemp(dir=folder)
+        os.close(descriptor)
+        return Path(path), lock.hold(Path(path), os.O_RDWR), others
+    except OSError:
+        return None, None, 0
+
+
+def _held(file: Path) -> bool:
+    """Tell whether a run holds a file; one that was left behind is removed."""
+    try:
+        descriptor = lock.hold(file, os.O_RDWR)
+    except OSError:
+        return False
+    if descriptor is None:
+        return True
+    file.unlink(missing_ok=True)
+    os.close(descriptor)
+    return False

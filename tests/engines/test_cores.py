@@ -1,0 +1,94 @@
+"""Cores by mask and quota, shared among runs."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+
+import pytest
+
+from lightning_modules.fedavg import FedAvg
+from pfl.engines import cores
+from pfl.engines.named import make_engine
+from pfl.loop import FederatedLoop
+from tests.helpers.federation import SGD, fit
+from tests.helpers.toy import blobs, mlp
+
+
+@pytest.fixture
+def eight(monkeypatch, tmp_path):
+    """A mask of eight cores, no cgroup, and no other run on the machine."""
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(8)), raising=False)
+    monkeypatch.setattr(cores, "CGROUP", tmp_path / "none")
+    monkeypatch.setattr(tempfile, "gettempdir", lambda: str(tmp_path))
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    return monkeypatch
+
+
+def test_the_affinity_mask_counts_and_the_environment_does_not(eight):
+    eight.setenv("OMP_NUM_THREADS", "1")
+    assert cores.usable() == 8
+
+
+@pytest.mark.parametrize(
+    ("files", "expected"),
+    [
+        ({"cpu.max": "250000 100000"}, 3),
+        ({"cpu.max": "max 100000"}, 8),
+        ({"cpu.max": "50000 100000"}, 1),
+        ({"cpu.max": "9900000 100000"}, 8),
+        ({"cpu/cpu.cfs_quota_us": "200000", "cpu/cpu.cfs_period_us": "100000"}, 2),
+        ({"cpu/cpu.cfs_quota_us": "-1", "cpu/cpu.cfs_period_us": "100000"}, 8),
+    ],
+)
+def test_a_quota_counts_rounded_up(eight, tmp_path, files, expected):
+    for name, text in files.items():
+        (tmp_path / "cg" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "cg" / name).write_text(text + "\n")
+    eight.setattr(cores, "CGROUP", tmp_path / "cg")
+    assert cores.usable() == expected
+
+
+def test_runs_share_the_cores_and_leave_them_to_others(eight):
+    """8, then 8 / 2, then 8 / 3; one again where all others have gone."""
+    first, second, third = (cores.Share() for _ in range(3))
+    assert (first.cores, second.cores, third.cores) == (8, 4, 2)
+    first.release()
+    third.release()
+    assert cores.Share(limit=3).cores == 3
+    second.release()
+
+
+def test_what_a_killed_run_left_behind_takes_no_core(eight):
+    share = cores.Share()
+    os.close(share._descriptor)
+    assert cores.Share().cores == 8
+
+
+def test_workers_are_for_engines_that_have_some():
+    assert make_engine("auto", 3).workers == 3
+    with pytest.raises(ValueError, match="the engine sequential has no workers"):
+        FederatedLoop(engine="sequential", workers=2)
+    with pytest.raises(ValueError, match="workers must be at least 1, got 0"):
+        FederatedLoop(workers=0)
+    with pytest.raises(ValueError, match="give it to the engine"):
+        FederatedLoop(engine=make_engine("threads"), workers=2)
+
+
+@pytest.mark.parametrize(
+    ("flags", "expected"),
+    [("fpu avx512_bf16 sse", True), ("amx_tile amx_bf16", True), ("avx2 avx512f", False)],
+)
+def test_the_header_says_where_bf16_is_fast(monkeypatch, tmp_path, flags, expected):
+    (tmp_path / "cpuinfo").write_text(f"processor : 0\nflags\t\t: {flags}\n\nprocessor : 1\n")
+    monkeypatch.setattr(cores, "CPUINFO", tmp_path / "cpuinfo")
+    headers = [
+        fit(FedAvg(mlp(), optimizer=SGD), blobs(), 1, precision=precision).header["device"]
+        for precision in ("32-true", "bf16-mixed")
+    ]
+    assert ["units for bf16-mixed" in line for line in headers] == [expected, False]
+
+
+def test_without_a_description_of_the_processor_there_is_no_bf16(monkeypatch, tmp_path):
+    monkeypatch.setattr(cores, "CPUINFO", tmp_path / "none")
+    assert not cores.has_bf16()
