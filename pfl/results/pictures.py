@@ -10,27 +10,12 @@ from pathlib import Path
 from matplotlib.figure import Figure
 
 from pfl.results import matrices, plots, reliability
+from pfl.results.captions import FIRST, LAST
 from pfl.results.files import RunError
 from pfl.results.find import common_score
 from pfl.results.runs import At
 from pfl.results.settings import Setting
 from pfl.results.style import save, styled
-
-# Pictures of any run; those of what its server reported of the clients stand in between.
-_FIRST = {
-    "curves": "Against communication rounds, bytes moved both ways, and seconds of training and "
-    "aggregation.",
-    "clients": "Over clients: quartiles, extremes, mean, and mean of the worst tenth.",
-    "data_size": "Against the size of a client's training data. Lines, if there are many: means of "
-    "clients of similar size.",
-}
-_LAST = {
-    "similarity": "How alike the clients' labels are.",
-    "reliability": "Accuracy of the personal models by their confidence; on the diagonal both are "
-    "equal.",
-}
-# Pictures that there are whatever the method.
-NAMES = (*_FIRST, *_LAST)
 
 
 @dataclass(frozen=True)
@@ -38,7 +23,7 @@ class Picture:
     """One picture, or the reason why there is none.
 
     Attributes:
-        name: One of :data:`NAMES`, or a column that servers report of clients.
+        name: One of :data:`pfl.results.captions.NAMES`, or a column that servers report of clients.
         figure: The picture.
         refusal: The reason.
         caption: A sentence on what it shows.
@@ -73,7 +58,7 @@ def draw(
         for setting in settings
         for name, what in setting.runs[0].reported.items()
     }
-    captions = {**_FIRST, **reported, **_LAST}
+    captions = {**FIRST, **reported, **LAST}
     found = []
     with styled():
         for name in captions if names is None else names:

@@ -85,7 +85,7 @@ def plan(
     Raises:
         UsageError: A configuration is wrong.
     """
-    parser = make_parser("table")
+    parser = make_parser("fit")
     names: dict[Cell, dict[int, str]] = {}
     runs: dict[str, PlannedRun] = {}
     for cell in cells:

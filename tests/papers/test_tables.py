@@ -14,7 +14,7 @@ from tests.papers.resolved import CONFIGS, OPTIONS, laid
 
 @cache
 def parser():
-    return make_parser("table")
+    return make_parser("fit")
 
 
 @cache

@@ -31,7 +31,7 @@ def _in_the_repository(monkeypatch):
 
 @cache
 def parser():
-    return make_parser("table")
+    return make_parser("fit")
 
 
 @cache
