@@ -11,6 +11,7 @@ from pathlib import Path
 
 from rich.console import Console
 from rich.markup import escape
+from rich.progress import track
 
 from pfl.cli import catalogue
 from pfl.cli.explain import UsageError
@@ -22,7 +23,7 @@ from pfl.tables.outcome import Outcome, outcome
 from pfl.tables.plan import ROOT, Plan, plan
 from pfl.tables.reader import read, unknown
 from pfl.tables.render import sheets
-from pfl.tables.runner import run_all, unfinished
+from pfl.tables.runner import bars, run_all, unfinished
 from pfl.tables.spec import TableFile
 
 
@@ -38,15 +39,17 @@ def table(options: argparse.Namespace, overrides: Sequence[str], argv: Sequence[
     _check_seeds(described, overrides)
     cells = expand(described, options.rows, options.columns)
     seeds = list(dict.fromkeys(options.seeds or described.seeds))
-    planned = plan(described, cells, seeds, options.scale, overrides)
+    console = Console(stderr=True)
+    parsed = track(cells, "configurations", console=console, disable=not options.dry_run)
+    planned = plan(described, parsed, seeds, options.scale, overrides)
     wanted = _pictures(described, options)
     if options.dry_run:
-        _print([estimate.sheet(described, planned)])
+        _print([_estimated(described, planned, console)])
         return
     failures: dict[str, str] = {}
     try:
         if not options.read:
-            failures = run_all(planned, Console(stderr=True))
+            failures = run_all(planned, console)
     except KeyboardInterrupt:
         print(_advice(planned, argv), file=sys.stderr)
         raise
@@ -54,6 +57,18 @@ def table(options: argparse.Namespace, overrides: Sequence[str], argv: Sequence[
     _show(options, described, planned, outcomes, wanted)
     if failures:
         raise UsageError(f"{len(failures)} of {len(planned.runs)} runs failed; the notes tell why")
+
+
+def _estimated(described: TableFile, planned: Plan, console: Console) -> forms.Sheet:
+    """Estimate what is left to run; each run is told of as soon as it is estimated."""
+    with bars(console) as progress:
+        task = progress.add_task("runs", total=len(planned.runs))
+
+        def tell(line: str) -> None:
+            progress.console.print(escape(line), highlight=False)
+            progress.advance(task)
+
+        return estimate.sheet(described, planned, tell)
 
 
 def _pictures(described: TableFile, options: argparse.Namespace) -> Sequence[str]:
