@@ -98,6 +98,13 @@ def compact(state: Mapping[Name, Tensor]) -> dict[Name, Tensor]:
     }
 
 
+def copy_all(targets: list[Tensor], sources: list[Tensor]) -> None:
+    """Copy tensors into others of their shapes, in one call."""
+    if targets:
+        with torch.no_grad():
+            torch._foreach_copy_(targets, sources)
+
+
 def assign(module: nn.Module, values: Mapping[str, Tensor]) -> None:
     """Write values into a module's parameters and buffers, in place.
 
@@ -107,9 +114,7 @@ def assign(module: nn.Module, values: Mapping[str, Tensor]) -> None:
     entries = module.state_dict()
     if unknown := sorted(values.keys() - entries.keys()):
         raise KeyError(f"{type(module).__name__} has no entry {unknown[0]!r}")
-    with torch.no_grad():
-        for name, value in values.items():
-            entries[name].copy_(value)
+    copy_all([entries[name] for name in values], list(values.values()))
 
 
 def add(a: Mapping[str, Tensor], b: Mapping[str, Tensor], scale: float = 1.0) -> State:
