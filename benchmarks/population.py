@@ -50,7 +50,7 @@ def measure(clients: int, kept_memory: float | None, rounds: int) -> dict[str, o
     """Return a run's row."""
     torch.set_num_threads(1)
     data = Synthetic(
-        samples=20 * clients,
+        samples=10 * clients,
         channels=3,
         size=32,
         classes=10,
@@ -85,6 +85,8 @@ def measure(clients: int, kept_memory: float | None, rounds: int) -> dict[str, o
         "s/round, first 10": statistics.median(watch.seconds[:10]),
         "s/round, last 10": statistics.median(watch.seconds[-10:]),
         "MB before": before,
+        "MB after a tenth": watch.memory[rounds // 10][0],
+        "MB after half": watch.memory[rounds // 2][0],
         "MB after": own,
         "MB mapped": mapped,
         "MB after tests": watch.memory[-1][0],

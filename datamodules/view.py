@@ -15,7 +15,7 @@ from datamodules.splits import Division
 from datamodules.targets import Catalogue, Ints
 from pfl.core.checks import finite
 from pfl.core.state import each, nbytes
-from pfl.core.types import Batch, Inputs, Split
+from pfl.core.types import Batch, ClientSplit, Inputs, Split
 
 
 def are_images(inputs: Inputs) -> bool:
@@ -150,6 +150,15 @@ class View(Dataset[Batch]):
             self._rows = self._rows.to(home)
         rows = self._rows.index_select(0, positions.to(home))
         return self._store.batch(rows, self._augment, rng)
+
+    def joined(self, splits: Sequence[ClientSplit]) -> View | None:
+        """Return the samples of several splits, in order, as one, without transforms."""
+        rows = []
+        for split in splits:
+            if not isinstance(split, View) or split._store is not self._store:
+                return None
+            rows.append(split._rows)
+        return View(self._store, torch.cat(rows))
 
     def __getitem__(self, positions: Sequence[int]) -> Batch:
         # A plain Trainer draws the order from torch's default stream; transforms use it, too.

@@ -10,9 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from lightning_modules.nets import SplitNet
-from pfl.cli import catalogue
-from tests.helpers import discovery
+from pfl.cli.outline import Sources
 
 ROOT = Path(__file__).parent.parent
 PACKAGES = ("pfl", "lightning_modules", "datamodules")
@@ -58,9 +56,9 @@ def test_a_package_exports_at_run_time_what_type_checkers_see(package):
 
 
 def test_every_method_and_network_is_exported():
-    catalogue.load()
-    kinds = {*discovery.methods(), *catalogue.of_kind("nets"), SplitNet}
-    assert not {kind.__name__ for kind in kinds} - set(import_module("lightning_modules").__all__)
+    sources = Sources()
+    names = {item.name for kind in ("methods", "nets") for item in sources.of_kind(kind)}
+    assert not {*names, "SplitNet"} - set(import_module("lightning_modules").__all__)
 
 
 def test_nothing_inside_the_project_imports_an_exported_name():

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from pfl.core.kernels import kernels
 from pfl.core.tensor_file import scratch_of
 from pfl.core.types import ClientInfo, FederatedData, RoundResult
 from pfl.federation.run import Callback
@@ -74,6 +75,7 @@ def environment() -> dict[str, Any]:
         "cpus": os.cpu_count(),
         # Sums over several threads round otherwise.
         "op_threads": torch.get_num_threads(),
+        **kernels(),
         "packages": {name: metadata.version(name) for name in packages},
     }
 

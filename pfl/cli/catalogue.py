@@ -1,31 +1,20 @@
-"""The one place in which classes are looked up by name, and lists of them."""
+"""The one place in which classes are looked up by name."""
 
 from __future__ import annotations
 
-import inspect
 import pkgutil
-import re
 import sys
 import traceback
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from functools import cache
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-from rich.table import Table
-
+from pfl.cli.outline import KINDS, BrokenError, folders
 from pfl.core import plugins
 from pfl.results.identity import PACKAGES
 
-# What can be listed, and the class that all of its kind derive from.
-KINDS = {
-    "methods": "lightning_modules.base.ClientModule",
-    "nets": "lightning_modules.nets.SplitNet",
-    "data": "datamodules.FederatedDataModule",
-    "partitions": "datamodules.Partitioner",
-}
 # What else a configuration names: a class of each of these.
 _OTHERS = (
     "torch.nn.Module",
@@ -42,10 +31,6 @@ _OTHERS = (
 _INTERNAL = ("pfl.cli.", "pfl.sweeps.", "pfl.tables.", "pfl.testing.")
 
 
-class BrokenError(ImportError):
-    """A module exists, but cannot be imported."""
-
-
 @cache
 def load() -> None:
     """Import the project's methods, networks, data sets, partitioners and engines.
@@ -54,13 +39,13 @@ def load() -> None:
     """
     faults: dict[str, str] = {}
     for package in ("lightning_modules", "datamodules", "pfl.engines", "pfl.callbacks"):
-        folders = _folders(package)
+        homes = folders(package)
         # The walk imports packages by itself; what fails there fails again in the loop.
-        for module in pkgutil.walk_packages(folders, f"{package}.", onerror=lambda name: None):
+        for module in pkgutil.walk_packages(homes, f"{package}.", onerror=lambda name: None):
             try:
                 import_module(module.name)
             except Exception as error:
-                faults[_file_at_fault(error, folders) or module.name] = _one_line(error)
+                faults[_file_at_fault(error, homes) or module.name] = _one_line(error)
     for plugin in plugins.installed():
         try:
             plugin.load()
@@ -154,69 +139,6 @@ def reports() -> list[str]:
     return list(dict.fromkeys(name for server in servers for name in server.reports))
 
 
-def of_kind(kind: str) -> list[type]:
-    """Return the project's own classes of one of :data:`KINDS` that can be used, by name.
-
-    Raises:
-        ImportError: The class from which they derive cannot be imported.
-        ValueError: There is no such kind.
-    """
-    if kind not in KINDS:
-        raise ValueError(f"there is no list of {kind!r}; there are {', '.join(KINDS)}")
-    base = find(KINDS[kind])
-    home, brought = (
-        base.__module__.partition(".")[0],
-        {point.value for point in plugins.installed()},
-    )
-    found = {
-        item
-        for item in _descendants(base)
-        if item is not base
-        and not inspect.isabstract(item)
-        and not item.__name__.startswith("_")
-        and (package(item) == home or f"{item.__module__}:{item.__qualname__}" in brought)
-    }
-    return sorted(found, key=lambda item: item.__name__.lower())
-
-
-def show(kind: str) -> None:
-    """Print the classes of one kind, with the first sentence of their description.
-
-    Those of a plug-in say which package brings them.
-    """
-    table = Table(box=None, pad_edge=False)
-    for column in (kind, "what it is"):
-        table.add_column(column)
-    for item in of_kind(kind):
-        foreign = not item.__module__.startswith(PACKAGES)
-        name = f"{package(item)}.{item.__name__}" if foreign else item.__name__
-        table.add_row(name, _sentence(item))
-    Console().print(table)
-
-
-def package(item: type) -> str:
-    """Return the top-level package of a class."""
-    return item.__module__.partition(".")[0]
-
-
-def _folders(package: str) -> Sequence[str]:
-    """Return the folders of one of this project's packages.
-
-    Raises:
-        BrokenError: Another module or folder of that name stands before it.
-    """
-    module = import_module(package)
-    home = Path(__file__).parents[2]
-    folders: Sequence[str] = getattr(module, "__path__", ())
-    if not any(Path(folder).is_relative_to(home) for folder in folders):
-        found = getattr(module, "__file__", None) or next(iter(folders), "?")
-        raise BrokenError(
-            f"{found} hides pfl's own package of the name {package}: rename it, or run pfl from "
-            "another folder"
-        )
-    return folders
-
-
 def _imported(path: str) -> Any:  # noqa: ANN401
     home, _, name = path.rpartition(".")
     if not all(part.isidentifier() for part in path.split(".")):
@@ -254,18 +176,12 @@ def _descendants(base: type) -> Iterator[type]:
         yield from _descendants(child)
 
 
-def _sentence(item: type) -> str:
-    """Return the first line of a docstring, without its markup."""
-    first = (inspect.getdoc(item) or "").partition("\n")[0]
-    return re.sub(r":\w+:`~?(?:\w+\.)*(\w+)`", r"\1", first)
-
-
-def _file_at_fault(error: Exception, folders: Iterable[str]) -> str | None:
+def _file_at_fault(error: Exception, homes: Iterable[str]) -> str | None:
     """Return the last file of a package that an error went through."""
     files = [frame.filename for frame in traceback.extract_tb(error.__traceback__)]
     if isinstance(error, SyntaxError) and error.filename is not None:
         files.append(error.filename)
-    inside = [file for file in files if any(Path(file).is_relative_to(home) for home in folders)]
+    inside = [file for file in files if any(Path(file).is_relative_to(home) for home in homes)]
     return inside[-1] if inside else None
 
 

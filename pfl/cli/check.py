@@ -18,16 +18,6 @@ from pfl.testing.contract import PROMISES
 from pfl.testing.promise import BrokenPromiseError, Subject
 from pfl.testing.toy import mlp
 
-DESCRIPTION = """\
-Hold a method to every promise that the loop and the engines rely on, such as that engines agree and
-that a resumed run equals an unbroken one. Each promise is examined on three to five clients with a
-few samples of five numbers in three classes; that takes seconds. Name the class (pfl check
-my_package.MyMethod), or give a configuration for a method with arguments of its own (pfl check
---config file.yaml --model.rank 2). Of a configuration the arguments of the model count: the
-argument net, and every network that learns its number of classes from the data, is replaced by one
-of a few units; plain SGD replaces the optimizer; loop and data are not used. Exit code: 0 all kept,
-1 one broken, 2 the method cannot be built."""
-
 
 class _Parser(Parser):
     """A parser that does not ask for the network of a method."""
@@ -90,9 +80,7 @@ def _named(path: str) -> Subject:
 
 def _configured(argv: Sequence[str]) -> Subject:
     """Return a method with the arguments of a configuration."""
-    parser = make_parser("check", data=False, kind=_Parser)
-    parser.description = DESCRIPTION
-    experiment = Experiment.parse(parser, argv)
+    experiment = Experiment.parse(make_parser("check", _Parser), argv)
     model: Namespace = experiment.values.model
 
     def build(net: nn.Module, **options: Any) -> Client:

@@ -13,6 +13,7 @@ from textwrap import shorten
 import yaml
 
 from pfl.cli import catalogue
+from pfl.cli.outline import BrokenError
 from pfl.cli.yaml_text import YamlError, read
 
 Keys = tuple[str, ...]
@@ -143,7 +144,7 @@ def _resolve(item: Given, known: Mapping[str, type]) -> type | None:
         return known[name]
     try:
         kind = catalogue.find(name)
-    except catalogue.BrokenError as error:
+    except BrokenError as error:
         raise UsageError(_line(item.place, item.keys, str(error))) from error
     except ImportError as error:
         near = _nearest(name, catalogue.neighbours(name) or known)

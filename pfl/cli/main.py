@@ -23,7 +23,7 @@ COMMANDS = {
     "list": ("cli.show.show", "show what there is: methods, nets, data, partitions"),
     "init": ("cli.shipped.init", "copy the configurations that come with pfl to here"),
     "new": ("cli.new.new", "write a method, data or a network to begin with"),
-    "data inspect": ("cli.show.inspect", "show who holds what, as tables and as a picture"),
+    "data inspect": ("cli.data.inspect", "show who holds what, as tables and as a picture"),
     "check": ("cli.check.check", "hold a method to the promises that all methods make"),
     "plot": ("cli.results.plot", "draw runs: curves, clients, weights, calibration"),
     "compare": ("cli.results.compare", "tables of runs: scores, costs, paired tests"),
@@ -93,14 +93,17 @@ def _advice(words: Sequence[str]) -> str:
 
 
 def _run(name: str, words: Sequence[str], debug: bool) -> int:
-    explain, catalogue = import_module("pfl.cli.explain"), import_module("pfl.cli.catalogue")
+    if list(words) in (["--help"], ["-h"]) and name in import_module("pfl.cli.configured").VERBS:
+        print(import_module("pfl.cli.overview").overview(name), end="")
+        return 0
+    explain, outline = import_module("pfl.cli.explain"), import_module("pfl.cli.outline")
     command: Callable[[Sequence[str]], None]
     try:
         with _terminable():
             home, _, function = COMMANDS[name][0].rpartition(".")
             command = getattr(import_module(f"pfl.{home}"), function)
             command(words)
-    except (explain.UsageError, catalogue.BrokenError) as error:
+    except (explain.UsageError, outline.BrokenError) as error:
         if debug:
             raise
         print(f"pfl {name}: error: {error}", file=sys.stderr)

@@ -24,6 +24,8 @@ from jsonargparse import (
 from torch import nn
 
 from pfl.cli import catalogue
+from pfl.cli.configured import CONFIG_HELP, LOOP_DEFAULTS, SEED_HELP, VERBS
+from pfl.cli.outline import Sources
 from pfl.core.trust import declared
 from pfl.loop import FederatedLoop
 from pfl.results.identity import PACKAGES
@@ -62,7 +64,7 @@ class Formatter(DefaultHelpFormatter):
         names = listed[1].split(", ")
         own = [name.rpartition(".")[2] for name in names if name.startswith(PACKAGES)]
         if "torch.nn.Module" in names:
-            own = [net.__name__ for net in catalogue.of_kind("nets")]
+            own = [net.name for net in Sources().of_kind("nets")]
         return f"known: {', '.join(own or names)}"
 
 
@@ -154,42 +156,35 @@ def _is_network(kind: object) -> bool:
     return inspect.isclass(kind) and issubclass(kind, nn.Module)
 
 
-def make_parser(
-    command: str,
-    own: Sequence[str] = (),
-    model: bool = True,
-    data: bool = True,
-    kind: type[Parser] = Parser,
-) -> Parser:
+def make_parser(command: str, kind: type[Parser] = Parser) -> Parser:
     """Make the parser of a command that runs on a configuration.
 
     Args:
-        command: As it is called.
-        own: See :class:`Parser`.
-        model: Whether the command needs a model.
-        data: Whether it needs data.
+        command: One of :data:`pfl.cli.configured.VERBS`.
         kind: The parser's class, for a command with habits of its own.
     """
+    verb = VERBS[command]
     catalogue.load()
     read = get_loader("yaml")
     set_loader(MODE, lambda text: _with_paths(read(text)), (yaml.YAMLError,))
     set_dumper(MODE, lambda content: yaml.safe_dump(content, sort_keys=False))
     parser = kind(
-        prog=f"pfl {command}", own=own, exit_on_error=False, allow_abbrev=False, parser_mode=MODE
+        prog=f"pfl {command}",
+        own=[name.removeprefix("--") for name in verb.own],
+        exit_on_error=False,
+        allow_abbrev=False,
+        parser_mode=MODE,
     )
-    parser.add_argument(
-        "--config", action="config", help="a YAML file; of several, later ones win, and flags last"
-    )
-    parser.add_argument("--seed", type=int, default=42, help="all random choices derive from it")
-    parser.add_class_arguments(
-        FederatedLoop,
-        "loop",
-        default={"default_root_dir": "runs", "sampler": {"class_path": "UniformSampler"}},
-    )
+    parser.description = verb.description
+    parser.add_argument("--config", action="config", help=CONFIG_HELP)
+    parser.add_argument("--seed", type=int, default=42, help=SEED_HELP)
+    for name, settings in verb.own.items():
+        parser.add_argument(name, **settings)
+    parser.add_class_arguments(FederatedLoop, "loop", default=LOOP_DEFAULTS)
     parser.link_arguments("seed", "loop.seed")
     for key, base, required in (
-        ("model", "lightning_modules.base.ClientModule", model),
-        ("data", "datamodules.FederatedDataModule", data),
+        ("model", "lightning_modules.base.ClientModule", verb.model),
+        ("data", "datamodules.FederatedDataModule", verb.data),
     ):
         parser.add_subclass_arguments(catalogue.find(base), key, required=required)
     return parser

@@ -1,23 +1,15 @@
-"""Verbs that read runs: ``pfl plot``, ``pfl compare`` and ``pfl report``."""
+"""Verbs that read runs: ``pfl plot``, ``pfl compare`` and ``pfl report``.
+
+Their work is imported once their command line is known to be right.
+"""
 
 from __future__ import annotations
 
 import argparse
-import os
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 
-from rich.console import Console
-
-from pfl.cli.explain import UsageError
-from pfl.results import names, pictures, sheets
-from pfl.results.compare import compare as compare_settings
-from pfl.results.compare_sheets import sheets as comparison_sheets
-from pfl.results.find import PLOTS, common_score, find
-from pfl.results.report import report as report_of
-from pfl.results.runs import RunFolder
-from pfl.results.settings import Setting, group
+from pfl.results import captions, names, sheets
 from pfl.results.summary import KINDS
 
 RUNS = "a run's folder, or a folder of runs, which means all in it"
@@ -26,15 +18,6 @@ METRIC_HELP = (
     f"have of {', '.join(f'test/{model}/acc' for model in names.JUDGED_BY)})"
 )
 AT_HELP = "rounds that numbers are about (default: last)"
-
-
-@contextmanager
-def _refusals() -> Iterator[None]:
-    """Report what cannot be done with these runs in one line."""
-    try:
-        yield
-    except (ValueError, OSError) as error:
-        raise UsageError(str(error)) from error
 
 
 def plot(argv: Sequence[str]) -> None:
@@ -48,23 +31,14 @@ def plot(argv: Sequence[str]) -> None:
         "--only",
         nargs="+",
         metavar="PICTURE",
-        help=f"{', '.join(pictures.NAMES)}, or what the server reports of clients, such as weight",
+        help=f"{', '.join(captions.NAMES)}, or what the server reports of clients, such as weight",
     )
     parser.add_argument("--format", nargs="+", choices=("png", "svg"), default=["png", "svg"])
     _add_metric(parser)
     options = parser.parse_args(argv)
-    with _refusals():
-        runs = find(options.runs)
-        folder = options.out or _beside(runs) / PLOTS
-        metric = options.metric or common_score(runs)
-        drawn = pictures.draw(_settings(runs), options.only, metric, options.at)
-        missing = [f"{picture.name}: {picture.refusal}" for picture in drawn if picture.refusal]
-        if options.only and missing:
-            raise UsageError("; ".join(missing))
-        files = pictures.write(drawn, folder, options.format)
-    print(f"{metric}: {names.described(metric)}")
-    for file in files:
-        print(file)
+    from pfl.cli import reading
+
+    reading.plot(options)
 
 
 def compare(argv: Sequence[str]) -> None:
@@ -89,17 +63,9 @@ def compare(argv: Sequence[str]) -> None:
     )
     _add_metric(parser)
     options = parser.parse_args(argv)
-    with _refusals():
-        settings = _settings(find(options.runs))
-        found = compare_settings(settings, options.metric, options.at, options.reference)
-        tables = comparison_sheets(found)
-        for file in options.out:
-            sheets.write(tables, file)
-    console = Console()
-    for table in tables:
-        console.print(table.rich())
-    for file in options.out:
-        print(f"wrote {file}")
+    from pfl.cli import reading
+
+    reading.compare(options)
 
 
 def report(argv: Sequence[str]) -> None:
@@ -114,28 +80,11 @@ def report(argv: Sequence[str]) -> None:
     )
     parser.add_argument("--out", type=Path, help="the file to write (default: RUN/report.html)")
     options = parser.parse_args(argv)
-    with _refusals():
-        *_, run = find([options.run])
-        file = options.out or run.path / "report.html"
-        judged_by = names.described(common_score([run]))
-        file.write_text(report_of(run), encoding="utf-8")
-    print(f"wrote {file} ({judged_by})")
+    from pfl.cli import reading
 
-
-def _beside(runs: Sequence[RunFolder]) -> Path:
-    """Return the folder of a single run, or the one that all runs lie in."""
-    if len(runs) == 1:
-        return runs[0].path
-    return Path(os.path.commonpath([run.path.resolve() for run in runs]))
+    reading.report(options)
 
 
 def _add_metric(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--metric", help=METRIC_HELP)
     parser.add_argument("--at", choices=KINDS, default="last", help=AT_HELP)
-
-
-def _settings(runs: Sequence[RunFolder]) -> list[Setting]:
-    settings, repeated = group(runs)
-    for run in repeated:
-        print(f"left out {run.path}: there is a newer run of this setting and seed")
-    return settings

@@ -24,7 +24,6 @@ from pfl.federation.rounds import NonFiniteError
 from pfl.federation.run import Callback, Run
 from pfl.training.declaration import MethodError
 
-CKPT_PATH = "last (of the newest run with these settings), a run's folder, or a checkpoint file"
 # A TypeError of a running method is its author's, and shows where it comes from.
 RUN_REFUSALS = (ValueError, OSError, ImportError, NonFiniteError, MethodError)
 INSTANTIATOR = "lightning.pytorch.cli.instantiate_module"
@@ -55,9 +54,7 @@ class _Watch(Callback):
 
 def fit_experiment(argv: Sequence[str]) -> Experiment:
     """Return the experiment that ``pfl fit`` with these words would run."""
-    parser = make_parser("fit", own=["ckpt_path"])
-    parser.add_argument("--ckpt_path", type=str | None, help=f"go on from there: {CKPT_PATH}")
-    return Experiment.parse(parser, argv)
+    return Experiment.parse(make_parser("fit"), argv)
 
 
 def fit(argv: Sequence[str], callbacks: Sequence[Callback] = ()) -> Run:
@@ -86,14 +83,7 @@ def fit(argv: Sequence[str], callbacks: Sequence[Callback] = ()) -> Run:
 
 def test(argv: Sequence[str]) -> None:
     """Test the models of a checkpoint."""
-    parser = make_parser("test", own=["ckpt_path", "reliability"])
-    parser.add_argument("--ckpt_path", type=str, required=True, help=CKPT_PATH)
-    parser.add_argument(
-        "--reliability",
-        action="store_true",
-        help="also write what the reliability diagram of pfl plot shows into the run's folder",
-    )
-    experiment = Experiment.parse(parser, argv)
+    experiment = Experiment.parse(make_parser("test"), argv)
     loop, data, module = experiment.loop, experiment.data, experiment.module
     with explained(experiment.given, *REFUSALS):
         source = _source(experiment)
@@ -109,11 +99,7 @@ def test(argv: Sequence[str]) -> None:
 
 def export(argv: Sequence[str]) -> None:
     """Write one client's personalised model as a Lightning checkpoint."""
-    parser = make_parser("export", own=["ckpt_path", "client", "output"])
-    parser.add_argument("--ckpt_path", type=str, required=True, help=CKPT_PATH)
-    parser.add_argument("--client", type=int, required=True, help="number of the client")
-    parser.add_argument("output", type=str, help="the file to write")
-    experiment = Experiment.parse(parser, argv)
+    experiment = Experiment.parse(make_parser("export"), argv)
     loop, data, module = experiment.loop, experiment.data, experiment.module
     values = experiment.values
     with explained(experiment.given, *REFUSALS):

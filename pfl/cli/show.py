@@ -1,45 +1,29 @@
-"""Verbs that show what there is: ``pfl list`` and ``pfl data inspect``."""
+"""``pfl list``: what there is of one kind."""
 
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Sequence
-from importlib import import_module
-from pathlib import Path
 
 from rich.console import Console
+from rich.table import Table
 
-from pfl.cli import catalogue
-from pfl.cli.config import REFUSALS, Experiment
-from pfl.cli.explain import explained
-from pfl.cli.parser import make_parser
+from pfl.cli.outline import KINDS, Sources
 
 
 def show(argv: Sequence[str]) -> None:
-    """Show what there is of one kind."""
+    """Show what there is of one kind, with the first sentence of each description."""
     parser = argparse.ArgumentParser(prog="pfl list", description="Show what there is.")
-    parser.add_argument("kind", choices=tuple(catalogue.KINDS))
+    parser.add_argument("kind", choices=tuple(KINDS))
     kind = parser.parse_args(argv).kind
-    catalogue.load()
-    catalogue.show(kind)
-
-
-def inspect(argv: Sequence[str]) -> None:
-    """Show who holds what, as tables and as a picture."""
-    parser = make_parser("data inspect", own=["out"], model=False)
-    parser.add_argument(
-        "--out",
-        type=str | None,
-        help="the picture to write (default: partition.png, beside the runs of this name)",
-    )
-    experiment = Experiment.parse(parser, argv)
-    data = experiment.data
-    picture = import_module("datamodules.inspect")
-    loop = experiment.loop
-    name = loop.name or type(data).__name__.lower()
-    file = Path(experiment.values.out or Path(loop.default_root_dir or "", name, "partition.png"))
-    with explained(experiment.given, *REFUSALS):
-        Console().print(picture.table(data))
-        file.parent.mkdir(parents=True, exist_ok=True)
-        picture.figure(data, file)
-    print(f"wrote {file}")
+    sources = Sources()
+    found = sources.of_kind(kind)
+    for file, fault in sources.faults.items():
+        print(f"pfl: {file} is left out, it cannot be imported: {fault}", file=sys.stderr)
+    table = Table(box=None, pad_edge=False)
+    for column in (kind, "what it is"):
+        table.add_column(column)
+    for item in found:
+        table.add_row(item.shown, item.sentence)
+    Console().print(table)

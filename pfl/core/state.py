@@ -117,6 +117,13 @@ def entry(module: nn.Module, name: str) -> Tensor:
     raise KeyError(f"{type(module).__name__} has no entry {name!r}")
 
 
+def copy_all(targets: list[Tensor], sources: list[Tensor]) -> None:
+    """Copy tensors into others of their shapes, in one call."""
+    if targets:
+        with torch.no_grad():
+            torch._foreach_copy_(targets, sources)
+
+
 def assign(module: nn.Module, values: Mapping[str, Tensor]) -> None:
     """Write values into a module's parameters and buffers, in place.
 
@@ -124,9 +131,7 @@ def assign(module: nn.Module, values: Mapping[str, Tensor]) -> None:
         KeyError: A value has no entry of its name in the module.
     """
     entries = {name: entry(module, name) for name in values}
-    with torch.no_grad():
-        for name, value in values.items():
-            entries[name].copy_(value)
+    copy_all(list(entries.values()), list(values.values()))
 
 
 def add(a: Mapping[str, Tensor], b: Mapping[str, Tensor], scale: float = 1.0) -> State:

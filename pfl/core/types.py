@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, NamedTuple, Protocol, TypeAlias
+from typing import Any, Literal, NamedTuple, Protocol, TypeAlias, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -333,6 +333,14 @@ class ClientSplit(Protocol):
 
     def batch(self, positions: Tensor, rng: torch.Generator | None = None) -> Batch:
         """Return the samples at ``positions`` of this split, normalised, on the working device."""
+
+
+@runtime_checkable
+class JoinableSplit(Protocol):
+    """A split that can lie in one store with others: their batches are then read at once."""
+
+    def joined(self, splits: Sequence[ClientSplit]) -> ClientSplit | None:
+        """Return the samples of several splits, in order, as one; ``None`` if they lie apart."""
 
 
 class FederatedData(Protocol):

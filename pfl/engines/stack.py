@@ -14,7 +14,7 @@ from torch.func import vmap
 
 from pfl.core.state import call_with, each, joined
 from pfl.core.types import Batch, ClientSplit, Inputs, Job, State
-from pfl.training.batching import chunks
+from pfl.engines.stack_gather import Gather
 from pfl.training.context import Context
 
 ReturnT = TypeVar("ReturnT")
@@ -193,17 +193,21 @@ def walk(splits: Sequence[ClientSplit], size: int, apart: bool) -> Iterator[Grou
         size: Samples a batch.
         apart: As in :func:`groups`.
     """
-    parts = [chunks(len(split), size) for split in splits]
-    nothing = torch.arange(0)
-    for number in range(max(map(len, parts), default=0)):
-        positions = [part[number] if number < len(part) else nothing for part in parts]
-        while not len(positions[-1]):
-            positions.pop()
-        batches = [
-            split.batch(own) if len(own) else None
-            for split, own in zip(splits, positions, strict=False)
-        ]
-        yield from groups([len(own) for own in positions], pad(batches), apart)
+    gather = Gather.over(splits)
+    for start in range(0, max(map(len, splits), default=0), size):
+        sizes = [max(0, min(size, len(split) - start)) for split in splits]
+        while not sizes[-1]:
+            sizes.pop()
+        if gather is None:
+            batch = pad([_from(split, start, n) for split, n in zip(splits, sizes, strict=False)])
+        else:
+            batch = gather.chunk(start, sizes)
+            batch = batch._replace(weight=weights(sizes, batch.x, batch.y))
+        yield from groups(sizes, batch, apart)
+
+
+def _from(split: ClientSplit, start: int, size: int) -> Batch | None:
+    return split.batch(torch.arange(start, start + size)) if size else None
 
 
 def pad(batches: Sequence[Batch | None]) -> Batch:

@@ -11,15 +11,20 @@ from torch.nn.utils.rnn import pad_sequence
 from pfl.core.state import each
 from pfl.core.types import Batch, Phase
 from pfl.engines.stack import Group, Stack, groups, pad, walk, weights
+from pfl.engines.stack_gather import Gather
 from pfl.training import batching
 from pfl.training.batching import Length, Step
+
+# Devices with room for the samples of all clients as floats.
+HOLDS = ("cpu",)
 
 
 class StackedFeed:
     """Makes each step's batches of the clients that are still at work.
 
     Where all samples fit in memory and stay the same from step to step, they are laid out once, and
-    a step's batches are one indexing.
+    a step's batches are one indexing. On a GPU bytes are read and normalised at each step instead,
+    as long as they lie together: floats of all clients would fill its memory.
 
     Args:
         stack: The clients.
@@ -44,10 +49,11 @@ class StackedFeed:
             batching.Feed(job, phase, split, None)
             for job, split in zip(stack.jobs, self._splits, strict=False)
         ]
+        self._gather = self._gathered()
         with stack.context.fabric.autocast():
-            self._held = self._hold()
-        if self._held is not None:
-            self._positions = _positions(schedule).to(self._held.y.device)
+            self._held = self._hold() if self._gather is None else None
+        if self._held is not None or self._gather is not None:
+            self._positions = _positions(schedule).to(stack.context.fabric.device)
 
     def map_inputs(self, batch: Batch) -> Batch:
         """One client's batch with the phase's map applied, where that has to be done each time."""
@@ -69,6 +75,9 @@ class StackedFeed:
 
     def _samples(self, number: int, sizes: Sequence[int]) -> Batch:
         count, size = len(sizes), max(sizes)
+        if self._gather is not None:
+            batch = self._gather.batch(self._positions[:count, number, :size])
+            return batch._replace(weight=weights(sizes, batch.x, batch.y))
         if self._held is None:
             pairs = zip(self._feeds[:count], self._schedule, strict=False)
             return pad([feed.samples(steps[number].positions) for feed, steps in pairs])
@@ -86,6 +95,16 @@ class StackedFeed:
         draws = [feed.noise() for feed in self._feeds[:count]]
         device = self._stack.context.fabric.device
         return {name: torch.stack([d[name] for d in draws]).to(device) for name in draws[0]}
+
+    def _gathered(self) -> Gather | None:
+        device, augmented = (
+            self._stack.context.fabric.device,
+            any(s.augmented for s in self._splits),
+        )
+        if device.type in HOLDS or self._phase.inputs is not None or augmented:
+            return None
+        gather = Gather.over(self._splits)
+        return None if gather is None else gather.to(device)
 
     def _hold(self) -> Batch | None:
         """All samples of all clients as the phase sees them, (K, n, ...), or ``None``."""

@@ -118,10 +118,11 @@ def outputs(stack: Stack, splits: Sequence[ClientSplit]) -> dict[int, tuple[Tens
             found = stack.together(forward, group.rows, group.batch, draws="same")
             for (row, size), z, y in zip(group.sizes.items(), found, group.batch.y, strict=True):
                 parts.setdefault(row, []).append((z[:size], y[:size]))
-    return {
-        row: (torch.cat([z for z, _ in own]), torch.cat([y for _, y in own]))
-        for row, own in sorted(parts.items())
-    }
+    return {row: own[0] if len(own) == 1 else _joined(own) for row, own in sorted(parts.items())}
+
+
+def _joined(parts: Sequence[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
+    return torch.cat([z for z, _ in parts]), torch.cat([y for _, y in parts])
 
 
 def _splits(stack: Stack, name: Split) -> list[ClientSplit] | None:

@@ -13,6 +13,7 @@ from pfl.core.types import ClientInfo, Job, Phase, Result, Scores
 from pfl.engines import stack_round
 from pfl.engines.base import Engine
 from pfl.engines.guard import disagreement
+from pfl.engines.memory import capacity
 from pfl.engines.sequential import SequentialEngine
 from pfl.engines.stack_optimizer import ELEMENTWISE
 from pfl.training.context import Context
@@ -47,7 +48,8 @@ class VectorisedEngine(Engine):
 
     Args:
         clients: How many go together at most; ``None`` takes as many as fit in half of the memory
-            that is free, going by what the largest client of the first round needs.
+            that is free when a run begins, each as large as the largest
+            (:mod:`pfl.engines.memory`).
         dropout: Stack networks with dropout as well. All draw from one stream then: other numbers
             than the sequential engine's, equal to them in distribution only, and the same again for
             the same ``clients``, which have to be given.
@@ -72,11 +74,14 @@ class VectorisedEngine(Engine):
         """Find out whether the method can be stacked."""
         self._context = context
         self._sequential.setup(context)
-        self._size = self.clients
         self.obstacle = obstacle(context, self.dropout) or disagreement(context)
         if self.obstacle:
             return f"sequential, not vectorised: {self.obstacle}"
-        return f"vectorised: {self.clients or 'all'} clients in one go"
+        self._size = self.clients or capacity(context)
+        if self.clients is None and self._size >= context.data.num_clients:
+            return "vectorised: all clients in one go"
+        why = "" if self.clients else ", which fill half of the free memory"
+        return f"vectorised: {self._size} clients in one go{why}"
 
     def train(self, jobs: Sequence[Job]) -> Iterator[Result]:
         """Run each client's round."""
@@ -98,10 +103,9 @@ class VectorisedEngine(Engine):
     ) -> Iterator[AnswerT]:
         """Answers in the order of the jobs; clients that go together are of about equal size."""
         answers: dict[int, AnswerT] = {}
-        size = self._size or len(jobs)
         for alike in _alike(self._context, jobs):
-            for start in range(0, len(alike), size):
-                chunk = alike[start : start + size]
+            for start in range(0, len(alike), self._size):
+                chunk = alike[start : start + self._size]
                 found = verb(self._context, [jobs[index] for index in chunk])
                 answers.update(zip(chunk, found, strict=True))
         for index in range(len(jobs)):

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import torch
 from lightning.fabric import Fabric
 
+from pfl.core.kernels import repeatable
 from pfl.core.state import to
 from pfl.core.types import FederatedData, Scores, State
 from pfl.engines.messages import Message, decode_job, encode_result
@@ -80,6 +81,9 @@ class Worker:
         torch.set_num_threads(recipe.threads)
         torch.set_float32_matmul_precision(recipe.matmul_precision)
         torch.use_deterministic_algorithms(recipe.deterministic)
+        # For as long as the worker lives.
+        self._kernels = repeatable()
+        self._kernels.__enter__()
         fabric = Fabric(accelerator=recipe.accelerator, devices=1, precision=recipe.precision)
         recipe.data.to(fabric.device)
         self._context = Context(

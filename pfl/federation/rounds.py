@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from typing import Any
 
 from lightning.fabric import Fabric
 
 from pfl.core.client import Client
+from pfl.core.kernels import repeatable
 from pfl.core.lock import locked
 from pfl.core.seeds import derive, generator
 from pfl.core.server import Server, ServerState
@@ -127,6 +128,8 @@ class Federation:
         if sizes := self.evaluator.group_sizes():
             self.run.header["groups"] = sizes
         self._compare_costs()
+        self._kernels = ExitStack()
+        self._kernels.enter_context(repeatable())
 
     def _compare_costs(self) -> None:
         """Say in the header if tests will take longer than training, going by the first round."""
@@ -145,7 +148,8 @@ class Federation:
             )
 
     def close(self) -> None:
-        """Release the engine."""
+        """Release the engine, and compute as before."""
+        self._kernels.close()
         self.settings.engine.close()
 
     @contextmanager

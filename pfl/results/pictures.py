@@ -10,6 +10,7 @@ from pathlib import Path
 from matplotlib.figure import Figure
 
 from pfl.results import analyses, matrices, plots, reliability
+from pfl.results.captions import ASKED, FIRST, LAST
 from pfl.results.differences import differences
 from pfl.results.files import RunError
 from pfl.results.find import common_score
@@ -17,42 +18,13 @@ from pfl.results.runs import At
 from pfl.results.settings import Setting
 from pfl.results.style import save, styled
 
-# Pictures of any run; those of what its server reported of the clients stand in between.
-_FIRST = {
-    "curves": "Against communication rounds, bytes moved both ways, and seconds of training and "
-    "aggregation.",
-    "clients": "Over clients: quartiles, extremes, mean, and mean of the worst tenth.",
-    "data_size": "Against the size of a client's training data. Lines, if there are many: means of "
-    "clients of similar size.",
-}
-_LAST = {
-    "similarity": "How alike the clients' labels are.",
-    "reliability": "Accuracy of the personal models by their confidence; on the diagonal both are "
-    "equal.",
-}
-# Not drawn unasked, unless a run has the file of an analysis.
-_ASKED = {
-    "differences": "Minus the mean over the settings.",
-    "fisher": "Trace of the Fisher information of every client's model over rounds.",
-    "stragglers": "Share of each client in the sum of all Fisher traces: mean, lowest and highest "
-    "round; stragglers are those that did not take part in every round.",
-    "replacement": "After replacing a part of the clients' parameters: those with the most Fisher "
-    "information, or random ones.",
-    "spectrum": "Singular values of the classifier after the last round; in brackets the effective "
-    "rank.",
-    "numbers": "What the method tells of every client's model after the last round: over clients, "
-    "and against their training samples.",
-}
-# Pictures that there are whatever the method.
-NAMES = (*_FIRST, *_LAST, *_ASKED)
-
 
 @dataclass(frozen=True)
 class Picture:
     """One picture, or the reason why there is none.
 
     Attributes:
-        name: One of :data:`NAMES`, or a column that servers report of clients.
+        name: One of :data:`pfl.results.captions.NAMES`, or a column that servers report of clients.
         figure: The picture.
         refusal: The reason.
         caption: A sentence on what it shows.
@@ -87,11 +59,11 @@ def draw(
         for setting in settings
         for name, what in setting.runs[0].reported.items()
     }
-    captions = {**_FIRST, **reported, **_LAST, **_ASKED}
+    captions = {**FIRST, **reported, **LAST, **ASKED}
     found = []
     if names is None:
         own = {name for setting in settings for name in analyses.drawable(setting)}
-        names = [name for name in captions if name not in _ASKED or name in own]
+        names = [name for name in captions if name not in ASKED or name in own]
     with styled():
         for name in names:
             try:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
-import yaml
+import torch
 from jsonargparse import Namespace
 from torch import Tensor
 
@@ -18,7 +21,6 @@ from pfl.core.seeds import generator
 from pfl.core.state import nbytes
 from pfl.federation import checkpoint
 from pfl.federation.run import Run
-from pfl.results import identity
 from pfl.results.compare import NONE
 from pfl.results.sheets import Sheet
 from pfl.tables import kept
@@ -28,20 +30,45 @@ from pfl.tables.runner import reason
 from pfl.tables.sizes import Sizes, Surveyor
 from pfl.tables.spec import TableFile
 
-# The made-up federation: its clients, and the batches that each trains on and is tested on.
+# The made-up federations: their clients, and the batches that each trains on and is tested on.
+# Two sizes tell what a client costs whatever its data from what each batch costs.
 _CLIENTS = 2
-_BATCHES = 6
+_SMALL, _LARGE = 1, 3
+# How many times as long as it worked a measurement may take.
+BUSY = 1.2
 # Values, gradients, the optimiser's state, and the state that clients start from.
 _COPIES = 4
 
 
-@dataclass(frozen=True)
-class Rates:
-    """Cost of one client in one round of the made-up federation.
+class Line(NamedTuple):
+    """Seconds of a client by the batches of its data, on one core.
 
     Attributes:
-        train: Seconds of training and aggregation, a batch of its data.
-        test: Seconds of its tests, a batch of the data that they walk over.
+        start: Whatever they are.
+        batch: For each.
+    """
+
+    start: float
+    batch: float
+
+    @classmethod
+    def through(cls, small: float, large: float) -> Line:
+        """Return the line through the costs of a small and a large client."""
+        batch = max(0.0, large - small) / (_LARGE - _SMALL)
+        return cls(max(0.0, small - _SMALL * batch), batch)
+
+    def seconds(self, clients: int, batches: float) -> float:
+        """Return the cost of some clients with so many batches in all."""
+        return self.start * clients + self.batch * batches
+
+
+@dataclass(frozen=True)
+class Rates:
+    """Cost of one client in one round.
+
+    Attributes:
+        train: Of training and aggregation, by the batches that it trains on.
+        test: Of its tests, by the batches that they walk over.
         adapts: A test trains on a copy first, and walks over the training data.
         down: Bytes that it receives.
         up: Bytes that it sends.
@@ -49,8 +76,8 @@ class Rates:
         model: Bytes of its state.
     """
 
-    train: float
-    test: float
+    train: Line
+    test: Line
     adapts: bool
     down: float
     up: float
@@ -63,7 +90,7 @@ class Cost:
     """Cost of the rest of a run.
 
     Attributes:
-        seconds: One client after another, on this machine.
+        seconds: One client after another, on one core of this machine.
         memory: Bytes of images, models and kept states.
         moved: Bytes both ways.
     """
@@ -73,8 +100,14 @@ class Cost:
     moved: float
 
 
-def sheet(table: TableFile, plan: Plan) -> Sheet:
-    """Make a row for each run: what is done, and what the rest costs."""
+def sheet(table: TableFile, plan: Plan, tell: Callable[[str], None]) -> Sheet:
+    """Make a row for each run: what is done, and what the rest costs.
+
+    Args:
+        table: The table.
+        plan: Its runs.
+        tell: Called with each run's row, as a line, once it is known.
+    """
     estimator = _Estimator()
     rows: list[list[str]] = []
     footnotes: dict[str, int] = {}
@@ -95,6 +128,7 @@ def sheet(table: TableFile, plan: Plan) -> Sheet:
                 number = footnotes.setdefault(reason(error), len(footnotes) + 1)
                 state += f" [{number}]"
         rows.append([run.label, state, *cells])
+        tell(f"{run.label}: {', '.join([state, *cells])}")
     total = Cost(
         seconds=sum(cost.seconds for cost in costs),
         memory=max((cost.memory for cost in costs), default=0),
@@ -106,8 +140,10 @@ def sheet(table: TableFile, plan: Plan) -> Sheet:
         columns=["run", "state", "time", "memory", "moved"],
         rows=rows,
         notes=[
-            "Estimated from a few steps on made-up data, one client after another, on this "
-            "machine; without reading the data. Memory: images, models and what clients keep.",
+            "Estimated from a few steps on made-up data, one client after another, on one core of "
+            "this machine; without reading the data. Engines that use several cores divide the "
+            "time by almost as many. Memory: images, models and what clients keep.",
+            *estimator.watch.complaints(),
             *(f"[{number}] {what}" for what, number in footnotes.items()),
         ],
     )
@@ -126,6 +162,7 @@ class _Estimator:
     """Measures each method on each kind of data once."""
 
     def __init__(self) -> None:
+        self.watch = _Watch()
         self._surveyor = Surveyor()
         self._rates: dict[str, Rates] = {}
 
@@ -137,7 +174,7 @@ class _Estimator:
             OSError: The data are not there, and how many there are is not known.
         """
         found = self._surveyor.sizes(run)
-        rates, loop = self._measured(run.experiment, found), run.experiment.loop
+        rates, loop = self._measured(run, found), run.experiment.loop
         size = run.experiment.values.data.init_args.batch_size
         batches = [-(-count // size) for count in found.train]
         eligible = [client for client, count in enumerate(found.train) if count > 0]
@@ -145,38 +182,90 @@ class _Estimator:
         walked = sum(batches) if rates.adapts else (found.tested + found.pooled) / size
         for number in range(before + 1, run.rounds + 1):
             cohort = loop.sampler(eligible, generator(loop.seed, "cohort", number), number)
-            seconds += rates.train * sum(batches[client] for client in cohort.trains)
+            trained = sum(batches[client] for client in cohort.trains)
+            seconds += rates.train.seconds(len(cohort.trains), trained)
             moved += rates.down * len(cohort.trains) + rates.up * len(cohort.uploads)
             if number % loop.evaluate_every == 0 or number == run.rounds:
-                seconds += rates.test * walked
+                seconds += rates.test.seconds(len(batches), walked)
         memory = found.bytes + rates.keeps * len(eligible) + _COPIES * rates.model
         return Cost(seconds, memory, moved)
 
-    def _measured(self, experiment: Experiment, found: Sizes) -> Rates:
-        content = identity.of_run(yaml.safe_load(experiment.text))
-        model = {key: value for key, value in content.items() if key.startswith("model")}
-        size = experiment.values.data.init_args.batch_size
+    def _measured(self, run: PlannedRun, found: Sizes) -> Rates:
+        model = {key: value for key, value in run.identity.items() if key.startswith("model")}
+        size = run.experiment.values.data.init_args.batch_size
         key = json.dumps([model, found.shape, found.classes, size], default=str)
         if key not in self._rates:
-            self._rates[key] = _measure(experiment, found)
+            with self.watch.on_one_core():
+                self._rates[key] = _measure(run.experiment, found)
         return self._rates[key]
 
 
+class _Watch:
+    """Tells whether a machine was quiet while something was measured on it."""
+
+    def __init__(self) -> None:
+        self._passed = self._worked = self._load = 0.0
+
+    @contextmanager
+    def on_one_core(self) -> Iterator[None]:
+        """Measure with one op thread: several wait for each other where other programs run."""
+        op_threads = torch.get_num_threads()
+        torch.set_num_threads(1)
+        start = time.perf_counter(), time.process_time()
+        try:
+            yield
+        finally:
+            self._passed += time.perf_counter() - start[0]
+            self._worked += time.process_time() - start[1]
+            self._load = max(self._load, os.getloadavg()[0] if hasattr(os, "getloadavg") else 0)
+            torch.set_num_threads(op_threads)
+
+    def complaints(self) -> list[str]:
+        """Return a sentence on a machine that was too busy, or nothing."""
+        cores = os.cpu_count() or 1
+        if self._passed < BUSY * self._worked and self._load <= cores:
+            return []
+        return [
+            f"THE MACHINE WAS BUSY: the measurement had {self._worked / self._passed:.0%} of a "
+            f"core, and {self._load:.1f} programs wanted {cores} cores. Times are too long; ask "
+            "again when it is quiet."
+        ]
+
+
 def _measure(experiment: Experiment, found: Sizes) -> Rates:
-    """Two rounds of a made-up federation, of which the first warms up."""
-    trial = Experiment(experiment.parser, _made_up(experiment, found), experiment.given)
-    run = trial.loop.fit(trial.module, trial.data)
-    row = run.history[-1]
-    clients = _CLIENTS * _BATCHES
+    """Train two made-up federations, one with small and one with large clients."""
+    small, large = _trial(experiment, found, _SMALL, 3), _trial(experiment, found, _LARGE, 2)
+    row = large.run.history[-1]
     return Rates(
-        train=(row["time/train"] + row["time/aggregate"]) / clients,
-        test=row["time/evaluate"] / clients,
-        adapts=bool(list(trial.module.adapt())),
+        train=Line.through(small.train, large.train),
+        test=Line.through(small.test, large.test),
+        adapts=large.adapts,
         down=row["comm/bytes_down"] / _CLIENTS,
         up=row["comm/bytes_up"] / _CLIENTS,
-        keeps=_keeps(run),
-        model=nbytes(run.template),
+        keeps=_keeps(large.run),
+        model=nbytes(large.run.template),
     )
+
+
+class _Trial(NamedTuple):
+    """A made-up federation's run, and the seconds of each of its clients in a round."""
+
+    run: Run
+    train: float
+    test: float
+    adapts: bool
+
+
+def _trial(experiment: Experiment, found: Sizes, batches: int, rounds: int) -> _Trial:
+    """Run some rounds; the first warms up, and the fastest of the others counts."""
+    values = _made_up(experiment, found, batches)
+    values.loop.rounds = rounds
+    trial = Experiment(experiment.parser, values, experiment.given)
+    run = trial.loop.fit(trial.module, trial.data)
+    warm = run.history[1:]
+    train = min(row["time/train"] + row["time/aggregate"] for row in warm) / _CLIENTS
+    test = min(row["time/evaluate"] for row in warm) / _CLIENTS
+    return _Trial(run, train, test, bool(list(trial.module.adapt())))
 
 
 def _keeps(run: Run) -> float:
@@ -194,8 +283,8 @@ def _tensors(value: Any) -> int:  # noqa: ANN401
     return sum(map(_tensors, value)) if isinstance(value, list | tuple) else 0
 
 
-def _made_up(experiment: Experiment, found: Sizes) -> Namespace:
-    """Return the same method on small clients with data of the same shape."""
+def _made_up(experiment: Experiment, found: Sizes, batches: int) -> Namespace:
+    """Return the same method on clients of so many batches, with data of the same shape."""
     values = experiment.values.clone()
     size = values.data.init_args.batch_size
     values.data = Namespace(
@@ -203,7 +292,7 @@ def _made_up(experiment: Experiment, found: Sizes) -> Namespace:
         init_args=Namespace(
             num_clients=_CLIENTS,
             partition=Namespace(class_path="datamodules.IID", init_args=Namespace()),
-            samples=_CLIENTS * 2 * _BATCHES * size,
+            samples=_CLIENTS * 2 * batches * size,
             classes=found.classes,
             channels=found.shape[0],
             size=round((found.shape[1] * found.shape[2]) ** 0.5),
@@ -212,7 +301,6 @@ def _made_up(experiment: Experiment, found: Sizes) -> Namespace:
         ),
     )
     for key, value in {
-        "rounds": 2,
         "evaluate_every": 1,
         "sampler": Namespace(
             class_path="pfl.federation.sampling.UniformSampler", init_args=Namespace()

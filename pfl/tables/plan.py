@@ -15,6 +15,7 @@ from pfl.cli.config import Experiment
 from pfl.cli.explain import UsageError
 from pfl.cli.parser import Parser, make_parser
 from pfl.results import identity
+from pfl.results.identity import Identity
 from pfl.tables.cells import Cell
 from pfl.tables.shorten import shorten
 from pfl.tables.spec import TableFile
@@ -30,12 +31,14 @@ class PlannedRun:
         name: Of its folder; equal for equal runs.
         label: The first cell that needs it, and the seed.
         experiment: Its configuration.
+        identity: What its numbers depend on.
         scale: Of rounds (done already) and data.
     """
 
     name: str
     label: str
     experiment: Experiment
+    identity: Identity
     scale: float
 
     @property
@@ -85,7 +88,7 @@ def plan(
     Raises:
         UsageError: A configuration is wrong.
     """
-    parser = make_parser("table")
+    parser = make_parser("fit")
     names: dict[Cell, dict[int, str]] = {}
     runs: dict[str, PlannedRun] = {}
     for cell in cells:
@@ -149,10 +152,11 @@ def _planned(
         reduce(getitem, parents, config)[last] = seed
     values["loop.seed"] = values["seed"]
     whole = scale == 1 or values.get("data.init_args.max_samples")
-    name = name_of(config, 1 if whole else scale)
+    content = identity.of_run(config)
+    name = _name(content, 1 if whole else scale)
     values["loop.name"] = name
     experiment = Experiment(first.parser, values, first.given)
-    return PlannedRun(name, f"{cell.label}, seed {seed}", experiment, scale)
+    return PlannedRun(name, f"{cell.label}, seed {seed}", experiment, content, scale)
 
 
 def name_of(config: Mapping[str, Any], scale: float = 1) -> str:
@@ -162,7 +166,10 @@ def name_of(config: Mapping[str, Any], scale: float = 1) -> str:
         config: The resolved configuration.
         scale: Of the data, where the configuration does not yet say how many samples.
     """
-    content = identity.of_run(config)
+    return _name(identity.of_run(config), scale)
+
+
+def _name(content: Identity, scale: float) -> str:
     model, data = (content[part].rpartition(".")[2] for part in ("model", "data"))
     scaled = {} if scale == 1 else {"scale": scale}
     return f"{model}_{data}_{identity.digest(content | scaled)}".lower()

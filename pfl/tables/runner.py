@@ -64,7 +64,7 @@ def run_all(plan: Plan, console: Console) -> dict[str, str]:
     failures: dict[str, str] = {}
     if not missing:
         return failures
-    with _bars(console) as progress:
+    with bars(console) as progress:
         done = len(plan.runs) - len(missing)
         total = progress.add_task("runs", total=len(plan.runs), completed=done)
         for run in missing:
@@ -85,7 +85,8 @@ def run_all(plan: Plan, console: Console) -> dict[str, str]:
     return failures
 
 
-def _bars(console: Console) -> Progress:
+def bars(console: Console) -> Progress:
+    """Return the progress bars of several runs."""
     return Progress(
         TextColumn("{task.description}"),
         BarColumn(),

@@ -43,10 +43,11 @@ class Sizes:
 
 
 class Surveyor:
-    """Divides labels as runs would; opens each data set once."""
+    """Divides labels as runs would; opens each data set once and divides it once a recipe."""
 
     def __init__(self) -> None:
         self._catalogues: dict[tuple[str, ...], Any] = {}
+        self._sizes: dict[str, Sizes] = {}
 
     def sizes(self, run: PlannedRun) -> Sizes:
         """Return the sizes of a run's clients.
@@ -55,6 +56,12 @@ class Surveyor:
             ValueError: The recipe does not fit the data.
             OSError: The data are not there, and how many there are is not known.
         """
+        key = f"{run.experiment.values.data} {run.scale}"
+        if key not in self._sizes:
+            self._sizes[key] = self._divided(run)
+        return self._sizes[key]
+
+    def _divided(self, run: PlannedRun) -> Sizes:
         values, parser = _untouched(run.experiment.values.data), run.experiment.parser
         arguments = (str(values.init_args.get(name)) for name in _WHICH)
         which = (str(values.class_path), *arguments)

@@ -12,7 +12,7 @@ from torch import nn
 
 from pfl.core.client import Client
 from pfl.core.seeds import derive, scoped
-from pfl.core.state import clone, matches
+from pfl.core.state import clone, copy_all, matches
 from pfl.core.types import FederatedData, Job, Patterns, Plan, State
 from pfl.training.declaration import MethodError, declared
 from pfl.training.metrics import Scorer
@@ -118,9 +118,8 @@ class Context:
 
     def load(self, kept: Mapping[str, torch.Tensor]) -> None:
         """Reset the module to the template with the kept values in place."""
-        with torch.no_grad():
-            for name, entry in self.entries.items():
-                entry.copy_(kept.get(name, self.template[name]))
+        values = [kept.get(name, value) for name, value in self.template.items()]
+        copy_all([self.entries[name] for name in self.template], values)
         if self._scaler_start:
             # The loss scale of one client must not depend on who ran before.
             self.fabric.strategy.precision.load_state_dict(self._scaler_start)

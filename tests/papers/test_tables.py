@@ -15,7 +15,7 @@ from tests.test_configs import built
 
 @cache
 def parser():
-    return make_parser("table")
+    return make_parser("fit")
 
 
 @cache

@@ -30,7 +30,7 @@ def cell(*labels, file="t.yaml"):
 def resolved(*labels):
     """The parsed configuration of a cell."""
     described = read(Path("t.yaml"))
-    return parse(make_parser("table"), described, cell(*labels)).values
+    return parse(make_parser("fit"), described, cell(*labels)).values
 
 
 # What cells are made of.

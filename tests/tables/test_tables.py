@@ -38,7 +38,7 @@ def _in_the_repository(monkeypatch):
 
 @cache
 def parser():
-    return make_parser("table")
+    return make_parser("fit")
 
 
 @cache

@@ -1,0 +1,28 @@
+"""``pfl data inspect``: who holds what."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from importlib import import_module
+from pathlib import Path
+
+from rich.console import Console
+
+from pfl.cli.config import REFUSALS, Experiment
+from pfl.cli.explain import explained
+from pfl.cli.parser import make_parser
+
+
+def inspect(argv: Sequence[str]) -> None:
+    """Show who holds what, as tables and as a picture."""
+    experiment = Experiment.parse(make_parser("data inspect"), argv)
+    data = experiment.data
+    picture = import_module("datamodules.inspect")
+    loop = experiment.loop
+    name = loop.name or type(data).__name__.lower()
+    file = Path(experiment.values.out or Path(loop.default_root_dir or "", name, "partition.png"))
+    with explained(experiment.given, *REFUSALS):
+        Console().print(picture.table(data))
+        file.parent.mkdir(parents=True, exist_ok=True)
+        picture.figure(data, file)
+    print(f"wrote {file}")

@@ -1,0 +1,88 @@
+"""The help of a verb that runs on a configuration, from the sources of what it lists.
+
+The parser that reads configurations needs every class that they may name, and so all of torch; to
+show the options, their sources are enough.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import re
+
+from pfl.cli.configured import CONFIG_HELP, LOOP_DEFAULTS, SEED_HELP, VERBS
+from pfl.cli.outline import Outline, Sources
+
+LOOP = "pfl.loop.FederatedLoop"
+_FROM_CLI = {name: str(value) for name, value in LOOP_DEFAULTS.items() if isinstance(value, str)}
+
+
+def overview(command: str) -> str:
+    """Return the help of a verb of :data:`pfl.cli.configured.VERBS`."""
+    verb, sources = VERBS[command], Sources()
+    parser = argparse.ArgumentParser(
+        prog=f"pfl {command}",
+        usage=" ".join(["%(prog)s [options]", *(n for n in verb.own if not n.startswith("-"))]),
+        description=verb.description,
+        epilog="A file of --config has the keys seed, loop, model and data; the same words as "
+        "flags win over it.",
+    )
+    parser.add_argument("--config", metavar="FILE", help=CONFIG_HELP)
+    parser.add_argument(
+        "--print_config", action="store_true", help="print the configuration, and do nothing else"
+    )
+    parser.add_argument("--seed", help=f"{SEED_HELP} (int, default: 42)")
+    for name, settings in verb.own.items():
+        parser.add_argument(name, **{k: v for k, v in settings.items() if k != "type"})
+    for part, kind in (("model", "methods"), ("data", "data")):
+        group = parser.add_argument_group(part)
+        known = ", ".join(item.shown for item in sources.of_kind(kind))
+        group.add_argument(f"--{part}", metavar="CLASS", help=f"known: {known}")
+        group.add_argument(f"--{part}.help", metavar="CLASS", help="show a class's arguments")
+        group.add_argument(f"--{part}.ARGUMENT", metavar="VALUE", help="an argument of it")
+    _add_loop(parser, sources)
+    return parser.format_help()
+
+
+def _add_loop(parser: argparse.ArgumentParser, sources: Sources) -> None:
+    loop = sources.find(LOOP)
+    if loop is None:
+        return
+    group, told = parser.add_argument_group("loop"), _described(loop)
+    for name, kind, default in _arguments(loop, sources):
+        if name != "seed":
+            default = _FROM_CLI.get(name, default)
+            what = f"{told[name]} ({kind}, default: {default})".replace("%", "%%")
+            group.add_argument(f"--loop.{name}", metavar="VALUE", help=what)
+
+
+def _arguments(item: Outline, sources: Sources) -> list[tuple[str, str, str]]:
+    """Return name, type and default of each argument of a class, as they are written."""
+    (start,) = (
+        n for n in item.node.body if isinstance(n, ast.FunctionDef) and n.name == "__init__"
+    )
+    kinds = [_spelt(a.annotation, item.module, sources) for a in start.args.args[1:]]
+    names = [argument.arg for argument in start.args.args[1:]]
+    return list(zip(names, kinds, map(ast.unparse, start.args.defaults), strict=True))
+
+
+def _spelt(kind: ast.expr | None, module: str, sources: Sources) -> str:
+    """Return a type as written, with the words of a ``Literal`` that a name stands for."""
+    text = "" if kind is None else ast.unparse(kind)
+
+    def meant(name: re.Match[str]) -> str:
+        alias = sources.alias(module, name[0])
+        return name[0] if alias is None else ast.unparse(alias)
+
+    spelt = re.sub(r"\b[A-Z]\w+\b", meant, text)
+    return re.sub(r"Literal\[([^]]*)\]", lambda found: found[1].replace(", ", " | "), spelt)
+
+
+def _described(item: Outline) -> dict[str, str]:
+    """Return what a class's docstring says of each argument."""
+    told = re.search(r"^Args:\n(.*?)(?:\n\n|\Z)", ast.get_docstring(item.node) or "", re.M | re.S)
+    lines = re.split(r"^    (?=\w)", told[1] if told else "", flags=re.M)[1:]
+    return {
+        name: " ".join(text.replace("``", "").split())
+        for name, _, text in (line.partition(": ") for line in lines)
+    }

@@ -1,0 +1,84 @@
+"""What ``pfl plot``, ``pfl compare`` and ``pfl report`` do with runs."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from rich.console import Console
+
+from pfl.cli.explain import UsageError
+from pfl.results import names, pictures, sheets
+from pfl.results.compare import compare as compare_settings
+from pfl.results.compare_sheets import sheets as comparison_sheets
+from pfl.results.find import PLOTS, common_score, find
+from pfl.results.report import report as report_of
+from pfl.results.runs import RunFolder
+from pfl.results.settings import Setting, group
+
+
+def plot(options: argparse.Namespace) -> None:
+    """Draw runs."""
+    with _refusals():
+        runs = find(options.runs)
+        folder = options.out or _beside(runs) / PLOTS
+        metric = options.metric or common_score(runs)
+        drawn = pictures.draw(_settings(runs), options.only, metric, options.at)
+        missing = [f"{picture.name}: {picture.refusal}" for picture in drawn if picture.refusal]
+        if options.only and missing:
+            raise UsageError("; ".join(missing))
+        files = pictures.write(drawn, folder, options.format)
+    print(f"{metric}: {names.described(metric)}")
+    for file in files:
+        print(file)
+
+
+def compare(options: argparse.Namespace) -> None:
+    """Put runs side by side."""
+    with _refusals():
+        settings = _settings(find(options.runs))
+        found = compare_settings(settings, options.metric, options.at, options.reference)
+        tables = comparison_sheets(found)
+        for file in options.out:
+            sheets.write(tables, file)
+    console = Console()
+    for table in tables:
+        console.print(table.rich())
+    for file in options.out:
+        print(f"wrote {file}")
+
+
+def report(options: argparse.Namespace) -> None:
+    """Write one run as one HTML page."""
+    with _refusals():
+        *_, run = find([options.run])
+        file = options.out or run.path / "report.html"
+        judged_by = names.described(common_score([run]))
+        file.write_text(report_of(run), encoding="utf-8")
+    print(f"wrote {file} ({judged_by})")
+
+
+@contextmanager
+def _refusals() -> Iterator[None]:
+    """Report what cannot be done with these runs in one line."""
+    try:
+        yield
+    except (ValueError, OSError) as error:
+        raise UsageError(str(error)) from error
+
+
+def _beside(runs: Sequence[RunFolder]) -> Path:
+    """Return the folder of a single run, or the one that all runs lie in."""
+    if len(runs) == 1:
+        return runs[0].path
+    return Path(os.path.commonpath([run.path.resolve() for run in runs]))
+
+
+def _settings(runs: Sequence[RunFolder]) -> list[Setting]:
+    settings, repeated = group(runs)
+    for run in repeated:
+        print(f"left out {run.path}: there is a newer run of this setting and seed")
+    return settings

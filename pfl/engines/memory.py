@@ -1,0 +1,108 @@
+"""How many clients' memory there is: what one needs in a stack, and what is free."""
+
+from __future__ import annotations
+
+import os
+from math import prod
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from pfl.core.state import nbytes
+from pfl.core.types import Inputs, Phase
+from pfl.training.batching import HELD_BYTES
+from pfl.training.context import Context
+
+# State, gradients, an optimiser's two averages, what is kept, what is uploaded, and one to work.
+_COPIES = 7
+# Limits of a container, and what it uses.
+_GROUPS = (
+    ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.current"),
+    (
+        "/sys/fs/cgroup/memory/memory.limit_in_bytes",
+        "/sys/fs/cgroup/memory/memory.usage_in_bytes",
+    ),
+)
+
+
+def capacity(context: Context) -> int:
+    """Return how many clients, each as large as the largest, fit in half of the free memory.
+
+    At least one.
+    """
+    return max(1, free(context.fabric.device) // 2 // of_client(context))
+
+
+def of_client(context: Context) -> int:
+    """Return the bytes that the client with the most training samples needs in a stack.
+
+    They are counted, not observed: its state and what is as large, its samples as floats, and what
+    one batch keeps for the backward pass or holds in a test.
+    """
+    data = context.data
+    client = max(range(data.num_clients), key=lambda c: len(data.split(c, "train")))
+    split, phases = data.split(client, "train"), [p for p in context.plan if isinstance(p, Phase)]
+    samples = max(1, len(split))
+    with context.fabric.autocast():
+        probe = split.batch(torch.arange(min(len(split), data.batch_size)))
+        count, number = max(1, len(probe.y)), torch.get_default_dtype().itemsize
+        saved, widest = (value / count for value in _saved(context, probe.x))
+    sample = _bytes(probe.x) / count
+    held = sample * samples if sample * samples <= HELD_BYTES else 0
+    sizes = [samples if p.full_batch else p.batch_size or data.batch_size for p in phases]
+    noise = [number * sum(prod(shape) for shape in p.noise.values()) for p in phases]
+    # Slopes of what is kept are about as large as itself.
+    step = 2 * (sample + saved) * max(sizes, default=0) + 2 * max(noise, default=0)
+    test = 2 * (sample + widest) * data.eval_batch_size
+    # Samples are normalised client by client, and then laid side by side.
+    return int(_COPIES * nbytes(context.template) + 2 * held + max(step, test)) + 1
+
+
+def free(device: torch.device) -> int:
+    """Return the bytes that a device has left, within the limit of a container."""
+    if device.type == "cuda":
+        left, _ = torch.cuda.mem_get_info(device)
+        # What torch holds and does not use is as good as free.
+        unused = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+        return int(left + unused)
+    return min(_machine(), *(_group(*files) for files in _GROUPS))
+
+
+def _machine() -> int:
+    try:
+        lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
+        fields = dict(line.split(":") for line in lines)
+        return int(fields["MemAvailable"].split()[0]) * 1024
+    except (OSError, KeyError):
+        # Half of all there is stands for what is free where nothing says so.
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2
+
+
+def _group(limit: str, used: str) -> int:
+    """Return what a container has left; without a limit, more than there is."""
+    try:
+        return int(Path(limit).read_text()) - int(Path(used).read_text())
+    except (OSError, ValueError):
+        return 2**62
+
+
+def _saved(context: Context, x: Inputs) -> tuple[int, int]:
+    """Return the bytes that a forward pass keeps for the backward pass, and the largest of them."""
+    own = {value.data_ptr() for value in context.entries.values()}
+    found: dict[int, int] = {}
+
+    def note(value: Tensor) -> Tensor:
+        if value.data_ptr() not in own:
+            found[value.data_ptr()] = value.nbytes
+        return value
+
+    context.module.eval()
+    with torch.autograd.graph.saved_tensors_hooks(note, lambda value: value):
+        context.module(x)
+    context.module.train()
+    return sum(found.values()), max(found.values(), default=0)
+
+
+def _bytes(x: Inputs) -> int:
+    return x.nbytes if isinstance(x, Tensor) else nbytes(x)

@@ -1,0 +1,65 @@
+"""Batches of several clients in one go, where their samples lie together."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from pfl.core.state import each
+from pfl.core.types import Batch, ClientSplit, JoinableSplit
+
+
+class Gather:
+    """Samples of K splits that are rows of one store.
+
+    Args:
+        joined: One split with the samples of all, in order.
+        lengths: Of each split.
+    """
+
+    def __init__(self, joined: ClientSplit, lengths: Sequence[int]) -> None:
+        self._joined = joined
+        ends = torch.tensor(lengths).cumsum(0)
+        self._starts = (ends - torch.tensor(lengths))[:, None]
+
+    @classmethod
+    def over(cls, splits: Sequence[ClientSplit]) -> Gather | None:
+        """Return a gather over some splits; ``None`` where they do not lie together."""
+        first = splits[0] if splits else None
+        joined = first.joined(splits) if isinstance(first, JoinableSplit) else None
+        return None if joined is None else cls(joined, [len(split) for split in splits])
+
+    def to(self, device: torch.device) -> Gather:
+        """Take positions on a device from now on."""
+        self._starts = self._starts.to(device)
+        return self
+
+    def batch(self, positions: Tensor, of: Tensor | None = None) -> Batch:
+        """Return samples of the first clients.
+
+        Args:
+            positions: (K, B) places within the splits.
+            of: (K,) whose they are; in order, if not given.
+
+        Returns:
+            ``x``: (K, B, ...), ``y``: (K, B, ...), normalised at once.
+        """
+        starts = self._starts[: len(positions)] if of is None else self._starts[of]
+        found = self._joined.batch((starts + positions).flatten())
+
+        def apart(value: Tensor) -> Tensor:
+            return value.reshape(*positions.shape, *value.shape[1:])
+
+        return Batch(each(apart, found.x), apart(found.y))
+
+    def chunk(self, start: int, sizes: Sequence[int]) -> Batch:
+        """Return samples from one place on, so many of each of the first clients.
+
+        Whoever has fewer repeats its own; a client without any borrows those of another.
+        """
+        lender = next(row for row, size in enumerate(sizes) if size)
+        of = torch.tensor([row if size else lender for row, size in enumerate(sizes)])
+        filled = torch.tensor(sizes)[of][:, None]
+        return self.batch(start + torch.arange(max(sizes)) % filled, of)

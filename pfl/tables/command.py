@@ -1,0 +1,134 @@
+"""From a table's file to the table."""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import track
+
+from pfl.cli import catalogue
+from pfl.cli.explain import UsageError
+from pfl.results import sheets as forms
+from pfl.results.captions import NAMES
+from pfl.tables import estimate, illustrate
+from pfl.tables.cells import expand
+from pfl.tables.outcome import Outcome, outcome
+from pfl.tables.plan import ROOT, Plan, plan
+from pfl.tables.reader import read, unknown
+from pfl.tables.render import sheets
+from pfl.tables.runner import bars, run_all, unfinished
+from pfl.tables.spec import TableFile
+
+
+def table(options: argparse.Namespace, overrides: Sequence[str], argv: Sequence[str]) -> None:
+    """Run, resume or read the runs behind a table, and print it.
+
+    Args:
+        options: Those of the verb.
+        overrides: Flags for all of its runs.
+        argv: All words, to tell how to resume.
+    """
+    described = read(options.table)
+    _check_seeds(described, overrides)
+    cells = expand(described, options.rows, options.columns)
+    seeds = list(dict.fromkeys(options.seeds or described.seeds))
+    console = Console(stderr=True)
+    parsed = track(cells, "configurations", console=console, disable=not options.dry_run)
+    planned = plan(described, parsed, seeds, options.scale, overrides)
+    wanted = _pictures(described, options)
+    if options.dry_run:
+        _print([_estimated(described, planned, console)])
+        return
+    failures: dict[str, str] = {}
+    try:
+        if not options.read:
+            failures = run_all(planned, console)
+    except KeyboardInterrupt:
+        print(_advice(planned, argv), file=sys.stderr)
+        raise
+    outcomes = [outcome(cell, planned, failures) for cell in cells]
+    _show(options, described, planned, outcomes, wanted)
+    if failures:
+        raise UsageError(f"{len(failures)} of {len(planned.runs)} runs failed; the notes tell why")
+
+
+def _estimated(described: TableFile, planned: Plan, console: Console) -> forms.Sheet:
+    """Estimate what is left to run; each run is told of as soon as it is estimated."""
+    with bars(console) as progress:
+        task = progress.add_task("runs", total=len(planned.runs))
+
+        def tell(line: str) -> None:
+            progress.console.print(escape(line), highlight=False)
+            progress.advance(task)
+
+        return estimate.sheet(described, planned, tell)
+
+
+def _pictures(described: TableFile, options: argparse.Namespace) -> Sequence[str]:
+    """Return the pictures to draw; all methods of the table and their reports are known by now."""
+    wanted: Sequence[str] = described.pictures if options.pictures is None else options.pictures
+    known = [*NAMES, *catalogue.reports()]
+    for name in wanted:
+        if name not in known:
+            raise UsageError(f"{described.path}: pictures: {unknown(name, known)}")
+    return wanted
+
+
+def _show(
+    options: argparse.Namespace,
+    described: TableFile,
+    planned: Plan,
+    outcomes: Sequence[Outcome],
+    wanted: Sequence[str],
+) -> None:
+    """Print the table, and write it and its pictures to files."""
+    found = sheets(described, planned, outcomes)
+    _print(found)
+    try:
+        for file in options.out:
+            forms.write(found, file)
+        folder = options.out[0].parent if options.out else Path(ROOT)
+        drawn, lacking = illustrate.write(wanted, outcomes, folder / described.path.stem)
+    except (ValueError, OSError) as error:
+        raise UsageError(str(error)) from error
+    for file in (*options.out, *drawn):
+        print(f"wrote {file}")
+    for what in lacking:
+        print(f"no picture {what}")
+
+
+def _print(found: Sequence[forms.Sheet]) -> None:
+    """Titles and notes may be longer than the table is wide."""
+    console = Console()
+    for sheet in found:
+        console.print(f"[bold]{escape(sheet.title)}[/]", highlight=False)
+        console.print(replace(sheet, title="", notes=()).rich())
+        for note in sheet.notes:
+            console.print(escape(note), highlight=False)
+
+
+def _check_seeds(described: TableFile, overrides: Sequence[str]) -> None:
+    taken = {_plain(key) for key in described.seed_keys}
+    for word in overrides:
+        flag = word.partition("=")[0]
+        if flag.startswith("--") and _plain(flag.removeprefix("--")) in taken:
+            raise UsageError(f"{word}: in {described.path} it is a run's seed, see --seeds")
+
+
+def _plain(key: str) -> str:
+    return ".".join(part for part in key.split(".") if part != "init_args")
+
+
+def _advice(planned: Plan, argv: Sequence[str]) -> str:
+    left = len(unfinished(planned))
+    return (
+        f"interrupted: {len(planned.runs) - left} of {len(planned.runs)} runs are finished, and "
+        f"nothing of them is computed again. To resume:\npfl table {shlex.join(argv)}"
+    )
