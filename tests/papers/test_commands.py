@@ -99,7 +99,7 @@ def play(file, cell, root):
         # So few images cannot be divided among many clients as unequally as the papers' are.
         values[SMALLEST] = 0
     if str(values.get("model.init_args.net.class_path")).endswith(".ResNet18"):
-        values["data.init_args.max_samples"] = 400
+        values["data.init_args.max_samples"] = 800
     runner._run(run, runner.Callback())
     folder = RunFolder.read(kept.finished(run))
     assert folder.round == 1
