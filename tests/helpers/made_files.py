@@ -52,7 +52,7 @@ def cifar10(folder, train=60, test=6):
     dump(folder / "test_batch", {"data": noise(len(y), 3072), "labels": y.tolist()})
 
 
-def cifar100(folder, train=42, test=2):
+def cifar100(folder, train=42, test=12):
     folder.mkdir(parents=True)
     dump(folder / "meta", {"fine_label_names": list(CIFAR100_CLASSES)})
     for part, each in (("train", train), ("test", test)):

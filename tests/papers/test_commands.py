@@ -94,9 +94,12 @@ def play(file, cell, root):
     words += ["--data.init_args.batch_size=8", f"--loop.default_root_dir={root}"]
     found = read(file)
     (run,) = plan(found, [cell], found.seeds[:1], 1, words).runs.values()
-    if run.experiment.values.get(SMALLEST) is not None:
+    values = run.experiment.values
+    if values.get(SMALLEST) is not None:
         # So few images cannot be divided among many clients as unequally as the papers' are.
-        run.experiment.values[SMALLEST] = 0
+        values[SMALLEST] = 0
+    if str(values.get("model.init_args.net.class_path")).endswith(".ResNet18"):
+        values["data.init_args.max_samples"] = 800
     runner._run(run, runner.Callback())
     folder = RunFolder.read(kept.finished(run))
     assert folder.round == 1
