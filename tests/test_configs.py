@@ -48,7 +48,7 @@ def command(config):
 
 
 def parse(words):
-    return Experiment.parse(make_parser("fit", own=["ckpt_path"]), words)
+    return Experiment.parse(make_parser("fit"), words)
 
 
 @cache

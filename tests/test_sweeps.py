@@ -63,7 +63,7 @@ def test_it_chooses_by_validation(sweep):
 @every_sweep
 def test_every_point_parses(sweep, tmp_path):
     content = read(sweep)
-    parser = make_parser("fit", own=["ckpt_path"])
+    parser = make_parser("fit")
     file = tmp_path / "args.json"
     words = [str(file) if word == "${args_json_file}" else word for word in content["command"][3:]]
     found = set()

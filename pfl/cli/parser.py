@@ -9,7 +9,7 @@ from __future__ import annotations
 import inspect
 import re
 from argparse import Action
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import yaml
@@ -46,6 +46,8 @@ FROM_DATA = {
     "num_classes": _Told(int, "outputs"),
     "input_shape": _Told(tuple[int, ...], "input_shape"),
 }
+# Homes of classes that help lists by their names alone.
+_SHORT = (*PACKAGES, "torch.optim.")
 # Our reading of YAML: a class name of this project is never taken for another library's.
 MODE = "pfl"
 
@@ -60,9 +62,11 @@ class Formatter(DefaultHelpFormatter):
     @staticmethod
     def _own(listed: re.Match[str]) -> str:
         names = listed[1].split(", ")
-        own = [name.rpartition(".")[2] for name in names if name.startswith(PACKAGES)]
+        own = [name.rpartition(".")[2] for name in names if name.startswith(_SHORT)]
         if "torch.nn.Module" in names:
             own = [net.__name__ for net in catalogue.of_kind("nets")]
+        elif "torch.optim.Optimizer" in names:
+            own = sorted({*own} - {"Optimizer"})
         return f"known: {', '.join(own or names)}"
 
 
@@ -156,7 +160,7 @@ def _is_network(kind: object) -> bool:
 
 def make_parser(
     command: str,
-    own: Sequence[str] = (),
+    own: Mapping[str, Mapping[str, Any]] | None = None,
     model: bool = True,
     data: bool = True,
     kind: type[Parser] = Parser,
@@ -165,7 +169,8 @@ def make_parser(
 
     Args:
         command: As it is called.
-        own: See :class:`Parser`.
+        own: Arguments of the command, which are no part of the configuration, by flag or by name:
+            what ``add_argument`` takes.
         model: Whether the command needs a model.
         data: Whether it needs data.
         kind: The parser's class, for a command with habits of its own.
@@ -174,9 +179,17 @@ def make_parser(
     read = get_loader("yaml")
     set_loader(MODE, lambda text: _with_paths(read(text)), (yaml.YAMLError,))
     set_dumper(MODE, lambda content: yaml.safe_dump(content, sort_keys=False))
+    own = own or {}
     parser = kind(
-        prog=f"pfl {command}", own=own, exit_on_error=False, allow_abbrev=False, parser_mode=MODE
+        prog=f"pfl {command}",
+        usage=_usage(own),
+        own=[name.lstrip("-") for name in own],
+        exit_on_error=False,
+        allow_abbrev=False,
+        parser_mode=MODE,
     )
+    for name, options in own.items():
+        parser.add_argument(name, **options)
     parser.add_argument(
         "--config", action="config", help="a YAML file; of several, later ones win, and flags last"
     )
@@ -193,3 +206,13 @@ def make_parser(
     ):
         parser.add_subclass_arguments(catalogue.find(base), key, required=required)
     return parser
+
+
+def _usage(own: Mapping[str, Mapping[str, Any]]) -> str:
+    """Return a line that begins with the command's own arguments."""
+    words = ["%(prog)s"]
+    for name, options in own.items():
+        dashed, flag = name.startswith("-"), options.get("action") == "store_true"
+        word = name if not dashed or flag else f"{name} {name.lstrip('-').upper()}"
+        words.append(word if options.get("required") or not dashed else f"[{word}]")
+    return " ".join([*words, "--config FILE", "[--any.key=VALUE of the configuration ...]"])

@@ -18,7 +18,7 @@ from pfl.cli.parser import make_parser
 def show(argv: Sequence[str]) -> None:
     """Show what there is of one kind."""
     parser = argparse.ArgumentParser(prog="pfl list", description="Show what there is.")
-    parser.add_argument("kind", choices=tuple(catalogue.KINDS))
+    parser.add_argument("kind", type=str.lower, choices=tuple(catalogue.KINDS))
     kind = parser.parse_args(argv).kind
     catalogue.load()
     catalogue.show(kind)
@@ -26,13 +26,9 @@ def show(argv: Sequence[str]) -> None:
 
 def inspect(argv: Sequence[str]) -> None:
     """Show who holds what, as tables and as a picture."""
-    parser = make_parser("data inspect", own=["out"], model=False)
-    parser.add_argument(
-        "--out",
-        type=str | None,
-        help="the picture to write (default: partition.png, beside the runs of this name)",
-    )
-    experiment = Experiment.parse(parser, argv)
+    told = "the picture to write (default: partition.png, beside the runs of this name)"
+    own = {"--out": {"type": str | None, "help": told}}
+    experiment = Experiment.parse(make_parser("data inspect", own, model=False), argv)
     data = experiment.data
     picture = import_module("datamodules.inspect")
     loop = experiment.loop
