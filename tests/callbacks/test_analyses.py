@@ -62,6 +62,16 @@ def test_an_absent_clients_trace_is_that_of_its_last_participation(tmp_path):
     assert len(set(of_one)) == len(of_one)
 
 
+@pytest.mark.parametrize("engine", ["threads", "vectorised"])
+def test_an_analysis_changes_no_number_on_any_engine(tmp_path, engine):
+    plain, watched = (
+        run(tmp_path / str(len(own)), FedAS(mlp(), optimizer=SGD), *own, engine=engine)
+        for own in ((), (FisherTraces(), ReplacedParameters([0.5]), ClassifierSpectrum()))
+    )
+    assert watched.fingerprint == plain.fingerprint
+    assert watched.summary == plain.summary
+
+
 def test_an_analysis_changes_no_number_and_a_resumed_run_has_each_row_once(tmp_path):
     made = {"engine": "sequential", "checkpoint_every": 1}
     plain = run(tmp_path / "a", FedPer(mlp(), optimizer=SGD), rounds=4, **made)

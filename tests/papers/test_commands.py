@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 import shlex
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -26,8 +27,14 @@ from tests.helpers import made_files
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "papers.md").read_text(encoding="utf-8")
 TABLES = sorted((ROOT / "configs" / "tables").glob("*.yaml"))
+SMALLEST = "data.init_args.partition.init_args.min_samples"
 # A round of these is quick, and each shows something that no other has.
 QUICK = ("fedas_figure4a", "pfedvem_confidence", "fedsimsup_figure4")
+
+
+@cache
+def parser():
+    return make_parser("table")
 
 
 def commands():
@@ -56,7 +63,7 @@ def test_the_flags_of_the_page_fit_their_tables(monkeypatch):
             options, overrides = _parser().parse_known_args([str(file), *flags])
             found = read(file)
             cells = expand(found, options.rows, options.columns)
-            assert parse(make_parser("table"), found, cells[0], overrides)
+            assert not overrides or parse(parser(), found, cells[0], overrides)
 
 
 def test_whatever_has_no_command_has_a_sentence():
@@ -83,14 +90,13 @@ def _with_made_files(made, monkeypatch):
 
 def play(file, cell, root):
     """Run one round of a cell; returns the columns of its metrics."""
+    words = ["--loop.rounds=1", "--loop.engine=sequential", "--model.init_args.epochs=1"]
+    words += ["--data.init_args.batch_size=8", f"--loop.default_root_dir={root}"]
     found = read(file)
-    words = ["--loop.rounds=1", "--data.init_args.batch_size=8", "--loop.engine=sequential"]
-    values = parse(make_parser("table"), found, cell).values
-    if values.get("data.init_args.partition.init_args.min_samples"):
-        words.append("--data.init_args.partition.init_args.min_samples=1")
-    words.append(f"--loop.default_root_dir={root}")
-    planned = plan(found, [cell], found.seeds[:1], 1, words)
-    (run,) = planned.runs.values()
+    (run,) = plan(found, [cell], found.seeds[:1], 1, words).runs.values()
+    if run.experiment.values.get(SMALLEST) is not None:
+        # So few images cannot be divided among many clients as unequally as the papers' are.
+        run.experiment.values[SMALLEST] = 0
     runner._run(run, runner.Callback())
     folder = RunFolder.read(kept.finished(run))
     assert folder.round == 1
