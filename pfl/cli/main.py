@@ -27,6 +27,7 @@ COMMANDS = {
     "new": ("cli.new.new", "write a method, data or a network to begin with"),
     "data inspect": ("cli.show.inspect", "show who holds what, as tables and as a picture"),
     "check": ("cli.check.check", "hold a method to the promises that all methods make"),
+    "completion": ("cli.completion.completion", "print a script for tabs in bash or zsh"),
     "plot": ("cli.results.plot", "draw runs: curves, clients, weights, calibration"),
     "compare": ("cli.results.compare", "tables of runs: scores, costs, paired tests"),
     "report": ("cli.results.report", "one run as one HTML page"),
