@@ -7,36 +7,33 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
+import torch
 from lightning.fabric import Fabric
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 
+from pfl.callbacks import foreign
 from pfl.callbacks.checkpoint import Checkpoint
 from pfl.callbacks.lightning_logger import LightningLogger
 from pfl.callbacks.progress import ProgressBar
 from pfl.callbacks.records import Records
+from pfl.core import export
 from pfl.core.checks import at_least_one, finite, not_negative, positive
-from pfl.core.types import EvaluationPoint, FederatedData, Result, RoundResult
+from pfl.core.types import EvaluationPoint, FederatedData, Result, RoundResult, Split
 from pfl.engines.base import Engine
 from pfl.engines.named import EngineName, make_engine
 from pfl.federation.resume import opened
 from pfl.federation.rounds import Federation
 from pfl.federation.run import Callback, Run
 from pfl.federation.sampling import Sampler, UniformSampler
+from pfl.training import client_round
 
 if TYPE_CHECKING:
     from lightning.pytorch.loggers import Logger
+    from torch import Tensor
 
     from pfl.core.client import Client
 
 Precision: TypeAlias = Literal["32-true", "64-true", "bf16-mixed", "16-mixed"]
-
-# What to use in the place of Lightning's callbacks.
-_IN_PLACE_OF = {
-    "ModelCheckpoint": "checkpoint_every of the loop",
-    "EarlyStopping": "pfl.callbacks.EarlyStopping",
-    "TQDMProgressBar": "progress of the loop",
-    "RichProgressBar": "progress of the loop",
-}
 
 
 class FederatedLoop:
@@ -248,6 +245,57 @@ class FederatedLoop:
         ):
             federation.personal(client)
 
+    def export(
+        self,
+        module: Client,
+        data: FederatedData,
+        ckpt_path: str,
+        client: int,
+        file: str | Path,
+        config: str | None = None,
+    ) -> None:
+        """Write one client's personalised model as a Lightning checkpoint.
+
+        ``load_from_checkpoint(file, net=...)`` reads it. ``module`` becomes that model.
+
+        Raises:
+            CheckpointError: ``ckpt_path`` cannot be used.
+            ValueError: There is no such client.
+            OSError: The file cannot be written.
+        """
+        self.personal(module, data, ckpt_path, client, config)
+        export.write(Path(file), module, module.hparams)
+
+    def predict(
+        self,
+        module: Client,
+        data: FederatedData,
+        ckpt_path: str,
+        split: Split = "test",
+        config: str | None = None,
+    ) -> Iterator[tuple[int, Tensor, Tensor]]:
+        """Yield each client, the predictions of its personalised model, and the targets.
+
+        Clients without samples in the split are left out; the order within a client is the stored
+        one. Predictions are probabilities, or values in regression.
+
+        Raises:
+            CheckpointError: ``ckpt_path`` cannot be used.
+        """
+        with (
+            opened(self, module, data, ckpt_path, config) as source,
+            closing(Federation(self, module, data, source)) as federation,
+        ):
+            for client in range(data.num_clients):
+                samples = data.split(client, split)
+                if len(samples) == 0:
+                    continue
+                federation.personal(client)
+                with torch.inference_mode():
+                    outputs, targets = client_round.outputs(federation.context, samples)
+                predicted = data.task.predictions(outputs)
+                yield client, predicted.cpu(), data.task.targets(targets).cpu()
+
     @contextmanager
     def _training(
         self, module: Client, data: FederatedData, ckpt_path: str | None, config: str | None
@@ -284,15 +332,9 @@ class FederatedLoop:
 
 
 def _check_callback(callback: object) -> None:
-    """Refuse a callback of another program, and name ours that does the same."""
-    if isinstance(callback, Callback):
-        return
-    name = type(callback).__name__
-    ours = _IN_PLACE_OF.get(name, "a subclass of pfl.federation.run.Callback")
-    raise TypeError(
-        f"callbacks: {name} is not a callback of a federation, which has rounds and clients and no "
-        f"single training loop; use {ours}"
-    )
+    """Refuse a callback of another program."""
+    if not isinstance(callback, Callback):
+        raise TypeError(f"callbacks: {foreign.refusal(type(callback).__name__)}")
 
 
 def _fabric(accelerator: str, devices: int | str, precision: Precision) -> Fabric:

@@ -356,3 +356,20 @@ def test_a_callback_of_lightning_is_refused_with_ours_in_its_place():
         FederatedLoop(callbacks=[ModelCheckpoint()])
     with pytest.raises(TypeError, match=r"object is not .* a subclass of pfl"):
         FederatedLoop(callbacks=[object()])
+
+
+def test_a_run_of_python_data_is_exported_and_its_predictions_read(tmp_path):
+    federation = loop(2, default_root_dir=str(tmp_path))
+    data = blobs()
+    run = federation.fit(FedPer(mlp(), optimizer=SGD), data)
+    federation.export(FedPer(mlp()), data, "last", client=1, file=tmp_path / "one.ckpt")
+    model = FedPer.load_from_checkpoint(tmp_path / "one.ckpt", net=mlp(seed=9)).eval()
+    split = data.split(1, "test")
+    rows = {row["client"]: row for row in run.latest.clients}
+    found = {c: pair for c, *pair in federation.predict(FedPer(mlp()), data, str(run.folder))}
+    assert [*found] == [0, 1, 2]
+    predicted, targets = found[1]
+    assert torch.allclose(predicted, model(split.x).softmax(1))
+    assert torch.equal(targets, split.targets)
+    right = (predicted.argmax(1) == targets).double().mean()
+    assert rows[1]["test/personal/acc"] == pytest.approx(float(right))

@@ -46,9 +46,12 @@ class ProgressBar(Callback):
         self._progress.start()
 
     def on_result(self, run: Run, result: Result) -> None:
-        """One client more."""
-        if self._progress is not None:
-            self._progress.advance(self._clients)
+        """One client more; the first of a round empties the bar of the round before."""
+        if self._progress is None:
+            return
+        if self._progress.tasks[self._clients].finished:
+            self._progress.reset(self._clients)
+        self._progress.advance(self._clients)
 
     def on_round_end(self, run: Run, result: RoundResult) -> None:
         """One round more."""
@@ -64,8 +67,7 @@ class ProgressBar(Callback):
             self._progress.update(self._rounds, note=" ".join(notes))
         self._progress.advance(self._rounds)
         trained = len(result.cohort.trains)
-        done = trained if result.round == run.rounds else 0
-        self._progress.reset(self._clients, total=trained, completed=done)
+        self._progress.update(self._clients, total=trained, completed=trained)
 
     def on_fit_end(self, run: Run) -> None:
         """Close the bars and print the table."""

@@ -4,9 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 CKPT_PATH = "last (of the newest run with these settings), a run's folder, or a checkpoint file"
+
+
+# What a verb needs that reads a run.
+_NEEDED: Mapping[str, Mapping[str, Any]] = {
+    "--ckpt_path": {"type": str, "required": True, "help": CKPT_PATH}
+}
 
 
 @dataclass(frozen=True)
@@ -31,7 +37,7 @@ VERBS = {
     "fit": Verb({"--ckpt_path": {"type": str | None, "help": f"go on from there: {CKPT_PATH}"}}),
     "test": Verb(
         {
-            "--ckpt_path": {"type": str, "required": True, "help": CKPT_PATH},
+            **_NEEDED,
             "--reliability": {
                 "action": "store_true",
                 "help": "also write what the reliability diagram of pfl plot shows into the run's "
@@ -39,9 +45,24 @@ VERBS = {
             },
         }
     ),
+    "validate": Verb(_NEEDED),
+    "predict": Verb(
+        {
+            **_NEEDED,
+            "--split": {
+                "type": Literal["train", "val", "test"],
+                "default": "test",
+                "help": "of data",
+            },
+            "--out": {
+                "type": str | None,
+                "help": "the folder to write (default: predictions, in RUN)",
+            },
+        }
+    ),
     "export": Verb(
         {
-            "--ckpt_path": {"type": str, "required": True, "help": CKPT_PATH},
+            **_NEEDED,
             "--client": {"type": int, "required": True, "help": "number of the client"},
             "output": {"type": str, "help": "the file to write"},
         }
@@ -73,3 +94,13 @@ CONFIG_HELP = "a YAML file; of several, later ones win, and flags last"
 SEED_HELP = "all random choices derive from it"
 # What the command line leaves to be said, other than Python: runs are kept.
 LOOP_DEFAULTS = {"default_root_dir": "runs", "sampler": {"class_path": "UniformSampler"}}
+
+
+def usage(own: Mapping[str, Mapping[str, Any]]) -> str:
+    """Return a line that begins with a verb's own arguments."""
+    words = ["%(prog)s"]
+    for name, options in own.items():
+        dashed, flag = name.startswith("-"), options.get("action") == "store_true"
+        word = name if not dashed or flag else f"{name} {name.lstrip('-').upper()}"
+        words.append(word if options.get("required") or not dashed else f"[{word}]")
+    return " ".join([*words, "--config FILE", "[--any.key=VALUE of the configuration ...]"])

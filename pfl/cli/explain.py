@@ -12,6 +12,7 @@ from textwrap import shorten
 
 import yaml
 
+from pfl.callbacks import foreign
 from pfl.cli import catalogue
 from pfl.cli.outline import BrokenError
 from pfl.cli.yaml_text import YamlError, read
@@ -140,6 +141,8 @@ def find_misspelling(
 def _resolve(item: Given, known: Mapping[str, type]) -> type | None:
     """Return the class that a setting names; ``None`` for a function that makes one."""
     name = str(item.text)
+    if item.keys[:2] == ("loop", "callbacks"):
+        _check_callback(item)
     if name in known:
         return known[name]
     try:
@@ -151,6 +154,18 @@ def _resolve(item: Given, known: Mapping[str, type]) -> type | None:
         what = f"there is no class {name!r}{near}"
         raise UsageError(_line(item.place, item.keys, what)) from error
     return kind if isinstance(kind, type) else None
+
+
+def _check_callback(item: Given) -> None:
+    """Refuse a callback of Lightning's, with or without its path.
+
+    Raises:
+        UsageError: It says what to use in its place.
+    """
+    name = str(item.text)
+    bare = name in foreign.REPLACEMENTS and name not in catalogue.classes()
+    if bare or name.startswith(("lightning.", "pytorch_lightning.")):
+        raise UsageError(_line(item.place, item.keys, foreign.refusal(name.rpartition(".")[2])))
 
 
 def named_class(name: str) -> type | None:
@@ -187,6 +202,8 @@ def explain(error: Exception, given: Sequence[Given]) -> str:
         return _plain(message)
     there = _there(given, path)
     known = catalogue.classes()
+    if there and path[:2] == ("loop", "callbacks"):
+        _check_callback(there[-1])
     if there and isinstance(cause, AttributeError | ImportError):
         _resolve(there[-1], known)
     said = _plain(message)
@@ -283,5 +300,7 @@ def _line(place: str, keys: Keys, what: str) -> str:
 
 
 def _nearest(name: str, choices: Iterable[str]) -> str:
-    close = get_close_matches(name, list(choices), n=1)
+    known = list(choices)
+    same = [choice for choice in known if choice.lower() == name.lower()]
+    close = same[-1:] or get_close_matches(name, known, n=1)
     return f"; did you mean {close[0]!r}?" if close else ""

@@ -16,6 +16,8 @@ from types import FrameType
 COMMANDS = {
     "fit": ("cli.runs.fit", "train a federation"),
     "test": ("cli.runs.test", "test the models of a checkpoint"),
+    "validate": ("cli.runs.validate", "scores of a checkpoint's models on validation data"),
+    "predict": ("cli.runs.predict", "write what each client's model predicts, a CSV a client"),
     "export": (
         "cli.runs.export",
         "write one client's personalised model as a Lightning checkpoint",
@@ -25,6 +27,7 @@ COMMANDS = {
     "new": ("cli.new.new", "write a method, data or a network to begin with"),
     "data inspect": ("cli.data.inspect", "show who holds what, as tables and as a picture"),
     "check": ("cli.check.check", "hold a method to the promises that all methods make"),
+    "completion": ("cli.completion.completion", "print a script for tabs in bash or zsh"),
     "plot": ("cli.results.plot", "draw runs: curves, clients, weights, calibration"),
     "compare": ("cli.results.compare", "tables of runs: scores, costs, paired tests"),
     "report": ("cli.results.report", "one run as one HTML page"),
@@ -32,6 +35,14 @@ COMMANDS = {
     "table": ("tables.verb.table", "run the grid behind a paper's table, and print it"),
     "ledger": ("ledger.verb.ledger", "compare runs at full length with the papers"),
 }
+FIRST_STEPS = """\
+pfl COMMAND [options]: personalised federated learning on PyTorch Lightning. To begin with:
+
+  pfl fit --config quickstart   train ten clients on handwritten digits (seconds, no download)
+  pfl list methods              the methods; --model METHOD of pfl fit takes another
+  pfl init                      copy all configurations to here, to run and to change
+
+pfl --help shows all commands."""
 USAGE_ERROR = 2
 
 
@@ -48,9 +59,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if argv is None else argv)
     debug = "--debug" in words
     words = [word for word in words if word != "--debug"]
-    if not words or words[0] in ("-h", "--help"):
+    if not words:
+        print(FIRST_STEPS)
+        return USAGE_ERROR
+    if words[0] in ("-h", "--help"):
         print(usage())
-        return 0 if words else USAGE_ERROR
+        return 0
     if words[0] == "--version":
         print(f"pfl {metadata.version('pfl-lightning')}")
         return 0
@@ -86,8 +100,8 @@ def _advice(words: Sequence[str]) -> str:
     if first.startswith("-"):
         name = next((word for word in words if word in COMMANDS), "fit")
         return f"{first} comes after the command: pfl {name} {first} ..."
-    near = get_close_matches(" ".join(words[:2]), COMMANDS, n=1)
-    near = near or get_close_matches(first, COMMANDS, n=1)
+    near = get_close_matches(" ".join(words[:2]).lower(), COMMANDS, n=1)
+    near = near or get_close_matches(first.lower(), COMMANDS, n=1)
     hint = f"did you mean 'pfl {near[0]}'?" if near else f"there are {', '.join(COMMANDS)}"
     return f"there is no command {first!r}; {hint}"
 

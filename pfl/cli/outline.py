@@ -58,7 +58,7 @@ class Outline:
     def sentence(self) -> str:
         """The first line of the docstring, without its markup."""
         first = (ast.get_docstring(self.node) or "").partition("\n")[0]
-        return re.sub(r":\w+:`~?(?:\w+\.)*(\w+)`", r"\1", first)
+        return re.sub(r":\w+:`~?(?:\w+\.)*(\w+)`", r"\1", first).replace("``", "")
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ import argparse
 import ast
 import re
 
-from pfl.cli.configured import CONFIG_HELP, LOOP_DEFAULTS, SEED_HELP, VERBS
+from pfl.cli.configured import CONFIG_HELP, LOOP_DEFAULTS, SEED_HELP, VERBS, usage
 from pfl.cli.outline import Outline, Sources
 
 LOOP = "pfl.loop.FederatedLoop"
@@ -22,18 +22,18 @@ def overview(command: str) -> str:
     verb, sources = VERBS[command], Sources()
     parser = argparse.ArgumentParser(
         prog=f"pfl {command}",
-        usage=" ".join(["%(prog)s [options]", *(n for n in verb.own if not n.startswith("-"))]),
+        usage=usage(verb.own),
         description=verb.description,
         epilog="A file of --config has the keys seed, loop, model and data; the same words as "
         "flags win over it.",
     )
+    for name, settings in verb.own.items():
+        parser.add_argument(name, **{k: v for k, v in settings.items() if k != "type"})
     parser.add_argument("--config", metavar="FILE", help=CONFIG_HELP)
     parser.add_argument(
         "--print_config", action="store_true", help="print the configuration, and do nothing else"
     )
     parser.add_argument("--seed", help=f"{SEED_HELP} (int, default: 42)")
-    for name, settings in verb.own.items():
-        parser.add_argument(name, **{k: v for k, v in settings.items() if k != "type"})
     for part, kind in (("model", "methods"), ("data", "data")):
         group = parser.add_argument_group(part)
         known = ", ".join(item.shown for item in sources.of_kind(kind))

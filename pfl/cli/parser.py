@@ -24,7 +24,7 @@ from jsonargparse import (
 from torch import nn
 
 from pfl.cli import catalogue
-from pfl.cli.configured import CONFIG_HELP, LOOP_DEFAULTS, SEED_HELP, VERBS
+from pfl.cli.configured import CONFIG_HELP, LOOP_DEFAULTS, SEED_HELP, VERBS, usage
 from pfl.cli.outline import Sources
 from pfl.core.trust import declared
 from pfl.loop import FederatedLoop
@@ -48,6 +48,8 @@ FROM_DATA = {
     "num_classes": _Told(int, "outputs"),
     "input_shape": _Told(tuple[int, ...], "input_shape"),
 }
+# Homes of classes that help lists by their names alone.
+_SHORT = (*PACKAGES, "torch.optim.")
 # Our reading of YAML: a class name of this project is never taken for another library's.
 MODE = "pfl"
 
@@ -62,9 +64,11 @@ class Formatter(DefaultHelpFormatter):
     @staticmethod
     def _own(listed: re.Match[str]) -> str:
         names = listed[1].split(", ")
-        own = [name.rpartition(".")[2] for name in names if name.startswith(PACKAGES)]
+        own = [name.rpartition(".")[2] for name in names if name.startswith(_SHORT)]
         if "torch.nn.Module" in names:
             own = [net.name for net in Sources().of_kind("nets")]
+        elif "torch.optim.Optimizer" in names:
+            own = sorted({*own} - {"Optimizer"})
         return f"known: {', '.join(own or names)}"
 
 
@@ -170,16 +174,17 @@ def make_parser(command: str, kind: type[Parser] = Parser) -> Parser:
     set_dumper(MODE, lambda content: yaml.safe_dump(content, sort_keys=False))
     parser = kind(
         prog=f"pfl {command}",
+        usage=usage(verb.own),
         own=[name.removeprefix("--") for name in verb.own],
         exit_on_error=False,
         allow_abbrev=False,
         parser_mode=MODE,
     )
     parser.description = verb.description
-    parser.add_argument("--config", action="config", help=CONFIG_HELP)
-    parser.add_argument("--seed", type=int, default=42, help=SEED_HELP)
     for name, settings in verb.own.items():
         parser.add_argument(name, **settings)
+    parser.add_argument("--config", action="config", help=CONFIG_HELP)
+    parser.add_argument("--seed", type=int, default=42, help=SEED_HELP)
     parser.add_class_arguments(FederatedLoop, "loop", default=LOOP_DEFAULTS)
     parser.link_arguments("seed", "loop.seed")
     for key, base, required in (

@@ -12,7 +12,7 @@ from pathlib import Path
 from pfl.results import captions, names, sheets
 from pfl.results.summary import KINDS
 
-RUNS = "a run's folder, or a folder of runs, which means all in it"
+RUNS = "a run's folder, or a folder, which means all runs below it"
 METRIC_HELP = (
     "a column of metrics.csv (default: the score that the runs are judged by, the first that all "
     f"have of {', '.join(f'test/{model}/acc' for model in names.JUDGED_BY)})"

@@ -1,23 +1,24 @@
-"""Verbs that make or use a run: ``pfl fit``, ``pfl test`` and ``pfl export``."""
+"""Verbs that make or use a run: ``fit``, ``test``, ``validate``, ``predict`` and ``export``."""
 
 from __future__ import annotations
 
+import csv
 import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import lightning
 import yaml
 from jsonargparse import Namespace
 from rich.console import Console
 from rich.table import Table
+from torch import Tensor
 
 from pfl.cli.config import REFUSALS, Experiment
-from pfl.cli.explain import explained
+from pfl.cli.explain import UsageError, explained
 from pfl.cli.parser import make_parser
-from pfl.core import tensor_file
+from pfl.core.export import write as write_export
 from pfl.core.trust import untrusted
 from pfl.federation import reliability, resume
 from pfl.federation.rounds import NonFiniteError
@@ -91,10 +92,70 @@ def test(argv: Sequence[str]) -> None:
         if experiment.values.reliability:
             file = reliability.measure(loop, module, data, source, experiment.text)
             print(f"wrote {file}")
-    table = Table(title=f"{type(module).__name__} on {type(data).__name__}", show_header=False)
+    _show_scores(experiment, row)
+
+
+def validate(argv: Sequence[str]) -> None:
+    """Show the scores of a checkpoint's models on the clients' validation data.
+
+    Raises:
+        UsageError: No client has any.
+    """
+    experiment = Experiment.parse(make_parser("validate"), argv)
+    loop, data, module = experiment.loop, experiment.data, experiment.module
+    with explained(experiment.given, *REFUSALS):
+        row = loop.test(module, data, _source(experiment), experiment.text)
+    found = {name: value for name, value in row.items() if name.startswith("val/")}
+    if not found:
+        raise UsageError("no client has validation data: train with data.val_fraction above 0")
+    _show_scores(experiment, found)
+
+
+def _show_scores(experiment: Experiment, row: Mapping[str, float]) -> None:
+    kinds = (type(experiment.module).__name__, type(experiment.data).__name__)
+    table = Table(title=" on ".join(kinds), show_header=False)
     for name, value in row.items():
         table.add_row(name, f"{value:.4f}")
     Console().print(table)
+
+
+def predict(argv: Sequence[str]) -> None:
+    """Write what each client's personalised model predicts, a CSV file a client.
+
+    Raises:
+        UsageError: Nothing says where to, or no client has such data.
+    """
+    experiment = Experiment.parse(make_parser("predict"), argv)
+    loop, data, module = experiment.loop, experiment.data, experiment.module
+    values, count = experiment.values, 0
+    with explained(experiment.given, *REFUSALS):
+        source = _source(experiment)
+        run = resume.folder_of(Path(source))
+        if values.out is None and run is None:
+            raise UsageError(f"{source} is in no run's folder: say where to write by --out")
+        folder = Path(values.out or Path(run or "", "predictions"))
+        folder.mkdir(parents=True, exist_ok=True)
+        found = loop.predict(module, data, source, values.split, experiment.text)
+        for client, predicted, targets in found:
+            _write_predictions(folder / f"client_{client}.csv", predicted, targets)
+            count += 1
+    if not count:
+        raise UsageError(f"no client has {values.split} data")
+    print(f"wrote {folder}/client_*.csv, {count} files with targets and predictions")
+
+
+def _write_predictions(path: Path, predicted: Tensor, targets: Tensor) -> None:
+    """Write targets and predictions, a row a sample; of several numbers a column each."""
+    columns: dict[str, Any] = {}
+    for name, values in (("target", targets), ("prediction", predicted)):
+        if values.dim() == 1:
+            columns[name] = values.tolist()
+        else:
+            columns |= {f"{name}_{n}": one.tolist() for n, one in enumerate(values.unbind(1))}
+    with path.open("w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(columns)
+        writer.writerows(zip(*columns.values(), strict=True))
 
 
 def export(argv: Sequence[str]) -> None:
@@ -104,10 +165,10 @@ def export(argv: Sequence[str]) -> None:
     values = experiment.values
     with explained(experiment.given, *REFUSALS):
         loop.personal(module, data, _source(experiment), values.client, experiment.text)
-        content = lightning_checkpoint(experiment)
-        tensor_file.write(Path(values.output), content)
+        arguments = recipe_of(experiment)
+        write_export(Path(values.output), module, arguments)
     kind = type(module)
-    named = untrusted(content["hyper_parameters"])
+    named = untrusted(arguments)
     trust = f", trust={named}" if named else ""
     print(
         f"wrote {values.output}; to use it:\n"
@@ -127,19 +188,13 @@ def _source(experiment: Experiment, trains: bool = False) -> str:
     return str(file)
 
 
-def lightning_checkpoint(experiment: Experiment) -> dict[str, Any]:
-    """Return a module as ``load_from_checkpoint`` reads it, with how to build it in plain values.
+def recipe_of(experiment: Experiment) -> dict[str, Any]:
+    """Return how to build a method, in plain values.
 
     The instantiator is the one that Lightning trusts; it makes networks and optimisers of their
     class paths, so that nobody has to name them again.
     """
     built = Namespace(model=experiment.model)
     content = yaml.safe_load(experiment.parser.dump(built, skip_validation=True))
-    arguments = content["model"]["init_args"]
-    found: dict[str, Any] = {
-        "pytorch-lightning_version": lightning.__version__,
-        "state_dict": experiment.module.cpu().state_dict(),
-        "hyper_parameters": {**arguments, "_instantiator": INSTANTIATOR},
-    }
-    experiment.module.on_save_checkpoint(found)
-    return found
+    arguments: dict[str, Any] = content["model"]["init_args"]
+    return {**arguments, "_instantiator": INSTANTIATOR}

@@ -36,10 +36,16 @@ def config(word: str) -> str:
     file = home / f"{word}.yaml"
     if file.is_file():
         return str(file)
-    names = [path.relative_to(home).with_suffix("").as_posix() for path in home.glob("**/*.yaml")]
-    near = get_close_matches(word, names, n=3)
+    near = get_close_matches(word, names(), n=3)
     hint = f"did you mean {', '.join(near)}?" if near else "pfl init shows what there is"
     raise UsageError(f"--config {word}: there is no such file, nor a shipped configuration; {hint}")
+
+
+def names() -> list[str]:
+    """Return the names of the shipped configurations, as ``--config`` takes them."""
+    home = root() / "configs"
+    found = [path.relative_to(home).with_suffix("") for path in home.glob("**/*.yaml")]
+    return sorted(path.as_posix() for path in found)
 
 
 def spelled_out(argv: Sequence[str]) -> list[str]:

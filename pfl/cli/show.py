@@ -15,7 +15,7 @@ from pfl.cli.outline import KINDS, Sources
 def show(argv: Sequence[str]) -> None:
     """Show what there is of one kind, with the first sentence of each description."""
     parser = argparse.ArgumentParser(prog="pfl list", description="Show what there is.")
-    parser.add_argument("kind", choices=tuple(KINDS))
+    parser.add_argument("kind", type=str.lower, choices=tuple(KINDS))
     kind = parser.parse_args(argv).kind
     sources = Sources()
     found = sources.of_kind(kind)

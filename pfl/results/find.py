@@ -39,7 +39,7 @@ def common_score(runs: Sequence[RunFolder]) -> str:
 
 
 def find(paths: Sequence[str | Path]) -> list[RunFolder]:
-    """Find the runs that paths name: a run's folder, or a folder of runs, which means all in it.
+    """Find the runs that paths name: a run's folder, or a folder, which means all runs below it.
 
     Of several runs, those that did not come to their end are left out with a note on stderr.
 
@@ -52,7 +52,9 @@ def find(paths: Sequence[str | Path]) -> list[RunFolder]:
             continue
         inside = [path]
         if path.is_dir() and not (path / "environment.json").is_file():
-            inside = sorted(file.parent for file in path.glob("*/environment.json")) or inside
+            found = [file.parent for file in path.rglob("environment.json")]
+            # A run's folder is named by the time of its start.
+            inside = sorted(found, key=lambda folder: (folder.name, folder)) or inside
         folders |= {folder.resolve(): folder for folder in inside}
     if len(folders) == 1:
         return [RunFolder.read(folder) for folder in folders.values()]

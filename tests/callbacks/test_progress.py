@@ -9,8 +9,9 @@ from datamodules import Digits, Dirichlet
 from lightning_modules.fedavg import FedAvg
 from lightning_modules.fedper import FedPer
 from lightning_modules.nets import MLP
-from pfl.callbacks.progress import closing_table, readable_bytes
+from pfl.callbacks.progress import ProgressBar, closing_table, readable_bytes
 from pfl.core.seeds import scoped
+from pfl.federation.run import Callback
 from pfl.loop import FederatedLoop
 from tests.helpers.toy import blobs, mlp
 
@@ -36,6 +37,28 @@ def test_the_closing_table_has_the_common_test_set(capsys):
     assert f"{run.summary['test/pooled/acc/last']:.4f}" in text
     assert "common test set" in text
     assert "personal" not in text
+
+
+class Stops(Callback):
+    """Ends the run after its second round."""
+
+    def on_round_end(self, run, result):
+        self.should_stop = result.round == 2
+
+
+def test_the_bar_of_clients_is_full_after_each_round_and_begins_anew_with_the_next():
+    bar, seen = ProgressBar(), []
+
+    class Looks(Callback):
+        def on_result(self, run, result):
+            seen.append(bar._progress.tasks[1].completed)
+
+        def on_round_end(self, run, result):
+            task = bar._progress.tasks[1]
+            seen.append((task.completed, task.total))
+
+    FederatedLoop(5, progress=False, callbacks=[bar, Looks(), Stops()]).fit(FedAvg(mlp()), blobs())
+    assert seen == [1, 2, 3, (3, 3), 1, 2, 3, (3, 3)]
 
 
 @pytest.mark.parametrize(("count", "text"), [(7, "7 B"), (1200, "1.2 kB"), (4.19e8, "419 MB")])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shlex
 import signal
 import subprocess
@@ -89,6 +90,66 @@ def test_help_needs_nothing_heavy():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert all(name in done.stdout for name in ("fit", "test", "export", "list", "data inspect"))
+
+
+def test_without_a_command_the_first_three_are_shown(capsys):
+    assert main([]) == 2
+    said = capsys.readouterr().out
+    assert all(f"  pfl {words} " in said for words in ("fit --config quickstart", "list", "init"))
+    assert "sweep" not in said
+
+
+@pytest.mark.parametrize(
+    ("words", "own"),
+    [
+        (["export"], "--ckpt_path CKPT_PATH --client CLIENT output"),
+        (["test"], "--ckpt_path CKPT_PATH [--reliability]"),
+        (["data", "inspect"], "[--out OUT]"),
+    ],
+)
+def test_help_shows_a_commands_own_options_first(words, own, capsys):
+    assert main([*words, "--help"]) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert said.startswith(f"usage: pfl {' '.join(words)} {own} --config FILE")
+    last = own.split()[-1].strip("[]").lower()
+    assert said.index(last) < said.index("a YAML file; of several")
+
+
+def test_help_lists_the_optimisers_of_torch(capsys):
+    with pytest.raises(SystemExit):
+        main(["fit", "--model.help=FedAvg"])
+    said = " ".join(capsys.readouterr().out.split())
+    (known,) = re.findall(r"--model.optimizer OPTIMIZER .*? known: ([\w, ]+)\)", said)
+    assert {"SGD", "AdamW"} <= {*known.split(", ")}
+    assert "Optimizer" not in known.split(", ")
+
+
+@pytest.mark.parametrize(
+    ("flag", "meant"),
+    [
+        ("--model=Pfakd", "PFAKD"),
+        ("--model=fedavg", "FedAvg"),
+        ("--model.optimizer=sgd", "SGD"),
+        ("--model.optimizer=torch.optim.adamw", "torch.optim.AdamW"),
+        ("--model.net=mlp", "MLP"),
+    ],
+)
+def test_a_name_in_the_wrong_case_finds_the_right_one(flag, meant, capsys):
+    assert pfl("fit", flag) == 2
+    assert f"did you mean '{meant}'?" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["ModelCheckpoint", "lightning.pytorch.callbacks.ModelCheckpoint"])
+def test_a_callback_of_lightning_is_refused_and_ours_named(name, capsys):
+    wanted = (
+        "ModelCheckpoint is not a callback of a federation, which has rounds and clients and no "
+        "single training loop; use checkpoint_every of the loop"
+    )
+    assert pfl("fit", f"--loop.callbacks+={name}") == 2
+    check(capsys, f"--loop.callbacks+: {wanted}")
+    Path("d.yaml").write_text(f"loop:\n  callbacks:\n    - class_path: {name}\n")
+    assert main(["fit", "--config", "c.yaml", "--config", "d.yaml"]) == 2
+    check(capsys, f"d.yaml:3: loop.callbacks.0: {wanted}")
 
 
 def test_the_packages_need_neither_wandb_nor_jsonargparse_nor_ray():
@@ -413,10 +474,11 @@ def test_a_missing_configuration_says_what_is_required(capsys):
     [
         (["--config", "c.yaml", "fit"], "--config comes after the command: pfl fit --config ..."),
         (["ft"], "there is no command 'ft'; did you mean 'pfl fit'?"),
+        (["FIT"], "there is no command 'FIT'; did you mean 'pfl fit'?"),
         (["data", "inspekt"], "there is no command 'data'; did you mean 'pfl data inspect'?"),
         (
             ["xyz"],
-            "there is no command 'xyz'; there are fit, test, export, list, ",
+            "there is no command 'xyz'; there are fit, test, validate, predict, export, ",
         ),
     ],
 )

@@ -113,6 +113,12 @@ def test_a_folder_of_runs_stands_for_all_in_it_and_each_counts_once(tmp_path):
     assert [run.path.name for run in found] == ["a", "b"]
 
 
+def test_runs_further_below_are_found_in_the_order_of_their_starts(tmp_path):
+    for name in ("x/2", "x/y/1", "3"):
+        write_run(tmp_path / name, [[0.5]])
+    assert [run.path.name for run in find([tmp_path])] == ["1", "2", "3"]
+
+
 def test_of_several_runs_those_that_are_not_finished_are_left_out_with_a_note(tmp_path, capsys):
     write_run(tmp_path / "a", [[0.5], [0.6]])
     write_run(tmp_path / "b", [[0.5], [0.6]], planned=5)

@@ -1,0 +1,32 @@
+"""Files that hold one module, which ``load_from_checkpoint`` and a Trainer read."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import lightning
+
+from pfl.core import tensor_file
+from pfl.core.client import Client
+
+
+def write(path: Path, module: Client, arguments: Mapping[str, Any]) -> None:
+    """Write a module as a Lightning checkpoint.
+
+    Args:
+        path: The file.
+        module: Is moved to the CPU.
+        arguments: With which it is built again, in plain values.
+
+    Raises:
+        OSError: It cannot be written.
+    """
+    content: dict[str, Any] = {
+        "pytorch-lightning_version": lightning.__version__,
+        "state_dict": module.cpu().state_dict(),
+        "hyper_parameters": dict(arguments),
+    }
+    module.on_save_checkpoint(content)
+    tensor_file.write(path, content)
