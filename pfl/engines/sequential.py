@@ -26,7 +26,7 @@ class SequentialEngine(Engine):
     def test(self, jobs: Sequence[Job]) -> Iterator[Scores]:
         """Test each job's model on its splits."""
         context = self._context
-        return client_round.scored(context.scorer, (client_round.answers(context, j) for j in jobs))
+        return client_round.scored(context.scorer, client_round.all_answers(context, jobs))
 
     def close(self) -> None:
         """Do nothing: there is nothing to release."""

@@ -90,6 +90,26 @@ def answers(context: Context, job: Job) -> Answers:
     return on_splits(context, job.info.client, job.splits)
 
 
+def all_answers(context: Context, jobs: Iterable[Job]) -> Iterator[Answers]:
+    """Return the answers to several jobs; a global model that they share is loaded once."""
+    loaded: Job | None = None
+    for job in jobs:
+        if loaded is None or not _shares_model(loaded, job):
+            become_tested(context, job)
+        loaded = job
+        yield on_splits(context, job.info.client, job.splits)
+
+
+def _shares_model(one: Job, other: Job) -> bool:
+    """Tell whether two jobs test the same global model, and nothing of their clients."""
+    if {one.model, other.model} != {"global"} or one.kept or other.kept:
+        return False
+    sent, again = one.broadcast, other.broadcast
+    if sent is None or again is None or sent.extra or again.extra:
+        return False
+    return sent.shared is again.shared
+
+
 def scored(scorer: Scorer, found: Iterable[Answers]) -> Iterator[Scores]:
     """Score the answers of several models, many at once; as many scores, in the same order."""
     held, size = list[Answers](), 0

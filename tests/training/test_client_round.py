@@ -484,3 +484,27 @@ def test_a_phase_may_stop_before_its_epochs():
     assert client_round.train(ctx, job()).steps == 3
     assert [len(losses) for losses in asked] == [1, 2, 3]
     assert asked[-1] == pytest.approx([1.0, 0.9, 0.8])
+
+
+def test_a_global_model_that_jobs_share_is_loaded_once_and_another_again(monkeypatch):
+    """Two jobs of one state, one of another, and one of a client's own model."""
+    data, module = blobs(), FedAvg(mlp())
+    ctx = context(module, data)
+    states = [
+        {name: scale * ctx.template[name] for name in module.shared_names()} for scale in (1, 2)
+    ]
+    jobs = [
+        replace(job(client, broadcast=Broadcast(states[number])), splits=("test",), model=model)
+        for client, number, model in (
+            (0, 0, "global"),
+            (1, 0, "global"),
+            (1, 1, "global"),
+            (1, 1, "personal"),
+        )
+    ]
+    alone = [client_round.answers(ctx, one)["test"][0] for one in jobs]
+    loads, load = [], ctx.load
+    monkeypatch.setattr(ctx, "load", lambda kept: loads.append(1) or load(kept))
+    together = [found["test"][0] for found in client_round.all_answers(ctx, jobs)]
+    assert len(loads) == 3
+    assert all(torch.equal(a, b) for a, b in zip(alone, together, strict=True))
