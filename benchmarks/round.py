@@ -114,7 +114,7 @@ def federation(
 ) -> Iterator[Turn]:
     """Run rounds of FedAvg."""
     loop = FederatedLoop(10**6, engine=engine, accelerator=accelerator, progress=False)
-    for result in loop.rounds_of(FedAvg(net, optimizer=SGD), data):
+    for _, result in loop.rounds_of(FedAvg(net, optimizer=SGD), data):
         row = result.metrics
         train, evaluate = row["time/train"], row["time/evaluate"]
         yield Turn(train, row["time/round"] - train - evaluate, evaluate)

@@ -31,7 +31,7 @@ class FederatedDataModule(L.LightningDataModule, ABC):
 
     The images of all clients are one uint8 tensor, a client's split is an array of row numbers, and
     a batch is one indexing and one normalisation of all its images. A subclass implements
-    :meth:`catalogue`, :meth:`images`, ``class_names`` and ``input_shape``.
+    :meth:`catalogue`, ``images``, ``class_names`` and ``input_shape``.
 
     Attributes:
         default_mean: The mean of inputs scaled to [0, 1], where ``mean`` is not given.
@@ -141,8 +141,8 @@ class FederatedDataModule(L.LightningDataModule, ABC):
         """Return the inputs of at least the samples ``ids``, which ascend.
 
         Returns:
-            inputs: (m, ...), one tensor or several by name; images are (m, C, H, W) uint8.
-            rows: (len(ids),) the row of each of ``ids``.
+            The inputs, (m, ...), one tensor or several by name, where images are (m, C, H, W)
+            uint8; and for each of ``ids`` its row among them, (len(ids),).
         """
 
     def fitted(self, inputs: Inputs, rows: Ints, division: Division) -> Inputs:
@@ -172,7 +172,7 @@ class FederatedDataModule(L.LightningDataModule, ABC):
 
     @property
     def task(self) -> Task:
-        """The task: classification, unless a data set says otherwise."""
+        """The task, which is classification unless a data set says otherwise."""
         return Classification()
 
     @property

@@ -217,7 +217,10 @@ def _fill(images: NDArray[np.uint8], files: Sequence[str], shape: Shape, text: s
 
 def progress(steps: Iterable[T], text: str, total: int) -> Iterable[T]:
     """Yield the same steps, with a progress bar on standard error."""
-    return track(steps, text, total, console=Console(stderr=True), transient=True)
+    console = Console(stderr=True)
+    # A notebook is no terminal: there rich would ask for a package that draws bars.
+    silent = not console.is_terminal
+    return track(steps, text, total, console=console, transient=True, disable=silent)
 
 
 def _pixels(file: str, shape: Shape, form: tuple[int, ...]) -> NDArray[np.uint8]:

@@ -41,7 +41,7 @@ class Partitioner(ABC):
 
     @abstractmethod
     def draw(self, targets: Targets, num_clients: int, rng: np.random.Generator) -> list[Ints]:
-        """Divide the samples; :meth:`__call__` checks the result."""
+        """Divide the samples; ``__call__`` checks the result."""
 
     def groupings(self, targets: Targets) -> Sequence[Ints]:
         """Return the groupings by which official test samples follow training samples.
@@ -80,7 +80,7 @@ class IID(Partitioner):
     """A uniformly random division into equal sizes (they differ by one at most)."""
 
     def draw(self, targets: Targets, num_clients: int, rng: np.random.Generator) -> list[Ints]:
-        """Divide the samples; :meth:`__call__` checks the result."""
+        """Divide the samples; ``__call__`` checks the result."""
         return draws.iid(len(targets), num_clients, rng)
 
 
@@ -115,7 +115,7 @@ class Dirichlet(Partitioner):
         at_least_one(max_tries=self.max_tries)
 
     def draw(self, targets: Targets, num_clients: int, rng: np.random.Generator) -> list[Ints]:
-        """Divide the samples; :meth:`__call__` checks the result."""
+        """Divide the samples; ``__call__`` checks the result."""
         require(
             num_clients * self.min_samples <= len(targets),
             f"{num_clients} clients cannot all have min_samples={self.min_samples} of "
@@ -162,7 +162,7 @@ class ClientDirichlet(Partitioner):
         positive(alpha=self.alpha)
 
     def draw(self, targets: Targets, num_clients: int, rng: np.random.Generator) -> list[Ints]:
-        """Divide the samples; :meth:`__call__` checks the result."""
+        """Divide the samples; ``__call__`` checks the result."""
         return draws.client_dirichlet(targets.classes, num_clients, self.alpha, rng)
 
 
@@ -187,7 +187,7 @@ class Shards(Partitioner):
         at_least_one(shards_per_client=self.shards_per_client)
 
     def draw(self, targets: Targets, num_clients: int, rng: np.random.Generator) -> list[Ints]:
-        """Divide the samples; :meth:`__call__` checks the result."""
+        """Divide the samples; ``__call__`` checks the result."""
         total = num_clients * self.shards_per_client
         require(
             total <= len(targets),
@@ -215,7 +215,7 @@ class ByDomain(Partitioner):
         return [targets.kinds(), _domains(targets)]
 
     def draw(self, targets: Targets, num_clients: int, rng: np.random.Generator) -> list[Ints]:
-        """Divide the samples; :meth:`__call__` checks the result."""
+        """Divide the samples; ``__call__`` checks the result."""
         domains = _domains(targets)
         groups = [np.flatnonzero(domains == d) for d in np.unique(domains)]
         if num_clients < len(groups):
@@ -246,7 +246,7 @@ class ByColumn(Partitioner):
     column: str
 
     def draw(self, targets: Targets, num_clients: int, rng: np.random.Generator) -> list[Ints]:
-        """Divide the samples; :meth:`__call__` checks the result."""
+        """Divide the samples; ``__call__`` checks the result."""
         order = np.argsort(targets.column(self.column), kind="stable")
         return [np.sort(part) for part in np.array_split(order, num_clients)]
 

@@ -90,7 +90,7 @@ class TabularData(TensorData):
 
     @property
     def incomplete(self) -> bool:
-        """``True`` if inputs may have NaN, which :meth:`fitted` replaces."""
+        """``True`` if inputs may have NaN, which ``fitted`` replaces."""
         return self.missing == "mean"
 
     def read(self) -> Mapping[str, Any]:

@@ -76,7 +76,7 @@ class TensorData(FederatedDataModule):
 
     @property
     def incomplete(self) -> bool:
-        """``True`` if inputs may have NaN, which :meth:`fitted` replaces."""
+        """``True`` if inputs may have NaN, which ``fitted`` replaces."""
         return False
 
     def read(self) -> Mapping[str, Any]:

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from lightning_modules.ditto import Ditto as Ditto
     from lightning_modules.fedala import FedALA as FedALA
     from lightning_modules.fedas import FedAS as FedAS
+    from lightning_modules.fedas_variants import FedASVariant as FedASVariant
     from lightning_modules.fedavg import FedAvg as FedAvg
     from lightning_modules.fedavg import FedAvgP as FedAvgP
     from lightning_modules.fedbabu import FedBABU as FedBABU
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from lightning_modules.fedrep import FedRep as FedRep
     from lightning_modules.fedrod import FedROD as FedROD
     from lightning_modules.fedsimsup import FedSimSup as FedSimSup
+    from lightning_modules.fedsimsup_serial import FedSimSupSerial as FedSimSupSerial
     from lightning_modules.finetune import FineTuned as FineTuned
     from lightning_modules.freeze import Freeze as Freeze
     from lightning_modules.gpfl import GPFL as GPFL
@@ -68,6 +70,7 @@ else:
             "ditto": ("Ditto",),
             "fedala": ("FedALA",),
             "fedas": ("FedAS",),
+            "fedas_variants": ("FedASVariant",),
             "fedavg": ("FedAvg", "FedAvgP"),
             "fedbabu": ("FedBABU",),
             "fedbn": ("FedBN",),
@@ -79,6 +82,7 @@ else:
             "fedrep": ("FedRep",),
             "fedrod": ("FedROD",),
             "fedsimsup": ("FedSimSup",),
+            "fedsimsup_serial": ("FedSimSupSerial",),
             "finetune": ("FineTuned",),
             "freeze": ("Freeze",),
             "gpfl": ("GPFL",),

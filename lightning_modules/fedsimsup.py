@@ -8,7 +8,7 @@ similarity, with a strength that fades late in training (Eqs. 7-10). With full p
 is ever mixed, and clients train alone. Clients may have supervisors of several kinds (Table 4);
 scores are then averaged over the clients of each kind, too.
 
-Appendix and code are not public: ``docs/methods.md`` marks what is our assumption, and the readings
+Appendix and code are not public: ``docs/methods`` marks what is our assumption, and the readings
 adopted where the text disagrees with itself.
 """
 
@@ -32,7 +32,7 @@ from pfl.core.server import Server, ServerState
 from pfl.core.state import assign
 from pfl.core.types import Broadcast, ClientInfo, Count, Patterns, Phase, Plan, State, Upload
 
-AbsentRule: TypeAlias = Literal["similarity", "size_average", "none"]
+AbsentRule: TypeAlias = Literal["similarity", "size_mix", "size_average", "none"]
 ZeroSimilarity: TypeAlias = Literal["keep", "size_weighted", "uniform"]
 
 
@@ -56,8 +56,9 @@ class FedSimSup(ClientModule):
         local_unit: What the two lengths count: walks over the data, or single optimiser steps.
         mix_C: C: mixing starts to fade at round ``C T^gamma``; 0 switches it off.
         mix_gamma: gamma.
-        absent_rule: How the models of clients without an upload change: by Eq. 7, to the
-            ``size_average`` of this round's uploads (Eq. 2), or not at all.
+        absent_rule: How the models of clients without an upload change: by Eq. 7 with shares by
+            ``similarity``, or by size (``size_mix``); to the ``size_average`` of this round's
+            uploads (Eq. 2); or not at all.
         zero_similarity: Partners of an absent client that is similar to no participant: it stays,
             or mixes with all of them by size or evenly.
         eval_inter: Which inter-learning model is tested: the server's current copy, or the client's
@@ -325,10 +326,11 @@ class SimSupServer(Server[SimSupState]):
     ) -> tuple[Tensor, Tensor]:
         """(n,) alpha_i, and (n, K) shares of the participants, which sum to one in each row."""
         by_size, count = self.weights(uploads), len(state.samples)
-        if self.absent_rule != "similarity":
-            whole = float(self.absent_rule == "size_average")
-            return torch.full((count,), whole, dtype=torch.float64), by_size.expand(count, -1)
         strength = fade * size_factor(state.samples.cpu(), [upload.samples for upload in uploads])
+        if self.absent_rule != "similarity":
+            if self.absent_rule != "size_mix":
+                strength = torch.full_like(strength, float(self.absent_rule == "size_average"))
+            return strength, by_size.expand(count, -1)
         similar = state.similarity.cpu().double()[:, [upload.client for upload in uploads]]
         lonely = similar.sum(1, keepdim=True) == 0
         if self.zero_similarity == "keep":

@@ -7,7 +7,7 @@ covariance Sigma_j; the server's head w is the mean of its prior, whose one vari
 closed form. The confidence tau_j = 1 / rho_j^2 sets how strongly the prior pulls at the client, and
 how much the client's means count in the next w.
 
-Follows the code where the two differ; ``docs/methods.md`` lists where, and the switches.
+Follows the code where the two differ; ``docs/methods`` lists where, and the switches.
 """
 
 from __future__ import annotations
@@ -200,7 +200,20 @@ class PFedVEM(ClientModule):
         """Return a server that averages the base by samples, the head by confidence."""
         return VEMServer(self.server_momentum, self.weighting)
 
+    def describe(self) -> State:
+        """Return the confidence, and the two sums that it is made of, at the server's head."""
+        mean, std, prior = self._posterior()
+        return {
+            "confidence": confidence(mean, std, prior, self.tau_terms),
+            "uncertainty": std.square().sum(),
+            "deviation": (mean - prior).square().sum(),
+        }
+
     def _confidence(self) -> Tensor:
+        return confidence(*self._posterior(), self.tau_terms)
+
+    def _posterior(self) -> tuple[Tensor, Tensor, Tensor]:
+        """Return (d,) means and standard deviations of the head, and w."""
         head = self.head
         mean, std, prior = (
             torch.cat([weight.flatten(), bias])
@@ -210,7 +223,7 @@ class PFedVEM(ClientModule):
                 (self.server_head_weight, self.server_head_bias),
             )
         )
-        return confidence(mean, std, prior, self.tau_terms)
+        return mean, std, prior
 
 
 class VEMServer(Server[ServerState]):

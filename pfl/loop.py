@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import closing
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
@@ -158,29 +158,35 @@ class FederatedLoop:
             BusyError: Another process is at work on the run.
             KeyboardInterrupt: The run was interrupted; its checkpoint was saved.
         """
-        with (
-            opened(self, module, data, ckpt_path, config, trains=True) as source,
-            closing(Federation(self, module, data, source)) as federation,
-            federation.folder(),
-        ):
-            run = federation.run
-            run.config = config
-            self._notify("on_fit_start", run)
-            try:
-                for result in federation.rounds(self._client_done(run)):
-                    self._notify("on_round_end", run, result)
-                    if any(callback.should_stop for callback in self.callbacks):
-                        break
-            except BaseException:
-                self._notify("on_interrupt", run)
-                raise
-            self._notify("on_fit_end", run)
-        return run
+        with self._training(module, data, ckpt_path, config) as federation:
+            for _ in self._rounds(federation):
+                pass
+        return federation.run
 
-    def rounds_of(self, module: Client, data: FederatedData) -> Iterator[RoundResult]:
-        """Run the rounds one by one, for an outer loop of one's own."""
-        with closing(Federation(self, module, data)) as federation:
-            yield from federation.rounds(lambda result: None)
+    def rounds_of(
+        self,
+        module: Client,
+        data: FederatedData,
+        ckpt_path: str | None = None,
+        config: str | None = None,
+    ) -> Iterator[tuple[Run, RoundResult]]:
+        """Do as :meth:`fit`, for an outer loop of one's own: yields the run after each round.
+
+        Example::
+
+            for run, result in loop.rounds_of(module, data):
+                print(result.metrics["test/personal/acc"], run.server.round, len(run.kept))
+
+        The body stands before the callbacks of the round. So it may replace the server's state
+        (``run.server``) and what clients keep (``run.kept``): the round's checkpoint holds it, and
+        the next round begins with it. ``run.callbacks`` are all who listen. Whoever leaves the loop
+        early has interrupted the run, which can be resumed.
+
+        The arguments and errors are those of :meth:`fit`.
+        """
+        with self._training(module, data, ckpt_path, config) as federation:
+            for result in self._rounds(federation):
+                yield federation.run, result
 
     def test(
         self,
@@ -227,6 +233,33 @@ class FederatedLoop:
             closing(Federation(self, module, data, source)) as federation,
         ):
             federation.personal(client)
+
+    @contextmanager
+    def _training(
+        self, module: Client, data: FederatedData, ckpt_path: str | None, config: str | None
+    ) -> Iterator[Federation]:
+        with (
+            opened(self, module, data, ckpt_path, config, trains=True) as source,
+            closing(Federation(self, module, data, source)) as federation,
+            federation.folder(),
+        ):
+            federation.run.config = config
+            yield federation
+
+    def _rounds(self, federation: Federation) -> Iterator[RoundResult]:
+        """Run the rounds and tell the callbacks; yields each round before they hear of it."""
+        run = federation.run
+        self._notify("on_fit_start", run)
+        try:
+            for result in federation.rounds(self._client_done(run)):
+                yield result
+                self._notify("on_round_end", run, result)
+                if any(callback.should_stop for callback in self.callbacks):
+                    break
+        except BaseException:
+            self._notify("on_interrupt", run)
+            raise
+        self._notify("on_fit_end", run)
 
     def _client_done(self, run: Run) -> Callable[[Result], None]:
         return lambda result: self._notify("on_result", run, result)

@@ -32,8 +32,11 @@ from pfl.tables.reader import read
 from tests.test_configs import built
 
 ROOT = Path(__file__).parent.parent
-DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
-FENCED = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+FENCED = re.compile(r"^```([^\n]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+# What the site runs or fills in while it is built.
+OF_THE_SITE = re.compile(r"\{[\w-]+\}.*")
+CELL = "{code-cell} ipython3"
 EXCUSE = re.compile(r"Not run in the tests: \w.+")
 DIGITS = "configs/quickstart.yaml"
 SHORT = "--loop.rounds=2"
@@ -61,6 +64,11 @@ def blocks_of(path):
 
 
 BLOCKS = [block for path in DOCUMENTS for block in blocks_of(path)]
+
+
+PAGES_OF_CELLS = [
+    path for path in DOCUMENTS if any(block.language == CELL for block in blocks_of(path))
+]
 
 
 def in_language(language):
@@ -125,7 +133,8 @@ def _in_the_folder(folder, tmp_path, monkeypatch):
 
 def test_every_block_names_its_language():
     known = {"bash", "python", "yaml", "toml", "text"}
-    assert not [block.place for block in BLOCKS if block.language not in known]
+    unknown = [block for block in BLOCKS if block.language not in known]
+    assert not [block.place for block in unknown if not OF_THE_SITE.fullmatch(block.language)]
 
 
 def test_commands_are_told_apart():
@@ -229,6 +238,15 @@ def plan_sweep(options, monkeypatch):
 @examples("python")
 def test_python_runs(block):
     exec(compile(block.text, block.place, "exec"), {"__name__": "document"})
+
+
+@pytest.mark.usefixtures("_in_the_folder")
+@pytest.mark.parametrize("path", PAGES_OF_CELLS, ids=lambda path: path.stem)
+def test_cells_of_a_page_run(path):
+    """In one namespace, as the site runs them."""
+    cells = [block.text for block in blocks_of(path) if block.language == CELL]
+    code = "\n".join(re.sub(r"^:.*\n", "", cell, flags=re.MULTILINE) for cell in cells)
+    exec(compile(code, path.name, "exec"), {"__name__": "document"})
 
 
 @examples("yaml")

@@ -1,5 +1,6 @@
 import csv
 import json
+from dataclasses import replace
 from functools import partial
 from itertools import pairwise
 
@@ -11,10 +12,11 @@ from lightning_modules.fedavg import FedAvg
 from lightning_modules.fedper import FedPer
 from lightning_modules.local import Local
 from pfl.callbacks.early_stopping import EarlyStopping
+from pfl.core.types import Cohort
 from pfl.federation.checkpoint import CheckpointError, load, save
 from pfl.federation.rounds import NonFiniteError
 from pfl.federation.run import Callback
-from pfl.federation.sampling import BernoulliSampler, UniformSampler
+from pfl.federation.sampling import BernoulliSampler, Sampler, UniformSampler
 from pfl.loop import FederatedLoop
 from pfl.results.summary import summarise
 from tests.helpers.toy import blobs, mlp
@@ -58,9 +60,55 @@ def test_the_default_stream_is_not_touched():
     assert torch.equal(before, torch.get_rng_state())
 
 
-def test_rounds_can_be_driven_from_outside():
-    results = list(loop(2).rounds_of(FedPer(mlp(), optimizer=SGD), blobs()))
-    assert [result.round for result in results] == [1, 2]
+class Grows(Sampler):
+    """Round r has the first r clients."""
+
+    def __call__(self, clients, rng, round):
+        return Cohort(tuple(clients[:round]), tuple(clients[:round]))
+
+
+def test_an_outer_loop_sees_the_run_and_gives_the_same_numbers():
+    federation = loop(2, sampler=Grows())
+    seen = []
+    for run, result in federation.rounds_of(FedPer(mlp(), optimizer=SGD), blobs()):
+        assert (run.round, run.server.round) == (result.round, result.round)
+        assert run.callbacks is federation.callbacks
+        seen.append((result.cohort.trains, sorted(run.kept)))
+    assert seen == [((0,), [0]), ((0, 1), [0, 1])]
+    whole = loop(2, sampler=Grows()).fit(FedPer(mlp(), optimizer=SGD), blobs())
+    assert run.fingerprint == whole.fingerprint
+
+
+def test_what_an_outer_loop_changes_is_in_the_checkpoint_and_begins_the_next_round(tmp_path):
+    """Weights of zero at a rate of zero: the next round cannot change them."""
+    still = partial(torch.optim.SGD, lr=0.0)
+    options = {"default_root_dir": str(tmp_path), "checkpoint_every": 1}
+    rounds = loop(3, **options).rounds_of(FedAvg(mlp(), optimizer=still), blobs())
+    run, _ = next(rounds)
+    nothing = {name: torch.zeros_like(value) for name, value in run.server.shared.items()}
+    run.server = replace(run.server, shared=nothing)
+    next(rounds)
+    found = load(run.folder / "checkpoints" / "last.ckpt")
+    assert found["round"] == 1
+    for shared in (found["server"]["shared"], run.server.shared):
+        assert not any(value.any() for value in shared.values())
+    rounds.close()
+
+
+def test_a_loop_that_is_left_early_is_resumed(tmp_path):
+    def federation():
+        return loop(3, default_root_dir=str(tmp_path), sampler=UniformSampler(0.7))
+
+    for run, result in federation().rounds_of(FedPer(mlp(), optimizer=SGD), blobs()):
+        folder = run.folder
+        if result.round == 2:
+            break
+    assert [row["round"] for row in rows(folder / "metrics.csv")] == ["1", "2"]
+    whole = loop(3, sampler=UniformSampler(0.7)).fit(FedPer(mlp(), optimizer=SGD), blobs())
+    rest = federation().rounds_of(FedPer(mlp(), optimizer=SGD), blobs(), ckpt_path="last")
+    resumed, result = next(rest)
+    assert result.round == 3
+    assert resumed.fingerprint == whole.fingerprint
 
 
 def test_names_of_the_metrics():

@@ -70,27 +70,13 @@ class Alignment:
 def alignment_parts(module: Aligned, align: Alignment) -> list[Phase | Pass]:
     """Return the parts of a plan that align the backbone; only its parameters move."""
 
-    def features(batch: Batch) -> Tensor:
-        with torch.no_grad():
-            z: Tensor = module.previous(batch.x)
-        return z
-
-    def targets(batch: Batch) -> State:
-        sums, counts = class_sums(features(batch), batch.y, module.net.num_classes, batch.weight)
-        return {"sums": sums, "counts": counts}
-
-    def means(totals: Totals) -> State:
-        return {"class_means": class_means(totals.sums["sums"], totals.sums["counts"])}
-
-    def distance(batch: Batch) -> Terms:
+    def objective(batch: Batch) -> Terms:
         z = module.net.backbone(batch.x)
-        if align.target == "class_mean":
-            return {"mse": class_mean_alignment(z, batch.y, module.class_means, batch.weight)}
-        return {"mse": feature_distillation(z, features(batch), batch.weight)}
+        return {"mse": misalignment(module, align, z, batch)}
 
     phase = Phase(
         name="align",
-        objective=distance,
+        objective=objective,
         epochs=align.epochs,
         batch_size=align.batch,
         trains=("net.backbone.*",),
@@ -98,9 +84,37 @@ def alignment_parts(module: Aligned, align: Alignment) -> list[Phase | Pass]:
         evals=("net.backbone",),
         optimizer=partial(torch.optim.SGD, lr=align.lr),
     )
+    return [*target_passes(module, align), phase]
+
+
+def target_passes(module: Aligned, align: Alignment) -> list[Pass]:
+    """Return the pass that sets the class means, if they are the targets."""
+
+    def sums(batch: Batch) -> State:
+        z = _last_features(module, batch)
+        sums, counts = class_sums(z, batch.y, module.net.num_classes, batch.weight)
+        return {"sums": sums, "counts": counts}
+
+    def means(totals: Totals) -> State:
+        return {"class_means": class_means(totals.sums["sums"], totals.sums["counts"])}
+
     if align.target == "per_sample":
-        return [phase]
-    return [Pass(name="targets", statistic=targets, then=means), phase]
+        return []
+    return [Pass(name="targets", statistic=sums, then=means)]
+
+
+def misalignment(module: Aligned, align: Alignment, z: Tensor, batch: Batch) -> Tensor:
+    """Compute the distance of (B, D) features from their targets; see :class:`Alignment`."""
+    if align.target == "class_mean":
+        return class_mean_alignment(z, batch.y, module.class_means, batch.weight)
+    return feature_distillation(z, _last_features(module, batch), batch.weight)
+
+
+def _last_features(module: Aligned, batch: Batch) -> Tensor:
+    """Return (B, D) features of the client's last backbone."""
+    with torch.no_grad():
+        z: Tensor = module.previous(batch.x)
+    return z
 
 
 def remember_backbone(module: Aligned) -> Pass:

@@ -1,4 +1,4 @@
-"""Lightning loggers: each gets a round's metrics."""
+"""Lightning loggers, called as a Trainer calls them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,10 @@ if TYPE_CHECKING:
 
 
 class LightningLogger(Callback):
-    """Logs each round's metrics to a Lightning logger, in one call.
+    """Logs a run to a Lightning logger: each round's metrics in one call, its number as the step.
+
+    It gets the hyperparameters before the first round, and in the end the summary among the metrics
+    and the fingerprint among the hyperparameters.
 
     Args:
         logger: The logger.
@@ -21,11 +24,22 @@ class LightningLogger(Callback):
     def __init__(self, logger: Logger) -> None:
         self.logger = logger
 
+    def on_fit_start(self, run: Run) -> None:
+        """Log configuration and header."""
+        self.logger.log_hyperparams(run.hyperparameters)
+
     def on_round_end(self, run: Run, result: RoundResult) -> None:
         """Log the round's metrics."""
         self.logger.log_metrics(result.metrics, step=result.round)
         self.logger.save()
 
     def on_fit_end(self, run: Run) -> None:
-        """Close the logger."""
+        """Log summary and fingerprint, and close the logger."""
+        self.logger.log_metrics(run.summary, step=run.round)
+        self.logger.log_hyperparams({"fingerprint": run.fingerprint})
+        self.logger.save()
         self.logger.finalize("success")
+
+    def on_interrupt(self, run: Run) -> None:
+        """Close the logger of an unfinished run."""
+        self.logger.finalize("aborted")

@@ -51,8 +51,8 @@ class Records(Callback):
     def on_round_end(self, run: Run, result: RoundResult) -> None:
         """Append this round's rows."""
         folder = _folder(run)
-        _append(folder / "metrics.csv", [result.metrics])
-        _append(folder / "clients.csv", result.clients)
+        append(folder / "metrics.csv", [result.metrics])
+        append(folder / "clients.csv", result.clients)
 
     def on_interrupt(self, run: Run) -> None:
         """Bring both tables to the last finished round, which may lack its rows."""
@@ -115,7 +115,7 @@ def _write(path: Path, text: str) -> None:
     scratch.replace(path)
 
 
-def _append(path: Path, rows: Sequence[Mapping[str, float]]) -> None:
+def append(path: Path, rows: Sequence[Mapping[str, float]]) -> None:
     """Append rows; a column that appears for the first time makes the file be written anew."""
     if not rows:
         return
@@ -127,6 +127,12 @@ def _append(path: Path, rows: Sequence[Mapping[str, float]]) -> None:
         return
     header += [column for column in columns if column not in header]
     _rewrite(path, header, [*_read(path), *rows])
+
+
+def drop_after(path: Path, number: int) -> None:
+    """Drop the rows of rounds after one from a table that has a column ``round``."""
+    if rows := _read(path):
+        _rewrite(path, _header(path), [row for row in rows if int(row["round"]) <= number])
 
 
 def _columns(rows: Sequence[Mapping[str, float]]) -> list[str]:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import IO, Any, Self
 
 import lightning as L
+import torch
 from lightning.pytorch.core.optimizer import LightningOptimizer
 from torch import Tensor, nn
 from torch.optim import Optimizer
@@ -23,6 +24,7 @@ from pfl.core.types import (
     EvaluationPoint,
     Patterns,
     Plan,
+    State,
     Terms,
     Upload,
 )
@@ -50,6 +52,8 @@ class Client(L.LightningModule, ABC):
     net: nn.Module
     # How to build the module, in plain values, if it came from an export.
     _recipe: Mapping[str, Any] | None = None
+    # What the step at hand logs, while an engine takes steps.
+    _logged: State | None = None
 
     # Read-only: a method answers with a class attribute, or with a property where options decide.
 
@@ -160,6 +164,10 @@ class Client(L.LightningModule, ABC):
     def has_global_model(self) -> bool:
         """Return ``True`` if :meth:`load_global` gives a complete model."""
 
+    def describe(self) -> Mapping[str, Tensor]:
+        """Return scalars that tell of the model at hand, by name, for analyses; here none."""
+        return {}
+
     # From and to files.
 
     @classmethod
@@ -175,7 +183,7 @@ class Client(L.LightningModule, ABC):
     ) -> Self:
         """Return the module in a file of ``pfl export`` or of a Trainer, as Lightning does.
 
-        Whatever the file names is checked by :func:`pfl.core.trust.check_export` first.
+        Whatever the file names is checked first.
 
         Args:
             checkpoint_path: The file.
@@ -236,6 +244,52 @@ class Client(L.LightningModule, ABC):
         """
         x = batch[0] if isinstance(batch, tuple | list) else batch
         return self.task.predictions(self(x))
+
+    def log(self, name: str, value: Any, *args: Any, **options: Any) -> None:  # noqa: ANN401
+        """Log a number, under a Trainer as Lightning does.
+
+        In a federation a training step may log, whatever the engine. Each client's mean over the
+        steps that logged the name is recorded as ``log/<name>``: in ``clients.csv``, and as the
+        mean over clients in ``metrics.csv``. It changes nothing else. What is a mean over the
+        batch takes ``batch.weight``, as loss terms do.
+
+        Args:
+            name: Of the number.
+            value: A number, or a tensor with one element.
+            *args: For a Trainer; a federation does not look at them.
+            **options: Likewise.
+
+        Raises:
+            ValueError: In a federation, the value is no single number.
+        """
+        if self._logged is None:
+            super().log(name, value, *args, **options)
+            return
+        number = value.detach() if isinstance(value, Tensor) else value
+        if not isinstance(number, Tensor | int | float) or torch.as_tensor(number).numel() != 1:
+            raise ValueError(f"self.log({name!r}, ...) takes one number, got {value!r}")
+        dtype = torch.get_default_dtype()
+        self._logged[name] = torch.as_tensor(number, dtype=dtype, device=self.device).reshape(())
+
+    def log_dict(self, dictionary: Any, *args: Any, **options: Any) -> None:  # noqa: ANN401
+        """Log several numbers; see :meth:`log`."""
+        if self._logged is None:
+            super().log_dict(dictionary, *args, **options)
+            return
+        for name, value in dictionary.items():
+            self.log(name, value)
+
+    def collect_logged(self, on: bool) -> None:
+        """Begin to collect what steps log, or end it: for engines."""
+        self._logged = {} if on else None
+
+    def take_logged(self) -> State:
+        """Return what was logged since the last call: for engines."""
+        found = self._logged
+        if not found:
+            return {}
+        self._logged = {}
+        return found
 
     def configure_gradient_clipping(
         self,

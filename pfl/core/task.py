@@ -57,7 +57,7 @@ class Task(ABC):
 
     @abstractmethod
     def scores(self, outputs: Tensor, y: Tensor) -> Tensor:
-        """Return one number for each of :attr:`scores_better`.
+        """Return one number for each of ``scores_better``.
 
         Args:
             outputs: (n, D) of all samples of a split, n at least 1.

@@ -284,6 +284,7 @@ class Result:
         samples: Training samples seen, counted with repetition.
         scores: Metrics of the model right after training, by split (``Job.splits``).
         finite: False if a loss, a kept value or an uploaded weight is not a finite number.
+        logged: Mean of each number that its steps logged (``self.log``), by name.
     """
 
     client: int
@@ -294,6 +295,7 @@ class Result:
     samples: int
     scores: Scores = field(default_factory=dict)
     finite: bool = True
+    logged: dict[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -304,7 +306,7 @@ class RoundResult:
         round: From 1.
         cohort: Who trained and who uploaded.
         metrics: One flat row: ``train/...``, ``val/...``, ``test/...``, ``comm/...``, ``time/...``,
-            ``server/...``.
+            ``server/...``, ``log/...``.
         clients: One row a client for each evaluated round; empty in other rounds.
         evaluated: Whether the models were tested after this round.
     """
@@ -359,7 +361,7 @@ class FederatedData(Protocol):
 
     @property
     def outputs(self) -> int:
-        """D, outputs of a network for the task: classes, labels or numbers."""
+        """The number of outputs D of a network, as many as classes, labels or numbers."""
 
     @property
     def num_classes(self) -> int | None:

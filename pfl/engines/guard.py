@@ -200,7 +200,11 @@ def _played(context: Context, play: Play) -> Iterator[tuple[str, Tensor]]:
         for result, tested in found:
             upload, whose = result.upload, f"(client {result.client}, round {number})"
             sent = {} if upload is None else {**upload.shared, **upload.extra}
-            for kind, values in (("upload", sent), ("kept", result.kept), ("tested", tested)):
+            logged = {name: torch.tensor(value) for name, value in result.logged.items()}
+            for kind, values in (
+                *(("upload", sent), ("kept", result.kept), ("tested", tested)),
+                ("logged", logged),
+            ):
                 for name, value in values.items():
                     yield f"{kind} {name} {whose}", value
         kept = [result.kept for result, _ in found]

@@ -50,7 +50,7 @@ def train(context: Context, jobs: Sequence[Job]) -> list[Result]:
     sound = _finite(
         [own | ({} if up is None else up.shared) for own, up in zip(kept, uploads, strict=True)]
     )
-    means, scores = tally.means(), evaluate(stack)
+    means, logged, scores = tally.terms.values(), tally.logged.values(), evaluate(stack)
     return [
         Result(
             client=job.info.client,
@@ -61,6 +61,7 @@ def train(context: Context, jobs: Sequence[Job]) -> list[Result]:
             samples=tally.samples[row],
             scores=scores[row],
             finite=sound[row] and all(math.isfinite(v) for v in means[row].values()),
+            logged=logged[row],
         )
         for row, job in enumerate(jobs)
     ]

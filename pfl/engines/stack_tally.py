@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -13,14 +13,42 @@ from pfl.core.types import State, Terms, Totals
 from pfl.engines.stack import Rows
 
 
+class StackedMeans:
+    """Means of named numbers of K clients; see :class:`pfl.training.phases.Means`."""
+
+    def __init__(self, clients: int) -> None:
+        self._clients = clients
+        self._sums: dict[str, Tensor] = {}
+        self._counts: dict[str, Tensor] = {}
+
+    def add(self, name: str, rows: Rows, value: Tensor) -> None:
+        """Add the numbers of one step of some of the clients."""
+        if name not in self._sums:
+            self._sums[name] = value.new_zeros(self._clients)
+            self._counts[name] = torch.zeros(self._clients, dtype=torch.int64)
+        self._sums[name][rows] += value
+        self._counts[name][rows] += 1
+
+    def values(self) -> list[dict[str, float]]:
+        """Return the means of each client (one synchronisation)."""
+        if not self._sums:
+            return [{} for _ in range(self._clients)]
+        sums = torch.stack([*self._sums.values()], 1).tolist()
+        counts = torch.stack(list(self._counts.values()), 1).tolist()
+        return [
+            {key: s / c for key, s, c in zip(self._sums, *row, strict=True) if c}
+            for row in zip(sums, counts, strict=True)
+        ]
+
+
 @dataclass
 class StackedTally:
     """The sums over the phases of K jobs.
 
     Attributes:
         clients: K.
-        sums: (K,) of each logged term, by ``"<phase>/<term>"``.
-        counts: (K,) the steps that were added to it.
+        terms: Of the losses, by ``"<phase>/<term>"``.
+        logged: What steps logged, by name.
         steps: (K,) optimiser steps.
         samples: (K,) samples seen.
         skipped: (K,) phases without a batch that could be used; see
@@ -29,10 +57,10 @@ class StackedTally:
     """
 
     clients: int
-    sums: dict[str, Tensor] = field(default_factory=dict)
-    counts: dict[str, Tensor] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        self.terms = StackedMeans(self.clients)
+        self.logged = StackedMeans(self.clients)
         self.steps = [0] * self.clients
         self.samples = [0] * self.clients
         self.skipped = [0] * self.clients
@@ -42,15 +70,12 @@ class StackedTally:
         """Tell whether a client had something to train on, and could not take one step."""
         return self.steps[row] == 0 and self.skipped[row] > 0
 
-    def add(self, phase: str, rows: Rows, terms: Terms) -> None:
-        """Add up the terms of one step of some of the clients."""
+    def add(self, phase: str, rows: Rows, terms: Terms, logged: State) -> None:
+        """Add up terms and logged numbers of one step of some of the clients."""
         for name, term in terms.items():
-            key, value = f"{phase}/{name}", term.detach()
-            if key not in self.sums:
-                self.sums[key] = value.new_zeros(self.clients)
-                self.counts[key] = torch.zeros(self.clients, dtype=torch.int64)
-            self.sums[key][rows] += value
-            self.counts[key][rows] += 1
+            self.terms.add(f"{phase}/{name}", rows, term.detach())
+        for name, value in logged.items():
+            self.logged.add(name, rows, value)
 
     def collect(self, sizes: Mapping[int, int], found: State) -> None:
         """Take the rows of one batch of some clients, without the padding.
@@ -68,14 +93,3 @@ class StackedTally:
         rows = {name: torch.cat(values) for name, values in self.rows[row].items()}
         self.rows[row].clear()
         return Totals(sums, rows, self.steps[row], self.samples[row])
-
-    def means(self) -> list[dict[str, float]]:
-        """For each client the mean of each term over its steps (one synchronisation)."""
-        if not self.sums:
-            return [{} for _ in range(self.clients)]
-        sums = torch.stack([*self.sums.values()], 1).tolist()
-        counts = torch.stack(list(self.counts.values()), 1).tolist()
-        return [
-            {key: s / c for key, s, c in zip(self.sums, *row, strict=True) if c}
-            for row in zip(sums, counts, strict=True)
-        ]

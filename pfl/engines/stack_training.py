@@ -109,8 +109,8 @@ def _take_steps(
     single = make_optimizer(module, phase, stack.jobs[0].info, trained)
     optimizer = StackedOptimizer(single, trained, stack, len(schedule), phase)
 
-    def step(own: Batch) -> Outcome:
-        return run_objective(phase, feed.map_inputs(own))
+    def step(own: Batch) -> tuple[Outcome, State]:
+        return run_objective(phase, feed.map_inputs(own)), module.take_logged()
 
     apart, index = stack.couples_samples(), torch.tensor(places)
     for number in range(len(schedule[0])):
@@ -120,10 +120,10 @@ def _take_steps(
         losses, entries = [], list[tuple[Rows, State]]()
         with context.fabric.autocast():
             for group in feed.groups(number, apart):
-                outcome = stack.together(step, group.rows, group.batch, optimizer.leaves)
+                outcome, logged = stack.together(step, group.rows, group.batch, optimizer.leaves)
                 losses.append(total(outcome.terms).sum())
                 entries.append((group.rows, outcome.entries))
-                tally.add(phase.name, index[group.rows], outcome.terms)
+                tally.add(phase.name, index[group.rows], outcome.terms, logged)
                 sizes = {places[own]: size for own, size in group.sizes.items()}
                 tally.collect(sizes, outcome.rows)
         context.fabric.backward(sum(losses[1:], losses[0]))

@@ -44,7 +44,7 @@ class VectorisedEngine(Engine):
     """Stacks the clients' weights and trains them in one go, to the sequential engine's numbers.
 
     They agree up to the rounding of sums; every run checks that on a small play of its own
-    (:mod:`pfl.engines.guard`). What cannot be stacked runs sequentially, and the engine says why.
+    (``pfl.engines.guard``). What cannot be stacked runs sequentially, and the engine says why.
 
     Args:
         clients: How many go together at most; ``None`` takes as many as fit in half of the memory

@@ -130,8 +130,14 @@ def opened(
 
 def root_of(settings: Settings, module: Client, data: FederatedData) -> Path | None:
     """Return the folder of all runs of a name: ``<default_root_dir>/<name>``."""
-    name = settings.name or f"{type(module).__name__}_{type(data).__name__}".lower()
-    return None if settings.default_root_dir is None else Path(settings.default_root_dir) / name
+    if settings.default_root_dir is None:
+        return None
+    return Path(settings.default_root_dir, name_of(settings, module, data))
+
+
+def name_of(settings: Settings, module: Client, data: FederatedData) -> str:
+    """Return the name of the experiment: the given one, or one of the method and the data."""
+    return settings.name or f"{type(module).__name__}_{type(data).__name__}".lower()
 
 
 def folder_of(file: Path) -> Path | None:

@@ -85,6 +85,8 @@ class Federation:
             data=data,
             seed=settings.seed,
             rounds=settings.rounds,
+            name=resume.name_of(settings, module, data),
+            personal=self.personal,
             server=self.server.init(shared, clients),
             kept=kept,
             template=self.context.template,
@@ -155,7 +157,9 @@ class Federation:
         while run.round < settings.rounds:
             clock = _Clock()
             number = run.round + 1
-            cohort = settings.sampler(self.eligible, generator(settings.seed, "cohort", number))
+            cohort = settings.sampler(
+                self.eligible, generator(settings.seed, "cohort", number), number
+            )
             evaluated = number % settings.evaluate_every == 0 or number == settings.rounds
             before = run.server
             jobs = [self._job(client, before, number) for client in cohort.trains]
@@ -169,6 +173,7 @@ class Federation:
             row: Row = {"round": number, **_train_row(results, len(jobs) - len(results))}
             row |= self._traffic(jobs, uploads)
             row |= {f"server/{name}": value for name, value in (after.report or {}).items()}
+            row |= _over_clients(results, "log", lambda result: result.logged)
             clients: list[Row] = []
             with self._outcome(jobs, results, after):
                 if evaluated:
@@ -178,6 +183,8 @@ class Federation:
                     for client_row in clients:
                         client_row["trained"] = client_row["client"] in trained
                         client_row["uploaded"] = client_row["client"] in uploaded
+                    for client, result in results.items():
+                        clients[client] |= {f"log/{n}": v for n, v in result.logged.items()}
                 clock.lap("time/evaluate")
                 row |= clock.laps
                 run.history.append(row)
@@ -205,9 +212,10 @@ class Federation:
             run.kept.update({job.info.client: job.kept for job in jobs if job.kept})
             raise
 
-    def personal(self, client: int) -> None:
-        """Leave the module as the client's personalised model."""
-        client_round.test(self.context, self._job(client, self.run.server))
+    def personal(self, client: int) -> Context:
+        """Leave the module as the client's personalised model; return its context."""
+        client_round.become_tested(self.context, self._job(client, self.run.server))
+        return self.context
 
     def _job(self, client: int, state: ServerState, number: int | None = None) -> Job:
         """Make a client's job on a server's state, in the round at hand or the one to come."""
@@ -309,15 +317,22 @@ def _uploads(results: Mapping[int, Result], cohort: Cohort) -> list[Upload]:
 
 
 def _train_row(results: Mapping[int, Result], discarded: int) -> Row:
-    """Sample-weighted means over clients of what they report of their training."""
-    sums: dict[str, float] = {}
-    weights: dict[str, float] = {}
-    for _, result in sorted(results.items()):
-        for name, value in result.train.items():
-            sums[name] = sums.get(name, 0.0) + value * result.samples
-            weights[name] = weights.get(name, 0.0) + result.samples
-    row: Row = {f"train/{name}": sums[name] / weights[name] for name in sums}
+    """Return what clients report of their training, and the counts of all."""
+    row = _over_clients(results, "train", lambda result: result.train)
     row["train/samples"] = sum(result.samples for result in results.values())
     row["train/steps"] = sum(result.steps for result in results.values())
     row["train/discarded"] = discarded
     return row
+
+
+def _over_clients(
+    results: Mapping[int, Result], prefix: str, numbers: Callable[[Result], Mapping[str, float]]
+) -> Row:
+    """Return sample-weighted means over clients of numbers that their results hold by name."""
+    sums: dict[str, float] = {}
+    weights: dict[str, float] = {}
+    for _, result in sorted(results.items()):
+        for name, value in numbers(result).items():
+            sums[name] = sums.get(name, 0.0) + value * result.samples
+            weights[name] = weights.get(name, 0.0) + result.samples
+    return {f"{prefix}/{name}": sums[name] / weights[name] for name in sums}

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
 from typing import Any, TypeAlias
+
+import yaml
 
 from pfl.core.client import Client
 from pfl.core.server import ServerState
 from pfl.core.state import fingerprint
 from pfl.core.types import FederatedData, Result, RoundResult, State
 from pfl.results.summary import SCORES, summarise
+from pfl.training.context import Context
 
 Row: TypeAlias = dict[str, float]
 
@@ -26,6 +29,9 @@ class Run:
         data: The federation's data.
         seed: From which every random choice derives.
         rounds: Planned number of rounds.
+        name: Of the experiment.
+        personal: Makes the module a client's personalised model as the next round would find it,
+            after the broadcast; returns the context that it stands in.
         folder: Where the run's files go; ``None`` writes none.
         config: The resolved configuration as YAML, if the run came from one.
         header: What was decided for this run, one line a topic.
@@ -45,6 +51,8 @@ class Run:
     data: FederatedData
     seed: int
     rounds: int
+    name: str
+    personal: Callable[[int], Context]
     folder: Path | None = None
     config: str | None = None
     header: dict[str, str] = field(default_factory=dict)
@@ -63,6 +71,13 @@ class Run:
     def fingerprint(self) -> str:
         """Hash of the server's weights and of every client's kept state."""
         return fingerprint(chain([self.server.shared], (self.kept[c] for c in sorted(self.kept))))
+
+    @property
+    def hyperparameters(self) -> dict[str, Any]:
+        """Return the configuration, as far as it is known, and what was decided for the run."""
+        known = {"seed": self.seed, "rounds": self.rounds}
+        given = known if self.config is None else yaml.safe_load(self.config)
+        return {**given, "header": self.header}
 
     @property
     def summary(self) -> dict[str, float]:

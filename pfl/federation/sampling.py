@@ -1,4 +1,4 @@
-"""Samplers of a round's clients: pure functions of the eligible clients and an rng."""
+"""Samplers of a round's clients: pure functions of the eligible clients, an rng and the round."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from typing import Protocol
 import torch
 from torch.distributions import Binomial
 
+from pfl.core.checks import within
+from pfl.core.seeds import generator
 from pfl.core.types import Cohort
 
 # A draw takes about ten microseconds; accepted more seldom than this, it looks like a standstill.
@@ -18,8 +20,14 @@ _RAREST = 1e-5
 class Sampler(Protocol):
     """Chooses the cohort of a round."""
 
-    def __call__(self, clients: Sequence[int], rng: torch.Generator) -> Cohort:
-        """Choose among ``clients`` (ascending ids of those that hold training data)."""
+    def __call__(self, clients: Sequence[int], rng: torch.Generator, round: int) -> Cohort:
+        """Choose among ``clients``.
+
+        Args:
+            clients: Ascending numbers of those that hold training data.
+            rng: The round's own stream.
+            round: From 1.
+        """
 
 
 @dataclass(frozen=True)
@@ -42,7 +50,7 @@ class UniformSampler(Sampler):
         if not 0 < self.fraction <= 1:
             raise ValueError(f"fraction must lie in (0, 1], got {self.fraction}")
 
-    def __call__(self, clients: Sequence[int], rng: torch.Generator) -> Cohort:
+    def __call__(self, clients: Sequence[int], rng: torch.Generator, round: int) -> Cohort:
         """Draw the round's cohort."""
         # The added 1e-9 keeps 0.29 * 100 = 28.999999999999996 at 29 clients.
         count = min(len(clients), max(1, int(self.fraction * len(clients) + 1e-9)))
@@ -75,7 +83,7 @@ class BernoulliSampler(Sampler):
         if self.minimum < 0:
             raise ValueError(f"minimum must not be negative, got {self.minimum}")
 
-    def __call__(self, clients: Sequence[int], rng: torch.Generator) -> Cohort:
+    def __call__(self, clients: Sequence[int], rng: torch.Generator, round: int) -> Cohort:
         """Draw the round's cohort."""
         minimum = min(self.minimum, len(clients))
         if _chance(len(clients), self.probability, minimum) < _RAREST:
@@ -90,6 +98,38 @@ class BernoulliSampler(Sampler):
             chosen = [client for client, joins in zip(clients, joined, strict=True) if joins]
             if len(chosen) >= minimum:
                 return _cohort(chosen, clients, self.train_all)
+
+
+@dataclass(frozen=True)
+class FixedStragglers(Sampler):
+    """A fixed part of the clients are stragglers; all others take part in every round.
+
+    Args:
+        share: Part of the clients that are stragglers, rounded down, in [0, 1).
+        probability: Chance of each straggler to take part in a round, in [0, 1].
+        seed: Decides which clients are stragglers.
+
+    Raises:
+        ValueError: A number is out of its range.
+    """
+
+    share: float = 0.5
+    probability: float = 0.2
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        within("[0, 1)", share=self.share)
+        within("[0, 1]", probability=self.probability)
+
+    def __call__(self, clients: Sequence[int], rng: torch.Generator, round: int) -> Cohort:
+        """Draw the round's cohort."""
+        # The added 1e-9 keeps 0.29 * 100 = 28.999999999999996 at 29 clients.
+        count = int(self.share * len(clients) + 1e-9)
+        order = torch.randperm(len(clients), generator=generator(self.seed, "stragglers"))
+        late = {clients[place] for place in order[:count].tolist()}
+        joined = (torch.rand(len(clients), generator=rng) < self.probability).tolist()
+        pairs = zip(clients, joined, strict=True)
+        return _cohort([c for c, joins in pairs if joins or c not in late], clients, False)
 
 
 def _chance(count: int, probability: float, minimum: int) -> float:

@@ -32,6 +32,7 @@ PACKAGES = ("lightning_modules.", "datamodules.", "pfl.")
 _CAME_OR_WENT: dict[str, Any] = {
     **{"data.shuffle": True, "data.max_train_samples": None},
     "model.supervisor_draw": "random",
+    **{"data.hierarchy": None, "data.classes_per_superclass": 50},
 }
 # Where and how a run happens, but not what comes out; and the loop's seed, which is the run's.
 _PLACES = {

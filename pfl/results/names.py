@@ -9,9 +9,13 @@ _SCORES = {
     "ece": "calibration error",
     "acc_weighted": "accuracy weighted by samples",
     "acc_worst10": "accuracy of the worst tenth",
+    "acc_smallest10": "accuracy of the tenth with the least data",
     "acc_std": "spread of accuracy over clients",
 }
-_SUMMARIES = ("_weighted", "_worst10", "_std")
+# The mean over the tenth of the clients that has the fewest training samples; no column of
+# metrics.csv, but made of clients.csv.
+SMALLEST = "_smallest10"
+_SUMMARIES = ("_weighted", "_worst10", SMALLEST, "_std")
 _MODELS = {
     "personal": "personal models",
     "global": "global model",
@@ -89,7 +93,7 @@ def heading(metric: str, at: str) -> str:
 def is_score(metric: str, name: str) -> bool:
     """Tell whether a metric is a score, or its mean over some clients."""
     last = metric.rpartition("/")[2].partition("@")[0]
-    return last in (name, f"{name}_weighted", f"{name}_worst10")
+    return last in (name, f"{name}_weighted", f"{name}_worst10", f"{name}{SMALLEST}")
 
 
 def is_accuracy(metric: str) -> bool:

@@ -9,8 +9,9 @@ from pathlib import Path
 
 from matplotlib.figure import Figure
 
-from pfl.results import matrices, plots, reliability
-from pfl.results.captions import FIRST, LAST
+from pfl.results import analyses, matrices, plots, reliability
+from pfl.results.captions import ASKED, FIRST, LAST
+from pfl.results.differences import differences
 from pfl.results.files import RunError
 from pfl.results.find import common_score
 from pfl.results.runs import At
@@ -58,10 +59,13 @@ def draw(
         for setting in settings
         for name, what in setting.runs[0].reported.items()
     }
-    captions = {**FIRST, **reported, **LAST}
+    captions = {**FIRST, **reported, **LAST, **ASKED}
     found = []
+    if names is None:
+        own = {name for setting in settings for name in analyses.drawable(setting)}
+        names = [name for name in captions if name not in ASKED or name in own]
     with styled():
-        for name in captions if names is None else names:
+        for name in names:
             try:
                 figure = _figure(name, settings, metric, at)
                 found.append(Picture(name, figure, caption=captions[name]))
@@ -73,6 +77,8 @@ def draw(
 
 
 def _figure(name: str, settings: Sequence[Setting], metric: str, at: At) -> Figure:
+    if name in analyses.PICTURES:
+        return analyses.PICTURES[name][1](settings)
     match name:
         case "curves":
             return plots.curves(settings, metric)
@@ -80,6 +86,8 @@ def _figure(name: str, settings: Sequence[Setting], metric: str, at: At) -> Figu
             return plots.clients(settings, metric, at)
         case "data_size":
             return plots.data_size(settings, metric, at)
+        case "differences":
+            return differences(settings, metric, at)
         case "similarity":
             return matrices.similarity(settings)
         case "reliability":

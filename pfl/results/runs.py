@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -169,7 +170,7 @@ class RunFolder:
         if metric is None:
             columns = [name for name in self.metrics.columns if name.startswith("test/")]
         else:
-            columns = [metric]
+            columns = [metric.removesuffix(names.SMALLEST)]
         present = [~np.isnan(self.metrics[name]) for name in columns]
         rounds: Floats = self.metrics["round"][np.any(present, axis=0)] if present else np.empty(0)
         if len(rounds) == 0:
@@ -194,7 +195,7 @@ class RunFolder:
             recent: Floats = rounds[rounds > rounds[-1] - 10]
             return recent
         by = f"val/personal/{name}" if at == "best_by_val" else metric
-        if by not in self.metrics:
+        if by.removesuffix(names.SMALLEST) not in self.metrics:
             raise RunError(f"the run {self.path} has no validation data to choose a round by")
         rounds = self.evaluated(by)
         values = self.values(by, rounds)
@@ -203,11 +204,21 @@ class RunFolder:
 
     def values(self, metric: str, rounds: Floats) -> Floats:
         """Return (len(rounds),) values of a metric after these rounds."""
+        if metric.endswith(names.SMALLEST):
+            return self._of_smallest(names.of_client(metric), rounds)
         return self.metrics[metric][np.isin(self.metrics["round"], rounds)]
 
     def mean(self, metric: str, rounds: Floats) -> float:
         """Return a metric's mean over rounds."""
         return float(self.values(metric, rounds).mean())
+
+    def _of_smallest(self, column: str, rounds: Floats) -> Floats:
+        """Return the mean over the tenth with the fewest training samples; of equals the first."""
+        values = self.over_rounds(column, rounds)
+        tested = np.flatnonzero(~np.isnan(values).any(0))
+        order = tested[np.argsort(self.samples[tested], kind="stable")]
+        means: Floats = values[:, order[: math.ceil(len(order) / 10)]].mean(1)
+        return means
 
     def by_client(self, column: str, rounds: Floats) -> Floats:
         """Return (N,) each client's mean over rounds; NaN for a client without values."""

@@ -60,7 +60,7 @@ def run(
     _announce(sweep)
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     seed = SEED if seed is None else seed
-    with _without_wandb():
+    with _quiet_wandb():
         # Other processes may be about the same thing.
         example = storage.with_suffix("") / "points" / f"example-{os.getpid()}.json"
         configs = _try(sweep, flags, example)
@@ -108,16 +108,16 @@ def _announce(sweep: Sweep) -> None:
 
 
 @contextmanager
-def _without_wandb() -> Iterator[None]:
-    """W&B takes part only if somebody asks for it by its own ``WANDB_MODE``."""
-    if "WANDB_MODE" in os.environ:
-        yield
-        return
-    os.environ["WANDB_MODE"] = "disabled"
+def _quiet_wandb() -> Iterator[None]:
+    """W&B takes part only if its own ``WANDB_MODE`` asks for it, and prints nothing then."""
+    added = {"WANDB_MODE": "disabled", "WANDB_SILENT": "true"}
+    added = {name: value for name, value in added.items() if name not in os.environ}
+    os.environ.update(added)
     try:
         yield
     finally:
-        del os.environ["WANDB_MODE"]
+        for name in added:
+            del os.environ[name]
 
 
 def _try(sweep: Sweep, flags: Sequence[str], file: Path) -> list[str]:

@@ -181,7 +181,7 @@ class _Estimator:
         seconds = moved = 0.0
         walked = sum(batches) if rates.adapts else (found.tested + found.pooled) / size
         for number in range(before + 1, run.rounds + 1):
-            cohort = loop.sampler(eligible, generator(loop.seed, "cohort", number))
+            cohort = loop.sampler(eligible, generator(loop.seed, "cohort", number), number)
             trained = sum(batches[client] for client in cohort.trains)
             seconds += rates.train.seconds(len(cohort.trains), trained)
             moved += rates.down * len(cohort.trains) + rates.up * len(cohort.uploads)

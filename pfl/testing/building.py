@@ -118,5 +118,8 @@ def _fit(module: Client, data: ToyData) -> tuple[float, float]:
 def _loss(module: Client, x: Tensor, y: Tensor) -> float:
     """Return the module's own objective, as a mean over draws where it is random."""
     module.eval()
+    # A Trainer takes what is logged while it fits, and only then.
+    module.collect_logged(True)
     losses = [module.training_step(Batch(x, y), 0)["loss"].item() for _ in range(8)]
+    module.collect_logged(False)
     return sum(losses) / len(losses)

@@ -22,6 +22,8 @@ from pfl.testing.promise import BrokenPromiseError
 
 Wrap: TypeAlias = Callable[[Callable[..., Any], str, str], Callable[..., Any]]
 _NORM = nn.modules.batchnorm._BatchNorm
+# Entries are compared by themselves; and what is logged is no state.
+_NO_ATTRIBUTES = ("_parameters", "_buffers", "_modules", "_logged")
 
 
 def wrapped(plan: Plan, wrap: Wrap) -> Plan:
@@ -89,7 +91,7 @@ def _marks(module: nn.Module, function: Callable[..., Any]) -> dict[str, object]
     marks: dict[str, object] = {}
     for path, child in module.named_modules():
         for name, value in vars(child).items():
-            if name not in ("_parameters", "_buffers", "_modules"):
+            if name not in _NO_ATTRIBUTES:
                 owner = f"{path}." if path else ""
                 marks[f"the attribute '{owner}{name}'"] = _mark(value)
     marks |= {f"the variable {name!r}": _mark(value) for name, value in _held(function).items()}

@@ -37,7 +37,7 @@ def train(context: Context, job: Job) -> Result:
         kept = clone({name: context.entries[name] for name in names}) | optimisers
         if job.splits and not tally.idle:
             module.personalise(None, info)
-    means = tally.means()
+    means = tally.terms.values()
     sound = finite(kept) and all(v - v == 0 for v in means.values())
     if upload is not None:
         # What a method sends besides its weights is for its own server to judge.
@@ -51,6 +51,7 @@ def train(context: Context, job: Job) -> Result:
         samples=tally.samples,
         scores=evaluate(context, info.client, job.splits),
         finite=sound,
+        logged=tally.logged.values(),
     )
 
 

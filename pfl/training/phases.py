@@ -20,20 +20,45 @@ from pfl.training.optimizer_state import OptimizerState
 
 
 @dataclass
+class Means:
+    """Means of named numbers over the steps that gave them.
+
+    Attributes:
+        sums: By name.
+        counts: The numbers that were added to each.
+    """
+
+    sums: dict[str, Tensor] = field(default_factory=dict)
+    counts: dict[str, int] = field(default_factory=lambda: defaultdict(int))
+
+    def add(self, name: str, value: Tensor) -> None:
+        """Add the number of one step."""
+        self.sums[name] = self.sums[name] + value if name in self.sums else value
+        self.counts[name] += 1
+
+    def values(self) -> dict[str, float]:
+        """Return the means (one synchronisation)."""
+        if not self.sums:
+            return {}
+        sums = torch.stack([*self.sums.values()]).tolist()
+        return {k: v / self.counts[k] for k, v in zip(self.sums, sums, strict=True)}
+
+
+@dataclass
 class Tally:
     """The sums over the phases of one job.
 
     Attributes:
-        sums: Of each logged term over its steps, by ``"<phase>/<term>"``.
-        counts: The steps that were added to it.
+        terms: Of the loss, by ``"<phase>/<term>"``.
+        logged: What steps logged, by name.
         steps: Optimiser steps.
         samples: Samples seen.
         skipped: Phases that had samples and epochs, but no batch that could be used.
         rows: What objectives collected since the last pass, a tensor a step.
     """
 
-    sums: dict[str, Tensor] = field(default_factory=dict)
-    counts: dict[str, int] = field(default_factory=lambda: defaultdict(int))
+    terms: Means = field(default_factory=Means)
+    logged: Means = field(default_factory=Means)
     steps: int = 0
     samples: int = 0
     skipped: int = 0
@@ -44,14 +69,13 @@ class Tally:
         """Tell whether the client had something to train on, and could not take one step."""
         return self.steps == 0 and self.skipped > 0
 
-    def add(self, phase: str, outcome: Outcome, samples: int) -> None:
+    def add(self, phase: str, outcome: Outcome, logged: State, samples: int) -> None:
         """Count one step."""
         self.collect(outcome.rows)
         for name, term in outcome.terms.items():
-            key = f"{phase}/{name}"
-            value = term.detach()
-            self.sums[key] = self.sums[key] + value if key in self.sums else value
-            self.counts[key] += 1
+            self.terms.add(f"{phase}/{name}", term.detach())
+        for name, value in logged.items():
+            self.logged.add(name, value)
         self.steps += 1
         self.samples += samples
 
@@ -65,13 +89,6 @@ class Tally:
         rows = {name: torch.cat(values) for name, values in self.rows.items()}
         self.rows.clear()
         return Totals(sums, rows, self.steps, self.samples)
-
-    def means(self) -> dict[str, float]:
-        """Return the mean of each term over its steps (one synchronisation)."""
-        if not self.sums:
-            return {}
-        values = torch.stack([*self.sums.values()]).tolist()
-        return {k: v / self.counts[k] for k, v in zip(self.sums, values, strict=True)}
 
 
 def run_phase(context: Context, job: Job, phase: Phase, split: ClientSplit, tally: Tally) -> State:
@@ -118,7 +135,7 @@ def run_phase(context: Context, job: Job, phase: Phase, split: ClientSplit, tall
         module.optimizer_step(step.epoch, step.index, wrapped)
         context.write(outcome.entries)
         module.on_train_batch_end({"loss": loss.detach()}, batch, step.index)
-        tally.add(phase.name, outcome, len(step.positions))
+        tally.add(phase.name, outcome, module.take_logged(), len(step.positions))
         if step.last:
             module.on_train_epoch_end()
             if phase.until is not None:
@@ -140,9 +157,10 @@ def run_objective(phase: Phase, batch: Batch) -> Outcome:
 
 
 def prepare(context: Context, phase: Phase) -> dict[str, nn.Parameter]:
-    """Set modes and gradients for a phase; returns the parameters it trains."""
+    """Set modes, gradients and logging for a phase; returns the parameters it trains."""
     module = context.module
     module.train()
+    module.collect_logged(True)
     for name, child in module.named_modules():
         if phase.evals and matches(name, phase.evals):
             child.eval()
@@ -156,7 +174,8 @@ def prepare(context: Context, phase: Phase) -> dict[str, nn.Parameter]:
 
 
 def release(context: Context) -> None:
-    """Undo what :func:`prepare` did to gradients, so that the module can be used elsewhere."""
+    """Undo :func:`prepare`, but for modes, so that the module can be used elsewhere."""
+    context.module.collect_logged(False)
     for name, parameter in context.module.named_parameters():
         parameter.requires_grad_(name in context.trainable)
         parameter.grad = None

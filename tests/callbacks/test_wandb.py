@@ -12,6 +12,7 @@ import wandb
 from wandb.proto.wandb_internal_pb2 import Record
 
 from lightning_modules.fedavg import FedAvg
+from pfl.callbacks.early_stopping import EarlyStopping
 from pfl.callbacks.wandb import WandB
 from pfl.cli.main import main
 from pfl.loop import FederatedLoop
@@ -52,12 +53,19 @@ def history(folder):
     return rows
 
 
-def fit(tmp_path, rounds, ckpt_path=None, pictures=False):
+def opened(run):
+    """Return how each part of a run was opened, the earliest first."""
+    parts = sorted(run.folder.glob("wandb/offline-run-*/*.wandb"))
+    return [item.run for part in parts for item in records(part) if item.HasField("run")]
+
+
+def fit(tmp_path, rounds, ckpt_path=None, pictures=False, callbacks=(), loop=None, **options):
     loop = FederatedLoop(
         rounds=rounds,
         progress=False,
         default_root_dir=str(tmp_path),
-        callbacks=[WandB(mode="offline", pictures=pictures)],
+        callbacks=[*callbacks, WandB(mode="offline", pictures=pictures, **options)],
+        **(loop or {}),
     )
     module = FedAvg(mlp(), optimizer=partial(torch.optim.SGD, lr=0.1))
     return loop.fit(module, blobs(), ckpt_path=ckpt_path, config="seed: 42\n")
@@ -81,21 +89,44 @@ def test_one_call_a_round_with_every_key_and_one_id_over_a_resume(tmp_path):
         assert row["clients/_type"] == "table-file"
         for key, value in expected.items():
             assert row[key] == pytest.approx(value)
-    parts = sorted(run.folder.glob("wandb/offline-run-*/*.wandb"))
-    opened = [item.run for part in parts for item in records(part) if item.HasField("run")]
-    # The second part says that it resumes the first: wandb sync appends it.
-    assert len({item.run_id for item in opened}) == 1
-    assert [item.resume for item in opened] == [False, True]
+    # The second part says that it resumes the first: wandb sync appends it, and its steps go on.
+    assert len({item.run_id for item in opened(run)}) == 1
+    assert [item.resume for item in opened(run)] == [False, True]
+    assert [row["_step"] for row in rows] == [1, 2, 3]
 
 
-def test_the_pictures_go_along_at_the_end(tmp_path):
-    run = fit(tmp_path, 2, pictures=True)
-    rounds, pictures = history(run.folder)[:-1], history(run.folder)[-1]
-    assert [row["round"] for row in rounds] == [1, 2]
-    assert pictures["round"] == 2
+@pytest.mark.parametrize("callbacks", [(), [EarlyStopping("test/personal/acc", 1, min_delta=2)]])
+def test_the_pictures_go_along_in_the_row_of_the_last_round(tmp_path, callbacks):
+    """Planned, or because nothing gets better by 2."""
+    run = fit(tmp_path, 2 if not callbacks else 5, pictures=True, callbacks=callbacks)
+    *others, last = history(run.folder)
+    assert [row["round"] for row in (*others, last)] == [1, 2]
+    assert "pictures/curves/_type" not in others[0]
+    assert last["test/personal/acc"] == pytest.approx(run.history[-1]["test/personal/acc"])
     for name in ("curves", "clients", "data_size", "weight", "similarity"):
-        assert pictures[f"pictures/{name}/_type"] == "image-file"
+        assert last[f"pictures/{name}/_type"] == "image-file"
         assert (run.folder / "plots" / f"{name}.png").is_file()
+
+
+def test_tables_and_pictures_every_two_rounds_and_at_the_end(tmp_path):
+    run = fit(tmp_path, 5, pictures=True, every=2, loop={"evaluate_every": 1})
+    rows = history(run.folder)
+    assert [row["round"] for row in rows] == [1, 2, 3, 4, 5]
+    for key in ("clients/_type", "pictures/curves/_type"):
+        assert [key in row for row in rows] == [False, True, False, True, True], key
+    with pytest.raises(ValueError, match="every must be at least 1, got 0"):
+        WandB(every=0)
+
+
+def test_the_run_has_the_name_of_the_loop_and_what_the_service_sorts_runs_by(tmp_path):
+    wanted = {"entity": "us", "group": "all seeds", "notes": "long", "job_type": "fit"}
+    run = fit(tmp_path, 1, tags=["a", "b"], id="abc", loop={"name": "a/b"}, **wanted)
+    (found,) = opened(run)
+    assert (found.display_name, found.run_id, [*found.tags]) == ("a/b", "abc", ["a", "b"])
+    assert (found.entity, found.run_group) == ("us", "all seeds")
+    assert (found.notes, found.job_type) == ("long", "fit")
+    assert opened(fit(tmp_path, 1, name="mine"))[0].display_name == "mine"
+    assert opened(fit(tmp_path, 1))[0].display_name == "fedavg_toydata"
 
 
 @pytest.mark.parametrize("key", ["", "a" * 40], ids=["no key", "no network"])

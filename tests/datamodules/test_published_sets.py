@@ -6,6 +6,7 @@ import os
 import struct
 import time
 from functools import partial
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -228,6 +229,61 @@ def test_sun397_superclasses(sun):
     data = make(SUN397, root=str(sun), superclasses=str(csv))
     assert data.class_names == ("man-made", "natural")
     assert data.contents.fine_names == ["abbey", "beach"]
+
+
+@pytest.fixture
+def levels(sun):
+    """The published table has a title above the columns' names, and categories with paths."""
+    file = sun / "three_levels.csv"
+    lines = [
+        "SUN hierarchy,,,,",
+        'category,indoor,"outdoor, natural","outdoor, man-made",shopping',
+        *("/a/abbey,0,0,1,0", "/a/apartment_building/outdoor,0,0,1,0", "/b/beach,0,1,0,0"),
+        *("/c/cafe,1,0,0,0", "/b/both,1,1,0,0", "/n/none,0,0,0,1"),
+    ]
+    file.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    for i in range(4):
+        save(sun / "SUN397" / "c" / "cafe" / f"sun_{i}.jpg", 30 + i)
+    with (sun / "SUN397" / "ClassName.txt").open("a") as names:
+        names.write("/c/cafe\n")
+    return file
+
+
+def test_sun397_classes_are_drawn_of_each_superclass(sun, levels):
+    """Classes of two superclasses, or of none, are never drawn; two abbeys to choose from."""
+    drawn = set()
+    for seed in range(8):
+        data = make(
+            SUN397,
+            root=str(sun),
+            hierarchy=str(levels),
+            classes_per_superclass=1,
+            images_per_class=2,
+            split_seed=seed,
+        )
+        assert data.class_names == ("indoor", "outdoor_man-made", "outdoor_natural")
+        assert sorted(data.contents.targets.labels.tolist()) == [0, 0, 1, 1, 2, 2]
+        drawn.add((*data.contents.fine_names, *(Path(f).name for f in data.listing.files)))
+    found = {names[:3] for names in drawn}
+    assert found == {("abbey", "beach", "cafe"), ("apartment_building/outdoor", "beach", "cafe")}
+    assert len(drawn) > 2
+    same = [
+        make(SUN397, root=str(sun), hierarchy=str(levels), classes_per_superclass=1).listing
+        for _ in range(2)
+    ]
+    assert same[0] == same[1]
+
+
+def test_sun397_with_too_few_classes_or_another_table(sun, levels):
+    with pytest.raises(ValueError, match="classes_per_superclass=2, but indoor has 1 classes"):
+        make(SUN397, root=str(sun), hierarchy=str(levels), classes_per_superclass=2).setup()
+    levels.write_text("class,superclass\nabbey,man-made\n")
+    with pytest.raises(ValueError, match=r"needs the columns category.*three_levels.xlsx"):
+        make(SUN397, root=str(sun), hierarchy=str(levels)).setup()
+    with pytest.raises(FileNotFoundError, match="given as hierarchy"):
+        make(SUN397, root=str(sun), hierarchy="nowhere.csv").setup()
+    with pytest.raises(ValueError, match="give one of them"):
+        make(SUN397, root=str(sun), hierarchy="a.csv", superclasses="b.csv")
 
 
 def test_sun397_missing(tmp_path):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from lightning_modules.fedavg import FedAvg
 from pfl.federation.sampling import UniformSampler
 from pfl.loop import FederatedLoop
 from tests.helpers.discovery import build
@@ -31,3 +32,16 @@ def fit(module, engine, rounds=3, data=None, ckpt_path=None, **loop):
 def numbers(run):
     """Return the rows of all rounds, without the times."""
     return [{k: v for k, v in row.items() if not k.startswith("time/")} for row in run.history]
+
+
+class Logs(FedAvg):
+    """FedAvg whose steps log a mean over their samples, a number, and one that is not finite."""
+
+    def losses(self, batch):
+        outputs = self(batch.x)
+        mass = outputs.square().mean(1)
+        if batch.weight is not None:
+            mass = (mass * batch.weight).sum() / batch.weight.sum()
+        self.log("mass", mass.mean())
+        self.log_dict({"one": 1.0, "lost": float("nan")}, on_epoch=True, prog_bar=True)
+        return self.supervised(outputs, batch)

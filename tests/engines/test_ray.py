@@ -108,6 +108,16 @@ def test_batch_norm_clipping_and_kept_momentum_give_the_sequential_bits(precisio
     assert same(fit(FedAvg(normed(), **options), OneWorker(), **loop), alone)
 
 
+def test_what_steps_log_comes_back_from_a_worker():
+    alone, away = (
+        fit(agreement.Logs(mlp(), optimizer=SGD), engine, 1)
+        for engine in (SequentialEngine(), OneWorker())
+    )
+    # Read as text, in which values that are not finite are equal.
+    assert "log/mass" in str(away.latest.clients)
+    assert str(away.latest.clients) == str(alone.latest.clients)
+
+
 def test_a_worker_starts_from_the_template_of_a_resumed_run(tmp_path):
     def sgd(seed):
         return FedPer(mlp(seed=seed), optimizer=partial(torch.optim.SGD, lr=0.1))
@@ -236,10 +246,10 @@ def test_two_nodes_of_a_cluster_that_is_joined_and_the_loss_of_one():
         engine = RayEngine(address=cluster.address)
         loop = FederatedLoop(3, engine=engine, progress=False, sampler=UniformSampler(0.8))
         rounds = loop.rounds_of(with_dropout(), blobs(SIZES))
-        history = [next(rounds).metrics]
+        history = [next(rounds)[1].metrics]
         assert len(ray.nodes()) == 2
         cluster.remove_node(second, allow_graceful=False)
-        history += [result.metrics for result in rounds]
+        history += [result.metrics for _, result in rounds]
         assert not ray.is_initialized()
         alone = fit(with_dropout(), SequentialEngine())
         for row, wanted in zip(history, numbers(alone), strict=True):

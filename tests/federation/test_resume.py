@@ -100,7 +100,7 @@ def test_a_method_says_whether_its_numbers_depend_on_the_planned_rounds(method):
         loop = FederatedLoop(rounds, engine="sequential", progress=False)
         torch.manual_seed(0)
         done = islice(loop.rounds_of(build(method, mlp()), blobs()), 2)
-        rows = [run.metrics.items() for run in done]
+        rows = [result.metrics.items() for _, result in done]
         return [{k: v for k, v in row if k.startswith(("train/", "test/"))} for row in rows]
 
     module = build(method, mlp())

@@ -3,51 +3,51 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pfl.core.seeds import generator
-from pfl.federation.sampling import BernoulliSampler, UniformSampler
+from pfl.federation.sampling import BernoulliSampler, FixedStragglers, UniformSampler
 
 
 @given(st.integers(1, 60), st.floats(0.01, 1.0), st.integers(0, 99))
 def test_uniform_takes_the_rounded_down_share_of_the_clients(clients, fraction, seed):
     """max(1, int(n * fraction)), distinct, ascending, and the same for the same rng."""
     sampler = UniformSampler(fraction)
-    cohort = sampler(range(clients), generator(seed))
+    cohort = sampler(range(clients), generator(seed), 1)
     assert len(cohort.uploads) == min(clients, max(1, int(clients * fraction + 1e-9)))
     assert list(cohort.uploads) == sorted(set(cohort.uploads))
     assert cohort.trains == cohort.uploads
-    assert cohort == sampler(range(clients), generator(seed))
+    assert cohort == sampler(range(clients), generator(seed), 1)
 
 
 def test_floating_point_does_not_lose_a_client():
-    assert len(UniformSampler(0.29)(range(100), generator(0)).uploads) == 29
+    assert len(UniformSampler(0.29)(range(100), generator(0), 1).uploads) == 29
 
 
 def test_only_eligible_clients_are_drawn():
-    cohort = UniformSampler(1.0)([3, 5, 8], generator(0))
+    cohort = UniformSampler(1.0)([3, 5, 8], generator(0), 1)
     assert cohort.trains == (3, 5, 8)
 
 
 def test_train_all():
-    cohort = UniformSampler(0.2, train_all=True)(range(10), generator(0))
+    cohort = UniformSampler(0.2, train_all=True)(range(10), generator(0), 1)
     assert cohort.trains == tuple(range(10))
     assert len(cohort.uploads) == 2
 
 
 @given(st.integers(2, 50), st.integers(0, 99))
 def test_bernoulli_draws_again_until_enough_upload(clients, seed):
-    cohort = BernoulliSampler(0.05)(range(clients), generator(seed))
+    cohort = BernoulliSampler(0.05)(range(clients), generator(seed), 1)
     assert len(cohort.uploads) >= 2
     assert cohort.trains == tuple(range(clients))
 
 
 def test_bernoulli_may_choose_nobody():
-    cohort = BernoulliSampler(0.01, minimum=0, train_all=False)(range(3), generator(0))
+    cohort = BernoulliSampler(0.01, minimum=0, train_all=False)(range(3), generator(0), 1)
     assert cohort.uploads == () == cohort.trains
 
 
 def test_bernoulli_mean():
     """400 draws of 50 clients at 0.1 upload 2000 times on average; 5 deviations: 212."""
     sampler = BernoulliSampler(0.1, minimum=0)
-    drawn = sum(len(sampler(range(50), generator(0, i)).uploads) for i in range(400))
+    drawn = sum(len(sampler(range(50), generator(0, i), 1).uploads) for i in range(400))
     assert abs(drawn - 2000) < 212
 
 
@@ -59,14 +59,14 @@ def test_a_cohort_that_would_never_come_is_refused(probability, minimum, clients
     sampler = BernoulliSampler(probability, minimum)
     given = f"probability={probability} .*minimum={minimum} of {clients} clients"
     with pytest.raises(ValueError, match=f"{given}.*at {minimum / clients:.2g} so many"):
-        sampler(range(clients), generator(0))
+        sampler(range(clients), generator(0), 1)
 
 
 def test_a_rare_cohort_is_waited_for():
     """Both of two clients at 0.01: one draw of 10,000."""
-    assert BernoulliSampler(0.01)(range(2), generator(0)).uploads == (0, 1)
-    assert BernoulliSampler(1.0, minimum=3)(range(3), generator(0)).uploads == (0, 1, 2)
-    assert BernoulliSampler(1e-12, minimum=0)(range(3), generator(0)).uploads == ()
+    assert BernoulliSampler(0.01)(range(2), generator(0), 1).uploads == (0, 1)
+    assert BernoulliSampler(1.0, minimum=3)(range(3), generator(0), 1).uploads == (0, 1, 2)
+    assert BernoulliSampler(1e-12, minimum=0)(range(3), generator(0), 1).uploads == ()
 
 
 @pytest.mark.parametrize("fraction", [0, -0.1, 1.1])
@@ -75,3 +75,24 @@ def test_fractions_out_of_range(fraction):
         UniformSampler(fraction)
     with pytest.raises(ValueError, match="probability must lie in"):
         BernoulliSampler(fraction)
+
+
+@given(st.integers(1, 40), st.floats(0, 0.99), st.floats(0, 1), st.integers(0, 99))
+def test_fixed_stragglers_are_the_same_in_all_rounds(clients, share, probability, seed):
+    sampler = FixedStragglers(share, probability, seed)
+    late = int(share * clients + 1e-9)
+    cohorts = [
+        sampler(range(clients), generator(seed, number), number).uploads for number in range(5)
+    ]
+    always = set.intersection(*map(set, cohorts))
+    assert len(always) >= clients - late >= 1
+    never = FixedStragglers(share, 0, seed)(range(clients), generator(7), 1).uploads
+    assert len(never) == clients - late
+    assert set(never) <= always
+
+
+def test_stragglers_take_part_by_chance():
+    """400 rounds of 10 stragglers at 0.2: 800 on average; 5 deviations: 127."""
+    sampler = FixedStragglers(0.5, 0.2)
+    drawn = sum(len(sampler(range(20), generator(0, i), i).uploads) - 10 for i in range(400))
+    assert abs(drawn - 800) < 127

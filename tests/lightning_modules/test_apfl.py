@@ -1,4 +1,4 @@
-"""APFL: the invariants in docs/methods.md."""
+"""APFL: the invariants in docs/methods."""
 
 from itertools import starmap
 

@@ -1,4 +1,4 @@
-"""CD2-pFed: the invariants in docs/methods.md, with hand-worked numbers."""
+"""CD2-pFed: the invariants in docs/methods, with hand-worked numbers."""
 
 import pytest
 import torch

@@ -32,7 +32,7 @@ TASK_PROMISES = {
 }
 NEED_CLASSES = {
     *("CD2PFed", "CD2PFedAligned", "FedAS", "FedPAC", "FedProto", "FedROD", "FedSimSup", "GPFL"),
-    *("PFedBayes", "PFedFDA", "PFedVEM", "UniVarFL"),
+    *("FedASVariant", "FedSimSupSerial", "PFedBayes", "PFedFDA", "PFedVEM", "UniVarFL"),
 }
 
 

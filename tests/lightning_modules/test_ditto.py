@@ -1,4 +1,4 @@
-"""Ditto: the invariants in docs/methods.md."""
+"""Ditto: the invariants in docs/methods."""
 
 from dataclasses import replace
 from functools import partial

@@ -1,4 +1,4 @@
-"""FedALA: the invariants in docs/methods.md, with hand-worked numbers."""
+"""FedALA: the invariants in docs/methods, with hand-worked numbers."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""FedAS: the invariants in docs/methods.md, with hand-worked numbers."""
+"""FedAS: the invariants in docs/methods, with hand-worked numbers."""
 
 from dataclasses import replace
 from functools import partial

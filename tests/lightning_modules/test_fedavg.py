@@ -1,4 +1,4 @@
-"""FedAvg and FedAvg-P: the invariants in docs/methods.md."""
+"""FedAvg and FedAvg-P: the invariants in docs/methods."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""FedBABU: the invariants in docs/methods.md."""
+"""FedBABU: the invariants in docs/methods."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""FedBN: the invariants in docs/methods.md."""
+"""FedBN: the invariants in docs/methods."""
 
 from collections import OrderedDict
 from itertools import starmap

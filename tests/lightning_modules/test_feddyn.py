@@ -1,4 +1,4 @@
-"""FedDyn: the invariants in docs/methods.md.
+"""FedDyn: the invariants in docs/methods.
 
 By hand the losses are (x - b)^2 / 2, and a step at rate 1 / (1 + alpha) minimises a client's whole
 objective exactly: at ``(b + alpha (w^t - H)) / (1 + alpha)``. In the paper's letters the client's
@@ -98,7 +98,7 @@ def test_the_server_is_ahead_by_the_mean_of_what_all_remember(net, fraction):
     federation = Federation(FedDyn(net(), optimizer=HEAVY))
     sampler = UniformSampler(fraction)
     for number in range(4):
-        cohort = sampler(range(3), torch.Generator().manual_seed(number))
+        cohort = sampler(range(3), torch.Generator().manual_seed(number), number)
         results = federation.round(*cohort.trains)
         ahead, shared = federation.state.ahead, federation.state.shared
         remembered = sum(kept["travelled"] for kept in federation.kept.values()) / 3

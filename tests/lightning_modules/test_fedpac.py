@@ -1,4 +1,4 @@
-"""FedPAC: the invariants in docs/methods.md, with hand-worked numbers."""
+"""FedPAC: the invariants in docs/methods, with hand-worked numbers."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""FedPer: the invariants in docs/methods.md."""
+"""FedPer: the invariants in docs/methods."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""FedProto: the invariants in docs/methods.md, with hand-worked numbers."""
+"""FedProto: the invariants in docs/methods, with hand-worked numbers."""
 
 from dataclasses import replace
 

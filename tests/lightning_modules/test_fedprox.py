@@ -1,4 +1,4 @@
-"""FedProx and FedProx-P: the invariants in docs/methods.md."""
+"""FedProx and FedProx-P: the invariants in docs/methods."""
 
 from functools import partial
 

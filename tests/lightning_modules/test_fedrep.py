@@ -1,4 +1,4 @@
-"""FedRep: the invariants in docs/methods.md."""
+"""FedRep: the invariants in docs/methods."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""FedROD: the invariants in docs/methods.md."""
+"""FedROD: the invariants in docs/methods."""
 
 import math
 from collections import OrderedDict

@@ -226,9 +226,12 @@ def test_without_any_similarity(rule, expected):
     assert values(after)[0] == pytest.approx(expected)
 
 
-@pytest.mark.parametrize(("rule", "expected"), [("size_average", 5.0), ("none", 2.0)])
+@pytest.mark.parametrize(
+    ("rule", "expected"), [("size_average", 5.0), ("size_mix", 0.5 * 2 + 0.5 * 5), ("none", 2.0)]
+)
 def test_other_rules_for_absent_clients(rule, expected):
-    """Eq. 2 as it stands: (10 * 2 + 30 * 6) / 40 = 5 takes the place of the absent model."""
+    """Eq. 2 as it stands: (10 * 2 + 30 * 6) / 40 = 5 takes the place of the absent model; in Eq. 7
+    alpha = 40 / (40 + 2 * 20) = 1/2 of it does."""
     server = SimSupServer(absent_rule=rule)
     state = state_of([2.0, 0.0, 0.0], [[20, 0], [10, 0], [30, 0]], server)
     after = server.aggregate(state, [upload(1, 10, 2.0), upload(2, 30, 6.0)])

@@ -1,4 +1,4 @@
-"""Freeze: the invariants in docs/methods.md."""
+"""Freeze: the invariants in docs/methods."""
 
 import pytest
 import torch

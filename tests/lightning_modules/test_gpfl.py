@@ -1,4 +1,4 @@
-"""GPFL: the invariants in docs/methods.md, with hand-worked numbers."""
+"""GPFL: the invariants in docs/methods, with hand-worked numbers."""
 
 import math
 

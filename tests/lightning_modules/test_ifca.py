@@ -1,4 +1,4 @@
-"""IFCA: the invariants in docs/methods.md."""
+"""IFCA: the invariants in docs/methods."""
 
 import pytest
 import torch

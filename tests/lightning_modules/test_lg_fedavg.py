@@ -1,4 +1,4 @@
-"""LG-FedAvg: the invariants in docs/methods.md."""
+"""LG-FedAvg: the invariants in docs/methods."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""Local: the invariants in docs/methods.md."""
+"""Local: the invariants in docs/methods."""
 
 import pytest
 from torch.nn.functional import cross_entropy

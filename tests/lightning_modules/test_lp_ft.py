@@ -1,4 +1,4 @@
-"""LP-FT: the invariants in docs/methods.md."""
+"""LP-FT: the invariants in docs/methods."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""MOON: the invariants in docs/methods.md."""
+"""MOON: the invariants in docs/methods."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""Per-FedAvg: the invariants in docs/methods.md, with hand-worked numbers."""
+"""Per-FedAvg: the invariants in docs/methods, with hand-worked numbers."""
 
 from functools import partial
 

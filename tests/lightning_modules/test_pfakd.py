@@ -1,4 +1,4 @@
-"""PFAKD: the invariants in docs/methods.md, with hand-worked numbers."""
+"""PFAKD: the invariants in docs/methods, with hand-worked numbers."""
 
 from functools import partial
 

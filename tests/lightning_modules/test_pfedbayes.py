@@ -1,4 +1,4 @@
-"""pFedBayes: the invariants in docs/methods.md, with hand-worked numbers."""
+"""pFedBayes: the invariants in docs/methods, with hand-worked numbers."""
 
 import math
 from dataclasses import replace

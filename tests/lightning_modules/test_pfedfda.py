@@ -1,4 +1,4 @@
-"""pFedFDA: the invariants in docs/methods.md; the Gaussians are tested in test_gaussians."""
+"""pFedFDA: the invariants in docs/methods; the Gaussians are tested in test_gaussians."""
 
 import pytest
 import torch

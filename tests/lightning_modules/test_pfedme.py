@@ -1,4 +1,4 @@
-"""pFedMe: the invariants in docs/methods.md, with hand-worked numbers."""
+"""pFedMe: the invariants in docs/methods, with hand-worked numbers."""
 
 from dataclasses import replace
 

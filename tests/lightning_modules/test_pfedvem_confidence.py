@@ -1,4 +1,4 @@
-"""pFedVEM: the invariants in docs/methods.md on server, confidence and likelihood."""
+"""pFedVEM: the invariants in docs/methods on server, confidence and likelihood."""
 
 from __future__ import annotations
 

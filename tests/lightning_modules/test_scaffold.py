@@ -1,4 +1,4 @@
-"""SCAFFOLD: the invariants in docs/methods.md."""
+"""SCAFFOLD: the invariants in docs/methods."""
 
 from functools import partial
 from itertools import pairwise

@@ -1,4 +1,4 @@
-"""UniVarFL: the invariants in docs/methods.md; those of the bare loss terms (2 to 7 and 10) are
+"""UniVarFL: the invariants in docs/methods; those of the bare loss terms (2 to 7 and 10) are
 tested in ``losses/test_spread.py``.
 """
 

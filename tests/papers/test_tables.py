@@ -10,6 +10,7 @@ from pfl.tables.cells import expand
 from pfl.tables.plan import parse, plan
 from pfl.tables.reader import read
 from tests.papers.resolved import CONFIGS, OPTIONS, laid
+from tests.test_configs import built
 
 
 @cache
@@ -23,7 +24,7 @@ def table(name):
 
 
 def cells(name, row, *columns):
-    return expand(table(name), [row], columns)
+    return expand(table(name), [row], columns or None)
 
 
 def options(name, row, *columns):
@@ -187,3 +188,55 @@ def test_methods_compared_with_pfedvem_take_equal_steps(row, data, rate):
     found = options("pfedvem_table1", row, data, "J=100")
     assert step(found) == pytest.approx(rate / 0.1)
     assert found.get("body_epochs", found.epochs) == found.epochs == 5
+
+
+# Experiments whose cells differ in more than one setting.
+
+
+@pytest.mark.parametrize("name", ["fedas_figure7_batch", "fedas_figure7_epochs"])
+def test_batches_and_epochs_are_compared_at_equal_numbers_of_steps(name):
+    """40 rounds of 5 epochs in batches of 16 are FedAS's own: 40 * 5 / 16 steps a sample."""
+    own = {"model.init_args.epochs": 5, "data.init_args.batch_size": 16}
+    steps = set()
+    for row in table(name).rows.values():
+        values = {**own, **row.settings}
+        trained = values["loop.rounds"] * values["model.init_args.epochs"]
+        steps.add(trained / values["data.init_args.batch_size"])
+    assert steps == {12.5}
+
+
+@pytest.mark.parametrize(
+    ("name", "row", "column", "parameters"),
+    [
+        ("pfakd_networks", "PFAKD", "Fashion-MNIST, three convolutions", 31_690),
+        ("pfakd_networks", "PFAKD", "CIFAR-10, fc_block", 27_168 + 17_098),
+        # 63,092 and a supervisor of 10,824; in turns 59,814 and a head of 14,300.
+        ("fedsimsup_figure4", "parallel", None, 73_916),
+        ("fedsimsup_figure4", "serial", None, 74_114),
+        ("fedsimsup_figure4", "FedRep", None, 74_114),
+    ],
+)
+def test_networks_have_the_sizes_that_files_and_notes_tell(name, row, column, parameters):
+    columns = [] if column is None else [column]
+    module = built(parse(parser(), table(name), cells(name, row, *columns)[0]))
+    assert sum(value.numel() for value in module.parameters()) == parameters
+
+
+@pytest.mark.parametrize("name", ["pfedvem_smallest", "pfedvem_data_size"])
+def test_pictures_of_pfedvem_are_of_the_runs_of_its_first_table(name):
+    column = ("CIFAR-10", "J=100")
+    first = runs("pfedvem_table1", "pFedVEM PM", *column)
+    assert runs(name, "pFedVEM", *column) == first
+
+
+def test_searches_have_the_papers_ranges():
+    told = {
+        "pfakd_beta": ("distill_weight", [0.1, 0.5, 1, 5, 10]),
+        "pfakd_fedpac": ("alignment", [0.001, 0.01, 0.1, 1, 5, 10]),
+        "pfakd_gpfl": ("magnitude_weight", [0, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1, 1, 10]),
+    }
+    for name, (option, values) in told.items():
+        key = f"model.init_args.{option}"
+        assert [row.settings[key] for row in table(name).rows.values()] == values
+    (_, mu) = table("pfakd_gpfl").axes
+    assert [float(label) for label in mu.options] == told["pfakd_gpfl"][1]

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from pfl.results.compare import compare
+from pfl.results.differences import differences
 from pfl.results.files import RunError
 from pfl.results.matrices import label_similarity, reported, similarity
 from pfl.results.pictures import draw, write
@@ -288,3 +289,15 @@ def test_labels_without_spaces_are_broken_after_their_signs():
     assert wrapped("align_optimizer.weight_decay=0.0001", 1.2) == (
         "align_optimizer.\nweight_decay=\n0.0001"
     )
+
+
+def test_differences_are_from_the_mean_of_the_settings(tmp_path):
+    """0.5 and 0.7 lie 0.1 below and above their mean, and are written beside their bars."""
+    runs = [
+        write_run(tmp_path / str(n), [[value, value]], config={"loop": {"rounds": n}})
+        for n, value in enumerate((0.5, 0.7))
+    ]
+    settings, _ = group([RunFolder.read(run) for run in runs])
+    (panel,) = differences(settings, ACC, "last").axes
+    assert [bar.get_height() for bar in panel.patches] == pytest.approx([-0.1, 0.1])
+    assert [text.get_text() for text in panel.texts] == ["50.00", "70.00"]

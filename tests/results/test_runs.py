@@ -133,3 +133,14 @@ def test_when_no_run_is_finished_that_is_said(tmp_path):
         write_run(tmp_path / name, [[0.5]], planned=5)
     with pytest.raises(RunError, match=r"none of these runs is finished: .*a, .*b"):
         find([tmp_path])
+
+
+def test_the_tenth_with_the_least_data(tmp_path):
+    """Of 11 clients two, ceil(1.1): sizes 5, 9, 5, 5, ... give clients 0 and 2, of equals the
+    first; 0.2 and 0.4 make 0.3, then 0.6 and 1 make 0.8."""
+    accuracies = [[0.2, 1, 0.4] + [0.9] * 8, [0.6, 0, 1.0] + [0.9] * 8]
+    run = RunFolder.read(write_run(tmp_path / "r", accuracies, samples=[5, 9, 5] + [5] * 8))
+    metric = "test/personal/acc_smallest10"
+    assert run.values(metric, run.evaluated(metric)).tolist() == pytest.approx([0.3, 0.8])
+    assert run.mean(metric, run.chosen("last", metric)) == pytest.approx(0.8)
+    assert run.mean(metric, run.chosen("best_on_test", metric)) == pytest.approx(0.8)

@@ -8,6 +8,7 @@ import pytest
 
 from lightning_modules.fedsimsup import FedSimSup
 from pfl.testing import PROMISES, BrokenPromiseError, Subject, check_method, mlp
+from tests.engines.agreement import Logs
 from tests.testing import broken
 from tests.testing import broken_rounds as rounds
 
@@ -124,3 +125,8 @@ def test_every_promise_stands_in_the_picture_of_the_project():
     assert len(stated) == len(PROMISES)
     for promise, line in zip(PROMISES, stated, strict=True):
         assert line.startswith(f"- {promise.sentence}")
+
+
+@pytest.mark.parametrize("name", ["fits_without_federation", "functions_are_pure"])
+def test_logging_breaks_no_promise(name):
+    assert BY_NAME[name].hold(Subject(Logs))

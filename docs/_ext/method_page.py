@@ -1,0 +1,101 @@
+"""The directive ``method-page``: what the code itself says of a method, on the method's page."""
+
+from __future__ import annotations
+
+import csv
+import inspect
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from docutils import nodes
+from sphinx.application import Sphinx
+from sphinx.util.docutils import SphinxDirective
+
+import lightning_modules
+from lightning_modules.base import ClientModule
+from pfl.testing import mlp
+
+ROOT = Path(__file__).parent.parent.parent
+
+
+class MethodPage(SphinxDirective):
+    """``{method-page} FedAvg FedAvgP``: the classes that a page is about."""
+
+    required_arguments = 1
+    final_argument_whitespace = True
+    has_content = False
+
+    def run(self) -> list[nodes.Node]:
+        """Return the declarations, the options of each class, and the rows of the ledger."""
+        kinds = [getattr(lightning_modules, name) for name in self.arguments[0].split()]
+        parts = ["\n".join(_declarations(kinds))]
+        for kind in kinds:
+            path = f"{kind.__module__}.{kind.__name__}"
+            parts.append(f"```{{eval-rst}}\n.. autoclass:: {path}\n   :no-members:\n```")
+        parts.append("\n".join(_ledger({kind.__name__.lower() for kind in kinds})))
+        return self.parse_text_to_nodes("\n\n".join(parts))
+
+
+def _declarations(kinds: Sequence[type[ClientModule]]) -> Iterator[str]:
+    """Yield a table of what the classes declare on a split network of a few units."""
+    built = [_built(kind) for kind in kinds]
+    files = [kind.__module__.rpartition(".")[2] for kind in kinds]
+
+    def row(title: str, cells: Sequence[str]) -> str:
+        return f"| {title} | {' | '.join(cells)} |"
+
+    yield row("", [f"`{kind.__name__}`" for kind in kinds])
+    yield row("---", ["---"] * len(kinds))
+    yield row("file", [f"`lightning_modules/{file}.py`" for file in files])
+    yield row("configurations", [_quoted(_configurations(file)) for file in files])
+    yield row("travels", [_quoted((*one.shared, *one.extra)) for one in built])
+    yield row("stays with the client", [_quoted(one.kept) for one in built])
+    yield row("tested", [f"`{one.evaluate_at}`" for one in built])
+    yield row("tasks", ["classification" if one.needs_classes else "any" for one in built])
+    yield row("can be stacked", ["yes" if one.vectorizable else "no" for one in built])
+
+
+def _built(kind: type[ClientModule]) -> ClientModule:
+    """Build a method; what it requires besides a network (a supervisor) is a network too."""
+    _, *asked = inspect.signature(kind).parameters.values()
+    named = [one for one in asked if one.kind is not one.VAR_KEYWORD]
+    return kind(mlp(), **{one.name: mlp() for one in named if one.default is one.empty})
+
+
+def _quoted(words: Sequence[str]) -> str:
+    return ", ".join(f"`{word}`" for word in words) or "nothing"
+
+
+def _configurations(file: str) -> list[str]:
+    """Return the names below ``configs`` of a method's configurations and overlays."""
+    own = sorted((ROOT / "configs").glob(f"{file}_*.yaml"))
+    overlays = sorted((ROOT / "configs").glob(f"baselines/{file}.yaml"))
+    return [path.relative_to(ROOT / "configs").as_posix() for path in (*own, *overlays)]
+
+
+def _ledger(names: set[str]) -> Iterator[str]:
+    """Yield a table of the cells that were run at full length, if there are any."""
+    with (ROOT / "docs" / "ledger.csv").open(newline="", encoding="utf-8") as file:
+        cells = [cell for cell in csv.DictReader(file) if _method(cell["cell"]) in names]
+    if cells:
+        yield "Runs at a paper's own length, per cent ([ledger](../ledger.md)):"
+        yield ""
+        yield "| paper, table, cell | here | reported | verdict |"
+        yield "| --- | ---: | ---: | --- |"
+    for cell in cells:
+        here, reported = (
+            f"{100 * float(cell[key]):.2f}" if cell[key] else "-" for key in ("ours", "reported")
+        )
+        where = f"{cell['paper']}, {cell['table']}, {cell['cell']}"
+        yield f"| {where} | {here} | {reported} | {cell['verdict']} |"
+
+
+def _method(label: str) -> str:
+    """Return the class that a cell's label begins with, in small letters."""
+    return label.split(",")[0].split()[0].lower().replace("-", "")
+
+
+def setup(app: Sphinx) -> dict[str, bool]:
+    """Tell Sphinx of the directive."""
+    app.add_directive("method-page", MethodPage)
+    return {"parallel_read_safe": True, "parallel_write_safe": True}

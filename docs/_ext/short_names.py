@@ -1,0 +1,32 @@
+"""Resolve a name that docstrings and annotations write without its module."""
+
+from __future__ import annotations
+
+from docutils import nodes
+from sphinx.addnodes import pending_xref
+from sphinx.application import Sphinx
+from sphinx.environment import BuildEnvironment
+from sphinx.util.nodes import make_refnode
+
+
+def resolve(
+    app: Sphinx, env: BuildEnvironment, node: pending_xref, content: nodes.TextElement
+) -> nodes.reference | None:
+    """Link to the one documented object whose name ends so; an attribute, to its class."""
+    if node.get("refdomain") != "py":
+        return None
+    known = env.domains.python_domain.objects
+    target = node["reftarget"]
+    owner, _, last = target.rpartition(".")
+    for ending in (f".{target}", f".{last}", f".{owner.rpartition('.')[2]}"):
+        found = [name for name in known if name.endswith(ending)]
+        if len(found) == 1:
+            entry = known[found[0]]
+            return make_refnode(app.builder, node["refdoc"], entry.docname, entry.node_id, content)
+    return None
+
+
+def setup(app: Sphinx) -> dict[str, bool]:
+    """Listen to references that Sphinx itself cannot resolve."""
+    app.connect("missing-reference", resolve)
+    return {"parallel_read_safe": True, "parallel_write_safe": True}

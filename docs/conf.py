@@ -1,0 +1,55 @@
+"""Configuration of the site: ``pip install -e '.[docs]' && sphinx-build -W -n docs build/docs``."""
+
+import sys
+from importlib import metadata
+from pathlib import Path
+
+sys.path[:0] = [str(Path(__file__).parent / "_ext"), str(Path(__file__).parent.parent)]
+
+project = "pfl"
+author = "The pfl authors"
+copyright = "2026, the pfl authors"
+version = release = metadata.version("pfl-lightning")
+
+extensions = [
+    "myst_nb",
+    "sphinx.ext.autodoc",
+    "sphinx.ext.napoleon",
+    "sphinx_copybutton",
+    "sphinx_design",
+    "sphinx-mathjax-offline",
+    "method_page",
+    "short_names",
+]
+exclude_patterns = ["_*"]
+html_theme = "furo"
+html_title = "pfl"
+html_static_path = ["_static"]
+html_css_files = ["site.css"]
+html_theme_options = {"source_repository": "", "navigation_with_keys": True}
+
+myst_enable_extensions = ["colon_fence", "deflist", "dollarmath", "attrs_inline"]
+myst_heading_anchors = 3
+nb_execution_mode = "force"
+nb_execution_in_temp = True
+nb_execution_timeout = 300
+nb_execution_raise_on_error = True
+nb_merge_streams = True
+
+autodoc_member_order = "bysource"
+autodoc_typehints = "signature"
+autodoc_default_options = {"members": True, "show-inheritance": True}
+autodoc_inherit_docstrings = False
+napoleon_use_ivar = True
+# The classes of other libraries have their pages elsewhere; links to them would need a network.
+# Aliases of types and type variables have no page of their own.
+nitpick_ignore_regex = [
+    ("py:.*", r"(abc|torch|torchmetrics|torchvision|lightning|numpy|np)(\..*)?"),
+    ("py:.*", r"(collections|pathlib|typing)(\..*)?|Tensor|Logger|(list\[)?dict\[str"),
+    ("py:class", r"State|Terms|Count|Patterns|OptimizerFactory|EvaluationPoint"),
+    ("py:class", r"EngineName|Precision"),
+    ("py:class", r"Inputs|Ints|pfl\.core\.state\.(ReturnT|Name)"),
+    ("py:.*", r"pfl\.core\.server\.StateT|pfl\.training\.context\.Context|datamodules\.view\.View"),
+]
+# A short name that two modules have links to the first of them.
+suppress_warnings = ["ref.python"]

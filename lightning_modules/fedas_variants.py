@@ -1,0 +1,200 @@
+"""FedAS with other ways to align: side by side with training, or to features of all clients.
+
+"FedAS: Bridging Inconsistency in Personalized Federated Learning", CVPR 2024, Fig. 4b, which
+compares how (serial or parallel) and to what (own or global features) a client aligns the backbone
+that it receives; FedAS itself is serial and own. The paper gives no details. Ours: the weight of
+the alignment beside the loss, and what global features are: the mean feature of each class, under
+each client's trained backbone, averaged by samples over the last uploads of all clients. Where a
+class has no global mean, its target is the client's own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal, TypeAlias, cast
+
+import torch
+from torch import Tensor
+
+from lightning_modules.fedas import FedAS, FedASServer
+from lightning_modules.nets import SplitNet
+from lightning_modules.steps.alignment import misalignment
+from lightning_modules.steps.prototypes import class_means, class_sums, known, unknown_prototypes
+from pfl.core.checks import not_negative
+from pfl.core.server import Server, ServerState
+from pfl.core.state import assign, clone
+from pfl.core.types import (
+    Batch,
+    Broadcast,
+    ClientInfo,
+    Pass,
+    Phase,
+    Plan,
+    State,
+    Terms,
+    Totals,
+    Upload,
+)
+
+Manner: TypeAlias = Literal["serial", "parallel"]
+Object: TypeAlias = Literal["own", "global"]
+
+
+class FedASVariant(FedAS):
+    """FedAS whose alignment is ``parallel`` to training, or drawn to ``global`` features, or both.
+
+    Args:
+        net: Its backbone gives the features (B, D).
+        align_manner: ``serial`` is FedAS's phase before training; ``parallel`` adds the distance to
+            the loss of every batch instead.
+        align_object: Features of the client's ``own`` last backbone, or class means over all
+            clients.
+        align_weight: Of the distance beside the loss, in ``parallel``.
+        options: See :class:`~lightning_modules.fedas.FedAS`.
+
+    Raises:
+        ValueError: A number is out of its range, or global features are asked for without class
+            means or without synchronisation, whose server holds them.
+    """
+
+    global_means: Tensor
+    feature_sums: Tensor
+    feature_counts: Tensor
+
+    def __init__(
+        self,
+        net: SplitNet,
+        *,
+        align_manner: Manner = "parallel",
+        align_object: Object = "global",
+        align_weight: float = 1.0,
+        **options: Any,
+    ) -> None:
+        super().__init__(net, **options)
+        not_negative(align_weight=align_weight)
+        self.align_manner: Manner = align_manner
+        self.align_weight = align_weight
+        self.to_all = align_object == "global"
+        if self.to_all and not (self.synchronisation and self.align.target == "class_mean"):
+            raise ValueError(
+                "align_object: global needs synchronisation and align_target: class_mean"
+            )
+        if self.to_all:
+            size = net.num_classes, net.features
+            self.register_buffer("global_means", unknown_prototypes(*size))
+            self.register_buffer("feature_sums", torch.zeros(size))
+            self.register_buffer("feature_counts", torch.zeros(net.num_classes))
+
+    @property
+    def extra(self) -> tuple[str, ...]:
+        """The trace; with global features their sums and counts by class."""
+        own = super().extra
+        return (*own, "feature_sums", "feature_counts") if self.to_all else own
+
+    def receive(self, broadcast: Broadcast, info: ClientInfo) -> None:
+        """Load the backbone, and the global class means."""
+        super().receive(broadcast, info)
+        if self.to_all:
+            assign(self, {"global_means": broadcast.extra["global_means"]})
+
+    def plan(self) -> Plan:
+        """Declare FedAS's parts, with the alignment in its other place or to other targets."""
+        parts: list[Phase | Pass] = []
+        for part in super().plan():
+            if part.name == "align" and self.align_manner == "parallel":
+                continue
+            if part.name == "local" and self.align_manner == "parallel":
+                part = replace(cast(Phase, part), objective=self._both)
+            if part.name == "fisher" and self.to_all:
+                sums = Pass(name="features", statistic=self._sums, then=self._features)
+                parts.append(sums)
+            parts.append(part)
+            if part.name == "targets" and self.to_all:
+                parts.append(Pass(name="global_targets", then=self._global_targets))
+        return parts
+
+    def upload(self, info: ClientInfo) -> Upload:
+        """Return the backbone and the trace; with global features their sums besides."""
+        sent = super().upload(info)
+        if not self.to_all:
+            return sent
+        held = {"feature_sums": self.feature_sums, "feature_counts": self.feature_counts}
+        return replace(sent, extra=sent.extra | clone(held))
+
+    def server(self) -> Server[ServerState]:
+        """Return FedAS's server; with global features one that holds them."""
+        if not self.to_all:
+            return super().server()
+        options = self.weighting, self.trace_normaliser, self.server_step_scale
+        return FeatureServer(self.net.num_classes, self.net.features, *options)
+
+    def _both(self, batch: Batch) -> Terms:
+        z = self.net.backbone(batch.x)
+        distance = misalignment(self, self.align, z, batch)
+        return {**self.supervised(self.net.head(z), batch), "mse": self.align_weight * distance}
+
+    def _global_targets(self, totals: Totals) -> State:
+        del totals
+        values, present = known(self.global_means)
+        return {"class_means": torch.where(present[:, None] > 0, values, self.class_means)}
+
+    def _sums(self, batch: Batch) -> State:
+        z = self.net.backbone(batch.x)
+        sums, counts = class_sums(z, batch.y, self.net.num_classes, batch.weight)
+        return {"sums": sums, "counts": counts}
+
+    def _features(self, totals: Totals) -> State:
+        return {"feature_sums": totals.sums["sums"], "feature_counts": totals.sums["counts"]}
+
+
+@dataclass(frozen=True, kw_only=True)
+class FeatureState(ServerState):
+    """The server's memory of features.
+
+    Attributes:
+        sums: (N, C, D) sums of features, of each client's last upload.
+        counts: (N, C) their samples.
+    """
+
+    sums: Tensor
+    counts: Tensor
+
+
+class FeatureServer(FedASServer):
+    """FedAS's server that also sends the mean feature of each class over all clients.
+
+    Args:
+        num_classes: C.
+        features: D.
+        options: See :class:`~lightning_modules.fedas.FedASServer`.
+    """
+
+    def __init__(self, num_classes: int, features: int, *options: Any) -> None:
+        super().__init__(*options)
+        self.size = num_classes, features
+
+    def init(self, shared: State, clients: Sequence[ClientInfo]) -> FeatureState:
+        """Start without features."""
+        like = next(iter(shared.values()))
+        return FeatureState(
+            shared=shared,
+            sums=like.new_zeros(len(clients), *self.size),
+            counts=like.new_zeros(len(clients), self.size[0]),
+        )
+
+    def broadcast(self, state: ServerState, client: int, round: int) -> Broadcast:
+        """Send the backbone and the class means; a class that nobody uploaded has rows of NaN."""
+        held = cast(FeatureState, state)
+        sums, counts = held.sums.sum(0), held.counts.sum(0)
+        means = torch.where(counts[:, None] > 0, class_means(sums, counts), torch.nan)
+        return replace(super().broadcast(state, client, round), extra={"global_means": means})
+
+    def aggregate(self, state: ServerState, uploads: Sequence[Upload]) -> ServerState:
+        """Average the backbone, and remember the features of those that uploaded."""
+        after = cast(FeatureState, super().aggregate(state, uploads))
+        sums, counts = after.sums.clone(), after.counts.clone()
+        for upload in uploads:
+            sums[upload.client] = upload.extra["feature_sums"].to(sums)
+            counts[upload.client] = upload.extra["feature_counts"].to(counts)
+        return replace(after, sums=sums, counts=counts)

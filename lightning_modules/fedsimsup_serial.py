@@ -1,0 +1,66 @@
+"""FedSimSup without a supervisor: one network, of which head and backbone are trained in turns.
+
+"Personalized Federated Learning under Local Supervision", ICCV 2025, Fig. 4, which compares
+training two networks with training one in turns "like FedRep". The backbone travels; the server
+keeps and mixes one backbone for each client, by Eqs. 6-10. How the paper's variant was built is not
+said: this is our reading.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from lightning_modules.base import ClientModule
+from lightning_modules.fedsimsup import AbsentRule, SimSupServer, SimSupState
+from lightning_modules.nets import SplitNet
+from lightning_modules.steps.phases import part_phase
+from pfl.core.checks import not_negative
+from pfl.core.server import Server
+from pfl.core.types import Plan
+
+
+class FedSimSupSerial(ClientModule):
+    """The head, which stays, is trained on the received backbone, then the backbone under it.
+
+    Args:
+        net: A ``SplitNet``.
+        head_epochs: Epochs of the head; ``epochs`` are those of the backbone.
+        mix_C: See :class:`~lightning_modules.fedsimsup.FedSimSup`.
+        mix_gamma: See there.
+        absent_rule: See there.
+        options: See :class:`ClientModule`.
+
+    Raises:
+        ValueError: A number is out of its range.
+    """
+
+    shared = ("net.backbone.*",)
+    kept = ("net.head.*",)
+    global_model = False
+    vectorizable = True
+    needs_classes = True
+    # Mixing fades at a part of them.
+    uses_rounds = True
+
+    def __init__(
+        self,
+        net: SplitNet,
+        *,
+        head_epochs: int = 5,
+        mix_C: float = 40.0,  # noqa: N803 (the paper's letter)
+        mix_gamma: float = 3 / 7,
+        absent_rule: AbsentRule = "similarity",
+        **options: Any,
+    ) -> None:
+        super().__init__(net, **options)
+        not_negative(head_epochs=head_epochs, mix_C=mix_C, mix_gamma=mix_gamma)
+        self.head_epochs = head_epochs
+        self.mixing: tuple[float, float, AbsentRule] = mix_C, mix_gamma, absent_rule
+
+    def plan(self) -> Plan:
+        """Declare training of the head, then of the backbone."""
+        return [part_phase(self, "head", self.head_epochs), part_phase(self, "body", self.epochs)]
+
+    def server(self) -> Server[SimSupState]:
+        """Return a server that keeps one backbone a client."""
+        return SimSupServer(*self.mixing, weighting=self.weighting)

@@ -1,0 +1,147 @@
+"""Fisher information of the clients' models over rounds, and what the largest of it is worth.
+
+"FedAS: Bridging Inconsistency in Personalized Federated Learning", CVPR 2024, Figs. 3a and 3b.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from typing import Literal, TypeAlias
+
+import torch
+from torch import Tensor
+
+from pfl.callbacks.analysis import Analysis
+from pfl.core.checks import at_least_one, within
+from pfl.core.seeds import generator
+from pfl.core.state import fingerprint
+from pfl.core.types import RoundResult, State
+from pfl.federation.run import Row, Run
+from pfl.training import client_round
+from pfl.training.context import Context
+from pfl.training.information import fisher_information
+
+_SHARES = (0.0, 0.01, 0.05, 0.1, 0.2)
+Replacement: TypeAlias = Literal["initial", "zero", "other"]
+
+
+class FisherTraces(Analysis):
+    """Writes the Fisher trace of every client's personalised model, also of absent clients.
+
+    A model that did not change since the last round is not looked at again. The columns of the file
+    are ``round, client, samples, trained, trace``.
+    """
+
+    file = "fisher.csv"
+
+    def __init__(self) -> None:
+        self._known: dict[int, tuple[str, float]] = {}
+
+    def rows(self, run: Run, result: RoundResult) -> Iterator[Row]:
+        """Yield a row for each client with training data."""
+        trained = set(result.cohort.trains)
+        for client in range(run.data.num_clients):
+            samples = len(run.data.split(client, "train"))
+            if not samples:
+                continue
+            context = run.personal(client)
+            model = fingerprint([context.module.state_dict()])
+            if self._known.get(client, ("", 0.0))[0] != model:
+                found = fisher_information(context, client).values()
+                self._known[client] = model, sum(float(values.sum()) for values in found)
+            yield {
+                "round": result.round,
+                "client": client,
+                "samples": samples,
+                "trained": client in trained,
+                "trace": self._known[client][1],
+            }
+
+
+class ReplacedParameters(Analysis):
+    """Replaces parts of the clients' final models, and tests what is left of them.
+
+    Of each client's personalised model the parameters with the most Fisher information are
+    replaced, and as many at random. The file has a row for each client, share and kind, with the
+    columns ``round, client, share, highest`` (1, or 0 for random ones), ``test_samples, score``.
+
+    Args:
+        shares: Parts of the parameters, in [0, 1].
+        by: The replacement: the ``initial`` value, ``zero``, or the parameter of the ``other``
+            client whose number is next.
+        draws: Number of random choices, whose mean score is written.
+
+    Raises:
+        ValueError: A number is out of its range.
+    """
+
+    file = "replaced.csv"
+
+    def __init__(
+        self, shares: Sequence[float] = _SHARES, by: Replacement = "initial", draws: int = 10
+    ) -> None:
+        for share in shares:
+            within("[0, 1]", shares=share)
+        at_least_one(draws=draws)
+        self.shares = shares
+        self.by = by
+        self.draws = draws
+
+    def rows(self, run: Run, result: RoundResult) -> Iterator[Row]:
+        """Yield the rows after the last round."""
+        if result.round < run.rounds:
+            return
+        for client in range(run.data.num_clients):
+            if len(run.data.split(client, "train")) and len(run.data.split(client, "test")):
+                yield from self._of_client(run, result.round, client)
+
+    def _of_client(self, run: Run, number: int, client: int) -> Iterator[Row]:
+        instead = self._instead(run, client)
+        context = run.personal(client)
+        information = fisher_information(context, client)
+        names = list(information)
+        flat = torch.cat([information[name].flatten() for name in names])
+        order = flat.argsort(descending=True, stable=True)
+        whole, others = (
+            torch.cat([state[name].flatten() for name in names]).clone()
+            for state in (context.entries, instead)
+        )
+        for share in self.shares:
+            count = math.ceil(share * len(flat))
+            streams = [generator(run.seed, "replaced", client, n) for n in range(self.draws)]
+            drawn = [torch.randperm(len(flat), generator=one)[:count] for one in streams]
+            for highest, choices in ((1, [order[:count]]), (0, drawn)):
+                scores = [
+                    self._score(context, client, names, _replaced(whole, others, chosen))
+                    for chosen in choices
+                ]
+                yield {
+                    "round": number,
+                    "client": client,
+                    "share": share,
+                    "highest": highest,
+                    "test_samples": len(run.data.split(client, "test")),
+                    "score": sum(scores) / len(scores),
+                }
+
+    def _instead(self, run: Run, client: int) -> State:
+        if self.by == "other":
+            other = run.personal((client + 1) % run.data.num_clients)
+            return {name: value.clone() for name, value in other.entries.items()}
+        factor = 0 if self.by == "zero" else 1
+        return {name: factor * value for name, value in run.template.items()}
+
+    def _score(self, context: Context, client: int, names: list[str], values: Tensor) -> float:
+        """Return the score that counts first, of the model with these parameters."""
+        sizes = [context.entries[name].numel() for name in names]
+        parts = zip(names, torch.split(values, sizes), strict=True)
+        context.write({name: part.view_as(context.entries[name]) for name, part in parts})
+        scores = client_round.evaluate(context, client, ("test",))["test"]
+        return scores[next(iter(context.scorer.better))]
+
+
+def _replaced(whole: Tensor, others: Tensor, chosen: Tensor) -> Tensor:
+    values = whole.clone()
+    values[chosen] = others[chosen]
+    return values

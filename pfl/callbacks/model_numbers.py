@@ -1,0 +1,40 @@
+"""Numbers that a method tells of its clients' models."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+
+from pfl.callbacks.analysis import Analysis
+from pfl.core.types import RoundResult
+from pfl.federation.run import Row, Run
+
+
+class ModelNumbers(Analysis):
+    """Writes what a method tells of every client's personalised model, also of absent clients.
+
+    The file has the columns ``round, client, samples`` and those of
+    :meth:`~pfl.core.client.Client.describe`.
+
+    Raises:
+        ValueError: At the start, if the method tells nothing.
+    """
+
+    file = "numbers.csv"
+
+    def on_fit_start(self, run: Run) -> None:
+        """Refuse a method that tells nothing."""
+        super().on_fit_start(run)
+        if not run.module.describe():
+            name = type(run.module).__name__
+            raise ValueError(f"ModelNumbers: {name} tells nothing of its models (describe)")
+
+    def rows(self, run: Run, result: RoundResult) -> Iterator[Row]:
+        """Yield a row for each client with training data."""
+        for client in range(run.data.num_clients):
+            if samples := len(run.data.split(client, "train")):
+                module = run.personal(client).module
+                with torch.no_grad():
+                    told = {name: float(value) for name, value in module.describe().items()}
+                yield {"round": result.round, "client": client, "samples": samples, **told}

@@ -1,0 +1,62 @@
+"""Singular values of the classifier over rounds.
+
+The claim that they fall off fast where labels are skewed is that of UniVarFL, Fig. 1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor, nn
+
+from pfl.callbacks.analysis import Analysis
+from pfl.core.client import Client
+from pfl.core.types import Result, RoundResult
+from pfl.federation.run import Row, Run
+
+
+class ClassifierSpectrum(Analysis):
+    """Writes the singular values of the last linear layer's weight, divided by the largest.
+
+    Of the clients that trained, before anything is averaged, and of the server's model if the layer
+    travels. The file has the columns ``round, client`` (-1 is the server), ``index, value``.
+    """
+
+    file = "spectrum.csv"
+
+    def __init__(self) -> None:
+        self._trained: dict[int, Tensor] = {}
+
+    def on_result(self, run: Run, result: Result) -> None:
+        """Take the classifier of a client that has trained."""
+        shared = {} if result.upload is None else result.upload.shared
+        weight = {**shared, **result.kept}.get(classifier(run.module))
+        if weight is not None:
+            self._trained[result.client] = weight
+
+    def rows(self, run: Run, result: RoundResult) -> Iterator[Row]:
+        """Yield the values of each model."""
+        models = dict(sorted(self._trained.items()))
+        self._trained = {}
+        if (of_server := run.server.shared.get(classifier(run.module))) is not None:
+            models[-1] = of_server
+        for client, weight in models.items():
+            # A server that holds a model for each client has none of its own.
+            if weight.dim() != 2:
+                continue
+            values = torch.linalg.svdvals(weight.double().cpu())
+            for index, value in enumerate((values / values[0]).tolist()):
+                yield {"round": result.round, "client": client, "index": index, "value": value}
+
+
+def classifier(module: Client) -> str:
+    """Return the name of the weight of a network's last linear layer.
+
+    Raises:
+        ValueError: It has none.
+    """
+    names = [name for name, layer in module.net.named_modules() if isinstance(layer, nn.Linear)]
+    if not names:
+        raise ValueError(f"{type(module.net).__name__} has no linear layer as its classifier")
+    return ".".join(filter(None, ("net", names[-1], "weight")))

@@ -1,0 +1,239 @@
+"""Pictures of the tables that analyses wrote beside a run: see :mod:`pfl.callbacks`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+from numpy.typing import NDArray
+
+from pfl.results.files import Floats, RunError, Table
+from pfl.results.runs import RunFolder
+from pfl.results.settings import Setting
+from pfl.results.style import COLOURS, WIDTH, Look, legend_above, panels, per_cent, wrapped
+
+TRACES, REPLACED = "fisher.csv", "replaced.csv"
+SPECTRUM, NUMBERS = "spectrum.csv", "numbers.csv"
+_PALE = "#B0B0B0"
+
+
+def traces(settings: Sequence[Setting]) -> Figure:
+    """Draw the Fisher trace of every client over rounds, and their mean.
+
+    Of several seeds the first is drawn.
+
+    Raises:
+        RunError: No run has traces.
+    """
+    found = _found(settings, TRACES, "FisherTraces")
+    figure, axes = panels(len(found), WIDTH, 2.4, sharey=True)
+    for panel, (label, table) in zip(axes, found.items(), strict=True):
+        rounds, values, trained = _matrices(table, "trace")
+        panel.plot(rounds, values, color=_PALE, linewidth=0.6)
+        for client in range(values.shape[1]):
+            present = trained[:, client] > 0
+            panel.plot(rounds[present], values[present, client], ".", color=COLOURS[0], ms=2.5)
+        panel.plot(rounds, values.mean(1), color="black", linewidth=2)
+        panel.set_title(wrapped(label, WIDTH / len(found)))
+        _rounds(panel)
+    axes[0].set_ylabel("trace of Fisher information")
+    axes[0].plot([], [], color=_PALE, linewidth=0.6, label="a client")
+    axes[0].plot([], [], ".", color=COLOURS[0], label="it took part")
+    axes[0].plot([], [], color="black", linewidth=2, label="mean")
+    legend_above(figure, axes[0])
+    return figure
+
+
+def stragglers(settings: Sequence[Setting]) -> Figure:
+    """Draw the share of each client in the sum of all Fisher traces.
+
+    Clients that took part in every round come first, then the others, the stragglers: the mean over
+    rounds, and the lowest and highest round. Beside it the means of both groups over rounds. The
+    first setting is drawn, and of several seeds the first.
+
+    Raises:
+        RunError: The run has no traces, or no stragglers.
+    """
+    table = next(iter(_found(settings, TRACES, "FisherTraces").values()))
+    rounds, values, trained = _matrices(table, "trace")
+    late = ~(trained > 0).all(0)
+    if not late.any() or late.all():
+        raise RunError(
+            "stragglers are told by others that took part in every round; there are none"
+        )
+    shares = values / values.sum(1, keepdims=True)
+    figure, axes = panels(2, WIDTH, 2.3)
+    place = 0
+    for number, (label, group) in enumerate((("in every round", ~late), ("stragglers", late))):
+        own, color = shares[:, group], COLOURS[number]
+        x, middle = place + np.arange(own.shape[1]), own.mean(0)
+        spread = np.abs(np.stack([own.min(0), own.max(0)]) - middle)
+        axes[0].bar(x, middle, yerr=spread, color=color, error_kw={"linewidth": 0.7}, label=label)
+        axes[1].plot(rounds, own.mean(1), color=color, marker=Look.of(number).marker)
+        place += own.shape[1]
+    axes[0].set_xlabel("clients")
+    axes[0].set_xticks([])
+    axes[0].set_ylabel("trace over the sum of all")
+    axes[1].set_ylabel("mean of the group")
+    axes[1].set_ylim(0, 1.1 * max(shares[:, group].mean(1).max() for group in (late, ~late)))
+    _rounds(axes[1])
+    legend_above(figure, axes[0])
+    return figure
+
+
+def replaced(settings: Sequence[Setting]) -> Figure:
+    """Draw the score, by samples, after a part of the parameters was replaced.
+
+    The parameters with the most Fisher information, or random ones.
+
+    Raises:
+        RunError: In no run parameters were replaced.
+    """
+    found = _found(settings, REPLACED, "ReplacedParameters")
+    figure, axes = panels(len(found), WIDTH * min(1, 0.5 * len(found)), 2.3, sharey=True)
+    for panel, (label, table) in zip(axes, found.items(), strict=True):
+        for number, (kind, name) in enumerate(((1, "highest information"), (0, "random"))):
+            rows = table["highest"] == kind
+            shares = np.unique(table["share"][rows])
+            means = [_weighted(table, rows & (table["share"] == share)) for share in shares]
+            look = Look.of(number)
+            panel.plot(shares, means, color=look.color, marker=look.marker, label=name)
+        panel.set_title(wrapped(label, WIDTH / len(found)))
+        panel.set_xlabel("replaced parameters")
+        per_cent(panel.xaxis)
+        per_cent(panel.yaxis)
+        panel.set_ylim(bottom=0)
+    axes[0].set_ylabel("test score, by samples")
+    legend_above(figure, axes[0])
+    return figure
+
+
+def _weighted(table: Table, rows: NDArray[np.bool_]) -> float:
+    return float(np.average(table["score"][rows], weights=table["test_samples"][rows]))
+
+
+def spectrum(settings: Sequence[Setting]) -> Figure:
+    """Draw the classifier's singular values after the last round, each over the largest.
+
+    Left that of the server, right the median over the clients that trained, before anything was
+    averaged, in a band from the lower to the upper quartile. The legend has the effective rank,
+    the exponential of the entropy of the values' shares, of the server's or of the median.
+
+    Raises:
+        RunError: No run has singular values.
+    """
+    found = _found(settings, SPECTRUM, "ClassifierSpectrum")
+    figure, axes = panels(2, WIDTH, 2.3, sharey=True)
+    for number, (label, table) in enumerate(found.items()):
+        last = table["round"] == table["round"].max()
+        server = last & (table["client"] < 0)
+        others = last & (table["client"] >= 0)
+        own = table["value"][others].reshape(len(np.unique(table["client"][others])), -1)
+        look = Look.of(number)
+        style = {"color": look.color, "linestyle": look.linestyle}
+        shown = table["value"][server] if server.any() else np.median(own, 0)
+        axes[0].plot(
+            1 + np.arange(len(shown)),
+            shown,
+            label=f"{label} ({effective_rank(shown):.1f})",
+            **style,
+        )
+        if len(own):
+            x, quartiles = 1 + np.arange(own.shape[1]), np.quantile(own, [0.25, 0.5, 0.75], axis=0)
+            axes[1].plot(x, quartiles[1], **style)
+            axes[1].fill_between(x, quartiles[0], quartiles[2], color=look.color, alpha=0.18)
+    for panel, title in zip(axes, ("server", "clients after training"), strict=True):
+        panel.set_title(title)
+        panel.set_yscale("log")
+        panel.set_xlabel("index")
+    axes[0].set_ylabel("singular value over the largest")
+    legend_above(figure, axes[0])
+    return figure
+
+
+def effective_rank(values: Floats) -> float:
+    """Return the exponential of the entropy of the values' shares.
+
+    Example:
+        >>> round(effective_rank(np.ones(4)), 6)
+        4.0
+    """
+    shares = values[values > 0] / values.sum()
+    return float(np.exp(-(shares * np.log(shares)).sum()))
+
+
+def numbers(settings: Sequence[Setting]) -> Figure:
+    """Draw what a method tells of its models after the last round, a column for each number.
+
+    Above how it is distributed over clients, as the share of clients that have at most so much;
+    below against the training samples of a client. Of several seeds the first is drawn.
+
+    Raises:
+        RunError: No run has such numbers.
+    """
+    found = _found(settings, NUMBERS, "ModelNumbers")
+    first = next(iter(found.values()))
+    names = [name for name in first.columns if name not in ("round", "client", "samples")]
+    figure = Figure(figsize=(WIDTH, 4), layout="constrained")
+    grid = figure.subplots(2, len(names), squeeze=False, sharex="col")
+    for number, (label, table) in enumerate(found.items()):
+        last, look = table["round"] == table["round"].max(), Look.of(number)
+        samples = table["samples"][last]
+        for name, (above, below) in zip(names, grid.T, strict=True):
+            values = table[name][last]
+            share = np.arange(1, len(values) + 1) / len(values)
+            above.plot(np.sort(values), share, color=look.color, ls=look.linestyle, label=label)
+            below.plot(values, samples, look.marker, color=look.color, ms=2.5, alpha=0.6)
+            for panel in (above, below):
+                panel.set_xscale("log")
+            below.set_yscale("log")
+            below.set_xlabel(name)
+            per_cent(above.yaxis)
+    grid[0, 0].set_ylabel("clients with at most so much")
+    grid[1, 0].set_ylabel("training samples of a client")
+    legend_above(figure, grid[0, 0])
+    return figure
+
+
+# The file and the function of each picture.
+PICTURES: Mapping[str, tuple[str, Callable[[Sequence[Setting]], Figure]]] = {
+    "fisher": (TRACES, traces),
+    "stragglers": (TRACES, stragglers),
+    "replacement": (REPLACED, replaced),
+    "spectrum": (SPECTRUM, spectrum),
+    "numbers": (NUMBERS, numbers),
+}
+
+
+def drawable(setting: Setting) -> list[str]:
+    """Return the pictures whose file the setting's first run has."""
+    folder = setting.runs[0].path
+    return [name for name, (file, _) in PICTURES.items() if (folder / file).is_file()]
+
+
+def _found(settings: Sequence[Setting], file: str, callback: str) -> dict[str, Table]:
+    """Return the table of each setting that has one."""
+    found = {setting.label: _table(setting.runs[0], file) for setting in settings}
+    found = {label: table for label, table in found.items() if len(table)}
+    if not found:
+        raise RunError(f"no run has a file {file}: run it with loop.callbacks: [{callback}]")
+    return found
+
+
+def _table(run: RunFolder, file: str) -> Table:
+    return Table.read(run.path / file)
+
+
+def _matrices(table: Table, column: str) -> tuple[Floats, Floats, Floats]:
+    """Return (rounds,), and (rounds, clients) of a column and of who trained."""
+    rounds = np.unique(table["round"])
+    shape = len(rounds), -1
+    return rounds, table[column].reshape(shape), table["trained"].reshape(shape)
+
+
+def _rounds(panel: Axes) -> None:
+    panel.set_xlabel("round")
+    panel.xaxis.set_major_locator(MaxNLocator(5, integer=True))

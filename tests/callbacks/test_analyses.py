@@ -1,0 +1,185 @@
+"""Callbacks that look into models: Fisher information, replaced parameters, singular values."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from lightning_modules.fedas import FedAS
+from lightning_modules.fedavg import FedAvg
+from lightning_modules.fedper import FedPer
+from lightning_modules.pfedvem import PFedVEM
+from pfl.callbacks.fisher import FisherTraces, ReplacedParameters
+from pfl.callbacks.model_numbers import ModelNumbers
+from pfl.callbacks.spectrum import ClassifierSpectrum
+from pfl.federation.sampling import FixedStragglers, UniformSampler
+from pfl.loop import FederatedLoop
+from pfl.results.files import Table
+from pfl.results.pictures import draw
+from pfl.results.runs import RunFolder
+from pfl.results.settings import group
+from pfl.training.information import fisher_information
+from tests.helpers.federation import SGD, fit
+from tests.helpers.toy import blobs, mlp
+
+HALF = UniformSampler(0.5)
+
+
+def run(tmp_path, module, *callbacks, rounds=3, **loop):
+    return fit(
+        module, blobs(), rounds, callbacks=[*callbacks], default_root_dir=str(tmp_path), **loop
+    )
+
+
+def rows(folder, file):
+    return list(Table.read(folder / file).rows())
+
+
+def test_traces_are_those_that_participants_send(tmp_path):
+    found = run(tmp_path, FedAS(mlp(), optimizer=SGD), FisherTraces(), sampler=HALF)
+    sent = {(r["round"], r["client"]): r for r in rows(found.folder, "clients.csv")}
+    traces = rows(found.folder, "fisher.csv")
+    assert [(row["round"], row["client"]) for row in traces] == [*sent]
+    for row in traces:
+        told = sent[row["round"], row["client"]]
+        assert row["trained"] == told["trained"]
+        if row["trained"]:
+            assert row["trace"] == pytest.approx(told["trace"], rel=1e-5)
+
+
+def test_an_absent_clients_trace_is_that_of_its_last_participation(tmp_path):
+    """Its own model is what it left; only a method whose broadcast changes the model moves it."""
+    found = run(tmp_path, FedAS(mlp(), optimizer=SGD), FisherTraces(), sampler=HALF)
+    last = {}
+    for row in rows(found.folder, "fisher.csv"):
+        if not row["trained"] and row["client"] in last:
+            assert row["trace"] == last[row["client"]]
+        last[row["client"]] = row["trace"]
+    moved = run(tmp_path, FedPer(mlp(), optimizer=SGD), FisherTraces(), sampler=HALF)
+    of_one = [r["trace"] for r in rows(moved.folder, "fisher.csv") if r["client"] == 0]
+    assert len(set(of_one)) == len(of_one)
+
+
+@pytest.mark.parametrize("engine", ["threads", "vectorised"])
+def test_an_analysis_changes_no_number_on_any_engine(tmp_path, engine):
+    plain, watched = (
+        run(tmp_path / str(len(own)), FedAS(mlp(), optimizer=SGD), *own, engine=engine)
+        for own in ((), (FisherTraces(), ReplacedParameters([0.5]), ClassifierSpectrum()))
+    )
+    assert watched.fingerprint == plain.fingerprint
+    assert watched.summary == plain.summary
+
+
+def test_an_analysis_changes_no_number_and_a_resumed_run_has_each_row_once(tmp_path):
+    made = {"engine": "sequential", "checkpoint_every": 1}
+    plain = run(tmp_path / "a", FedPer(mlp(), optimizer=SGD), rounds=4, **made)
+    begun = run(tmp_path / "b", FedPer(mlp(), optimizer=SGD), FisherTraces(), rounds=4, **made)
+    assert begun.fingerprint == plain.fingerprint
+    whole = (begun.folder / "fisher.csv").read_text()
+    part = run(tmp_path / "c", FedPer(mlp(), optimizer=SGD), FisherTraces(), rounds=2, **made)
+    # A row of a round that was never finished.
+    with (part.folder / "fisher.csv").open("a") as file:
+        file.write("3,0,1,True,7.0\n")
+    FederatedLoop(
+        4, callbacks=[FisherTraces()], progress=False, **made, default_root_dir=str(tmp_path / "c")
+    ).fit(FedPer(mlp(), optimizer=SGD), blobs(), ckpt_path=str(part.folder))
+    assert (part.folder / "fisher.csv").read_text() == whole
+
+
+def test_replacing_nothing_and_everything(tmp_path):
+    """No part: the model's own score; the whole: that of the initial model."""
+    module = FedPer(mlp(), optimizer=SGD)
+    replaced = ReplacedParameters([0.0, 0.2, 1.0], draws=2)
+    found = run(tmp_path, module, replaced, evaluate_at=["post_broadcast"])
+    final = {r["client"]: r for r in rows(found.folder, "clients.csv") if r["round"] == 3}
+    start = fit(FedPer(mlp(), epochs=0, optimizer=SGD), blobs(), 1).latest.clients
+    for row in rows(found.folder, "replaced.csv"):
+        client = int(row["client"])
+        assert row["round"] == 3
+        if row["share"] == 0:
+            assert row["score"] == pytest.approx(final[client]["test/personal/acc"])
+        if row["share"] == 1:
+            assert row["score"] == pytest.approx(start[client]["test/personal/acc"])
+
+
+@pytest.mark.parametrize("by", ["zero", "other"])
+def test_what_is_replaced_is_what_the_information_is_most_of(tmp_path, monkeypatch, by):
+    """A tenth of the parameters: no other has more information than the least of them."""
+    replaced, seen = ReplacedParameters([0.1], by=by, draws=1), []
+
+    def score(context, client, names, values):
+        if len(seen) < 1:
+            told = fisher_information(context, client)
+            own, flat = (
+                torch.cat([state[n].flatten() for n in names]) for state in (context.entries, told)
+            )
+            seen.append((flat, own, values.clone()))
+        return 0.0
+
+    monkeypatch.setattr(replaced, "_score", score)
+    run(tmp_path, FedPer(mlp(), optimizer=SGD), replaced)
+    ((information, own, values),) = seen
+    changed = own != values
+    assert 0 < changed.sum() <= math.ceil(0.1 * len(own))
+    top = information.argsort(descending=True)[: math.ceil(0.1 * len(own))]
+    assert set(changed.nonzero().flatten().tolist()) <= set(top.tolist())
+    assert by != "zero" or (values[top] == 0).all()
+
+
+def test_numbers_out_of_range_are_refused():
+    with pytest.raises(ValueError, match="shares"):
+        ReplacedParameters([1.5])
+    with pytest.raises(ValueError, match="draws"):
+        ReplacedParameters(draws=0)
+
+
+def test_singular_values_are_of_each_participant_and_of_the_server(tmp_path):
+    found = run(tmp_path, FedAvg(mlp(), optimizer=SGD), ClassifierSpectrum(), sampler=HALF)
+    table = rows(found.folder, "spectrum.csv")
+    trained = {(r["round"], r["client"]) for r in rows(found.folder, "clients.csv") if r["trained"]}
+    servers = {(float(number), -1.0) for number in (1, 2, 3)}
+    assert {(r["round"], r["client"]) for r in table} == trained | servers
+    weight = found.server.shared["net.head.weight"]
+    values = torch.linalg.svdvals(weight.double())
+    own = [r["value"] for r in table if (r["round"], r["client"]) == (3, -1)]
+    assert own == pytest.approx((values / values[0]).tolist())
+
+
+def test_singular_values_of_a_head_that_stays_are_of_clients_alone(tmp_path):
+    found = run(tmp_path, FedPer(mlp(), optimizer=SGD), ClassifierSpectrum(), rounds=1)
+    assert {r["client"] for r in rows(found.folder, "spectrum.csv")} == {0, 1, 2}
+
+
+def test_what_a_method_tells_of_every_client(tmp_path):
+    """A pFedVEM head of 3 classes and 6 features has d = 21 weights and biases; tau = d / sums."""
+    found = run(tmp_path, PFedVEM(mlp(), optimizer=SGD), ModelNumbers(), sampler=HALF)
+    table = rows(found.folder, "numbers.csv")
+    assert [(row["round"], row["client"]) for row in table] == [
+        (number, client) for number in (1, 2, 3) for client in range(3)
+    ]
+    for row in table:
+        assert row["confidence"] == pytest.approx(21 / (row["uncertainty"] + row["deviation"]))
+    with pytest.raises(ValueError, match="FedAvg tells nothing"):
+        run(tmp_path, FedAvg(mlp(), optimizer=SGD), ModelNumbers())
+
+
+def test_pictures_are_drawn_of_what_analyses_wrote(tmp_path):
+    fedas = FedAS(mlp(), optimizer=SGD)
+    watchers = (FisherTraces(), ReplacedParameters([0.0, 0.5]), ClassifierSpectrum())
+    one = run(tmp_path, fedas, *watchers, sampler=FixedStragglers(0.4, 0.0))
+    two = run(tmp_path, PFedVEM(mlp(), optimizer=SGD), ModelNumbers())
+    settings, _ = group([RunFolder.read(made.folder) for made in (one, two)])
+    names = ["fisher", "stragglers", "replacement", "spectrum", "numbers"]
+    assert {picture.name: picture.refusal for picture in draw(settings, names)} == dict.fromkeys(
+        names, ""
+    )
+    nothing, _ = group([RunFolder.read(two.folder)])
+    (lacking,) = draw(nothing, ["spectrum"])
+    assert "ClassifierSpectrum" in lacking.refusal
+
+
+def test_an_analysis_needs_a_folder():
+    with pytest.raises(ValueError, match="FisherTraces needs a folder"):
+        fit(FedAvg(mlp(), optimizer=SGD), blobs(), 1, callbacks=[FisherTraces()])

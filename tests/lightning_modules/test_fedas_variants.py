@@ -1,0 +1,98 @@
+"""FedAS's other ways to align, with hand-worked class means."""
+
+import pytest
+import torch
+
+from lightning_modules.fedas import FedAS
+from lightning_modules.fedas_variants import FedASVariant
+from pfl.core.types import Upload
+from tests.helpers.federation import Federation, equal, sgd
+from tests.helpers.toy import mlp
+
+COHORTS = ((0, 1, 2), (1, 2), (0, 1))
+
+
+def make(net, **options):
+    return FedASVariant(net, **options)
+
+
+def floats(module):
+    """Down the backbone and C D means, up the backbone, the trace, C D sums and C counts."""
+    backbone = sum(p.numel() for p in module.net.backbone.parameters())
+    table = module.net.num_classes * module.net.features
+    return backbone + table, backbone + 1 + table + module.net.num_classes
+
+
+def played(module, cohorts=COHORTS):
+    federation = Federation(module)
+    for clients in cohorts:
+        federation.round(*clients)
+    return federation
+
+
+def agree(ours, theirs):
+    assert equal(ours.state.shared, theirs.state.shared)
+    for client, kept in theirs.kept.items():
+        assert equal({name: ours.kept[client][name] for name in kept}, kept)
+
+
+def test_serial_and_own_is_fedas():
+    variant = FedASVariant(mlp(), align_manner="serial", align_object="own", optimizer=sgd())
+    agree(played(variant), played(FedAS(mlp(), optimizer=sgd())))
+
+
+@pytest.mark.parametrize("to", ["own", "global"])
+def test_parallel_without_weight_trains_as_without_alignment(to):
+    variant = FedASVariant(mlp(), align_object=to, align_weight=0.0, optimizer=sgd())
+    agree(played(variant), played(FedAS(mlp(), alignment=False, optimizer=sgd())))
+
+
+def test_parallel_with_weight_does_not():
+    ours = played(FedASVariant(mlp(), align_object="own", optimizer=sgd()))
+    theirs = played(FedAS(mlp(), alignment=False, optimizer=sgd()))
+    assert not equal(ours.state.shared, theirs.state.shared)
+
+
+def test_one_clients_global_features_are_its_own():
+    """From the second round on: what it uploaded are the means under its last backbone."""
+    for manner in ("serial", "parallel"):
+        own, everybody = (
+            played(
+                FedASVariant(mlp(), align_manner=manner, align_object=to, optimizer=sgd()),
+                ((1,), (1,), (1,)),
+            )
+            for to in ("own", "global")
+        )
+        for name, value in own.state.shared.items():
+            torch.testing.assert_close(everybody.state.shared[name], value)
+
+
+def test_class_means_over_clients_by_hand():
+    """Class 0: sums 2 and 7 over 1 + 2 samples, 3; class 1 of client 1 alone, 8 / 2 = 4; class 2 of
+    nobody. A later upload of client 0, 5 of 1 sample, takes the place of its first: (5 + 7) / 3."""
+    federation = Federation(make(mlp(), optimizer=sgd()))
+    server, state = federation.server, federation.state
+    size = server.size
+
+    def upload(client, *pairs):
+        sums, counts = torch.zeros(size), torch.zeros(size[0])
+        for label, (total, count) in enumerate(pairs):
+            sums[label], counts[label] = total, count
+        extra = {"trace": torch.tensor(1.0), "feature_sums": sums, "feature_counts": counts}
+        return Upload(client, 3, state.shared, extra)
+
+    def means(after):
+        return server.broadcast(after, 2, 1).extra["global_means"][:, 0]
+
+    assert means(state).isnan().all()
+    after = server.aggregate(state, [upload(0, (2, 1)), upload(1, (7, 2), (8, 2))])
+    torch.testing.assert_close(means(after), torch.tensor([3.0, 4.0, torch.nan]), equal_nan=True)
+    again = server.aggregate(after, [upload(0, (5, 1))])
+    assert means(again)[0] == 4.0
+    assert means(after)[0] == 3.0
+
+
+def test_global_features_need_class_means_and_the_server_of_traces():
+    for options in ({"align_target": "per_sample"}, {"synchronisation": False}):
+        with pytest.raises(ValueError, match="align_object: global needs"):
+            make(mlp(), **options)
