@@ -99,6 +99,11 @@ def test_free_memory_keeps_within_a_container(tmp_path, monkeypatch):
     limit.write_text("5000\n")
     used.write_text("2000\n")
     monkeypatch.setattr(memory, "_GROUPS", [(limit, used)])
+    monkeypatch.setattr(memory, "_machine", lambda: 9000)
     assert memory.free(torch.device("cpu")) == 3000
     limit.write_text("max\n")
-    assert memory.free(torch.device("cpu")) == memory._machine() > 2**20
+    assert memory.free(torch.device("cpu")) == 9000
+
+
+def test_a_machine_tells_what_it_has_left():
+    assert memory._machine() > 2**20

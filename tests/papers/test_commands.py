@@ -34,7 +34,7 @@ QUICK = ("fedas_figure4a", "pfedvem_confidence", "fedsimsup_figure4")
 
 @cache
 def parser():
-    return make_parser("table")
+    return make_parser("fit")
 
 
 def commands():
