@@ -12,8 +12,8 @@ from tests.campaign.server import Server
 # configurations are 500 and 2,000 files.
 CASES = {
     "test_kills": (40, 200),
-    "test_configurations": (340, 1400),
-    "test_checkpoints": (100, 400),
+    "test_configurations": (342, 1401),
+    "test_checkpoints": (14, 57),
     "test_images": (60, 200),
     "test_workers": (4, 20),
 }

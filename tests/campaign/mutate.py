@@ -25,10 +25,45 @@ VALUES = [
     *({"class_path": 3}, {"init_args": {}}, *({"class_path": name} for name in CLASSES), *CALLS),
     *CLASSES,
 ]
-KEYS = ["", "x", "class_path", "init_args", "dict_kwargs", "help", "config", "net", "lr", "a.b", "1"]
+KEYS = [
+    "",
+    "x",
+    "class_path",
+    "init_args",
+    "dict_kwargs",
+    "help",
+    "config",
+    "net",
+    "lr",
+    "a.b",
+    "1",
+]
 SNIPPETS = [
-    *(b"\t", b"\x00", b"\x1b", b"\xff", b"\xef\xbb\xbf", b":", b"- ", b"&a ", b"*a", b"!!python/x "),
-    *(b"? [a, b]\n: 1\n", b"<<: *a\n", b"{", b"]", b"'", b'"', b"|\n", b"---\n", b"...\n", b"%", b"@"),
+    *(
+        b"\t",
+        b"\x00",
+        b"\x1b",
+        b"\xff",
+        b"\xef\xbb\xbf",
+        b":",
+        b"- ",
+        b"&a ",
+        b"*a",
+        b"!!python/x ",
+    ),
+    *(
+        b"? [a, b]\n: 1\n",
+        b"<<: *a\n",
+        b"{",
+        b"]",
+        b"'",
+        b'"',
+        b"|\n",
+        b"---\n",
+        b"...\n",
+        b"%",
+        b"@",
+    ),
     *(b"[" * 600, b"{a: " * 60, b"x: &x [*x]\n", b"# \xe2\x80\xa8", b"\r", b"  ", b"!!binary x"),
 ]
 
