@@ -39,7 +39,9 @@ def config(number: int, rounds: int = 4) -> dict:
     kinds = methods()
     kind = kinds[number % len(kinds)].__name__
     net = {"class_path": "MLP", "init_args": {"hidden": 8}}
-    optimizer = {"class_path": "torch.optim.SGD", "init_args": {"lr": 0.05, "momentum": 0.9}}
+    optimizer = {"class_path": "torch.optim.SGD", "init_args": {"lr": 0.05}}
+    if kind != "PerFedAvg":
+        optimizer["init_args"]["momentum"] = 0.9
     model = {"net": net, "optimizer": optimizer, "epochs": 1 + number % 2}
     model |= {"supervisor": net} if kind == "FedSimSup" else {}
     model |= {"persist_optimizer": True} if number % 3 == 0 else {}
