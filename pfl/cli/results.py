@@ -54,7 +54,7 @@ def plot(argv: Sequence[str]) -> None:
     _add_metric(parser)
     options = parser.parse_args(argv)
     with _refusals():
-        runs = find(options.runs)
+        runs = _found(options.runs)
         folder = options.out or _beside(runs) / PLOTS
         metric = options.metric or common_score(runs)
         drawn = pictures.draw(_settings(runs), options.only, metric, options.at)
@@ -90,7 +90,7 @@ def compare(argv: Sequence[str]) -> None:
     _add_metric(parser)
     options = parser.parse_args(argv)
     with _refusals():
-        settings = _settings(find(options.runs))
+        settings = _settings(_found(options.runs))
         found = compare_settings(settings, options.metric, options.at, options.reference)
         tables = comparison_sheets(found)
         for file in options.out:
@@ -116,10 +116,19 @@ def report(argv: Sequence[str]) -> None:
     options = parser.parse_args(argv)
     with _refusals():
         *_, run = find([options.run])
+        print(f"reads {run.path}")
         file = options.out or run.path / "report.html"
         judged_by = names.described(common_score([run]))
         file.write_text(report_of(run), encoding="utf-8")
     print(f"wrote {file} ({judged_by})")
+
+
+def _found(paths: Sequence[str]) -> list[RunFolder]:
+    """Find the runs that a command is about, and print them."""
+    runs = find(paths)
+    for run in runs:
+        print(f"reads {run.path}")
+    return runs
 
 
 def _beside(runs: Sequence[RunFolder]) -> Path:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 import sys
 from collections.abc import Sequence
@@ -57,6 +58,9 @@ def fit_experiment(argv: Sequence[str]) -> Experiment:
     """Return the experiment that ``pfl fit`` with these words would run."""
     parser = make_parser("fit", own=["ckpt_path"])
     parser.add_argument("--ckpt_path", type=str | None, help=f"go on from there: {CKPT_PATH}")
+    # Set by an agent of W&B: points of a search lie apart from other runs, unless told otherwise.
+    if sweep := os.environ.get("WANDB_SWEEP_ID"):
+        argv = [f"--loop.default_root_dir={Path('runs', 'sweeps', sweep)}", *argv]
     return Experiment.parse(parser, argv)
 
 

@@ -12,6 +12,8 @@ from pfl.results.runs import RunFolder
 
 # Folder of the pictures of several runs, beside these.
 PLOTS = "plots"
+# What lies beside the folders of runs: pictures, and the runs of tables and of sweeps.
+APART = (PLOTS, "tables", "sweeps")
 
 
 def common_score(runs: Sequence[RunFolder]) -> str:
@@ -48,11 +50,12 @@ def find(paths: Sequence[str | Path]) -> list[RunFolder]:
     """
     folders: dict[Path, Path] = {}
     for path in map(Path, paths):
-        if path.name == PLOTS and len(paths) > 1:
-            continue
         inside = [path]
         if path.is_dir() and not (path / "environment.json").is_file():
-            inside = sorted(file.parent for file in path.glob("*/environment.json")) or inside
+            found = sorted(file.parent for file in path.glob("*/environment.json"))
+            if not found and path.name in APART and len(paths) > 1:
+                continue
+            inside = found or inside
         folders |= {folder.resolve(): folder for folder in inside}
     if len(folders) == 1:
         return [RunFolder.read(folder) for folder in folders.values()]
