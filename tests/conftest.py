@@ -20,3 +20,9 @@ torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
 
 # A shell starts background jobs deaf to Ctrl-C, and so would be the programs that tests interrupt.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_addoption(parser):
+    """Add the options of the campaign; see ``tests/campaign``."""
+    parser.addoption("--campaign", choices=("default", "full"), default="default")
+    parser.addoption("--campaign-seed", type=int, default=0, metavar="N")

@@ -11,6 +11,7 @@ import yaml
 
 from pfl.cli.config import Experiment
 from pfl.cli.parser import make_parser
+from pfl.cli.runs import fit_experiment
 
 ROOT = Path(__file__).parent.parent
 SWEEPS = sorted((ROOT / "sweeps").glob("*.yaml"))
@@ -78,3 +79,11 @@ def test_every_point_parses(sweep, tmp_path):
 
 def _plain(value):
     return getattr(value, "class_path", value)
+
+
+def test_points_of_an_agent_lie_apart_unless_told_otherwise(monkeypatch):
+    monkeypatch.setenv("WANDB_SWEEP_ID", "abc")
+    words = ["--config", "configs/quickstart.yaml"]
+    assert fit_experiment(words).values.loop.default_root_dir == "runs/sweeps/abc"
+    told = fit_experiment([*words, "--loop.default_root_dir=x"])
+    assert told.values.loop.default_root_dir == "x"

@@ -65,6 +65,10 @@ class Experiment:
         try:
             values = parser.parse_args(spelled_out(argv))
             types = types_of(parser)
+            # A number in the place of a section is read as a section without keys.
+            for section in {key.partition(".")[0] for key in types if "." in key}:
+                if not all(key in values for key in types if key.startswith(f"{section}.")):
+                    raise TrustError("expected keys and values", (section,))
             nulls = [item.keys for item in given if item.is_null]
             check_nulls({key: values.get(key) for key in types}, types, nulls, from_data)
             for key, hint in types.items():

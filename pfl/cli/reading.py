@@ -23,7 +23,7 @@ from pfl.results.settings import Setting, group
 def plot(options: argparse.Namespace) -> None:
     """Draw runs."""
     with _refusals():
-        runs = find(options.runs)
+        runs = _found(options.runs)
         folder = options.out or _beside(runs) / PLOTS
         metric = options.metric or common_score(runs)
         drawn = pictures.draw(_settings(runs), options.only, metric, options.at)
@@ -39,7 +39,7 @@ def plot(options: argparse.Namespace) -> None:
 def compare(options: argparse.Namespace) -> None:
     """Put runs side by side."""
     with _refusals():
-        settings = _settings(find(options.runs))
+        settings = _settings(_found(options.runs))
         found = compare_settings(settings, options.metric, options.at, options.reference)
         tables = comparison_sheets(found)
         for file in options.out:
@@ -55,6 +55,7 @@ def report(options: argparse.Namespace) -> None:
     """Write one run as one HTML page."""
     with _refusals():
         *_, run = find([options.run])
+        print(f"reads {run.path}")
         file = options.out or run.path / "report.html"
         judged_by = names.described(common_score([run]))
         file.write_text(report_of(run), encoding="utf-8")
@@ -68,6 +69,14 @@ def _refusals() -> Iterator[None]:
         yield
     except (ValueError, OSError) as error:
         raise UsageError(str(error)) from error
+
+
+def _found(paths: Sequence[str]) -> list[RunFolder]:
+    """Find the runs that a command is about, and print them."""
+    runs = find(paths)
+    for run in runs:
+        print(f"reads {run.path}")
+    return runs
 
 
 def _beside(runs: Sequence[RunFolder]) -> Path:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import os
 import shlex
 import sys
 from collections.abc import Mapping, Sequence
@@ -55,6 +56,9 @@ class _Watch(Callback):
 
 def fit_experiment(argv: Sequence[str]) -> Experiment:
     """Return the experiment that ``pfl fit`` with these words would run."""
+    # Set by an agent of W&B: points of a search lie apart from other runs, unless told otherwise.
+    if sweep := os.environ.get("WANDB_SWEEP_ID"):
+        argv = [f"--loop.default_root_dir={Path('runs', 'sweeps', sweep)}", *argv]
     return Experiment.parse(make_parser("fit"), argv)
 
 

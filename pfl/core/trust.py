@@ -71,8 +71,12 @@ def check_calls(
         TrustError: There is such an object, or a number that is none.
         ImportError: A path names nothing.
     """
-    if isinstance(value, float) and math.isnan(value):
-        raise TrustError("expected a number, got nan", keys)
+    if isinstance(value, float) and not math.isfinite(value):
+        if math.isnan(value):
+            raise TrustError("expected a number, got nan", keys)
+        # Optimisers take it, and the first step is not finite.
+        if "optimizer" in keys:
+            raise TrustError(f"expected a finite number, got {value}", keys)
     if isinstance(value, list | tuple):
         for number, item in enumerate(value):
             check_calls(item, hint, (*keys, str(number)), admit)

@@ -12,6 +12,8 @@ from pfl.results.runs import RunFolder
 
 # Folder of the pictures of several runs, beside these.
 PLOTS = "plots"
+# What lies beside the folders of runs: pictures, and the runs of tables and of sweeps.
+APART = (PLOTS, "tables", "sweeps")
 
 
 def common_score(runs: Sequence[RunFolder]) -> str:
@@ -48,11 +50,14 @@ def find(paths: Sequence[str | Path]) -> list[RunFolder]:
     """
     folders: dict[Path, Path] = {}
     for path in map(Path, paths):
-        if path.name == PLOTS and len(paths) > 1:
-            continue
         inside = [path]
         if path.is_dir() and not (path / "environment.json").is_file():
-            found = [file.parent for file in path.rglob("environment.json")]
+            if path.name in APART and len(paths) > 1:
+                continue
+            below = path.rglob("environment.json")
+            found = [
+                file.parent for file in below if not {*APART} & {*file.relative_to(path).parts}
+            ]
             # A run's folder is named by the time of its start.
             inside = sorted(found, key=lambda folder: (folder.name, folder)) or inside
         folders |= {folder.resolve(): folder for folder in inside}

@@ -26,6 +26,7 @@ from pfl.sweeps.search import Search, identity
 from pfl.sweeps.trial import UnknownMetricError, value_of
 
 SEED = 42
+ROOT = "loop.default_root_dir"
 
 
 def run(
@@ -57,19 +58,21 @@ def run(
         raise UsageError(f"--storage: expected a file that ends in .db, got {storage}")
     flags = [*flags, *([] if seed is None else [f"--seed={seed}"])]
     _check_flags(sweep, flags)
+    # Points lie apart from runs/<name>, unless the sweep or a flag says where.
+    own = [] if ROOT in sweep.space.constants else [f"--{ROOT}={storage.with_suffix('')}"]
     _announce(sweep)
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     seed = SEED if seed is None else seed
     with _quiet_wandb():
         # Other processes may be about the same thing.
         example = storage.with_suffix("") / "points" / f"example-{os.getpid()}.json"
-        configs = _try(sweep, flags, example)
+        configs = _try(sweep, [*own, *flags], example)
         same = identity(sweep, configs, flags, seed)
         with closing(Search(sweep, storage, seed, limit, same)) as search:
             if retry:
                 search.retry()
             while (trial := search.claim()) is not None:
-                _run_point(search, trial, flags)
+                _run_point(search, trial, [*own, *flags])
             _report(search, flags)
 
 

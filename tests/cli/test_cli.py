@@ -291,6 +291,16 @@ def test_a_network_of_ones_own_needs_no_such_arguments():
     assert net[1].out_features == 5
 
 
+def test_a_number_in_the_place_of_a_section_is_refused(tmp_path, capsys):
+    file, sections = (
+        tmp_path / "n.yaml",
+        yaml.safe_load((ROOT / "configs/quickstart.yaml").read_text()),
+    )
+    file.write_text(yaml.safe_dump(sections | {"loop": 0.5}))
+    assert main(["fit", "--config", str(file)]) == 2
+    assert "n.yaml:10: loop: expected keys and values" in capsys.readouterr().err
+
+
 def test_initial_weights_depend_on_the_seed_alone():
     states = []
     for stream, words in ((1, []), (2, []), (2, ["--seed=5"])):
@@ -347,6 +357,7 @@ rounds: 2 | accelerator: tpux | c.yaml:3: loop.accelerator: You selected an inva
 torch.optim.SGD | torch.optim.LBFGS | c.yaml:10: model.optimizer: optimizer LBFGS computes the loss several times a step,
 rounds: 2 | kept_memory: .inf | c.yaml:3: loop.kept_memory: kept_memory must be a finite number, got inf
 rounds: 2 | gradient_clip_val: .nan | c.yaml:3: loop.gradient_clip_val: expected a number, got nan
+lr: 0.005 | lr: .inf | c.yaml:10: model.optimizer.lr: expected a finite number, got inf
 lr: 0.005 | lr: .nan | c.yaml:10: model.optimizer.lr: expected a number, got nan
 samples: 200 | samples: 200\n    mean: .nan | c.yaml:18: data.mean: expected a number, got nan
 hidden: 7 | hidden: 0 | c.yaml:9: model.net.hidden: hidden must be at least 1, got 0

@@ -44,6 +44,16 @@ def test_the_pictures_of_several_runs_lie_beside_them_and_are_no_run(runs, capsy
     assert main(["compare", *sorted(map(str, runs.iterdir()))]) == 0
 
 
+@pytest.mark.parametrize("place", ["tables", "sweeps/quickstart"])
+def test_runs_of_tables_and_sweeps_are_not_mixed_with_others(place, runs, capsys):
+    write_run(runs / place / "fedavg" / "1", [[0.3], [0.9]], method="Apart")
+    given = sorted(map(str, runs.iterdir()))
+    assert main(["compare", *given]) == 0
+    assert main(["plot", *given, "--only", "curves"]) == 0
+    assert main(["report", "runs"]) == 0
+    assert "Apart" not in capsys.readouterr().out
+
+
 def test_plot_of_what_is_not_there_is_an_error_only_if_asked_for(runs, capsys):
     assert main(["plot", "runs", "--only", "trace"]) == 2
     assert capsys.readouterr().err == (
@@ -79,7 +89,7 @@ def test_report_of_a_folder_of_runs_is_of_the_newest(runs, capsys):
 
 def test_report_writes_a_page(runs, capsys):
     assert main(["report", "runs/FedAS1"]) == 0
-    told = "wrote runs/FedAS1/report.html (test accuracy, personal models)\n"
+    told = "reads runs/FedAS1\nwrote runs/FedAS1/report.html (test accuracy, personal models)\n"
     assert capsys.readouterr().out == told
     assert (runs / "FedAS1" / "report.html").read_text(encoding="utf-8").endswith("</html>\n")
 
@@ -88,7 +98,7 @@ def test_report_writes_a_page(runs, capsys):
     ("words", "message"),
     [
         (["plot", "nothing"], "there is no folder nothing"),
-        (["report", "."], ". is not a run's folder"),
+        (["report", "empty"], "empty is not a run's folder"),
         (["compare", "runs", "--reference", "x"], "there is no setting 'x' among FedAS, FedAvg"),
         (["compare", "runs", "--metric", "acc"], "has no column 'acc'"),
         (["compare", "runs", "--out", "a.doc"], "a table is written as"),
@@ -96,6 +106,7 @@ def test_report_writes_a_page(runs, capsys):
     ],
 )
 def test_errors_are_one_line(runs, words, message, capsys):
+    Path("empty").mkdir()
     assert main(words) == 2
     error = capsys.readouterr().err
     assert message in error

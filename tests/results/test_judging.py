@@ -46,7 +46,9 @@ def test_without_tests_of_clients_it_is_the_global_model_on_the_common_test_set(
     assert main(["compare", *runs]) == 0
     assert "Test accuracy (global model, common test set, last round)" in capsys.readouterr().out
     assert main(["plot", *runs, "--format", "png"]) == 0
-    first, *files = capsys.readouterr().out.splitlines()
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[:2] == [f"reads {run}" for run in runs]
+    first, *files = lines[2:]
     assert first == f"test/pooled/acc: {told}"
     assert [file.rpartition("/")[2] for file in files] == [
         "curves.png",

@@ -62,7 +62,7 @@ def test_two_processes_share_a_sweep():
 def test_a_killed_point_is_run_again_and_goes_on_from_its_checkpoint(capsys):
     write()
     process = start(words := "--loop.rounds=60", "--loop.checkpoint_every=1")
-    runs = Path("runs", "fedper_synthetic")
+    runs = FOLDER / "fedper_synthetic"
 
     def is_under_way():
         table = list(runs.glob("*/metrics.csv"))
@@ -94,7 +94,7 @@ def test_a_killed_point_is_run_again_and_goes_on_from_its_checkpoint(capsys):
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupted_sweep_goes_on(number, monkeypatch, capsys):
     def fit(words, callbacks):
-        if len(list(Path("runs").glob("fedper_synthetic/*"))) == 1:
+        if len(list(FOLDER.glob("fedper_synthetic/*"))) == 1:
             signal.raise_signal(number)
         return fit_as_ever(words, callbacks)
 

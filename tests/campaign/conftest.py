@@ -1,0 +1,43 @@
+"""Cases of the campaign: each is a number, from which everything random of it is drawn."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from tests.campaign.server import Server
+
+# By test module: cases in a default and in a full campaign. Together the damaged things and the
+# configurations are 500 and 2,000 files.
+CASES = {
+    "test_kills": (40, 200),
+    "test_configurations": (342, 1401),
+    "test_checkpoints": (14, 57),
+    "test_images": (60, 200),
+    "test_workers": (4, 20),
+}
+
+
+def pytest_generate_tests(metafunc):
+    """Make the cases of a test that asks for their number."""
+    if "case" in metafunc.fixturenames:
+        default, full = CASES[metafunc.module.__name__.rpartition(".")[2]]
+        count = full if metafunc.config.getoption("--campaign") == "full" else default
+        metafunc.parametrize("case", range(count), ids=lambda number: f"case-{number}")
+
+
+@pytest.fixture
+def draw(request, case):
+    """What a case is drawn from; told where the case fails."""
+    seed = request.config.getoption("--campaign-seed")
+    print(f"seed {seed}, case {case}")
+    return random.Random(f"{seed}/{request.module.__name__}/{case}")
+
+
+@pytest.fixture(scope="module")
+def server():
+    """The process in which the commands of a module run."""
+    process = Server()
+    yield process
+    process.close()
