@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tempfile
 
 import pytest
 import torch
@@ -27,9 +28,11 @@ from tests.helpers.toy import blobs, mlp
 
 
 @pytest.fixture
-def cores(monkeypatch):
+def cores(monkeypatch, tmp_path):
     """Sets the number of cores, for a test; the network is not too small for threads."""
     monkeypatch.setattr(auto, "TINY_STEP", 0)
+    # Other tests are runs that share the cores.
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     return lambda count: monkeypatch.setattr(machine, "usable", lambda: count)
 
 

@@ -15,7 +15,7 @@ DEFAULT = {
     "univarfl": "univarfl_as_printed",
     "fedsimsup": "fedsimsup_as_printed",
 }
-DOCUMENT = (CONFIGS.parent / "docs" / "methods.md").read_text(encoding="utf-8")
+DOCUMENT = (CONFIGS.parent / "docs/methods/index.md").read_text(encoding="utf-8")
 ROWS = re.findall(r"^\| `(\w+\*?)` \| `([\w.]+)` \| (.+?) \| (.+?) \| (.+?) \|$", DOCUMENT, re.M)
 
 

@@ -53,8 +53,6 @@ def elsewhere(config):
 
 def test_every_command_reads_them(earlier, capsys):
     first = str(earlier[0])
-    assert main(["compare", str(RUNS), *map(str, earlier)]) == 2
-    assert "is not a run's folder" in capsys.readouterr().err
     assert main(["compare", *map(str, earlier)]) == 0
     assert "FedAS" in capsys.readouterr().out
     assert main(["report", first]) == 0

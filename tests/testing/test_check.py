@@ -94,8 +94,11 @@ def test_the_first_broken_promise_says_what_is_wrong(method):
     ("name", "method", "finding"), FINDINGS, ids=[f"{n}-{m.__name__}" for n, m, _ in FINDINGS]
 )
 def test_a_promise_finds_a_method_that_breaks_it(name, method, finding):
+    # On a busy machine one thread may run all clients; then threads are as one after another.
+    turns = 5 if name == "threads_agree" else 1
     with pytest.raises(BrokenPromiseError) as found:
-        BY_NAME[name].hold(Subject(method, floats=lambda module, info: (1, 1)))
+        for _ in range(turns):
+            BY_NAME[name].hold(Subject(method, floats=lambda module, info: (1, 1)))
     assert finding in str(found.value)
 
 
@@ -117,7 +120,7 @@ def test_a_method_with_arguments_of_its_own_needs_to_be_built():
 
 def test_the_method_of_the_readme_keeps_its_promises():
     text = (ROOT / "README.md").read_text(encoding="utf-8")
-    code = text.partition("## Add a method in one file")[2].partition("```python\n")[2]
+    code = text.partition("## Your own method")[2].partition("```python\n")[2]
     module: dict = {"__name__": "mymethod"}
     exec(code.partition("```")[0], module)
     check_method(module["MyMethod"])
