@@ -29,14 +29,14 @@ SMALL_NETWORK = 5_000_000
 """Parameters up to which one client leaves most of a GPU idle (reasoned, not measured)."""
 
 SHORT_STEP = 300_000
-"""Multiplications of a sample up to which a stack is faster on a CPU: LeNet-5 on 28 x 28 has
-282,000, on 32 x 32 652,000."""
+"""Multiplications of a sample up to which a stack is faster on a CPU. LeNet-5 has 282,000 on
+28 x 28 and 652,000 on 32 x 32."""
 
 CACHED = 100_000
-"""Parameters up to which it is: weights of many clients leave the caches sooner."""
+"""Parameters up to which it is, as weights of many clients leave the caches sooner."""
 
 TINY_STEP = 100_000
-"""Multiplications of a sample up to which threads wait for each other: their work is Python's."""
+"""Multiplications of a sample up to which threads wait for each other, in Python's own work."""
 
 STACKED = 32
 """Clients of one stack on a CPU."""

@@ -49,7 +49,7 @@ class VectorisedEngine(Engine):
     Args:
         clients: How many go together at most; ``None`` takes as many as fit in half of the memory
             that is free when a run begins, each as large as the largest
-            (:mod:`pfl.engines.memory`).
+            (``pfl.engines.memory``).
         dropout: Stack networks with dropout as well. All draw from one stream then: other numbers
             than the sequential engine's, equal to them in distribution only, and the same again for
             the same ``clients``, which have to be given.

@@ -94,11 +94,11 @@ def test_the_first_broken_promise_says_what_is_wrong(method):
     ("name", "method", "finding"), FINDINGS, ids=[f"{n}-{m.__name__}" for n, m, _ in FINDINGS]
 )
 def test_a_promise_finds_a_method_that_breaks_it(name, method, finding):
+    subject = Subject(method, floats=lambda module, info: (1, 1))
     # On a busy machine one thread may run all clients; then threads are as one after another.
     turns = 5 if name == "threads_agree" else 1
     with pytest.raises(BrokenPromiseError) as found:
-        for _ in range(turns):
-            BY_NAME[name].hold(Subject(method, floats=lambda module, info: (1, 1)))
+        [BY_NAME[name].hold(subject) for _ in range(turns)]
     assert finding in str(found.value)
 
 
