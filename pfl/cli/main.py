@@ -22,7 +22,7 @@ COMMANDS = {
         "cli.runs.export",
         "write one client's personalised model as a Lightning checkpoint",
     ),
-    "list": ("cli.show.show", "show what there is: methods, nets, data, partitions"),
+    "list": ("cli.show.show", "show what there is: methods, nets, data, partitions, metrics"),
     "init": ("cli.shipped.init", "copy the configurations that come with pfl to here"),
     "new": ("cli.new.new", "write a method, data or a network to begin with"),
     "data inspect": ("cli.data.inspect", "show who holds what, as tables and as a picture"),

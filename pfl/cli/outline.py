@@ -21,6 +21,9 @@ KINDS = {
     "partitions": "datamodules.Partitioner",
 }
 
+# The group of the plug-ins that have no class of this project as their base.
+METRICS = "pfl.metrics"
+
 
 class BrokenError(ImportError):
     """A module exists, but cannot be imported."""
@@ -95,10 +98,15 @@ class Sources:
         base = self.find(KINDS[kind])
         if base is None:
             raise BrokenError(f"{KINDS[kind]} cannot be found")
-        named = {item.name: item for item in (*self._own(base.package), *self._brought())}
+        groups = [group for group in plugins.GROUPS if group != METRICS]
+        named = {item.name: item for item in (*self._own(base.package), *self._brought(*groups))}
         found = (item for item in named.values() if item != base and not item.name.startswith("_"))
         usable = (item for item in found if base in self.line(item) and not self.is_abstract(item))
         return sorted(usable, key=lambda item: item.name.lower())
+
+    def metrics(self) -> list[Outline]:
+        """Return the metrics that plug-ins bring; all others are torchmetrics' own."""
+        return sorted(self._brought(METRICS), key=lambda item: item.name.lower())
 
     def find(self, path: str) -> Outline | None:
         """Return the class of a dotted path, wherever it is defined."""
@@ -128,10 +136,8 @@ class Sources:
                 for node in self._file(module).classes.values():
                     yield Outline(module, node)
 
-    def _brought(self) -> Iterator[Outline]:
-        for point in plugins.installed():
-            if point.group == "pfl.metrics":
-                continue
+    def _brought(self, *groups: str) -> Iterator[Outline]:
+        for point in plugins.installed(*groups):
             if (found := self.find(f"{point.module}.{point.attr}")) is not None:
                 yield found
             elif _file_of(point.module) is None:

@@ -11,14 +11,16 @@ from rich.table import Table
 
 from pfl.cli.outline import KINDS, Sources
 
+METRICS = "metrics"
+
 
 def show(argv: Sequence[str]) -> None:
     """Show what there is of one kind, with the first sentence of each description."""
     parser = argparse.ArgumentParser(prog="pfl list", description="Show what there is.")
-    parser.add_argument("kind", type=str.lower, choices=tuple(KINDS))
+    parser.add_argument("kind", type=str.lower, choices=(*KINDS, METRICS))
     kind = parser.parse_args(argv).kind
     sources = Sources()
-    found = sources.of_kind(kind)
+    found = sources.metrics() if kind == METRICS else sources.of_kind(kind)
     for file, fault in sources.faults.items():
         print(f"pfl: {file} is left out, it cannot be imported: {fault}", file=sys.stderr)
     table = Table(box=None, pad_edge=False)
@@ -27,3 +29,5 @@ def show(argv: Sequence[str]) -> None:
     for item in found:
         table.add_row(item.shown, item.sentence)
     Console().print(table)
+    if kind == METRICS:
+        print("and every metric of torchmetrics by its path, such as torchmetrics.AUROC")

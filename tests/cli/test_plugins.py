@@ -67,6 +67,17 @@ def test_the_list_shows_a_plug_in_with_its_package(capsys):
 
 
 @pytest.mark.usefixtures("installed")
+def test_the_list_of_metrics_is_that_of_plug_ins_and_points_to_torchmetrics(capsys):
+    assert main(["list", "metrics"]) == 0
+    shown = capsys.readouterr().out
+    assert "brought_by.Right" in shown
+    assert "Brought " not in shown
+    assert "torchmetrics.AUROC" in shown
+    assert main(["list", "nets"]) == 0
+    assert "Right" not in capsys.readouterr().out
+
+
+@pytest.mark.usefixtures("installed")
 def test_a_metric_is_found_by_the_name_of_its_entry_point():
     assert Scorer(Classification(), 3, ["right"]).added == ("right",)
 
