@@ -22,6 +22,9 @@ from pfl.training.context import Context
 Place: TypeAlias = Any  # Ray's PlacementGroup; its types cannot be named where it is not installed
 ROOM_SECONDS = 60.0
 ANSWER_SECONDS = 10.0
+# What a client of HTTP/2 says first, and the frame by which a server answers (RFC 9113, 3.4).
+_GREETING = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\x00\x00\x00\x04\x00\x00\x00\x00\x00"
+_SETTINGS = b"\x04"
 _LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
 
@@ -135,8 +138,8 @@ class RayEngine(Engine):
         address = self.address or os.environ.get("RAY_ADDRESS", "")
         if not _answers(address):
             raise WorkerError(
-                f"nothing answers at the address of the Ray cluster, {address}: start it there "
-                "(ray start --head), or leave the address out"
+                f"no Ray cluster answers at {address}: start one there (ray start --head), or "
+                "leave the address out"
             )
         # A cluster that the user did not ask for sends no usage statistics.
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
@@ -180,7 +183,7 @@ class RayEngine(Engine):
 
 
 def _answers(address: str) -> bool:
-    """Tell whether a host accepts connections at an address, which Ray itself asks for minutes.
+    """Tell whether a server of gRPC answers at an address, which Ray itself asks for minutes.
 
     Words, such as ``auto``, count as answered.
     """
@@ -195,8 +198,11 @@ def _answers(address: str) -> bool:
     outer = [import_ray().util.get_node_ip_address()] if host in _LOOPBACK else []
     for place in (host, *outer):
         try:
-            with socket.create_connection((place, port), timeout=ANSWER_SECONDS):
-                return True
+            with socket.create_connection((place, port), timeout=ANSWER_SECONDS) as connection:
+                connection.sendall(_GREETING)
+                # The type of the first frame.
+                if connection.recv(9)[3:4] == _SETTINGS:
+                    return True
         except OSError:
             continue
     return False

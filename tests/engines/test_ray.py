@@ -7,6 +7,7 @@ import pickle
 import signal
 import socket
 import sys
+import threading
 import time
 from dataclasses import replace
 from functools import partial
@@ -354,18 +355,30 @@ def test_failures_of_the_cluster_are_told_in_a_sentence():
     assert issubclass(WorkerError, RUN_REFUSALS)
 
 
-def test_an_address_where_nothing_answers_is_told_at_once(capsys):
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        address = f"127.0.0.1:{free.getsockname()[1]}"
-    started = time.monotonic()
-    words = ["--loop.engine=RayEngine", f"--loop.engine.address={address}"]
-    words += ["--loop.default_root_dir=null", "--loop.progress=false"]
-    assert main(["fit", "--config", "configs/quickstart.yaml", *words]) == 2
+@pytest.mark.parametrize("listens", [False, True], ids=["nobody", "another server"])
+def test_an_address_where_no_ray_answers_is_told_at_once(listens, capsys):
+    with socket.socket() as server:
+        server.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{server.getsockname()[1]}"
+        if listens:
+            server.listen()
+            threading.Thread(target=refuse, args=[server], daemon=True).start()
+        started = time.monotonic()
+        words = ["--loop.engine=RayEngine", f"--loop.engine.address={address}"]
+        words += ["--loop.default_root_dir=null", "--loop.progress=false"]
+        assert main(["fit", "--config", "configs/quickstart.yaml", *words]) == 2
     assert time.monotonic() - started < 30
     error = capsys.readouterr().err
-    assert f"nothing answers at the address of the Ray cluster, {address}" in error
+    assert f"no Ray cluster answers at {address}" in error
     assert error.count("\n") == 1
+
+
+def refuse(server):
+    """Answer one connection as a server of web pages does."""
+    connection, _ = server.accept()
+    with connection:
+        connection.recv(1024)
+        connection.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
 
 
 @pytest.mark.parametrize("address", ["", "auto", "local", "no-port", "ray://[::1"])
