@@ -176,6 +176,8 @@ def filled(words):
 
 def run(words, monkeypatch):
     """Run a command as far as it needs nothing from a network and takes seconds."""
+    if "--loop.engine=ray" in words:
+        pytest.importorskip("ray")
     match words:
         case ["pip", "install", *_, wanted]:
             extras = re.findall(r"\[(\w+)\]", wanted)
