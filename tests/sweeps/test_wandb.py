@@ -14,6 +14,8 @@ wandb = pytest.importorskip("wandb")
 
 def test_each_point_writes_its_run_and_prints_nothing_of_it(monkeypatch, capfd):
     monkeypatch.setenv("WANDB_MODE", "offline")
+    # W&B reads its environment once a process; an earlier test may have been without it.
+    wandb.teardown()
     Path("c.yaml").write_text(CONFIG.replace("loop:", "loop:\n  callbacks: [{class_path: WandB}]"))
     write({LR: {"values": [0.1]}})
     try:
