@@ -27,6 +27,7 @@ from lightning_modules.base import ClientModule
 from lightning_modules.nets.initial import redraw, seed_of, zero_last_layer
 from lightning_modules.steps.optimizers import with_lr
 from pfl.core.checks import not_negative
+from pfl.core.mapped import empty_alike
 from pfl.core.seeds import derive, generator
 from pfl.core.server import Server, ServerState
 from pfl.core.state import assign
@@ -265,6 +266,7 @@ class SimSupServer(Server[SimSupState]):
     """
 
     reports: ClassVar = {"mix": "strength of mixing"}
+    per_client = True
 
     def __init__(
         self,
@@ -292,7 +294,7 @@ class SimSupServer(Server[SimSupState]):
         counts = torch.stack([info.class_counts for info in clients])
         device = next(iter(shared.values())).device
         return SimSupState(
-            shared={n: v.expand(len(clients), *v.shape).clone() for n, v in shared.items()},
+            shared={n: v.expand(len(clients), *v.shape) for n, v in shared.items()},
             similarity=label_similarity(counts).to(_wide(device)),
             samples=torch.tensor([info.samples for info in clients]),
             rounds=rounds,
@@ -388,13 +390,13 @@ def _mix(models: Tensor, sent: Sequence[Tensor], strength: Tensor, partners: Ten
 
     Block by block: in the widest type, all models at once would fill several times their memory.
     """
-    wide, mixed = _wide(models.device), torch.empty_like(models)
+    wide, mixed = _wide(models.device), empty_alike(models)
     alpha = strength.to(models.device, wide)[:, None]
     shares = partners.to(models.device, wide)
     old, after = models.flatten(1), mixed.view(len(models), -1)
     uploads = [value.flatten() for value in sent]
     for start in range(0, old.shape[1], BLOCK):
         part = slice(start, start + BLOCK)
-        new = torch.stack([value[part] for value in uploads]).to(wide)
+        new = torch.stack([value[part] for value in uploads]).to(models.device, wide)
         after[:, part] = (1 - alpha) * old[:, part].to(wide) + alpha * (shares @ new)
     return mixed

@@ -71,9 +71,10 @@ class FederatedLoop:
         name: Name of the experiment, a path below ``default_root_dir``; ``None`` makes it of the
             method and the data.
         checkpoint_every: Save after every this many rounds, and after the last.
-        kept_memory: Gigabytes of CPU memory for what clients keep from round to round; what goes
-            beyond lies in files beside the runs, or else in the system's temporary folder.
-            ``None`` keeps everything on the device.
+        kept_memory: Gigabytes of CPU memory for what clients keep from round to round, and as many
+            for models that a server holds for each client; what goes beyond lies in files beside
+            the runs, or else in the system's temporary folder. ``None`` keeps everything on the
+            device.
         progress: Show a progress bar and the closing table.
         seed: From which every random choice derives. The network's initial weights are those of the
             module given.

@@ -47,6 +47,8 @@ class Server(Generic[StateT]):
     Attributes:
         reports: What the server reports of each client: the names in ``client_report``, and the
             captions of their pictures.
+        per_client: Whether ``shared`` of its state holds a model for each client, along a leading
+            axis. Then it lies in files where it exceeds ``loop.kept_memory``.
 
     Args:
         weighting: ``samples`` weighs an upload by the client's training samples, ``uniform`` all
@@ -54,6 +56,7 @@ class Server(Generic[StateT]):
     """
 
     reports: ClassVar[Mapping[str, str]] = {"weight": "aggregation weight"}
+    per_client: ClassVar[bool] = False
 
     def __init__(self, weighting: Literal["samples", "uniform"] = "samples") -> None:
         self.weighting = weighting

@@ -11,9 +11,10 @@ from typing import Any
 from pfl.core.client import Client
 from pfl.core.kernels import repeatable
 from pfl.core.lock import locked
+from pfl.core.mapped import in_file
 from pfl.core.seeds import derive, generator
 from pfl.core.server import Server, ServerState
-from pfl.core.state import clone, constants, fingerprint, to
+from pfl.core.state import clone, constants, fingerprint, nbytes, to
 from pfl.core.types import (
     ClientInfo,
     Cohort,
@@ -106,6 +107,7 @@ class Federation:
         self.context.load({})
         if content is not None:
             restore.restore(content, self.run, clients, device)
+        self.run.server = self._bounded(self.run.server)
         points = settings.evaluate_at or [module.evaluate_at]
         self.evaluator = Evaluator(
             settings.engine, data, clients, points, module, self.context.scorer, self._job
@@ -193,6 +195,15 @@ class Federation:
                 run.history.append(row)
                 run.latest = RoundResult(number, cohort, row, clients, evaluated)
             yield run.latest
+
+    def _bounded(self, state: ServerState) -> ServerState:
+        """Move the models that a server holds for each client into files, beyond the bound."""
+        memory = self.settings.kept_memory
+        small = memory is None or nbytes(state.shared) <= memory * 1e9
+        if small or not self.server.per_client:
+            return state
+        shared = {name: in_file(value, self.root) for name, value in state.shared.items()}
+        return replace(state, shared=shared)
 
     def _cohort(self, number: int) -> Cohort:
         """Draw the clients of a round."""
