@@ -40,7 +40,7 @@ class NonFiniteError(ArithmeticError):
 
 
 class Federation:
-    """Sample, broadcast, train, aggregate, evaluate: round by round.
+    """Runs the rounds: sample, broadcast, train, aggregate, evaluate.
 
     Args:
         settings: Of the run.
@@ -125,13 +125,13 @@ class Federation:
         self._kernels.enter_context(repeatable())
 
     def close(self) -> None:
-        """Release the engine, and compute as before."""
+        """Release the engine and restore how the process computes."""
         self._kernels.close()
         self.settings.engine.close()
 
     @contextmanager
     def folder(self) -> Iterator[None]:
-        """Inside, the run has a folder of its own, that of the checkpoint or a new one.
+        """Give the run its folder: that of the checkpoint, or a new one that is locked meanwhile.
 
         Raises:
             OSError: It cannot be made.
@@ -220,9 +220,9 @@ class Federation:
     def _outcome(
         self, jobs: Sequence[Job], results: Mapping[int, Result], after: ServerState
     ) -> Iterator[None]:
-        """Make a round's outcome the run's; take it back if its tests are interrupted.
+        """Enter a round's outcome into the run; take it back if its tests are interrupted.
 
-        Then the round is done again on a resume, and no row of the history is missing.
+        A resume then repeats the round, and no row of the history is missing.
         """
         run, before, number, latest = self.run, self.run.server, self.run.round, self.run.latest
         try:
@@ -238,12 +238,12 @@ class Federation:
             raise
 
     def personal(self, client: int) -> Context:
-        """Leave the module as the client's personalised model; return its context."""
+        """Turn the module into the client's personalised model, and return its context."""
         client_round.become_tested(self.context, self._job(client, self.run.server))
         return self.context
 
     def _job(self, client: int, state: ServerState, number: int | None = None) -> Job:
-        """Make a client's job on a server's state, in the round at hand or the one to come."""
+        """Make a client's job from a server's state; the round is the current one by default."""
         number = self.run.round if number is None else number
         return Job(
             info=replace(self.clients[client], round=number),
@@ -280,7 +280,7 @@ def _uploads(results: Mapping[int, Result], cohort: Cohort) -> list[Upload]:
 
 
 def _with_tests(jobs: Sequence[Job], tested: Sequence[int]) -> list[Job]:
-    """Let those among the clients that are tested be tested as their training left them."""
+    """Have the tested ones among the training clients scored right after their training."""
     chosen = set(tested)
     return [
         replace(job, splits=("val", "test")) if job.info.client in chosen else job for job in jobs
