@@ -173,7 +173,7 @@ class FederatedDataModule(L.LightningDataModule, ABC):
 
     @property
     def task(self) -> Task:
-        """The task: classification, unless a data set overrides it."""
+        """The task, which is classification unless a data set overrides it."""
         return Classification()
 
     @property

@@ -56,7 +56,7 @@ class Slices(Partitioner):
         """
 
     def draw(self, targets: Targets, num_clients: int, rng: np.random.Generator) -> list[Ints]:
-        """Divide the samples; unchecked."""
+        """Divide the samples; ``__call__`` checks the result."""
         classes, owned = self.owned(targets, num_clients, rng)
         counts = np.unique(classes, return_counts=True)[1]
         blocks = sum(len(own) for own in owned) // len(counts)

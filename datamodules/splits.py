@@ -234,7 +234,7 @@ def _matched(
     """
     clients = np.arange(len(owned))
     train = np.concatenate(owned)
-    # The client that trains on each sample; filled below with those that are tested on it.
+    # The client of each training sample; the loop below adds the client of each test sample.
     client_of = np.empty(len(groupings[0]), np.int64)
     client_of[train] = np.repeat(clients, [len(ids) for ids in owned])
     left = test

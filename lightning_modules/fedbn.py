@@ -45,7 +45,7 @@ class FedBN(ClientModule):
         self.global_model = not self.norms
         if not self.norms:
             warnings.warn(
-                f"{type(net).__name__} has no batch norm: FedBN is FedAvg on it", stacklevel=2
+                f"{type(net).__name__} has no batch norm, so FedBN equals FedAvg", stacklevel=2
             )
 
     @property

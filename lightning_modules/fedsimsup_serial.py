@@ -41,7 +41,7 @@ class FedSimSupSerial(ClientModule):
     global_model = False
     vectorizable = True
     needs_classes = True
-    # Mixing fades out after a fraction of them.
+    # Mixing fades out after a fraction of the rounds.
     uses_rounds = True
 
     def __init__(

@@ -32,7 +32,7 @@ class MeanEmbedding(nn.Embedding):
         """
         vectors = super().forward(input)
         real = (input != PADDING).to(vectors.dtype).unsqueeze(-1)
-        # Zeros at the end of a sum do not change a bit of it.
+        # Zeros at the end leave the sum bitwise unchanged.
         total: Tensor = (vectors * real).sum(-2)
         return total / real.sum(-2).clamp_min(1)
 
