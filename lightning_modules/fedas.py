@@ -46,10 +46,10 @@ class FedAS(ClientModule):
     tested. Without ``alignment`` and ``synchronisation`` training is that of FedPer. Before any
     broadcast, under a plain Trainer, the objective is the cross-entropy of the whole network.
 
-    Defaults follow the released code where it differs from the paper, and options switch back.
-    There are two exceptions: each client aligns a copy of the received backbone (the released code
-    aligns the server's own tensors, so each client of a round receives what the previous one
-    aligned), and no sample is left out of the class means or the trace.
+    Where the released code differs from the paper, defaults follow the code, and options give the
+    paper's version. There are two exceptions to the code: each client aligns a copy of the received
+    backbone (the released code aligns the server's own tensors, so each client of a round receives
+    what the previous one aligned), and no sample is left out of the class means or the trace.
 
     Args:
         net: A ``SplitNet``; its backbone gives the features (B, D).

@@ -237,7 +237,7 @@ def test_parquet_holds_the_same_as_csv(tmp_path):
     with pytest.raises(ValueError, match=r"parquet, row 4, column 'age': .* missing value"):
         broken.setup()
     file.write_bytes(b"PAR1")
-    with pytest.raises(ValueError, match=r"patients\.parquet is no Parquet file"):
+    with pytest.raises(ValueError, match=r"patients\.parquet is not a Parquet file"):
         TabularData(str(file), "sick", 2, ByDomain(), **SITES).setup()
 
 
