@@ -1,4 +1,4 @@
-"""Decode samples once, into memory, or into a file if they are too large for it."""
+"""Decoding of samples, once, into memory or into a file if they are too large for it."""
 
 from __future__ import annotations
 

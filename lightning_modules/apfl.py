@@ -23,10 +23,12 @@ from pfl.core.types import Batch, Broadcast, ClientInfo, Outcome, Phase, Plan, S
 
 
 class APFL(ClientModule):
-    """Train ``net`` (w) as in FedAvg and ``personal`` (v) on ``CE(alpha v + (1 - alpha) w)``.
+    """FedAvg, plus a local model for each client, trained in a learned mixture with the global one.
 
-    The mixture ``alpha v + (1 - alpha) w`` of the weights is the model that is tested; it uses the
-    batch-norm statistics of v. The proportion alpha takes gradient steps too: its gradient is ``<v
+    ``net`` (w) is trained as in FedAvg, ``personal`` (v) on the cross-entropy of the network with
+    the mixed weights ``alpha v + (1 - alpha) w``. This mixture is also the model that is tested; it
+    uses the batch-norm statistics of v. The proportion alpha takes gradient steps too: its gradient
+    is ``<v
     - w, G>``, where G is the gradient of the loss at the mixture, its step size is the learning
     rate, and it is clipped to [0, 1]. The global network w travels both ways; v and alpha stay.
 

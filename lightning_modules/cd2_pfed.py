@@ -37,7 +37,7 @@ from pfl.core.types import (
 
 
 class CD2PFed(ClientModule):
-    """Shared and private channels in every layer, which teach each other by distillation.
+    """A network whose layers have shared and private channels, which teach each other.
 
     The shared channels travel both ways; the private ones stay. The share of private channels grows
     over the rounds; a channel that turns private starts from the value that the client last

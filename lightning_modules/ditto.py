@@ -20,11 +20,11 @@ from pfl.core.types import Batch, Broadcast, Phase, Plan, Terms
 
 
 class Ditto(ClientModule):
-    """Train ``net`` (w) as in FedAvg, ``personal`` (v) on ``CE(v) + lambda / 2 ||v - w^t||^2``.
+    """FedAvg, plus a personal model for each client that is pulled towards the global one.
 
-    Each client trains a personal model v next to the global one; the second term pulls v towards
-    the received model w^t. The global network travels both ways; v stays and is the model that is
-    tested.
+    ``net`` (w) is trained as in FedAvg, ``personal`` (v) on ``CE(v) + lambda / 2 ||v - w^t||^2``,
+    whose second term pulls v towards the received model w^t. The global network travels both ways;
+    v stays and is the model that is tested.
 
     Departs from the official code: the average is weighted by samples (``weighting: uniform`` is
     the code's), and one lambda serves all clients (the code can choose one for each client on

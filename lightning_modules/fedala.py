@@ -24,7 +24,7 @@ from pfl.core.types import Batch, ClientInfo, Pass, Phase, Plan, State, Terms, T
 
 
 class FedALA(ClientModule):
-    """Start each round from an element-wise mix of the global model and the client's own model.
+    """FedAvg whose rounds start from an element-wise mix of the global and the client's own model.
 
     From its second participation on, a client takes ``own + (global - own) * W`` in its top layers
     and the global model below them, then trains as in FedAvg. Before mixing it learns the weights

@@ -11,7 +11,7 @@ from lightning_modules.finetune import FineTuned
 
 
 class FedAvg(ClientModule):
-    """Train the network on each client, and average the results on the server.
+    """One global model, which clients train locally and the server averages.
 
     Each participant trains the received network on its own data; the server averages the uploaded
     networks, weighted by samples. The whole network travels both ways, and nothing stays with the

@@ -14,7 +14,7 @@ from lightning_modules.nets import SplitNet
 
 
 class FedBABU(FineTuned, Freeze):
-    """Train only the body, under a fixed random head; fine-tune each client's copy before the test.
+    """A body trained under a fixed random head, and fine-tuned by each client before the test.
 
     Training is that of :class:`Freeze`: the body travels both ways, and nothing stays with the
     client, as the head is the same constant everywhere. Each client is tested with a fine-tuned

@@ -35,13 +35,14 @@ from pfl.core.types import (
 
 
 class FedDyn(ClientModule):
-    """Train on ``CE(w) + alpha <H_i, w> + alpha / 2 ||w - w^t||^2``; H_i sums the client's changes.
+    """FedProx plus a linear term for each client, which makes the clients' optima agree.
 
-    The last term pulls towards the received model w^t. The linear term shifts each client's optimum
-    so that, when training has converged, all clients agree on a minimum of the global loss. H_i is
-    the sum of all changes that client i has sent; the paper's gradient state is -alpha H_i, and its
-    server state h is -alpha times the mean of H_i over all clients. The server adds that mean of
-    H_i to the average of the uploads. The network travels both ways; H_i stays.
+    Clients train on ``CE(w) + alpha <H_i, w> + alpha / 2 ||w - w^t||^2``. The last term pulls
+    towards the received model w^t; the linear term shifts each client's optimum so that, when
+    training has converged, all clients agree on a minimum of the global loss. H_i is the sum of all
+    changes that client i has sent; the paper's gradient state is -alpha H_i, and its server state h
+    is -alpha times the mean of H_i over all clients. The server adds that mean of H_i to the
+    average of the uploads. The network travels both ways; H_i stays.
 
     The sum in the server's step is taken over differences, as the authors say it should be (the
     printed equation lacks the parentheses). Departs from the authors' code, which divides alpha by

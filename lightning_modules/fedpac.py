@@ -37,7 +37,7 @@ BODY = ("net.backbone.*",)
 
 
 class FedPAC(ClientModule):
-    """Align the features to global class centroids, and mix a head for each client from all heads.
+    """Features aligned to global class centroids, and a head mixed for each client from all heads.
 
     Each client first trains its head on the received body, then the body under that head, with an
     additional term that pulls features towards the global centroid of their class. The server

@@ -18,7 +18,7 @@ from pfl.core.types import Broadcast, ClientInfo, Patterns, Phase, Plan
 
 
 class FedPer(ClientModule):
-    """Share the body, keep a private head, and train both together.
+    """A shared body and a private head, trained together.
 
     The body travels both ways and is averaged; the head stays with the client and adapts the common
     features to its classes. Departs from the paper in participation: the average runs over the

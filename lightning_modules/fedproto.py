@@ -40,7 +40,7 @@ from pfl.core.types import (
 
 
 class FedProto(ClientModule):
-    """Exchange class prototypes instead of weights, and pull features towards the global ones.
+    """Private networks that exchange class prototypes, towards which they pull their features.
 
     A prototype is the mean feature of a class. Each client trains its own network on the
     cross-entropy plus lambda times the distance of features from the global prototype of their

@@ -21,11 +21,12 @@ from pfl.core.types import Batch, Broadcast, ClientInfo, Terms
 
 
 class FedProx(ClientModule):
-    """Train as in FedAvg, on ``CE(w) + mu / 2 ||w - w^t||^2``: stay close to the received model.
+    """FedAvg whose clients are pulled towards the received model.
 
-    The second term pulls all parameters w, but no batch-norm statistics, towards the received model
-    w^t. It is part of the gradient, before momentum and weight decay. The whole network travels
-    both ways, and nothing stays with the client.
+    Clients train on ``CE(w) + mu / 2 ||w - w^t||^2``. The second term pulls all parameters w, but
+    no batch-norm statistics, towards the received model w^t. It is part of the gradient, before
+    momentum and weight decay. The whole network travels both ways, and nothing stays with the
+    client.
 
     Departs from the paper as its released code does: clients are drawn uniformly and weighted by
     samples, instead of drawn by samples and averaged equally. Slow clients that do less work are

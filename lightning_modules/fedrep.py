@@ -16,7 +16,7 @@ from pfl.core.types import Phase, Plan
 
 
 class FedRep(ClientModule):
-    """Share the body, keep a private head: train the head first, then the body under that head.
+    """A shared body and a private head, trained one after the other, the head first.
 
     Each participant trains its head for many epochs on the received body, then the body for few
     epochs. The body travels both ways; the head stays.

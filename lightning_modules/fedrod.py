@@ -21,13 +21,13 @@ from pfl.core.types import Batch, Broadcast, ClientInfo, Terms
 
 
 class FedROD(ClientModule):
-    """Train a generic head on ``CE(g + gamma log N, y)``, a personal one on ``CE(g + u, y)``.
+    """A shared generic head on a class-balanced loss, and a personal head for the remaining error.
 
-    g are the logits of the generic head, u those of the personal one, and N the client's training
-    samples of each class. The first loss, a balanced softmax, trains body and generic head as if
-    all classes were equally frequent; the second trains the personal head alone, on what the
-    generic one gets wrong. Body and generic head travel both ways; the personal head stays. Clients
-    are tested with ``g + u``, the global model with g.
+    Let g be the logits of the generic head, u those of the personal one, and N the client's
+    training samples of each class. ``CE(g + gamma log N, y)``, a balanced softmax, trains body and
+    generic head as if all classes were equally frequent; ``CE(g + u, y)`` trains the personal head
+    alone, on what the generic one gets wrong. Body and generic head travel both ways; the personal
+    head stays. Clients are tested with ``g + u``, the global model with g.
 
     The paper leaves open how the personal head starts: here at zero, so that a client begins with
     the generic prediction (public codes copy the generic head, which doubles the first logits). The

@@ -19,7 +19,7 @@ from pfl.core.types import Plan
 
 
 class Freeze(ClientModule):
-    """Train and average the body under one random head, which all clients share and never train.
+    """FedAvg on the body, under one random head that all clients share and never train.
 
     The body travels both ways. Nothing stays with the client: the head is a constant that everybody
     knows from the start. It is left out of the optimiser and of the average, so that momentum and

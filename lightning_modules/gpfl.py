@@ -23,7 +23,7 @@ from pfl.core.types import Batch, Broadcast, ClientInfo, Pass, Patterns, Phase, 
 
 
 class GPFL(ClientModule):
-    """Guide features by global class embeddings on one route, and classify them on a personal one.
+    """One body with a generic route, guided by class embeddings, and a personal route.
 
     A conditional valve (CoV) transforms the body's features f, given a condition. On the personal
     route the head classifies ``CoV(f, u_i)``; on the generic route ``CoV(f, g)`` is pulled towards

@@ -26,7 +26,7 @@ BODY = ("backbone.*",)
 
 
 class IFCA(ClientModule):
-    """Cluster clients by letting each train the one of k models that fits its data best.
+    """k global models, of which each client trains the one that fits its data best.
 
     ``clusters`` holds the k models; ``net`` is the one that is chosen, trained and tested. A client
     chooses the model with the lowest loss on its training data; the server averages each model over

@@ -22,7 +22,7 @@ from pfl.core.types import Broadcast, ClientInfo, Patterns, State, Upload
 
 
 class LGFedAvg(ClientModule):
-    """Share the last layers, keep private layers before them, and train both together.
+    """Shared last layers on private layers before them, trained together.
 
     Each client learns its own features, and all clients share a head on top of them. The last
     layers travel both ways; all layers before them stay.

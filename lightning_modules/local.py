@@ -6,7 +6,7 @@ from lightning_modules.base import ClientModule
 
 
 class Local(ClientModule):
-    """Train each client's network on its own data only; the reference without collaboration.
+    """A network for each client, trained on its own data only: the baseline without collaboration.
 
     Nothing travels, and the whole network stays. There is no paper. With a sampler of participation
     below one, a client trains only when it is sampled; ``train_all: true`` of the sampler gives the

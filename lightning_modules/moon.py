@@ -21,12 +21,12 @@ from pfl.core.types import Batch, Broadcast, ClientInfo, Pass, Phase, Plan, Stat
 
 
 class MOON(ClientModule):
-    """Train as in FedAvg, on ``CE + mu * l_con``, a contrast between three models' features.
+    """FedAvg with a contrastive loss between the local, the global and the previous features.
 
-    The contrastive term l_con pulls the features that the head reads towards those of the received
-    global model, and pushes them away from those of the client's own previous model. The whole
-    network, projection head included, travels both ways; the body that the client last trained
-    stays.
+    The objective is ``CE + mu * l_con``. The contrastive term l_con pulls the features that the
+    head reads towards those of the received global model, and pushes them away from those of the
+    client's own previous model. The whole network, projection head included, travels both ways; the
+    body that the client last trained stays.
 
     Departs from the official code: at a client's first participation, in whichever round, its
     previous model is the received one (the code has none in the first round only; in both cases the

@@ -24,7 +24,7 @@ from pfl.core.types import Batch, Outcome, Phase, Plan
 
 
 class PerFedAvg(ClientModule):
-    """Meta-learn an initialisation that each client adapts by a gradient step before the test.
+    """A meta-learned initialisation that each client adapts by a gradient step before the test.
 
     A meta-step from w, with independent parts D, D', D'' of a batch, is ``w~ = w - alpha grad(w;
     D)``, ``g = grad(w~; D')``, and ``w <- w - beta d`` with ``d = g`` (FO) or ``d = g - alpha

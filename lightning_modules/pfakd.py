@@ -19,12 +19,13 @@ from pfl.core.types import Batch, Broadcast, ClientInfo, Phase, Plan, Terms
 
 
 class PFAKD(ClientModule):
-    """FedPer on ``CE + beta * D(z, z_T)`` (Eq. 3): the received backbone teaches its features.
+    """FedPer in which the received backbone teaches its features to the trained one.
 
-    z and z_T, both (B, D), are the features that the trained and the received backbone give for the
-    same inputs. The received backbone is frozen as the teacher for the round. Backbone and head are
-    trained together. The backbone travels both ways; the head stays. With beta = 0 it is FedPer.
-    Before any broadcast there is no teacher: a plain Trainer minimises the cross-entropy alone.
+    The objective is ``CE + beta * D(z, z_T)`` (Eq. 3), where z and z_T, both (B, D), are the
+    features that the trained and the received backbone give for the same inputs. The received
+    backbone is frozen as the teacher for the round. Backbone and head are trained together. The
+    backbone travels both ways; the head stays. With beta = 0 it is FedPer. Before any broadcast
+    there is no teacher: a plain Trainer minimises the cross-entropy alone.
 
     Defaults follow the released code where it differs from the paper, with two exceptions: the
     learning rate stays constant (``lr_decay``), and the optimiser starts afresh in each round

@@ -56,7 +56,7 @@ COPIES = ("personal", "first", "second")
 
 
 class PFedBayes(ClientModule):
-    """Learn Gaussians over all weights: a global one v, the prior, and each client's posterior q.
+    """Gaussians over all weights: a global distribution v, the prior of each client's posterior q.
 
     On each batch, q takes ``inner_steps`` steps of Adam on ``CE + zeta/n_i KL(q || v)`` with v
     constant; then v takes one step of the optimiser on ``zeta/n_i KL(q || v)`` with q constant. In

@@ -44,7 +44,7 @@ from pfl.core.types import (
 
 
 class PFedFDA(ClientModule):
-    """Classify by Gaussians of the features, blended for each client from global and local ones.
+    """A Gaussian classifier of features, blended for each client from global and local estimates.
 
     Each class is a Gaussian with its own mean and a covariance common to all classes, and these
     give a linear classifier; there is no trained head. A participant trains the body under the

@@ -24,7 +24,7 @@ from pfl.core.types import Batch, Broadcast, ClientInfo, Outcome, Phase, Plan, S
 
 
 class PFedMe(ClientModule):
-    """Train personal models theta close to w, and a global model w on the Moreau envelope.
+    """Personal models theta, each close to a global model w, which follows the Moreau envelope.
 
     On each batch, theta takes K steps ``theta <- theta - eta_p (grad CE(theta) + lambda (theta -
     w))`` from its current value; then w takes one step of the optimiser (learning rate eta) along

@@ -41,7 +41,7 @@ TauTerms: TypeAlias = Literal["both", "uncertainty", "deviation"]
 
 
 class PFedVEM(ClientModule):
-    """Give each client a Gaussian head, and weight its means on the server by a confidence.
+    """A Gaussian head for each client, whose means the server weights by a confidence.
 
     The base network is trained as in FedAvg. The head of client j is a Gaussian with means mu_j and
     diagonal covariance Sigma_j. Its prior is centred at the server's head w and has one variance

@@ -38,11 +38,12 @@ from pfl.core.types import (
 
 
 class SCAFFOLD(ClientModule):
-    """Correct every local gradient g_i to ``g_i - c_i + c``, so that clients do not drift apart.
+    """FedAvg whose clients correct every gradient by control variates, so that they do not drift.
 
-    The control variates c_i (of the client) and c (of the server) are vectors over all trainable
-    parameters, and estimate the client's and the global gradient. The network and c come down; the
-    network and the change of c_i go up; c_i stays.
+    A local gradient g_i becomes ``g_i - c_i + c``. The control variates c_i (of the client) and c
+    (of the server) are vectors over all trainable parameters, and estimate the client's and the
+    global gradient. The network and c come down; the network and the change of c_i go up; c_i
+    stays.
 
     There is no departure from the paper. Public codes differ: here c_i is stored with the client,
     and Option II divides by the actual steps and learning rate of the round, not by planned or

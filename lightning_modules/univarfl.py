@@ -25,11 +25,12 @@ from pfl.core.types import Batch, Terms
 
 
 class UniVarFL(ClientModule):
-    """Train as in FedAvg, on ``CE + w_he * L_HE + w_cv * L_CV`` (Eq. 4).
+    """FedAvg whose clients spread their features and keep their predictions varied.
 
-    L_HE, the hyperspherical energy, spreads features over the sphere; L_CV keeps the variance of
-    each class's probability above a floor. Both need only the batch, no other model. The whole
-    network travels both ways, and nothing stays with the client; one global model is tested.
+    The objective is ``CE + w_he * L_HE + w_cv * L_CV`` (Eq. 4). L_HE, the hyperspherical energy,
+    spreads features over the sphere; L_CV keeps the variance of each class's probability above a
+    floor. Both need only the batch, no other model. The whole network travels both ways, and
+    nothing stays with the client; one global model is tested.
 
     The paper's text was available without its formulas, and the released code was not available.
     The equations are reconstructed from the paper's prose. Where the prose says nothing, they

@@ -1,4 +1,4 @@
-"""Search for batch norms by their type."""
+"""Batch norms of a module, found by their type."""
 
 from __future__ import annotations
 
