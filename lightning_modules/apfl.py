@@ -28,9 +28,9 @@ class APFL(ClientModule):
     ``net`` (w) is trained as in FedAvg, ``personal`` (v) on the cross-entropy of the network with
     the mixed weights ``alpha v + (1 - alpha) w``. This mixture is also the model that is tested; it
     uses the batch-norm statistics of v. The proportion alpha takes gradient steps too: its gradient
-    is ``<v
-    - w, G>``, where G is the gradient of the loss at the mixture, its step size is the learning
-    rate, and it is clipped to [0, 1]. The global network w travels both ways; v and alpha stay.
+    is ``<v - w, G>``, where G is the gradient of the loss at the mixture. Its step size is the
+    learning rate, and it is clipped to [0, 1]. The global network w travels both ways; v and alpha
+    stay.
 
     Departs from the paper in the average, which is weighted by samples (``weighting: uniform`` is
     the paper's). The authors' code mixes outputs, steps w before it mixes, and shrinks alpha
