@@ -17,7 +17,7 @@ from pfl.core.types import Plan
 
 
 class FedSimSupSerial(ClientModule):
-    """FedSimSup with one network: its head is trained on the received backbone, then that.
+    """FedSimSup with one network, whose head and backbone are trained in turn, the head first.
 
     Fig. 4 of the paper compares FedSimSup's two networks with training one network in turn "like
     FedRep". The backbone travels both ways; the server keeps one backbone for each client and mixes
