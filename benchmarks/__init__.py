@@ -1,1 +1,1 @@
-"""Measurements, each a ratio within one run: ``python -m benchmarks.round``."""
+"""Measurements, each as a ratio within one run: ``python -m benchmarks.round``."""

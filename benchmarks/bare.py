@@ -1,4 +1,4 @@
-"""Bare PyTorch loops that do the local work of a round with nothing around it."""
+"""Bare PyTorch loops that do only the local work of a round."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ class Turn:
 
     Attributes:
         train: Local training.
-        overhead: All but training and tests: sampling, broadcast, aggregation, records.
-        evaluate: Tests of all clients' models (FedAvg's are the global one).
+        overhead: Everything except training and tests: sampling, broadcast, aggregation, records.
+        evaluate: Tests of all clients' models (for FedAvg, all are the global one).
     """
 
     train: float
@@ -40,16 +40,16 @@ class Turn:
 
     @property
     def whole(self) -> float:
-        """Seconds of the round."""
+        """Seconds of the whole round."""
         return self.train + self.overhead + self.evaluate
 
 
 def bare(
     net: nn.Module, data: FederatedData, device: torch.device, workers: int = 1
 ) -> Iterator[Turn]:
-    """Do the same local work with nothing around it: batches are indexed out of floats.
+    """Do the same local work with nothing around it; batches are indexed from float tensors.
 
-    Several workers are Python threads, with one op thread and a network each.
+    Several workers are Python threads, each with one op thread and its own network.
     """
     train, test = ([_whole(data, c, n) for c in range(data.num_clients)] for n in ("train", "test"))
     nets = [copy.deepcopy(net).to(device) for _ in range(workers)]
@@ -96,7 +96,7 @@ def _train(
     batch_size: int,
     rng: torch.Generator,
 ) -> None:
-    """Walk once over one client's samples."""
+    """Train one epoch on one client's samples."""
     x, y = samples
     net.train()
     optimizer = SGD(net.parameters())
@@ -108,7 +108,7 @@ def _train(
 
 @contextmanager
 def _pool(workers: int) -> Iterator[Executor | type[_Here]]:
-    """Threads of one op thread each; of one worker, the caller's thread with its own."""
+    """Yield a pool of threads with one op thread each; for one worker, the calling thread."""
     if workers == 1:
         yield _Here
         return
@@ -128,13 +128,13 @@ def _pool(workers: int) -> Iterator[Executor | type[_Here]]:
 
 
 class _Here:
-    """The calling thread, in the place of a pool."""
+    """The calling thread, with the interface of a pool."""
 
     map = map
 
 
 def plain(net: nn.Module) -> nn.Module:
-    """Return a network with PyTorch's own convolutions in place of ours."""
+    """Replace our convolutions in a network by PyTorch's own."""
     for parent in net.modules():
         for name, child in parent.named_children():
             if isinstance(child, Conv2d):

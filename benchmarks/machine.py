@@ -1,4 +1,4 @@
-"""The machine that numbers are taken with, and what other programs take of it."""
+"""The machine on which numbers are measured, and the load of other programs on it."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from pfl.engines.cores import usable
 
 
 class Others:
-    """Cores that other programs take, from its creation on (Linux; elsewhere none)."""
+    """Cores that other programs use, counted from its creation (Linux; elsewhere none)."""
 
     def __init__(self) -> None:
         self._before = self._now()
 
     def cores(self) -> float:
-        """Return how many they took on average."""
+        """Return how many cores they used on average."""
         (busy, own, clock), (b, o, c) = self._now(), self._before
         return max(0.0, (busy - b - (own - o)) / max(1e-9, clock - c))
 
@@ -36,7 +36,7 @@ class Others:
 
 
 def machine() -> dict[str, str | int]:
-    """Describe the machine and the versions that the numbers were taken with."""
+    """Describe the machine and the versions with which the numbers were measured."""
     load = os.getloadavg()[0] if hasattr(os, "getloadavg") else float("nan")
     gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else "none"
     return {

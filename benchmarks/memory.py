@@ -1,4 +1,4 @@
-"""This process's memory, as the system reports it (Linux)."""
+"""Memory of this process, as reported by the system (Linux)."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from pathlib import Path
 
 
 def megabytes(*names: str) -> list[float]:
-    """Entries of ``/proc/self/status``.
+    """Return entries of ``/proc/self/status`` in megabytes.
 
     Args:
-        names: Such as ``VmRSS`` (now), ``RssAnon``, ``RssFile`` (which the system may take back),
-            ``VmHWM`` (the peak since the program began, or was reset).
+        names: Such as ``VmRSS`` (now), ``RssAnon``, ``RssFile`` (which the system can reclaim), or
+            ``VmHWM`` (the peak since the program began or the last reset).
     """
     lines = Path("/proc/self/status").read_text(encoding="utf-8").splitlines()
     values = dict(line.split(":", 1) for line in lines)
@@ -18,5 +18,5 @@ def megabytes(*names: str) -> list[float]:
 
 
 def reset_peak() -> None:
-    """Count the peak from now on."""
+    """Restart the measurement of the peak."""
     Path("/proc/self/clear_refs").write_text("5", encoding="utf-8")

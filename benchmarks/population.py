@@ -1,8 +1,8 @@
-"""Seconds and memory of a round as the population grows and its participants do not.
+"""Time and memory of a round as the population grows and the number of participants stays.
 
-``python -m benchmarks.population 1000 10000`` trains a hundred clients a round of each population,
-with Ditto on LeNet-5 (a client keeps 62,006 floats), for each bound of ``kept_memory``, each in a
-process of its own.
+``python -m benchmarks.population 1000 10000`` trains a hundred clients per round from each
+population, with Ditto on LeNet-5 (a client keeps 62,006 floats), with and without a limit
+``kept_memory``. Each run has its own process.
 """
 
 from __future__ import annotations
@@ -33,21 +33,21 @@ from pfl.loop import FederatedLoop
 
 
 class Watch(Callback):
-    """Notes seconds and memory of each round; all models are tested in the last."""
+    """Records seconds and memory of each round; all models are tested in the last one."""
 
     def __init__(self) -> None:
         self.seconds: list[float] = []
         self.memory: list[list[float]] = []
 
     def on_round_end(self, run: Run, result: RoundResult) -> None:
-        """Note this round."""
+        """Record this round."""
         self.seconds.append(result.metrics["time/round"] - result.metrics["time/evaluate"])
         self.memory.append(megabytes("RssAnon", "RssFile"))
         self.evaluation = result.metrics["time/evaluate"]
 
 
 def measure(clients: int, kept_memory: float | None, rounds: int) -> dict[str, object]:
-    """Return a run's row."""
+    """Run one federation, and return its row."""
     torch.set_num_threads(1)
     data = Synthetic(
         samples=10 * clients,

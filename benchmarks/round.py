@@ -1,16 +1,18 @@
-"""Rounds of FedAvg, engine by engine, beside bare PyTorch loops: whole, and their training apart.
+"""Rounds of FedAvg with each engine, next to bare PyTorch loops: whole rounds, and training alone.
 
 ``python -m benchmarks.round`` measures a small network, LeNet-5 and FedAS's network at batch 16;
-``--help`` shows the settings. The bare loop, to which ratios are given, has PyTorch's own layers
-and tests one model on every client; "our net" is the same loop with the network of this project,
-which lays images out with their channels innermost, and "limit" that loop in as many Python
-threads as there are workers: what a round can cost at best. Variants take turns in one process,
-round by round, so that what else the machine does falls on all of them alike; what to look at are
-the medians of the ratios within a turn, and their spread (half of them lie within it). What other
-programs took meanwhile is printed, and whether that was too much to conclude anything. Data are
-made up in the shape of the network's inputs: clients of 400 training samples on average,
-Dirichlet(0.1). With ``--memory`` each variant also runs one turn in a process of its own, to note
-what it needs beyond the data and the network (Ray's workers are other processes and do not count).
+``--help`` shows the settings. Ratios are relative to the bare loop, which uses PyTorch's own layers
+and tests one model on every client. "our net" is the same loop with this project's network, whose
+images are in channels-last layout. "limit" is that loop in as many Python threads as there are
+workers: the best that a round can cost.
+
+Variants take turns in one process, round by round, so that other load on the machine affects all of
+them equally. Look at the medians of the ratios within a turn, and at their spread (half of them lie
+within it). The load of other programs is printed, with a warning if it was too high to conclude
+anything. Data are synthetic, in the shape of the network's inputs: clients with 400 training
+samples on average, Dirichlet(0.1). With ``--memory`` each variant also runs one turn in its own
+process, to measure what it needs in addition to the data and the network (Ray's workers are other
+processes and do not count).
 """
 
 from __future__ import annotations
@@ -39,7 +41,7 @@ from pfl.core.types import FederatedData
 from pfl.engines.named import ENGINES, EngineName
 from pfl.loop import FederatedLoop
 
-# Networks, and channels and size of their images.
+# Networks, with the channels and size of their images.
 NETS: Mapping[str, tuple[Callable[[], nn.Module], int, int]] = {
     "mlp16": (lambda: MLP(10, (1, 8, 8), 16), 1, 8),
     "mlp64": (lambda: MLP(10, (1, 8, 8), 64), 1, 8),
@@ -52,7 +54,7 @@ NETS: Mapping[str, tuple[Callable[[], nn.Module], int, int]] = {
     "cnn5": (lambda: CNN5(10), 3, 32),
     "resnet18": (lambda: ResNet18(10), 3, 32),
 }
-# Cores that other programs may take before ratios say little.
+# Cores that other programs may use before ratios become meaningless.
 BUSY = 0.25
 DEFAULT = ("sequential", "threads", "auto")
 
@@ -84,7 +86,7 @@ def variants(
     if every > 1 and accelerator == "cpu":
         found["limit", every] = bare(make(), data, device, workers=every)
     for name in engines:
-        # The others have op threads of their own, whatever the caller's.
+        # The other engines set their own op threads, whatever the caller's.
         counts = {every, 1} if name == "sequential" and accelerator == "cpu" else {every}
         for count in sorted(counts):
             turns = federation(name, make(), data, accelerator)
@@ -108,7 +110,7 @@ def measure(
 
 
 def table(turns: Mapping[tuple[str, int], list[Turn]], samples: int) -> list[dict[str, object]]:
-    """One row a variant; ratios are times of the bare loop over the variant's, turn by turn."""
+    """Return one row per variant; ratios are the bare loop's times over the variant's, by turn."""
     reference = next(iter(turns.values()))
     limit = next((own for (name, _), own in turns.items() if name == "limit"), None)
     rows: list[dict[str, object]] = []
@@ -159,7 +161,7 @@ def prepare(name: str, given: argparse.Namespace) -> dict[tuple[str, int], Itera
 
 
 def peak(name: str, given: argparse.Namespace, key: tuple[str, int]) -> float:
-    """Megabytes that one turn of one variant needs at most, beyond the data and the network."""
+    """Return the peak memory of one turn, in megabytes, in addition to data and network."""
     variant = prepare(name, given)[key]
     torch.set_num_threads(key[1])
     reset_peak()
@@ -169,25 +171,27 @@ def peak(name: str, given: argparse.Namespace, key: tuple[str, int]) -> float:
 
 
 def peaks(name: str, given: argparse.Namespace, keys: list[tuple[str, int]]) -> list[float]:
-    """Of each variant, in a process of its own."""
+    """Return the peak memory of each variant, each in its own process."""
     fresh = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(1, fresh, max_tasks_per_child=1) as pool:
         return list(pool.map(partial(peak, name, given), keys))
 
 
 def main() -> None:
-    """Measure and print, and add to a file."""
+    """Measure, print the results, and add them to a file if one is given."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=Help)
     parser.add_argument("--nets", nargs="+", choices=NETS, default=["mlp64", "lenet5", "cnn2"])
     parser.add_argument("--engines", nargs="+", choices=ENGINES, default=list(DEFAULT))
     parser.add_argument("--batch-size", type=int, default=16)
     parser.add_argument("--clients", type=int, default=20)
-    parser.add_argument("--samples", type=int, default=400, help="training samples a client")
-    parser.add_argument("--alpha", type=float, default=0.1, help="of the Dirichlet partition")
+    parser.add_argument("--samples", type=int, default=400, help="training samples per client")
+    parser.add_argument(
+        "--alpha", type=float, default=0.1, help="concentration of the Dirichlet partition"
+    )
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--accelerator", choices=("cpu", "cuda"), default="cpu")
-    parser.add_argument("--memory", action="store_true", help="note peak memory as well (Linux)")
-    parser.add_argument("--out", type=Path, help="CSV file that rows are added to")
+    parser.add_argument("--memory", action="store_true", help="also measure peak memory (Linux)")
+    parser.add_argument("--out", type=Path, help="CSV file to which rows are added")
     given = parser.parse_args()
     for name in given.nets:
         where = machine()
@@ -205,7 +209,7 @@ def main() -> None:
             print("".join(f"{cell!s:>20}" for cell in line))
         if (taken := others.cores()) > BUSY:
             print(
-                f"other programs took {taken:.2f} cores meanwhile: too busy to conclude anything; "
+                f"other programs used {taken:.2f} cores meanwhile: too many to conclude anything; "
                 "repeat this on a quiet machine"
             )
         if given.out is not None:
@@ -223,7 +227,7 @@ def _add(path: Path, rows: list[dict[str, object]]) -> None:
 
 
 class Help(argparse.ArgumentDefaultsHelpFormatter, argparse.RawDescriptionHelpFormatter):
-    """The docstring as it is written, and defaults."""
+    """Shows the docstring as it is written, and defaults."""
 
 
 if __name__ == "__main__":

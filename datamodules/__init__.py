@@ -1,4 +1,4 @@
-"""Federated data modules: one data set, split over clients, held as one tensor."""
+"""Federated data modules, each of which divides one data set over clients."""
 
 from typing import TYPE_CHECKING
 

@@ -1,4 +1,4 @@
-"""Data sets that come as arrays."""
+"""Data sets that are given as arrays."""
 
 from __future__ import annotations
 
@@ -22,8 +22,9 @@ class Arrays:
 
     Attributes:
         pixels: (n, C, H, W).
-        targets: Of every sample.
-        num_train: Number of official training samples; all, where there is no official test set.
+        targets: Targets of every sample.
+        num_train: Number of official training samples; all samples if there is no official test
+            set.
         fine_names: Names of the subclasses.
         domain_names: Names of the domains.
     """
@@ -35,7 +36,7 @@ class Arrays:
     domain_names: Sequence[str] = ()
 
     def catalogue(self, class_names: Sequence[str]) -> Catalogue:
-        """Return the catalogue: everything but the pixels, with the names of the classes."""
+        """Return the catalogue: everything but the pixels, and the names of the classes."""
         return Catalogue(
             self.targets,
             self.num_train,
@@ -47,7 +48,7 @@ class Arrays:
 
 
 class ArrayData(FederatedDataModule):
-    """Base class of data sets that come as arrays; a subclass implements :meth:`read`."""
+    """Base class of data sets given as arrays; a subclass implements :meth:`read`."""
 
     @abstractmethod
     def read(self) -> Arrays:

@@ -1,4 +1,4 @@
-"""The partition as a file: exact samples of every client, recipe and content hash."""
+"""Partition files: the exact samples of every client, the recipe and a content hash."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ def describe(
 
     Args:
         data: Name of the data set.
-        catalogue: Of the data set.
+        catalogue: Catalogue of the data set.
         division: Samples of each client.
-        how: Partitioner and rule that made it, as :func:`how` returns them.
+        how: The partitioner and the rule that made it, as :func:`how` returns them.
     """
     held = _held(catalogue, division)
     return {
@@ -82,8 +82,8 @@ def read(path: Path) -> dict[str, Any]:
     """
     if not path.is_file():
         raise FileNotFoundError(
-            f"partition: there is no file {path}, nor a partitioner of that name (to see them: pfl "
-            "list partitions)"
+            f"partition: there is neither a file {path} nor a partitioner of that name; pfl list "
+            "partitions lists the partitioners"
         )
     try:
         description = json.loads(path.read_text(encoding="utf-8"))
@@ -95,7 +95,7 @@ def read(path: Path) -> dict[str, Any]:
 
 
 def restore(description: dict[str, Any], catalogue: Catalogue, path: Path) -> Division:
-    """Restore the division described by a file.
+    """Restore the division that a file describes.
 
     Raises:
         ValueError: The file was made for other data, is damaged, or is not a partition.
@@ -121,7 +121,7 @@ def restore(description: dict[str, Any], catalogue: Catalogue, path: Path) -> Di
     _check(division, len(catalogue.targets), path)
     if description.get("hash") != _hash(_held(catalogue, division)):
         raise ValueError(
-            f"the partition file {path} is damaged: its samples are not those of its hash, "
+            f"the partition file {path} is damaged: its samples do not match its hash "
             f"{description.get('hash')}"
         )
     return division
@@ -134,7 +134,7 @@ def _ids(values: object) -> Ints:
 
 
 def _check(division: Division, count: int, path: Path) -> None:
-    """Refuse a sample out of range, of two clients, or both trained and tested on."""
+    """Refuse a sample that is out of range, held by two clients, or both trained and tested on."""
     fitted = [ids for h in division.holdings for ids in (h.train, h.val)]
     tested = [h.test for h in division.holdings]
     if division.pooled_test is not None:

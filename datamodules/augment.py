@@ -1,4 +1,4 @@
-"""Random transforms of a whole batch, drawn for each sample by itself."""
+"""Random transforms of a batch, drawn separately for each sample."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ class Augmentation(ABC):
 
 @dataclass(frozen=True)
 class CropFlip(Augmentation):
-    """A random crop of the zero-padded image, back at its own size, and a random mirror image.
+    """A random crop of the zero-padded image to its original size, and a random horizontal flip.
 
-    The draws come from the CPU, so that every device sees the same transforms.
+    The random numbers are drawn on the CPU, so that every device gets the same transforms.
 
     Args:
-        padding: Pixels of black put on each side before the crop; 0 crops nothing.
-        flip: Probability of mirroring left and right.
+        padding: Black pixels added on each side before the crop; 0 switches the crop off.
+        flip: Probability of a horizontal flip.
 
     Raises:
-        ValueError: A number is out of its range.
+        ValueError: A number is out of range.
     """
 
     padding: int = 4
@@ -48,7 +48,7 @@ class CropFlip(Augmentation):
         mirrored = torch.rand(count, generator=rng) < self.flip
         if self.padding:
             padded = F.pad(images, [self.padding] * 4)
-            # A view of all (2p + 1)^2 crops of every image, of which one each is copied.
+            # A view of all (2p + 1)^2 crops of every image; one crop per image is copied.
             windows = padded.unfold(2, height, 1).unfold(3, width, 1)
             samples = torch.arange(count, device=images.device)
             top, left = corners.to(images.device)

@@ -1,4 +1,4 @@
-"""Base class of federated data modules, which a plain Trainer can use too."""
+"""Base class of federated data modules, which also work with a plain Trainer."""
 
 from __future__ import annotations
 
@@ -29,43 +29,44 @@ from pfl.core.types import Batch, Inputs, MetricSpec, Split
 class FederatedDataModule(L.LightningDataModule, ABC):
     """A data set and its division into clients.
 
-    The images of all clients are one uint8 tensor, a client's split is an array of row numbers, and
-    a batch is one indexing and one normalisation of all its images. A subclass implements
-    :meth:`catalogue`, ``images``, ``class_names`` and ``input_shape``.
+    The images of all clients are one uint8 tensor, and a client's split is an array of row numbers;
+    a batch is indexed and normalised as a whole. A subclass implements :meth:`catalogue`,
+    ``inputs``, ``class_names`` and ``input_shape``.
 
     Attributes:
-        default_mean: The mean of inputs scaled to [0, 1], where ``mean`` is not given.
-        default_std: Their standard deviation, where ``std`` is not given.
+        default_mean: Mean of inputs scaled to [0, 1], used if ``mean`` is not given.
+        default_std: Standard deviation of these inputs, used if ``std`` is not given.
 
     Args:
         num_clients: Number of clients, N.
         partition: A partitioner, or the path of a partition file of this data set. The file
             replaces test_protocol, test_fraction, val_fraction, split_seed, max_samples and
             max_train_samples.
-        batch_size: Training samples a step.
-        eval_batch_size: Samples a batch in validation and testing.
-        drop_last: Leave out a last training batch that is not full, unless it is the only one.
-        shuffle: Take the training samples in a new random order each epoch; ``False`` takes them in
-            their stored order, drawn once with the split.
-        test_protocol: Where a client's test samples come from: ``pooled``, ``official_classes``,
-            ``matched`` or ``global``; see :class:`~datamodules.splits.Rule`.
-        test_fraction: Share of samples set aside for testing where no official test set is used.
-        val_fraction: Share of a client's remaining training samples set aside for validation.
-        split_seed: Seed of partition and splits; independent of the training seed.
-        max_samples: Use at most so many samples of training and test set together, classes in
-            proportion (for shortened runs).
-        max_train_samples: Use at most so many training samples, classes in proportion, and the
-            whole common test set.
+        batch_size: Batch size in training.
+        eval_batch_size: Batch size in validation and testing.
+        drop_last: Drop the last training batch if it is not full, unless it is the only one.
+        shuffle: Shuffle the training samples in each epoch. ``False`` keeps their stored order,
+            which is drawn once with the split.
+        test_protocol: Where a client's test samples come from: ``pooled``, ``future``,
+            ``official_classes``, ``matched`` or ``global``; see :class:`~datamodules.splits.Rule`.
+        test_fraction: Fraction of the samples set aside for testing if no official test set is
+            used.
+        val_fraction: Fraction of a client's remaining training samples set aside for validation.
+        split_seed: Seed of partition and splits, independent of the training seed.
+        max_samples: Use at most this many samples of training and test set together, with all
+            classes in proportion (for shortened runs).
+        max_train_samples: Use at most this many training samples, with all classes in proportion,
+            and the whole common test set.
         mean: Mean of each channel of inputs scaled to [0, 1], or one number for all channels.
-        std: Standard deviation, likewise.
+        std: Standard deviation of each channel, or one number for all channels.
         augment: Random transforms of training batches.
-        client: The client whose data a plain Trainer gets; ``None`` pools all clients.
-        metrics: Metrics of torchmetrics to compute besides the task's own scores: class paths, or
-            mappings of ``metric``, a ``name`` and options. What the task knows, such as the number
-            of classes, need not be said.
+        client: The client whose data a plain Trainer gets; ``None`` combines all clients.
+        metrics: Metrics of torchmetrics to compute in addition to the task's own scores: class
+            paths, or mappings with ``metric``, a ``name`` and options. Options that follow from the
+            task, such as the number of classes, can be left out.
 
     Raises:
-        ValueError: A number is out of its range.
+        ValueError: A number is out of range.
     """
 
     default_mean: ClassVar[Sequence[float]] = (0.5,)
@@ -122,47 +123,47 @@ class FederatedDataModule(L.LightningDataModule, ABC):
     @property
     @abstractmethod
     def input_shape(self) -> tuple[int, ...]:
-        """Channels, height and width of an input; at most one sample is read for it."""
+        """Channels, height and width of an input; reads at most one sample."""
 
     @abstractmethod
     def catalogue(self) -> Catalogue:
         """Return labels, subclasses and domains of all samples."""
 
     def outline(self) -> Catalogue:
-        """Return the catalogue, with made-up labels if only the size of the set is known.
+        """Return the catalogue, with made-up labels if only the size of the data set is known.
 
         Raises:
-            OSError: The set cannot be found, and its size is not known.
+            OSError: The data set cannot be found, and its size is not known.
         """
         return self.catalogue()
 
     @abstractmethod
     def inputs(self, ids: Ints) -> tuple[Inputs, Ints]:
-        """Return the inputs of at least the samples ``ids``, which ascend.
+        """Return the inputs of at least the samples ``ids``, which are in ascending order.
 
         Returns:
-            The inputs, (m, ...), one tensor or several by name, where images are (m, C, H, W)
-            uint8; and for each of ``ids`` its row among them, (len(ids),).
+            The inputs, (m, ...), as one tensor or several by name (images are (m, C, H, W) uint8);
+            and the row of each of ``ids`` among them, (len(ids),).
         """
 
     def fitted(self, inputs: Inputs, rows: Ints, division: Division) -> Inputs:
-        """Return the inputs after what must be learned from training samples; here as they are.
+        """Return the inputs after transforms that are fitted to training samples; here unchanged.
 
         Args:
-            inputs: As :meth:`inputs` returns them; not to be changed.
+            inputs: Inputs as returned by :meth:`inputs`; they must not be changed.
             rows: (samples,) the row of each sample in use.
             division: The samples of each client.
         """
         return inputs
 
     def target_values(self, catalogue: Catalogue, ids: Ints) -> Tensor:
-        """Return (len(ids), ...) what is to be predicted of some samples: their labels."""
+        """Return the targets of some samples, (len(ids), ...): here their labels."""
         return torch.from_numpy(catalogue.targets.labels[ids])
 
     # Used by the loop and the engines.
 
     def blank(self, count: int) -> Inputs:
-        """Return inputs without content, of the shapes and types that batches have."""
+        """Return inputs of zeros, with the shapes and types of a batch."""
         return torch.zeros(count, *self.input_shape)
 
     @property
@@ -172,17 +173,17 @@ class FederatedDataModule(L.LightningDataModule, ABC):
 
     @property
     def task(self) -> Task:
-        """The task, which is classification unless a data set says otherwise."""
+        """The task, which is classification unless a data set overrides it."""
         return Classification()
 
     @property
     def outputs(self) -> int:
-        """D, outputs of a network for the task."""
+        """D, the number of outputs that a network needs for the task."""
         return len(self.class_names)
 
     @property
     def num_classes(self) -> int | None:
-        """Number of classes, C; ``None`` where there are none."""
+        """Number of classes, C; ``None`` if there are no classes."""
         return self.outputs if self.task.has_classes else None
 
     def setup(self, stage: str | None = None) -> None:
@@ -201,7 +202,7 @@ class FederatedDataModule(L.LightningDataModule, ABC):
         return ready.view((client, name), ready.division.holdings[client].of(name), self.augment)
 
     def pooled_test(self) -> View | None:
-        """Return the common test set, or ``None`` where there is none."""
+        """Return the common test set, or ``None`` if there is none."""
         ready = self._set_up()
         ids = ready.division.pooled_test
         return None if ids is None else ready.view((None, "test"), ids, None)
@@ -225,7 +226,7 @@ class FederatedDataModule(L.LightningDataModule, ABC):
         return self._set_up().description
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return the arguments without the data: another process reads them itself."""
+        """Return the attributes without the data, which another process reads itself."""
         kinds = type(self).__mro__
         read = {
             n for kind in kinds for n, v in vars(kind).items() if isinstance(v, cached_property)
@@ -295,8 +296,8 @@ class FederatedDataModule(L.LightningDataModule, ABC):
         require(
             tested or (division.pooled_test is not None and len(division.pooled_test) > 0),
             f"there is nothing to test on: none of the {self.num_clients} clients has a test "
-            "sample, and there is no common test set. Give clients more samples (num_clients, "
-            "max_samples) or more of them for testing (test_fraction)",
+            "sample, and there is no common test set. Give each client more samples (num_clients, "
+            "max_samples) or a larger test_fraction",
         )
         return division, how
 

@@ -1,4 +1,4 @@
-"""Refusals of data that do not fit together; :mod:`pfl.core.checks` has those of single numbers."""
+"""Checks of data that do not fit together; :mod:`pfl.core.checks` checks single numbers."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ def require(condition: bool, message: str) -> None:
     """Raise ``ValueError`` with a message unless a condition holds.
 
     Raises:
-        ValueError: It does not.
+        ValueError: The condition does not hold.
     """
     if not condition:
         raise ValueError(message)

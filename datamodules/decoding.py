@@ -1,4 +1,4 @@
-"""Samples that are decoded once: into memory, or into a file where they are too large for it."""
+"""Decoding of samples, once, into memory or into a file if they are too large for it."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ from pfl.core.state import nbytes
 def decoded(
     samples: Iterable[Mapping[str, Tensor]], count: int, memory: float
 ) -> dict[str, Tensor]:
-    """Collect samples, each some tensors by name, into one tensor a name.
+    """Collect samples, each a mapping of names to tensors, into one tensor for each name.
 
-    What is random in them is drawn from a stream of its own.
+    Random transforms in the samples use a random stream of their own.
 
     Args:
-        samples: One after another.
-        count: Their number, at least one.
-        memory: Gigabytes. If the tensors are larger, they lie in files in the system's temporary
-            folder, which are gone with the process.
+        samples: The samples, one after another.
+        count: Number of samples, at least one.
+        memory: Limit in gigabytes. Larger tensors are stored in files in the system's temporary
+            folder, which vanish with the process.
 
     Returns:
         (count, ...) tensors.
 
     Raises:
-        ValueError: A sample has other names, another shape or type than the first.
+        ValueError: The names, shape or type of a sample differ from the first one's.
     """
     whole: dict[str, Tensor] = {}
     with scoped(0):
@@ -57,12 +57,12 @@ def _empty(count: int, like: Tensor, mapped: bool) -> Tensor:
 def _check(sample: Mapping[str, Tensor], whole: Mapping[str, Tensor], number: int) -> None:
     require(
         sample.keys() == whole.keys(),
-        f"sample {number} has {', '.join(sample)}, sample 0 has {', '.join(whole)}",
+        f"sample {number} has {', '.join(sample)}, but sample 0 has {', '.join(whole)}",
     )
     for name, value in sample.items():
         first = whole[name][0]
         require(
             value.shape == first.shape and value.dtype == first.dtype,
-            f"{name} of sample {number} is {value.dtype} of shape {tuple(value.shape)}, of sample "
-            f"0 {first.dtype} of shape {tuple(first.shape)}",
+            f"{name} of sample {number} is {value.dtype} of shape {tuple(value.shape)}, but that "
+            f"of sample 0 is {first.dtype} of shape {tuple(first.shape)}",
         )

@@ -1,6 +1,6 @@
 """Random divisions of samples into clients: pure functions of labels, number of clients and rng.
 
-Each returns one array of positions a client. The partitioners of ``partition.py`` check arguments
+Each returns one array of positions per client. The partitioners of ``partition.py`` check arguments
 and results.
 """
 
@@ -18,10 +18,10 @@ Quantity: TypeAlias = Literal["random_cuts", "equal", "lognormal"]
 
 
 def apportion(total: int, weights: NDArray[np.float64] | Ints) -> Ints:
-    """Apportion ``total`` in whole numbers by ``weights`` (largest remainders).
+    """Apportion ``total`` into whole numbers in proportion to ``weights`` (largest remainders).
 
     Args:
-        total: The sum of the whole numbers.
+        total: Sum of the whole numbers.
         weights: (k,) non-negative weights, not all zero.
 
     Example:
@@ -30,7 +30,7 @@ def apportion(total: int, weights: NDArray[np.float64] | Ints) -> Ints:
     """
     exact = total * np.asarray(weights, dtype=np.float64) / np.sum(weights)
     shares: Ints = np.floor(exact).astype(np.int64)
-    # A stable sort: of equal remainders the first gets the unit.
+    # The sort is stable: among equal remainders the first gets the unit.
     first = np.argsort(-(exact - shares), kind="stable")[: total - int(shares.sum())]
     shares[first] += 1
     return shares
@@ -52,7 +52,7 @@ def join(pieces: Sequence[Sequence[Ints]]) -> list[Ints]:
 
 
 def iid(count: int, num_clients: int, rng: np.random.Generator) -> list[Ints]:
-    """Divide uniformly at random into sizes that differ by one at most."""
+    """Divide uniformly at random into sizes that differ by at most one."""
     return np.array_split(rng.permutation(count), num_clients)
 
 
@@ -64,9 +64,9 @@ def dirichlet(
     Args:
         labels: (n,) classes.
         num_clients: Number of clients, N.
-        alpha: Concentration; small is skewed.
-        rng: Source of the draws.
-        cap: A client that holds n/N samples already gets nothing of the remaining classes.
+        alpha: Concentration; small values give a strong skew.
+        rng: Random generator.
+        cap: A client that already holds n/N samples gets nothing from the remaining classes.
 
     Returns:
         The positions of each client, or ``None`` if every client below the cap drew a share of zero
@@ -93,7 +93,7 @@ def client_dirichlet(
     """Divide into equal sizes, each client by its own draw from Dir(alpha * class frequencies).
 
     A class without samples left is removed from later draws. The last clients therefore follow the
-    remaining samples more than their own draw; clients are served in random order.
+    remaining samples more than their own draw; clients are processed in random order.
     """
     pools = members(labels, rng)
     counts = np.array([len(pool) for pool in pools])
@@ -129,9 +129,9 @@ def cut_points(
         size: Number of samples, at least ``blocks``.
         blocks: Number of blocks.
         quantity: ``random_cuts`` draws distinct points uniformly, ``equal`` spaces them equally,
-            ``lognormal`` makes sizes in proportion to exp(sigma * N(0, 1)).
-        sigma: Spread of ``lognormal``.
-        rng: Source of the draws.
+            and ``lognormal`` draws sizes proportional to exp(sigma * N(0, 1)).
+        sigma: Standard deviation of the logarithm of ``lognormal`` sizes.
+        rng: Random generator.
 
     Returns:
         (blocks - 1,) ascending points in 1..size-1.
@@ -151,7 +151,7 @@ def slices(
     sigma: float,
     rng: np.random.Generator,
 ) -> list[Ints]:
-    """Cut every class at the same points; a client takes the next free block of each class it owns.
+    """Cut every class at the same points; a client gets the next free block of each class it owns.
 
     Classes of unequal size are cut at equal fractions: the points are drawn for the smallest class
     and scaled to the others.
@@ -160,8 +160,8 @@ def slices(
         classes: (n,) class or subclass of each sample.
         owned: The classes of each client. Every class must be owned equally often.
         quantity: Distribution of block sizes; see :func:`cut_points`.
-        sigma: Spread of ``lognormal`` sizes.
-        rng: Source of the draws.
+        sigma: Standard deviation of the logarithm of ``lognormal`` sizes.
+        rng: Random generator.
     """
     pools = dict(zip(np.unique(classes).tolist(), members(classes, rng), strict=True))
     smallest = min(len(pool) for pool in pools.values())

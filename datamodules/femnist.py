@@ -1,4 +1,4 @@
-"""FEMNIST: handwritten characters, by writer."""
+"""FEMNIST: handwritten characters, grouped by writer."""
 
 from __future__ import annotations
 
@@ -20,22 +20,22 @@ class FEMNIST(ArrayData):
     """About 805,000 characters of 28x28 pixels by about 3,550 writers; 62 classes.
 
     The domain of a sample is its writer. LEAF's own tools choose how many writers and samples the
-    folder holds; all of it is used. The pixels of the complete set take 600 MiB of memory.
+    folder contains; all of them are used. The pixels of the complete set take 600 MiB of memory.
 
     Source: Caldas et al., "LEAF: a benchmark for federated settings", 2018.
 
     Args:
         root: LEAF's folder ``data/femnist/data``: ``train/*.json`` and ``test/*.json``, or
             ``all_data/*.json``, which has no official test set.
-        cache_dir: A folder for the parsed arrays (784 bytes a sample).
+        cache_dir: A folder for the parsed arrays (784 bytes per sample).
         common: Arguments of :class:`~datamodules.base.FederatedDataModule`.
     """
 
     class_names = tuple("0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz")
     input_shape = (1, 28, 28)
     layout = (
-        "FEMNIST is made by github.com/TalwalkarLab/leaf (data/femnist, preprocess.sh); expected "
-        "are root/train/*.json and root/test/*.json, or root/all_data/*.json"
+        "github.com/TalwalkarLab/leaf makes FEMNIST (data/femnist, preprocess.sh); expected files: "
+        "root/train/*.json and root/test/*.json, or root/all_data/*.json"
     )
 
     def __init__(self, root: str, cache_dir: str | None = None, **common: Any) -> None:
@@ -44,7 +44,7 @@ class FEMNIST(ArrayData):
         self.cache_dir = None if cache_dir is None else Path(cache_dir).expanduser()
 
     def prepare_data(self) -> None:
-        """Parse the files into the cache, if there is a cache folder without them."""
+        """Parse the files into the cache folder, if one is given and they are not there yet."""
         if self.cache_dir is not None:
             self._parsed()
 
@@ -53,7 +53,8 @@ class FEMNIST(ArrayData):
 
         Raises:
             FileNotFoundError: The folder is missing or has another layout.
-            ValueError: A file is not LEAF's, none holds a training sample, or the cache is damaged.
+            ValueError: A file is not in LEAF's format, no file contains a training sample, or the
+                cache is damaged.
         """
         parsed = self._parsed()
         targets = Targets(parsed.labels, domains=parsed.writers)
@@ -82,13 +83,13 @@ class FEMNIST(ArrayData):
 
 
 class _Parsed(NamedTuple):
-    """The arrays of the cache; training samples first.
+    """The arrays in the cache; training samples first.
 
     Attributes:
         pixels: (n, 1, 28, 28).
         labels: (n,).
-        writers: (n,) positions in ``names``.
-        names: Names of the writers, ascending.
+        writers: (n,) indices into ``names``.
+        names: Names of the writers, in ascending order.
         num_train: () number of training samples.
     """
 
@@ -118,7 +119,7 @@ def _parse(train: Sequence[Path], test: Sequence[Path]) -> _Parsed:
             raise ValueError(f"{file} is not a file of LEAF's FEMNIST ({error!r})") from error
         if number == len(train):
             num_train = len(labels)
-            require(num_train > 0, f"no file in {file.parent} holds a training sample")
+            require(num_train > 0, f"no file in {file.parent} contains a training sample")
     names, writers = np.unique(np.array(written), return_inverse=True)
     return _Parsed(
         np.concatenate(pixels),
@@ -130,7 +131,7 @@ def _parse(train: Sequence[Path], test: Sequence[Path]) -> _Parsed:
 
 
 def _samples(samples: Mapping[str, Any]) -> tuple[NDArray[np.uint8], list[int]]:
-    """Return (n, 1, 28, 28) pixels and n labels of one writer."""
+    """Return the (n, 1, 28, 28) pixels and n labels of one writer."""
     # LEAF divides grey values by 255.
     values = np.rint(np.asarray(samples["x"], np.float64) * 255)
     classes = [int(label) for label in samples["y"]]

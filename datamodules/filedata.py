@@ -1,4 +1,4 @@
-"""Data sets that come as image files."""
+"""Data sets that are given as image files."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ class Listing:
     """The files of a data set, official training files first.
 
     Attributes:
-        files: Paths, one a sample.
+        files: Paths, one per sample.
         classes: Name of each file's class.
-        num_train: Number of official training files; all, where there is no official test set.
-        domains: Name of each file's domain, where the data set has domains.
+        num_train: Number of official training files; all files if there is no official test set.
+        domains: Name of each file's domain, if the data set has domains.
     """
 
     files: Sequence[str]
@@ -46,23 +46,24 @@ class Listing:
 
 
 class FileData(FederatedDataModule):
-    """Base class of data sets that come as image files; a subclass implements :meth:`scan`.
+    """Base class of data sets given as image files; a subclass implements :meth:`scan`.
 
     Classes, domains and superclasses are numbered in the order of their names.
 
     Attributes:
-        layout: Expected layout of the folder and where to get it, for messages.
+        layout: Expected layout of the folder and where to get it, for error messages.
 
     Args:
         root: The folder.
-        image_size: Height and width: the largest centred square of each image, resized. ``None``
-            leaves the images as they are; they must then all have one size.
-        grayscale: One channel instead of three.
+        image_size: Height and width to which the largest centred square of each image is resized.
+            ``None`` leaves the images unchanged; they must then all have the same size.
+        grayscale: Use one channel instead of three.
         superclasses: A CSV file with the columns ``class`` and ``superclass``. The model predicts
-            the superclasses; classes not in the file are left out.
-        cache_dir: A folder for the decoded images (one byte a pixel and channel, one file for each
-            state of the files and each size), decoded once and memory-mapped from then on; sets
-            larger than memory need it. ``None`` decodes in memory each time.
+            the superclasses; classes that are not in the file are left out.
+        cache_dir: A folder for the decoded images, which are then decoded once and memory-mapped;
+            sets larger than memory need it. It takes one byte per pixel and channel, and has one
+            file for each image size and each state of the source files. ``None`` decodes into
+            memory each time.
         common: Arguments of :class:`~datamodules.base.FederatedDataModule`.
     """
 
@@ -109,14 +110,14 @@ class FileData(FederatedDataModule):
             return found
         if unknown := sorted(self.parents.keys() - set(found.classes)):
             raise ValueError(
-                f"{self.superclasses} names the class {unknown[0]!r}, of which {self.root} has no "
-                f"image; there are {', '.join(sorted(set(found.classes))[:5])}, ..."
+                f"{self.superclasses} names the class {unknown[0]!r}, but {self.root} has no image "
+                f"of it; its classes are {', '.join(sorted(set(found.classes))[:5])}, ..."
             )
         return found.only(frozenset(self.parents))
 
     @cached_property
     def class_names(self) -> tuple[str, ...]:
-        """Names of the predicted classes (superclasses, where these are given)."""
+        """Names of the predicted classes, or superclasses if these are given."""
         return tuple(sorted(set(self.parents.values()) or set(self.listing.classes)))
 
     @cached_property
@@ -125,7 +126,7 @@ class FileData(FederatedDataModule):
         return self.shape.of(self.listing.files[0])
 
     def prepare_data(self) -> None:
-        """Decode the images into the cache, if there is a cache folder without them."""
+        """Decode the images into the cache folder, if one is given and they are not there yet."""
         if self.cache_dir is not None:
             self.inputs(np.empty(0, np.int64))
 
@@ -146,7 +147,7 @@ class FileData(FederatedDataModule):
         )
 
     def inputs(self, ids: Ints) -> tuple[Inputs, Ints]:
-        """Return the pixels of at least the samples ``ids``, which ascend."""
+        """Return the pixels of at least the samples ``ids``, which are in ascending order."""
         files = self.listing.files
         if self.cache_dir is None:
             wanted = [files[i] for i in ids]
@@ -165,11 +166,11 @@ def read_superclasses(path: str) -> dict[str, str]:
     """
     file = Path(path).expanduser()
     if not file.is_file():
-        raise FileNotFoundError(f"there is no file {file}, given as superclasses")
+        raise FileNotFoundError(f"superclasses: there is no file {file}")
     with file.open(newline="", encoding="utf-8") as lines:
         rows = list(csv.DictReader(lines))
     if not rows or not {"class", "superclass"} <= rows[0].keys():
-        raise ValueError(f"{file} needs the columns class and superclass, and a row a class")
+        raise ValueError(f"{file} needs the columns class and superclass, and one row per class")
     return {row["class"]: row["superclass"] for row in rows}
 
 

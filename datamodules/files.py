@@ -34,9 +34,9 @@ class Shape:
     """Common format of the decoded images.
 
     Args:
-        size: Height and width: the largest centred square, resized. ``None`` changes nothing, and
-            all images must then have one size.
-        grayscale: One channel instead of three.
+        size: Height and width to which the largest centred square of each image is resized.
+            ``None`` changes nothing, and all images must then have the same size.
+        grayscale: Use one channel instead of three.
     """
 
     size: int | None = None
@@ -46,7 +46,7 @@ class Shape:
         at_least_one(image_size=self.size)
 
     def of(self, first: str) -> tuple[int, int, int]:
-        """Return channels, height and width of the decoded images, of which ``first`` is one."""
+        """Return channels, height and width of the decoded images, given one of them."""
         channels = 1 if self.grayscale else 3
         if self.size is not None:
             return channels, self.size, self.size
@@ -56,7 +56,7 @@ class Shape:
 def image_files(folder: Path) -> list[str]:
     """List the paths of all image files in a folder and below it, sorted.
 
-    They are strings, because a million ``Path`` objects take many seconds.
+    The paths are strings, because a million ``Path`` objects take many seconds.
 
     Raises:
         ValueError: There is no image, or the folder cannot be read.
@@ -72,7 +72,7 @@ def image_files(folder: Path) -> list[str]:
         if os.path.splitext(name)[1].lower() in SUFFIXES and not name.startswith(".")
     ]
     if not found:
-        raise ValueError(f"the folder {folder} holds no image ({', '.join(sorted(SUFFIXES))})")
+        raise ValueError(f"the folder {folder} contains no image ({', '.join(sorted(SUFFIXES))})")
     return sorted(found)
 
 
@@ -81,26 +81,26 @@ def subfolders(folder: Path, layout: str) -> list[Path]:
 
     Args:
         folder: Where to look.
-        layout: Expected layout, for the message.
+        layout: Expected layout, for the error message.
 
     Raises:
-        FileNotFoundError: The folder does not exist or holds no folder.
+        FileNotFoundError: The folder does not exist or contains no folder.
     """
     if not folder.is_dir():
         raise FileNotFoundError(f"there is no folder {folder}; {layout}")
     found = sorted(p for p in folder.iterdir() if p.is_dir() and not p.name.startswith("."))
     if not found:
-        raise FileNotFoundError(f"the folder {folder} holds no folders; {layout}")
+        raise FileNotFoundError(f"the folder {folder} contains no folders; {layout}")
     return found
 
 
 def files_digest(root: Path, files: Iterable[str], *, stamps: bool = False) -> str:
-    """Hash names (below ``root``) and sizes of files: equal for two copies of a folder.
+    """Hash the names (below ``root``) and sizes of files; two copies of a folder have equal hashes.
 
     Args:
         root: A folder above all files.
         files: Paths of the files.
-        stamps: Include times of change, so that a file replaced by one of equal size is noticed.
+        stamps: Include modification times, so that a file replaced by one of equal size is noticed.
     """
     digest = hashlib.sha256()
     skip = len(str(root))
@@ -115,7 +115,7 @@ def decode(files: Sequence[str], shape: Shape) -> Tensor:
     """Decode files into (n, C, H, W) uint8 pixels in memory.
 
     Raises:
-        ValueError: An image cannot be read or has another size than the first, or the images take
+        ValueError: An image cannot be read or differs in size from the first, or the images take
             more than 8 GiB.
     """
     form = shape.of(files[0])
@@ -123,7 +123,7 @@ def decode(files: Sequence[str], shape: Shape) -> Tensor:
     if size > MEMORY_LIMIT:
         raise ValueError(
             f"{len(files):,} images of {form} take {size / 2**30:.1f} GiB of memory; give "
-            "cache_dir a folder for a memory-mapped copy, a smaller image_size or max_samples"
+            "cache_dir a folder for a memory-mapped copy, or lower image_size or max_samples"
         )
     images = np.empty((len(files), *form), np.uint8)
     _fill(images, files, shape, f"Decoding {len(files):,} images ({size / 2**20:,.0f} MiB)")
@@ -136,10 +136,10 @@ def decode_once(files: Sequence[str], shape: Shape, cache: Path) -> Tensor:
     Args:
         files: Paths of the files.
         shape: Common format of the images.
-        cache: Path of the cache file without its ending; it must identify the state of the files.
+        cache: Path of the cache file without its suffix; it must identify the state of the files.
 
     Raises:
-        ValueError: An image cannot be read or has another size than the first, or the cache file is
+        ValueError: An image cannot be read or differs in size from the first, or the cache file is
             damaged.
     """
     form = shape.of(files[0])
@@ -147,35 +147,35 @@ def decode_once(files: Sequence[str], shape: Shape, cache: Path) -> Tensor:
     if not path.exists():
         _build(path, files, shape, form)
     with reading_cache(path):
-        # Copy-on-write, because torch warns of arrays that cannot be written; nothing writes.
+        # Copy-on-write, because torch warns about read-only arrays; nothing writes to it.
         images = np.load(path, mmap_mode="c", allow_pickle=False)
         wanted = (len(files), *form)
         require(
             images.dtype == np.uint8 and images.shape == wanted,
-            f"it holds {images.dtype} {images.shape}, not uint8 {wanted}",
+            f"it contains {images.dtype} {images.shape}, not uint8 {wanted}",
         )
         return torch.from_numpy(images)
 
 
 @contextmanager
 def reading_cache(path: Path) -> Iterator[None]:
-    """Turn any error inside this scope into one that names the cache file and the way out.
+    """Turn any error inside this context into one that names the cache file and the remedy.
 
     Raises:
         ValueError: The cache is damaged.
     """
     try:
         yield
-    # On damaged files numpy lets through a dozen kinds of errors of zipfile, tokenize and its own.
+    # On damaged files numpy raises a dozen kinds of errors, of zipfile, tokenize and its own.
     except Exception as error:
         raise ValueError(
-            f"the cache {path} is damaged ({error}); remove it, and it is made anew"
+            f"the cache {path} is damaged ({error}); remove it, and it will be rebuilt"
         ) from error
 
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """Yield a temporary file that replaces ``path`` when it is complete, and only then."""
+    """Yield a temporary file that replaces ``path`` once it is complete."""
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, name = tempfile.mkstemp(dir=path.parent, suffix=".part")
     os.close(handle)
@@ -198,7 +198,7 @@ def _build(path: Path, files: Sequence[str], shape: Shape, form: tuple[int, int,
 
 
 def _fill(images: NDArray[np.uint8], files: Sequence[str], shape: Shape, text: str) -> None:
-    """Decode files into the rows of an array, on all cores (Pillow releases the interpreter)."""
+    """Decode files into the rows of an array, on all cores (Pillow releases the GIL)."""
 
     def part(start: int) -> None:
         for row, file in enumerate(files[start : start + _CHUNK], start):
@@ -218,7 +218,7 @@ def _fill(images: NDArray[np.uint8], files: Sequence[str], shape: Shape, text: s
 def progress(steps: Iterable[T], text: str, total: int) -> Iterable[T]:
     """Yield the same steps, with a progress bar on standard error."""
     console = Console(stderr=True)
-    # A notebook is no terminal: there rich would ask for a package that draws bars.
+    # A notebook is not a terminal: there rich would need another package to draw bars.
     silent = not console.is_terminal
     return track(steps, text, total, console=console, transient=True, disable=silent)
 
@@ -241,7 +241,7 @@ def _pixels(file: str, shape: Shape, form: tuple[int, ...]) -> NDArray[np.uint8]
         _, height, width = pixels.shape
         raise ValueError(
             f"{file} is {width}x{height} pixels, others are {form[2]}x{form[1]}; "
-            "give image_size, to which all are cropped and resized"
+            "give an image_size, to which all are cropped and resized"
         )
     return pixels
 
@@ -252,6 +252,6 @@ def _opened(file: str, read: Callable[[Image.Image], T]) -> T:
             raise OSError("not a regular file")
         with Image.open(file) as image:
             return read(image)
-    # Pillow reports broken files by whichever of these its decoders happen to raise.
+    # Depending on the decoder, Pillow raises any of these for a broken file.
     except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
         raise ValueError(f"cannot read the image {file} ({error}); replace or remove it") from error

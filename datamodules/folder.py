@@ -1,4 +1,4 @@
-"""Any folder of images: one folder a class, or one a domain and class."""
+"""Any folder of images, with one folder per class, or one per domain and class."""
 
 from __future__ import annotations
 
@@ -9,23 +9,22 @@ from datamodules.files import image_files, subfolders
 
 
 class ImageFolder(FileData):
-    """Images in folders, one a class.
+    """Images in folders, one folder per class.
 
-    Either ``root/train/<class>/*`` and ``root/test/<class>/*`` (or ``root/val/<class>/*``, as
-    ImageNet comes), or ``root/<class>/*`` without an official test set. The arguments are those of
-    :class:`~datamodules.filedata.FileData`.
+    Either ``root/train/<class>/*`` and ``root/test/<class>/*`` (or ``root/val/<class>/*``,
+    ImageNet's layout), or ``root/<class>/*`` without an official test set. The arguments are those
+    of :class:`~datamodules.filedata.FileData`.
     """
 
-    layout = (
-        "expected are root/train/<class>/*.jpg and root/test/<class>/*.jpg, or root/<class>/*.jpg"
-    )
+    layout = "expected: root/train/<class>/*.jpg and root/test/<class>/*.jpg, or root/<class>/*.jpg"
 
     def scan(self) -> Listing:
         """Find the files.
 
         Raises:
             FileNotFoundError: The folder is missing or has another layout.
-            ValueError: A class has no image, or the test set has a class of its own.
+            ValueError: A class has no image, or the test set has a class that the training set
+                lacks.
         """
         train, test = self._parts()
         files, classes = _by_class(train, self.layout)
@@ -48,11 +47,11 @@ class ImageFolder(FileData):
 class DomainFolder(FileData):
     """Images in ``root/<domain>/<class>/*``; every domain has all classes, no official test set.
 
-    For any set of this layout (PACS, Office, DomainNet, ...). The arguments are those of
-    :class:`~datamodules.filedata.FileData`.
+    It reads any data set with this layout (PACS, Office, DomainNet, ...). The arguments are those
+    of :class:`~datamodules.filedata.FileData`.
     """
 
-    layout = "expected is root/<domain>/<class>/*.jpg"
+    layout = "expected: root/<domain>/<class>/*.jpg"
 
     def scan(self) -> Listing:
         """Find the files.
@@ -67,7 +66,9 @@ class DomainFolder(FileData):
         for domain in subfolders(self.root, self.layout):
             found, names = _by_class(domain, self.layout)
             if classes and (lacking := sorted(set(classes) ^ set(names))):
-                raise ValueError(f"the class {lacking[0]!r} is not in every domain of {self.root}")
+                raise ValueError(
+                    f"the class {lacking[0]!r} is missing in some domain of {self.root}"
+                )
             files += found
             classes += names
             domains += [domain.name] * len(found)
@@ -82,13 +83,13 @@ class PACS(DomainFolder):
     """
 
     layout = (
-        "PACS is linked from the authors' page, dali-dl.github.io/project_iccv2017.html; expected "
-        "is root/{art_painting,cartoon,photo,sketch}/<class>/*.jpg"
+        "PACS is linked from the authors' page, dali-dl.github.io/project_iccv2017.html; expected: "
+        "root/{art_painting,cartoon,photo,sketch}/<class>/*.jpg"
     )
 
 
 def _by_class(folder: Path, layout: str) -> tuple[list[str], list[str]]:
-    """List all files of a folder of classes, and their classes."""
+    """List all files in a folder of classes, and the class of each."""
     files: list[str] = []
     classes: list[str] = []
     for part in subfolders(folder, layout):

@@ -1,4 +1,4 @@
-"""HAM10000: skin lesions from four sources."""
+"""HAM10000: images of skin lesions from four sources."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ from datamodules.files import image_files
 
 
 class HAM10000(FileData):
-    """10,015 dermatoscopic images of 600x450 pixels, 7 diagnoses; no official test set used.
+    """10,015 dermatoscopic images of 600x450 pixels, 7 diagnoses; no official test set is used.
 
     The domain is the source of an image (``dataset`` in the metadata: ``rosendahl``,
-    ``vidir_modern``, ``vidir_molemax``, ``vienna_dias``). Several images can show one lesion; they
-    are divided as images, not as lesions. The arguments are those of
-    :class:`~datamodules.filedata.FileData`; at full size the set takes 7.6 GiB, at ``image_size:
+    ``vidir_modern``, ``vidir_molemax``, ``vienna_dias``). Several images can show the same lesion;
+    images, not lesions, are divided. The arguments are those of
+    :class:`~datamodules.filedata.FileData`; at full size the set takes 7.6 GiB, with ``image_size:
     64`` 117 MiB.
 
     Source: Tschandl, Rosendahl and Kittler, "The HAM10000 dataset", Scientific Data 5, 2018.
     """
 
     layout = (
-        "HAM10000 is at Harvard Dataverse, doi.org/10.7910/DVN/DBW86T; expected are the metadata, "
-        "root/HAM10000_metadata (or with .csv or .tab), and the unpacked images, anywhere below "
-        "root, as ISIC_*.jpg"
+        "HAM10000 is at Harvard Dataverse, doi.org/10.7910/DVN/DBW86T; expected: the metadata as "
+        "root/HAM10000_metadata (or with .csv or .tab), and the unpacked images anywhere below "
+        "root as ISIC_*.jpg"
     )
 
     def scan(self) -> Listing:
@@ -38,7 +38,7 @@ class HAM10000(FileData):
         paths = {Path(file).stem: file for file in image_files(self.root)}
         if missing := [row["image_id"] for row in rows if row["image_id"] not in paths]:
             raise FileNotFoundError(
-                f"{len(missing)} images of the metadata are not below {self.root}, the first is "
+                f"{len(missing)} images of the metadata are not below {self.root}; the first is "
                 f"{missing[0]}.jpg; {self.layout}"
             )
         return Listing(

@@ -1,4 +1,4 @@
-"""Data sets that the package ``datasets`` of Hugging Face saved to disk."""
+"""Data sets that Hugging Face's ``datasets`` package saved to disk."""
 
 from __future__ import annotations
 
@@ -21,29 +21,30 @@ _PART = 64
 
 
 class HFDataset(TensorData):
-    """A folder as ``save_to_disk`` of the package ``datasets`` writes it; nothing is fetched.
+    """A folder written by ``save_to_disk`` of Hugging Face's ``datasets``; nothing is downloaded.
 
-    It holds one data set, or several splits: ``train``, and official test samples in ``test``;
-    other splits are left alone. Inputs are numbers, lists of them of one length, or images of one
-    size.
+    The folder contains one data set or several splits: ``train``, and official test samples in
+    ``test``; other splits are ignored. Inputs are numbers, lists of numbers of equal length, or
+    images of equal size.
 
     Args:
         path: The folder.
-        inputs: The column of inputs; the network gets several as a dictionary.
-        target: The column to predict; several for regression and multilabel (zeros and ones).
+        inputs: The input column, or several, which the network gets as a dictionary.
+        target: The column to predict, or several, for regression and multilabel (zeros and ones).
         num_clients: Number of clients, N.
         partition: As in :class:`FederatedDataModule`.
-        task: What is predicted; must be said of numbers. Words and class labels are classes.
+        task: What is predicted; required if the targets are numbers. Words and class labels are
+            classes.
         client_column: The natural client of each sample, for ``ByDomain``.
-        time_column: Numbers or dates, which become the column ``time`` in seconds.
-        memory: Gigabytes that the decoded samples may take. Larger ones are decoded into a file in
-            the system's temporary folder, and read from there as they are needed.
+        time_column: Numbers or dates, which become the column ``time``, in seconds.
+        memory: Gigabytes of memory that the decoded samples may take. More are decoded into a file
+            in the system's temporary folder, and read from there when needed.
         options: As in :class:`FederatedDataModule`.
 
     Raises:
         ImportError: The package ``datasets`` is not installed.
         OSError: The folder cannot be read.
-        ValueError: A column is not as it must be.
+        ValueError: A column is missing or unsuitable.
     """
 
     def __init__(
@@ -63,7 +64,7 @@ class HFDataset(TensorData):
         not_negative(memory=memory)
         super().__init__(path, num_clients, partition, task=task, **options)
         self.path = path
-        # By the names of TensorData, the columns of inputs.
+        # The input columns, by their names in TensorData.
         self.input_columns = (
             {"x": inputs} if isinstance(inputs, str) else {f"x.{name}": name for name in inputs}
         )
@@ -97,7 +98,7 @@ class HFDataset(TensorData):
         return given
 
     def _content(self) -> tuple[Any, int]:
-        """Return a data set, official training samples first, and their number."""
+        """Return the data set, official training samples first, and the number of these."""
         try:
             import datasets
         except ImportError as error:
@@ -134,6 +135,6 @@ class HFDataset(TensorData):
             return torch.as_tensor(value)
         except (TypeError, ValueError, RuntimeError) as error:
             raise ValueError(
-                f"{self.path}, row {row + 1}, column {column!r}: {str(value)[:40]!r} is no tensor "
-                f"of numbers; words must be tokens"
+                f"{self.path}, row {row + 1}, column {column!r}: {str(value)[:40]!r} is not a "
+                f"tensor of numbers; convert words to tokens"
             ) from error

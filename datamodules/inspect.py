@@ -18,11 +18,11 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-# More clients than this are summarised, not listed.
+# With more clients than this, they are summarised, not listed.
 LISTED_CLIENTS = 40
-# More rows than this are not all named in the picture.
+# With more rows than this, not all are named in the picture.
 LABELLED_ROWS = 40
-# Okabe and Ito's colours, which the colour-blind can tell apart; more domains get none.
+# Okabe and Ito's colours, which colour-blind people can tell apart; not used for more domains.
 _COLOURS = (
     *("#0072B2", "#E69F00", "#009E73", "#CC79A7"),
     *("#D55E00", "#56B4E9", "#8C6D31", "#555555"),
@@ -30,7 +30,7 @@ _COLOURS = (
 
 
 def table(data: FederatedDataModule) -> Group:
-    """Build tables for a terminal: a summary, and one row a client up to 40 clients."""
+    """Build tables for a terminal: a summary and, up to 40 clients, one row per client."""
     seen = survey(data)
     pooled = data.pooled_test()
     about = Table(title=_title(data, seen.distinct), title_justify="left")
@@ -56,7 +56,7 @@ def table(data: FederatedDataModule) -> Group:
 
 
 def _clients(seen: Survey) -> Table:
-    """Build the table with one row a client."""
+    """Build the table with one row per client."""
     listed = Table()
     for name in ("client", "train", "val", "test", seen.kind, "skew"):
         listed.add_column(name, justify="right")
@@ -81,10 +81,10 @@ def _clients(seen: Survey) -> Table:
 def figure(data: FederatedDataModule, path: str | Path) -> None:
     """Draw the partition into a PNG file: sizes above, clients x classes as bubbles below.
 
-    A bubble's area is the number of a client's training samples of one class (subclass, where there
-    are any), or with one label. Where a number is predicted, each client has a histogram instead,
-    whose longest bar fills its column. The colour is the client's main domain, where there are two
-    to eight.
+    The area of a bubble is the number of a client's training samples of one class (or subclass, if
+    there are any), or with one label. If a number is predicted, each client has a histogram
+    instead, whose longest bar fills its column. The colour is the client's main domain, if there
+    are two to eight domains.
     """
     from matplotlib.figure import Figure
 
@@ -99,7 +99,7 @@ def figure(data: FederatedDataModule, path: str | Path) -> None:
     if seen.kind == "bins":
         _draw_histograms(below, seen)
     else:
-        # Where clients are many, bubbles may be wider than their column: most neighbours are small.
+        # With many clients, bubbles may be wider than their column: most neighbours are small.
         room = min(3 * (width - 1.8) / clients, height / rows) if clients > 30 else 0.35
         _draw_bubbles(picture, below, seen, 72 * min(room, height / rows))
     above.set_title(_title(data, seen.distinct), loc="left", fontsize=10)
@@ -136,16 +136,16 @@ def _draw_sizes(axes: Axes, seen: Survey) -> None:
 
 
 def _draw_bubbles(figure: Figure, axes: Axes, seen: Survey, largest: float) -> None:
-    """Draw a bubble for each client and row, up to ``largest`` points wide, and a key of sizes."""
+    """Draw a bubble for each client and row, up to ``largest`` points wide, and a size legend."""
     client, row = np.nonzero(seen.counts)
     counts = seen.counts[client, row]
-    # A few giants would make everything else invisible; they share the largest bubble.
+    # A few very large counts would hide the rest; they all get the largest bubble.
     reference = float(np.quantile(counts, 0.99)) if len(counts) else 1.0
     areas, colours = _areas(counts, reference, largest), _colours(axes, seen)[client]
     axes.scatter(client, row, areas, colours, alpha=0.75, linewidths=0)
     axes.set_ylim(len(seen.rows) - 0.3, -0.7)
     _label_rows(axes, seen)
-    # A key of three round numbers, up to about the reference.
+    # A legend of three round numbers, up to about the reference.
     numbers = sorted({max(1, int(float(f"{share * reference:.1g}"))) for share in (0.1, 0.4, 1)})
     sizes = _areas(np.array(numbers), reference, largest)
     keys = [axes.scatter([], [], size, "#777777", linewidths=0) for size in sizes]
@@ -154,13 +154,13 @@ def _draw_bubbles(figure: Figure, axes: Axes, seen: Survey, largest: float) -> N
 
 
 def _areas(counts: Ints, reference: float, largest: float) -> Floats:
-    """Return areas in squared points; no bubble is smaller than a dot that can be seen."""
+    """Return areas in squared points; the smallest bubble is a visible dot."""
     areas: Floats = largest**2 * np.minimum(counts / reference, 1)
     return np.maximum(areas, 2)
 
 
 def _draw_histograms(axes: Axes, seen: Survey) -> None:
-    """Draw a histogram of the number to predict for each client, its bars from left to right."""
+    """Draw a histogram of the predicted number for each client, with bars from left to right."""
     lengths = 0.9 * seen.counts / np.maximum(1, seen.counts.max(1, keepdims=True))
     middles, heights = (seen.edges[1:] + seen.edges[:-1]) / 2, np.diff(seen.edges)
     for client, colour in enumerate(_colours(axes, seen)):
@@ -170,7 +170,7 @@ def _draw_histograms(axes: Axes, seen: Survey) -> None:
 
 
 def _colours(axes: Axes, seen: Survey) -> NDArray[np.str_]:
-    """Return (N,) colours of the clients by their main domain; add the legend of the domains."""
+    """Return the (N,) colours of the clients by main domain, and add the legend of the domains."""
     main = np.zeros(len(seen.counts), np.int64)
     if 1 < len(seen.domain_names) <= len(_COLOURS):
         main = seen.domains.argmax(1)
@@ -191,7 +191,7 @@ def _draw_clients(axes: Axes, seen: Survey) -> None:
 
 
 def _label_rows(axes: Axes, seen: Survey) -> None:
-    """Label the rows; where they are many, every k-th row, or each class of subclasses."""
+    """Label the rows; if there are many, only every k-th row, or the class of subclasses."""
     rows = len(seen.rows)
     if rows <= LABELLED_ROWS or rows == len(seen.class_names):
         every = 1 + (rows - 1) // LABELLED_ROWS

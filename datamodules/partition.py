@@ -1,7 +1,7 @@
 """Partitioners, which divide the samples over the clients.
 
 A partitioner is a frozen dataclass of its settings. Called with targets, a number of clients and an
-rng it returns one array of positions a client, in which every sample occurs exactly once.
+rng, it returns one array of positions per client; every sample occurs exactly once.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Partitioner(ABC):
         """Divide the samples over the clients.
 
         Returns:
-            For each client the (n_i,) positions of its samples in ``targets``.
+            The (n_i,) positions in ``targets`` of each client's samples.
 
         Raises:
             ValueError: The settings do not fit the data, or the result is not a partition.
@@ -46,8 +46,8 @@ class Partitioner(ABC):
     def groupings(self, targets: Targets) -> Sequence[Ints]:
         """Return the groupings by which official test samples follow training samples.
 
-        By default there is one: subclasses, or classes where there are no subclasses. A partitioner
-        that looks at domains includes them.
+        By default there is one grouping: by subclass, or by class if there are no subclasses. A
+        partitioner that uses domains includes them.
 
         Returns:
             (n,) group numbers for each grouping, the finest first. Test samples of a group without
@@ -59,7 +59,7 @@ class Partitioner(ABC):
         """Check that every sample belongs to exactly one client.
 
         Raises:
-            ValueError: A sample belongs to none or to several.
+            ValueError: A sample belongs to no client or to several.
         """
         name = type(self).__name__
         if len(shares) != num_clients:
@@ -77,7 +77,7 @@ class Partitioner(ABC):
 
 @dataclass(frozen=True)
 class IID(Partitioner):
-    """A uniformly random division into equal sizes (they differ by one at most)."""
+    """A uniformly random division into equal sizes (they differ by at most one)."""
 
     def draw(self, targets: Targets, num_clients: int, rng: np.random.Generator) -> list[Ints]:
         """Divide the samples; ``__call__`` checks the result."""
@@ -86,21 +86,22 @@ class IID(Partitioner):
 
 @dataclass(frozen=True)
 class Dirichlet(Partitioner):
-    """Label skew: each class divided over the clients by its own draw from Dir(alpha * 1).
+    """Label skew: each class is divided over the clients by its own draw from Dir(alpha * 1).
 
-    Clients differ in class proportions and in size. :class:`ClientDirichlet` has clients of equal
-    size. The whole draw is repeated until every client holds enough. The papers' values: FedAS 40
-    samples, PFAKD 1, UniVarFL 10, all with ``cap``.
+    Clients differ in class proportions and in size; :class:`ClientDirichlet` gives clients of equal
+    size. The whole draw is repeated until every client has enough samples. The papers' minimum:
+    FedAS 40 samples, PFAKD 1, UniVarFL 10, all with ``cap``.
 
     Args:
-        alpha: Concentration; below 0.1 a client sees few classes, from 100 on it is nearly IID.
-        min_samples: Smallest accepted client.
-        cap: A client that already holds its n/N samples gets nothing of the classes still to come
-            (the released code of the papers); ``False`` is the plain form.
-        max_tries: Draws before giving up.
+        alpha: Concentration; below 0.1 a client has few classes, from 100 on the division is nearly
+            IID.
+        min_samples: Minimum number of samples of a client.
+        cap: A client that already holds its n/N samples gets nothing from the remaining classes
+            (the papers' released code); ``False`` is the plain form.
+        max_tries: Maximum number of draws.
 
     Raises:
-        ValueError: A number is out of its range.
+        ValueError: A number is out of range.
     """
 
     alpha: float = 0.1
@@ -132,8 +133,8 @@ class Dirichlet(Partitioner):
             best = max(best, smallest)
         raise ValueError(
             f"none of {self.max_tries} draws of Dirichlet(alpha={self.alpha}) gave each of "
-            f"{num_clients} clients min_samples={self.min_samples} samples; the best left one with "
-            f"{best}. Lower min_samples or num_clients, or raise alpha or max_tries"
+            f"{num_clients} clients min_samples={self.min_samples} samples; in the best draw the "
+            f"smallest has {best}. Lower min_samples or num_clients, or raise alpha or max_tries"
         )
 
 
@@ -141,15 +142,16 @@ class Dirichlet(Partitioner):
 class ClientDirichlet(Partitioner):
     """Clients of equal size, each with its own class proportions from Dir(alpha * frequencies).
 
-    Each client draws its proportions, then its samples without replacement; a class that runs out
-    is left out of later draws.
+    Each client draws its proportions, then its samples without replacement; a class without samples
+    left is removed from later draws.
 
     Source: Hsu, Qi and Brown, "Measuring the effects of non-identical data distribution for
     federated visual classification", 2019, which FedSimSup cites for its Dirichlet partitions.
 
     Args:
-        alpha: Concentration, the sum over the classes; small is skewed. Papers mostly give the
-            concentration of one class: their Dir(0.1) over C classes is ``alpha: 0.1 * C``.
+        alpha: Concentration, summed over the classes; small values give a strong skew. Papers
+            mostly give the concentration of one class: their Dir(0.1) over C classes is ``alpha:
+            0.1 * C``.
 
     Raises:
         ValueError: ``alpha`` is not a positive number.
@@ -168,14 +170,16 @@ class ClientDirichlet(Partitioner):
 
 @dataclass(frozen=True)
 class Shards(Partitioner):
-    """Label skew by shards: sorted by class, cut into equal shards, a few random ones a client.
+    """Label skew by shards: samples, sorted by class, are cut into shards; a client gets a few.
+
+    The shards have equal sizes, and are given to the clients at random.
 
     Source: McMahan et al., "Communication-efficient learning of deep networks from decentralized
     data", AISTATS 2017; FedSimSup's shards are 2 or 5 (CIFAR-10), 5 or 20 (CIFAR-100).
 
     Args:
-        shards_per_client: Shards a client; it bounds its number of classes (a shard that crosses a
-            border holds two).
+        shards_per_client: Number of shards of a client. It limits the number of classes: a shard
+            has one class, or two if it crosses a border.
 
     Raises:
         ValueError: ``shards_per_client`` is smaller than 1.
@@ -192,7 +196,7 @@ class Shards(Partitioner):
         require(
             total <= len(targets),
             f"{num_clients} clients with shards_per_client={self.shards_per_client} need {total} "
-            f"samples, there are {len(targets)}",
+            f"samples, but there are {len(targets)}",
         )
         return draws.shards(targets.classes, num_clients, self.shards_per_client, rng)
 
@@ -201,11 +205,11 @@ class Shards(Partitioner):
 class ByDomain(Partitioner):
     """Feature shift: every client holds one domain, or a part of one.
 
-    Client i belongs to domain i modulo the number of domains. Where there are fewer clients than
-    domains (writers, say), the domains are dealt to the clients in random order, one after another.
+    Client i belongs to domain i modulo the number of domains. If there are fewer clients than
+    domains (such as writers), whole domains are dealt to the clients in random order.
 
     Args:
-        within: How a domain is divided over its clients; ``None`` is IID.
+        within: How a domain is divided over its clients; ``None`` means IID.
     """
 
     within: Partitioner | None = None
@@ -235,9 +239,9 @@ class ByDomain(Partitioner):
 
 @dataclass(frozen=True)
 class ByColumn(Partitioner):
-    """Clients in the order of a column: the first has the samples with its smallest numbers.
+    """Clients in the order of a column: the first client gets the samples with the smallest values.
 
-    Clients have equal sizes (they differ by one at most), such as age groups.
+    Clients have equal sizes (they differ by at most one). Age groups are an example.
 
     Args:
         column: Name of the column.

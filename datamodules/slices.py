@@ -2,8 +2,8 @@
 
 Source: Zhu, Ma and Blaschko, "Confidence-aware personalized federated learning via variational
 expectation maximization" (pFedVEM), CVPR 2023, and its released code: label skew, label-concept
-drift and quantity skew ("slicing"). There all classes have equal counts; classes of unequal counts
-are cut at equal fractions here.
+drift and quantity skew ("slicing"). There all classes have equal counts; here, classes of unequal
+counts are cut at equal fractions.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ from pfl.core.checks import at_least_one, finite, not_negative, one_of
 
 @dataclass(frozen=True, kw_only=True)
 class Slices(Partitioner):
-    """Base class: each class is cut into blocks, and a client takes one of each class it owns.
+    """Base class: each class is cut into blocks, and a client gets one block of each class it owns.
 
     Args:
-        quantity: Sizes of the blocks: ``random_cuts`` at distinct uniform points (pFedVEM),
+        quantity: How block sizes are drawn: ``random_cuts`` at distinct uniform points (pFedVEM),
             ``equal``, or ``lognormal``.
         sigma: Standard deviation of the logarithm of ``lognormal`` sizes.
 
     Raises:
-        ValueError: ``sigma`` is negative or infinite, or ``quantity`` is none of the three.
+        ValueError: ``sigma`` is negative or infinite, or ``quantity`` is unknown.
     """
 
     quantity: Quantity = "random_cuts"
@@ -48,7 +48,7 @@ class Slices(Partitioner):
     def owned(
         self, targets: Targets, num_clients: int, rng: np.random.Generator
     ) -> tuple[Ints, Sequence[Ints]]:
-        """Return the classes that are cut, and the classes of each client.
+        """Return the classes to cut, and the classes of each client.
 
         Returns:
             classes: (n,) class or subclass of each sample.
@@ -56,7 +56,7 @@ class Slices(Partitioner):
         """
 
     def draw(self, targets: Targets, num_clients: int, rng: np.random.Generator) -> list[Ints]:
-        """Divide the samples; unchecked."""
+        """Divide the samples; ``__call__`` checks the result."""
         classes, owned = self.owned(targets, num_clients, rng)
         counts = np.unique(classes, return_counts=True)[1]
         blocks = sum(len(own) for own in owned) // len(counts)
@@ -70,10 +70,10 @@ class Slices(Partitioner):
 
 @dataclass(frozen=True, kw_only=True)
 class QuantitySkew(Slices):
-    """Quantity skew: clients differ in size, with the same class proportions.
+    """Quantity skew: clients differ in size, but have the same class proportions.
 
     Args:
-        quantity: Sizes of the blocks: ``random_cuts`` at distinct uniform points (pFedVEM),
+        quantity: How block sizes are drawn: ``random_cuts`` at distinct uniform points (pFedVEM),
             ``equal``, or ``lognormal``.
         sigma: Standard deviation of the logarithm of ``lognormal`` sizes.
     """
@@ -89,12 +89,12 @@ class QuantitySkew(Slices):
 class FixedClasses(Slices):
     """Label skew: every client has the same number of classes (5 of 10 in pFedVEM).
 
-    Clients come in groups of C / classes_per_client (in pairs, for 5 of 10), over which all classes
-    are dealt at random; the clients of a group have equal sizes.
+    Clients come in groups of C / classes_per_client (in pairs, for 5 of 10). The classes are dealt
+    at random within each group; the clients of a group have equal sizes.
 
     Args:
-        classes_per_client: A divisor of the number of classes.
-        quantity: Sizes of the blocks: ``random_cuts`` at distinct uniform points (pFedVEM),
+        classes_per_client: Number of classes of a client; must divide the number of classes, C.
+        quantity: How block sizes are drawn: ``random_cuts`` at distinct uniform points (pFedVEM),
             ``equal``, or ``lognormal``.
         sigma: Standard deviation of the logarithm of ``lognormal`` sizes.
 
@@ -128,14 +128,14 @@ class FixedClasses(Slices):
 class ConceptDrift(Slices):
     """Label-concept drift: every client has all superclasses, but its own subclasses of them.
 
-    With s subclasses a superclass, clients come in groups of s / subclasses_per_client (5 on
-    CIFAR-100), over which the subclasses of every superclass are dealt at random; the clients of a
-    group have equal sizes.
+    With s subclasses per superclass, clients come in groups of s / subclasses_per_client (5 on
+    CIFAR-100). The subclasses of every superclass are dealt at random within each group; the
+    clients of a group have equal sizes.
 
     Args:
-        subclasses_per_client: Subclasses of each superclass that a client has, a divisor of s. All
-            of them make pFedVEM's homogeneous variant.
-        quantity: Sizes of the blocks: ``random_cuts`` at distinct uniform points (pFedVEM),
+        subclasses_per_client: Number of subclasses of each superclass that a client has; must
+            divide s. With all s subclasses this is pFedVEM's homogeneous variant.
+        quantity: How block sizes are drawn: ``random_cuts`` at distinct uniform points (pFedVEM),
             ``equal``, or ``lognormal``.
         sigma: Standard deviation of the logarithm of ``lognormal`` sizes.
 
@@ -155,16 +155,16 @@ class ConceptDrift(Slices):
         """Deal the subclasses of every superclass at random in each group of clients."""
         if targets.fine is None:
             raise ValueError(
-                "ConceptDrift needs subclasses; predict superclasses (superclasses: ... of the "
-                "data set), so that the classes become subclasses"
+                "ConceptDrift needs subclasses; give the data set's option superclasses: it then "
+                "predicts superclasses, and its classes become subclasses"
             )
         under = [np.unique(targets.fine[targets.classes == c]) for c in np.unique(targets.classes)]
         size = len(under[0])
         require(
             all(len(subclasses) == size for subclasses in under)
             and len(np.unique(targets.fine)) == size * len(under),
-            "ConceptDrift needs equally many subclasses under each superclass and none under two, "
-            "there are " + ", ".join(str(len(subclasses)) for subclasses in under),
+            "ConceptDrift needs equally many subclasses in each superclass, and each subclass in "
+            "one; there are " + ", ".join(str(len(subclasses)) for subclasses in under),
         )
         require(
             size % self.subclasses_per_client == 0,

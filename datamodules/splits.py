@@ -1,4 +1,4 @@
-"""From a partition to each client's training, validation and test samples."""
+"""Division of a partition into each client's training, validation and test samples."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from pfl.core.types import Split
 
 TestProtocol: TypeAlias = Literal["pooled", "official_classes", "matched", "global", "future"]
 
-# Where the median kind (one writer's letter, say) is smaller than this, strata are classes.
+# If the median kind (such as one writer's letter) is smaller than this, strata are classes.
 _SMALL_KIND = 10
 
 
@@ -36,11 +36,12 @@ class Holding:
 
 @dataclass(frozen=True, eq=False)
 class Division:
-    """The holdings of all clients, and the common test set.
+    """The samples of all clients, and the common test set.
 
     Attributes:
-        holdings: One a client.
-        pooled_test: The complete official test set; ``None`` where it was pooled with the rest.
+        holdings: Samples of each client.
+        pooled_test: The complete official test set; ``None`` if it was pooled with the training
+            set.
     """
 
     holdings: tuple[Holding, ...]
@@ -52,7 +53,7 @@ class Division:
         return np.array([[len(h.train), len(h.val), len(h.test)] for h in self.holdings])
 
     def samples(self) -> Ints:
-        """Return all samples in use, ascending."""
+        """Return all samples in use, in ascending order."""
         used = [ids for h in self.holdings for ids in (h.train, h.val, h.test)]
         return np.unique(
             np.concatenate([*used, [] if self.pooled_test is None else self.pooled_test]).astype(
@@ -63,31 +64,32 @@ class Division:
 
 @dataclass(frozen=True)
 class Rule:
-    """The rule that makes a data set clients' training, validation and test samples.
+    """The rule that divides a data set into clients' training, validation and test samples.
 
     Args:
         test_protocol: Where a client's test samples come from. ``pooled``: official training and
-            test samples together are partitioned, and each client sets ``test_fraction`` of its
-            own aside (FedAS, PFAKD). ``future``: as ``pooled``, but each client trains on its
+            test samples are partitioned together, and each client sets ``test_fraction`` of its own
+            samples aside (FedAS, PFAKD). ``future``: as ``pooled``, but each client trains on its
             earlier samples and is tested on its latest, by the column ``time``. The others
-            partition the official training set only.
-            ``official_classes``: a client is tested on all official test samples of the groups
-            it trains on; clients' test sets overlap (pFedVEM). ``matched``: the whole official test
-            set is divided over the clients, each group in proportion to their training samples
-            (FedSimSup). A group is what the partitioner divides by: a class or subclass, with
-            ``ByDomain`` also the domain. ``global``: only the complete official test set
-            (UniVarFL). A set without an official test set has ``test_fraction`` of each class (and
-            domain) of its samples set aside for one.
-        test_fraction: Share of test samples, in (0, 1).
-        val_fraction: Share of a client's remaining training samples that validate, in [0, 1).
-        split_seed: Seed of every random choice made here, apart from the training seed.
-        max_samples: Use at most so many samples of training and test set together, classes in
-            proportion.
-        max_train_samples: Use at most so many training samples, classes in proportion, and the
-            whole official test set; not with ``pooled``, where the two are one.
+            partition the official training set only. ``official_classes``: a client is tested on
+            all official test samples of the groups it trains on; clients' test sets overlap
+            (pFedVEM). ``matched``: the whole official test set is divided over the clients, each
+            group in proportion to their training samples (FedSimSup). A group is what the
+            partitioner divides by: a class or subclass, with ``ByDomain`` also the domain.
+            ``global``: only the complete official test set is used (UniVarFL). If there is no
+            official test set, ``test_fraction`` of the samples of each class (and domain) are set
+            aside as one.
+        test_fraction: Fraction of test samples, in (0, 1).
+        val_fraction: Fraction of a client's remaining training samples used for validation, in [0,
+            1).
+        split_seed: Seed of every random choice in the division, independent of the training seed.
+        max_samples: Use at most this many samples of training and test set together, with all
+            classes in proportion.
+        max_train_samples: Use at most this many training samples, with all classes in proportion,
+            and the whole official test set; not possible with ``pooled``, which combines the two.
 
     Raises:
-        ValueError: A number is out of its range, or ``max_train_samples`` is given for ``pooled``.
+        ValueError: A number is out of range, or ``max_train_samples`` is given with ``pooled``.
     """
 
     test_protocol: TestProtocol = "pooled"
@@ -105,12 +107,12 @@ class Rule:
             raise ValueError(
                 f"max_train_samples is {self.max_train_samples}, but test_protocol "
                 f"{self.test_protocol} divides "
-                "training and test set as one: give max_samples instead, or another test_protocol"
+                "training and test set together: give max_samples or another test_protocol"
             )
 
     @property
     def pools(self) -> bool:
-        """``True`` if official training and test samples are divided as one."""
+        """``True`` if official training and test samples are divided together."""
         return self.test_protocol in ("pooled", "future")
 
     def rng(self, purpose: str, *path: int) -> np.random.Generator:
@@ -122,7 +124,7 @@ def divide(data: Catalogue, partition: Partitioner, num_clients: int, rule: Rule
     """Give every client its samples.
 
     Raises:
-        ValueError: The data set has too few samples for the recipe.
+        ValueError: The data set has too few samples for the partition.
     """
     train, test = _official(data, rule)
     if rule.pools:
@@ -147,7 +149,7 @@ def divide(data: Catalogue, partition: Partitioner, num_clients: int, rule: Rule
 
 
 def _official(data: Catalogue, rule: Rule) -> tuple[Ints, Ints]:
-    """Return the training and the test samples to use, ascending."""
+    """Return the training and the test samples to use, in ascending order."""
     ids = np.arange(len(data.targets), dtype=np.int64)
     strata = _strata(data.targets)
     if rule.max_samples is not None and rule.max_samples < len(ids):
@@ -166,9 +168,9 @@ def _official(data: Catalogue, rule: Rule) -> tuple[Ints, Ints]:
 
 
 def _strata(targets: Targets) -> Ints:
-    """Return (n,) strata: class and domain, or the class alone where these kinds are tiny.
+    """Return (n,) strata: class and domain, or the class alone if these kinds are tiny.
 
-    Rounding moves the part of a kind by up to one sample. With a few samples a kind that would
+    Rounding changes the share of a kind by up to one sample. If kinds have few samples, this would
     decide which classes are chosen.
     """
     kinds = targets.kinds()
@@ -177,7 +179,7 @@ def _strata(targets: Targets) -> Ints:
 
 
 def _stratified(ids: Ints, strata: Ints, count: int, rng: np.random.Generator) -> Ints:
-    """Draw ``count`` of ``ids``, ascending, each stratum in proportion."""
+    """Draw ``count`` of ``ids``, each stratum in proportion; return them in ascending order."""
     groups = list(_grouped(rng.permutation(len(ids)), strata).values())
     shares = apportion(count, np.array([len(group) for group in groups]))
     drawn = np.concatenate([group[:k] for group, k in zip(groups, shares, strict=True)])
@@ -185,7 +187,7 @@ def _stratified(ids: Ints, strata: Ints, count: int, rng: np.random.Generator) -
 
 
 def _grouped(ids: Ints, groups: Ints) -> dict[int, Ints]:
-    """Return the ids of each group that occurs, groups ascending, ids in the order given."""
+    """Return the ids of each group, groups in ascending order, ids in the given order."""
     if not len(ids):
         return {}
     found, sizes = np.unique(groups[ids], return_counts=True)
@@ -194,9 +196,9 @@ def _grouped(ids: Ints, groups: Ints) -> dict[int, Ints]:
 
 
 def _set_aside(ids: Ints, fraction: float, rng: np.random.Generator) -> tuple[Ints, Ints]:
-    """Split into what stays and a ``fraction``, rounded up, that goes; one sample always stays."""
+    """Split off a ``fraction``, rounded up; at least one sample remains. Return the rest first."""
     order = rng.permutation(ids)
-    # The subtracted 1e-9 keeps 0.07 * 100 = 7.000000000000001 at 7.
+    # Subtracting 1e-9 keeps 0.07 * 100 = 7.000000000000001 at 7.
     count = min(int(np.ceil(fraction * len(ids) - 1e-9)), max(0, len(ids) - 1))
     return order[count:], order[:count]
 
@@ -208,7 +210,7 @@ def _pooled(ids: Ints, client: int, rule: Rule) -> Holding:
 
 
 def _future(ids: Ints, rule: Rule) -> Holding:
-    """Divide a client's samples, earliest first: the last are for testing."""
+    """Divide a client's samples, which are in order of time: the last are for testing."""
     tested = max(1, round(rule.test_fraction * len(ids))) if len(ids) > 1 else 0
     rest, test = ids[: len(ids) - tested], ids[len(ids) - tested :]
     validated = min(int(np.ceil(rule.val_fraction * len(rest) - 1e-9)), max(0, len(rest) - 1))
@@ -227,12 +229,12 @@ def _matched(
 ) -> list[Ints]:
     """Divide each group of the test set in proportion to the clients' training samples of it.
 
-    Test samples of a group in which nobody trains are divided by the next grouping, at last by
-    training samples altogether.
+    Test samples of a group in which nobody trains are divided by the next grouping, and finally by
+    the clients' total numbers of training samples.
     """
     clients = np.arange(len(owned))
     train = np.concatenate(owned)
-    # Who trains on a sample, then also who is tested on it.
+    # The client of each training sample; the loop below adds the client of each test sample.
     client_of = np.empty(len(groupings[0]), np.int64)
     client_of[train] = np.repeat(clients, [len(ids) for ids in owned])
     left = test

@@ -1,4 +1,4 @@
-"""SUN397: scenes."""
+"""SUN397: photographs of scenes."""
 
 from __future__ import annotations
 
@@ -16,38 +16,39 @@ from pfl.core.checks import at_least_one
 
 
 class SUN397(FileData):
-    """108,754 photographs of 397 kinds of scenes, in many sizes; no official test set used.
+    """108,754 photographs of 397 kinds of scenes, in many sizes; no official test set is used.
 
-    Classes are named as in the published ``ClassName.txt`` without the leading letter:
-    ``abbey``, ``apartment_building/outdoor``. pFedVEM predicts the 3 superclasses ``indoor``,
-    ``outdoor_natural``, ``outdoor_man-made`` of the published hierarchy, with 50 classes each and
-    100 images a class: ``images_per_class: 100``, ``test_fraction: 0.2``, and either a
+    Classes are named as in the published ``ClassName.txt`` without the leading letter: ``abbey``,
+    ``apartment_building/outdoor``. pFedVEM predicts the 3 superclasses ``indoor``,
+    ``outdoor_natural`` and ``outdoor_man-made`` of the published hierarchy, with 50 classes each
+    and 100 images per class: ``images_per_class: 100``, ``test_fraction: 0.2``, and either a
     ``superclasses`` file of these 150 classes, or ``hierarchy``, from which they are drawn.
 
     Source: Xiao et al., "SUN database: large-scale scene recognition from abbey to zoo", CVPR 2010.
 
     Args:
-        root: The folder that holds ``SUN397/ClassName.txt``.
-        image_size: Height and width: the largest centred square of each image, resized. At 64 the
-            set takes 1.2 GiB.
-        images_per_class: Use only so many images of each class: the first, or with a ``hierarchy``
-            random ones.
-        hierarchy: The published three-level hierarchy (``three_levels.xlsx``), its sheet ``SUN397``
-            saved as CSV. Of the classes that belong to one superclass alone so many of each are
-            drawn as ``classes_per_superclass`` says; ``split_seed`` decides on classes and images.
-        classes_per_superclass: Drawn classes of each superclass.
-        download: Fetch the set there through torchvision, if it is not there yet (37 GB).
+        root: The folder that contains ``SUN397/ClassName.txt``.
+        image_size: Height and width to which the largest centred square of each image is resized.
+            At 64 the set takes 1.2 GiB.
+        images_per_class: Use only this many images of each class: the first ones, or with
+            ``hierarchy`` random ones.
+        hierarchy: The sheet ``SUN397`` of the published three-level hierarchy
+            (``three_levels.xlsx``), saved as CSV. ``classes_per_superclass`` classes of each
+            superclass are drawn, among those that belong to one superclass only; ``split_seed``
+            determines classes and images.
+        classes_per_superclass: Number of classes to draw of each superclass.
+        download: Let torchvision download the set into ``root`` if it is not there yet (37 GB).
         common: Further arguments of :class:`~datamodules.filedata.FileData` and
             :class:`~datamodules.base.FederatedDataModule`.
 
     Raises:
-        ValueError: A number is smaller than 1, or there are both ``superclasses`` and
-            ``hierarchy``.
+        ValueError: A number is smaller than 1, or both ``superclasses`` and ``hierarchy`` are
+            given.
     """
 
     layout = (
-        "SUN397 is at vision.princeton.edu/projects/2010/SUN (SUN397.tar.gz; or say download: "
-        "true); expected are root/SUN397/ClassName.txt and root/SUN397/<letter>/<class>/sun_*.jpg"
+        "SUN397 is at vision.princeton.edu/projects/2010/SUN (SUN397.tar.gz; or set download: "
+        "true); expected: root/SUN397/ClassName.txt and root/SUN397/<letter>/<class>/sun_*.jpg"
     )
 
     def __init__(
@@ -65,7 +66,9 @@ class SUN397(FileData):
             images_per_class=images_per_class, classes_per_superclass=classes_per_superclass
         )
         if hierarchy is not None and self.superclasses is not None:
-            raise ValueError("superclasses and hierarchy both name classes: give one of them")
+            raise ValueError(
+                "superclasses and hierarchy both define the classes: give only one of them"
+            )
         self.hierarchy = hierarchy
         self.classes_per_superclass = classes_per_superclass
         self.images_per_class = images_per_class
@@ -73,7 +76,7 @@ class SUN397(FileData):
 
     @cached_property
     def parents(self) -> dict[str, str]:
-        """The superclass of each class; drawn, where there is a hierarchy."""
+        """The superclass of each class; with ``hierarchy``, of the drawn classes."""
         if self.hierarchy is None:
             return super().parents
         kinds = read_hierarchy(self.hierarchy)
@@ -108,7 +111,7 @@ class SUN397(FileData):
         return Listing(files, classes, len(files))
 
 
-# Columns of the hierarchy's first level, and the superclasses' names here.
+# Columns of the hierarchy's first level, and their superclasses' names in this project.
 _LEVELS = {
     "indoor": "indoor",
     "outdoor, natural": "outdoor_natural",
@@ -117,27 +120,28 @@ _LEVELS = {
 
 
 def read_hierarchy(path: str) -> dict[str, str]:
-    """Return the superclass of each class that belongs to one alone, from the published table.
+    """Read from the published table the superclass of each class that belongs to exactly one.
 
     Args:
-        path: A CSV file with the columns ``category`` (as ``/a/abbey``), ``indoor``, ``outdoor,
-            natural`` and ``outdoor, man-made`` (0 or 1), in its first or second line.
+        path: A CSV file with the columns ``category`` (such as ``/a/abbey``), ``indoor``,
+            ``outdoor, natural`` and ``outdoor, man-made`` (0 or 1), named in its first or second
+            line.
 
     Raises:
         FileNotFoundError: The file does not exist.
-        ValueError: It lacks a column.
+        ValueError: The file lacks a column.
     """
     file = Path(path).expanduser()
     if not file.is_file():
-        raise FileNotFoundError(f"there is no file {file}, given as hierarchy")
+        raise FileNotFoundError(f"hierarchy: there is no file {file}")
     with file.open(newline="", encoding="utf-8-sig") as lines:
         rows = [[cell.strip() for cell in row] for row in csv.reader(lines)]
     wanted = {"category", *_LEVELS}
     start = next((n for n, row in enumerate(rows[:2]) if wanted <= {*row}), None)
     if start is None:
         raise ValueError(
-            f"{file} needs the columns {', '.join(sorted(wanted))}: save as CSV the "
-            "sheet SUN397 of three_levels.xlsx"
+            f"{file} needs the columns {', '.join(sorted(wanted))}: save the sheet SUN397 of "
+            "three_levels.xlsx as CSV"
         )
     kinds = {}
     for row in rows[start + 1 :]:
@@ -152,14 +156,12 @@ def draw_classes(kinds: Mapping[str, str], count: int, rng: np.random.Generator)
     """Draw ``count`` classes of each superclass.
 
     Raises:
-        ValueError: A superclass has fewer.
+        ValueError: A superclass has fewer classes.
     """
     drawn: dict[str, str] = {}
     for kind in _LEVELS.values():
         members = sorted(name for name, own in kinds.items() if own == kind)
         if len(members) < count:
-            raise ValueError(
-                f"classes_per_superclass={count}, but {kind} has {len(members)} classes of its own"
-            )
+            raise ValueError(f"classes_per_superclass={count}, but {kind} has only {len(members)}")
         drawn |= {members[place]: kind for place in rng.permutation(len(members))[:count]}
     return drawn

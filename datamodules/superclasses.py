@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-# Krizhevsky, "Learning multiple layers of features from tiny images", 2009; in the order of the
-# published superclass labels. The published class labels follow the alphabet.
+# Krizhevsky, "Learning multiple layers of features from tiny images", 2009, in the order of the
+# published superclass labels. The published class labels are in alphabetical order.
 CIFAR100 = {
     "aquatic_mammals": "beaver dolphin otter seal whale",
     "fish": "aquarium_fish flatfish ray shark trout",

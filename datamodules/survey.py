@@ -13,28 +13,28 @@ from datamodules.splits import Division
 from datamodules.targets import Floats, Ints
 from pfl.core.task import MultiLabel
 
-# Of the histogram of a number that is predicted.
+# Number of bins in the histogram of a predicted number.
 _BINS = 12
 _NONE: Floats = np.empty(0)
 
 
 @dataclass(frozen=True, eq=False)
 class Survey:
-    """The numbers behind the table and the picture.
+    """The numbers behind the table and the picture of a partition.
 
     Attributes:
         sizes: (N, 3) training, validation and test samples of each client.
         distinct: Number of different samples in use.
-        kind: The kind of rows: ``subclasses``, ``classes`` where there are none; ``labels``; or
-            ``bins`` of the number to predict (of several numbers the first).
+        kind: Kind of the rows: ``subclasses``, or ``classes`` if there are none; ``labels``; or
+            ``bins`` of the number to predict (of the first, if there are several).
         counts: (N, R) training samples of each row.
         rows: (R,) names of the rows; subclasses of one class are neighbours.
         parents: (R,) class of each row.
         classes: (N, C) training samples of each class.
-        class_names: (C,).
+        class_names: (C,) names of the classes.
         domains: (N, D) training samples of each domain; D is 0 without domains.
-        domain_names: (D,).
-        edges: (R + 1,) ends of the bins; empty for other kinds of rows.
+        domain_names: (D,) names of the domains.
+        edges: (R + 1,) edges of the bins; empty for other kinds of rows.
     """
 
     sizes: Ints
@@ -55,9 +55,9 @@ class Survey:
         return bool(self.sizes.sum() > self.distinct)
 
     def skew(self) -> NDArray[np.float64]:
-        """(N,) total variation between a client's proportions and everybody's, in [0, 1].
+        """(N,) total variation distances of clients' proportions from everybody's, in [0, 1].
 
-        Of the classes, or what stands in their place.
+        The proportions are those of classes, or of labels or bins if there are no classes.
         """
         own = self.classes / np.maximum(1, self.classes.sum(1, keepdims=True))
         everybody = self.classes.sum(0) / max(1, self.classes.sum())
@@ -105,12 +105,12 @@ def survey(data: FederatedDataModule) -> Survey:
 
 
 def _predicted(data: FederatedDataModule) -> tuple[str, Ints, Floats]:
-    """Count what stands in the place of classes: labels, or bins of a number.
+    """Count what replaces classes: labels, or bins of a number.
 
     Returns:
-        kind: Of the rows.
+        kind: Kind of the rows.
         counts: (N, R) training samples.
-        edges: (R + 1,) ends of the bins; empty for labels.
+        edges: (R + 1,) edges of the bins; empty for labels.
     """
     y = [data.split(client, "train").targets.numpy() for client in range(data.num_clients)]
     if isinstance(data.task, MultiLabel):

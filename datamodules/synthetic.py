@@ -16,32 +16,32 @@ from pfl.core.seeds import derive
 
 
 class Synthetic(ArrayData):
-    """Noisy copies of one random pattern a class, from domains with adjustable shifts.
+    """Noisy copies of one random pattern per class, in domains with adjustable shifts.
 
     With :class:`~datamodules.partition.ByDomain` and as many domains as clients, each client is a
-    domain. All shifts at 0 make identically distributed domains of equal size. For tests and for
-    trying out a method.
+    domain. If all shifts are 0, domains are identically distributed and of equal size. The data set
+    is meant for tests and for trying out methods.
 
     Args:
         samples: Number of samples.
         classes: Number of classes, C.
-        subclasses: Patterns (subclasses) a class.
+        subclasses: Number of patterns (subclasses) per class.
         channels: Channels of an image.
         size: Height and width of an image.
-        domains: Number of domains, D; ``None`` makes one a client.
-        label_shift: In [0, 1]: domain d draws a class uniformly with probability
-            1 - label_shift, else it is class d modulo C.
-        concept_shift: In [0, 1]: of the first k = round(concept_shift * C) classes, pattern c bears
+        domains: Number of domains, D; ``None`` means one per client.
+        label_shift: In [0, 1]: domain d draws a class uniformly with probability 1 - label_shift,
+            and otherwise uses class d modulo C.
+        concept_shift: In [0, 1]: for the first k = round(concept_shift * C) classes, pattern c has
             the label (c + d) modulo k in domain d.
-        feature_shift: In [0, 1]: brightness is shifted by up to half of this share of the range,
-            darkest in the first domain and brightest in the last.
+        feature_shift: In [0, 1]: brightness is shifted by up to half of this fraction of the range;
+            the first domain is the darkest, the last the brightest.
         quantity_shift: Standard deviation of the logarithm of domain sizes.
-        noise: Standard deviation of the noise on each pixel, as a share of the range.
+        noise: Standard deviation of the noise on each pixel, as a fraction of the range.
         data_seed: Seed of the samples.
         common: Arguments of :class:`~datamodules.base.FederatedDataModule`.
 
     Raises:
-        ValueError: A number is out of its range.
+        ValueError: A number is out of range.
     """
 
     def __init__(
@@ -86,7 +86,7 @@ class Synthetic(ArrayData):
         self._check_memory()
 
     def _check_memory(self) -> None:
-        """Refuse more images and patterns than memory holds while they are made.
+        """Refuse more images and patterns than fit into memory while they are generated.
 
         Raises:
             ValueError: They take more than 8 GiB as three float64 arrays: values, noise, their sum.
@@ -97,14 +97,14 @@ class Synthetic(ArrayData):
         require(
             size <= MEMORY_LIMIT,
             f"samples={self.samples} and {patterns} patterns (classes * subclasses) of "
-            f"{self.input_shape} would take {size / 2**30:,.0f} GiB of memory to make, "
-            f"{MEMORY_LIMIT / 2**30:.0f} GiB are allowed: give at most {MEMORY_LIMIT // each} of "
-            "this size in all, or lower size or channels",
+            f"{self.input_shape} would take {size / 2**30:,.0f} GiB of memory to generate, but "
+            f"only {MEMORY_LIMIT / 2**30:.0f} GiB are allowed: give at most {MEMORY_LIMIT // each} "
+            "of this size in total, or lower size or channels",
         )
 
     @property
     def class_names(self) -> tuple[str, ...]:
-        """``class 0`` and so on."""
+        """``class 0``, ``class 1`` and so on."""
         return tuple(f"class {c}" for c in range(self.classes))
 
     @property
@@ -115,7 +115,7 @@ class Synthetic(ArrayData):
     def read(self) -> Arrays:
         """Generate the whole data set."""
         rng = np.random.default_rng(derive(self.data_seed, "synthetic"))
-        # Kept away from the ends of the range, so that noise and shifts are seldom cut off.
+        # Kept away from the ends of the range, so that noise and shifts are rarely clipped.
         patterns = rng.uniform(0.3, 0.7, (self.classes * self.subclasses, *self.input_shape))
         weights = np.exp(self.quantity_shift * rng.standard_normal(self.domains))
         sizes = 1 + apportion(self.samples - self.domains, weights)
@@ -134,7 +134,7 @@ class Synthetic(ArrayData):
         return Arrays(pixels, Targets(labels, fine, domains), len(labels), fine_names, names)
 
     def _patterns(self, domain: int, count: int, rng: np.random.Generator) -> Ints:
-        """Draw the (count,) patterns of the samples of one domain."""
+        """Draw the (count,) patterns of the samples in one domain."""
         uniform = np.full(self.classes, (1 - self.label_shift) / self.classes)
         uniform[domain % self.classes] += self.label_shift
         classes = np.repeat(np.arange(self.classes), apportion(count, uniform))
@@ -143,7 +143,7 @@ class Synthetic(ArrayData):
         )
 
     def _labels(self, classes: Ints, domains: Ints) -> Ints:
-        """Return the (n,) labels of patterns of these classes."""
+        """Return the (n,) labels of patterns, given their classes."""
         turned = round(self.concept_shift * self.classes)
         if not turned:
             return classes

@@ -1,4 +1,4 @@
-"""Columns of CSV and Parquet files; a bad value is refused by file, line and column."""
+"""Columns of CSV and Parquet files; errors name the file, line and column of a bad value."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from numpy.typing import NDArray
 from datamodules.checks import require
 from datamodules.targets import Floats, Ints
 
-# As a file holds them: texts, or numbers with NaN where one is missing.
+# Cells as stored in a file: texts, or numbers with NaN for missing ones.
 Cells: TypeAlias = list[str] | Floats
-# Texts that stand for a missing value, in lower case.
+# Texts that mark a missing value, in lower case.
 MISSING = frozenset({"", "na", "nan", "null", "?"})
 
 
@@ -24,9 +24,9 @@ class Table:
     """The columns of a file.
 
     Args:
-        path: The file, for messages.
-        columns: (n,) cells of each column by name.
-        lines: (n,) line of each row in the file, or its number where the file has no lines.
+        path: The file, for error messages.
+        columns: (n,) cells of each column, by name.
+        lines: (n,) line of each row in the file, or the row's number if the file has no lines.
         unit: ``line`` or ``row``.
     """
 
@@ -52,24 +52,24 @@ class Table:
         """Return the cells of a column.
 
         Raises:
-            ValueError: There is none of this name.
+            ValueError: There is no column of this name.
         """
         known = ", ".join(self.columns)
         require(name in self.columns, f"{self.path} has no column {name!r}, only {known}")
         return self.columns[name]
 
     def numbers(self, name: str, hint: str = "") -> Floats:
-        """Return (n,) the numbers of a column, NaN where one is missing.
+        """Return the (n,) numbers of a column, NaN where one is missing.
 
         Args:
-            name: Of the column.
-            hint: What else to say to the user if a value is no number.
+            name: Name of the column.
+            hint: Text added to the error message if a value is not a number.
 
         Raises:
-            ValueError: A value is no number; it names file, line and column.
+            ValueError: A value is not a number; the message names file, line and column.
         """
         values, bad = self._parsed(name)
-        self.refuse(name, bad, f"is no finite number{hint}")
+        self.refuse(name, bad, f"is not a finite number{hint}")
         return values
 
     def labels(self, name: str) -> NDArray[Any]:
@@ -80,24 +80,24 @@ class Table:
         return values.astype(np.int64) if (values == np.round(values)).all() else values
 
     def holds(self, name: str) -> str:
-        """Return ``numbers``, ``words``, or ``both``, of the values that are present."""
+        """Return ``numbers``, ``words`` or ``both``, the kind of the values that are present."""
         values, bad = self._parsed(name)
         if not len(bad):
             return "numbers"
         return "both" if np.isfinite(values).any() else "words"
 
     def missing(self, name: str) -> NDArray[np.bool_]:
-        """Return (n,) whether the value of a column is missing."""
+        """Return an (n,) mask of the rows in which a column has no value."""
         cells = self.column(name)
         if isinstance(cells, list):
             return np.array([cell.strip().lower() in MISSING for cell in cells], bool)
         return np.isnan(cells)
 
     def refuse(self, name: str, rows: Ints, why: str) -> None:
-        """Refuse the first of some rows, if there is one.
+        """Refuse the first of some rows, if there are any.
 
         Raises:
-            ValueError: It names file, line, column and value.
+            ValueError: There is such a row; the message names file, line, column and value.
         """
         if len(rows):
             row = int(rows[0])
@@ -119,12 +119,12 @@ class Table:
 
 
 def read_table(path: str) -> Table:
-    """Read a file: Parquet if it is called ``*.parquet``, CSV with a line of names otherwise.
+    """Read a file: Parquet if its name is ``*.parquet`` or ``*.pq``, otherwise CSV with a header.
 
     Raises:
         FileNotFoundError: The file does not exist.
         ImportError: The file is Parquet, and pyarrow is not installed.
-        ValueError: The file is none of the two, or empty; bad lines are named.
+        ValueError: The file is neither, or is empty; the message names a bad line.
     """
     file = Path(path).expanduser()
     if not file.is_file():
@@ -135,17 +135,17 @@ def read_table(path: str) -> Table:
 
 
 def targets(table: Table, names: Sequence[str], task: str | None) -> dict[str, Any]:
-    """Return the targets, and the names of classes, as ``TensorData`` takes them.
+    """Return the targets and the names of classes, in the form that ``TensorData`` takes.
 
     Raises:
-        ValueError: They do not suit the task, or the task must be said.
+        ValueError: The targets do not fit the task, or the task must be given.
     """
     first = names[0]
     words = len(names) == 1 and table.holds(first) == "words"
     kind = "classification" if task is None and words else task
     require(
         kind is not None,
-        f"{first!r} holds numbers: say task: classification, multilabel or regression",
+        f"{first!r} contains numbers: give task: classification, multilabel or regression",
     )
     if kind == "classification":
         require(len(names) == 1, "task: classification needs one target column")
@@ -155,15 +155,15 @@ def targets(table: Table, names: Sequence[str], task: str | None) -> dict[str, A
     if kind == "multilabel":
         for name, values in zip(names, y.T, strict=True):
             bad = np.flatnonzero((values != 0) & (values != 1))
-            table.refuse(name, bad, "is neither 0 nor 1, as labels are")
+            table.refuse(name, bad, "is neither 0 nor 1, but a label must be")
     return {"y": y}
 
 
 def times(table: Table, name: str) -> Floats:
-    """Return (n,) the numbers of a column, or the seconds since 1970 of its dates.
+    """Return the (n,) numbers of a column, or its dates as seconds since 1970.
 
     Raises:
-        ValueError: A value is neither.
+        ValueError: A value is neither a number nor a date.
     """
     if table.holds(name) == "numbers":
         return table.numbers(name)
@@ -192,7 +192,7 @@ def _csv(path: Path) -> Table:
                     rows.append(row)
                     lines.append(reader.line_num)
         except UnicodeDecodeError as error:
-            raise ValueError(f"{path} is no text in UTF-8: {error}") from error
+            raise ValueError(f"{path} is not UTF-8 text: {error}") from error
         except (csv.Error, ValueError) as error:
             raise ValueError(f"{path}, line {reader.line_num}: {error}") from error
     columns = zip(*rows, strict=True) if rows else [()] * len(names)
@@ -210,20 +210,20 @@ def _parquet(path: Path) -> Table:
     try:
         content = parquet.read_table(path)
     except (ValueError, OSError) as error:
-        raise ValueError(f"{path} is no Parquet file: {error}") from error
+        raise ValueError(f"{path} is not a Parquet file: {error}") from error
     _check_names(path, content.column_names)
     return arrow_table(path, content)
 
 
 def arrow_table(path: Path, content: Any) -> Table:  # noqa: ANN401
-    """Return a table of pyarrow as our own; values that are no numbers become texts."""
+    """Convert a pyarrow table into a :class:`Table`; values that are not numbers become texts."""
     pairs = zip(content.column_names, content.columns, strict=True)
     cells = {name: _cells(column) for name, column in pairs}
     return Table(path, cells, np.arange(1, content.num_rows + 1), "row")
 
 
 def _cells(column: Any) -> Cells:  # noqa: ANN401
-    """Return the cells of a column of pyarrow."""
+    """Return the cells of a pyarrow column."""
     from pyarrow import ArrowInvalid, float64, types
 
     kind = column.type
@@ -232,7 +232,7 @@ def _cells(column: Any) -> Cells:  # noqa: ANN401
             numbers: Floats = column.cast(float64()).to_numpy().astype(np.float64)
             return numbers
         except ArrowInvalid:
-            pass  # integers that floats cannot hold, such as hashes: told apart as texts
+            pass  # integers that floats cannot represent, such as hashes: kept distinct as texts
     return ["" if value is None else str(value) for value in column.to_pylist()]
 
 
@@ -244,7 +244,7 @@ def _check_names(path: Path, names: Sequence[str]) -> None:
 
 
 def _number(cell: str) -> float:
-    """Return a number, or NaN if the text is none."""
+    """Return a number, or NaN if the text is not one."""
     try:
         return float(cell) if "_" not in cell else np.nan
     except ValueError:

@@ -1,4 +1,4 @@
-"""Tables: a row of a CSV or Parquet file is a sample."""
+"""Tables: each row of a CSV or Parquet file is a sample."""
 
 from __future__ import annotations
 
@@ -18,46 +18,46 @@ from datamodules.targets import Floats, Ints
 from datamodules.tensors import TaskName, TensorData
 from pfl.core.types import Inputs
 
-# Different values of a category.
+# Maximum number of different values of a category.
 _MOST_VALUES = 1000
 
 
 class TabularData(TensorData):
-    """A table, of which some columns are inputs and others are targets.
+    """A table in which some columns are inputs and others are targets.
 
-    A feature with a word in each row, or named in ``categories``, becomes a column of zeros and
-    ones for each of its values, in the order of numbers or of the alphabet, in the place of the
-    feature. The values of all rows are looked at for that. Any other feature must be a number in
-    each row. Classes are numbered in the same order.
+    A feature with a word in every row, or named in ``categories``, is replaced by one column of
+    zeros and ones for each of its values, in numerical or alphabetical order. The values are
+    collected from all rows. Any other feature must be a number in every row. Classes are numbered
+    in the same order.
 
-    Each column of the file with a number in every row can be named in ``ByColumn``.
+    Every column of the file that has a number in each row can be used in ``ByColumn``.
 
     Args:
-        path: A CSV file in UTF-8 with commas and a line of names, or a Parquet file
-            (``*.parquet``; needs pyarrow). Empty cells, NA, NaN, null and ? are missing values.
-        target: The column to predict; several for regression and multilabel (zeros and ones).
+        path: A CSV file in UTF-8 with commas and a header, or a Parquet file (``*.parquet``; needs
+            pyarrow). Empty cells, NA, NaN, null and ? are missing values.
+        target: The column to predict, or several, for regression and multilabel (zeros and ones).
         num_clients: Number of clients, N.
         partition: As in :class:`FederatedDataModule`.
-        task: What is predicted; must be said of numbers. Words are classes.
-        features: The columns that are inputs, in this order; all that have no other use if not
-            given.
-        categories: Features whose values are no quantities, although some are numbers.
+        task: What is predicted; required if the targets are numbers. Words are classes.
+        features: The input columns, in this order; if not given, all columns without another use.
+        categories: Features whose values are categories although some are numbers.
         client_column: The natural client of each row, for ``ByDomain``.
-        time_column: Numbers or dates (ISO 8601, UTC where there is no zone), which become the
-            column ``time`` in seconds.
-        standardise: Subtract from each feature its mean, and divide by its standard deviation if it
-            is not zero. The two are those of the training samples of all clients (``train``), or,
-            for the samples of a client, those of its own training samples (``client``; not where
-            there is a common test set). Validation and test samples are never looked at. Zeros and
-            ones of categories stay.
-        missing: ``refuse`` missing values; ``drop`` rows that have one in a column in use; or give
-            a number the ``mean`` of the training samples that ``standardise`` looks at (``none``
-            counts as ``train``), and a category zeros in all its columns. Targets, clients and
-            times are never made up.
+        time_column: Numbers or dates (ISO 8601, UTC if there is no time zone), which become the
+            column ``time``, in seconds.
+        standardise: Subtract the mean from each feature, and divide by its standard deviation
+            unless it is zero. With ``train`` both are computed on the training samples of all
+            clients; with ``client``, which is not possible with a common test set, each client's
+            samples use its own training samples. Validation and test samples are never used for
+            this. The zeros and ones of categories are not changed.
+        missing: ``refuse`` missing values; ``drop`` rows with a missing value in a used column; or
+            replace a missing number by the ``mean`` of the training samples that ``standardise``
+            uses (those of ``train`` for ``none``), and a missing category by zeros in all its
+            columns. Missing targets, clients and times are never replaced.
         options: As in :class:`FederatedDataModule`.
 
     Raises:
-        ValueError: A column or a value is not as it must be; it names file, line and column.
+        ValueError: A column or value is missing or unsuitable; the message names file, line and
+            column.
         OSError: The file cannot be read.
         ImportError: The file is Parquet, and pyarrow is not installed.
     """
@@ -90,11 +90,11 @@ class TabularData(TensorData):
 
     @property
     def incomplete(self) -> bool:
-        """``True`` if inputs may have NaN, which ``fitted`` replaces."""
+        """``True`` if inputs may contain NaN, which ``fitted`` replaces."""
         return self.missing == "mean"
 
     def read(self) -> Mapping[str, Any]:
-        """Read the columns as tensors by name."""
+        """Read the columns as tensors, by name."""
         return self._columns.tensors
 
     def fitted(self, inputs: Inputs, rows: Ints, division: Division) -> Inputs:
@@ -113,7 +113,7 @@ class TabularData(TensorData):
             return torch.from_numpy(everybody.applied(x, scaled))
         require(
             division.pooled_test is None,
-            "standardise: client needs test samples that belong to one client each: give "
+            "standardise: client needs test samples that each belong to one client: give "
             "test_protocol: pooled or future, or standardise: train",
         )
         for held in division.holdings:
@@ -142,26 +142,26 @@ class TabularData(TensorData):
         return [name for name in table.columns if name not in used]
 
     def _complete(self, table: Table) -> Table:
-        """Return the table after the policy for missing values.
+        """Apply the policy for missing values.
 
         Raises:
             ValueError: A value is missing where it must not be.
         """
         places = [name for name in (self.client_column, self.time_column) if name is not None]
         needed, features = [*self.target, *places], self._features(table)
-        require(len(features) > 0, f"{table.path} has no feature beside {', '.join(needed)}")
+        require(len(features) > 0, f"{table.path} has no features besides {', '.join(needed)}")
         both = [name for name in features if name in self.target]
-        require(not both, f"{both[0] if both else ''!r} cannot be feature and target at once")
+        require(not both, f"{both[0] if both else ''!r} cannot be both feature and target")
         if self.missing == "drop":
             bad = np.any([table.missing(name) for name in (*needed, *features)], axis=0)
             require(not bad.all(), f"{table.path}: each row has a missing value")
             return table.take(np.flatnonzero(~bad))
         for name in (*needed, *(() if self.incomplete else features)):
-            means = ", or missing: mean" if name in features else ""
+            means = ", or missing: mean to replace it" if name in features else ""
             table.refuse(
                 name,
                 np.flatnonzero(table.missing(name)),
-                f"is a missing value; to leave such rows out: missing: drop{means}",
+                f"is a missing value; give missing: drop to leave such rows out{means}",
             )
         return table
 
@@ -170,9 +170,9 @@ class _Columns(NamedTuple):
     """A table as tensors.
 
     Attributes:
-        tensors: As :class:`TensorData` takes them.
-        names: (F,) names of the inputs' columns.
-        numbers: (F,) whether a column is a quantity, not a category's.
+        tensors: Tensors in the form that :class:`TensorData` takes.
+        names: (F,) names of the input columns.
+        numbers: (F,) mask of the columns that are quantities, not from categories.
     """
 
     tensors: dict[str, Any]
@@ -181,7 +181,7 @@ class _Columns(NamedTuple):
 
 
 class _Moments(NamedTuple):
-    """Counts of present values, means, and standard deviations of columns, (F,) each."""
+    """Counts of present values, means, and standard deviations of columns, each (F,)."""
 
     counts: Ints
     means: Floats
@@ -189,7 +189,7 @@ class _Moments(NamedTuple):
 
     @classmethod
     def of(cls, x: Floats) -> _Moments:
-        """Return those of (n, F) numbers; zeros where none is present."""
+        """Return the moments of (n, F) numbers; zeros for a column without values."""
         there = ~np.isnan(x)
         counts = there.sum(0)
         means = np.where(there, x, 0).sum(0) / np.maximum(counts, 1)
@@ -197,14 +197,14 @@ class _Moments(NamedTuple):
         return cls(counts, means, np.sqrt(squares / np.maximum(counts, 1)))
 
     def completed(self, other: _Moments) -> _Moments:
-        """Take over from another what is not known here."""
+        """Fill in the moments of columns without values from other moments."""
         known = self.counts > 0
         return _Moments(
             *(np.where(known, own, theirs) for own, theirs in zip(self, other, strict=True))
         )
 
     def applied(self, x: Floats, scaled: NDArray[np.bool_]) -> Floats:
-        """Return (n, F) numbers with means for NaN, standardised in the columns ``scaled``."""
+        """Replace NaN by means in (n, F) numbers, and standardise the columns ``scaled``."""
         filled = np.where(np.isnan(x), self.means, x)
         scales = np.where(self.deviations > 0, self.deviations, 1)
         return np.where(scaled, (filled - self.means) / scales, filled)
@@ -213,9 +213,9 @@ class _Moments(NamedTuple):
 def _inputs(
     table: Table, features: Sequence[str], categories: Sequence[str]
 ) -> tuple[list[str], NDArray[np.bool_], Floats]:
-    """Return (F,) names, (F,) whether each is a quantity, and (n, F) numbers."""
+    """Return (F,) names, an (F,) mask of the columns that are quantities, and (n, F) numbers."""
     for name in categories:
-        require(name in features, f"categories names {name!r}, which is no feature")
+        require(name in features, f"categories names {name!r}, which is not a feature")
     names: list[str] = []
     numbers: list[bool] = []
     parts: list[Floats] = []
@@ -231,8 +231,8 @@ def _inputs(
         kinds = np.unique(values[~table.missing(name)])
         require(
             len(kinds) <= _MOST_VALUES,
-            f"{table.path}: {name!r} has {len(kinds):,} different values, which are too many for a "
-            "category; give features without it",
+            f"{table.path}: {name!r} has {len(kinds):,} different values, too many for a category; "
+            "list the features without it",
         )
         names += [f"{name}={kind}" for kind in kinds]
         numbers += [False] * len(kinds)

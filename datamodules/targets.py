@@ -1,4 +1,4 @@
-"""Labels, subclasses and domains: a data set without its pixels."""
+"""Labels, subclasses and domains: a data set without its inputs."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ class Targets:
     """Labels, subclasses and domains of samples, which a partitioner may use.
 
     Attributes:
-        labels: (n,) class of each sample, as the model is to predict it.
-        fine: (n,) subclass of each sample, where the classes are superclasses.
+        labels: (n,) class of each sample, as the model predicts it.
+        fine: (n,) subclass of each sample, if the classes are superclasses.
         domains: (n,) origin of each sample: art style, hospital, writer.
-        columns: (n,) numbers of each sample by name, such as its ``time``, by which it can be put
-            into order.
-        has_classes: ``False`` where the model predicts no classes; all labels are then zero.
+        columns: (n,) numbers for each sample, by name, such as ``time``; samples can be ordered by
+            them.
+        has_classes: ``False`` if the model does not predict classes; all labels are then zero.
     """
 
     labels: Ints
@@ -37,7 +37,7 @@ class Targets:
         return len(self.labels)
 
     def take(self, ids: Ints) -> Targets:
-        """Return the targets of some samples, in the order given."""
+        """Return the targets of some samples, in the given order."""
         return Targets(
             self.labels[ids],
             None if self.fine is None else self.fine[ids],
@@ -48,36 +48,38 @@ class Targets:
 
     @property
     def classes(self) -> Ints:
-        """(n,) class of each sample, for who cannot do without.
+        """(n,) class of each sample, for partitioners that need classes.
 
         Raises:
             ValueError: There are no classes.
         """
         if not self.has_classes:
             raise ValueError(
-                "the samples have no classes to divide by: choose a partition that needs none "
+                "the samples have no classes to divide by: choose a partitioner that needs none "
                 "(IID, QuantitySkew, ByDomain, ByColumn)"
             )
         return self.labels
 
     def column(self, name: str) -> Floats:
-        """Return (n,) the numbers of a column.
+        """Return the (n,) numbers of a column.
 
         Raises:
-            ValueError: There is none of this name.
+            ValueError: There is no column of this name.
         """
         if name not in self.columns:
             known = ", ".join(self.columns) or "none"
-            raise ValueError(f"the data have no column {name!r} to order samples by, only {known}")
+            raise ValueError(
+                f"the data have no column {name!r} to order samples by; they have {known}"
+            )
         return self.columns[name]
 
     @property
     def finest(self) -> Ints:
-        """(n,) subclass of each sample, or its class where there are no subclasses."""
+        """(n,) subclass of each sample, or its class if there are no subclasses."""
         return self.labels if self.fine is None else self.fine
 
     def kinds(self) -> Ints:
-        """Return (n,) numbers of the pairs of subclass (or class) and domain."""
+        """Return (n,) numbers that identify the pair of subclass (or class) and domain."""
         if self.domains is None:
             return self.finest
         return self.finest * (int(self.domains.max(initial=0)) + 1) + self.domains
@@ -88,12 +90,13 @@ class Catalogue:
     """All samples of a data set, by number: official training samples first, then official test.
 
     Attributes:
-        targets: Of every sample.
-        num_train: Number of official training samples; all, where there is no official test set.
+        targets: Targets of every sample.
+        num_train: Number of official training samples; all samples if there is no official test
+            set.
         class_names: (C,) names of the classes.
         fine_names: Names of the subclasses.
         domain_names: Names of the domains.
-        digest: Identifies the inputs on every machine: a hash of the arrays, or of the files' names
+        digest: Identifies the inputs on any machine: a hash of the arrays, or of the files' names
             and sizes.
     """
 
@@ -122,7 +125,7 @@ class Catalogue:
                 )
 
     def content_hash(self) -> str:
-        """Hash inputs, labels, subclasses, domains and the official division."""
+        """Hash inputs, labels, subclasses, domains and the official train/test split."""
         parts = hashlib.sha256(f"{self.digest};{self.num_train}".encode())
         for values in (self.targets.labels, self.targets.fine, self.targets.domains):
             parts.update(b"none" if values is None else values.astype("<i8").tobytes())

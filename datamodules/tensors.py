@@ -27,37 +27,38 @@ _TASKS: Mapping[str, type[Task]] = {
     "multilabel": MultiLabel,
     "regression": Regression,
 }
-# Samples that are checked at a time.
+# Number of samples checked at a time.
 _PART = 4096
 
 
 class TensorData(FederatedDataModule):
-    """A data set given as tensors: of floats, of integers (tokens), or images of bytes.
+    """A data set given as tensors: floats, integers (tokens), or images of bytes.
 
-    The tensors, or arrays, by name, the first axis of each being the sample:
+    The tensors or arrays are given by name; the first axis of each is the sample:
 
-    - ``x``: inputs; or ``x.<name>`` for each of several, which the network gets as a dictionary.
-      Only uint8 of shape (n, C, H, W) is taken for images and scaled by ``mean`` and ``std``.
-    - ``y``: targets. Integers (n,) are classes, floats (n,) or (n, D) numbers to predict, integers
-      or booleans (n, L) the absence or presence of L labels, unless ``task`` says otherwise.
-    - ``x_test`` (or ``x_test.<name>``) and ``y_test``: official test samples, where there are some;
-      or ``num_train``, the number of samples in ``x`` before the official test samples.
+    - ``x``: inputs; or ``x.<name>`` for each of several inputs, which the network gets as a
+      dictionary. Only uint8 of shape (n, C, H, W) is treated as images and scaled by ``mean`` and
+      ``std``.
+    - ``y``: targets. Unless ``task`` says otherwise, integers (n,) are classes, floats (n,) or (n,
+      D) are numbers to predict, and integers or booleans (n, L) mark which of L labels are present.
+    - ``x_test`` (or ``x_test.<name>``) and ``y_test``: official test samples, if there are any; or
+      ``num_train``, the number of samples in ``x`` before the official test samples.
     - ``client``: (n,) numbers or words, the natural client of each sample, for ``ByDomain``.
     - ``column.<name>``: (n,) numbers by which samples can be ordered, for ``ByColumn``; the column
-      ``time`` for ``test_protocol: future``.
+      ``time`` is used by ``test_protocol: future``.
     - ``class_names``: names of the classes; their numbers if not given.
 
-    With official test samples, ``client`` and columns go on over them.
+    If there are official test samples, ``client`` and columns include them, after the others.
 
     Args:
         source: A ``.npz`` file with these arrays, or a mapping.
         num_clients: Number of clients, N.
         partition: As in :class:`FederatedDataModule`.
-        task: What is predicted; by the type of ``y`` if not given.
+        task: What is predicted; inferred from the type of ``y`` if not given.
         options: As in :class:`FederatedDataModule`.
 
     Raises:
-        ValueError: A tensor is missing, or has another number of samples than the others.
+        ValueError: A tensor is missing, or the numbers of samples differ.
         OSError: The file cannot be read.
     """
 
@@ -76,18 +77,18 @@ class TensorData(FederatedDataModule):
 
     @property
     def incomplete(self) -> bool:
-        """``True`` if inputs may have NaN, which ``fitted`` replaces."""
+        """``True`` if inputs may contain NaN, which ``fitted`` replaces."""
         return False
 
     def read(self) -> Mapping[str, Any]:
-        """Read the tensors by name, as above."""
+        """Read the tensors by name, as listed above."""
         if not isinstance(self.source, str | Path):
             return self.source
         try:
             with np.load(self.source, allow_pickle=False) as file:
                 return dict(file)
         except (ValueError, OSError, EOFError) as error:
-            raise OSError(f"{self.source} is no .npz file of plain arrays: {error}") from error
+            raise OSError(f"{self.source} is not an .npz file of plain arrays: {error}") from error
 
     @cached_property
     def _tensors(self) -> _Tensors:
@@ -97,29 +98,29 @@ class TensorData(FederatedDataModule):
 
     @property
     def task(self) -> Task:
-        """The task, given or told by the type of the targets."""
+        """The task, given or inferred from the type of the targets."""
         return self._tensors.task
 
     @property
     def outputs(self) -> int:
-        """D, outputs of a network for the task."""
+        """D, the number of outputs that a network needs for the task."""
         return len(self.class_names) if self.task.has_classes else self._tensors.y.shape[1]
 
     @property
     def class_names(self) -> Sequence[str]:
-        """(C,) names of the classes; one for all samples where there are none."""
+        """(C,) names of the classes; a single name for all samples if there are no classes."""
         if not self.task.has_classes:
             return ("all",)
         return self._tensors.class_names
 
     @property
     def input_shape(self) -> tuple[int, ...]:
-        """Shape of one sample; of the first tensor where there are several."""
+        """Shape of one sample; that of the first tensor if there are several."""
         x = self._tensors.x
         return tuple((x if isinstance(x, Tensor) else next(iter(x.values()))).shape[1:])
 
     def blank(self, count: int) -> Inputs:
-        """Return inputs without content, of the shapes and types that batches have."""
+        """Return inputs of zeros, with the shapes and types of a batch."""
 
         def blank(value: Tensor) -> Tensor:
             dtype = value.dtype if not value.is_floating_point() else torch.get_default_dtype()
@@ -136,7 +137,7 @@ class TensorData(FederatedDataModule):
         return self._tensors.x, ids
 
     def target_values(self, catalogue: Catalogue, ids: Ints) -> Tensor:
-        """Return (len(ids), ...) the targets of some samples."""
+        """Return the targets of some samples, (len(ids), ...)."""
         return self._tensors.y[torch.from_numpy(ids)]
 
 
@@ -151,7 +152,7 @@ class _Tensors:
 
     @classmethod
     def of(cls, given: Mapping[str, Any], task: TaskName | None) -> _Tensors:
-        """Put together what is given by name."""
+        """Assemble the tensors that are given by name."""
         rest = dict(given)
         train, test = _named(rest, "x"), _named(rest, "x_test")
         require(train is not None and "y" in rest, "the data need x (or x.<name>) and y")
@@ -175,7 +176,7 @@ class _Tensors:
         made.client = None if client is None else np.asarray(client)
         for name in [name for name in rest if name.startswith("column.")]:
             made.columns[name.partition(".")[2]] = np.asarray(rest.pop(name), np.float64)
-        require(not rest, f"unknown names among the data: {', '.join(rest)}")
+        require(not rest, f"unknown names in the data: {', '.join(rest)}")
         return made
 
     @property
@@ -195,10 +196,10 @@ class _Tensors:
         """Refuse tensors of different length, and numbers that are not finite.
 
         Args:
-            incomplete: Inputs may have NaN.
+            incomplete: Inputs may contain NaN.
 
         Raises:
-            ValueError: It names the tensor.
+            ValueError: A tensor is refused; the message names it.
         """
         size = len(self.y)
         for name, value in self.parts().items():
@@ -227,7 +228,7 @@ class _Tensors:
 
 
 def _named(given: dict[str, Any], name: str) -> Any:  # noqa: ANN401
-    """Take the inputs of a name: one tensor, or several by what follows a dot."""
+    """Pop the inputs of a name: one tensor, or several, by what follows the dot."""
     stem = f"{name}."
     several = {key: given.pop(key) for key in list(given) if key.startswith(stem)}
     if name in given:
@@ -242,8 +243,8 @@ def _tensor(value: Any, name: str) -> Tensor:  # noqa: ANN401
     try:
         tensor = torch.as_tensor(value)
     except (TypeError, ValueError, RuntimeError) as error:
-        raise ValueError(f"{name} is no tensor of numbers: {error}") from error
-    require(tensor.dim() > 0, f"{name} must have one sample a row, got a single number")
+        raise ValueError(f"{name} is not a tensor of numbers: {error}") from error
+    require(tensor.dim() > 0, f"{name} must have one sample per row, got a single number")
     return tensor
 
 
@@ -259,7 +260,7 @@ def _first_not_finite(value: Tensor) -> int | None:
 
 
 def _targets(y: Tensor, name: TaskName | None) -> tuple[Task, Tensor]:
-    """Return the task, and the targets as it has them."""
+    """Return the task, and the targets in the form that it needs."""
     if name is None:
         whole: TaskName = "multilabel" if y.dim() > 1 else "classification"
         name = "regression" if y.is_floating_point() else whole
@@ -267,11 +268,13 @@ def _targets(y: Tensor, name: TaskName | None) -> tuple[Task, Tensor]:
     shape = tuple(y.shape)
     if name == "classification":
         numbered = not y.is_floating_point() and y.dim() == 1 and (not len(y) or int(y.min()) >= 0)
-        require(numbered, f"classes are (n,) integers from 0, got {y.dtype} of shape {shape}")
+        require(numbered, f"classes must be (n,) integers from 0, got {y.dtype} of shape {shape}")
         return task, y.long()
     if name == "multilabel":
-        require(y.dim() == 2, f"labels are (n, L) zeros and ones, got shape {shape}")
-        require(bool(((y == 0) | (y == 1)).all()), "labels are zeros and ones, got other numbers")
+        require(y.dim() == 2, f"labels must be (n, L) zeros and ones, got shape {shape}")
+        require(
+            bool(((y == 0) | (y == 1)).all()), "labels must be zeros and ones, got other numbers"
+        )
         return task, y.float()
-    require(y.dim() <= 2, f"numbers to predict are (n,) or (n, D), got shape {shape}")
+    require(y.dim() <= 2, f"numbers to predict must be (n,) or (n, D), got shape {shape}")
     return task, (y if y.dim() == 2 else y[:, None]).to(torch.float64)

@@ -19,25 +19,25 @@ from pfl.core.checks import not_negative
 
 
 class TorchDataset(TensorData):
-    """A map-style data set of torch, whose samples are pairs of inputs and target.
+    """A map-style data set of torch whose samples are pairs of inputs and target.
 
-    Inputs are a tensor, an array, an image of Pillow, or several by name in a dictionary; all
-    samples have one shape. Each sample is decoded once, so that random transforms in the data set
-    are drawn once; random transforms of training batches are ``augment``. Classes have the names of
-    the data set's attribute ``classes``, if it has one.
+    Inputs are a tensor, an array, a Pillow image, or several of these by name in a dictionary; all
+    samples have the same shape. Each sample is decoded once, so random transforms in the data set
+    are drawn only once; use ``augment`` for random transforms of training batches. Classes are
+    named by the data set's attribute ``classes``, if it has one.
 
     Args:
-        dataset: The data set; in YAML its class path and arguments.
+        dataset: The data set; in YAML, its class path and arguments.
         num_clients: Number of clients, N.
         partition: As in :class:`FederatedDataModule`.
-        test: Another one with the official test samples.
-        task: What is predicted; by the type of the targets if not given.
-        memory: Gigabytes that the decoded samples may take. Larger ones are decoded into a file in
-            the system's temporary folder, and read from there as they are needed.
+        test: Another data set, with the official test samples.
+        task: What is predicted; inferred from the type of the targets if not given.
+        memory: Gigabytes of memory that the decoded samples may take. More are decoded into a file
+            in the system's temporary folder, and read from there when needed.
         options: As in :class:`FederatedDataModule`.
 
     Raises:
-        ValueError: A sample is no pair, or has another shape than the first.
+        ValueError: A sample is not a pair, or its shape differs from the first one's.
     """
 
     def __init__(
@@ -72,7 +72,7 @@ class TorchDataset(TensorData):
 def _size(dataset: Dataset[Any]) -> int:
     name = type(dataset).__name__
     usable = not isinstance(dataset, IterableDataset) and hasattr(dataset, "__len__")
-    require(usable, f"{name} is no map-style data set: it needs __len__ and __getitem__")
+    require(usable, f"{name} is not a map-style data set, which has __len__ and __getitem__")
     size = len(dataset)  # type: ignore[arg-type]
     require(size > 0, f"{name} has no samples")
     return size
@@ -95,4 +95,6 @@ def _tensor(value: Any, name: str, number: int) -> Tensor:  # noqa: ANN401
     try:
         return torch.as_tensor(value)
     except (TypeError, ValueError, RuntimeError) as error:
-        raise ValueError(f"{name} of sample {number} is no tensor of numbers: {error}") from error
+        raise ValueError(
+            f"{name} of sample {number} is not a tensor of numbers: {error}"
+        ) from error

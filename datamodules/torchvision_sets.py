@@ -21,13 +21,13 @@ class TorchvisionData(ArrayData):
 
     Attributes:
         source: Name of the class in ``torchvision.datasets``.
-        parts: Its arguments for the official training set and for the official test set.
-        published: Their sizes.
-        published_classes: How many classes they have; each has as many samples.
+        parts: Arguments of that class for the official training set and for the official test set.
+        published: Sizes of the two sets.
+        published_classes: Number of classes; all have equally many samples.
 
     Args:
-        root: The folder in which torchvision keeps the set.
-        download: Fetch the set there, if it is not there yet.
+        root: The folder in which torchvision keeps the data set.
+        download: Download the data set into it, if it is not there yet.
         common: Arguments of :class:`~datamodules.base.FederatedDataModule`.
     """
 
@@ -42,7 +42,7 @@ class TorchvisionData(ArrayData):
         self.download = download
 
     def prepare_data(self) -> None:
-        """Download the set if ``download`` is set."""
+        """Download the data set if ``download`` is set."""
         if self.download:
             for part in self.parts:
                 self._part(part)
@@ -85,7 +85,7 @@ class TorchvisionData(ArrayData):
                 self.root, download=self.download, **arguments
             )
         except (RuntimeError, OSError) as error:
-            advice = "" if self.download else "; to fetch it, say download: true"
+            advice = "" if self.download else "; set download: true to download it"
             raise FileNotFoundError(
                 f"torchvision's {self.source} cannot be read in {self.root!r} ({error}){advice}"
             ) from error
@@ -102,12 +102,12 @@ class TorchvisionData(ArrayData):
 class CIFAR10(TorchvisionData):
     """60,000 photographs of 32x32 pixels, 10 classes; 10,000 are the official test set.
 
-    Inputs are normalised by the training set's mean and standard deviation; for [-1, 1] say
-    ``mean: 0.5`` and ``std: 0.5``.
+    Inputs are normalised by the training set's mean and standard deviation; set ``mean: 0.5`` and
+    ``std: 0.5`` for [-1, 1].
 
     Args:
-        root: The folder that holds ``cifar-10-batches-py``.
-        download: Fetch the set there, if it is not there yet (170 MB).
+        root: The folder that contains ``cifar-10-batches-py``.
+        download: Download the data set into it, if it is not there yet (170 MB).
         common: Arguments of :class:`~datamodules.base.FederatedDataModule`.
     """
 
@@ -125,13 +125,13 @@ class CIFAR10(TorchvisionData):
 class CIFAR100(TorchvisionData):
     """60,000 photographs of 32x32 pixels, 100 classes in 20 superclasses; 10,000 are for testing.
 
-    Inputs are normalised by the training set's mean and standard deviation; for [-1, 1] say
-    ``mean: 0.5`` and ``std: 0.5``.
+    Inputs are normalised by the training set's mean and standard deviation; set ``mean: 0.5`` and
+    ``std: 0.5`` for [-1, 1].
 
     Args:
-        root: The folder that holds ``cifar-100-python``.
-        download: Fetch the set there, if it is not there yet (170 MB).
-        superclasses: Predict the 20 superclasses; the 100 classes are then what
+        root: The folder that contains ``cifar-100-python``.
+        download: Download the data set into it, if it is not there yet (170 MB).
+        superclasses: Predict the 20 superclasses; the 100 classes are then the subclasses that
             :class:`~datamodules.slices.ConceptDrift` divides.
         common: Arguments of :class:`~datamodules.base.FederatedDataModule`.
     """
@@ -164,8 +164,8 @@ class FashionMNIST(TorchvisionData):
     """70,000 grey pictures of clothes, 28x28 pixels, 10 classes; 10,000 are the official test set.
 
     Args:
-        root: The folder that holds ``FashionMNIST/raw``.
-        download: Fetch the set there, if it is not there yet (30 MB).
+        root: The folder that contains ``FashionMNIST/raw``.
+        download: Download the data set into it, if it is not there yet (30 MB).
         common: Arguments of :class:`~datamodules.base.FederatedDataModule`.
     """
 
@@ -183,11 +183,11 @@ class FashionMNIST(TorchvisionData):
 class STL10(TorchvisionData):
     """13,000 labelled photographs of 96x96 pixels, 10 classes; 8,000 are the official test set.
 
-    The 100,000 unlabelled ones are not used. Inputs lie in [-1, 1] by default (UniVarFL).
+    The 100,000 unlabelled photographs are not used. Inputs lie in [-1, 1] by default (UniVarFL).
 
     Args:
-        root: The folder that holds ``stl10_binary``.
-        download: Fetch the set there, if it is not there yet (2.6 GB).
+        root: The folder that contains ``stl10_binary``.
+        download: Download the data set into it, if it is not there yet (2.6 GB).
         common: Arguments of :class:`~datamodules.base.FederatedDataModule`.
     """
 

@@ -19,7 +19,7 @@ from pfl.core.types import Batch, ClientSplit, Inputs, Split
 
 
 def are_images(inputs: Inputs) -> bool:
-    """Return whether inputs are images, (n, C, H, W) uint8, which alone are scaled."""
+    """Return whether inputs are images, (n, C, H, W) uint8; only images are scaled."""
     return isinstance(inputs, Tensor) and inputs.dtype == torch.uint8 and inputs.dim() == 4
 
 
@@ -32,14 +32,15 @@ class Store:
     """The inputs and targets of all clients.
 
     Args:
-        inputs: (n, ...), one tensor or several by name, possibly memory-mapped. Images are bytes
-            until a batch is made of them.
+        inputs: (n, ...), one tensor or several by name, possibly memory-mapped. Images stay bytes
+            until they are in a batch.
         targets: (n, ...).
-        mean: (C,) of images scaled to [0, 1], subtracted; or one number for all channels.
-        std: (C,) likewise; divides.
+        mean: (C,) mean of images scaled to [0, 1], which is subtracted; or one number for all
+            channels.
+        std: (C,) standard deviation of these images, by which they are divided; or one number.
 
     Raises:
-        ValueError: ``mean`` or ``std`` is for another number of channels.
+        ValueError: ``mean`` or ``std`` has another number of channels.
     """
 
     def __init__(
@@ -101,12 +102,12 @@ class Store:
                 self._offset.to(dtype).to(self.device),
             )
         scale, offset = self._constants[dtype]
-        # Bytes cross to the device, not floats.
+        # Copy bytes to the device, not floats.
         x = images.to(self.device).to(dtype).mul_(scale).add_(offset)
         return Batch(x, y)
 
     def _moved(self, value: Tensor) -> Tensor:
-        """Return a tensor on the working device, floats in torch's default dtype."""
+        """Return a tensor on the working device, with floats in torch's default dtype."""
         if value.is_floating_point():
             value = value.to(torch.get_default_dtype())
         return value.to(self.device)
@@ -121,7 +122,7 @@ class View(Dataset[Batch]):
     Args:
         store: All samples.
         rows: (n,) int64 rows of the store.
-        augment: Applied to batches drawn with an rng.
+        augment: Random transforms of batches that are drawn with an rng.
     """
 
     def __init__(self, store: Store, rows: Tensor, augment: Augmentation | None = None) -> None:
@@ -132,7 +133,7 @@ class View(Dataset[Batch]):
 
     @property
     def augmented(self) -> bool:
-        """``True`` if :meth:`batch` draws random transforms."""
+        """``True`` if :meth:`batch` applies random transforms."""
         return self._augment is not None
 
     def __len__(self) -> int:
@@ -143,7 +144,7 @@ class View(Dataset[Batch]):
 
         Args:
             positions: (B,) positions within this split, on any device.
-            rng: CPU source of the random transforms; without it there are none.
+            rng: CPU generator of the random transforms; without it, none are applied.
         """
         home = self._store.home
         if self._rows.device != home:
@@ -152,7 +153,7 @@ class View(Dataset[Batch]):
         return self._store.batch(rows, self._augment, rng)
 
     def joined(self, splits: Sequence[ClientSplit]) -> View | None:
-        """Return the samples of several splits, in order, as one, without transforms."""
+        """Return the samples of several splits as one view, in order, without transforms."""
         rows = []
         for split in splits:
             if not isinstance(split, View) or split._store is not self._store:
@@ -161,12 +162,12 @@ class View(Dataset[Batch]):
         return View(self._store, torch.cat(rows))
 
     def __getitem__(self, positions: Sequence[int]) -> Batch:
-        # A plain Trainer draws the order from torch's default stream; transforms use it, too.
+        # A plain Trainer draws the order from torch's default generator; so do transforms.
         return self.batch(torch.as_tensor(positions), torch.default_generator)
 
 
 class Prepared:
-    """A data set that is read and divided into clients.
+    """A data set that has been read and divided into clients.
 
     Args:
         catalogue: All samples, used or not.
@@ -192,7 +193,7 @@ class Prepared:
         self._views: dict[tuple[int | None, Split], View] = {}
 
     def view(self, key: tuple[int | None, Split], ids: Ints, augment: Augmentation | None) -> View:
-        """Return the view of some samples; each key has one view."""
+        """Return the view of some samples; there is one view for each key."""
         if key not in self._views:
             rows = self._lookup[torch.from_numpy(ids)]
             self._views[key] = View(self.store, rows, augment if key[1] == "train" else None)
@@ -200,10 +201,10 @@ class Prepared:
 
 
 def channel_values(name: str, values: Sequence[float] | float) -> tuple[float, ...]:
-    """Return the values of ``mean`` or ``std``, one or one a channel.
+    """Return the values of ``mean`` or ``std``: one, or one for each channel.
 
     Raises:
-        ValueError: There is none, or one is not finite.
+        ValueError: There are none, or one is not finite.
     """
     numbers = (values,) if isinstance(values, int | float) else tuple(values)
     require(len(numbers) > 0, f"{name} must be a number, or one for each channel, got none")

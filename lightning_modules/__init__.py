@@ -1,4 +1,4 @@
-"""The client as a LightningModule: its base, one file a method, rooms of what they are made of."""
+"""Clients as LightningModules: the base class, one file per method, and their building blocks."""
 
 from typing import TYPE_CHECKING
 

@@ -1,10 +1,6 @@
-"""APFL: a local model, trained through its mixture with the global one, in a share that is learned.
+"""APFL: each client mixes a local model with the global one, in a proportion that it learns.
 
-Deng et al., "Adaptive Personalized Federated Learning", 2020, arXiv 2003.13461. The global network
-travels, both ways; the local one and its share stay. Departs from the paper: the average is
-weighted by samples (``weighting: uniform`` is the paper's). Departs from the authors' code, which
-mixes outputs, steps the global model before it mixes, and draws the share to zero: here weights are
-mixed, both models as they are before the step, and the share follows its gradient.
+Deng et al., "Adaptive Personalized Federated Learning", 2020, arXiv 2003.13461.
 """
 
 from __future__ import annotations
@@ -27,17 +23,28 @@ from pfl.core.types import Batch, Broadcast, ClientInfo, Outcome, Phase, Plan, S
 
 
 class APFL(ClientModule):
-    """``net`` (w) is trained as in FedAvg; ``personal`` (v) on ``CE(alpha v + (1 - alpha) w)``.
+    """FedAvg, plus a local model for each client, trained in a learned mixture with the global one.
 
-    The mixture is tested. Its batch norms are those of v. The share alpha takes steps of the
-    optimiser's rate along its own gradient ``<v - w, G>``, G that at the mixture, within [0, 1].
+    ``net`` (w) is trained as in FedAvg, ``personal`` (v) on the cross-entropy of the network with
+    the mixed weights ``alpha v + (1 - alpha) w``. This mixture is also the model that is tested; it
+    uses the batch-norm statistics of v. The proportion alpha takes gradient steps too: its gradient
+    is ``<v - w, G>``, where G is the gradient of the loss at the mixture. Its step size is the
+    learning rate, and it is clipped to [0, 1]. The global network w travels both ways; v and alpha
+    stay.
+
+    Departs from the paper in the average, which is weighted by samples (``weighting: uniform`` is
+    the paper's). The authors' code mixes outputs, steps w before it mixes, and shrinks alpha
+    towards zero; here, as in the paper, weights are mixed, both models as they were before the
+    step, and alpha follows its gradient alone.
 
     Args:
         net: The network; ``personal`` starts as a copy of it.
-        alpha: Share of v at the start (authors: 0.5).
-        alpha_update: Whether alpha moves at the first step of each round, as in the authors' code,
-            at every step, or never. At 0, and for ever, v is not trained.
-        v_grad: v follows the gradient of the mixture's loss by v, ``alpha G``, or ``plain`` G.
+        alpha: Initial proportion of v (the authors use 0.5).
+        alpha_update: When alpha is updated: at the first step of each ``round``, as in the authors'
+            code, at every ``step``, or ``never``. If alpha is 0 and never updated, v is not
+            trained.
+        v_grad: Gradient that v follows: ``chain`` is that of the mixture's loss with respect to v,
+            ``alpha G``; ``plain`` is G.
         options: See :class:`ClientModule`.
 
     Raises:
@@ -66,7 +73,7 @@ class APFL(ClientModule):
         self.personal = copy.deepcopy(net)
         self.trains = ("net.*",) if alpha == 0 and alpha_update == "never" else ("*",)
         self.register_buffer("alpha", torch.tensor(float(alpha)))
-        self.register_buffer("rate", torch.zeros(()))  # of the next step of alpha
+        self.register_buffer("rate", torch.zeros(()))  # step size of the next update of alpha
 
     def forward(self, x: Tensor) -> Tensor:
         """Return (B, C) logits of the mixture."""
@@ -74,7 +81,7 @@ class APFL(ClientModule):
         return logits
 
     def receive(self, broadcast: Broadcast, info: ClientInfo) -> None:
-        """Load w; alpha is due."""
+        """Load w, and set the step size of the next update of alpha."""
         super().receive(broadcast, info)
         self.rate.fill_(0 if self.alpha_update == "never" else self.lr * self.lr_factor(info))
 
@@ -96,7 +103,7 @@ class APFL(ClientModule):
         }
 
     def _step(self, batch: Batch) -> Outcome:
-        """Return the losses of w and of the mixture, of which v alone takes the gradient."""
+        """Return the losses of w and of the mixture; the mixture's gradient reaches v only."""
         terms = self.supervised(self.net(batch.x), batch)
         mixture = {name: value.detach() for name, value in self._mixture().items()}
         buffers = statistics(self.personal)

@@ -1,4 +1,4 @@
-"""The client: an ordinary LightningModule that also knows what travels and what stays."""
+"""The client: an ordinary LightningModule that also declares what travels and what stays."""
 
 from __future__ import annotations
 
@@ -32,40 +32,43 @@ Schedule: TypeAlias = Literal["constant", "cosine"]
 
 
 class ClientModule(Client):
-    """One client of a federation; by itself a plain supervised learner.
+    """One client of a federation; on its own, a plain supervised learner.
 
-    A method subclasses it, says in ``shared`` and ``kept`` what travels and what stays, and
-    overrides the verbs in which it differs from FedAvg. What is in neither tuple does not survive
-    the round: before each job the module is reset to its initial values and the client's kept ones.
-    So everything a client must know, even for one round only, is a parameter or a buffer.
+    A method is a subclass. It declares in ``shared`` what travels and in ``kept`` what stays with
+    the client, and overrides the methods in which it differs from FedAvg. An entry that is in
+    neither tuple does not survive the round: before each job the module is reset to its initial
+    values and to those that the client kept. Everything that a client must remember, even within
+    one round, is therefore a parameter or a buffer.
 
     Attributes:
-        vectorizable: Whether objectives and statistics run under ``torch.func.vmap``; the contract
-            test holds a method to it.
+        vectorizable: Whether objectives and statistics run under ``torch.func.vmap``. The contract
+            test checks the claim.
         global_model: Whether the server holds a complete model that can be tested. ``None`` derives
-            it: it does if every parameter of the network travels.
-        receives_global: Whether :meth:`receive` of the method's own leaves the network as the
-            server's, and only remembers more: then that one model is tested for all clients.
-        objects: Arguments that are objects; they are no part of the saved hyperparameters.
+            the answer: it does if every parameter of the network travels.
+        receives_global: Whether the method's own :meth:`receive` loads the server's network
+            unchanged and only stores more beside it. If so, that one model is tested for all
+            clients.
+        objects: Names of arguments that are objects; they are not saved as hyperparameters.
 
     Args:
-        net: The network; outputs of shape (B, D), logits in classification. Methods that split it
-            need a ``SplitNet``.
-        optimizer: Makes the optimiser of a round from the parameters to train.
-        epochs: Local epochs a round, E.
-        buffers: Whether batch-norm statistics of the part that travels are averaged with it
-            (``average``) or stay with the client (``local``). Counters do not travel.
-        weighting: How the default server weighs uploads.
+        net: The network, with outputs of shape (B, D): logits in classification. Methods that split
+            the network need a ``SplitNet``.
+        optimizer: Builds the optimiser of a round from the parameters to train.
+        epochs: Local epochs per round, E.
+        buffers: Whether the batch-norm statistics of the part that travels are averaged with it
+            (``average``) or stay with the client (``local``). Counters never travel.
+        weighting: Whether the default server weights uploads by their samples or all equally.
         lr_decay: The learning rate of round t is multiplied by ``lr_decay ** (t - 1)``.
-        lr_schedule: ``cosine`` multiplies it by ``(1 + cos(pi (t - 1) / T)) / 2`` besides, T the
-            planned rounds, so that it falls from the full rate to almost none.
-        persist_optimizer: Keep momentum and the like from round to round instead of starting
-            afresh.
-        task: What is predicted, as the data say; classification if not given.
+        lr_schedule: ``cosine`` also multiplies the learning rate by ``(1 + cos(pi (t - 1) / T)) /
+            2``, where T is the planned number of rounds, so that it falls from its full value to
+            almost zero.
+        persist_optimizer: Keep the optimiser's state, such as momentum, from round to round instead
+            of resetting it.
+        task: What is predicted; the data module sets it. Classification if not given.
 
     Raises:
-        ValueError: A number is out of its range, a word is unknown, or a pattern matches nothing in
-            the network.
+        ValueError: A number is out of range, a word is unknown, or a pattern matches nothing in the
+            network.
     """
 
     vectorizable: bool = False
@@ -101,7 +104,7 @@ class ClientModule(Client):
         self.task = Classification() if task is None else task
         self._matched: dict[tuple[object, ...], tuple[tuple[str, ...], tuple[str, ...]]] = {}
 
-    # What a method declares: as a class attribute, or as a property where options decide.
+    # Declarations of a method: class attributes, or properties where they depend on options.
 
     @property
     def shared(self) -> Patterns:
@@ -115,52 +118,53 @@ class ClientModule(Client):
 
     @property
     def extra(self) -> tuple[str, ...]:
-        """Names of what :meth:`upload` sends besides ``shared``."""
+        """Names of the values that :meth:`upload` sends in addition to ``shared``."""
         return ()
 
     @property
     def needs_classes(self) -> bool:
-        """``True`` if the method works with classes, and cannot serve other tasks."""
+        """``True`` if the method works on classes and cannot serve other tasks."""
         return False
 
     @property
     def evaluate_at(self) -> EvaluationPoint:
-        """The moment at which the method's personalised models are tested."""
+        """When the method's personalised models are tested."""
         return "post_broadcast"
 
     @property
     def uses_rounds(self) -> bool:
-        """``True`` if numbers depend on the planned rounds; a method that reads them says so."""
+        """``True`` if results depend on the planned number of rounds, as with ``cosine``."""
         return self.lr_schedule == "cosine"
 
     @property
     def groups(self) -> tuple[str, ...]:
-        """Labels of groups of clients, for instance of those with one kind of network.
+        """Labels of groups of clients, for instance of clients with the same network.
 
-        Scores are averaged over each group besides (``test/personal/acc@<label>``).
+        Scores are also averaged over each group (``test/personal/acc@<label>``).
         """
         return ()
 
     def group(self, info: ClientInfo) -> int:
-        """Return a client's group, by its place in ``groups``; the same all run long."""
+        """Return the index in ``groups`` of a client's group, which is constant during a run."""
         return 0
 
-    # The client's round, in the order in which the engine calls.
+    # The client's round, in the order in which the engine calls these methods.
 
     def receive(self, broadcast: Broadcast, info: ClientInfo) -> None:
-        """Take in what the server sent."""
+        """Load what the server sent."""
         assign(self, broadcast.shared)
 
     def plan(self) -> Plan:
-        """Declare the client's round after :meth:`receive`: one phase of :meth:`losses`.
+        """Declare the client's round after :meth:`receive`: by default one phase of :meth:`losses`.
 
-        Asked once, with entries that have no values. What differs between clients is a function in
-        the plan (:attr:`pfl.core.types.Phase.epochs`, :attr:`pfl.core.types.Pass.when`).
+        Called once, when entries have no values yet. Anything that differs between clients is a
+        function in the plan (:attr:`pfl.core.types.Phase.epochs`,
+        :attr:`pfl.core.types.Pass.when`).
         """
         return [Phase(name="local", objective=self.losses, epochs=self.epochs)]
 
     def lr_factor(self, info: ClientInfo) -> float:
-        """Return the factor on every learning rate of this round."""
+        """Return the factor that multiplies every learning rate in this round."""
         done = max(0, info.round - 1)
         factor = self.lr_decay**done
         if self.lr_schedule == "cosine" and info.rounds > 0:
@@ -168,16 +172,16 @@ class ClientModule(Client):
         return factor
 
     def upload(self, info: ClientInfo) -> Upload:
-        """Return the message to the server, in tensors of its own."""
+        """Return the message to the server, made of copies."""
         shared = clone({name: entry(self, name) for name in self.shared_names()})
         return Upload(client=info.client, samples=info.samples, shared=shared)
 
     # The model that is tested.
 
     def personalise(self, broadcast: Broadcast | None, info: ClientInfo) -> None:
-        """Become the client's personalised model, from kept state and a broadcast.
+        """Become the client's personalised model, given its kept state and a broadcast.
 
-        Without a broadcast, right after training, the model stays as training left it.
+        Without a broadcast, that is right after training, the model stays as training left it.
         """
         if broadcast is not None:
             self.receive(broadcast, info)
@@ -185,7 +189,7 @@ class ClientModule(Client):
     def adapt(self) -> Plan:
         """Declare what to run on the client's training data before the test.
 
-        It follows :meth:`personalise` and changes a copy: nothing of it survives the test.
+        It runs after :meth:`personalise`, on a copy that is discarded after the test.
         """
         return ()
 
@@ -209,7 +213,7 @@ class ClientModule(Client):
         return self.supervised(self(batch.x), batch)
 
     def supervised(self, outputs: Tensor, batch: Batch) -> Terms:
-        """Return the task's loss of (B, D) outputs, under its name: ``ce`` in classification."""
+        """Return the task's loss of (B, D) outputs under its name, ``ce`` in classification."""
         return {self.task.loss_name: self.task.loss(outputs, batch.y, batch.weight)}
 
     def validation_step(self, batch: Batch, batch_idx: int) -> None:
@@ -221,27 +225,27 @@ class ClientModule(Client):
         self._log_scores(Batch(*batch), "test")
 
     def configure_optimizers(self) -> Optimizer:
-        """Return the optimiser over all parameters that are to be trained at the moment."""
+        """Return the optimiser over all parameters that currently require a gradient."""
         return self.optimizer(p for p in self.parameters() if p.requires_grad)
 
-    # What travels, by name.
+    # Names of what travels and what stays.
 
     def shared_names(self) -> tuple[str, ...]:
-        """Return the names of the state-dict entries that travel, after the buffer policy."""
+        """Return the names of the entries that travel, with the buffer policy applied."""
         return self._names()[0]
 
     def kept_names(self, info: ClientInfo | None = None) -> tuple[str, ...]:
-        """Return the names of the entries that stay with a client, after the buffer policy.
+        """Return the names of the entries that stay with a client, with the buffer policy applied.
 
         Args:
-            info: The client; ``None`` for all that any client keeps.
+            info: The client; ``None`` asks for all entries that any client keeps.
         """
         return self._names()[1]
 
     def has_global_model(self) -> bool:
         """Return ``True`` if :meth:`load_global` gives a complete model."""
         if self.buffer_policy == "local" and self._norm_statistics():
-            # Nobody's statistics belong to the server's weights.
+            # The server has no batch-norm statistics that fit its weights.
             return False
         if self.global_model is not None:
             return self.global_model
@@ -251,12 +255,12 @@ class ClientModule(Client):
     def personal_is_global(self) -> bool:
         """Return ``True`` if clients are tested with the server's model and nothing of their own.
 
-        So it is where the network travels whole, no verb of the test is the method's own, and
-        nothing is fitted before the test.
+        That is the case if the whole network travels, the method overrides none of the methods that
+        a test calls, and nothing is fitted before the test.
         """
         kind, own = type(self), self.kept_names()
         verbs = ["personalise", "load_global"]
-        # Who remembers more than the network may not test more than the network.
+        # A method may store more than the network, but must not test more than the network.
         verbs += ["forward"] if self.receives_global else ["receive"]
         plain = all(getattr(kind, verb) is getattr(ClientModule, verb) for verb in verbs)
         if self.receives_global:
@@ -266,7 +270,7 @@ class ClientModule(Client):
         return plain and not own and not self.adapt() and self.has_global_model()
 
     def _names(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """Return what travels and what stays; matched once, as entries do not come and go."""
+        """Return what travels and what stays; cached, as the set of entries does not change."""
         key = self.shared, self.kept, self.buffer_policy
         if key not in self._matched:
             self._matched[key] = self._match()
@@ -292,7 +296,8 @@ class ClientModule(Client):
         ]
         stays = [name for name in names if matches(name, self.kept)]
         if self.buffer_policy == "local":
-            # Only batch norms' own: prototypes and other buffers of a method travel all the same.
+            # Only batch-norm statistics stay; prototypes and other buffers of a method still
+            # travel.
             statistics = self._norm_statistics()
             stays += [n for n in travels if n in statistics and n not in stays]
             travels = [name for name in travels if name not in statistics]

@@ -1,10 +1,7 @@
 """CD2-pFed: every layer has shared and private channels, which teach each other.
 
 Shen et al., "CD2-pFed: Cyclic Distillation-guided Channel Decoupling for Model Personalization in
-Federated Learning", CVPR 2022, arXiv 2204.03880. There is no released code, and what is not in the
-paper's abstract and reviews is our reading: which channels are private (the last ones of each
-layer, the same for all clients), that the classifier is divided by its inputs, that neither
-direction of the distillation stops its gradient, and every default number.
+Federated Learning", CVPR 2022, arXiv 2204.03880. There is no released code.
 """
 
 from __future__ import annotations
@@ -40,31 +37,38 @@ from pfl.core.types import (
 
 
 class CD2PFed(ClientModule):
-    """The shared channels travel, the private ones stay.
+    """A network whose layers have shared and private channels, which teach each other.
 
-    With y^s the prediction of the shared channels alone and y^l that of the private ones, the
-    objective is ``CE + lambda/2 [KL(y^s || y^l) + KL(y^l || y^s)]``, without the distillation as
-    long as a layer lacks one or the other. After each epoch the private weights become
-    ``b w + (1 - b) w_before``. A channel that turns private starts from what the client last
-    received. An optimiser starts afresh in each epoch, unless there is no averaging.
+    The shared channels travel both ways; the private ones stay. The share of private channels grows
+    over the rounds; a channel that turns private starts from the value that the client last
+    received. Let y^s be the prediction of the shared channels alone and y^l that of the private
+    ones. The objective is ``CE + lambda/2 [KL(y^s || y^l) + KL(y^l || y^s)]``; the distillation is
+    left out as long as some layer has no private or no shared channel. After each epoch the private
+    weights become ``b w + (1 - b) w_before``, and the optimiser starts afresh unless this averaging
+    is switched off.
 
-    A sub-network is the network with the other's weights at zero, which silences its channels if
-    activations map zero to zero (ReLU does). The statistics of a group norm see silent channels as
-    zeros.
+    A sub-network is the network with the weights of the other channels set to zero. This silences
+    those channels if activations map zero to zero, as ReLU does; a group norm's statistics count
+    silent channels as zeros.
+
+    The paper's abstract and reviews leave open, and we chose: which channels are private (the last
+    ones of each layer, the same for all clients), that the classifier is divided by its inputs,
+    that gradients flow through both directions of the distillation, and every default value.
 
     Args:
-        net: Convolutions, linear layers and normalisations; its last linear layer classifies.
+        net: A network of convolutions, linear layers and normalisation layers; its last linear
+            layer is the classifier.
         private_share: p, the final share of private channels.
-        ramp_rounds: T_ramp; in round t the share is ``p min(1, t / T_ramp)``. ``None`` takes all
-            planned rounds, 0 makes it p from the start.
-        distillation: lambda_cd.
-        average_max: b at the end of its own ramp; 1 with ``average_ramp: 0`` switches the averaging
+        ramp_rounds: T_ramp; the share in round t is ``p min(1, t / T_ramp)``. ``None`` is the
+            planned number of rounds; 0 makes the share p from the start.
+        distillation: lambda, the weight of the distillation.
+        average_max: Final value of b; 1 together with ``average_ramp: 0`` switches the averaging
             off.
-        average_ramp: Part of the rounds in which b grows from 0.
+        average_ramp: Fraction of the rounds over which b grows from 0.
         options: See :class:`ClientModule`.
 
     Raises:
-        ValueError: A number is out of its range, or the network cannot be divided.
+        ValueError: A number is out of range, or the network cannot be divided.
     """
 
     kept: Patterns = ("own.*",)
@@ -105,25 +109,25 @@ class CD2PFed(ClientModule):
 
     @property
     def uses_rounds(self) -> bool:
-        """``True`` if one of the ramps ends at a part of the planned rounds."""
+        """``True`` if one of the ramps depends on the planned number of rounds."""
         return self.ramp_rounds is None or self.average_ramp > 0 or super().uses_rounds
 
     def receive(self, broadcast: Broadcast, info: ClientInfo) -> None:
-        """Assemble the network of received shared and own private entries."""
+        """Assemble the network from the received shared entries and the client's private ones."""
         net, own = self.net.state_dict(), self.own.module.state_dict()
         for index, (name, division) in enumerate(self.divisions.items()):
             part = broadcast.shared.get(f"net.{name}")
             if part is None:
                 continue
             self.private[index] = division.size - part.shape[division.dim]
-            # Private channels start from what was received while they were shared.
+            # A channel that turns private later starts from the value last received.
             paste(own[name], part)
             net[name].copy_(own[name])
         ramp = self.average_ramp * info.rounds
         self.average.fill_(self.average_max * (min(1.0, info.round / ramp) if ramp else 1.0))
 
     def plan(self) -> Plan:
-        """Declare epochs, each followed by the averaging of private weights over time."""
+        """Declare the epochs, each followed by the averaging of the private weights."""
         if self.average_max == 1 and self.average_ramp == 0:
             spans = [("local", self.epochs)]
         else:
@@ -135,7 +139,7 @@ class CD2PFed(ClientModule):
         return parts
 
     def losses(self, batch: Batch) -> Terms:
-        """Return ``ce`` of the whole network, and the weighted distillation of its two parts."""
+        """Return ``ce`` of the whole network, and the weighted distillation between its parts."""
         terms = self.supervised(self.net(batch.x), batch)
         if self.distillation:
             shared, private = self.parts(batch.x)
@@ -144,7 +148,7 @@ class CD2PFed(ClientModule):
         return terms
 
     def parts(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Return (B, C) logits of the shared channels alone, and of the private ones.
+        """Return the (B, C) logits of the shared channels alone and of the private channels alone.
 
         Args:
             x: (B, ...).
@@ -153,7 +157,7 @@ class CD2PFed(ClientModule):
         logits = []
         for keep in (False, True):
             alone = {n: torch.where(masks[n] == keep, p, 0.0) for n, p in parameters.items()}
-            # What this does to running statistics is discarded.
+            # Changes to running statistics are discarded.
             buffers = clone(statistics(self.net))
             logits.append(functional_call(self.net, {**alone, **buffers}, (x,)))
         return logits[0], logits[1]
@@ -167,12 +171,12 @@ class CD2PFed(ClientModule):
         return Upload(client=info.client, samples=info.samples, shared=shared)
 
     def server(self) -> Server[CD2State]:
-        """Return a server that averages the shared entries and says which they are."""
+        """Return a server that averages the shared entries."""
         whole = {f"net.{name}": division for name, division in self.divisions.items()}
         return CD2Server(self.weighting, whole, self.private_share, self.ramp_rounds)
 
     def _average(self, totals: Totals) -> State:
-        """Move private entries towards the trained ones by b, and remember them."""
+        """Move the kept private entries towards the trained ones by the factor b; store them."""
         del totals
         net, own, masks = self.net.state_dict(), self.own.module.state_dict(), self._masks()
         values: State = {}
@@ -183,7 +187,7 @@ class CD2PFed(ClientModule):
         return values
 
     def _masks(self) -> dict[str, Tensor]:
-        """Return masks, true at private entries, in shapes that broadcast."""
+        """Return masks that are true at private entries, in shapes that broadcast."""
         sizes = {name: value.dim() for name, value in self.net.state_dict().items()}
         return {
             name: division.mask(count, sizes[name])
@@ -191,7 +195,7 @@ class CD2PFed(ClientModule):
         }
 
     def _divided(self) -> Tensor:
-        """Return ``True`` if every layer has shared and private channels."""
+        """Return ``True`` if every layer has both shared and private channels."""
         parameters = dict(self.net.named_parameters())
         sizes = [
             division.size if name in parameters and division.channels > 1 else 0
@@ -203,17 +207,18 @@ class CD2PFed(ClientModule):
 
 @dataclass(frozen=True)
 class CD2State(ServerState):
-    """The server's state with the planned number of rounds.
+    """The server's state, with the planned number of rounds.
 
     Attributes:
-        rounds: T. Entries of ``shared`` are whole; the private ends keep what they last were.
+        rounds: T. The entries of ``shared`` are whole tensors; private channels keep the last value
+            that they had while they were shared.
     """
 
     rounds: int = 0
 
 
 class CD2Server(Server[CD2State]):
-    """A server that sends and averages the entries that are shared in a round.
+    """A server that sends and averages the entries that are shared in the current round.
 
     Args:
         weighting: As in :class:`~pfl.core.server.Server`.
@@ -235,11 +240,11 @@ class CD2Server(Server[CD2State]):
         self.ramp_rounds = ramp_rounds
 
     def init(self, shared: State, clients: Sequence[ClientInfo]) -> CD2State:
-        """Return the common initial values."""
+        """Return the initial state, with the common initial values."""
         return CD2State(shared=shared, rounds=clients[0].rounds)
 
     def broadcast(self, state: CD2State, client: int, round: int) -> Broadcast:
-        """Return the shared entries of this round."""
+        """Return the entries that are shared in this round."""
         share = self.share(round, state.rounds)
         private = {name: (d.dim, d.private(share)) for name, d in self.divisions.items()}
         return Broadcast(shared=shared_part(state.shared, private))
@@ -248,14 +253,14 @@ class CD2Server(Server[CD2State]):
         """Return p_t, the share of private channels in a round.
 
         Args:
-            round: t, from 1.
+            round: t, starting at 1.
             rounds: T.
         """
         ramp = rounds if self.ramp_rounds is None else self.ramp_rounds
         return self.private_share * (min(1.0, round / ramp) if ramp else 1.0)
 
     def aggregate(self, state: CD2State, uploads: Sequence[Upload]) -> CD2State:
-        """Return the state with the averages of the shared entries in their places."""
+        """Return the state with the averages of the shared entries pasted in."""
         if not uploads:
             return replace(state, round=state.round + 1)
         weights = self.weights(uploads)

@@ -1,9 +1,7 @@
-"""CD2-pFed with FedAS's parameter alignment on top.
+"""CD2-pFed with FedAS's parameter alignment.
 
 "FedAS: Bridging Inconsistency in Personalized Federated Learning", CVPR 2024, Fig. 6b and the last
-paragraph of section 3.2: where features need private weights too, the target is the embedding that
-the client's whole last model gives, and what is aligned is the newly assembled model. Neither paper
-gives settings; see ``cd2_pfed`` for what is ours there.
+paragraph of section 3.2. Neither paper gives settings.
 """
 
 from __future__ import annotations
@@ -26,18 +24,23 @@ from pfl.core.types import Plan
 
 
 class CD2PFedAligned(CD2PFed):
-    """CD2-pFed whose clients align the backbone that they assemble, before they train it.
+    """CD2-pFed whose clients align the assembled backbone before they train it.
+
+    The targets are the features of the client's whole previous model, because with channel-wise
+    sharing the received weights alone give no features. The shared channels travel as in
+    :class:`CD2PFed`; besides its private channels a client keeps the backbone of its last
+    participation.
 
     Args:
-        net: Its backbone gives the features (B, D).
+        net: A ``SplitNet``; its backbone gives the features (B, D).
         align_target: See :class:`~lightning_modules.steps.alignment.Alignment`.
-        align_lr: Learning rate of the alignment, plain SGD.
-        align_epochs: Its length in walks over the data.
-        align_batch: Its batch size, in samples.
+        align_lr: Learning rate of the alignment, which uses plain SGD.
+        align_epochs: Epochs of the alignment.
+        align_batch: Batch size of the alignment, in samples.
         options: See :class:`CD2PFed`.
 
     Raises:
-        ValueError: A number is out of its range, or a word unknown.
+        ValueError: A number is out of range, or a word is unknown.
     """
 
     kept = ("own.*", "previous.*")
@@ -60,5 +63,5 @@ class CD2PFedAligned(CD2PFed):
         self.register_buffer("class_means", torch.zeros(net.num_classes, net.features))
 
     def plan(self) -> Plan:
-        """Declare alignment, CD2-pFed's training, and remembering the backbone."""
+        """Declare the alignment, CD2-pFed's training, and storing the backbone."""
         return [*alignment_parts(self, self.align), *super().plan(), remember_backbone(self)]

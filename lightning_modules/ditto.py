@@ -1,9 +1,7 @@
-"""Ditto: FedAvg, and beside it a personal model for each client that is pulled to the global one.
+"""Ditto: FedAvg, plus a personal model for each client that is pulled towards the global one.
 
 Li et al., "Ditto: Fair and Robust Federated Learning Through Personalization", ICML 2021, arXiv
-2012.04221. The global network travels, both ways; the personal one stays. Departs from the official
-code: the average is weighted by samples (``weighting: uniform`` is the code's), and one strength of
-the pull serves all clients (the code may choose it for each on validation data).
+2012.04221.
 """
 
 from __future__ import annotations
@@ -22,16 +20,25 @@ from pfl.core.types import Batch, Broadcast, Phase, Plan, Terms
 
 
 class Ditto(ClientModule):
-    """``net`` is trained as in FedAvg; ``personal`` on ``CE(v) + lambda / 2 ||v - w^t||^2``.
+    """FedAvg, plus a personal model for each client that is pulled towards the global one.
+
+    ``net`` (w) is trained as in FedAvg, ``personal`` (v) on ``CE(v) + lambda / 2 ||v - w^t||^2``,
+    whose second term pulls v towards the received model w^t. The global network travels both ways;
+    v stays and is the model that is tested.
+
+    Departs from the official code: the average is weighted by samples (``weighting: uniform`` is
+    the code's), and one lambda serves all clients (the code can choose one for each client on
+    validation data).
 
     Args:
         net: The network; ``personal`` starts as a copy of it.
-        proximity: lambda, strength of the pull towards the received model (the authors: 0.1, 1 or
-            2). The learning rate times it must stay below 2, or training diverges.
-        personal_epochs: Epochs of the personal model; ``None`` takes as many as the global one has.
-        personal_lr: Learning rate of the personal model; ``None`` takes the optimiser's own.
-        refresh_before_eval: Train a copy of the personal model once more, towards the model just
-            received, before each test; otherwise it is tested as its last participation left it.
+        proximity: lambda, the strength of the pull towards the received model (the authors use 0.1,
+            1 or 2). Training diverges if the learning rate times lambda reaches 2.
+        personal_epochs: Epochs of the personal model; ``None`` means ``epochs``.
+        personal_lr: Learning rate of the personal model; ``None`` means the optimiser's own.
+        refresh_before_eval: Before each test, train a copy of the personal model once more, towards
+            the model just received. Without it, the personal model is tested as the client's last
+            participation left it.
         options: See :class:`ClientModule`.
 
     Raises:
@@ -72,14 +79,14 @@ class Ditto(ClientModule):
         return logits
 
     def plan(self) -> Plan:
-        """Declare two phases: the personal model while ``net`` is as received, then ``net``."""
+        """Declare two phases: the personal model, while ``net`` is as received, then ``net``."""
         return [
             self._personal_phase("personal"),
             Phase(name="local", objective=self._fedavg, epochs=self.epochs, trains=("net.*",)),
         ]
 
     def adapt(self) -> Plan:
-        """Declare one more training of the personal model, if the options say so."""
+        """Declare one more training of the personal model if ``refresh_before_eval`` is set."""
         return [self._personal_phase("refresh")] if self.refresh_before_eval else ()
 
     def load_global(self, broadcast: Broadcast) -> None:

@@ -1,13 +1,7 @@
-"""FedALA: each round starts from a learned element-wise mix of the global and the own model.
+"""FedALA: each round starts from a learned element-wise mix of the global and the local model.
 
 Zhang et al., "FedALA: Adaptive Local Aggregation for Personalized Federated Learning", AAAI 2023,
-arXiv 2212.01197; the authors' released code. The whole network travels; the client's own network
-and its mixing weights stay.
-
-Departs from the released code: only participants mix (there all clients, every round, which changes
-what they keep), the first learning of the weights is capped, its samples are drawn at random (there
-a contiguous slice), and whether a client has a model of its own is remembered, not read off the
-difference of one tensor.
+arXiv 2212.01197; the authors' released code.
 """
 
 from __future__ import annotations
@@ -30,26 +24,34 @@ from pfl.core.types import Batch, ClientInfo, Pass, Phase, Plan, State, Terms, T
 
 
 class FedALA(ClientModule):
-    """The whole network travels; the own one and the mixing weights W of its top stay.
+    """FedAvg whose rounds start from an element-wise mix of the global and the client's own model.
 
-    Participating again, a client takes ``own + (global - own) * W`` in the top layers and the
-    global model below, after W has followed the cross-entropy of that mix, element by element and
-    within [0, 1]; then it trains as in FedAvg. Tests mix in the same way, on a copy.
+    From its second participation on, a client takes ``own + (global - own) * W`` in its top layers
+    and the global model below them, then trains as in FedAvg. Before mixing it learns the weights
+    W, element by element and within [0, 1], by gradient steps on the cross-entropy of the mix.
+    Before a test it mixes in the same way, on a copy. The whole network travels both ways; the
+    client's own network and W stay.
+
+    Departs from the released code: only participants mix (there all clients do, in every round,
+    which changes what they keep); the first learning of W has a maximum length; its samples are
+    drawn at random (there they are a contiguous slice); and a counter records whether a client has
+    a model of its own (there the code compares one tensor).
 
     Args:
         net: The network.
-        top: p, how many of the last layers are mixed, or ``all``.
-        mix_lr: eta_w, rate of the plain gradient steps of W.
-        mix_percent: s, part of the training samples that W is learned on, drawn anew each time.
-        threshold: The first learning lasts until the standard deviation of the losses of the last
-            ``window`` epochs is below this; later ones last an epoch. An epoch's loss is that of
-            its last batch, and there must be more than ``window`` of them.
+        top: p, the number of last layers that are mixed, or ``all``.
+        mix_lr: eta_w, the learning rate of W, which takes plain gradient steps.
+        mix_percent: s, the percentage of the training samples on which W is learned, drawn anew
+            each time.
+        threshold: The first learning of W stops when the standard deviation of the losses of the
+            last ``window`` epochs falls below this value; later ones last one epoch. The loss of an
+            epoch is that of its last batch, and more than ``window`` epochs are needed to stop.
         window: See ``threshold``.
-        max_init_epochs: Most epochs of the first learning.
+        max_init_epochs: Maximum number of epochs of the first learning of W.
         options: See :class:`ClientModule`.
 
     Raises:
-        ValueError: A number is out of its range.
+        ValueError: A number is out of range.
     """
 
     kept = ("own.*", "mix.*", "visits")
@@ -84,13 +86,13 @@ class FedALA(ClientModule):
         self.register_buffer("visits", torch.zeros((), dtype=torch.int64))
 
     def plan(self) -> Plan:
-        """Declare learning to mix, mixing, training and remembering."""
+        """Declare learning W, mixing, training, and storing the trained network."""
         train = Phase(name="local", objective=self.losses, epochs=self.epochs, trains=("net.*",))
         remember = Pass(name="remember", then=self._remember)
         return [*self.adapt(), train, remember]
 
     def adapt(self) -> Plan:
-        """Declare learning to mix and mixing, for clients with a model of their own."""
+        """Declare learning W and mixing, for clients that have a model of their own."""
         learn = Phase(
             name="mix",
             objective=self._mixing,
@@ -104,12 +106,12 @@ class FedALA(ClientModule):
         return [learn, Pass(name="mixed", then=self._mix, when=lambda own, _: bool(own["visits"]))]
 
     def _mixing_epochs(self, own: State, info: ClientInfo) -> int:
-        """Return the epochs: none at first, ``max_init_epochs`` the second time, then one."""
+        """Return the epochs: none the first time, ``max_init_epochs`` the second, then one."""
         return (0, self.max_init_epochs, 1)[min(int(own["visits"]), 2)]
 
     def _mixing(self, batch: Batch) -> Terms:
         """Return the cross-entropy of the mix, as a function of W alone."""
-        # What this does to running statistics is discarded.
+        # Changes to running statistics are discarded.
         buffers = clone(statistics(self.net))
         logits = functional_call(self.net, {**self._mixed_top(), **buffers}, (batch.x,))
         return self.supervised(logits, batch)
@@ -117,7 +119,7 @@ class FedALA(ClientModule):
     def _mixed_top(self) -> State:
         own = dict(self.own.module.named_buffers())
         received = dict(self.net.named_parameters())
-        # Exactly the own value at 0 and the global one at 1.
+        # Exactly the client's own value at 0 and the global one at 1.
         return {n: torch.lerp(own[n], received[n].detach(), self.mix[_key(n)]) for n in self.top}
 
     def _mix(self, totals: Totals) -> State:
@@ -137,7 +139,7 @@ class FedALA(ClientModule):
 
 
 class UnitIntervalSGD(torch.optim.SGD):
-    """Gradient steps, each followed by the projection onto [0, 1]."""
+    """SGD whose steps are each followed by projection onto [0, 1]."""
 
     def step(self, closure: Any = None) -> Any:  # noqa: ANN401
         """Take one step."""
@@ -150,5 +152,5 @@ class UnitIntervalSGD(torch.optim.SGD):
 
 
 def _key(name: str) -> str:
-    """Return the name of a parameter's mixing weights; a dot would be a level of modules."""
+    """Return the key of a parameter's mixing weights, without dots, which would nest modules."""
     return name.replace(".", "/")

@@ -1,20 +1,7 @@
-"""FedAS: a shared backbone, aligned by each client as it arrives and averaged by Fisher traces.
+"""FedAS: a shared backbone that each client aligns on arrival, averaged by Fisher traces.
 
 "FedAS: Bridging Inconsistency in Personalized Federated Learning", CVPR 2024; released code
-``FedAS``, a fork of PFLlib. What travels: the backbone both ways, and up one number, the trace of
-the Fisher information. What stays: the head, and the backbone as the client last left it; the two
-are its personalised model.
-
-Two additions to FedPer:
-
-- PA, parameter alignment (Eqs. 2-4): before training, the received backbone is drawn to the
-  features that the client's own last backbone gives on its data;
-- CS, client synchronisation (Eqs. 5-8): the server weighs uploads by their Fisher traces.
-
-Defaults follow the released code where it and the paper differ, except that every client aligns a
-private copy of the received backbone (the released code aligns the server's own tensors in place,
-so that each client of a round receives what the one before it has aligned) and that no sample is
-left out of the class means or the trace. Every other difference is a switch, named below.
+``FedAS``, a fork of PFLlib.
 """
 
 from __future__ import annotations
@@ -45,36 +32,51 @@ StepScale: TypeAlias = Literal["one", "one_over_m"]
 
 
 class FedAS(ClientModule):
-    """The backbone travels, aligned on arrival; head and last own backbone stay.
+    """FedPer with alignment of the received backbone and averaging by Fisher traces.
 
-    Without ``alignment`` and ``synchronisation`` it trains as FedPer does. Before any broadcast,
-    under a plain Trainer, it is cross-entropy on the whole network.
+    FedAS adds two steps to FedPer:
+
+    - PA, parameter alignment (Eqs. 2-4): before training, the received backbone is trained to
+      reproduce the features that the client's own last backbone gives on its data.
+    - CS, client synchronisation (Eqs. 5-8): the server weights each upload by the trace of the
+      client's Fisher information.
+
+    The backbone travels both ways, and each client also uploads one number, its trace. The head
+    stays, and so does the backbone as the client last trained it; these two are the model that is
+    tested. Without ``alignment`` and ``synchronisation`` training is that of FedPer. Before any
+    broadcast, under a plain Trainer, the objective is the cross-entropy of the whole network.
+
+    Where the released code differs from the paper, defaults follow the code, and options give the
+    paper's version. There are two exceptions to the code: each client aligns a copy of the received
+    backbone (the released code aligns the server's own tensors, so each client of a round receives
+    what the previous one aligned), and no sample is left out of the class means or the trace.
 
     Args:
-        net: Its backbone gives the features (B, D).
-        alignment: PA, the phase that draws the received backbone to the client's last one.
-        align_target: ``class_mean`` draws each feature to the mean of its class, Eqs. 2-4 as
-            released; ``per_sample`` to the last backbone's feature of the same sample, as printed.
-            See :class:`~lightning_modules.steps.alignment.Alignment`.
-        align_lr: Learning rate of that phase, plain SGD.
-        align_epochs: Its length in walks over the data.
-        align_batch: Its batch size, in samples.
-        synchronisation: CS, weights ``trace_i / sum_k trace_k`` (Eq. 7). Without it the server
-            weighs by samples (``weighting``), and no trace is computed or sent.
-        fisher_estimator: Of the trace, after training, in eval mode, over all parameters and all
-            samples, in batches of the data module's size; see
-            :func:`~lightning_modules.steps.fisher.fisher_trace`. ``batch_sum`` is the released
-            code's, ``full_data`` Eqs. 5-6 as printed.
-        trace_normaliser: Makes weights of traces: ``sum`` is Eq. 7; ``softmax`` and ``min_max``,
-            ``(trace - min) / (max - min)`` divided by its sum, are the paper's comparisons.
-        server_step_scale: c in ``global + c sum_i weight_i (base_i - global)``: ``one`` (released
-            code), or ``one_over_m``, one over the number of uploads (Eq. 8 as printed).
-        buffers: As in :class:`ClientModule`; the released code moves parameters only.
-        options: See :class:`ClientModule`. ``lr_decay`` and ``lr_schedule`` also apply to
-            the alignment.
+        net: A ``SplitNet``; its backbone gives the features (B, D).
+        alignment: Whether to run PA, the alignment of the received backbone before training.
+        align_target: ``class_mean`` pulls each feature towards the mean of its class under the last
+            backbone (Eqs. 2-4 as released); ``per_sample`` towards the last backbone's feature of
+            the same sample (as printed). See :class:`~lightning_modules.steps.alignment.Alignment`.
+        align_lr: Learning rate of the alignment, which uses plain SGD.
+        align_epochs: Epochs of the alignment.
+        align_batch: Batch size of the alignment, in samples.
+        synchronisation: Whether to run CS, with weights ``trace_i / sum_k trace_k`` (Eq. 7).
+            Without it no trace is computed or sent, and the server uses ``weighting``.
+        fisher_estimator: Estimator of the trace: ``batch_sum`` is the released code's,
+            ``full_data`` is Eqs. 5-6 as printed. The trace is taken after training, in eval mode,
+            over all parameters and all samples, in batches of the data module's size; see
+            :func:`~lightning_modules.steps.fisher.fisher_trace`.
+        trace_normaliser: How traces become weights: ``sum`` is Eq. 7; ``softmax`` and ``min_max``,
+            which is ``(trace - min) / (max - min)`` divided by its sum, are the paper's
+            comparisons.
+        server_step_scale: c in ``global + c sum_i weight_i (base_i - global)``: ``one`` is the
+            released code's; ``one_over_m`` is one over the number of uploads (Eq. 8 as printed).
+        buffers: As in :class:`ClientModule`; the released code sends parameters only.
+        options: See :class:`ClientModule`. ``lr_decay`` and ``lr_schedule`` also apply to the
+            alignment.
 
     Raises:
-        ValueError: A number is out of its range.
+        ValueError: A number is out of range.
     """
 
     shared = ("net.backbone.*",)
@@ -117,16 +119,16 @@ class FedAS(ClientModule):
 
     @property
     def extra(self) -> tuple[str, ...]:
-        """The trace, with ``synchronisation``."""
+        """The trace, if ``synchronisation`` is on."""
         return ("trace",) if self.synchronisation else ()
 
     @property
     def needs_classes(self) -> bool:
-        """With alignment to the means of classes."""
+        """``True`` if features are aligned to class means."""
         return self.alignment and self.align.target == "class_mean"
 
     def plan(self) -> Plan:
-        """Declare alignment, training, the trace, and remembering the backbone."""
+        """Declare the alignment, training, the trace, and storing the backbone."""
         parts: list[Phase | Pass] = []
         if self.alignment:
             parts += alignment_parts(self, self.align)
@@ -137,16 +139,16 @@ class FedAS(ClientModule):
         return parts
 
     def upload(self, info: ClientInfo) -> Upload:
-        """Return the backbone, and the trace."""
+        """Return the backbone and the trace."""
         extra = {"trace": self.trace.clone()} if self.synchronisation else {}
         return replace(super().upload(info), extra=extra)
 
     def personalise(self, broadcast: Broadcast | None, info: ClientInfo) -> None:
-        """Become the client's own last backbone and head; the broadcast plays no part."""
+        """Become the client's own last backbone and head; the broadcast is not used."""
         assign(self.net.backbone, self.previous.module.state_dict())
 
     def server(self) -> Server[ServerState]:
-        """Return a server that weighs by traces, unless ``synchronisation`` is off."""
+        """Return a server that weights uploads by traces, unless ``synchronisation`` is off."""
         if not self.synchronisation:
             return super().server()
         return FedASServer(self.weighting, self.trace_normaliser, self.server_step_scale)
@@ -159,14 +161,14 @@ class FedAS(ClientModule):
 
 
 class FedASServer(Server[ServerState]):
-    """A server that weighs uploads by their Fisher traces (Eqs. 7-8).
+    """A server that weights uploads by their Fisher traces (Eqs. 7-8).
 
-    Where the traces give no weights, because all are zero, or one is not a finite number, or
-    ``min_max`` finds them all equal, the round falls back on ``weighting``. Reports
-    ``trace_fallback``, 1 in such a round and else 0, and each client's ``trace``.
+    If all traces are zero, one is not finite, or ``min_max`` finds them all equal, the round falls
+    back on ``weighting``. The server reports ``trace_fallback``, which is 1 in such a round and 0
+    otherwise, and each client's ``trace``.
 
     Args:
-        weighting: What a round falls back on.
+        weighting: Weighting on which a round falls back.
         normaliser: See :class:`FedAS`, ``trace_normaliser``.
         step_scale: See :class:`FedAS`, ``server_step_scale``.
     """
@@ -204,7 +206,7 @@ class FedASServer(Server[ServerState]):
         )
 
     def _scores(self, traces: Tensor) -> Tensor | None:
-        """Return (m,) unnormalised weights, or ``None`` if the traces do not tell."""
+        """Return (m,) unnormalised weights, or ``None`` if the traces give none."""
         scores = traces
         if self.normaliser == "softmax":
             scores = traces.softmax(0)

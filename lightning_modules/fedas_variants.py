@@ -1,11 +1,6 @@
-"""FedAS with other ways to align: side by side with training, or to features of all clients.
+"""FedAS with other kinds of alignment: during training, or to features of all clients.
 
-"FedAS: Bridging Inconsistency in Personalized Federated Learning", CVPR 2024, Fig. 4b, which
-compares how (serial or parallel) and to what (own or global features) a client aligns the backbone
-that it receives; FedAS itself is serial and own. The paper gives no details. Ours: the weight of
-the alignment beside the loss, and what global features are: the mean feature of each class, under
-each client's trained backbone, averaged by samples over the last uploads of all clients. Where a
-class has no global mean, its target is the client's own.
+"FedAS: Bridging Inconsistency in Personalized Federated Learning", CVPR 2024, Fig. 4b.
 """
 
 from __future__ import annotations
@@ -42,19 +37,29 @@ Object: TypeAlias = Literal["own", "global"]
 
 
 class FedASVariant(FedAS):
-    """FedAS whose alignment is ``parallel`` to training, or drawn to ``global`` features, or both.
+    """FedAS that aligns in ``parallel`` with training, or to ``global`` features, or both.
+
+    Fig. 4b of the paper compares when (serial or parallel) and to which features (own or global) a
+    client aligns the received backbone; FedAS itself is serial and own. Global features are the
+    mean feature of each class under each client's trained backbone, averaged by samples over the
+    last uploads of all clients; a class without a global mean keeps the client's own target. As in
+    FedAS the backbone and the trace travel, and head and last backbone stay; with global features,
+    class means also come down, and sums and counts of features go up.
+
+    The paper gives no details. The weight of the alignment in the loss and this definition of
+    global features are our choice.
 
     Args:
-        net: Its backbone gives the features (B, D).
+        net: A ``SplitNet``; its backbone gives the features (B, D).
         align_manner: ``serial`` is FedAS's phase before training; ``parallel`` adds the distance to
             the loss of every batch instead.
-        align_object: Features of the client's ``own`` last backbone, or class means over all
-            clients.
-        align_weight: Of the distance beside the loss, in ``parallel``.
+        align_object: ``own`` aligns to features of the client's last backbone, ``global`` to class
+            means over all clients.
+        align_weight: Weight of the distance in the loss, with ``parallel``.
         options: See :class:`~lightning_modules.fedas.FedAS`.
 
     Raises:
-        ValueError: A number is out of its range, or global features are asked for without class
+        ValueError: A number is out of range, or ``global`` features are requested without class
             means or without synchronisation, whose server holds them.
     """
 
@@ -88,18 +93,18 @@ class FedASVariant(FedAS):
 
     @property
     def extra(self) -> tuple[str, ...]:
-        """The trace; with global features their sums and counts by class."""
+        """The trace; with global features also their sums and counts for each class."""
         own = super().extra
         return (*own, "feature_sums", "feature_counts") if self.to_all else own
 
     def receive(self, broadcast: Broadcast, info: ClientInfo) -> None:
-        """Load the backbone, and the global class means."""
+        """Load the backbone and the global class means."""
         super().receive(broadcast, info)
         if self.to_all:
             assign(self, {"global_means": broadcast.extra["global_means"]})
 
     def plan(self) -> Plan:
-        """Declare FedAS's parts, with the alignment in its other place or to other targets."""
+        """Declare FedAS's parts, with the alignment moved into training or given global targets."""
         parts: list[Phase | Pass] = []
         for part in super().plan():
             if part.name == "align" and self.align_manner == "parallel":
@@ -115,7 +120,7 @@ class FedASVariant(FedAS):
         return parts
 
     def upload(self, info: ClientInfo) -> Upload:
-        """Return the backbone and the trace; with global features their sums besides."""
+        """Return the backbone and the trace; with global features also their sums and counts."""
         sent = super().upload(info)
         if not self.to_all:
             return sent
@@ -123,7 +128,7 @@ class FedASVariant(FedAS):
         return replace(sent, extra=sent.extra | clone(held))
 
     def server(self) -> Server[ServerState]:
-        """Return FedAS's server; with global features one that holds them."""
+        """Return FedAS's server; with global features, one that stores them."""
         if not self.to_all:
             return super().server()
         options = self.weighting, self.trace_normaliser, self.server_step_scale
@@ -150,11 +155,11 @@ class FedASVariant(FedAS):
 
 @dataclass(frozen=True, kw_only=True)
 class FeatureState(ServerState):
-    """The server's memory of features.
+    """The server's state, with the features of all clients.
 
     Attributes:
-        sums: (N, C, D) sums of features, of each client's last upload.
-        counts: (N, C) their samples.
+        sums: (N, C, D) feature sums of each client's last upload.
+        counts: (N, C) number of samples in each sum.
     """
 
     sums: Tensor
@@ -175,7 +180,7 @@ class FeatureServer(FedASServer):
         self.size = num_classes, features
 
     def init(self, shared: State, clients: Sequence[ClientInfo]) -> FeatureState:
-        """Start without features."""
+        """Return the initial state, without features."""
         like = next(iter(shared.values()))
         return FeatureState(
             shared=shared,
@@ -184,14 +189,14 @@ class FeatureServer(FedASServer):
         )
 
     def broadcast(self, state: ServerState, client: int, round: int) -> Broadcast:
-        """Send the backbone and the class means; a class that nobody uploaded has rows of NaN."""
+        """Return the backbone and the class means; the row of a class that nobody has is NaN."""
         held = cast(FeatureState, state)
         sums, counts = held.sums.sum(0), held.counts.sum(0)
         means = torch.where(counts[:, None] > 0, class_means(sums, counts), torch.nan)
         return replace(super().broadcast(state, client, round), extra={"global_means": means})
 
     def aggregate(self, state: ServerState, uploads: Sequence[Upload]) -> ServerState:
-        """Average the backbone, and remember the features of those that uploaded."""
+        """Return the state with the averaged backbone and the uploaded features stored."""
         after = cast(FeatureState, super().aggregate(state, uploads))
         sums, counts = after.sums.clone(), after.counts.clone()
         for upload in uploads:

@@ -1,9 +1,7 @@
-"""FedAvg: one global model, local SGD, sample-weighted averaging; FedAvg-P fine-tunes it.
+"""FedAvg: one global model, local SGD, averaging weighted by samples; FedAvg-P fine-tunes it.
 
-McMahan et al., "Communication-Efficient Learning of Deep Networks from Decentralized Data",
-AISTATS 2017, arXiv 1602.05629. The whole network travels, both ways; nothing stays. Departs from
-the paper in nothing. FedAvg-P is FedAS's name for the same training with local fine-tuning of the
-global model before the test.
+McMahan et al., "Communication-Efficient Learning of Deep Networks from Decentralized Data", AISTATS
+2017, arXiv 1602.05629. FedAvg-P is the name that FedAS gives to FedAvg with local fine-tuning.
 """
 
 from __future__ import annotations
@@ -13,13 +11,22 @@ from lightning_modules.finetune import FineTuned
 
 
 class FedAvg(ClientModule):
-    """The whole network travels, nothing stays; see :class:`ClientModule` for the arguments."""
+    """One global model, which clients train locally and the server averages.
+
+    Each participant trains the received network on its own data; the server averages the uploaded
+    networks, weighted by samples. The whole network travels both ways, and nothing stays with the
+    client. There is no departure from the paper. :class:`ClientModule` lists the arguments.
+    """
 
     vectorizable = True
 
 
 class FedAvgP(FineTuned, FedAvg):
-    """FedAvg, tested after fine-tuning; see :class:`FineTuned` for the arguments."""
+    """FedAvg whose global model each client fine-tunes before the test.
+
+    What travels and what stays is as in :class:`FedAvg`: the fine-tuned copy is discarded after the
+    test. :class:`FineTuned` lists the arguments.
+    """
 
     def ft_objective(self) -> None:
-        """Return the plain cross-entropy."""
+        """Return ``None``, plain cross-entropy."""

@@ -1,9 +1,7 @@
-"""FedBABU: federate the body under a fixed random head, fine-tune before the test.
+"""FedBABU: train the body under a fixed random head, and fine-tune before the test.
 
 Oh et al., "FedBABU: Toward Enhanced Representation for Federated Image Classification", ICLR 2022,
-arXiv 2106.06042. The body travels, both ways; nothing stays. Departs from the official code: the
-average is weighted by samples (``weighting: uniform`` is the code's; its clients are of equal
-size), and learning rates do not fall by ten at half and at three quarters of the rounds.
+arXiv 2106.06042.
 """
 
 from __future__ import annotations
@@ -16,11 +14,19 @@ from lightning_modules.nets import SplitNet
 
 
 class FedBABU(FineTuned, Freeze):
-    """:class:`Freeze`, tested after fine-tuning; its global model is the one before fine-tuning.
+    """A body trained under a fixed random head, and fine-tuned by each client before the test.
+
+    Training is that of :class:`Freeze`: the body travels both ways, and nothing stays with the
+    client, as the head is the same constant everywhere. Each client is tested with a fine-tuned
+    copy, which is then discarded; the global model is tested without fine-tuning.
+
+    Departs from the official code: the average is weighted by samples (``weighting: uniform`` is
+    the code's, whose clients have equally many samples), and the learning rate does not fall to a
+    tenth at half and at three quarters of the rounds.
 
     Args:
         net: A ``SplitNet``.
-        ft_epochs: Epochs of fine-tuning; 5 is the official code's default.
+        ft_epochs: Epochs of fine-tuning; the official code's default is 5.
         options: See :class:`FineTuned`, :class:`Freeze` and :class:`ClientModule`.
     """
 
@@ -28,4 +34,4 @@ class FedBABU(FineTuned, Freeze):
         super().__init__(net, ft_epochs=ft_epochs, **options)
 
     def ft_objective(self) -> None:
-        """Return the plain cross-entropy."""
+        """Return ``None``, plain cross-entropy."""

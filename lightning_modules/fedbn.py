@@ -1,10 +1,7 @@
-"""FedBN: FedAvg in which everything that belongs to a batch norm stays with the client.
+"""FedBN: FedAvg in which batch norms stay with the client.
 
 Li et al., "FedBN: Federated Learning on Non-IID Features via Local Batch Normalization", ICLR 2021,
-arXiv 2102.07623; the authors' released code. All but the batch norms travels, both ways. Departs
-from the released code: the average is weighted by samples (``weighting: uniform`` is the code's),
-and batch norms are found by their type, where the code, and public codes after it, look for ``bn``
-in their names.
+arXiv 2102.07623; the authors' released code.
 """
 
 from __future__ import annotations
@@ -21,13 +18,19 @@ from pfl.core.types import Patterns
 
 
 class FedBN(ClientModule):
-    """Weights, biases and statistics of batch norms stay; the rest of the network travels.
+    """FedAvg on everything but the batch norms, which stay with the client.
 
-    Layer, group and instance norms travel. There is no global model, as the server has no batch
-    norms.
+    Each client keeps the weights, biases and running statistics of its batch norms, and so
+    normalises its features by its own distribution. The rest of the network, including layer, group
+    and instance norms, travels both ways. The server has no batch norms, so there is no global
+    model.
+
+    Departs from the released code: the average is weighted by samples (``weighting: uniform`` is
+    the code's), and batch norms are recognised by their type (the code and later public codes look
+    for ``bn`` in the name).
 
     Args:
-        net: The network. ``buffers`` makes no difference to it.
+        net: The network. ``buffers`` has no effect on its batch norms.
         options: See :class:`ClientModule`.
 
     Warns:
@@ -42,15 +45,15 @@ class FedBN(ClientModule):
         self.global_model = not self.norms
         if not self.norms:
             warnings.warn(
-                f"{type(net).__name__} has no batch norm: FedBN is FedAvg on it", stacklevel=2
+                f"{type(net).__name__} has no batch norm, so FedBN equals FedAvg", stacklevel=2
             )
 
     @property
     def kept(self) -> Patterns:
-        """The batch norms that hold anything."""
+        """The batch norms that have any entries."""
         entries = self.state_dict()
         return tuple(norm for norm in self.norms if any(matches(n, (norm,)) for n in entries))
 
     def shared_names(self) -> tuple[str, ...]:
-        """Return the names of the entries of the network that do not stay."""
+        """Return the names of the network's entries that do not stay."""
         return tuple(name for name in super().shared_names() if not matches(name, self.kept))

@@ -1,11 +1,6 @@
-"""FedDyn: FedProx with a linear term for each client, by which all optima come to agree.
+"""FedDyn: FedProx plus a linear term for each client, which makes the clients' optima agree.
 
-Acar et al., "Federated Learning Based on Dynamic Regularization", ICLR 2021, arXiv 2111.04263. The
-network travels, both ways; the sum of all changes that a client sent, H_i, stays. The paper's
-gradient state is -alpha H_i, and its server state h is -alpha times the mean of all H_i. Departs
-from the paper as its authors say: the sum in the server's step is over differences (parentheses are
-missing in print). Departs from the authors' code, which divides alpha by each client's share of the
-data, and reports the mean of the clients' models, not the server's.
+Acar et al., "Federated Learning Based on Dynamic Regularization", ICLR 2021, arXiv 2111.04263.
 """
 
 from __future__ import annotations
@@ -40,13 +35,26 @@ from pfl.core.types import (
 
 
 class FedDyn(ClientModule):
-    """``CE(w) + alpha <H_i, w> + alpha / 2 ||w - w^t||^2``, and a server that goes beyond the mean.
+    """FedProx plus a linear term for each client, which makes the clients' optima agree.
+
+    Clients train on ``CE(w) + alpha <H_i, w> + alpha / 2 ||w - w^t||^2``. The last term pulls
+    towards the received model w^t; the linear term shifts each client's optimum so that, when
+    training has converged, all clients agree on a minimum of the global loss. H_i is the sum of all
+    changes that client i has sent; the paper's gradient state is -alpha H_i, and its server state h
+    is -alpha times the mean of H_i over all clients. The server adds that mean of H_i to the
+    average of the uploads. The network travels both ways; H_i stays.
+
+    The sum in the server's step is taken over differences, as the authors say it should be (the
+    printed equation lacks the parentheses). Departs from the authors' code, which divides alpha by
+    each client's share of the data, and tests the mean of the clients' models instead of the
+    server's.
 
     Args:
         net: The network.
-        alpha: Strength of both terms; the authors' examples have 0.01. A small one weakens the pull
-            and so makes H_i larger. The learning rate times it must stay below 2.
-        weighting: How uploads are weighed; the paper's is ``uniform``.
+        alpha: Strength of both terms; the authors' examples use 0.01. A smaller alpha weakens the
+            pull and so makes H_i larger. Training diverges if the learning rate times alpha reaches
+            2.
+        weighting: How uploads are weighted; ``uniform`` is the paper's.
         options: See :class:`ClientModule`.
 
     Raises:
@@ -79,19 +87,19 @@ class FedDyn(ClientModule):
         warn_of_overshoot(self.configure_optimizers(), alpha, "alpha")
 
     def receive(self, broadcast: Broadcast, info: ClientInfo) -> None:
-        """Load the network, and remember it as w^t."""
+        """Load the network, and store its weights as w^t."""
         super().receive(broadcast, info)
         self.start.copy_(self._weights())
 
     def plan(self) -> Plan:
-        """Declare training, after which its way is added to H_i."""
+        """Declare training, then adding its change of the weights to H_i."""
         return [
             Phase(name="local", objective=self.losses, epochs=self.epochs),
             Pass(name="travelled", then=self._add_way),
         ]
 
     def losses(self, batch: Batch) -> Terms:
-        """Return ``ce``, ``linear`` and ``prox``, weighted."""
+        """Return ``ce`` and the weighted terms ``linear`` and ``prox``."""
         weights = [self._weights()]
         return {
             **super().losses(batch),
@@ -100,7 +108,7 @@ class FedDyn(ClientModule):
         }
 
     def server(self) -> Server[Any]:
-        """Return a server that averages models, and adds up the changes."""
+        """Return a server that averages models and accumulates the clients' changes."""
         names = tuple(f"net.{name}" for name, _ in self.net.named_parameters())
         return DynServer(names, self.weighting)
 
@@ -114,12 +122,11 @@ class FedDyn(ClientModule):
 
 @dataclass(frozen=True, kw_only=True)
 class DynState(ServerState):
-    """The server's state: the model that is sent, and its distance from the clients' mean.
+    """The server's state: the model that is sent, and how far it is ahead of the clients' mean.
 
     Attributes:
-        ahead: The mean of H_i over all clients, -h / alpha in the paper's letters; of each
-            parameter, by name.
-        clients: N, the clients that hold training data.
+        ahead: Mean of H_i over all clients by parameter name, -h / alpha in the paper's symbols.
+        clients: N, the number of clients that hold training data.
     """
 
     ahead: State
@@ -127,10 +134,10 @@ class DynState(ServerState):
 
 
 class DynServer(Server[DynState]):
-    """A server that adds to the mean of the uploads the mean over all clients of all their changes.
+    """A server that adds the mean of H_i over all clients to the mean of the uploads.
 
     Args:
-        parameters: Names of the parameters; other entries are averaged.
+        parameters: Names of the parameters; other entries are only averaged.
         weighting: As in :class:`~pfl.core.server.Server`.
     """
 
@@ -141,15 +148,15 @@ class DynServer(Server[DynState]):
         self.parameters = parameters
 
     def init(self, shared: State, clients: Sequence[ClientInfo]) -> DynState:
-        """Return the initial state, in which nobody has moved yet."""
+        """Return the initial state, in which every H_i is zero."""
         zeros = {name: torch.zeros_like(shared[name]) for name in self.parameters}
         members = sum(info.samples > 0 for info in clients)
         return DynState(shared=shared, ahead=zeros, clients=members)
 
     def aggregate(self, state: DynState, uploads: Sequence[Upload]) -> DynState:
-        """Return the state after a round; without uploads everything stays.
+        """Return the state after a round; without uploads nothing changes.
 
-        Reports the length of what the server is ahead of the mean.
+        Reports ``ahead``, the norm of the mean of H_i that is added.
         """
         after = super().aggregate(state, uploads)
         if not uploads:

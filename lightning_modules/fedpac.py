@@ -1,12 +1,7 @@
-"""FedPAC: a shared body aligned to global class centroids, and private heads mixed for each client.
+"""FedPAC: a shared body aligned to global class centroids, and a mixed head for each client.
 
 Xu et al., "Personalized Federated Learning with Feature Alignment and Classifier Collaboration",
-ICLR 2023, arXiv 2306.11867; the authors' released code (simplified). Each client's head becomes the
-convex combination of this round's heads that minimises an estimate of its error.
-
-Departs from the released code in the solver alone: the quadratic program is solved exactly, from
-inner products (the code forms D x D matrices and calls a general solver). Other public codes mix up
-the orders of clients, or average centroids without counts; here clients are in order throughout.
+ICLR 2023, arXiv 2306.11867; the authors' released code.
 """
 
 from __future__ import annotations
@@ -42,23 +37,33 @@ BODY = ("net.backbone.*",)
 
 
 class FedPAC(ClientModule):
-    """Body, class centroids and the client's mixed head come down; those and two statistics go up.
+    """Features aligned to global class centroids, and a head mixed for each client from all heads.
 
-    The head is private, but as the server mixes it the server also keeps it: a client that was away
-    gets back the one of its last participation.
+    Each client first trains its head on the received body, then the body under that head, with an
+    additional term that pulls features towards the global centroid of their class. The server
+    averages bodies and centroids, and gives each participant a new head: the convex combination of
+    this round's heads that minimises an estimate of the client's test error. Body, class centroids
+    and the client's mixed head come down; body, head, centroids, class counts and two feature
+    statistics go up. Nothing stays with the client. The head is private, but the server mixes it
+    and so keeps it: a client that was away gets the head of its last participation.
+
+    Departs from the (simplified) released code in the solver alone: the quadratic program is solved
+    exactly from inner products, where the code forms D x D matrices and calls a general solver.
+    Other public codes confuse the order of clients or average centroids without counts; neither is
+    done here.
 
     Args:
-        net: Its features are aligned.
-        alignment: lambda, strength of the pull of features towards the centroids. The authors take
-            1; PFAKD searches {0.001, ..., 10} and takes 1, and 0.001 for CIFAR-100.
-        head_lr: eta_h, learning rate of the head's phase, in place of the optimiser's (authors:
-            0.1 beside 0.01 for the body).
-        head_epochs: Length of the head's phase, which comes before the ``epochs`` of the body's.
-        min_share: A head's share below this counts as zero.
+        net: A ``SplitNet``; the features of its backbone are aligned.
+        alignment: lambda, the strength of the pull towards the centroids. The authors use 1. PFAKD
+            searches {0.001, ..., 10} and uses 1, and 0.001 for CIFAR-100.
+        head_lr: eta_h, the learning rate of the head's phase, in place of the optimiser's (the
+            authors use 0.1, with 0.01 for the body).
+        head_epochs: Epochs of the head's phase, which precedes the ``epochs`` of the body.
+        min_share: Shares of a head below this value count as zero.
         options: See :class:`ClientModule`.
 
     Raises:
-        ValueError: A number is out of its range.
+        ValueError: A number is out of range.
     """
 
     shared = (*BODY, *HEAD, "centroids")
@@ -98,7 +103,7 @@ class FedPAC(ClientModule):
         self.register_buffer("profile", torch.zeros(size))
 
     def plan(self) -> Plan:
-        """Declare statistics of the received body, head, body, centroids of the trained body."""
+        """Declare the received body's statistics, head, body, and the trained body's centroids."""
         return [
             Pass(name="statistics", statistic=self._sums, then=self._statistics),
             part_phase(self, "head", self.head_epochs, optimizer=self.head_optimizer),
@@ -116,7 +121,7 @@ class FedPAC(ClientModule):
         return replace(super().upload(info), extra=extra)
 
     def server(self) -> Server[FedPACState]:
-        """Return a server that averages body and centroids, and mixes heads."""
+        """Return a server that averages bodies and centroids and mixes heads."""
         return FedPACServer(self.weighting, self.min_share)
 
     def _guided(self, batch: Batch) -> Terms:
@@ -136,9 +141,10 @@ class FedPAC(ClientModule):
         return {"sums": sums, "counts": counts, "squares": real}
 
     def _statistics(self, totals: Totals) -> State:
-        """Return H_i, V_i and the targets of features: local centroids stand in for unknown ones.
+        """Return H_i, V_i and the target features; local centroids replace unknown global ones.
 
-        ``H_i[y] = q_i(y) mu_{i,y}`` and ``V_i = (E||f||^2 - sum_y ||H_i[y]||^2) / n_i``.
+        ``H_i[y] = q_i(y) mu_{i,y}`` and ``V_i = (E||f||^2 - sum_y ||H_i[y]||^2) / n_i``, with the
+        class shares q_i and class means mu_i of the client.
         """
         sums, counts, squares = (totals.sums[name] for name in ("sums", "counts", "squares"))
         samples = counts.sum()
@@ -150,7 +156,7 @@ class FedPAC(ClientModule):
             "profile": profile,
             "variance": variance,
             "targets": torch.where(present[:, None] > 0, values, means),
-            # In the first round there is nothing to align with.
+            # In the first round there are no global centroids to align with.
             "aligned": present.amax().expand_as(present),
         }
 
@@ -160,21 +166,21 @@ class FedPAC(ClientModule):
 
 @dataclass(frozen=True)
 class FedPACState(ServerState):
-    """The server's state with the mixed heads.
+    """The server's state, with the mixed heads.
 
     Attributes:
-        heads: The head of each client that has taken part. The entries of the head in ``shared``
-            are the initial ones, for all others.
+        heads: The mixed head of each client that has taken part. All other clients get the initial
+            head, which is in ``shared``.
     """
 
     heads: dict[int, State] = field(default_factory=dict)
 
 
 class FedPACServer(Server[FedPACState]):
-    """A server that averages bodies by samples, centroids by counts, and mixes each client's head.
+    """A server that averages bodies by samples and centroids by counts, and mixes the heads.
 
     Args:
-        weighting: Of the bodies.
+        weighting: Weighting of the bodies.
         min_share: See :class:`FedPAC`.
     """
 
@@ -187,11 +193,11 @@ class FedPACServer(Server[FedPACState]):
         self.min_share = min_share
 
     def init(self, shared: State, clients: Sequence[ClientInfo]) -> FedPACState:
-        """Return the initial state, in which everybody has the initial head."""
+        """Return the initial state, in which every client has the initial head."""
         return FedPACState(shared=shared)
 
     def broadcast(self, state: FedPACState, client: int, round: int) -> Broadcast:
-        """Return body, centroids and the client's own head."""
+        """Return the body, the centroids and the client's own head."""
         return Broadcast(shared={**state.shared, **state.heads.get(client, {})})
 
     def aggregate(self, state: FedPACState, uploads: Sequence[Upload]) -> FedPACState:
@@ -227,11 +233,11 @@ class FedPACServer(Server[FedPACState]):
 
 
 def head_shares(variances: Tensor, profiles: Tensor, min_share: float = 1e-3) -> Tensor:
-    """Return the shares that mix m heads: row i minimises the estimate of client i's error.
+    """Return the shares that mix m heads: row i minimises the estimated error of client i.
 
-    Over the simplex, ``sum_j a_j^2 V_j + ||H_i - sum_j a_j H_j||^2 = a^T P_i a`` with
-    ``P_i = diag(V) + G_i G_i^T``, row j of G_i being ``H_i - H_j``. Shares below ``min_share``
-    become zero, and the rest is made to sum to one again.
+    Over the simplex, ``sum_j a_j^2 V_j + ||H_i - sum_j a_j H_j||^2 = a^T P_i a`` with ``P_i =
+    diag(V) + G_i G_i^T``, where row j of G_i is ``H_i - H_j``. Shares below ``min_share`` become
+    zero, and the rest is rescaled to sum to one.
 
     Args:
         variances: (m,) V.

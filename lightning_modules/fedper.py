@@ -1,8 +1,7 @@
-"""FedPer: shared body, private head, trained together.
+"""FedPer: a shared body and a private head, trained together.
 
-Arivazhagan et al., "Federated Learning with Personalization Layers", 2019, arXiv 1912.00818. The
-body travels, both ways; the head stays. There is no released code. Departs from the paper: the
-average runs over the sampled clients, where the paper lets all take part.
+Arivazhagan et al., "Federated Learning with Personalization Layers", 2019, arXiv 1912.00818. There
+is no released code.
 """
 
 from __future__ import annotations
@@ -19,13 +18,18 @@ from pfl.core.types import Broadcast, ClientInfo, Patterns, Phase, Plan
 
 
 class FedPer(ClientModule):
-    """The backbone travels, the head stays.
+    """A shared body and a private head, trained together.
+
+    The body travels both ways and is averaged; the head stays with the client and adapts the common
+    features to its classes. Departs from the paper in participation: the average runs over the
+    sampled clients, where the paper lets all clients take part.
 
     Args:
         net: A ``SplitNet``.
-        personal_layers: How many of the last layers stay; ``None`` keeps the head of the network.
-        fit_head_before_eval: Epochs for which a client that never took part trains its head, on a
-            copy and under the frozen body, before each test; otherwise its head is the initial one.
+        personal_layers: Number of last layers that stay; ``None`` keeps the network's head.
+        fit_head_before_eval: Epochs for which a client that never took part trains its head before
+            each test, on a copy and under the frozen body. Otherwise such a client is tested with
+            the initial head.
         options: See :class:`ClientModule`.
 
     Raises:
@@ -61,7 +65,7 @@ class FedPer(ClientModule):
 
     @property
     def kept(self) -> Patterns:
-        """The personal layers; with ``fit_head_before_eval`` also if the client took part."""
+        """The personal layers; with ``fit_head_before_eval`` also whether the client took part."""
         return (*self.personal, "participated") if self.fit_head_before_eval else self.personal
 
     def receive(self, broadcast: Broadcast, info: ClientInfo) -> None:
@@ -71,12 +75,12 @@ class FedPer(ClientModule):
             self.participated.fill_(True)
 
     def personalise(self, broadcast: Broadcast | None, info: ClientInfo) -> None:
-        """Load the received body under the client's own head."""
+        """Load the received body, under the client's own head."""
         if broadcast is not None:
             super().receive(broadcast, info)
 
     def adapt(self) -> Plan:
-        """Declare training of the head for clients that never took part, if the options say so."""
+        """Declare training the head of clients that never took part, if the option says so."""
         if not self.fit_head_before_eval:
             return ()
         return [

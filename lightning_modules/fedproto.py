@@ -2,13 +2,6 @@
 
 Tan et al., "FedProto: Federated Prototype Learning across Heterogeneous Clients", AAAI 2022, arXiv
 2105.00243; the authors' released code.
-
-Departs from the paper: the pull towards the prototypes is the mean over batch and features (as in
-all released code; Eq. 6 sums a distance over classes), and the mean over clients lacks the
-additional factor 1/|N_y| of Eq. 6, which would shrink prototypes. Departs from the released code:
-prototypes are taken in one clean pass after training (there from features seen while the weights
-still move), the server keeps the prototypes of classes that no participant holds, and the nearest
-prototype is looked for among all classes (``candidates="own"`` goes back).
 """
 
 from __future__ import annotations
@@ -47,19 +40,33 @@ from pfl.core.types import (
 
 
 class FedProto(ClientModule):
-    """The global prototypes come down, the client's own go up; the whole network stays.
+    """Private networks that exchange class prototypes, towards which they pull their features.
+
+    A prototype is the mean feature of a class. Each client trains its own network on the
+    cross-entropy plus lambda times the distance of features from the global prototype of their
+    class. The global prototypes come down, and the client's prototypes of its own classes go up;
+    the whole network stays. A client is tested by the nearest prototype, or by its head.
+
+    Departs from the paper: the pull is the mean over batch and features, as in all released code
+    (Eq. 6 sums a distance over classes), and the mean over clients lacks the additional factor
+    ``1/|N_y|`` of Eq. 6, which would shrink prototypes. Departs from the released code: prototypes
+    are computed in one pass after training (there from features seen while the weights still move),
+    the server keeps the prototypes of classes that no participant holds, and the nearest prototype
+    is searched among all classes (``candidates="own"`` is the code's).
 
     Args:
-        net: Backbones may differ between clients' networks only as long as D is the same.
-        prototype_weight: lambda, strength of the pull of features towards the global prototypes.
-            The authors take 1 for MNIST and FEMNIST, 0.1 for CIFAR-10.
-        prediction: The class of the nearest prototype (paper), or of the private head. Before the
-            first prototypes exist it is the head's in both cases. Training does not depend on it:
-            both readings of one run come from testing its checkpoint twice.
-        candidates: Classes the nearest prototype is looked for among: ``all`` that have one, or the
-            client's ``own`` (authors' code).
-        weighting: ``uniform`` averages a class's prototypes over the clients that hold it, all
-            alike (all code); ``samples`` by their samples of the class (what the paper intends).
+        net: A ``SplitNet``. Clients' backbones may only differ if their number of features D is the
+            same.
+        prototype_weight: lambda, the strength of the pull towards the global prototypes. The
+            authors use 1 for MNIST and FEMNIST, 0.1 for CIFAR-10.
+        prediction: Predict the class of the nearest prototype (paper), or that of the client's
+            head. Before the first prototypes exist, the head is used in both cases. Training does
+            not depend on this option, so one checkpoint can be tested both ways.
+        candidates: Classes among which the nearest prototype is searched: ``all`` that have one, or
+            the client's ``own`` (authors' code).
+        weighting: ``uniform`` averages the prototypes of a class equally over the clients that hold
+            it (all code); ``samples`` weights them by the clients' samples of the class (what the
+            paper intends).
         options: See :class:`ClientModule`.
 
     Raises:
@@ -98,19 +105,19 @@ class FedProto(ClientModule):
         self.register_buffer("own", torch.ones(net.num_classes))
 
     def receive(self, broadcast: Broadcast, info: ClientInfo) -> None:
-        """Take the global prototypes, and note the client's own classes."""
+        """Load the global prototypes, and store which classes the client holds."""
         super().receive(broadcast, info)
         self.own.copy_(info.class_counts > 0)
 
     def plan(self) -> Plan:
-        """Declare training towards the prototypes, then the pass for the client's own."""
+        """Declare training, then a pass that computes the client's own prototypes."""
         return [
             Phase(name="local", objective=self.losses, epochs=self.epochs),
             Pass(name="prototypes", statistic=self._sums, then=self._means),
         ]
 
     def losses(self, batch: Batch) -> Terms:
-        """Return ``ce``, and the weighted distance from the global prototypes."""
+        """Return ``ce`` and the weighted distance from the global prototypes."""
         z = self.net.backbone(batch.x)
         values, present = known(self.prototypes)
         distance = prototype_mse(z, batch.y, values, present, batch.weight)
@@ -120,9 +127,9 @@ class FedProto(ClientModule):
         }
 
     def upload(self, info: ClientInfo) -> Upload:
-        """Return one row for each class that the client holds: C_i (D + 1) numbers, no parameter.
+        """Return one row for each class that the client holds: C_i (D + 1) numbers, no parameters.
 
-        Weighting by samples sends their counts besides.
+        With ``weighting: samples`` their counts are sent as well.
         """
         classes = info.class_counts.nonzero()[:, 0]
         extra = {
@@ -138,9 +145,9 @@ class FedProto(ClientModule):
         return FedProtoServer(self.weighting)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return (B, C) logits: minus the distance from each prototype, or the head's.
+        """Return (B, C) logits: minus the distances from the prototypes, or those of the head.
 
-        Classes that are no candidates rank behind all others.
+        Classes that are not candidates rank behind all others.
         """
         z = self.net.backbone(x)
         logits: Tensor = self.net.head(z)
@@ -164,12 +171,15 @@ class FedProto(ClientModule):
 
 
 class FedProtoServer(Server[ServerState]):
-    """A server that averages each class's prototypes over the clients that hold it; others stay."""
+    """A server that averages each class's prototypes over the clients that hold the class.
+
+    Classes that no upload holds keep their prototype.
+    """
 
     reports: ClassVar = {}
 
     def aggregate(self, state: ServerState, uploads: Sequence[Upload]) -> ServerState:
-        """Return the state with the new table of prototypes."""
+        """Return the state with the new prototypes."""
         previous = state.shared["prototypes"]
         tables, counts = [], []
         for upload in uploads:

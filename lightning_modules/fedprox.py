@@ -1,10 +1,7 @@
-"""FedProx: FedAvg with a pull of the local weights towards the received ones.
+"""FedProx: FedAvg whose local weights are pulled towards the received ones.
 
-Li et al., "Federated Optimization in Heterogeneous Networks", MLSys 2020, arXiv 1812.06127. The
-whole network travels, both ways; nothing stays. Departs from the paper as its released code does:
-clients are drawn uniformly and weighted by samples, not drawn by samples and averaged uniformly.
-Slow clients that do less work are not simulated. FedProx-P is FedAS's name for the same training
-with local fine-tuning of the global model before the test.
+Li et al., "Federated Optimization in Heterogeneous Networks", MLSys 2020, arXiv 1812.06127.
+FedProx-P is the name that FedAS gives to FedProx with local fine-tuning.
 """
 
 from __future__ import annotations
@@ -24,14 +21,21 @@ from pfl.core.types import Batch, Broadcast, ClientInfo, Terms
 
 
 class FedProx(ClientModule):
-    """``CE(w) + mu / 2 ||w - w^t||^2`` over all parameters; no batch-norm statistics.
+    """FedAvg whose clients are pulled towards the received model.
 
-    The pull is part of the gradient, before momentum and weight decay.
+    Clients train on ``CE(w) + mu / 2 ||w - w^t||^2``. The second term pulls all parameters w, but
+    no batch-norm statistics, towards the received model w^t. It is part of the gradient, before
+    momentum and weight decay. The whole network travels both ways, and nothing stays with the
+    client.
+
+    Departs from the paper as its released code does: clients are drawn uniformly and weighted by
+    samples, instead of drawn by samples and averaged equally. Slow clients that do less work are
+    not simulated.
 
     Args:
         net: The network.
-        mu: Strength of the pull; the authors search {0.001, 0.01, 0.1, 1}. The learning rate times
-            ``mu`` must stay below 2, or training diverges.
+        mu: Strength of the pull; the authors search {0.001, 0.01, 0.1, 1}. Training diverges if the
+            learning rate times ``mu`` reaches 2.
         options: See :class:`ClientModule`.
 
     Raises:
@@ -52,22 +56,26 @@ class FedProx(ClientModule):
         warn_of_overshoot(self.configure_optimizers(), mu, "mu")
 
     def receive(self, broadcast: Broadcast, info: ClientInfo) -> None:
-        """Load the network, and remember it as w^t."""
+        """Load the network, and store a copy as w^t."""
         super().receive(broadcast, info)
         copy_into(self.anchor, self.net)
 
     def losses(self, batch: Batch) -> Terms:
-        """Return ``ce`` and ``prox``, weighted."""
+        """Return ``ce`` and the weighted ``prox``."""
         distance = proximal(self.net.parameters(), frozen_parameters(self.anchor, self.net))
         return {**super().losses(batch), "prox": self.mu * distance}
 
 
 class FedProxP(FineTuned, FedProx):
-    """FedProx, tested after fine-tuning.
+    """FedProx whose global model each client fine-tunes before the test.
+
+    What travels and what stays is as in :class:`FedProx`: the fine-tuned copy is discarded after
+    the test.
 
     Args:
-        net: The network; a ``SplitNet`` where only a part is tuned.
-        ft_prox: Keep the pull, towards the model that is tuned; plain cross-entropy without it.
+        net: The network; a ``SplitNet`` if only a part is fine-tuned.
+        ft_prox: Keep the pull while fine-tuning, towards the model that is fine-tuned. Without it,
+            the objective is plain cross-entropy.
         options: See :class:`FineTuned`, :class:`FedProx` and :class:`ClientModule`.
     """
 
@@ -76,5 +84,5 @@ class FedProxP(FineTuned, FedProx):
         self.ft_prox = ft_prox
 
     def ft_objective(self) -> Callable[[Batch], Terms] | None:
-        """Return the cross-entropy, with the pull if ``ft_prox`` says so."""
+        """Return the cross-entropy with the pull if ``ft_prox`` is set, otherwise ``None``."""
         return self.losses if self.ft_prox else None

@@ -1,9 +1,7 @@
-"""FedRep: shared body, private head, trained one after the other: first the head, then the body.
+"""FedRep: a shared body and a private head, trained one after the other, the head first.
 
 Collins et al., "Exploiting Shared Representations for Personalized Federated Learning", ICML 2021,
-arXiv 2102.07078. The body travels, both ways; the head stays. Departs from the official code: each
-phase has an optimiser of its own, so that momentum and weight decay cannot move the frozen part;
-and batch norms of the frozen body keep their statistics (``frozen_bn: train`` is the code's).
+arXiv 2102.07078.
 """
 
 from __future__ import annotations
@@ -18,18 +16,25 @@ from pfl.core.types import Phase, Plan
 
 
 class FedRep(ClientModule):
-    """Many epochs of the head on the received body, then few epochs of the body under that head.
+    """A shared body and a private head, trained one after the other, the head first.
+
+    Each participant trains its head for many epochs on the received body, then the body for few
+    epochs. The body travels both ways; the head stays.
+
+    Departs from the official code: each phase has its own optimiser, so that momentum and weight
+    decay cannot move the frozen part; and the batch norms of the frozen body use their running
+    statistics (``frozen_bn: train`` is the code's).
 
     Args:
         net: A ``SplitNet``.
-        head_epochs: Epochs of the head; ``None`` is ``epochs - body_epochs``, as the official code
-            counts.
+        head_epochs: Epochs of the head; ``None`` means ``epochs - body_epochs``, as the official
+            code counts.
         body_epochs: Epochs of the body.
-        frozen_bn: Mode of the body while the head is trained. In ``eval`` its features are computed
-            once for all head epochs.
-        final_head_epochs: Epochs for which every client trains the head of a copy further before
-            each test. With 10 (or ``head_epochs``, if that is more) the last round's test is the
-            official code's, which ends with such a round.
+        frozen_bn: Mode of the body while the head is trained. In ``eval`` mode its features are
+            computed once for all epochs of the head.
+        final_head_epochs: Before each test, every client trains the head of a copy for this many
+            more epochs. With 10 (or ``head_epochs``, if larger) the test of the last round is that
+            of the official code, which ends with such a round.
         options: See :class:`ClientModule`.
 
     Raises:

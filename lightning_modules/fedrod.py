@@ -1,10 +1,7 @@
-"""FedROD: a shared head on a loss that evens out class shares, and a private head on what is left.
+"""FedROD: a generic head on a class-balanced loss, and a personal head on the remaining error.
 
 Chen and Chao, "On Bridging Generic and Personalized Federated Learning for Image Classification",
-ICLR 2022, arXiv 2107.00778. Body and generic head travel, both ways; the personal head stays. There
-is no released code. Settled by us: the personal head starts at zero, so that a client begins with
-the generic prediction (public codes copy the generic head, which doubles the first logits). The
-paper's second variant, whose personal heads a shared hypernetwork makes, is not offered.
+ICLR 2022, arXiv 2107.00778. There is no released code.
 """
 
 from __future__ import annotations
@@ -24,15 +21,22 @@ from pfl.core.types import Batch, Broadcast, ClientInfo, Terms
 
 
 class FedROD(ClientModule):
-    """``CE(g + gamma log N, y)`` for body and generic head, ``CE(g + u, y)`` for the personal head.
+    """A shared generic head on a class-balanced loss, and a personal head for the remaining error.
 
-    g are the logits of the generic head, u those of the personal one, N the client's training
-    samples of each class. The second loss moves the personal head only. Tested are ``g + u``, and g
-    as the global model.
+    Let g be the logits of the generic head, u those of the personal one, and N the client's
+    training samples of each class. ``CE(g + gamma log N, y)``, a balanced softmax, trains body and
+    generic head as if all classes were equally frequent; ``CE(g + u, y)`` trains the personal head
+    alone, on what the generic one gets wrong. Body and generic head travel both ways; the personal
+    head stays. Clients are tested with ``g + u``, the global model with g.
+
+    The paper leaves open how the personal head starts: here at zero, so that a client begins with
+    the generic prediction (public codes copy the generic head, which doubles the first logits). The
+    paper's second variant, in which a shared hypernetwork generates the personal heads, is not
+    implemented.
 
     Args:
         net: The network; its head is the generic one.
-        gamma: Exponent of the class counts; 0 makes the first loss FedAvg's.
+        gamma: Exponent of the class counts; 0 turns the first loss into FedAvg's.
         head_init: The personal head starts as a ``copy`` of the generic one, or with a last layer
             of ``zero``.
         options: See :class:`ClientModule`.
@@ -64,20 +68,20 @@ class FedROD(ClientModule):
         self.register_buffer("log_prior", torch.zeros(net.num_classes))
 
     def receive(self, broadcast: Broadcast, info: ClientInfo) -> None:
-        """Load body and generic head; note the class counts."""
+        """Load body and generic head, and store the logarithm of the class counts."""
         super().receive(broadcast, info)
-        # A finite number in the place of log 0, of the same effect: 0 times infinity is not 0 for a
-        # padded row, whatever its weight.
+        # A large negative number replaces log 0: for padded rows, weight 0 times infinity would be
+        # NaN.
         self.log_prior.copy_(info.class_counts.pow(self.gamma).log().clamp_min(-1e4))
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return (B, C) logits, the sum over both heads."""
+        """Return (B, C) logits: the sum of both heads."""
         z = self.net.backbone(x)
         logits: Tensor = self.net.head(z) + self.personal(z)
         return logits
 
     def losses(self, batch: Batch) -> Terms:
-        """Return ``generic``, the balanced softmax, and ``personal``."""
+        """Return ``generic``, a balanced softmax, and ``personal``."""
         z = self.net.backbone(batch.x)
         generic = self.net.head(z)
         personal = generic.detach() + self.personal(z.detach())
@@ -87,6 +91,6 @@ class FedROD(ClientModule):
         }
 
     def load_global(self, broadcast: Broadcast) -> None:
-        """Load the model with a personal head of zeros, so that the generic one predicts alone."""
+        """Load the model with a personal head of zeros, so that the generic head alone predicts."""
         super().load_global(broadcast)
         zero_last_layer(self.personal)

@@ -1,9 +1,6 @@
-"""FedSimSup without a supervisor: one network, of which head and backbone are trained in turns.
+"""FedSimSup without a supervisor: one network whose head and backbone are trained in turn.
 
-"Personalized Federated Learning under Local Supervision", ICCV 2025, Fig. 4, which compares
-training two networks with training one in turns "like FedRep". The backbone travels; the server
-keeps and mixes one backbone for each client, by Eqs. 6-10. How the paper's variant was built is not
-said: this is our reading.
+"Personalized Federated Learning under Local Supervision", ICCV 2025, Fig. 4.
 """
 
 from __future__ import annotations
@@ -20,18 +17,23 @@ from pfl.core.types import Plan
 
 
 class FedSimSupSerial(ClientModule):
-    """The head, which stays, is trained on the received backbone, then the backbone under it.
+    """FedSimSup with one network, whose head and backbone are trained in turn, the head first.
+
+    Fig. 4 of the paper compares FedSimSup's two networks with training one network in turn "like
+    FedRep". The backbone travels both ways; the server keeps one backbone for each client and mixes
+    them by Eqs. 6-10. The head stays. The paper does not say how its variant was built; this one is
+    our reading.
 
     Args:
         net: A ``SplitNet``.
         head_epochs: Epochs of the head; ``epochs`` are those of the backbone.
         mix_C: See :class:`~lightning_modules.fedsimsup.FedSimSup`.
-        mix_gamma: See there.
-        absent_rule: See there.
+        mix_gamma: See :class:`~lightning_modules.fedsimsup.FedSimSup`.
+        absent_rule: See :class:`~lightning_modules.fedsimsup.FedSimSup`.
         options: See :class:`ClientModule`.
 
     Raises:
-        ValueError: A number is out of its range.
+        ValueError: A number is out of range.
     """
 
     shared = ("net.backbone.*",)
@@ -39,7 +41,7 @@ class FedSimSupSerial(ClientModule):
     global_model = False
     vectorizable = True
     needs_classes = True
-    # Mixing fades at a part of them.
+    # Mixing fades out after a fraction of the rounds.
     uses_rounds = True
 
     def __init__(
@@ -62,5 +64,5 @@ class FedSimSupSerial(ClientModule):
         return [part_phase(self, "head", self.head_epochs), part_phase(self, "body", self.epochs)]
 
     def server(self) -> Server[SimSupState]:
-        """Return a server that keeps one backbone a client."""
+        """Return a server that keeps one backbone for each client."""
         return SimSupServer(*self.mixing, weighting=self.weighting)

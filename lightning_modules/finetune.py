@@ -1,8 +1,7 @@
-"""Fine-tuning before the test: what turns a method into its ``-P`` variant.
+"""Fine-tuning before the test, which turns a method into its ``-P`` variant.
 
-Every client trains a copy of the model to be tested on its own training data, is tested with that
-copy, and discards it. FedAS (Yang et al., CVPR 2024) compares with FedAvg-P and FedProx-P; FedBABU
-(Oh et al., ICLR 2022, arXiv 2106.06042) personalises in this way only.
+FedAS (Yang et al., CVPR 2024) compares with FedAvg-P and FedProx-P; FedBABU (Oh et al., ICLR 2022,
+arXiv 2106.06042) personalises in this way only.
 """
 
 from __future__ import annotations
@@ -22,23 +21,26 @@ from pfl.core.types import Batch, EvaluationPoint, Plan, Terms
 
 
 class FineTuned(ClientModule, ABC):
-    """The base of ``-P`` variants, which test a fine-tuned copy; it stands before the method.
+    """Base of the ``-P`` variants, whose clients are tested with a fine-tuned copy.
 
-    ``class FedProxP(FineTuned, FedProx)`` with its ``ft_objective`` is all that a variant needs.
-    Nothing travels besides what the method sends, and training is the method's own.
+    Every client trains a copy of the model on its own training data, is tested with that copy, and
+    discards it. Training, what travels and what stays are the method's own. A variant names this
+    class before the method, as in ``class FedProxP(FineTuned, FedProx)``, and defines
+    ``ft_objective``.
 
     Args:
-        net: The network; a ``SplitNet`` where only a part is tuned.
-        ft_epochs: Epochs of fine-tuning; ``None`` takes the local epochs of a round.
-        ft_part: What is tuned. The rest is frozen, in eval mode.
-        ft_lr: Learning rate of the fine-tuning in the first round, from which it falls as that of
-            training does; ``None`` takes that of training.
-        ft_bn: Whether batch norms of the tuned part use the statistics of each batch (and move
-            their running ones), or keep those of the federation. For clients of one or two batches.
-        p_mode: ``all_clients`` is the definition above. ``participants_only`` is what the released
-            code of FedAS does for its ``-P`` rows: nobody is fine-tuned, and all are tested before
-            the next broadcast, this round's participants with what they just trained, the others
-            with the model they received.
+        net: The network; a ``SplitNet`` if only a part is fine-tuned.
+        ft_epochs: Epochs of fine-tuning; ``None`` means the local epochs of a round.
+        ft_part: Part that is fine-tuned. The rest is frozen, in eval mode.
+        ft_lr: Learning rate of fine-tuning in the first round; it decays like that of training.
+            ``None`` means the learning rate of training.
+        ft_bn: Mode of the batch norms in the fine-tuned part: ``train`` uses the statistics of each
+            batch and updates the running ones; ``eval`` uses the federation's running statistics,
+            for clients with only one or two batches.
+        p_mode: ``all_clients`` fine-tunes every client. ``participants_only`` is what the released
+            code of FedAS does for its ``-P`` rows: nobody is fine-tuned, and clients are tested
+            before the next broadcast, this round's participants with the model that they just
+            trained, the others with the model that they received.
         options: See the method, and :class:`ClientModule`.
 
     Raises:
@@ -66,11 +68,11 @@ class FineTuned(ClientModule, ABC):
 
     @property
     def evaluate_at(self) -> EvaluationPoint:
-        """Right after training with ``participants_only``; else as the method says."""
+        """Right after training with ``participants_only``, otherwise as the method says."""
         return "post_local" if self.p_mode == "participants_only" else super().evaluate_at
 
     def adapt(self) -> Plan:
-        """Declare fine-tuning, which happens on a copy."""
+        """Declare fine-tuning, which runs on a copy."""
         if self.p_mode == "participants_only":
             return ()
         return [

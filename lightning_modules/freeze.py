@@ -1,11 +1,7 @@
 """Freeze: FedAvg on the body, under one random head that is never trained.
 
-A baseline of UniVarFL (2025, arXiv 2506.08167), without a paper or released code of its own: the
-training of FedBABU (Oh et al., ICLR 2022, arXiv 2106.06042) without its personalisation. The body
-travels, both ways; the head is a constant that everybody knows from the start.
-
-The head is left out of the optimiser and of the average, so momentum and weight decay cannot move
-it (FL-bench's FedBABU zeroes its gradient, and weight decay shrinks it).
+A baseline of UniVarFL (2025, arXiv 2506.08167) without a paper or released code of its own: the
+training of FedBABU (Oh et al., ICLR 2022, arXiv 2106.06042) without its personalisation.
 """
 
 from __future__ import annotations
@@ -23,14 +19,19 @@ from pfl.core.types import Plan
 
 
 class Freeze(ClientModule):
-    """The backbone travels and is trained; the head stays as it was drawn.
+    """FedAvg on the body, under one random head that all clients share and never train.
+
+    The body travels both ways. Nothing stays with the client: the head is a constant that everybody
+    knows from the start. It is left out of the optimiser and of the average, so that momentum and
+    weight decay cannot move it (in FL-bench's FedBABU weight decay shrinks it, because only its
+    gradient is set to zero).
 
     Args:
-        net: Its head is taken over as drawn, or changed as the next two arguments say.
-        head_init: ``default`` keeps the drawn weights, ``orthogonal`` takes the nearest ones with
-            orthonormal rows. Which of them UniVarFL used is not established.
-        head_bias: Keep the drawn biases, or set them to zero for good (advised with
-            ``orthogonal``).
+        net: A ``SplitNet``. Its head keeps its initial weights, except as the next two arguments
+            say.
+        head_init: ``default`` keeps the initial weights; ``orthogonal`` replaces them by the
+            nearest weights with orthonormal rows. It is not known which of them UniVarFL used.
+        head_bias: Keep the initial biases; otherwise they are zero (advised with ``orthogonal``).
         options: See :class:`ClientModule`.
     """
 
@@ -54,7 +55,7 @@ class Freeze(ClientModule):
                 nn.init.zeros_(layer.bias)
 
     def plan(self) -> Plan:
-        """Declare one phase over the body."""
+        """Declare one phase that trains the body."""
         return [part_phase(self, "body", self.epochs)]
 
 

@@ -1,13 +1,7 @@
-"""GPFL: one body, a generic route guided by class embeddings and a personal route that classifies.
+"""GPFL: one body, a generic route guided by class embeddings, and a personal route.
 
 Zhang et al., "GPFL: Simultaneously Learning Global and Personalized Feature Information for
-Personalized Federated Learning", ICCV 2023, arXiv 2308.10279; the authors' released code. Body,
-class embeddings (GCE) and conditional valve (CoV) travel, the head stays.
-
-Departs from the released code: the conditions are made from the received embeddings, not from the
-client's older ones (``stale_conditions`` goes back), and class shares count all training samples
-(there a loader that drops the last batch). ``mag_reduction`` chooses between the code's magnitude
-term and the paper's.
+Personalized Federated Learning", ICCV 2023, arXiv 2308.10279; the authors' released code.
 """
 
 from __future__ import annotations
@@ -29,27 +23,35 @@ from pfl.core.types import Batch, Broadcast, ClientInfo, Pass, Patterns, Phase, 
 
 
 class GPFL(ClientModule):
-    """Body, embeddings and valve travel, the head stays.
+    """One body with a generic route, guided by class embeddings, and a personal route.
 
-    With f the body's features, the head classifies ``CoV(f, u_i)``; ``CoV(f, g)`` is drawn to the
-    embedding of its class by angle and by distance. The conditions ``g = 1/C sum_y E_y`` and
-    ``u_i = sum_y q_i(y) E_y``, with q_i the client's class shares, are constant in a round. Before
-    any broadcast all classes have the same share.
+    A conditional valve (CoV) transforms the body's features f, given a condition. On the personal
+    route the head classifies ``CoV(f, u_i)``; on the generic route ``CoV(f, g)`` is pulled towards
+    the embedding of its class, by angle and by distance. The conditions ``g = 1/C sum_y E_y`` and
+    ``u_i = sum_y q_i(y) E_y``, where q_i are the client's class shares and E the class embeddings
+    (GCE), are constant during a round. Before any broadcast all classes have the same share. Body,
+    embeddings and valve travel both ways; the head stays.
+
+    Departs from the released code: the conditions are computed from the received embeddings, not
+    from the client's older ones (``stale_conditions`` restores this), and class shares count all
+    training samples (the code uses a loader that drops the last batch). ``mag_reduction`` chooses
+    between the code's distance term and the paper's.
 
     Args:
-        net: Its head reads D features, as many as an embedding has.
-        magnitude_weight: lambda, strength of the distance term. The authors take 0.01 for small
-            networks, 1e-4 for ResNet-18; PFAKD 0.01, and 1e-4 for CIFAR-100.
-        guide_decay: mu, weight decay of embeddings and valve, in place of the optimiser's. The
-            authors take 0.1 for small networks, 0 for ResNet-18; PFAKD 0.1.
-        mag_reduction: The distance of the whole batch at once (released code; grows with the root
-            of the batch size), or its mean over samples (paper).
-        stale_conditions: Make the conditions from the embeddings as the client last left them, zero
-            at its first participation (released code), not from the received ones.
+        net: A ``SplitNet``; its head reads D features, and embeddings have the same size.
+        magnitude_weight: lambda, the strength of the distance term. The authors use 0.01 for small
+            networks and 1e-4 for ResNet-18; PFAKD uses 0.01, and 1e-4 for CIFAR-100.
+        guide_decay: mu, the weight decay of embeddings and valve, in place of the optimiser's. The
+            authors use 0.1 for small networks and 0 for ResNet-18; PFAKD uses 0.1.
+        mag_reduction: ``batch_norm`` is the distance of the whole batch at once, which grows with
+            the square root of the batch size (released code); ``sample_mean`` is the mean distance
+            over samples (paper).
+        stale_conditions: Compute the conditions from the embeddings as the client last left them,
+            zero at its first participation (released code), instead of the received ones.
         options: See :class:`ClientModule`.
 
     Raises:
-        ValueError: A number is out of its range, or a word unknown.
+        ValueError: A number is out of range, or a word is unknown.
     """
 
     shared = ("net.backbone.*", "embeddings", "valve.*")
@@ -89,12 +91,12 @@ class GPFL(ClientModule):
 
     @property
     def kept(self) -> Patterns:
-        """The head, and the conditions if they are the client's older ones."""
+        """The head; with ``stale_conditions`` also the conditions."""
         head = ("net.head.*",)
         return (*head, "generic", "personal") if self.stale_conditions else head
 
     def receive(self, broadcast: Broadcast, info: ClientInfo) -> None:
-        """Take in what travels, and make the round's constants of it."""
+        """Load what travels, and compute the constants of the round."""
         super().receive(broadcast, info)
         self.received.copy_(self.embeddings)
         self.class_shares.copy_(info.class_counts / max(1, info.samples))
@@ -115,7 +117,7 @@ class GPFL(ClientModule):
         return logits
 
     def losses(self, batch: Batch) -> Terms:
-        """Return ``ce`` of the personal, ``angular`` and ``magnitude`` of the generic route."""
+        """Return ``ce`` of the personal route; ``angular`` and ``magnitude`` of the generic one."""
         z = self.net.backbone(batch.x)
         logits = self.net.head(self.valve(z, self.personal))
         generic = self.valve(z, self.generic)
@@ -127,7 +129,7 @@ class GPFL(ClientModule):
         }
 
     def configure_optimizers(self) -> Optimizer:
-        """Return the optimiser, with a weight decay of their own for embeddings and valve."""
+        """Return the optimiser, in which embeddings and valve have their own weight decay."""
         trained = [(n, p) for n, p in self.named_parameters() if p.requires_grad]
         optimizer = self.optimizer(p for n, p in trained if n.startswith("net."))
         guides = [p for n, p in trained if not n.startswith("net.")]
@@ -135,7 +137,7 @@ class GPFL(ClientModule):
         return optimizer
 
     def _conditions(self) -> State:
-        """Return the conditions g and u_i that the present embeddings make."""
+        """Return the conditions g and u_i of the current embeddings."""
         return {
             "generic": self.embeddings.mean(0),
             "personal": self.class_shares @ self.embeddings,

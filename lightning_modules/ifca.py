@@ -1,10 +1,7 @@
 """IFCA: k global models; every client trains the one with the lowest loss on its own data.
 
 Ghosh et al., "An Efficient Framework for Clustered Federated Learning", NeurIPS 2020, arXiv
-2006.04088. All k models come down; the trained one and its number go up; nothing stays. Departs
-from the official code: clusters are averaged by samples (``weighting: uniform`` is the code's), and
-before a test a client chooses by the loss on its training data (the code's test clients choose on
-the labelled test data themselves).
+2006.04088.
 """
 
 from __future__ import annotations
@@ -29,17 +26,26 @@ BODY = ("backbone.*",)
 
 
 class IFCA(ClientModule):
-    """``clusters`` holds the k models, ``net`` the one that is chosen, trained and tested.
+    """k global models, of which each client trains the one that fits its data best.
+
+    ``clusters`` holds the k models; ``net`` is the one that is chosen, trained and tested. A client
+    chooses the model with the lowest loss on its training data; the server averages each model over
+    the clients that chose it. All k models come down; the trained model and its number go up;
+    nothing stays with the client.
+
+    Departs from the official code: clusters are averaged by samples (``weighting: uniform`` is the
+    code's), and before a test a client chooses by the loss on its training data (the code's test
+    clients choose on the labelled test data).
 
     Args:
-        net: The first of the initial models. The others are drawn from its values, in every
-            submodule that has ``reset_parameters``: equal ones would never separate.
-        k: Number of clusters (the authors: 2 to 4).
-        averaging: The server sets a cluster to the average of its clients' models (``model``), or
-            adds to it the sum of their changes, each weighed in the whole round (``gradient``; the
-            paper's other variant if a client makes one step).
-        share_body: One body for all clusters, averaged over all clients, with a head for each
-            cluster (the paper's weight sharing); needs a ``SplitNet``.
+        net: The first of the k initial models. The others are copies in which every submodule that
+            has ``reset_parameters`` is drawn anew, because equal models would never separate.
+        k: Number of clusters (the authors use 2 to 4).
+        averaging: The server replaces a cluster by the average of its clients' models (``model``),
+            or adds the sum of their changes, each weighted within the whole round (``gradient``,
+            which is the paper's other variant if a client makes one step).
+        share_body: Use one body for all clusters, averaged over all clients, and one head for each
+            cluster (the paper's weight sharing). Needs a ``SplitNet``.
         options: See :class:`ClientModule`.
 
     Raises:
@@ -73,7 +79,7 @@ class IFCA(ClientModule):
         self.register_buffer("cluster", torch.tensor(0))
 
     def receive(self, broadcast: Broadcast, info: ClientInfo) -> None:
-        """Load all models; a common body is sent once."""
+        """Load all models; a shared body is sent only once."""
         super().receive(broadcast, info)
         if self.share_body:
             first, *others = self.clusters
@@ -81,7 +87,7 @@ class IFCA(ClientModule):
                 assign(other, {f"backbone.{n}": v for n, v in _body(first).items()})
 
     def plan(self) -> Plan:
-        """Declare the choice, training, and the return of the trained model to its place."""
+        """Declare choosing a model, training it, and copying it back to its cluster."""
         return [
             *self.adapt(),
             Phase(name="local", objective=self.losses, epochs=self.epochs, trains=("net.*",)),
@@ -89,7 +95,7 @@ class IFCA(ClientModule):
         ]
 
     def adapt(self) -> Plan:
-        """Declare the choice by the loss on the training data."""
+        """Declare choosing a model by the loss on the training data."""
         return [Pass(name="choose", statistic=self._losses, then=self._choose)]
 
     def upload(self, info: ClientInfo) -> Upload:
@@ -104,7 +110,7 @@ class IFCA(ClientModule):
         )
 
     def server(self) -> Server[ServerState]:
-        """Return a server with one average a cluster."""
+        """Return a server that averages each cluster."""
         return IFCAServer(self.k, self.averaging, self.share_body, self.weighting)
 
     def _losses(self, batch: Batch) -> State:
@@ -113,7 +119,7 @@ class IFCA(ClientModule):
         return {"loss": (losses if batch.weight is None else losses * batch.weight).sum(1)}
 
     def _choose(self, totals: Totals) -> State:
-        """Choose the first cluster of the lowest loss."""
+        """Choose the cluster with the lowest loss, the first one in a tie."""
         choice = totals.sums["loss"].argmin()
         chosen = self.clusters[int(choice)].state_dict()
         return {"cluster": choice, **{f"net.{name}": value for name, value in chosen.items()}}
@@ -144,7 +150,7 @@ class IFCAServer(Server[ServerState]):
         self.share_body = share_body
 
     def broadcast(self, state: ServerState, client: int, round: int) -> Broadcast:
-        """Return all models, a common body only once."""
+        """Return all models; a shared body only once."""
         sent = {
             name: value
             for name, value in state.shared.items()
@@ -153,7 +159,7 @@ class IFCAServer(Server[ServerState]):
         return Broadcast(shared=sent)
 
     def aggregate(self, state: ServerState, uploads: Sequence[Upload]) -> ServerState:
-        """Return the state after a round; without uploads every model stays."""
+        """Return the state after a round; clusters that nobody chose keep their model."""
         if not uploads:
             return super().aggregate(state, uploads)
         groups: list[list[int]] = [[] for _ in range(self.k)]
@@ -200,7 +206,7 @@ class IFCAServer(Server[ServerState]):
 
 
 def _inner(name: str) -> str:
-    """Strip the cluster: ``clusters.2.head.bias`` becomes ``head.bias``."""
+    """Remove the cluster's prefix: ``clusters.2.head.bias`` becomes ``head.bias``."""
     return name.split(".", 2)[2]
 
 

@@ -1,10 +1,7 @@
-"""LG-FedAvg: private body, shared head; the mirror image of FedPer.
+"""LG-FedAvg: a private body and a shared head, the mirror image of FedPer.
 
 Liang et al., "Think Locally, Act Globally: Federated Learning with Local and Global
-Representations", 2020, arXiv 2001.01523. The last layers travel, both ways; all before them stay.
-Departs from the official code: the average is weighted by samples (``weighting: uniform`` is the
-code's), only sampled clients receive the new head before they train, and nothing is selected on
-test data (the code reports each client's best test score so far).
+Representations", 2020, arXiv 2001.01523.
 """
 
 from __future__ import annotations
@@ -25,15 +22,22 @@ from pfl.core.types import Broadcast, ClientInfo, Patterns, State, Upload
 
 
 class LGFedAvg(ClientModule):
-    """The last layers travel, the layers before them stay; both are trained together.
+    """Shared last layers on private layers before them, trained together.
+
+    Each client learns its own features, and all clients share a head on top of them. The last
+    layers travel both ways; all layers before them stay.
+
+    Departs from the official code: the average is weighted by samples (``weighting: uniform`` is
+    the code's), only sampled clients receive the new head before they train, and nothing is
+    selected on test data (the code reports each client's best test score so far).
 
     Args:
         net: The network.
-        num_global_layers: How many of the last layers travel. The authors: 2 for their CIFAR
-            network, 3 for their MLP.
-        warm_start_rounds: So many rounds are FedAvg's, in which everything travels; then each
-            client goes on with a body of its own. The authors start from a FedAvg model of hundreds
-            of rounds.
+        num_global_layers: Number of last layers that travel. The authors use 2 for their CIFAR
+            network and 3 for their MLP.
+        warm_start_rounds: Number of initial rounds of FedAvg, in which everything travels; after
+            them each client continues with a body of its own. The authors start from a FedAvg model
+            trained for hundreds of rounds.
         options: See :class:`ClientModule`.
 
     Raises:
@@ -62,21 +66,21 @@ class LGFedAvg(ClientModule):
 
     @property
     def shared(self) -> Patterns:
-        """The last layers; with a warm start all of them."""
+        """The last layers; with a warm start, all layers."""
         return (*self.head, *self.body) if self.warm_start_rounds else self.head
 
     @property
     def kept(self) -> Patterns:
-        """The layers before them, and whether they are the client's own."""
+        """The layers before the last ones, and whether they are the client's own."""
         return (*self.body, "started")
 
     def receive(self, broadcast: Broadcast, info: ClientInfo) -> None:
-        """Load the head, and FedAvg's body until the client has one of its own."""
+        """Load the head, and FedAvg's body until the client has a body of its own."""
         assign(self, select(broadcast.shared, self.head) if self.started else broadcast.shared)
         self.started.fill_(info.round > self.warm_start_rounds)
 
     def upload(self, info: ClientInfo) -> Upload:
-        """Return the head; in the warm start everything."""
+        """Return the head; during the warm start, everything."""
         entries = self.state_dict()
         shared = {name: entries[name].clone() for name in self.shared_names()}
         if info.round > self.warm_start_rounds:
@@ -84,13 +88,13 @@ class LGFedAvg(ClientModule):
         return Upload(client=info.client, samples=info.samples, shared=shared)
 
     def server(self) -> Server[LGState]:
-        """Return a server that averages heads by weight, after the warm start."""
+        """Return a server that averages everything during the warm start, then heads."""
         return LGServer(self.head, self.warm_start_rounds, self.weighting)
 
 
 @dataclass(frozen=True)
 class LGState(ServerState):
-    """The server's state: the head and, with a warm start, the body in which it ended.
+    """The server's state: the head and, with a warm start, the body at its end.
 
     Attributes:
         started: Clients that have a body of their own.
@@ -100,7 +104,7 @@ class LGState(ServerState):
 
 
 class LGServer(Server[LGState]):
-    """A server that averages uploads and sends FedAvg's body to clients without one of their own.
+    """A server that averages uploads, and sends FedAvg's body to clients without one of their own.
 
     Args:
         head: Patterns of the entries that travel after the warm start.
@@ -119,16 +123,16 @@ class LGServer(Server[LGState]):
         self.warm_start_rounds = warm_start_rounds
 
     def init(self, shared: State, clients: Sequence[ClientInfo]) -> LGState:
-        """Return the initial state, in which nobody has a body of its own."""
+        """Return the initial state, in which no client has a body of its own."""
         return LGState(shared=shared)
 
     def broadcast(self, state: LGState, client: int, round: int) -> Broadcast:
-        """Return the head; for a client that has not started, the body too."""
+        """Return the head; for a client without a body of its own, the body too."""
         started = client in state.started
         return Broadcast(select(state.shared, self.head) if started else state.shared)
 
     def aggregate(self, state: LGState, uploads: Sequence[Upload]) -> LGState:
-        """Return the average of what was uploaded."""
+        """Return the state with the averaged uploads."""
         after = super().aggregate(state, uploads)
         started = set(state.started)
         if state.round >= self.warm_start_rounds:

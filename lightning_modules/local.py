@@ -1,9 +1,4 @@
-"""Local: every client trains its own network on its own data and never talks to anyone.
-
-The reference point without collaboration; no paper of its own. With a sampler of participation
-below one a client trains only when sampled; ``train_all: true`` on the sampler gives the schedule
-"every round" of the pFedVEM paper.
-"""
+"""Local: every client trains its own network on its own data, without communication."""
 
 from __future__ import annotations
 
@@ -11,7 +6,12 @@ from lightning_modules.base import ClientModule
 
 
 class Local(ClientModule):
-    """A client that trains alone; see :class:`ClientModule` for the arguments."""
+    """A network for each client, trained on its own data only: the baseline without collaboration.
+
+    Nothing travels, and the whole network stays. There is no paper. With a sampler of participation
+    below one, a client trains only when it is sampled; ``train_all: true`` of the sampler gives the
+    schedule "every round" of the pFedVEM paper. :class:`ClientModule` lists the arguments.
+    """
 
     shared = ()
     kept = ("net.*",)

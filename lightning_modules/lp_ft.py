@@ -1,11 +1,8 @@
-"""LP-FT: FedAvg, tested after linear probing and then fine-tuning.
+"""LP-FT: FedAvg, tested after linear probing followed by fine-tuning.
 
 Kumar et al., "Fine-Tuning can Distort Pretrained Features and Underperform Out-of-Distribution",
 ICLR 2022, arXiv 2202.10054, for the two phases; "A Closer Look at Personalized Fine-Tuning in
-Heterogeneous Federated Learning", 2025, arXiv 2511.12695, for their use on a federation's model.
-The whole network travels, both ways; nothing stays. Settled by us: 5 and 10 of the second paper's
-15 epochs, and a tenth of the rate for the second phase. Departs from the first paper: the head
-starts from the global one, as in the second, and is probed by SGD, not until convergence.
+Heterogeneous Federated Learning", 2025, arXiv 2511.12695, for their use on a federated model.
 """
 
 from __future__ import annotations
@@ -22,16 +19,25 @@ from pfl.core.types import Plan
 
 
 class LPFT(FedAvg):
-    """Before each test a copy trains its head on fixed features, then everything from that head.
+    """FedAvg whose global model each client probes linearly, then fine-tunes, before each test.
+
+    On a copy, each client first trains the head on fixed features, then the whole network from that
+    head; this distorts the features less than fine-tuning at once. Training is FedAvg's: the whole
+    network travels both ways, and nothing stays with the client, as the copy is discarded after the
+    test.
+
+    Departs from the first paper as the second does: the head starts from the global one and is
+    probed by SGD for some epochs, not until convergence. Our choice: 5 and 10 of the second paper's
+    15 epochs, and a tenth of the learning rate for the second phase.
 
     Args:
         net: A ``SplitNet``.
         lp_epochs: Epochs of the head alone, under the frozen body in eval mode.
-        lp_lr: Their learning rate; ``None`` takes that of training.
+        lp_lr: Learning rate of these epochs; ``None`` means that of training.
         ft_epochs: Epochs of the whole network.
-        ft_lr: Their learning rate; ``None`` takes a tenth of that of training.
-        ft_bn: Whether batch norms keep the federation's statistics while the whole network is
-            trained, or use those of each batch.
+        ft_lr: Learning rate of these epochs; ``None`` means a tenth of that of training.
+        ft_bn: Whether batch norms use the federation's running statistics (``eval``) or those of
+            each batch (``train``) while the whole network is trained.
         options: See :class:`ClientModule`.
 
     Raises:
@@ -59,7 +65,7 @@ class LPFT(FedAvg):
         self.ft_bn = ft_bn
 
     def adapt(self) -> Plan:
-        """Declare training of the head, then of everything, each with its own optimiser."""
+        """Declare training the head, then the whole network, each with its own optimiser."""
         norms = batch_norms(self) if self.ft_bn == "eval" else ()
         return [
             part_phase(self, "head", self.lp_epochs, name="probe", optimizer=self.lp_optimizer),

@@ -1,10 +1,6 @@
-"""MOON: FedAvg whose clients are pulled to the global representation, away from their previous one.
+"""MOON: FedAvg whose features are pulled to the global model's and pushed from the previous one's.
 
-Li et al., "Model-Contrastive Federated Learning", CVPR 2021, arXiv 2103.16257. The whole network,
-projection head included, travels both ways; the client's previous body stays. Departs from the
-official code: at a client's first participation, whenever that is, its previous model is the
-received one (the code has none in the first round only; either way that term has no gradient then);
-one previous model is kept; frozen networks are in eval mode.
+Li et al., "Model-Contrastive Federated Learning", CVPR 2021, arXiv 2103.16257.
 """
 
 from __future__ import annotations
@@ -25,15 +21,26 @@ from pfl.core.types import Batch, Broadcast, ClientInfo, Pass, Phase, Plan, Stat
 
 
 class MOON(ClientModule):
-    """``CE + mu * l_con``, the contrast of the features that the head reads.
+    """FedAvg with a contrastive loss between the local, the global and the previous features.
+
+    The objective is ``CE + mu * l_con``. The contrastive term l_con pulls the features that the
+    head reads towards those of the received global model, and pushes them away from those of the
+    client's own previous model. The whole network, projection head included, travels both ways; the
+    body that the client last trained stays.
+
+    Departs from the official code: at a client's first participation, in whichever round, its
+    previous model is the received one (the code has none in the first round only; in both cases the
+    term has no gradient then); only one previous model is kept; and the frozen networks are in eval
+    mode.
 
     Args:
-        net: The network; its head is replaced if a projector comes before it.
-        mu: Weight of the contrastive term (the authors: 5 on CIFAR-10, 1 on CIFAR-100, of {0.001,
-            0.01, 0.1, 1, 5, 10}).
+        net: A ``SplitNet``; its head is replaced if a projector is put before it.
+        mu: Weight of the contrastive term (the authors use 5 on CIFAR-10 and 1 on CIFAR-100, from
+            {0.001, 0.01, 0.1, 1, 5, 10}).
         tau: Temperature (the authors search {0.1, 0.5, 1}).
-        projector: Put the authors' projection head between the body and a new classifier, both
-            drawn from the network's own values; without it the contrast is of the body's features.
+        projector: Put the authors' projection head between the body and a new classifier; both are
+            initialised with a seed derived from the network's initial values. Without it, the
+            features of the body are contrasted.
         out_dim: Width of the projection.
         options: See :class:`ClientModule`.
 
@@ -70,7 +77,7 @@ class MOON(ClientModule):
         self.register_buffer("participated", torch.tensor(False))
 
     def receive(self, broadcast: Broadcast, info: ClientInfo) -> None:
-        """Load the network, and remember its body; it is the previous one for a newcomer."""
+        """Load the network and store its body; for a newcomer it is the previous one, too."""
         super().receive(broadcast, info)
         copy_into(self.received, self.net.backbone)
         if not self.participated:
@@ -78,14 +85,14 @@ class MOON(ClientModule):
         self.participated.fill_(True)
 
     def plan(self) -> Plan:
-        """Declare training, after which the trained body is the previous one."""
+        """Declare training, and storing the trained body as the previous one."""
         return [
             Phase(name="local", objective=self.losses, epochs=self.epochs),
             Pass(name="remember", then=self._remember),
         ]
 
     def losses(self, batch: Batch) -> Terms:
-        """Return ``ce`` and ``contrast``, weighted."""
+        """Return ``ce`` and the weighted ``contrast``."""
         z = self.net.backbone(batch.x)
         with torch.no_grad():
             toward, away = self.received(batch.x), self.previous(batch.x)

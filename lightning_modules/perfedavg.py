@@ -1,12 +1,8 @@
-"""Per-FedAvg: an initialisation from which one gradient step makes a good model of each client.
+"""Per-FedAvg: an initialisation from which one gradient step gives a good model for each client.
 
 Fallah et al., "Personalized Federated Learning with Theoretical Guarantees: A Model-Agnostic
-Meta-Learning Approach", NeurIPS 2020, arXiv 2002.07948, in both of its practical forms: first order
-(FO) and Hessian-free (HF). There is no authors' code.
-
-Departs from the paper in nothing; from public codes in that every client takes at least one
-meta-step (there clients with fewer than two or three batches do not train), and that the test
-adapts on training data (the baseline in pFedMe's repository adapts on test data).
+Meta-Learning Approach", NeurIPS 2020, arXiv 2002.07948, in both of its practical forms: first-order
+(FO) and Hessian-free (HF). The authors released no code.
 """
 
 from __future__ import annotations
@@ -28,29 +24,35 @@ from pfl.core.types import Batch, Outcome, Phase, Plan
 
 
 class PerFedAvg(ClientModule):
-    """The whole network travels; it is tested after a step of each client's own.
+    """A meta-learned initialisation that each client adapts by a gradient step before the test.
 
-    One meta-step from w, with independent parts D, D', D'' of a batch:
-    ``w~ = w - alpha grad(w; D)``, ``g = grad(w~; D')``, and ``w <- w - beta d`` with ``d = g`` (FO)
-    or ``d = g - alpha (grad(w + delta g; D'') - grad(w - delta g; D'')) / (2 delta)`` (HF). beta is
-    the learning rate of the optimiser, which must have no momentum. Under a plain Trainer it is
-    cross-entropy.
+    A meta-step from w, with independent parts D, D', D'' of a batch, is ``w~ = w - alpha grad(w;
+    D)``, ``g = grad(w~; D')``, and ``w <- w - beta d`` with ``d = g`` (FO) or ``d = g - alpha
+    (grad(w + delta g; D'') - grad(w - delta g; D'')) / (2 delta)`` (HF). beta is the learning rate
+    of the optimiser, which must have no momentum. Under a plain Trainer the objective is
+    cross-entropy. The whole network travels both ways; nothing stays with the client, as the
+    adapted copy is discarded after the test.
+
+    There is no departure from the paper. Public codes differ: there, clients with fewer than two or
+    three batches do not train, while here every client takes at least one meta-step; and the
+    baseline in pFedMe's repository adapts on test data, while here clients adapt on training data.
 
     Args:
         net: The network.
         variant: ``fo`` or ``hf``.
-        inner_lr: alpha, rate of the step to w~ and of the adaptation before the test.
-        delta: Step of HF's difference.
-        part_size: Samples in each of D, D', D''. ``None`` divides the data module's batches into
-            two (HF: three) parts.
-        adapt_steps: Steps of adaptation before the test, each on one training batch (paper: 1).
-        adapt_epochs: Adapt for whole epochs instead.
-        weighting: As in :class:`ClientModule`; the paper averages all alike.
-        options: See :class:`ClientModule`. ``lr_decay`` and ``lr_schedule`` apply to
-            beta and to the adaptation.
+        inner_lr: alpha, the learning rate of the step to w~ and of the adaptation before the test.
+        delta: Step size of HF's finite difference.
+        part_size: Samples in each of D, D', D''. ``None`` divides each of the data module's batches
+            into two (HF: three) parts.
+        adapt_steps: Number of adaptation steps before the test, each on one training batch (paper:
+            1).
+        adapt_epochs: Adapt for this many whole epochs instead.
+        weighting: As in :class:`ClientModule`; the paper weights all uploads equally.
+        options: See :class:`ClientModule`. ``lr_decay`` and ``lr_schedule`` apply to beta and to
+            the adaptation.
 
     Raises:
-        ValueError: A number is out of its range, a word unknown, or the optimiser has momentum.
+        ValueError: A number is out of range, a word is unknown, or the optimiser has momentum.
     """
 
     vectorizable = True
@@ -92,7 +94,7 @@ class PerFedAvg(ClientModule):
         return [Phase(name="meta", objective=self._meta, epochs=self.epochs, batch_size=size)]
 
     def adapt(self) -> Plan:
-        """Declare the step, or steps, that the initialisation is made for."""
+        """Declare the adaptation before the test."""
         return [
             Phase(
                 name="adapt",
@@ -107,7 +109,7 @@ class PerFedAvg(ClientModule):
         """Return the optimiser of the meta-step.
 
         Raises:
-            ValueError: It has momentum.
+            ValueError: The optimiser has momentum.
         """
         optimizer = super().configure_optimizers()
         if any(group.get("momentum") for group in optimizer.param_groups):
@@ -123,7 +125,7 @@ class PerFedAvg(ClientModule):
         adapted = add(start, slope, scale=-self.inner_lr)
         direction, loss, buffers = slopes_at(self.net, adapted, buffers, second, self.task.loss)
         for part in third:
-            # What these two passes do to running statistics is discarded.
+            # The changes that these two passes make to running statistics are discarded.
             forth, back = (add(start, direction, sign * self.delta) for sign in (1, -1))
             ahead, _, _ = slopes_at(self.net, forth, buffers, part, self.task.loss)
             behind, _, _ = slopes_at(self.net, back, buffers, part, self.task.loss)
@@ -135,15 +137,16 @@ class PerFedAvg(ClientModule):
 
 
 def split_batch(batch: Batch, parts: int, least: int = 1) -> list[Batch]:
-    """Divide a batch: sample j goes to part ``j % parts``.
+    """Divide a batch into parts: sample j goes to part ``j % parts``.
 
-    A part that would get no sample repeats the first one. Real samples of a padded batch come
-    first, so parts of padded and unpadded batches hold the same samples.
+    A part that would get no sample repeats the first part. Real samples of a padded batch come
+    first, so the parts hold the same samples with and without padding.
 
     Args:
         batch: At least one sample.
-        parts: How many.
-        least: If not every part gets this many samples, each is the whole batch.
+        parts: Number of parts.
+        least: Minimum number of samples in a part. If some part would get fewer, every part is the
+            whole batch.
 
     Example:
         >>> batch = Batch(torch.arange(5), torch.zeros(5))
@@ -166,7 +169,7 @@ def _at(value: Tensor, rows: slice) -> Tensor:
 
 
 def _unless_empty(part: Batch, first: Batch) -> Batch:
-    """Return the part, or the beginning of the first where the part is padding only."""
+    """Return the part, or the beginning of the first part if the part holds padding only."""
     if part.weight is None or first.weight is None:
         return part
     empty = part.weight.sum() == 0

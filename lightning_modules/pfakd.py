@@ -1,12 +1,7 @@
-"""PFAKD: FedPer with the received backbone, frozen, as a teacher of features.
+"""PFAKD: FedPer whose features are distilled from the received backbone.
 
 "Personalized Federated Learning with Feature Alignment via Knowledge Distillation"; released code
-``PFAKD``, a fork of PFLlib, which does not run as published. What travels: the backbone, both ways.
-What stays: the head; the teacher lives for the round.
-
-Defaults follow the released code where it and the paper differ, but for the learning rate, which
-stays constant (``lr_decay``), and the optimiser, which starts afresh each round
-(``persist_optimizer``).
+``PFAKD``, a fork of PFLlib, which does not run as published.
 """
 
 from __future__ import annotations
@@ -24,24 +19,31 @@ from pfl.core.types import Batch, Broadcast, ClientInfo, Phase, Plan, Terms
 
 
 class PFAKD(ClientModule):
-    """``CE + beta * D(z, z_T)`` (Eq. 3) on backbone and head together.
+    """FedPer in which the received backbone teaches its features to the trained one.
 
-    z and z_T, (B, D), are the features of the trained and of the received backbone for the same
-    inputs. With beta = 0 it is FedPer. Before any broadcast there is no teacher: a plain Trainer
-    minimises the cross-entropy alone.
+    The objective is ``CE + beta * D(z, z_T)`` (Eq. 3), where z and z_T, both (B, D), are the
+    features that the trained and the received backbone give for the same inputs. The received
+    backbone is frozen as the teacher for the round. Backbone and head are trained together. The
+    backbone travels both ways; the head stays. With beta = 0 it is FedPer. Before any broadcast
+    there is no teacher: a plain Trainer minimises the cross-entropy alone.
+
+    Defaults follow the released code where it differs from the paper, with two exceptions: the
+    learning rate stays constant (``lr_decay``), and the optimiser starts afresh in each round
+    (``persist_optimizer``).
 
     Args:
-        net: Its backbone gives the features.
-        distill_weight: beta.
+        net: A ``SplitNet``; its backbone gives the features.
+        distill_weight: beta, the weight of the distillation.
         distill_reduction: D is the mean of the squared differences over samples and features
             (``mean``, the released code, for which beta = 1 was tuned), or their sum over features
-            and mean over samples (``sum_dim``, Eq. 3 as printed; D times as large).
-        teacher_mode: Whether the teacher's batch norms normalise with each batch's own statistics
-            (``train``) or with running ones (``eval``; use it with ``buffers="average"``). With
-            ``buffers="local"`` the running ones would be this client's, and the backbone others'.
-        buffers: As in :class:`ClientModule`; the released code moves parameters only.
-        options: See :class:`ClientModule`. ``weighting`` is ``samples`` in the
-            released code, ``uniform`` in Algorithm 1.
+            and mean over samples (``sum_dim``, Eq. 3 as printed, larger by the number of features).
+        teacher_mode: Whether the teacher's batch norms use the statistics of each batch (``train``)
+            or running statistics (``eval``, to be used with ``buffers="average"``). With
+            ``buffers="local"`` the running statistics are this client's, but the teacher's weights
+            are an average over clients.
+        buffers: As in :class:`ClientModule`; the released code sends parameters only.
+        options: See :class:`ClientModule`. ``weighting`` is ``samples`` in the released code and
+            ``uniform`` in Algorithm 1.
 
     Raises:
         ValueError: ``distill_weight`` is negative.
@@ -69,16 +71,16 @@ class PFAKD(ClientModule):
         self.teacher = frozen(net.backbone, batch_statistics=teacher_mode == "train")
 
     def receive(self, broadcast: Broadcast, info: ClientInfo) -> None:
-        """Take in the backbone, and freeze a copy of it as the teacher."""
+        """Load the backbone, and freeze a copy of it as the teacher."""
         super().receive(broadcast, info)
         copy_into(self.teacher, self.net.backbone)
 
     def plan(self) -> Plan:
-        """Declare one phase, on all parameters."""
+        """Declare one phase that trains all parameters."""
         return [Phase(name="local", objective=self._distilled, epochs=self.epochs)]
 
     def _distilled(self, batch: Batch) -> Terms:
-        """Return ``ce``, and ``kd`` with its weight."""
+        """Return ``ce`` and the weighted ``kd``."""
         z = self.net.backbone(batch.x)
         terms = self.supervised(self.net.head(z), batch)
         if self.distill_weight:

@@ -1,15 +1,8 @@
-"""pFedBayes: every weight is a Gaussian; a client's posterior has the global one as its prior.
+"""pFedBayes: every weight is a Gaussian; the global one is the prior of each client's posterior.
 
 Zhang et al., "Personalized Federated Learning via Variational Bayesian Inference", ICML 2022, arXiv
-2206.07977. There is no authors' code; details follow an unofficial re-implementation built on the
-code of pFedMe. The global Gaussians travel, the personal ones stay.
-
-Departs from that code: the noise of the draws has standard deviation 1 (there 0.001, which makes
-the network practically deterministic; ``eps_std`` goes back), the KL divergence weighs ``zeta /
-n_i`` beside the mean cross-entropy (there one over the number of local steps stands in the place of
-the number of batches), batches are shuffled, the server's beta counts, tests use the means (there
-one draw), and networks may have convolutions and normalisation layers, whose parameters stay plain
-numbers and are averaged.
+2206.07977. The authors released no code; details follow an unofficial re-implementation built on
+the code of pFedMe.
 """
 
 from __future__ import annotations
@@ -58,39 +51,51 @@ from pfl.core.types import (
     Upload,
 )
 
-# What stays beside the network: q, and the two moments of its Adam.
+# Copies of the network that stay: q, and the two moments of its Adam.
 COPIES = ("personal", "first", "second")
 
 
 class PFedBayes(ClientModule):
-    """The global Gaussians v travel, the personal ones q and the state of their optimiser stay.
+    """Gaussians over all weights: a global distribution v, the prior of each client's posterior q.
 
-    On each batch q takes ``inner_steps`` of Adam on ``CE + zeta/n_i KL(q || v)``, with v constant,
-    then v one step of the optimiser on ``zeta/n_i KL(q || v)``, with q constant. q goes on from
-    where the client left it, v starts as received. A client that never trained is tested with the
-    initial q. Under a plain Trainer it is the cross-entropy of draws from v.
+    On each batch, q takes ``inner_steps`` steps of Adam on ``CE + zeta/n_i KL(q || v)`` with v
+    constant; then v takes one step of the optimiser on ``zeta/n_i KL(q || v)`` with q constant. In
+    each round q continues from where the client left it, and v starts as received. The global
+    Gaussians v travel both ways; q and the state of its optimiser stay. Clients are tested with q;
+    a client that never trained is tested with the initial one. Under a plain Trainer the objective
+    is the cross-entropy of draws from v.
+
+    Departs from the re-implementation: the noise of the draws has standard deviation 1 (there
+    0.001, which makes the network practically deterministic; ``eps_std`` switches back); the KL
+    divergence has the weight ``zeta / n_i`` next to the mean cross-entropy (there the number of
+    local steps is used in place of the number of batches); batches are shuffled; the server's beta
+    has an effect; tests use the means (there a single draw); and networks may have convolutions and
+    normalisation layers. Parameters of normalisation layers are plain numbers and are averaged.
 
     Args:
-        net: The network whose weights become means; see
+        net: The network whose weights become the means; see
             :class:`~lightning_modules.layers.MeanFieldNet`.
-        kl_weight: zeta (searched over 0.5, 1, 5, 10, 20).
+        kl_weight: zeta, the weight of the KL divergence (the re-implementation searches 0.5, 1, 5,
+            10, 20).
         inner_steps: Steps of q on each batch.
         mc_samples: Draws of the weights in each step.
-        inner_lr: Rate of q's Adam. It stays the same over the rounds.
-        init_raw_std: rho of every weight at the start, sigma = softplus(rho).
-        init_mean_std: The means start as normal draws with this standard deviation; ``None`` keeps
-            the network's own.
+        inner_lr: Learning rate of q's Adam. It is constant over the rounds.
+        init_raw_std: Initial rho of every weight, where sigma = softplus(rho).
+        init_mean_std: Standard deviation of the normal draws with which the means start; ``None``
+            keeps the network's own initial values.
         eps_std: Standard deviation of the noise in the draws.
-        local_steps: R, batches a round (20 in the code); ``None`` takes ``epochs`` instead.
+        local_steps: R, the number of batches in a round (20 in the code); ``None`` uses ``epochs``
+            instead.
         server_step: beta; the server moves to ``(1 - beta) v + beta average``.
-        eval_weights: Test the means, or the mean prediction of ``eval_samples`` draws.
-        eval_samples: Draws of a test, the same in every test.
-        optimizer: Of v.
-        weighting: As in :class:`ClientModule`; the paper averages all alike.
+        eval_weights: Test the means (``mean``), or the mean prediction of ``eval_samples`` draws
+            (``mc``).
+        eval_samples: Number of draws in a test; every test uses the same draws.
+        optimizer: Optimiser of v.
+        weighting: As in :class:`ClientModule`; the paper weights all uploads equally.
         options: See :class:`ClientModule`.
 
     Raises:
-        ValueError: A number is out of its range, or a word unknown.
+        ValueError: A number is out of range, or a word is unknown.
     """
 
     kept = (*(f"{part}.*" for part in COPIES), "steps")
@@ -142,13 +147,13 @@ class PFedBayes(ClientModule):
         self.register_buffer("per_sample", torch.zeros(()))
 
     def receive(self, broadcast: Broadcast, info: ClientInfo) -> None:
-        """Take in v; of q only what is no Gaussian becomes what was sent."""
+        """Load v; the entries of q that are not Gaussian are loaded too."""
         super().receive(broadcast, info)
         self.per_sample.fill_(1 / max(1, info.samples))
         assign(self.personal.module, _plain(self.net))
 
     def plan(self) -> Plan:
-        """Declare one phase of steps of q and of v."""
+        """Declare one phase, in which q and v take steps."""
         shapes = self.net.noise_shapes(self.mc_samples)
         return [
             Phase(
@@ -165,7 +170,7 @@ class PFedBayes(ClientModule):
         ]
 
     def upload(self, info: ClientInfo) -> Upload:
-        """Return the Gaussians v, with q's plain numbers."""
+        """Return the Gaussians v, with the entries of q that are not Gaussian."""
         upload = super().upload(info)
         plain = {f"net.{name}": value for name, value in _plain(self.personal.module).items()}
         return replace(upload, shared=upload.shared | clone(select(plain, tuple(upload.shared))))
@@ -177,11 +182,11 @@ class PFedBayes(ClientModule):
         assign(self.net, self.personal.module.state_dict())
 
     def server(self) -> Server[ServerState]:
-        """Return a server that moves means and rhos towards their averages."""
+        """Return a server that moves the means and rhos towards their averages."""
         return MovingServer(self.weighting, self.server_step)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return (B, C) logits at the means, or log of the mean probabilities of draws."""
+        """Return (B, C) logits at the means, or the log of the mean probability over draws."""
         if self.eval_weights == "mean":
             logits: Tensor = self.net(x)
             return logits
@@ -189,7 +194,7 @@ class PFedBayes(ClientModule):
         return draws.log_softmax(-1).logsumexp(0) - math.log(self.eval_samples)
 
     def losses(self, batch: Batch) -> Terms:
-        """Return the cross-entropy of draws from v: without a federation there is no prior."""
+        """Return the cross-entropy of draws from v; without a federation there is no prior."""
         shapes = self.net.noise_shapes(self.mc_samples)
         draws = draw_noise(shapes, next(self.net.parameters()))
         noise = {name: self.eps_std * draw for name, draw in draws.items()}
@@ -197,7 +202,7 @@ class PFedBayes(ClientModule):
         return {"ce": monte_carlo_cross_entropy(logits, batch.y, batch.weight)}
 
     def _fit(self, batch: Batch) -> Outcome:
-        """Take steps of q, and return the objective of v."""
+        """Take the steps of q, and return the objective of v."""
         stored, first, second = (
             dict(self.get_submodule(f"{part}.module").named_buffers()) for part in COPIES
         )
@@ -221,15 +226,15 @@ class PFedBayes(ClientModule):
     def _slopes(
         self, q: State, prior: Moments, batch: Batch, step: int
     ) -> tuple[State, Tensor, State, Moments]:
-        """Compute the gradient of q's objective with one step's noise.
+        """Compute the gradient of q's objective with the noise of one step.
 
-        Written out: with weights ``w = mu + sigma eps``, CE's slope of w is that of mu, and eps
-        times it that of sigma. Automatic differentiation would walk over all weights twice as
-        often.
+        The derivatives are written out: for weights ``w = mu + sigma eps``, the gradient of CE with
+        respect to mu is that with respect to w, and eps times it is that with respect to sigma.
+        Automatic differentiation would pass over all weights twice as often.
 
         Returns:
-            The gradient by q's names, the cross-entropy, batch-norm statistics after it, and q's
-            moments.
+            The gradient by the names of q, the cross-entropy, the batch-norm statistics after it,
+            and the moments of q.
         """
         draws, weight = batch.noise or {}, self.kl_weight * self.per_sample
         means = {n.removeprefix("mean."): v for n, v in q.items() if n.startswith("mean.")}
@@ -264,7 +269,7 @@ class PFedBayes(ClientModule):
 
 
 def _plain(net: nn.Module) -> State:
-    """Return the entries of a mean-field network, or of a copy of it, that are no Gaussians."""
+    """Return the entries of a mean-field network, or of a copy of it, that are not Gaussian."""
     entries = net.state_dict()
     stems = {name.removeprefix("raw_std.") for name in entries if name.startswith("raw_std.")}
     gaussian = {f"{kind}.{stem}" for stem in stems for kind in ("mean", "raw_std")}

@@ -1,12 +1,7 @@
-"""pFedFDA: the head is a generative classifier, and clients blend global and own Gaussians.
+"""pFedFDA: a generative classifier as the head, blended from global and local Gaussians.
 
 "Personalized Federated Learning via Feature Distribution Adaptation", NeurIPS 2024; the authors'
-released code. Body, class means and the common covariance of features travel; there is no trained
-head.
-
-Departs from the released code: coefficients are searched on a grid and then by SciPy's bounded
-L-BFGS; whether a class has enough samples is asked of the class, not of all samples; the
-covariance is not projected, as it is positive definite by construction.
+released code.
 """
 
 from __future__ import annotations
@@ -49,26 +44,34 @@ from pfl.core.types import (
 
 
 class PFedFDA(ClientModule):
-    """The body and the Gaussians of its features travel.
+    """A Gaussian classifier of features, blended for each client from global and local estimates.
 
-    The body is trained under the classifier that the global Gaussians and the client's class shares
-    make. Then the client's own Gaussians are estimated, blended with the global ones by
-    coefficients that cross-validation chooses, and sent. Every test does the same with features of
-    the received body. The global model takes all classes as equally likely.
+    Each class is a Gaussian with its own mean and a covariance common to all classes, and these
+    give a linear classifier; there is no trained head. A participant trains the body under the
+    classifier of the global Gaussians and its own class shares. It then estimates its own
+    Gaussians, blends them with the global ones by coefficients that cross-validation chooses, and
+    uploads the result. Before each test a client does the same with the features of the received
+    body. Body, class means and covariance travel both ways; only the blending coefficients stay.
+    The global model takes all classes as equally likely.
+
+    Departs from the released code: coefficients are searched on a grid and then by SciPy's bounded
+    L-BFGS; the minimum number of samples is required of each class, not of all samples together;
+    and the covariance is not projected, because it is positive definite by construction.
 
     Args:
-        net: Its head is not used.
-        eps: Share of the isotropic part in the covariance, and what is added to class shares.
-        stats: Estimate from the features of all batches of training, while the body moves (released
-            code), or in one walk over the data after it.
-        cov_reg: What is added to a covariance; see
+        net: A ``SplitNet``; its head is not used.
+        eps: Fraction of the isotropic part in the covariance, and the number added to class shares.
+        stats: Estimate from the features of all training batches, while the body changes
+            (``running``, released code), or in one pass over the data after training
+            (``fresh_pass``).
+        cov_reg: Matrix that is added to a covariance; see
             :func:`~lightning_modules.steps.gaussians.estimate`.
-        single_beta: One coefficient for means and covariance.
-        local_beta: No blending, coefficients of 1.
+        single_beta: Use one coefficient for means and covariance.
+        local_beta: Do not blend: use the local Gaussians, with coefficients of 1.
         options: See :class:`ClientModule`.
 
     Raises:
-        ValueError: ``eps`` is out of its range, or a word unknown.
+        ValueError: ``eps`` is out of range, or a word is unknown.
     """
 
     shared = ("net.backbone.*", "means", "covariance")
@@ -113,7 +116,7 @@ class PFedFDA(ClientModule):
         self._set_classifier()
 
     def receive(self, broadcast: Broadcast, info: ClientInfo) -> None:
-        """Take in body and Gaussians; the head follows with the client's class shares."""
+        """Load body and Gaussians, and compute the classifier with the client's class shares."""
         super().receive(broadcast, info)
         shares = info.class_counts.to(self.prior) / max(1, info.samples) + self.eps
         self.prior.copy_(shares / shares.sum())
@@ -126,7 +129,7 @@ class PFedFDA(ClientModule):
         self._set_classifier()
 
     def plan(self) -> Plan:
-        """Declare training of the body, then the fit of the Gaussians."""
+        """Declare training the body, then fitting the Gaussians."""
         running = self.stats == "running"
         local = Phase(
             name="local",
@@ -138,7 +141,7 @@ class PFedFDA(ClientModule):
         return [local, fit]
 
     def adapt(self) -> Plan:
-        """Declare the fit of the Gaussians to the received body."""
+        """Declare fitting the Gaussians to features of the received body."""
         return [Pass(name="gaussians", collect=self._features, then=self._fit)]
 
     def forward(self, x: Tensor) -> Tensor:
@@ -146,11 +149,11 @@ class PFedFDA(ClientModule):
         return F.linear(self.net.backbone(x), self.weight, self.bias)
 
     def losses(self, batch: Batch) -> Terms:
-        """Return the cross-entropy under the constant classifier."""
+        """Return the cross-entropy under the fixed classifier."""
         return self._collecting(batch).terms
 
     def _collecting(self, batch: Batch) -> Outcome:
-        """Return the same loss, with features and labels for the fit that follows."""
+        """Return the same loss, and the features and labels for the fit that follows."""
         z = self.net.backbone(batch.x)
         logits = F.linear(z, self.weight, self.bias)
         terms = {"ce": cross_entropy(logits, batch.y, batch.weight)}
@@ -161,12 +164,12 @@ class PFedFDA(ClientModule):
             return {"z": self.net.backbone(batch.x), "y": batch.y}
 
     def _fit(self, totals: Totals) -> State:
-        """Return the blended Gaussians of some features, and their classifier."""
+        """Return the blended Gaussians of the collected features, and their classifier."""
         if not totals.rows:
             return {}
         z = wide(totals.rows["z"])
         if not z.isfinite().all():
-            # The loss tells the loop; here the Gaussians of others are all there is to go by.
+            # The loop notices this by the loss; here the global Gaussians stay as they are.
             return {}
         y = totals.rows["y"].to(z.device)
         common, prior = self._gaussians(), wide(self.prior)

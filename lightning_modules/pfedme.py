@@ -1,13 +1,7 @@
-"""pFedMe: every client solves a proximal problem of its own; the solutions move a global model.
+"""pFedMe: every client solves a proximal problem; the solutions move the global model.
 
 Dinh et al., "Personalized Federated Learning with Moreau Envelopes", NeurIPS 2020, arXiv
-2006.08848; the authors' released code. The global model travels, the personal one stays.
-
-Departs from the paper: a round is ``epochs`` walks over the data (``local_steps`` gives its R
-batches), and the server weighs by samples as all code does (``weighting: uniform`` is the paper's).
-Departs from the released code: the personal model, not the local copy of the global one, is tested
-as such; the inner steps have no hidden weight decay (``inner_wd: 0.001`` is theirs); only sampled
-clients train (``train_all`` of the sampler goes back).
+2006.08848; the authors' released code.
 """
 
 from __future__ import annotations
@@ -30,29 +24,38 @@ from pfl.core.types import Batch, Broadcast, ClientInfo, Outcome, Phase, Plan, S
 
 
 class PFedMe(ClientModule):
-    """The network w travels, the personal network theta stays.
+    """Personal models theta, each close to a global model w, which follows the Moreau envelope.
 
-    On each batch theta takes K steps ``theta <- theta - eta_p (grad CE(theta) + lambda (theta -
-    w))`` from where it was, then w one step of the optimiser (rate eta) along its gradient of the
-    envelope, ``lambda (w - theta)``. Both start the round as the received model. ``eta_p (lambda +
-    L) < 2``, with L the curvature of the loss, and ``eta lambda <= 1`` keep this stable.
+    On each batch, theta takes K steps ``theta <- theta - eta_p (grad CE(theta) + lambda (theta -
+    w))`` from its current value; then w takes one step of the optimiser (learning rate eta) along
+    the gradient of the envelope, ``lambda (w - theta)``. Both start the round as the received
+    model. This is stable for ``eta_p (lambda + L) < 2``, where L is the curvature of the loss, and
+    ``eta lambda <= 1``. The global model w travels both ways; theta stays and is the model that is
+    tested.
+
+    Departs from the paper: a round lasts ``epochs`` epochs (``local_steps`` gives the paper's R
+    batches), and the server weights uploads by samples, as all code does (``weighting: uniform`` is
+    the paper's). Departs from the released code: theta itself is tested, not the local copy of w;
+    the inner steps have no hidden weight decay (``inner_wd: 0.001`` is the code's); and only
+    sampled clients train (``train_all`` of the sampler lets all train).
 
     Args:
         net: The network.
-        proximity: lambda (authors: 15 to 30).
-        inner_steps: K.
-        inner_lr: eta_p (authors: 0.09 for an MLP, 0.01 for a CNN). It stays the
-            same over the rounds.
-        inner_wd: Weight decay of the inner steps.
-        local_steps: R, batches a round; ``None`` takes ``epochs`` instead.
-        server_step: beta; the server moves to ``(1 - beta) w + beta average`` (authors: 1; 2 when
-            tuned).
-        adapt_untrained: Before a test, a client that never trained makes its theta from the global
-            model, with one walk over its training data; without it, it is tested with that model.
+        proximity: lambda, the strength of the pull towards w (the authors use 15 to 30).
+        inner_steps: K, the steps of theta on each batch.
+        inner_lr: eta_p, the learning rate of theta (the authors use 0.09 for an MLP, 0.01 for a
+            CNN). It is constant over the rounds.
+        inner_wd: Weight decay of the steps of theta.
+        local_steps: R, the number of batches in a round; ``None`` uses ``epochs`` instead.
+        server_step: beta; the server moves to ``(1 - beta) w + beta average`` (the authors use 1,
+            or 2 when tuned).
+        adapt_untrained: Before a test, a client that never trained computes its theta from the
+            global model in one epoch on its training data. Otherwise it is tested with the global
+            model.
         options: See :class:`ClientModule`.
 
     Raises:
-        ValueError: A number is out of its range.
+        ValueError: A number is out of range.
     """
 
     kept = ("personal.*", "trained")
@@ -92,7 +95,7 @@ class PFedMe(ClientModule):
         copy_into(self.personal, self.net)
 
     def plan(self) -> Plan:
-        """Declare one phase of inner and outer steps."""
+        """Declare one phase, in which each batch makes the inner steps and the outer step."""
         return [
             Phase(
                 name="local",
@@ -110,7 +113,7 @@ class PFedMe(ClientModule):
             self.receive(broadcast, info)
 
     def adapt(self) -> Plan:
-        """Declare the steps that make a personal model for a client without one."""
+        """Declare the steps that compute a personal model for a client without one."""
         if not self.adapt_untrained:
             return ()
         return [
@@ -127,7 +130,7 @@ class PFedMe(ClientModule):
         return MovingServer(self.weighting, self.server_step)
 
     def _envelope(self, batch: Batch) -> Outcome:
-        """Return the Moreau envelope of the loss at w, by K steps of theta."""
+        """Return the Moreau envelope of the loss at w, from K steps of theta."""
         start = dict(self.personal.module.named_buffers())
         anchor = {name: value.detach() for name, value in self.net.named_parameters()}
         theta, loss, buffers = self._solve({n: start[n] for n in anchor}, anchor, batch)
@@ -137,9 +140,9 @@ class PFedMe(ClientModule):
         return Outcome({self.task.loss_name: loss, "proximal": self.proximity * distance}, entries)
 
     def _approach(self, batch: Batch) -> Outcome:
-        """Take the same K steps with the network itself; the personal copy stands in for w.
+        """Take the same K steps with the network itself; the personal copy stands for w.
 
-        They become one step of the optimiser at rate eta_p.
+        The K steps are expressed as one step of the optimiser with learning rate eta_p.
         """
         start = {name: value.detach() for name, value in self.net.named_parameters()}
         anchor = dict(self.personal.module.named_buffers())
@@ -150,9 +153,9 @@ class PFedMe(ClientModule):
         return Outcome(terms, _named("net", buffers))
 
     def _solve(self, theta: State, anchor: State, batch: Batch) -> tuple[State, Tensor, State]:
-        """Return theta after K steps, the loss before the last of them, and running statistics.
+        """Return theta after K steps, the loss before the last step, and running statistics.
 
-        Those take in the batch once.
+        The running statistics are updated with the batch once.
         """
         buffers = clone(statistics(self.net))
         once: State = {}

@@ -1,13 +1,7 @@
-"""pFedVEM: a Bayesian head for each client, aggregated by how confident the client is.
+"""pFedVEM: a Bayesian head for each client, aggregated by the client's confidence.
 
 Zhu, Ma and Blaschko, "Confidence-aware Personalized Federated Learning via Variational Expectation
-Maximization", CVPR 2023, arXiv 2305.12557; code: github.com/JunyiZhu-AI/confidence_aware_PFL. The
-base network is that of FedAvg. The head of client j is a Gaussian with means mu_j and diagonal
-covariance Sigma_j; the server's head w is the mean of its prior, whose one variance rho_j^2 has a
-closed form. The confidence tau_j = 1 / rho_j^2 sets how strongly the prior pulls at the client, and
-how much the client's means count in the next w.
-
-Follows the code where the two differ; ``docs/methods`` lists where, and the switches.
+Maximization", CVPR 2023, arXiv 2305.12557; code: github.com/JunyiZhu-AI/confidence_aware_PFL.
 """
 
 from __future__ import annotations
@@ -47,38 +41,49 @@ TauTerms: TypeAlias = Literal["both", "uncertainty", "deviation"]
 
 
 class PFedVEM(ClientModule):
-    """The base travels, a Gaussian head stays; its means and its confidence go up.
+    """A Gaussian head for each client, whose means the server weights by a confidence.
 
-    All clients train in every round, and a sample of them uploads: ``BernoulliSampler`` with
-    ``probability`` s, ``minimum`` uploads and ``train_all``. A client whose loss is not finite
-    falls back to its posterior before the round and uploads nothing, under the loop's
-    ``on_nonfinite: skip``.
+    The base network is trained as in FedAvg. The head of client j is a Gaussian with means mu_j and
+    diagonal covariance Sigma_j. Its prior is centred at the server's head w and has one variance
+    rho_j^2, which has a closed form. The confidence tau_j = 1 / rho_j^2 sets how strongly the prior
+    pulls at the client, and how much mu_j counts in the next w. Base and server head come down;
+    base, mu_j and tau_j go up; the Gaussian head and tau_j stay.
 
-    Before any broadcast a plain Trainer minimises the expected cross-entropy over base and head.
+    All clients train in every round, and a sample of them uploads: use ``BernoulliSampler`` with
+    ``probability`` s, ``minimum`` uploads and ``train_all``. With the loop's ``on_nonfinite:
+    skip``, a client whose loss is not finite falls back to its posterior before the round and
+    uploads nothing. Before any broadcast a plain Trainer minimises the expected cross-entropy over
+    base and head.
+
+    Where paper and code differ, this follows the code; the method's documentation page lists the
+    differences and their switches.
 
     Args:
-        net: A ``SplitNet`` whose head is one linear layer. Its shape is kept, D features to C
-            logits; its values give way to means from N(0, 1), weights and biases, which are common
-            to the server and all clients.
-        optimizer: See :class:`ClientModule`; its own rate counts under a plain Trainer only.
+        net: A ``SplitNet`` whose head is one linear layer, from D features to C logits. The head's
+            values are replaced by means from N(0, 1), for weights and biases, which server and
+            clients share at the start.
+        optimizer: See :class:`ClientModule`; its own learning rate is used under a plain Trainer
+            only.
         lr_head: Learning rate of the head's means and raw standard deviations.
         lr_base: Learning rate of the base.
-        head_epochs: R, full-batch steps on the head.
-        epochs: Epochs on the base (``base_epochs``).
-        mc_samples: K, draws of the head in each step.
-        init_std: Standard deviation of every weight and bias of the head at the start.
-        tau_timing: The confidence is updated from the posterior of the last round and the new w
-            ``before_head`` training, or ``after_head`` training, for the upload and the next round
+        head_epochs: R, the number of full-batch steps on the head.
+        epochs: Epochs of the base (``base_epochs`` in the code).
+        mc_samples: K, the draws of the head in each step.
+        init_std: Initial standard deviation of every weight and bias of the head.
+        tau_timing: When tau is updated: ``before_head`` training, from the posterior of the last
+            round and the new w; or ``after_head`` training, for the upload and the next round
             (Algorithm 1).
-        tau_terms: What makes up ``rho^2 = (tr Sigma + ||mu - w||^2) / d``: both terms, or only the
-            first or the second (ablations of Tables 2 and 3). If it is zero, tau is 1.
-        base_loss: Loss of the base: over draws of the head, or at its means.
+        tau_terms: Terms of ``rho^2 = (tr Sigma + ||mu - w||^2) / d``: both, only the first
+            (``uncertainty``) or only the second (``deviation``; ablations of Tables 2 and 3). If
+            the sum is zero, tau is 1.
+        base_loss: Loss of the base: over draws of the head (``mc``), or at its means
+            (``mean_head``).
         server_momentum: beta in ``beta * old + (1 - beta) * average``, for base and head.
         options: See :class:`ClientModule`.
 
     Raises:
-        TypeError: ``net`` is no ``SplitNet`` with one linear layer as its head.
-        ValueError: A number is out of its range.
+        TypeError: ``net`` is not a ``SplitNet`` with one linear layer as its head.
+        ValueError: A number is out of range.
     """
 
     shared = ("net.backbone.*", "server_head_*")
@@ -134,7 +139,7 @@ class PFedVEM(ClientModule):
         return cast(VariationalLinear, self.net.head)
 
     def receive(self, broadcast: Broadcast, info: ClientInfo) -> None:
-        """Load base and server head; the confidence follows in closed form (M-step)."""
+        """Load base and server head, and update the confidence in closed form (M-step)."""
         super().receive(broadcast, info)
         if self.tau_timing == "before_head":
             assign(self, {"confidence": self._confidence()})
@@ -166,7 +171,7 @@ class PFedVEM(ClientModule):
         return [head, update, base]
 
     def features(self, batch: Batch) -> Tensor:
-        """Return (B, D) features, constant while the head is trained."""
+        """Return (B, D) features, which are constant while the head is trained."""
         z: Tensor = self.net.backbone(batch.x)
         return z
 
@@ -197,11 +202,11 @@ class PFedVEM(ClientModule):
         assign(self.head, {mean: broadcast.shared[name] for name, mean in SERVER_HEAD.items()})
 
     def server(self) -> Server[ServerState]:
-        """Return a server that averages the base by samples, the head by confidence."""
+        """Return a server that averages the base by samples and the head by confidence."""
         return VEMServer(self.server_momentum, self.weighting)
 
     def describe(self) -> State:
-        """Return the confidence, and the two sums that it is made of, at the server's head."""
+        """Return the confidence, and the two sums from which it is computed."""
         mean, std, prior = self._posterior()
         return {
             "confidence": confidence(mean, std, prior, self.tau_terms),
@@ -231,7 +236,7 @@ class VEMServer(Server[ServerState]):
 
     Args:
         momentum: beta in ``beta * old + (1 - beta) * average``; the paper has none.
-        weighting: Of the base.
+        weighting: Weighting of the base.
     """
 
     reports: ClassVar = {**Server.reports, "confidence": "confidence of the head"}
@@ -264,14 +269,14 @@ class VEMServer(Server[ServerState]):
 def confidence(mean: Tensor, std: Tensor, prior: Tensor, terms: TauTerms = "both") -> Tensor:
     """Compute the inverse prior variance, ``tau = d / (sum std^2 + sum (mean - w)^2)``.
 
-    It minimises the KL divergence of the posterior from the prior N(w, 1 / tau).
+    This tau minimises the KL divergence of the posterior from the prior N(w, 1 / tau).
 
     Args:
         mean: (d,) posterior means.
         std: (d,) posterior standard deviations.
-        prior: (d,) w.
-        terms: Both sums, or only the first or the second. A sum of zero gives 1, a small one
-            counts as 1e-8.
+        prior: (d,) means of the prior, w.
+        terms: Both sums, or only the first or the second. A sum of zero gives 1; a smaller sum than
+            1e-8 counts as 1e-8.
 
     Example:
         >>> confidence(torch.tensor([1.0, 3.0]), torch.ones(2), torch.ones(2))  # 2 / (2 + 4)

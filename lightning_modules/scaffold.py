@@ -1,10 +1,7 @@
-"""SCAFFOLD: FedAvg whose clients correct every gradient by control variates against drift.
+"""SCAFFOLD: FedAvg whose clients correct every gradient by control variates, against drift.
 
 Karimireddy et al., "SCAFFOLD: Stochastic Controlled Averaging for Federated Learning", ICML 2020,
-arXiv 1910.06378. The network and the server's control variate c come down; the network and the
-change of the client's own variate c_i go up; c_i stays. There is no released code of the authors.
-Departs from the paper in nothing; from public codes in that c_i is stored with the client, and that
-Option II divides by the steps and the rate of the round, not by planned or initial ones.
+arXiv 1910.06378. The authors released no code.
 """
 
 from __future__ import annotations
@@ -41,23 +38,32 @@ from pfl.core.types import (
 
 
 class SCAFFOLD(ClientModule):
-    """Steps along ``g_i - c_i + c``; variates are vectors over all trainable parameters.
+    """FedAvg whose clients correct every gradient by control variates, so that they do not drift.
+
+    A local gradient g_i becomes ``g_i - c_i + c``. The control variates c_i (of the client) and c
+    (of the server) are vectors over all trainable parameters, and estimate the client's and the
+    global gradient. The network and c come down; the network and the change of c_i go up; c_i
+    stays.
+
+    There is no departure from the paper. Public codes differ: here c_i is stored with the client,
+    and Option II divides by the actual steps and learning rate of the round, not by planned or
+    initial ones.
 
     Args:
-        net: The network. Parameters that take no gradient have no control variate.
-        eta_g: Step of the server along the mean change of the uploaded models.
+        net: The network. Parameters that require no gradient have no control variate.
+        eta_g: Step size of the server along the mean change of the uploaded models.
         option: The new c_i is the full gradient at the received model in eval mode (``I``, one more
-            walk over the data), or the mean gradient of the round, read off the way travelled
-            (``II``, as in all public codes).
-        weighting: How uploads are weighed; the paper's is ``uniform``.
+            pass over the data), or the mean gradient of the round, computed from the change of the
+            weights (``II``, as in all public codes).
+        weighting: How uploads are weighted; ``uniform`` is the paper's.
         options: See :class:`ClientModule`.
 
     Raises:
         ValueError: ``eta_g`` is not positive.
 
     Warns:
-        UserWarning: The optimiser is not SGD without momentum. What a gradient moves is then not
-            the learning rate, by which Option II divides.
+        UserWarning: The optimiser is not SGD without momentum. Option II assumes that each step is
+            the gradient times the learning rate.
     """
 
     extra = ("control",)
@@ -88,21 +94,21 @@ class SCAFFOLD(ClientModule):
         self.register_buffer("control", zeros.clone())  # c_i
         self.register_buffer("common", zeros.clone())  # c
         self.register_buffer("start", zeros.clone())  # x
-        self.register_buffer("change", zeros.clone())  # c_i's in this round
+        self.register_buffer("change", zeros.clone())  # change of c_i in this round
         self.register_buffer("rate", torch.zeros(()))
         optimizer = self.configure_optimizers()
         self.lr = learning_rate(optimizer)
         _warn_unless_plain(optimizer)
 
     def receive(self, broadcast: Broadcast, info: ClientInfo) -> None:
-        """Load the network and c; note where the round starts, and its learning rate."""
+        """Load the network and c; store the round's starting weights and learning rate."""
         super().receive(broadcast, info)
         self.common.copy_(broadcast.extra["control"])
         self.start.copy_(self._weights())
         self.rate.fill_(self.lr * self.lr_factor(info))
 
     def plan(self) -> Plan:
-        """Declare training, then the new variate; Option I takes its gradient beforehand."""
+        """Declare training, then the new variate; Option I first computes its gradient."""
         train = Phase(name="local", objective=self.losses, epochs=self.epochs)
         renew = Pass(name="control", then=lambda _: {"control": self.control + self.change})
         if self.option == "I":
@@ -111,16 +117,16 @@ class SCAFFOLD(ClientModule):
         return [train, Pass(name="travelled", then=self._option_two), renew]
 
     def losses(self, batch: Batch) -> Terms:
-        """Return ``ce``, and the linear term whose gradient is ``c - c_i``."""
+        """Return ``ce`` and the linear term whose gradient is ``c - c_i``."""
         drift = linear([self._weights()], [self.common - self.control])
         return {**super().losses(batch), "control": drift}
 
     def upload(self, info: ClientInfo) -> Upload:
-        """Return the network, and the change of c_i."""
+        """Return the network and the change of c_i."""
         return replace(super().upload(info), extra={"control": self.change.clone()})
 
     def server(self) -> Server[ScaffoldState]:
-        """Return a server that averages models, and adds up changes of control variates."""
+        """Return a server that averages models and adds up the changes of control variates."""
         names = tuple(f"net.{name}" for name in self.controlled)
         return ScaffoldServer(names, self.eta_g, self.weighting)
 
@@ -141,7 +147,7 @@ class SCAFFOLD(ClientModule):
         return {"change": totals.sums["gradient"] / totals.sums["samples"] - self.control}
 
     def _option_two(self, totals: Totals) -> State:
-        """Return ``(x - y) / (K eta) - c``; zero after no step."""
+        """Return ``(x - y) / (K eta) - c``, or zero if no step was taken."""
         way = totals.steps * self.rate
         mean = (self.start - self._weights()) / torch.where(way > 0, way, 1)
         return {"change": torch.where(way > 0, mean - self.common, 0)}
@@ -161,12 +167,12 @@ class ScaffoldState(ServerState):
 
 
 class ScaffoldServer(Server[ScaffoldState]):
-    """A server with ``x + eta_g (mean y - x)``, and ``c`` plus the sum of the changes over N.
+    """A server that steps to ``x + eta_g (mean y - x)`` and adds the changes, over N, to ``c``.
 
     Args:
-        controlled: Names of the parameters that have control variates, and that ``eta_g`` scales;
-            the others are averaged.
-        eta_g: The server's step.
+        controlled: Names of the parameters that have control variates and that ``eta_g`` scales;
+            other entries are averaged.
+        eta_g: Step size of the server.
         weighting: As in :class:`~pfl.core.server.Server`.
     """
 
@@ -191,7 +197,7 @@ class ScaffoldServer(Server[ScaffoldState]):
         return Broadcast(shared=state.shared, extra={"control": state.control})
 
     def aggregate(self, state: ScaffoldState, uploads: Sequence[Upload]) -> ScaffoldState:
-        """Return the state after a round; without uploads everything stays."""
+        """Return the state after a round; without uploads nothing changes."""
         after = super().aggregate(state, uploads)
         if not uploads:
             return after

@@ -1,13 +1,7 @@
 """UniVarFL: FedAvg whose clients spread features and keep predictions varied.
 
 "UniVarFL: Uniformity and Variance Regularized Federated Learning for Heterogeneous Data", 2025,
-arXiv 2506.08167. What travels: the whole network both ways, nothing stays. One global model is
-tested.
-
-The text at hand lost its formulas and the released code could not be had. Equations are
-reconstructed from the paper's prose; where it is silent, from the public code of FedUV ("FedUV:
-Uniformity and Variance for Heterogeneous Federated Learning", CVPR 2024), an earlier method with
-the same two ideas. Every such choice is an argument.
+arXiv 2506.08167.
 """
 
 from __future__ import annotations
@@ -31,23 +25,37 @@ from pfl.core.types import Batch, Terms
 
 
 class UniVarFL(ClientModule):
-    """``CE + w_he * L_HE + w_cv * L_CV`` (Eq. 4), both terms of the batch alone, no teacher.
+    """FedAvg whose clients spread their features and keep their predictions varied.
+
+    The objective is ``CE + w_he * L_HE + w_cv * L_CV`` (Eq. 4). L_HE, the hyperspherical energy,
+    spreads features over the sphere; L_CV keeps the variance of each class's probability above a
+    floor. Both need only the batch, no other model. The whole network travels both ways, and
+    nothing stays with the client; one global model is tested.
+
+    The paper's text was available without its formulas, and the released code was not available.
+    The equations are reconstructed from the paper's prose. Where the prose says nothing, they
+    follow the public code of FedUV ("FedUV: Uniformity and Variance for Heterogeneous Federated
+    Learning", CVPR 2024), an earlier method with the same two ideas. Every such choice is an
+    argument.
 
     Args:
-        net: Its backbone, projector included, gives the features (B, D) that L_HE spreads.
-        w_cv: Weight of the classifier-variance term (Eqs. 1-2); ``None`` is C / 4, FedUV's 2.5 at
-            C = 10. The paper says that it depends on C; its value is lost.
-        w_he: Weight of the energy term (Eq. 3). Its value is lost; 0.5 is FedUV's, made for the
+        net: A ``SplitNet``; its backbone, projector included, gives the features (B, D) that L_HE
+            spreads.
+        w_cv: Weight of the classifier-variance term L_CV (Eqs. 1-2). ``None`` means C / 4, which is
+            FedUV's 2.5 for C = 10 classes. The paper says that the weight depends on C; its value
+            is lost.
+        w_he: Weight of the energy term L_HE (Eq. 3). Its value is lost; 0.5 is FedUV's, for the
             bounded ``rbf`` form. For ``inverse`` try 0.01, 0.05, 0.1 and 0.5.
-        cv_statistic: What has the floor: the variance over the batch of each class's probability
-            (the paper's prose), or its standard deviation (FedUV).
+        cv_statistic: Statistic that the floor applies to: the variance over the batch of each
+            class's probability (``var``, the paper's prose), or its standard deviation (``std``,
+            FedUV).
         cv_unbiased: Divide by B - 1, and by C - 1 in the floor (FedUV), instead of by B and C.
-        he_form: The pair energy, a function of the cosine s of two features; see
+        he_form: Energy of a pair of features as a function of their cosine s; see
             :func:`~lightning_modules.losses.hyperspherical_energy`. ``rbf`` is FedUV's.
-        eps: Bounds the energy of coinciding features by 1 / eps; its value is lost. The slope near
-            them grows as eps^-1.5.
-        normalize_for_head: The classifier, too, reads features of length one.
-        lr_schedule: As in :class:`ClientModule`; ``cosine`` is FedUV's, the paper is silent.
+        eps: Bounds the energy of coinciding features by 1 / eps; its value is lost. The gradient
+            near them grows as eps^-1.5.
+        normalize_for_head: Let the classifier, too, read features of length one.
+        lr_schedule: As in :class:`ClientModule`. ``cosine`` is FedUV's; the paper does not say.
         options: See :class:`ClientModule`.
 
     Raises:
@@ -88,7 +96,7 @@ class UniVarFL(ClientModule):
         return self._classify(self.net.backbone(x))
 
     def losses(self, batch: Batch) -> Terms:
-        """Return ``ce``, ``he`` and ``cv``, weighted; a term of weight zero is not computed."""
+        """Return ``ce`` and the weighted ``he`` and ``cv``; terms of weight zero are left out."""
         z = self.net.backbone(batch.x)
         logits = self._classify(z)
         terms = {"ce": cross_entropy(logits, batch.y, batch.weight)}

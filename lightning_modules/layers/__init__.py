@@ -1,4 +1,4 @@
-"""Layers, and wrappers of whole modules, that torch does not have."""
+"""Layers and module wrappers that torch does not provide."""
 
 from lightning_modules.layers.batch_norms import batch_norms
 from lightning_modules.layers.constants import Frozen, make_constant, statistics

@@ -1,4 +1,4 @@
-"""Batch norms, found by their type."""
+"""Batch norms of a module, found by their type."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from pfl.core.types import Patterns
 def batch_norms(module: nn.Module) -> Patterns:
     """Return the names of all batch norms within a module, at any depth.
 
-    A name tells nothing: batch norms are called ``norm``, or by a number, as often as ``bn1``. The
-    type counts, subclasses included; layer, group and instance norms are none.
+    Batch norms are recognised by their type, subclasses included, because their names vary:
+    ``bn1``, ``norm``, or a number. Layer, group and instance norms do not count.
 
     Example:
         >>> block = nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3), nn.LayerNorm(3))

@@ -1,4 +1,4 @@
-"""Entries of a module that become constants: no optimiser, engine or server sees them."""
+"""Constant entries of a module, which no optimiser, engine or server sees."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ class Frozen(nn.Module):
 
 
 def as_buffer(part: nn.Module, name: str, persistent: bool = True) -> None:
-    """Turn a parameter, or a buffer, of a module's own into a buffer, in place.
+    """Turn a parameter or buffer of a module into a buffer, in place.
 
     Args:
-        part: The module.
-        name: Of its parameter or buffer.
-        persistent: Whether the buffer stands in the state dict.
+        part: The module that owns it.
+        name: Name of the parameter or buffer.
+        persistent: Whether the buffer is part of the state dict.
     """
     value = getattr(part, name).detach()
     delattr(part, name)
@@ -45,22 +45,22 @@ def as_buffer(part: nn.Module, name: str, persistent: bool = True) -> None:
 
 
 def statistics(net: nn.Module) -> State:
-    """Return the buffers that stand in a network's state: running statistics, and no constants."""
+    """Return the buffers in a network's state dict: running statistics, but no constants."""
     entries = net.state_dict()
     return {name: value for name, value in net.named_buffers() if name in entries}
 
 
 def make_constant(net: nn.Module, patterns: Patterns) -> None:
-    """Make entries of a network constants, in place.
+    """Make entries of a network constant, in place.
 
-    A constant is a buffer outside of the state dict. So it neither travels nor stays with a client,
-    no optimiser sees it, clients that are trained as one stack have it in common, and whoever
-    copies a state leaves it out. It moves with the network to a device and a precision. A batch
-    norm whose running statistics are constants stays in eval mode.
+    A constant is a buffer outside the state dict. It neither travels nor stays with a client, no
+    optimiser sees it, copies of the state leave it out, and clients that are trained as one stack
+    share it. It follows the network to another device or precision. A batch norm whose running
+    statistics are constant stays in eval mode.
 
     Args:
         net: The network.
-        patterns: Of names in its state dict.
+        patterns: Patterns of names in its state dict.
 
     Example:
         >>> net = nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3), nn.Linear(3, 1))

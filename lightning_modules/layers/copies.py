@@ -13,15 +13,15 @@ from pfl.core.state import assign
 def frozen(module: nn.Module, batch_statistics: bool = False) -> Frozen:
     """Return a deep copy that training does not change: a teacher, an anchor, a previous model.
 
-    Its parameters become buffers. No optimiser sees them and they take no gradient, but they stand
-    in the state dict, under ``module.``, so that they can stay with a client or be stacked over
-    clients. :func:`copy_into` refreshes their values.
+    The parameters of the copy become buffers. No optimiser sees them and they take no gradient, but
+    they are in the state dict, under ``module.``, so that they can stay with a client or be stacked
+    over clients. :func:`copy_into` refreshes their values.
 
     Args:
         module: The module to copy; it is not changed.
-        batch_statistics: Batch norms of the copy normalise with the statistics of each batch, as in
-            train mode, and keep no running ones. Otherwise they use the copied running statistics,
-            as those do whose statistics are constants.
+        batch_statistics: Let batch norms of the copy use the statistics of each batch, as in train
+            mode, and keep no running ones. Otherwise, and if their statistics are constants, they
+            use the copied running statistics.
 
     Example:
         >>> teacher = frozen(nn.Linear(2, 1)).train()
@@ -43,10 +43,10 @@ def frozen(module: nn.Module, batch_statistics: bool = False) -> Frozen:
 
 
 def copy_into(frozen_copy: Frozen, module: nn.Module) -> None:
-    """Copy the present values of a module into a frozen copy, in place.
+    """Copy the current values of a module into a frozen copy, in place.
 
     Args:
-        frozen_copy: Made by :func:`frozen` from ``module`` or a module like it.
+        frozen_copy: A copy that :func:`frozen` made from ``module`` or a module like it.
         module: The source of the values.
 
     Raises:
@@ -63,11 +63,11 @@ def copy_into(frozen_copy: Frozen, module: nn.Module) -> None:
 
 
 def frozen_parameters(frozen_copy: Frozen, module: nn.Module) -> list[Tensor]:
-    """Return a frozen copy's values of a module's parameters, in the module's order.
+    """Return the values that a frozen copy holds of a module's parameters, in the module's order.
 
     Args:
-        frozen_copy: Made by :func:`frozen` from ``module`` or a module like it.
-        module: Says which entries are parameters; the copy knows only buffers.
+        frozen_copy: A copy that :func:`frozen` made from ``module`` or a module like it.
+        module: Tells which entries are parameters; the copy has only buffers.
 
     Example:
         >>> net = nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3))

@@ -1,4 +1,4 @@
-"""A linear layer that is adapted by a product of two small matrices."""
+"""A linear layer with a low-rank adaptation (LoRA)."""
 
 from __future__ import annotations
 
@@ -14,10 +14,11 @@ class LowRankLinear(nn.Linear):
     """A linear layer plus a product of rank r, which starts at zero: ``x (W + B A)^T + b``.
 
     Hu et al., "LoRA: Low-Rank Adaptation of Large Language Models", ICLR 2022, Eq. 3, with alpha =
-    r. A is ``down``, (r, D_in), drawn as a linear layer's weight; B is ``up``, (D_out, r), zero.
+    r. A is ``down``, (r, D_in), initialised like the weight of a linear layer; B is ``up``, (D_out,
+    r), initialised to zero.
 
     Args:
-        layer: The layer, whose weight and bias it takes over.
+        layer: The layer whose weight and bias are used.
         rank: r.
 
     Raises:
@@ -41,8 +42,8 @@ class LowRankLinear(nn.Linear):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Draw the product anew; the layer itself stays as it is."""
-        # The base's constructor asks for it before there is a product.
+        """Initialise the product anew; the layer itself keeps its values."""
+        # The base's constructor calls this before the product exists.
         if hasattr(self, "up"):
             nn.init.kaiming_uniform_(self.down, a=math.sqrt(5))
             nn.init.zeros_(self.up)

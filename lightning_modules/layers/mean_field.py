@@ -18,16 +18,16 @@ NORMALISATIONS = (nn.modules.batchnorm._NormBase, nn.GroupNorm, nn.LayerNorm)
 class MeanFieldNet(nn.Module):
     """A network whose weights and biases are independent Gaussians.
 
-    pFedBayes (Zhang et al., "Personalized Federated Learning via Variational Bayesian Inference",
-    ICML 2022, arXiv 2206.07977). The parameters of ``mean`` are the means, mu; ``raw_std`` holds
-    under the same names rho, with standard deviations ``softplus(rho)``. Parameters of
-    normalisation layers have no rho: they stay plain numbers (our choice).
+    Used by pFedBayes (Zhang et al., "Personalized Federated Learning via Variational Bayesian
+    Inference", ICML 2022, arXiv 2206.07977). The parameters of ``mean`` are the means mu;
+    ``raw_std`` holds, under the same names, rho, and the standard deviations are ``softplus(rho)``.
+    Parameters of normalisation layers have no rho and stay plain numbers (our choice).
 
     Args:
         net: The network; it becomes ``mean``.
-        init_raw_std: rho at the start; -3 is a standard deviation of 0.049.
-        init_mean_std: The means start as normal draws with this standard deviation (pFedBayes:
-            0.1); ``None`` keeps those of the network.
+        init_raw_std: Initial rho; -3 is a standard deviation of 0.049.
+        init_mean_std: Standard deviation of the normal draws with which the means start (pFedBayes:
+            0.1); ``None`` keeps the network's values.
 
     Example:
         >>> net = MeanFieldNet(nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.Linear(8, 2)))
@@ -60,17 +60,17 @@ class MeanFieldNet(nn.Module):
 
         Args:
             x: (B, ...).
-            samples: S; ``None`` without ``noise`` for the means.
-            noise: Standard normal draws of :meth:`noise_shapes`, from which the weights follow;
-                ``None`` lets the network draw.
-            generator: Where the network draws from; ``None`` is torch's default stream.
+            samples: S; ``None`` without ``noise`` uses the means.
+            noise: Standard normal draws with the shapes of :meth:`noise_shapes`, from which the
+                weights are computed; ``None`` lets the network draw them.
+            generator: Random generator of these draws; ``None`` is torch's default.
 
         Returns:
-            (B, C) at the means, (S, B, C) for draws. Batch norms in train mode update their
-            running statistics once a draw.
+            (B, C) at the means, (S, B, C) for draws. Batch norms in train mode update their running
+            statistics once per draw.
 
         Raises:
-            ValueError: ``samples`` is below one, or ``noise`` does not have its shapes.
+            ValueError: ``samples`` is below one, or ``noise`` has other shapes.
         """
         if noise is None:
             if samples is None:
@@ -101,7 +101,7 @@ class MeanFieldNet(nn.Module):
         return {n: (samples, *raw.shape) for n, raw in self.raw_std.named_parameters()}
 
     def moments(self) -> dict[str, tuple[Tensor, Tensor]]:
-        """Return mean and standard deviation of every Gaussian weight, by name."""
+        """Return the mean and standard deviation of every Gaussian weight, by name."""
         means = dict(self.mean.named_parameters())
         return {
             name: (means[name], softplus_std(raw)) for name, raw in self.raw_std.named_parameters()

@@ -7,10 +7,11 @@ from torch import Tensor, nn
 
 
 class ConditionalValve(nn.Module):
-    """GPFL's conditional valve (CoV): scales and shifts features, depending on a condition.
+    """GPFL's conditional valve (CoV), which scales and shifts features depending on a condition.
 
-    ``ReLU(z * (gamma + 1) + beta)`` with gamma and beta each ``LayerNorm(ReLU(Linear(condition)))``
-    (Zhang et al., ICCV 2023, arXiv 2308.10279). ``2 (D^2 + D) + 4 D`` parameters.
+    ``ReLU(z * (gamma + 1) + beta)``, where gamma and beta are each
+    ``LayerNorm(ReLU(Linear(condition)))`` (Zhang et al., ICCV 2023, arXiv 2308.10279). It has ``2
+    (D^2 + D) + 4 D`` parameters.
 
     Args:
         features: D.

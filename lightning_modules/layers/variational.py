@@ -1,4 +1,4 @@
-"""A linear layer with Gaussian weights, and the draws and spreads of such weights."""
+"""A linear layer with Gaussian weights, and functions to draw such weights."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ MIN_STD = 1e-6
 class VariationalLinear(nn.Module):
     """A linear layer whose weights and biases are independent Gaussians.
 
-    Every scalar has a mean and a standard deviation, ``softplus(raw_std)`` but at least 1e-6.
-    pFedVEM (Zhu et al., "Confidence-aware Personalized Federated Learning via Variational
-    Expectation Maximization", CVPR 2023) makes it the head of every client.
+    Every scalar has a mean and a standard deviation, which is ``softplus(raw_std)`` but at least
+    1e-6. pFedVEM (Zhu et al., "Confidence-aware Personalized Federated Learning via Variational
+    Expectation Maximization", CVPR 2023) uses this layer as the head of every client.
 
     Args:
         in_features: D.
         out_features: C.
-        init_std: Standard deviation of every weight and bias at the start.
-        init_mean_std: The means start as normal draws around zero with this standard deviation.
-            pFedVEM's 1 gives logits of size ``sqrt(D)``.
+        init_std: Initial standard deviation of every weight and bias.
+        init_mean_std: Standard deviation of the normal draws around zero with which the means
+            start. pFedVEM's 1 gives logits of size ``sqrt(D)``.
 
     Raises:
-        ValueError: ``init_std`` is not positive, or ``init_mean_std`` negative.
+        ValueError: ``init_std`` is not positive, or ``init_mean_std`` is negative.
 
     Example:
         >>> layer = VariationalLinear(4, 3, init_std=0.1)
@@ -79,16 +79,16 @@ class VariationalLinear(nn.Module):
 
         Args:
             z: (B, D).
-            samples: K; ``None`` without ``noise`` for the means.
-            noise: Standard normal draws of :meth:`noise_shapes`, from which the weights follow;
-                ``None`` lets the layer draw.
-            generator: Where the layer draws from; ``None`` is torch's default stream.
+            samples: K; ``None`` without ``noise`` uses the means.
+            noise: Standard normal draws with the shapes of :meth:`noise_shapes`, from which the
+                weights are computed; ``None`` lets the layer draw them.
+            generator: Random generator of these draws; ``None`` is torch's default.
 
         Returns:
             (B, C) at the means, (K, B, C) for draws.
 
         Raises:
-            ValueError: ``samples`` is below one, or ``noise`` does not have its shapes.
+            ValueError: ``samples`` is below one, or ``noise`` has other shapes.
         """
         if noise is None:
             if samples is None:
@@ -143,8 +143,8 @@ def draw_noise(
 
     Args:
         shapes: Shape of each draw.
-        like: Gives type and device.
-        generator: On the CPU or on that device; ``None`` is torch's default stream.
+        like: A tensor with the type and device of the result.
+        generator: Random generator, on the CPU or on that device; ``None`` is torch's default.
     """
     device = like.device if generator is None else generator.device
     return {
@@ -161,12 +161,12 @@ def check_noise(
     """Check the shapes of ``noise``, and return its number of draws.
 
     Args:
-        noise: By name; the first dimension counts the draws.
+        noise: Draws by name; the first dimension is the number of draws.
         samples: The expected number of draws; ``None`` accepts any.
         shapes: Maps a number of draws to the shape of each entry.
 
     Raises:
-        ValueError: Names, shapes or the number are not the expected ones.
+        ValueError: Names, shapes or the number of draws are not as expected.
     """
     found = {name: tuple(draw.shape) for name, draw in noise.items()}
     count = next((shape[0] for shape in found.values()), 0) if samples is None else samples

@@ -1,7 +1,8 @@
 """Loss terms: pure functions of tensors, which an objective names and adds up.
 
 Terms that reduce over a batch take ``weight``: (B,), one for a real sample and zero for padding, so
-that a padded batch gives the number of the unpadded one. All of them run under ``torch.func.vmap``.
+that a padded batch gives the same value as the unpadded one. All terms run under
+``torch.func.vmap``.
 """
 
 from lightning_modules.losses.anchors import (

@@ -1,7 +1,7 @@
 """Loss terms that tie a model to other models: to their weights, features or predictions.
 
-``weight``: (B,) is one for a real sample and zero for padding, and all functions run under
-``torch.func.vmap``, as in ``losses``.
+As in all of ``losses``, ``weight``: (B,) is one for a real sample and zero for padding, and all
+functions run under ``torch.func.vmap``.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from pfl.core.checks import one_of
 def proximal(parameters: Iterable[Tensor], anchors: Iterable[Tensor]) -> Tensor:
     """Compute half the squared distance of parameters from their anchors.
 
-    ``1/2 sum ||w - w_0||^2``, to be multiplied by the method's strength: FedProx (Li et al., MLSys
-    2020, arXiv 1812.06127), Ditto (Li et al., ICML 2021, arXiv 2012.04221), pFedMe (Dinh et al.,
-    NeurIPS 2020, arXiv 2006.08848).
+    ``1/2 sum ||w - w_0||^2``, to be multiplied by the method's strength. Used by FedProx (Li et
+    al., MLSys 2020, arXiv 1812.06127), Ditto (Li et al., ICML 2021, arXiv 2012.04221) and pFedMe
+    (Dinh et al., NeurIPS 2020, arXiv 2006.08848).
 
     Args:
         parameters: At least one tensor.
-        anchors: As many, of the same shapes.
+        anchors: One tensor for each parameter, of the same shape.
 
     Example:
         >>> proximal([torch.tensor([3.0, 4.0])], [torch.zeros(2)])
@@ -39,12 +39,12 @@ def proximal(parameters: Iterable[Tensor], anchors: Iterable[Tensor]) -> Tensor:
 def linear(parameters: Iterable[Tensor], slopes: Iterable[Tensor]) -> Tensor:
     """Compute the inner product of parameters with constants, which become its gradient.
 
-    ``sum <c, w>``; SCAFFOLD (Karimireddy et al., ICML 2020, arXiv 1910.06378) adds ``c - c_i`` to
-    every gradient so.
+    ``sum <c, w>``. SCAFFOLD (Karimireddy et al., ICML 2020, arXiv 1910.06378) adds ``c - c_i`` to
+    every gradient in this way.
 
     Args:
         parameters: At least one tensor.
-        slopes: As many, of the same shapes.
+        slopes: One constant for each parameter, of the same shape.
 
     Example:
         >>> linear([torch.tensor([3.0, 4.0])], [torch.tensor([1.0, -1.0])])
@@ -63,13 +63,13 @@ def feature_distillation(
     """Compute the squared distance of features from target features of the same samples.
 
     ``1/(B D) sum_jk (z_jk - target_jk)^2`` for ``mean`` (PFAKD's official code; FedAS's alignment
-    with a target for each sample), D times that for ``sum_dim`` (PFAKD, Eq. 3 as it is written).
+    with a target for each sample), and D times that for ``sum_dim`` (PFAKD, Eq. 3 as printed).
 
     Args:
         z: (B, D) features.
-        target: (B, D) the teacher's features.
+        target: (B, D) features of the teacher.
         weight: (B,) or ``None``.
-        reduction: Mean over the features or their sum; always the mean over the samples.
+        reduction: Mean or sum over the features; the samples are always averaged.
 
     Raises:
         ValueError: ``reduction`` is unknown.
@@ -91,15 +91,15 @@ def model_contrastive(
     weight: Tensor | None = None,
     temperature: float = 0.5,
 ) -> Tensor:
-    """Contrast representations with the global model's and the client's previous model's.
+    """Contrast features with those of the global model and of the client's previous model.
 
-    MOON (Li et al., CVPR 2021, arXiv 2103.16257): ``-log(e^(g/tau) / (e^(g/tau) + e^(p/tau)))``
-    with the cosines g = cos(z, z_global) and p = cos(z, z_previous); the mean over the batch.
+    MOON (Li et al., CVPR 2021, arXiv 2103.16257): the mean over the batch of ``-log(e^(g/tau) /
+    (e^(g/tau) + e^(p/tau)))`` with the cosines g = cos(z, z_global) and p = cos(z, z_previous).
 
     Args:
-        z: (B, D) representations of the local model.
-        z_global: (B, D) of the received model.
-        z_previous: (B, D) of the client's model after its last participation.
+        z: (B, D) features of the local model.
+        z_global: (B, D) features of the received model.
+        z_previous: (B, D) features of the client's model after its last participation.
         weight: (B,) or ``None``.
         temperature: tau.
 
@@ -116,7 +116,7 @@ def model_contrastive(
 def symmetric_kl(logits: Tensor, others: Tensor, weight: Tensor | None = None) -> Tensor:
     """Compute half the sum of the KL divergences between two predictions, in both directions.
 
-    ``1/2 sum_c (p_c - q_c) (log p_c - log q_c)``, the mean over the batch. CD2-pFed (Shen et al.,
+    The mean over the batch of ``1/2 sum_c (p_c - q_c) (log p_c - log q_c)``. CD2-pFed (Shen et al.,
     CVPR 2022, arXiv 2204.03880).
 
     Args:

@@ -1,4 +1,4 @@
-"""Terms that know each class by one vector: its mean, prototype or embedding, in a table (C, D)."""
+"""Loss terms that represent each class by a row of a (C, D) table: mean, prototype or embedding."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ def class_mean_alignment(
 ) -> Tensor:
     """Compute the squared distance of features from their class means, summed over classes.
 
-    FedAS (CVPR 2024), official code: ``sum_c 1/(n_c D) sum_{j in c} ||z_j - p_c||^2`` with n_c the
-    samples of class c in the batch. The paper's own form, Eqs. 2-4, aligns each sample with its own
-    old feature: that is :func:`feature_distillation`.
+    FedAS (CVPR 2024), official code: ``sum_c 1/(n_c D) sum_{j in c} ||z_j - p_c||^2``, where n_c is
+    the number of samples of class c in the batch. The form in the paper (Eqs. 2-4) aligns each
+    sample with its own old feature: that is :func:`feature_distillation`.
 
     Args:
         z: (B, D) features.
@@ -45,14 +45,14 @@ def prototype_mse(
     """Compute the squared distance of features from the prototypes of their classes.
 
     ``1/(B D) sum_j present[y_j] ||z_j - c_{y_j}||^2``: a sample whose class has no prototype adds
-    nothing, but counts in the denominator. FedProto (Tan et al., AAAI 2022, arXiv 2105.00243, as
-    coded) and FedPAC (Xu et al., ICLR 2023, arXiv 2306.11867).
+    nothing, but counts in the denominator. FedProto (Tan et al., AAAI 2022, arXiv 2105.00243, as in
+    its code) and FedPAC (Xu et al., ICLR 2023, arXiv 2306.11867).
 
     Args:
         z: (B, D) features.
         y: (B,) labels.
         prototypes: (C, D).
-        present: (C,) one where the class has a prototype, else zero.
+        present: (C,), one if the class has a prototype, otherwise zero.
         weight: (B,) or ``None``.
 
     Example:
@@ -68,13 +68,13 @@ def prototype_mse(
 def angular(z: Tensor, y: Tensor, embeddings: Tensor, weight: Tensor | None = None) -> Tensor:
     """Compute the cross-entropy of the cosines between features and class embeddings.
 
-    GPFL (Zhang et al., ICCV 2023, arXiv 2308.10279), its angle-level guidance; no temperature, so
-    it lies between ``log(1 + (C - 1) e^-2)`` and ``log(1 + (C - 1) e^2)``.
+    The angle-level guidance of GPFL (Zhang et al., ICCV 2023, arXiv 2308.10279). There is no
+    temperature, so the value lies between ``log(1 + (C - 1) e^-2)`` and ``log(1 + (C - 1) e^2)``.
 
     Args:
         z: (B, D) features of the generic route.
         y: (B,) labels.
-        embeddings: (C, D), trained.
+        embeddings: (C, D), trainable.
         weight: (B,) or ``None``.
 
     Example:
@@ -96,16 +96,16 @@ def magnitude(
 ) -> Tensor:
     """Compute the distance of features from the received embeddings of their classes.
 
-    GPFL (Zhang et al., ICCV 2023, arXiv 2308.10279), its magnitude-level guidance. 1e-12 stands
-    inside the root, so that the gradient is finite at distance zero (not in the official code).
+    The magnitude-level guidance of GPFL (Zhang et al., ICCV 2023, arXiv 2308.10279). 1e-12 is added
+    under the root, so that the gradient is finite at distance zero (not in the official code).
 
     Args:
         z: (B, D) features of the generic route.
         y: (B,) labels.
         embeddings: (C, D), constant.
         weight: (B,) or ``None``.
-        reduction: ``batch_norm`` is the norm of all differences of the batch at once (official
-            code; grows with the root of B), ``sample_mean`` the mean distance (paper).
+        reduction: ``batch_norm`` is the norm of all differences in the batch at once (official
+            code; it grows with the square root of B); ``sample_mean`` is the mean distance (paper).
 
     Raises:
         ValueError: ``reduction`` is unknown.

@@ -1,4 +1,4 @@
-"""Terms that fit predictions to labels."""
+"""Loss terms that fit predictions to labels."""
 
 from __future__ import annotations
 
@@ -38,14 +38,14 @@ def monte_carlo_cross_entropy(
     """Compute the cross-entropy averaged over draws of the weights.
 
     ``1/K sum_k sum_i CE(logits[k, i], y[i])``, the expected negative log-likelihood of pFedVEM (Zhu
-    et al., CVPR 2023), which sums over the data for the head and takes the mean for the base, and
-    of pFedBayes (Zhang et al., ICML 2022, arXiv 2206.07977).
+    et al., CVPR 2023), which takes the sum over the data for the head and the mean for the base,
+    and of pFedBayes (Zhang et al., ICML 2022, arXiv 2206.07977).
 
     Args:
-        logits: (K, B, C), one set for each draw.
+        logits: (K, B, C), one set of logits for each draw.
         y: (B,) labels.
         weight: (B,) or ``None``.
-        reduction: Mean over the samples, or their sum.
+        reduction: Mean or sum over the samples.
 
     Raises:
         ValueError: ``reduction`` is unknown.

@@ -1,4 +1,4 @@
-"""KL divergences between diagonal Gaussians, of tensors or of the weights of whole networks."""
+"""KL divergences between diagonal Gaussians, for tensors or for the weights of whole networks."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ def gaussian_kl(
     """Compute the KL divergence of one diagonal Gaussian from another, summed over all entries.
 
     ``sum log(s2 / s1) + (s1^2 + (m1 - m2)^2) / (2 s2^2) - 1/2``, in a form that is exactly zero for
-    equal Gaussians. pFedVEM (Zhu et al., CVPR 2023; there one ``prior_std`` for all entries) and
-    pFedBayes (Zhang et al., ICML 2022, arXiv 2206.07977).
+    equal Gaussians. Used by pFedVEM (Zhu et al., CVPR 2023, with one ``prior_std`` for all entries)
+    and pFedBayes (Zhang et al., ICML 2022, arXiv 2206.07977).
 
     Args:
         mean: (...) m1.
@@ -36,12 +36,12 @@ def gaussian_kl(
 
 
 def mean_field_kl(moments: Moments, prior: Moments) -> Tensor:
-    """Compute the KL divergence of one network's Gaussians from another's, over all weights.
+    """Compute the KL divergence between the Gaussians of two networks, over all weights.
 
     Args:
-        moments: Mean and standard deviation of each weight, by name, as
-            :meth:`~lightning_modules.layers.MeanFieldNet.moments` gives them.
-        prior: The same of a network with the same weights.
+        moments: Mean and standard deviation of each weight, by name, as returned by
+            :meth:`~lightning_modules.layers.MeanFieldNet.moments`.
+        prior: The same for a network with the same weights.
 
     Raises:
         ValueError: The two have different weights.
@@ -53,14 +53,14 @@ def mean_field_kl(moments: Moments, prior: Moments) -> Tensor:
 
 
 def mean_field_kl_slopes(moments: Moments, prior: Moments) -> Moments:
-    """Compute the gradient of :func:`mean_field_kl` in the means and deviations of ``moments``.
+    """Compute the gradient of :func:`mean_field_kl` with respect to means and standard deviations.
 
     ``(m1 - m2) / s2^2`` and ``((s1 / s2)^2 - 1) / s1``, in a form that is exactly zero for equal
     Gaussians.
 
     Args:
-        moments: As in :func:`mean_field_kl`.
-        prior: Likewise.
+        moments: As in :func:`mean_field_kl`; the gradient is taken with respect to these.
+        prior: As in :func:`mean_field_kl`.
     """
     slopes = {}
     for name, (mean, std) in moments.items():

@@ -1,4 +1,4 @@
-"""Small operations on tensors that loss terms share; all run under vmap."""
+"""Small tensor operations that loss terms share; all run under vmap."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from torch import Tensor
 
 
 def one_hot(y: Tensor, num_classes: int, like: Tensor) -> Tensor:
-    """Return (B, C) one-hot labels; unlike torch's function it runs under vmap.
+    """Return (B, C) one-hot labels; unlike torch's function, this one runs under vmap.
 
     Args:
         y: (B,) labels.
         num_classes: C.
-        like: A tensor of the wanted type.
+        like: A tensor of the type of the result.
 
     Example:
         >>> one_hot(torch.tensor([1, 0]), 2, torch.zeros(0)).tolist()
@@ -22,7 +22,7 @@ def one_hot(y: Tensor, num_classes: int, like: Tensor) -> Tensor:
 
 
 def unit(z: Tensor) -> Tensor:
-    """Scale rows to length one; a row of zeros stays, with a gradient of ordinary size.
+    """Scale rows to length one; a row of zeros stays zero, and its gradient stays small.
 
     ``torch.nn.functional.normalize`` divides the gradient of such a row by its ``eps``, which makes
     it 1e12 times too large.
@@ -49,10 +49,10 @@ def at_least_float32(z: Tensor) -> Tensor:
 
 
 def mean(values: Tensor, weight: Tensor | None = None) -> Tensor:
-    """Average over the real samples; 0 if there is none.
+    """Average over the real samples; 0 if there are none.
 
     Args:
-        values: (B,) one number a sample.
+        values: (B,) one number per sample.
         weight: (B,) or ``None``.
 
     Example:

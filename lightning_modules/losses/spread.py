@@ -1,4 +1,4 @@
-"""Terms that spread the features or the predictions of a batch: UniVarFL's two regularisers."""
+"""Loss terms that spread the features or predictions of a batch: UniVarFL's two regularisers."""
 
 from __future__ import annotations
 
@@ -19,25 +19,25 @@ Spread: TypeAlias = Literal["var", "std"]
 def hyperspherical_energy(
     z: Tensor, weight: Tensor | None = None, form: EnergyForm = "inverse", eps: float = 1e-3
 ) -> Tensor:
-    """Compute the hyperspherical energy of features: low when they spread over the sphere.
+    """Compute the hyperspherical energy of features, which is low if they spread over the sphere.
 
-    UniVarFL (arXiv 2506.08167), Eq. 3. With ``u = z / ||z||`` and ``s_ij = <u_i, u_j>`` the mean
-    over pairs i != j of
+    UniVarFL (arXiv 2506.08167), Eq. 3. With ``u = z / ||z||`` and ``s_ij = <u_i, u_j>``, it is the
+    mean over pairs i != j of
 
     - ``inverse``: ``1 / (1 - s_ij + eps)``;
     - ``log``: ``-log(1 - s_ij + eps)``;
     - ``chord``: ``1 / (||u_i - u_j||^2 + eps)``;
-    - ``rbf``: ``exp(-||z_i - z_j||^2 / m)``, features as they are, m the median of the non-zero
-      squared distances, taken as a constant (public code of FedUV, CVPR 2024, where the gradient
-      flows through m). Memory B^2 D.
+    - ``rbf``: ``exp(-||z_i - z_j||^2 / m)`` of unnormalised features, where m is the median of the
+      non-zero squared distances, treated as a constant (public code of FedUV, CVPR 2024, where the
+      gradient flows through m). It needs memory of size B^2 D.
 
-    Fewer than two samples have no energy: 0. It is computed in float32 at least, also under
+    Fewer than two samples have no energy: 0. It is computed at least in float32, also under
     autocast.
 
     Args:
         z: (B, D) features.
         weight: (B,) or ``None``.
-        form: The energy, see above.
+        form: Form of the energy, see above.
         eps: Bounds the energy of coinciding features by 1 / eps.
 
     Raises:
@@ -64,7 +64,7 @@ def _pair_energies(z: Tensor, pairs: Tensor, form: EnergyForm, eps: float) -> Te
         squares = (z[:, None] - z[None, :]).square().sum(-1)
         return torch.exp(-squares / _median_of_positive(squares.detach() * pairs))
     u = unit(z)
-    # Rounding can lift the cosine of two equal features above one.
+    # Rounding can raise the cosine of two equal features above one.
     gaps = torch.where(pairs > 0, (1 - u @ u.mT).clamp_min(0), 1.0)
     if form == "inverse":
         return 1 / (gaps + eps)
@@ -74,7 +74,7 @@ def _pair_energies(z: Tensor, pairs: Tensor, form: EnergyForm, eps: float) -> Te
 
 
 def _median_of_positive(values: Tensor) -> Tensor:
-    """Return the lower median of the positive entries; 1 if there is none."""
+    """Return the lower median of the positive entries, or 1 if there are none."""
     positive = values > 0
     ordered = torch.where(positive, values, math.inf).flatten().sort().values
     count = positive.sum()
@@ -84,10 +84,10 @@ def _median_of_positive(values: Tensor) -> Tensor:
 
 
 def variance_floor(num_classes: int, statistic: Spread = "var", unbiased: bool = False) -> float:
-    """Compute the spread that each class's probability has in perfect, balanced predictions.
+    """Compute the spread of each class's probability in perfect, balanced predictions.
 
-    gamma of UniVarFL (arXiv 2506.08167), Eq. 2: ``(C - 1) / C^2``, or ``1 / C`` if unbiased; the
-    root of that for ``std``.
+    gamma of UniVarFL (arXiv 2506.08167), Eq. 2: ``(C - 1) / C^2``, or ``1 / C`` if unbiased, and
+    the square root of these for ``std``.
 
     Args:
         num_classes: C.
@@ -109,18 +109,19 @@ def variance_floor(num_classes: int, statistic: Spread = "var", unbiased: bool =
 def classifier_variance(
     logits: Tensor, weight: Tensor | None = None, statistic: Spread = "var", unbiased: bool = False
 ) -> Tensor:
-    """Compute how far the spread of each class's probability over a batch is below its floor.
+    """Compute by how much the spread of each class's probability over a batch is below its floor.
 
-    UniVarFL (arXiv 2506.08167), Eqs. 1-2: ``1/C sum_c max(0, gamma - v_c)`` with ``v_c`` the
-    variance over the batch of ``softmax(logits)[:, c]`` and gamma of :func:`variance_floor`. All C
-    classes count, also those absent from the batch. ``statistic="std", unbiased=True`` is
-    the form in the public code of FedUV (CVPR 2024). Fewer than two samples have no spread: 0.
+    UniVarFL (arXiv 2506.08167), Eqs. 1-2: ``1/C sum_c max(0, gamma - v_c)``, where ``v_c`` is the
+    variance over the batch of ``softmax(logits)[:, c]`` and gamma is that of
+    :func:`variance_floor`. All C classes count, also those absent from the batch.
+    ``statistic="std", unbiased=True`` is the form in the public code of FedUV (CVPR 2024). Fewer
+    than two samples have no spread: 0.
 
     Args:
         logits: (B, C).
         weight: (B,) or ``None``.
-        statistic: Variance, or standard deviation, as ``sqrt(v_c + 1e-8)`` whose gradient is
-            finite.
+        statistic: Variance, or standard deviation, computed as ``sqrt(v_c + 1e-8)`` to have a
+            finite gradient.
         unbiased: Divide by B - 1 instead of B, and likewise in gamma.
 
     Raises:

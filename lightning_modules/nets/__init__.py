@@ -1,4 +1,4 @@
-"""Networks, each split into backbone and head, and their initial values and channels."""
+"""Networks, each split into backbone and head, and tools for their initial values and channels."""
 
 from lightning_modules.nets.adapted import FrozenParts, LoRA
 from lightning_modules.nets.normalised import CNN8, ResNet18

@@ -1,8 +1,8 @@
-"""Networks of which only a part is trained: parts that are frozen, and products of low rank.
+"""Networks of which only a part is trained: frozen parts and low-rank adaptation.
 
-What is frozen is no entry of the network's state (:func:`~lightning_modules.layers.make_constant`):
-it does not travel, clients that are trained as one stack have it in common, and a checkpoint does
-not hold it. Patterns are of names within the network, such as ``backbone.*``.
+Frozen entries are not in the network's state (:func:`~lightning_modules.layers.make_constant`):
+they do not travel, clients that are trained as one stack share them, and checkpoints do not contain
+them. Patterns match names within the network, such as ``backbone.*``.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from pfl.core.state import matches
 class FrozenParts(SplitNet):
     """A network of which some parts are never trained.
 
-    A batch norm that is frozen normalises with its running statistics, as it came.
+    A frozen batch norm uses its running statistics, which do not change.
 
     Args:
         net: The network, which is changed in place.
-        patterns: Of the entries that are frozen, such as ``["backbone.*"]``.
+        patterns: Patterns of the entries to freeze, such as ``["backbone.*"]``.
 
     Raises:
         ValueError: A pattern matches nothing, or nothing is left to train.
@@ -43,20 +43,20 @@ class FrozenParts(SplitNet):
 
 
 class LoRA(SplitNet):
-    """A network whose linear layers are adapted by products of low rank, and else frozen.
+    """A network whose linear layers get a low-rank adaptation, while the rest is frozen.
 
     See :class:`~lightning_modules.layers.LowRankLinear` for the paper.
 
     Args:
         net: The network, which is changed in place.
-        rank: Of the products, r.
-        targets: Patterns of the names of the linear layers that get one.
-        trained: Patterns of the entries that are trained as ever; a layer among them gets no
-            product.
+        rank: r, the rank of the adaptation.
+        targets: Patterns of the names of the linear layers to adapt.
+        trained: Patterns of the entries that are trained directly; layers among them are not
+            adapted.
 
     Raises:
-        ValueError: ``targets`` is fulfilled by no linear layer that is not trained as ever, a
-            pattern of ``trained`` matches nothing, or ``rank`` is below one.
+        ValueError: ``targets`` matches no linear layer outside of ``trained``, a pattern of
+            ``trained`` matches nothing, or ``rank`` is below one.
 
     Example:
         >>> net = LoRA(SplitNet(nn.Linear(8, 4), nn.Linear(4, 2)), rank=1)
@@ -78,14 +78,14 @@ class LoRA(SplitNet):
         layers = {
             name: layer
             for name, layer in self.named_modules()
-            # Of this very type: others may use their weights in ways of their own.
+            # Exactly this type: subclasses may use their weights differently.
             if type(layer) is nn.Linear and f"{name}.weight" in names
         }
         adapted = {name: layer for name, layer in layers.items() if matches(name, tuple(targets))}
         if not adapted:
             raise ValueError(
-                f"targets={list(targets)} matches no linear layer of the network that is not "
-                f"trained as ever; there are {', '.join(layers) or 'none'}"
+                f"targets={list(targets)} matches no linear layer of the network outside of "
+                f"trained={list(trained)}; there are {', '.join(layers) or 'none'}"
             )
         for name, layer in adapted.items():
             self.set_submodule(name, LowRankLinear(layer, rank))
@@ -96,7 +96,7 @@ def _check(net: nn.Module, **options: Sequence[str]) -> None:
     """Refuse patterns that match no entry.
 
     Raises:
-        ValueError: It names the pattern.
+        ValueError: A pattern matches nothing; the message names it.
     """
     names = list(net.state_dict())
     for option, patterns in options.items():

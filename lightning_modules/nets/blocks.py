@@ -19,9 +19,9 @@ class Conv2d(nn.Conv2d):
     """A convolution that computes in channels-last layout on a CPU.
 
     Parameters, initial values and, up to rounding, results are those of ``torch.nn.Conv2d``. The
-    layers that follow keep the layout, in which convolutions and above all poolings are faster;
+    layers that follow keep the layout, in which convolutions and especially pooling are faster;
     docs/performance.md has the numbers. A feature map in this layout can be flattened and reshaped,
-    but not viewed as rows.
+    but ``view`` cannot flatten it.
 
     Example:
         >>> conv = Conv2d(3, 8, 5)
@@ -32,7 +32,8 @@ class Conv2d(nn.Conv2d):
     def forward(self, x: Tensor) -> Tensor:
         """Return (..., C, H, W) feature maps."""
         if x.device.type == "cpu":
-            # Moves of an axis, which vmap allows; no copy if the layout is this one already.
+            # Moving axes works under vmap, and copies nothing if the layout is channels-last
+            # already.
             x = x.movedim(-3, -1).contiguous().movedim(-1, -3)
         return super().forward(x)
 
@@ -54,7 +55,7 @@ def linears(sizes: Sequence[int]) -> list[nn.Module]:
 
 
 def widths(hidden: int | Sequence[int]) -> tuple[int, ...]:
-    """Return the widths of hidden layers, of which one may be given as a number.
+    """Return the widths of hidden layers as a tuple; a single width may be given as a number.
 
     Raises:
         ValueError: A width is below one.
@@ -65,15 +66,15 @@ def widths(hidden: int | Sequence[int]) -> tuple[int, ...]:
 
 
 def mean_over_image() -> list[nn.Module]:
-    """Return global average pooling to (B, channels), also for a batch of one."""
+    """Return global average pooling to (B, channels), which also works for a batch of one."""
     return [nn.AdaptiveAvgPool2d(1), nn.Flatten()]
 
 
 def output_size(kind: type[nn.Module], layers: Sequence[nn.Module], shape: ImageShape) -> int:
-    """Compute the number of values in the output of ``layers`` for one image.
+    """Compute the number of output values of ``layers`` for one image.
 
     Raises:
-        ValueError: The image is too small for them.
+        ValueError: The image is too small for the layers.
     """
     net = nn.Sequential(*layers)
     size = _size_or_none(net, shape)
@@ -90,8 +91,8 @@ def output_size(kind: type[nn.Module], layers: Sequence[nn.Module], shape: Image
 
 @torch.no_grad()
 def _size_or_none(net: nn.Module, shape: ImageShape) -> int | None:
-    # Batch norms write to the state, hence copies. Not on the meta device: up to torch 2.11 its
-    # pooling accepts images that are too small.
+    # Batch norms write to the state, so it is copied. The meta device is no alternative: up to
+    # torch 2.11 its pooling accepts images that are too small.
     state = {name: value.clone() for name, value in net.state_dict().items()}
     try:
         output: Tensor = functional_call(net, state, torch.zeros(2, *shape))

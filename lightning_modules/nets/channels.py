@@ -1,4 +1,4 @@
-"""A network divided by channels: the last channels of each layer are private, the others shared."""
+"""Division of a network by channels: the last channels of each layer are private, others shared."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 
 
 class Division(NamedTuple):
-    """The division of one entry of a state: its end along one dimension is private.
+    """How one entry of a state is divided: its end along one dimension is private.
 
     Attributes:
         dim: The dimension that is divided.
-        channels: Number of units along it.
-        width: Number of positions that belong to one unit.
+        channels: Number of channels along it.
+        width: Number of positions that belong to one channel.
     """
 
     dim: int
@@ -43,7 +43,7 @@ class Division(NamedTuple):
         return math.floor(share * self.channels + 1e-9) * self.width
 
     def mask(self, private: Tensor | int, ndim: int) -> Tensor:
-        """Return a mask, True where private: (..., 1, size, 1, ...) with ``ndim`` dimensions."""
+        """Return a mask, true where private: (..., 1, size, 1, ...) with ``ndim`` dimensions."""
         positions = torch.arange(self.size, device=getattr(private, "device", None))
         shape = [1] * ndim
         shape[self.dim] = self.size
@@ -53,10 +53,11 @@ class Division(NamedTuple):
 def divisions(net: nn.Module) -> dict[str, Division]:
     """Return the division of each entry of a network's state, by name.
 
-    A convolution or linear layer is divided by its output channels: all weights that make a channel
-    belong together, with its bias and the parameters and statistics of a normalisation layer. The
-    classifier, the last linear layer, has classes for outputs; it is divided by its inputs, as the
-    layer before it is by its outputs. Its bias, and whatever else there is, is one unit.
+    A convolution or linear layer is divided by its output channels: all weights that produce a
+    channel belong together, with its bias and its parameters and statistics in a normalisation
+    layer. The classifier is the last linear layer. Its outputs are classes, so it is divided by its
+    inputs, in the same way as the outputs of the layer before it. Its bias and all remaining
+    entries are not divided.
 
     Raises:
         ValueError: There is no linear layer, or its inputs are not made of the channels of the
@@ -65,7 +66,7 @@ def divisions(net: nn.Module) -> dict[str, Division]:
     Example:
         >>> net = nn.Sequential(nn.Conv2d(3, 4, 3), nn.Flatten(), nn.Linear(36, 2))
         >>> found = divisions(net)
-        >>> found["0.weight"], found["2.weight"], found["2.bias"]  # 9 inputs a channel
+        >>> found["0.weight"], found["2.weight"], found["2.bias"]  # 9 inputs per channel
         (Division(dim=0, channels=4, width=1), Division(dim=1, channels=4, width=9), \
 Division(dim=0, channels=1, width=2))
     """
@@ -82,8 +83,8 @@ Division(dim=0, channels=1, width=2))
             channels = before or inputs
             if inputs % channels:
                 raise ValueError(
-                    f"the classifier {name!r} has {inputs} inputs, which the {channels} channels "
-                    "of the layer before it do not divide"
+                    f"the classifier {name!r} has {inputs} inputs, which is not a multiple of the "
+                    f"{channels} channels of the layer before it"
                 )
             found[f"{name}.weight"] = Division(1, channels, inputs // channels)
         elif name in layers or isinstance(module, NORMALISATIONS):
@@ -101,7 +102,7 @@ def shared_part(state: Mapping[str, Tensor], private: Mapping[str, tuple[int, in
 
     Args:
         state: Whole entries.
-        private: Dimension and number of private positions of each entry; others are ignored.
+        private: Dimension and number of private positions, by name of the entry.
     """
     return {
         name: value.narrow(dim, 0, value.shape[dim] - count).clone()

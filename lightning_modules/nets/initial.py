@@ -15,8 +15,9 @@ from pfl.core.state import assign, fingerprint, select
 def seed_of(net: nn.Module) -> int:
     """Derive a seed from the network's values; it is the same in every process.
 
-    Draws that a method makes besides the given network thereby follow the seed of the run. Values
-    count in float32, the type they were drawn in, whatever the precision of the run is.
+    Random values that a method draws in addition to the given network thus follow the seed of the
+    run. Values are converted to float32, the type they were drawn in, whatever the precision of the
+    run.
 
     Example:
         >>> seed_of(nn.Linear(2, 2)) == seed_of(nn.Linear(2, 2))
@@ -29,9 +30,9 @@ def seed_of(net: nn.Module) -> int:
 def redraw(net: nn.Module, seed: int) -> None:
     """Draw new initial values for every submodule that has ``reset_parameters``.
 
-    Other submodules keep their values, and so do those with a true attribute ``pretrained``, with
-    all that they hold. The draws are made on the CPU in float32, so that they
-    depend neither on the device nor on the precision.
+    Other submodules keep their values, and so do those whose attribute ``pretrained`` is true, with
+    everything inside them. The draws are made on the CPU in float32, so that they depend neither on
+    the device nor on the precision.
     """
     fresh = copy.deepcopy(net).cpu().float()
     pretrained = [part for part in fresh.modules() if getattr(part, "pretrained", False)]
@@ -44,7 +45,7 @@ def redraw(net: nn.Module, seed: int) -> None:
 
 
 def zero_last_layer(net: nn.Module) -> None:
-    """Set the last layer to zero: the network predicts zeros until it is trained.
+    """Set the last layer to zero, so that the network predicts zeros until it is trained.
 
     Example:
         >>> net = nn.Sequential(nn.Linear(2, 3), nn.ReLU(), nn.Linear(3, 2))
@@ -58,10 +59,10 @@ def zero_last_layer(net: nn.Module) -> None:
 
 
 def orthogonalise(layer: nn.Linear) -> None:
-    """Replace a linear layer's weights (C, D) by the nearest ones with orthonormal rows.
+    """Replace the weights (C, D) of a linear layer by the nearest ones with orthonormal rows.
 
-    This is the orthogonal factor of the polar decomposition: a function of the weights, without
-    further draws. With C > D, where rows cannot be orthonormal, the columns are.
+    This is the orthogonal factor of the polar decomposition, so nothing is drawn. If C > D, rows
+    cannot be orthonormal, and the columns are made so instead.
 
     Example:
         >>> layer = nn.Linear(5, 3)

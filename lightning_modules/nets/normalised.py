@@ -1,4 +1,4 @@
-"""The networks with normalisation layers: UniVarFL's small CNN and ResNet-18.
+"""Networks with normalisation layers: UniVarFL's small CNN and ResNet-18.
 
 ``norm`` chooses batch norm, as in the papers, or group norm, which has no running statistics.
 """
@@ -21,13 +21,14 @@ Norm: TypeAlias = Literal["batch", "group"]
 class CNN8(SplitNet):
     """UniVarFL's small network: eight convolutions and a two-layer projector, all normalised.
 
-    Layers as in the public code of FedUV (CVPR 2024), whose experiments the paper follows. With
-    three channels and C = 10: 159,024 + 2,570, and 1,664 running statistics.
+    The layers are those in the public code of FedUV (CVPR 2024), whose experiments the paper
+    follows. With three channels and C = 10 it has 159,024 + 2,570 parameters (backbone + head) and
+    1,664 running statistics.
 
     Args:
         num_classes: C.
         input_shape: (channels, height, width); at least 21x21.
-        norm: Batch norm (the paper), or group norm with 16 channels a group.
+        norm: Batch norm (the paper), or group norm with 16 channels per group.
         projector: Width of the projector, D.
 
     Raises:
@@ -58,18 +59,18 @@ class CNN8(SplitNet):
 class ResNet18(SplitNet):
     """ResNet-18 with a 3x3 stem of stride one and no max-pooling.
 
-    He et al., "Deep Residual Learning for Image Recognition", CVPR 2016, initialised as there. With
-    three channels:
+    He et al., "Deep Residual Learning for Image Recognition", CVPR 2016, initialised as there.
+    Parameters with three channels (backbone + head):
 
-    - PFAKD, CIFAR-100: the defaults, 11,168,832 + 513 C, D = 512. The mean over the image stands
-      for the official code's average over 4x4, which is the same at 32x32;
+    - PFAKD, CIFAR-100: the defaults, 11,168,832 + 513 C, D = 512. The mean over the image replaces
+      the official code's 4x4 average pooling, which is the same for 32x32 images;
     - UniVarFL: ``first_stride: 2`` (stride two in the first block of all four stages) with
       ``projector: 512``, 11,700,416 + 513 C.
 
     Args:
         num_classes: C.
         input_shape: (channels, height, width); any size.
-        norm: Batch norm (the papers), or group norm with 16 channels a group.
+        norm: Batch norm (the papers), or group norm with 16 channels per group.
         first_stride: Stride of the first stage.
         projector: Width of a two-layer projector after the pooling, D; ``None`` for none.
     """
@@ -106,7 +107,7 @@ def _norm2d(channels: int, norm: Norm) -> nn.Module:
 
 
 def _group_norm(channels: int) -> nn.GroupNorm:
-    """Return a group norm with 16 channels a group, or more where 16 does not divide them."""
+    """Return a group norm with 16 channels per group, or more if 16 is no divisor."""
     return nn.GroupNorm(math.gcd(channels, max(1, channels // 16)), channels)
 
 
@@ -120,7 +121,7 @@ def _projector_layers(inputs: int, width: int, norm: Norm) -> list[nn.Module]:
 
 
 def _stage(inputs: int, outputs: int, stride: int, norm: Norm) -> nn.Sequential:
-    """Return two basic blocks; the first one strides, with a 1x1 convolution on its shortcut."""
+    """Return two basic blocks; the first has the stride, and a 1x1 convolution in its shortcut."""
 
     def normalise(channels: int) -> nn.Module:
         return _norm2d(channels, norm)

@@ -1,7 +1,7 @@
-"""The networks without normalisation layers.
+"""Networks without normalisation layers.
 
 Every network is built from the number of classes and the shape of an input, (channels, height,
-width) of an image, and refuses images that its convolutions cannot take. The docstrings give
+width) for images, and refuses images that are too small for its convolutions. The docstrings give
 numbers of parameters as backbone + head.
 """
 
@@ -27,16 +27,16 @@ from pfl.core.checks import at_least_one
 
 
 class MLP(SplitNet):
-    """Linear layers with ReLU; with one hidden layer pFedVEM's network for Fashion-MNIST.
+    """Linear layers with ReLU; with one hidden layer, pFedVEM's network for Fashion-MNIST.
 
-    At 1x28x28 and C = 10: 78,500 + 1,010. Serves tables as well as images: an input of any shape is
-    flattened.
+    At 1x28x28 and C = 10: 78,500 + 1,010. The input can have any shape, that of a table's row or of
+    an image: it is flattened.
 
     Args:
-        num_classes: C, or the number of outputs of another task.
+        num_classes: C, or the number of outputs in another task.
         input_shape: Shape of one sample, such as (channels, height, width) or (columns,).
-        hidden: Width of the hidden layer, or widths of several; none make a linear model. The paper
-            does not give it; 100 is usual in the works it follows.
+        hidden: Width of the hidden layer, or a list of widths; an empty list gives a linear model.
+            The paper does not give the width; 100 is usual in the works it follows.
 
     Raises:
         ValueError: A width is below one.
@@ -55,13 +55,14 @@ class MLP(SplitNet):
 
 
 class LeNet5(SplitNet):
-    """Two convolutions 5x5, each with ReLU and 2x2 max-pooling, and a stack of linear layers.
+    """Two 5x5 convolutions, each with ReLU and 2x2 max-pooling, and a stack of linear layers.
 
-    The defaults give LeNet-5: at 3x32x32 and C = 10 it has 61,156 + 850 = 62,006. The papers' own:
+    The defaults give LeNet-5: at 3x32x32 and C = 10 it has 61,156 + 850 = 62,006 parameters. The
+    networks of the papers:
 
     - pFedVEM, CIFAR-10: ``channels: [16, 32]``, 120,332 + 850;
-    - FedSimSup, inter-learning model: ``hidden: [120]``, in all 52,202 at C = 10, 63,092 at
-      C = 100, and 40,914 at 1x28x28 and C = 62;
+    - FedSimSup, inter-learning model: ``hidden: [120]``, in total 52,202 at C = 10, 63,092 at C =
+      100, and 40,914 at 1x28x28 and C = 62;
     - FedSimSup, supervisor, about a sixth of that: ``channels: [3, 6]`` with ``hidden: [48]``,
       8,422 at C = 10, or ``hidden: [40]``, 10,824 at C = 100, and 6,956 at 1x28x28 and C = 62.
 
@@ -69,10 +70,10 @@ class LeNet5(SplitNet):
         num_classes: C.
         input_shape: (channels, height, width); at least 16x16.
         channels: Output channels of the two convolutions.
-        hidden: Widths of the linear layers before the last; the last of them is D.
+        hidden: Widths of the hidden linear layers; the last of them is D.
 
     Raises:
-        ValueError: The image is too small, a width is less than one, or ``hidden`` is empty.
+        ValueError: The image is too small, a width is below one, or ``hidden`` is empty.
     """
 
     def __init__(
@@ -92,7 +93,7 @@ class LeNet5(SplitNet):
 
 
 class CNN2(LeNet5):
-    """FedAS's network: the shape of LeNet-5, wider, with one hidden linear layer.
+    """FedAS's network: LeNet-5 with more channels and one wide hidden linear layer.
 
     At 3x32x32: 873,408 + 513 C.
 
@@ -109,7 +110,7 @@ class CNN2(LeNet5):
 
 
 class FashionCNN(SplitNet):
-    """PFAKD's network for Fashion-MNIST: two convolutions 5x5 and two linear layers.
+    """PFAKD's network for Fashion-MNIST: two 5x5 convolutions and two linear layers.
 
     At 1x28x28 and C = 10: 115,776 + 1,290, D = 128.
 
@@ -159,11 +160,11 @@ class CNN3(SplitNet):
 
 
 class CNN5(SplitNet):
-    """pFedVEM's network for CIFAR-100 and SUN397: five convolutions 3x3 and one linear layer.
+    """pFedVEM's network for CIFAR-100 and SUN397: five 3x3 convolutions and one linear layer.
 
-    The first four end in a max-pooling with padding 1 (sides 32, 17, 9, 5, 3), the fifth in the
-    mean over the image, which is flattened from its second dimension on, so that a batch of one
-    keeps its batch dimension. At three channels: 618,916 + 101 C, D = 100.
+    The first four convolutions are each followed by max-pooling with padding 1 (side lengths 32,
+    17, 9, 5, 3), the fifth by the mean over the image, which keeps the batch dimension of a batch
+    of one. With three channels: 618,916 + 101 C, D = 100.
 
     Args:
         num_classes: C.

@@ -1,4 +1,4 @@
-"""The base of all networks, split into backbone and head; the last layers of a network, by name."""
+"""The base of all networks, split into backbone and head, and MOON's projection head."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ class SplitNet(nn.Module):
     Args:
         backbone: (B, ...) -> (B, D) features.
         head: (B, D) -> (B, C) logits.
-        features: D; read from the first linear layer of the head if not given.
-        num_classes: C; read from the last linear layer of the head if not given.
+        features: D; taken from the first linear layer of the head if not given.
+        num_classes: C; taken from the last linear layer of the head if not given.
 
     Raises:
-        ValueError: The head has no linear layer to read D or C from, or C is not positive.
+        ValueError: The head has no linear layer from which to take D or C, or C is not positive.
 
     Example:
         >>> net = SplitNet(nn.Flatten(), nn.Linear(12, 5))
@@ -40,8 +40,8 @@ class SplitNet(nn.Module):
         linears = [m for m in head.modules() if isinstance(m, (nn.Linear, VariationalLinear))]
         if not linears and (features is None or num_classes is None):
             raise ValueError(
-                f"the head {type(head).__name__} has no linear layer that tells the number of "
-                "features and of classes; give both as features=... and num_classes=..."
+                f"the head {type(head).__name__} has no linear layer from which to take the "
+                "numbers of features and classes; give both as features=... and num_classes=..."
             )
         self.backbone = backbone
         self.head = head
@@ -58,7 +58,8 @@ class SplitNet(nn.Module):
 def last_layers(net: nn.Module, count: int, prefix: str = "") -> tuple[Patterns, Patterns]:
     """Return patterns of the last ``count`` layers, and of the layers before them.
 
-    A layer is a submodule with entries of its own in the state dict, in order of definition.
+    A layer is a submodule with its own entries in the state dict; layers are in order of
+    definition.
 
     Raises:
         ValueError: The network has fewer layers, or ``count`` is negative.
@@ -70,7 +71,7 @@ def last_layers(net: nn.Module, count: int, prefix: str = "") -> tuple[Patterns,
     homes = {name.rpartition(".")[0] for name in net.state_dict()}
     layers = [name for name, _ in net.named_modules() if name in homes]
     if not 0 <= count <= len(layers):
-        raise ValueError(f"the network has {len(layers)} layers, {count} of them were asked for")
+        raise ValueError(f"the network has {len(layers)} layers, but {count} were requested")
     patterns = [f"{prefix}{name}.*" if name else f"{prefix}*" for name in layers]
     split = len(patterns) - count
     return tuple(patterns[split:]), tuple(patterns[:split])
@@ -79,15 +80,15 @@ def last_layers(net: nn.Module, count: int, prefix: str = "") -> tuple[Patterns,
 class Projected(SplitNet):
     """A network with MOON's projection head between its backbone and a new classifier.
 
-    Li et al., "Model-Contrastive Federated Learning", CVPR 2021: linear D -> D, ReLU, linear
-    D -> ``width``; the classifier reads the projection, and so does the contrastive term.
+    Li et al., "Model-Contrastive Federated Learning", CVPR 2021: linear D -> D, ReLU, linear D ->
+    ``width``. Both the classifier and the contrastive term read the projection.
 
     Args:
-        net: The network that gives the backbone.
+        net: The network whose backbone is used.
         width: Size of the projection.
 
     Raises:
-        ValueError: ``width`` is less than one.
+        ValueError: ``width`` is below one.
 
     Example:
         >>> Projected(SplitNet(nn.Flatten(), nn.Linear(12, 10)), width=64).features

@@ -1,4 +1,4 @@
-"""A classifier of texts that are given as tokens."""
+"""A classifier for texts given as tokens."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ PADDING = 0
 
 
 class MeanEmbedding(nn.Embedding):
-    """The mean of the embeddings of a text's tokens; token 0 is padding and does not count.
+    """The mean of the embeddings of a text's tokens, in which token 0, the padding, does not count.
 
     Example:
         >>> layer = MeanEmbedding(5, 3)
@@ -25,28 +25,29 @@ class MeanEmbedding(nn.Embedding):
     """
 
     def forward(self, input: Tensor) -> Tensor:
-        """Return (B, D) means, zero for a text of padding alone.
+        """Return (B, D) means, zero for a text that is all padding.
 
         Args:
             input: (B, L) integer tokens.
         """
         vectors = super().forward(input)
         real = (input != PADDING).to(vectors.dtype).unsqueeze(-1)
-        # Zeros at the end of a sum change no bit of it.
+        # Zeros at the end leave the sum bitwise unchanged.
         total: Tensor = (vectors * real).sum(-2)
         return total / real.sum(-2).clamp_min(1)
 
 
 class TextNet(SplitNet):
-    """The mean of a text's token embeddings, and linear layers with ReLU.
+    """The mean of a text's token embeddings, followed by linear layers with ReLU.
 
-    Takes integer tokens, (B, L), with 0 for padding. How much padding there is changes no logit.
+    The input are integer tokens, (B, L), with 0 for padding. The amount of padding does not change
+    the logits.
 
     Args:
-        num_classes: C, or the number of outputs of another task.
-        vocabulary: Number of tokens with the padding, V: tokens are 0 to V - 1.
+        num_classes: C, or the number of outputs in another task.
+        vocabulary: V, the number of tokens including the padding; tokens are 0 to V - 1.
         embedding: Size of an embedding.
-        hidden: Width of the hidden layer, or widths of several, or none.
+        hidden: Width of the hidden layer, or a list of widths, possibly empty.
 
     Raises:
         ValueError: A size is below one.

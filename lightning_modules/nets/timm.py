@@ -1,4 +1,4 @@
-"""Networks of the library timm."""
+"""Networks of the timm library."""
 
 from __future__ import annotations
 
@@ -15,23 +15,24 @@ from lightning_modules.nets.split import SplitNet
 
 
 class Timm(SplitNet):
-    """A network of the library timm, with a new linear layer for its head.
+    """A network of the timm library, with a new linear layer as its head.
 
-    Needs ``pip install 'pfl-lightning[timm]'``. Nothing is downloaded: pretrained weights come from
-    a file.
+    Needs ``pip install 'pfl-lightning[timm]'``. Nothing is downloaded: pretrained weights are read
+    from a file.
 
     Args:
-        num_classes: C, or the number of outputs of another task.
-        name: Of the network, as ``timm.list_models()`` has it.
+        num_classes: C, or the number of outputs in another task.
+        name: Name of the network, as listed by ``timm.list_models()``.
         input_shape: (channels, height, width).
-        weights: File with the weights, ``.safetensors``, or one that ``torch.load`` reads with
-            ``weights_only=True``; those of the classifier are left out. ``None`` for random ones.
+        weights: File of the weights, ``.safetensors`` or a file that ``torch.load`` reads with
+            ``weights_only=True``. Weights of the classifier are ignored. ``None`` uses random
+            weights.
         options: Further arguments of ``timm.create_model``, such as ``{img_size: 32}``.
 
     Raises:
         ImportError: timm is not installed.
-        ValueError: timm cannot make the network, the network cannot take such images, or the
-            weights are those of another network.
+        ValueError: timm cannot build the network, the network cannot take such images, or the
+            weights belong to another network.
         OSError: The weights cannot be read.
     """
 
@@ -55,20 +56,20 @@ def _made(name: str, options: Mapping[str, Any]) -> nn.Module:
         timm = import_module("timm")
     except ImportError as error:
         raise ImportError(
-            "the network Timm needs the library timm: pip install 'pfl-lightning[timm]'"
+            "the network Timm needs the timm library: pip install 'pfl-lightning[timm]'"
         ) from error
     if ":" in name:
-        raise ValueError(f"{name!r} names a place to load from; give the name of a network of timm")
+        raise ValueError(f"{name!r} is a download location; give the name of a timm network")
     try:
         net: nn.Module = timm.create_model(name, pretrained=False, **options)
     except (RuntimeError, TypeError, ValueError, AssertionError) as error:
-        raise ValueError(f"timm cannot make {name!r} with {dict(options)}: {error}") from error
+        raise ValueError(f"timm cannot build {name!r} with {dict(options)}: {error}") from error
     return net
 
 
 @torch.no_grad()
 def _features(net: nn.Module, name: str, shape: ImageShape) -> int:
-    """Return D, by a look at the features of two blank images."""
+    """Return D, found by computing the features of two blank images."""
     try:
         features = net.eval()(torch.zeros(2, *shape))
     except (RuntimeError, AssertionError) as error:
@@ -78,12 +79,12 @@ def _features(net: nn.Module, name: str, shape: ImageShape) -> int:
     finally:
         net.train()
     if features.dim() != 2:
-        raise ValueError(f"{name} gives features of shape {tuple(features.shape[1:])}, not (D,)")
+        raise ValueError(f"{name} returns features of shape {tuple(features.shape[1:])}, not (D,)")
     return int(features.shape[1])
 
 
 def _load(net: nn.Module, file: Path, name: str) -> None:
-    """Load pretrained weights, all but the classifier's."""
+    """Load pretrained weights, except the classifier's."""
     found = _read(file)
     classifier = getattr(net, "pretrained_cfg", {}).get("classifier") or ()
     heads = (classifier,) if isinstance(classifier, str) else tuple(classifier)
@@ -91,21 +92,21 @@ def _load(net: nn.Module, file: Path, name: str) -> None:
     try:
         net.load_state_dict(given)
     except RuntimeError as error:
-        raise ValueError(f"the weights in {file} are not those of {name}: {error}") from error
-    # Where clients draw initial values of their own, these stay.
+        raise ValueError(f"the weights in {file} do not fit {name}: {error}") from error
+    # If clients draw initial values of their own, these weights stay.
     net.pretrained = True  # type: ignore[assignment]
 
 
 def _read(file: Path) -> Mapping[str, Tensor]:
     if not file.is_file():
-        raise FileNotFoundError(f"there is no file of weights {file}")
+        raise FileNotFoundError(f"there is no weights file {file}")
     try:
         if file.suffix == ".safetensors":
             found = import_module("safetensors.torch").load_file(file)
         else:
             found = torch.load(file, map_location="cpu", weights_only=True)
     except Exception as error:
-        raise OSError(f"{file} cannot be read as a file of weights: {error}") from error
+        raise OSError(f"{file} cannot be read as a weights file: {error}") from error
     if not (isinstance(found, Mapping) and all(isinstance(v, Tensor) for v in found.values())):
-        raise OSError(f"{file} is no state dict: expected tensors by name")
+        raise OSError(f"{file} is not a state dict, which maps names to tensors")
     return found

@@ -16,10 +16,10 @@ from lightning_modules.nets.split import SplitNet
 
 
 class ViT(SplitNet):
-    """Patches, a class token, learned positions, and pre-norm blocks of attention and an MLP.
+    """A Transformer on image patches, with a class token and learned positions.
 
-    The defaults are a supervisor of FedSimSup: at 3x32x32 it has 74,432 + 65 C parameters, 75,082
-    at C = 10 and 80,932 at C = 100.
+    Its blocks are pre-norm: each has attention and an MLP. The defaults are a supervisor of
+    FedSimSup: at 3x32x32 it has 74,432 + 65 C parameters, 75,082 at C = 10 and 80,932 at C = 100.
 
     Args:
         num_classes: C.
@@ -27,14 +27,14 @@ class ViT(SplitNet):
         patch: Side of a patch, in pixels.
         width: Size of a token, D.
         blocks: Number of blocks.
-        heads: Attention heads of a block; they divide ``width``.
+        heads: Attention heads in each block; must divide ``width``.
         mlp: Width of the hidden layer in each block.
-        checkpoint: A file of pre-trained values, a state dict as ``torch.save`` writes it. The
-            backbone takes them, and keeps them where clients draw initial values of their own; the
-            head stays untrained, as its classes are others.
+        checkpoint: File of pre-trained values, a state dict written by ``torch.save``. The backbone
+            loads them, and keeps them even if clients draw initial values of their own; the head
+            stays untrained, because its classes differ.
 
     Raises:
-        ValueError: The sizes do not fit each other, or the file does not fit the network.
+        ValueError: The sizes do not fit together, or the file does not fit the network.
     """
 
     def __init__(
@@ -85,7 +85,7 @@ class _Tokens(nn.Module):
 
 
 class _Block(nn.Module):
-    """Self-attention and an MLP, each behind a layer norm and beside a residual connection."""
+    """Self-attention and an MLP, each with a layer norm before it and a residual connection."""
 
     def __init__(self, width: int, heads: int, mlp: int) -> None:
         super().__init__()
@@ -108,7 +108,7 @@ class _Block(nn.Module):
 
 
 class _ClassToken(nn.Module):
-    """(B, N, D) tokens -> (B, D) the first of each image."""
+    """(B, N, D) tokens -> (B, D), the first token of each image."""
 
     def forward(self, x: Tensor) -> Tensor:
         return x[:, 0]
@@ -123,7 +123,7 @@ def _load_backbone(net: ViT, path: Path) -> None:
         net.load_state_dict(values | {f"head.{n}": v for n, v in net.head.state_dict().items()})
     except Exception as error:
         raise ValueError(
-            f"checkpoint: {path} does not hold the values of such a ViT, a state dict with the "
-            f"entries backbone.*: {error}"
+            f"checkpoint: {path} does not fit this ViT; expected a state dict with the entries "
+            f"backbone.*: {error}"
         ) from error
     net.backbone.pretrained = True  # type: ignore[assignment]

@@ -1,1 +1,1 @@
-"""Steps of a round that several methods take: phases and passes, their statistics, and servers."""
+"""Parts of a round that several methods share: phases and passes, their statistics, and servers."""

@@ -1,7 +1,7 @@
-"""FedAS's parameter alignment: what arrives is drawn to the features of the client's last backbone.
+"""FedAS's parameter alignment of a received backbone to features of the client's last backbone.
 
 "FedAS: Bridging Inconsistency in Personalized Federated Learning", CVPR 2024, Eqs. 2-4 and the last
-paragraph of section 3.2, which puts it on top of any method.
+paragraph of section 3.2, which adds it to any method.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ AlignTarget: TypeAlias = Literal["class_mean", "per_sample"]
 
 
 class Aligned(Protocol):
-    """The entries of a module that alignment works on.
+    """The attributes of a module that alignment uses.
 
     Attributes:
-        net: Its backbone is aligned.
-        previous: The backbone as the client last left it; stays with the client.
+        net: Network whose backbone is aligned.
+        previous: The backbone as the client last left it; it stays with the client.
         class_means: (C, D) buffer, used with ``class_mean`` targets.
     """
 
@@ -39,19 +39,20 @@ class Aligned(Protocol):
 
 @dataclass(frozen=True)
 class Alignment:
-    """The options ``align_*`` of a method.
+    """The ``align_*`` options of a method.
 
     Args:
-        target: ``class_mean`` draws each feature to the mean of its class, Eqs. 2-4 as released:
-            ``sum_c 1/(n_c D) sum_{j in c} ||f(a, x_j) - p_c||^2`` over the classes c of a batch;
-            ``per_sample`` draws it to the last backbone's feature of the same sample, Eqs. 2-4 as
-            printed: ``1/(B D) sum_j ||f(a, x_j) - h_j||^2``.
-        lr: Learning rate, plain SGD.
-        epochs: Walks over the data.
-        batch: Samples a step.
+        target: ``class_mean`` pulls each feature towards the mean of its class, Eqs. 2-4 as
+            released: ``sum_c 1/(n_c D) sum_{j in c} ||f(a, x_j) - p_c||^2`` over the classes c of a
+            batch. ``per_sample`` pulls it towards the last backbone's feature of the same sample,
+            Eqs. 2-4 as printed: ``1/(B D) sum_j ||f(a, x_j) - h_j||^2``.
+        lr: Learning rate of plain SGD.
+        epochs: Number of epochs.
+        batch: Batch size, in samples.
 
     Raises:
-        ValueError: A number is out of its range, or the target unknown. It names the option.
+        ValueError: A number is out of range, or the target is unknown. The message names the
+            option.
     """
 
     target: AlignTarget
@@ -68,7 +69,7 @@ class Alignment:
 
 
 def alignment_parts(module: Aligned, align: Alignment) -> list[Phase | Pass]:
-    """Return the parts of a plan that align the backbone; only its parameters move."""
+    """Return the parts of a plan that align the backbone; only its parameters change."""
 
     def objective(batch: Batch) -> Terms:
         z = module.net.backbone(batch.x)
@@ -80,7 +81,7 @@ def alignment_parts(module: Aligned, align: Alignment) -> list[Phase | Pass]:
         epochs=align.epochs,
         batch_size=align.batch,
         trains=("net.backbone.*",),
-        # Aligning moves parameters only, not the statistics of batch norms.
+        # The alignment changes parameters only, not the statistics of batch norms.
         evals=("net.backbone",),
         optimizer=partial(torch.optim.SGD, lr=align.lr),
     )
@@ -88,7 +89,7 @@ def alignment_parts(module: Aligned, align: Alignment) -> list[Phase | Pass]:
 
 
 def target_passes(module: Aligned, align: Alignment) -> list[Pass]:
-    """Return the pass that sets the class means, if they are the targets."""
+    """Return the pass that computes the class means, if they are the targets."""
 
     def sums(batch: Batch) -> State:
         z = _last_features(module, batch)
@@ -118,7 +119,7 @@ def _last_features(module: Aligned, batch: Batch) -> Tensor:
 
 
 def remember_backbone(module: Aligned) -> Pass:
-    """Return the pass that keeps the backbone as the client's last one."""
+    """Return the pass that stores the backbone as the client's last one."""
 
     def values(totals: Totals) -> State:
         del totals

@@ -1,6 +1,6 @@
-"""The trace of the empirical Fisher information, from statistics that add up over batches.
+"""The trace of the empirical Fisher information, from statistics that are summed over batches.
 
-"Empirical": at the labels of the data, not at labels drawn from the model.
+"Empirical" means at the labels of the data, not at labels drawn from the model.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ def fisher_share(
     estimator: FisherEstimator = "batch_sum",
     objective: Callable[[Tensor, Tensor, Tensor | None], Tensor] = cross_entropy,
 ) -> State:
-    """Compute one batch's share of the sums that :func:`fisher_trace` takes.
+    """Compute one batch's contribution to the sums that :func:`fisher_trace` takes.
 
-    Gradients are taken in all parameters of the network, frozen ones included, in its present mode
-    and never in half precision. Runs under ``torch.func.vmap``.
+    Gradients are taken with respect to all parameters of the network, frozen ones included, in its
+    current mode and never in half precision. Runs under ``torch.func.vmap``.
 
     Args:
-        net: (B, D) outputs.
-        batch: Padding does not change the share.
+        net: A network with (B, D) outputs.
+        batch: A batch; padding does not change the result.
         estimator: See :func:`fisher_trace`.
         objective: The loss, of outputs, targets and weights.
     """
@@ -60,7 +60,7 @@ def fisher_share(
 
 
 def _alone(value: Tensor) -> Tensor:
-    """Make a batch of each sample."""
+    """Make each sample a batch of its own."""
     return value[:, None]
 
 
@@ -69,11 +69,11 @@ def fisher_trace(totals: State, estimator: FisherEstimator = "batch_sum") -> Ten
 
     Args:
         totals: The sums, by name.
-        estimator: With l_j the negative log-likelihood of sample j and all gradients by all
-            parameters: ``batch_sum`` is ``sum_b ||grad mean_{j in b} l_j||^2`` (the code of FedAS;
-            it grows with the data and depends on the batches), ``per_sample_mean``
-            ``1/n sum_j ||grad l_j||^2`` (the textbook's), ``full_data`` ``||grad sum_j l_j||^2``
-            (FedAS, Eqs. 5-6, as printed).
+        estimator: Let l_j be the negative log-likelihood of sample j, and all gradients be with
+            respect to all parameters. ``batch_sum`` is ``sum_b ||grad mean_{j in b} l_j||^2`` (the
+            code of FedAS; it grows with the data and depends on the batches), ``per_sample_mean``
+            is ``1/n sum_j ||grad l_j||^2`` (the textbook's), and ``full_data`` is ``||grad sum_j
+            l_j||^2`` (FedAS, Eqs. 5-6, as printed).
 
     Example:
         >>> net = nn.Linear(1, 2)

@@ -1,7 +1,8 @@
-"""Class-conditional Gaussians of features with one covariance, and the linear classifier they make.
+"""Class-conditional Gaussians of features with one covariance, and their linear classifier.
 
-Everything pFedFDA ("Personalized Federated Learning via Feature Distribution Adaptation", NeurIPS
-2024) does to feature distributions, in float64 (on the CPU where the device has no float64).
+These are the computations of pFedFDA ("Personalized Federated Learning via Feature Distribution
+Adaptation", NeurIPS 2024) on feature distributions. They run in float64, on the CPU if the device
+has no float64.
 """
 
 from __future__ import annotations
@@ -21,11 +22,11 @@ REGULARISERS: dict[CovarianceRegulariser, tuple[float, float]] = {
     "official": (1e-4, 1.0),
     "small": (0.0, 1e-4),
 }
-"""Added to every entry, and to the diagonal; either makes a covariance positive definite."""
+"""Numbers added to every entry and to the diagonal; both make a covariance positive definite."""
 
 
 class Gaussians(NamedTuple):
-    """One Gaussian a class.
+    """One Gaussian per class.
 
     Attributes:
         means: (C, D).
@@ -37,7 +38,7 @@ class Gaussians(NamedTuple):
 
 
 class Fold(NamedTuple):
-    """One part of the samples, and the Gaussians of the other part."""
+    """One part of the samples, and the Gaussians estimated from the other part."""
 
     z: Tensor
     y: Tensor
@@ -53,7 +54,7 @@ def discriminant(gaussians: Gaussians, prior: Tensor, eps: float = 1e-4) -> tupl
     Args:
         gaussians: M and S.
         prior: (C,) positive class probabilities.
-        eps: Share of the isotropic part.
+        eps: Fraction of the isotropic part.
 
     Example:
         >>> unit = Gaussians(torch.tensor([[2.0], [0.0]]), torch.eye(1))
@@ -70,7 +71,7 @@ def estimate(
 ) -> Gaussians:
     """Estimate class means, and the scatter around them over ``n - 1``, plus a regulariser.
 
-    A class with two samples or fewer keeps the common mean, and with one sample in all the
+    A class with at most two samples keeps the common mean; with at most one sample in total, the
     covariance is the common one. The result is positive definite by construction.
 
     Args:
@@ -79,7 +80,7 @@ def estimate(
         common: The global Gaussians.
         regulariser: ``official`` adds 1e-4 to every entry and 1 to the diagonal, as the released
             code does, which shrinks the classifier strongly; ``small`` adds 1e-4 to the diagonal,
-            as it was meant.
+            as was probably intended.
     """
     member = F.one_hot(y, len(common.means)).to(z)
     counts = member.sum(0)[:, None]
@@ -93,11 +94,11 @@ def estimate(
 
 
 def blend(local: Gaussians, common: Gaussians, coefficients: Tensor) -> Gaussians:
-    """Blend ``b own + (1 - b) common``: one coefficient for the means, one for the covariance.
+    """Blend ``b own + (1 - b) common``, with one coefficient for means and one for the covariance.
 
     Args:
         local: The client's Gaussians.
-        common: The global ones.
+        common: The global Gaussians.
         coefficients: (2,) in [0, 1].
     """
     b_mean, b_cov = coefficients
@@ -116,21 +117,21 @@ def choose_coefficients(
     regulariser: CovarianceRegulariser = "official",
     single: bool = False,
 ) -> Tensor:
-    """Choose (2,) coefficients whose blend classifies held-out samples best.
+    """Choose the (2,) coefficients whose blend classifies held-out samples best.
 
-    Two-fold stratified cross-validation without classes of a single sample; the cross-entropy of
-    both folds together is minimised, first on an 11 x 11 grid, then by L-BFGS-B. Without any class
-    of two samples nothing can be learnt: 0, the global Gaussians. With one class in all, anything
-    is as good: 1/2.
+    This is two-fold stratified cross-validation without the classes that have a single sample. The
+    cross-entropy of both folds together is minimised, first on an 11 x 11 grid, then by L-BFGS-B.
+    If no class has two samples, the result is 0, the global Gaussians. If only one class has, all
+    coefficients are equally good, and the result is 1/2.
 
     Args:
         z: (n, D) float64 features.
         y: (n,) labels.
         common: The global Gaussians, in float64.
-        prior: (C,) of the client.
+        prior: (C,) class probabilities of the client.
         eps: See :func:`discriminant`.
         regulariser: See :func:`estimate`.
-        single: One coefficient for both.
+        single: Use one coefficient for both.
     """
     counts = torch.bincount(y, minlength=len(prior))
     repeated = counts[y] >= 2
@@ -178,7 +179,7 @@ def pack(symmetric: Tensor) -> Tensor:
 
 
 def unpack(packed: Tensor) -> Tensor:
-    """Return the symmetric matrix of :func:`pack`.
+    """Return the symmetric matrix that :func:`pack` packed.
 
     Example:
         >>> unpack(torch.tensor([1.0, 2.0, 3.0])).tolist()
@@ -193,7 +194,7 @@ def unpack(packed: Tensor) -> Tensor:
 
 
 def wide(value: Tensor) -> Tensor:
-    """Convert to float64, on the CPU where the device has none."""
+    """Convert to float64, on the CPU if the device has no float64."""
     return value.cpu().double() if value.device.type == "mps" else value.double()
 
 
@@ -231,10 +232,10 @@ def _loss(
 def _losses_on_grid(
     folds: list[Fold], common: Gaussians, prior: Tensor, eps: float, shares: Tensor
 ) -> Tensor:
-    """Compute (G, G) losses: rows share the coefficient of the means, columns the covariance's.
+    """Compute (G, G) losses: rows are coefficients of the means, columns of the covariance.
 
-    One factorisation a column: for a given covariance everything but the bias is linear in the
-    means.
+    Each column needs one factorisation: for a given covariance, everything but the bias is linear
+    in the means.
     """
     count = len(shares)
     losses = shares.new_zeros(count, count)

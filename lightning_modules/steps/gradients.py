@@ -1,4 +1,4 @@
-"""Gradients at weights that a network does not have, for methods that step inside an objective."""
+"""Gradients at weights other than the network's own, for objectives that take inner steps."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ def slopes_at(
 ) -> tuple[State, Tensor, State]:
     """Return gradient and value of a loss, and the buffers after the forward pass.
 
-    The network's own parameters and buffers stay as they are. Runs under ``torch.func.vmap``.
+    The network's own parameters and buffers do not change. Runs under ``torch.func.vmap``.
 
     Args:
-        net: (B, D) outputs.
-        parameters: Where the gradient is taken, by the names of the network's parameters.
+        net: A network with (B, D) outputs.
+        parameters: Values at which the gradient is taken, by the names of the network's parameters.
         buffers: Batch-norm statistics to start from, by the names of the network's buffers.
-        batch: One with padding gives the gradient of one without.
+        batch: A batch; padding does not change the gradient.
         objective: The loss, of outputs, targets and weights.
 
     Example:
@@ -58,16 +58,16 @@ def adam_step(
     betas: tuple[float, float] = (0.9, 0.999),
     eps: float = 1e-8,
 ) -> tuple[State, tuple[State, State]]:
-    """Take one step of Adam as a pure function, as ``torch.optim.Adam`` takes it.
+    """Take one step of Adam as a pure function, identical to a step of ``torch.optim.Adam``.
 
     Args:
-        values: What is stepped.
-        slopes: Its gradient.
+        values: Values to update.
+        slopes: Their gradient.
         moments: Running means of the gradient and of its square, zeros before the first step.
-        step: Number of this step, from 1.
+        step: Number of this step, starting at 1.
         lr: Learning rate.
-        betas: How slowly the two means move.
-        eps: Added to the root of the second.
+        betas: Decay rates of the two running means.
+        eps: Number added to the square root of the second.
 
     Returns:
         The new values and moments.
@@ -75,7 +75,7 @@ def adam_step(
     first = {n: torch.lerp(slopes[n], mean, betas[0]) for n, mean in moments[0].items()}
     second = {n: torch.lerp(slopes[n].square(), s, betas[1]) for n, s in moments[1].items()}
     after = {}
-    # 1 - beta ** step, without its cancellation in float32.
+    # 1 - beta ** step, without the cancellation in float32.
     unbias = [-torch.expm1(step * math.log(beta)) for beta in betas]
     for name, value in values.items():
         root = (second[name] / unbias[1]).sqrt() + eps

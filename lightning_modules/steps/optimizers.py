@@ -1,4 +1,4 @@
-"""Learning rates: optimiser factories at another rate, and checks of a rate."""
+"""Learning rates: optimiser factories with another rate, and checks of a rate."""
 
 from __future__ import annotations
 
@@ -12,11 +12,12 @@ from pfl.core.types import OptimizerFactory
 
 
 def with_lr(optimizer: OptimizerFactory, lr: float) -> OptimizerFactory:
-    """Return a factory of the same optimiser at another learning rate.
+    """Return a factory of the same optimiser with another learning rate.
 
     Args:
-        optimizer: Makes an optimiser from parameters; all its settings but the rate are kept.
-        lr: The rate of all parameter groups.
+        optimizer: Factory that builds an optimiser from parameters; all its other settings are
+            kept.
+        lr: The learning rate of all parameter groups.
 
     Raises:
         ValueError: ``lr`` is negative.
@@ -44,7 +45,7 @@ def learning_rate(optimizer: Optimizer) -> float:
     """Return the learning rate that all parameter groups of an optimiser share.
 
     Raises:
-        ValueError: The groups have several rates.
+        ValueError: The groups have different learning rates.
 
     Example:
         >>> import torch
@@ -58,13 +59,14 @@ def learning_rate(optimizer: Optimizer) -> float:
 
 
 def warn_of_overshoot(optimizer: Optimizer, strength: float, name: str) -> None:
-    """Warn if a pull of this strength towards an anchor goes beyond the anchor in one step.
+    """Warn if a pull of this strength towards an anchor overshoots the anchor in one step.
 
-    A step of rate eta on ``strength / 2 ||w - anchor||^2`` multiplies the distance by
-    ``1 - eta strength``: from 1 on it overshoots, from 2 on it diverges.
+    A step with learning rate eta on ``strength / 2 ||w - anchor||^2`` multiplies the distance by
+    ``1 - eta strength``: it overshoots if ``eta strength`` is 1 or more, and diverges if it is 2 or
+    more.
 
     Args:
-        optimizer: Gives eta.
+        optimizer: Optimiser whose learning rate is eta.
         strength: Strength of the pull.
         name: Name of the argument that sets the strength.
     """

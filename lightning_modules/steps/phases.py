@@ -1,4 +1,4 @@
-"""Phases that train one part of a split network while the other part stays as it is."""
+"""Phases that train one part of a split network while the other part is frozen."""
 
 from __future__ import annotations
 
@@ -34,19 +34,19 @@ def part_phase(
 ) -> Phase:
     """Train the head, the body or all of a network on local data; the other part is frozen.
 
-    On cross-entropy the head alone is trained on features computed once, as the frozen body makes
-    them in eval mode.
+    If the head alone is trained on cross-entropy and the body is in eval mode, the body's features
+    are computed once and reused.
 
     Args:
-        module: Whose ``net`` is trained; a ``SplitNet`` unless all of it is.
-        part: What is trained.
-        epochs: Walks over the data.
-        name: Of the phase; the part's if not given.
+        module: The client whose ``net`` is trained: a ``SplitNet``, unless all of it is trained.
+        part: Part that is trained.
+        epochs: Number of epochs.
+        name: Name of the phase; that of the part if not given.
         optimizer: As in :class:`~pfl.core.types.Phase`.
-        objective: Of the whole network; cross-entropy if not given.
-        frozen: Mode of the frozen part. In ``train`` its dropout is active and the running
-            statistics of its batch norms move, though its parameters do not.
-        evals: Further submodules held in eval mode.
+        objective: Objective on the whole network; cross-entropy if not given.
+        frozen: Mode of the frozen part. In ``train`` mode its dropout is active and the running
+            statistics of its batch norms change, though its parameters do not.
+        evals: More submodules to hold in eval mode.
     """
     net = cast(SplitNet, module.net)
 

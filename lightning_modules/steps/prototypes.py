@@ -15,7 +15,7 @@ def class_sums(
 ) -> tuple[Tensor, Tensor]:
     """Sum the features of each class, and count its samples.
 
-    Both add up over batches; :func:`class_means` turns the totals into means. Runs under
+    Sums and counts add up over batches; :func:`class_means` turns the totals into means. Runs under
     ``torch.func.vmap``.
 
     Args:
@@ -25,7 +25,7 @@ def class_sums(
         weight: (B,) one for a real sample and zero for padding, or ``None``.
 
     Returns:
-        (C, D) sums and (C,) counts, in float32 at least.
+        (C, D) sums and (C,) counts, at least in float32.
 
     Example:
         >>> z, y = torch.tensor([[1.0], [2.0], [4.0]]), torch.tensor([1, 0, 1])
@@ -58,19 +58,19 @@ def class_means(sums: Tensor, counts: Tensor) -> Tensor:
 def unknown_prototypes(num_classes: int, features: int) -> Tensor:
     """Return a (C, D) table in which no class has a prototype: all rows are NaN.
 
-    The table alone says which classes it knows, and travels as C D numbers.
+    The table itself thus tells which classes have a prototype, and it travels as C D numbers.
     """
     return torch.full((num_classes, features), float("nan"))
 
 
 def known(prototypes: Tensor) -> tuple[Tensor, Tensor]:
-    """Return a table with zeros for its unknown rows, and a mask of the known ones.
+    """Return a table with zeros in its unknown rows, and a mask of the known ones.
 
     Args:
-        prototypes: (C, D) with rows of NaN, see :func:`unknown_prototypes`.
+        prototypes: (C, D), with rows of NaN for unknown classes; see :func:`unknown_prototypes`.
 
     Returns:
-        (C, D) values and (C,) ones for known rows, zeros for unknown ones.
+        (C, D) values, and a (C,) mask with one for known rows and zero for unknown ones.
 
     Example:
         >>> values, present = known(torch.tensor([[1.0, 2.0], [float("nan")] * 2]))
@@ -85,10 +85,10 @@ def merge_prototypes(
 ) -> Tensor:
     """Average prototypes over clients, class by class; a class that no client holds keeps its row.
 
-    Sums run in float64 (float32 on devices that have no float64), in the order given.
+    Sums are computed in float64 (float32 on devices without float64), in the given order.
 
     Args:
-        previous: (C, D) with rows of NaN for unknown classes.
+        previous: (C, D), with rows of NaN for unknown classes.
         prototypes: (C, D) of each client; rows of weight zero are ignored.
         counts: (C,) weights of each client's rows, zero for a class that it does not hold.
 

@@ -1,4 +1,4 @@
-"""Servers that several methods use."""
+"""Servers that several methods share."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from pfl.core.types import Upload
 class MovingServer(Server[ServerState]):
     """A server that moves from its old values towards the average of the uploads.
 
-    ``(1 - beta) old + beta average``; pFedMe (Dinh et al., NeurIPS 2020, arXiv 2006.08848) and
-    pFedBayes (Zhang et al., ICML 2022, arXiv 2206.07977).
+    The new values are ``(1 - beta) old + beta average``. Used by pFedMe (Dinh et al., NeurIPS 2020,
+    arXiv 2006.08848) and pFedBayes (Zhang et al., ICML 2022, arXiv 2206.07977).
 
     Args:
         weighting: As in :class:`~pfl.core.server.Server`.

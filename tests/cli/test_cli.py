@@ -382,7 +382,7 @@ IN_FLAGS = """
 --model.net.hidden=x | --model.net.hidden: expected int, got x
 --data.num_clients=x | --data.num_clients: expected int, got x
 --data.num_clients=0 | --data.num_clients: num_clients must be at least 1, got 0
---data.partition=gone.json | --data.partition: partition: there is no file gone.json, nor a partitioner of that name (to see them: pfl list partitions)
+--data.partition=gone.json | --data.partition: partition: there is neither a file gone.json nor a partitioner of that name; pfl list partitions lists the partitioners
 --config=d.yaml | --config d.yaml: there is no such file; did you mean 'c.yaml'?
 --config=/ | --config /: there is no such file
 --ckpt_path=gone | there is no checkpoint at gone
@@ -472,7 +472,7 @@ def test_a_missing_folder_names_the_key(capsys):
     changed = CONFIG.replace("Digits\n  init_args:", "ImageFolder\n  init_args:\n    root: gone/x")
     Path("c.yaml").write_text(changed)
     assert pfl("fit") == 2
-    check(capsys, "c.yaml:16: data.root: there is no folder gone/x; expected are root/train/")
+    check(capsys, "c.yaml:16: data.root: there is no folder gone/x; expected: root/train/")
 
 
 def test_a_missing_configuration_says_what_is_required(capsys):

@@ -64,7 +64,9 @@ def test_another_number_of_clients_is_refused(saved):
 
 
 def test_a_missing_file_may_be_a_misspelt_partitioner():
-    with pytest.raises(FileNotFoundError, match="no file Dirichelt, nor a partitioner of that"):
+    with pytest.raises(
+        FileNotFoundError, match="neither a file Dirichelt nor a partitioner of that"
+    ):
         digits("Dirichelt").setup()
 
 
@@ -116,7 +118,7 @@ def test_a_sample_in_another_place_is_noticed(saved):
     clients = json.loads(saved.read_text())["clients"]
     clients[0]["train"][0], clients[1]["train"][0] = clients[1]["train"][0], clients[0]["train"][0]
     change(saved, clients=clients)
-    with pytest.raises(ValueError, match=r"damaged: its samples are not those of its hash"):
+    with pytest.raises(ValueError, match=r"damaged: its samples do not match its hash"):
         digits(saved).setup()
 
 

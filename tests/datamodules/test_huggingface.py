@@ -93,9 +93,9 @@ def test_splits_and_class_labels_are_those_of_the_data_set(datasets, tmp_path):
     ("options", "message"),
     [
         ({"inputs": "none"}, "has no column 'none', only tokens, mask"),
-        ({"inputs": "text"}, "row 1, column 'text': 'word' is no tensor of numbers; words must"),
-        ({"inputs": "ragged"}, r"x of sample 1 is .* shape \(2,\), of sample 0 .* shape \(1,\)"),
-        ({"target": "value"}, "'value' holds numbers: say task"),
+        ({"inputs": "text"}, "row 1, column 'text': 'word' is not a tensor of numbers; convert"),
+        ({"inputs": "ragged"}, r"x of sample 1 is .* shape \(2,\), but .* shape \(1,\)"),
+        ({"target": "value"}, "'value' contains numbers: give task"),
         ({"target": "hole"}, "row 2, column 'hole': .* is a missing value"),
     ],
 )

@@ -265,7 +265,7 @@ UNEQUAL = Targets(np.repeat(np.arange(10), [3, *[20] * 9]))
     [
         (IID(), TEN, 0, "num_clients must be at least 1, got 0"),
         (IID(), TEN, 201, "num_clients is 201, but there are only 200 samples"),
-        (Shards(3), TEN, 100, "need 300 samples, there are 200"),
+        (Shards(3), TEN, 100, "need 300 samples, but there are 200"),
         (FixedClasses(classes_per_client=3), TEN, 10, "3 does not divide the 10 classes"),
         (FixedClasses(), TEN, 5, "num_clients=5 is not divisible by 2"),
         (FixedClasses(), TEN, 60, "into 30 blocks for 60 clients, but the smallest has 20"),
@@ -274,7 +274,7 @@ UNEQUAL = Targets(np.repeat(np.arange(10), [3, *[20] * 9]))
         (ConceptDrift(), FINE, 7, "num_clients=7 is not divisible by 5"),
         (ConceptDrift(subclasses_per_client=2), FINE, 5, "2 does not divide the 5 subclasses"),
         (ConceptDrift(), Targets(TEN.labels // 4, fine=TEN.labels), 4, "4, 4, 2"),
-        (ConceptDrift(), SHARED, 2, "and none under two, there are 2, 2"),
+        (ConceptDrift(), SHARED, 2, "and each subclass in one; there are 2, 2"),
         (ByDomain(), TEN, 2, "needs a data set with domains"),
     ],
 )

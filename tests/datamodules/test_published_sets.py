@@ -201,7 +201,7 @@ def test_ham10000_with_wrong_metadata(ham, content):
 
 
 def test_ham10000_missing(tmp_path):
-    with pytest.raises(FileNotFoundError, match=r"Harvard Dataverse.*expected are the metadata"):
+    with pytest.raises(FileNotFoundError, match=r"Harvard Dataverse.*expected: the metadata"):
         make(HAM10000, root=str(tmp_path)).setup()
 
 
@@ -275,14 +275,14 @@ def test_sun397_classes_are_drawn_of_each_superclass(sun, levels):
 
 
 def test_sun397_with_too_few_classes_or_another_table(sun, levels):
-    with pytest.raises(ValueError, match="classes_per_superclass=2, but indoor has 1 classes"):
+    with pytest.raises(ValueError, match="classes_per_superclass=2, but indoor has only 1"):
         make(SUN397, root=str(sun), hierarchy=str(levels), classes_per_superclass=2).setup()
     levels.write_text("class,superclass\nabbey,man-made\n")
     with pytest.raises(ValueError, match=r"needs the columns category.*three_levels.xlsx"):
         make(SUN397, root=str(sun), hierarchy=str(levels)).setup()
-    with pytest.raises(FileNotFoundError, match="given as hierarchy"):
+    with pytest.raises(FileNotFoundError, match="hierarchy: there is no file"):
         make(SUN397, root=str(sun), hierarchy="nowhere.csv").setup()
-    with pytest.raises(ValueError, match="give one of them"):
+    with pytest.raises(ValueError, match="give only one of them"):
         make(SUN397, root=str(sun), hierarchy="a.csv", superclasses="b.csv")
 
 
@@ -381,7 +381,7 @@ def test_femnist_with_a_pipe(leaf):
 def test_femnist_without_a_writer(leaf):
     for file in (leaf / "train").iterdir():
         write_leaf(file, {})
-    with pytest.raises(ValueError, match=r"no file in .*train holds a training sample"):
+    with pytest.raises(ValueError, match=r"no file in .*train contains a training sample"):
         make(FEMNIST, root=str(leaf)).setup()
 
 

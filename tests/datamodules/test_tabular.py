@@ -149,7 +149,7 @@ def test_columns_with_a_number_in_every_row_order_clients(tmp_path):
     )
     parts = [{*h.train.tolist(), *h.test.tolist()} for h in data.division.holdings]
     assert parts == [{0, 2}, {1, 4}, {3, 5}]
-    with pytest.raises(ValueError, match="no column 'age' to order samples by, only site"):
+    with pytest.raises(ValueError, match="no column 'age' to order samples by; they have site"):
         table(tmp_path, partition=ByColumn("age"), missing="mean").setup()
 
 
@@ -177,20 +177,20 @@ def test_numbers_are_predicted_as_the_task_says(tmp_path, target, task, kind, y)
     [
         ("a,y\n1,p\n2,q,r\n", {}, "csv, line 3: 3 values for 2 columns"),
         ('a,y\n1,p\n"2,q\n', {}, "csv, line 3: unexpected end of data"),
-        ('a,y\n"1\n",p\nx,q\n', {}, "csv, line 4, column 'a': 'x' is no finite number; if"),
-        ("a,y\n1,p\n\n1_0,q\n", {}, "csv, line 4, column 'a': '1_0' is no finite number"),
-        ("a,y\n1,p\ninf,q\n", {}, "csv, line 3, column 'a': 'inf' is no finite number"),
-        ("a,y\n1,p\n?,q\n", {}, "line 3, column 'a': .* missing value; .* drop, or missing: mean"),
+        ('a,y\n"1\n",p\nx,q\n', {}, "csv, line 4, column 'a': 'x' is not a finite number; if"),
+        ("a,y\n1,p\n\n1_0,q\n", {}, "csv, line 4, column 'a': '1_0' is not a finite number"),
+        ("a,y\n1,p\ninf,q\n", {}, "csv, line 3, column 'a': 'inf' is not a finite number"),
+        ("a,y\n1,p\n?,q\n", {}, "line 3, column 'a': .* missing value; .* or missing: mean"),
         ("a,y\n1,p\n2,\n", {"missing": "mean"}, "line 3, column 'y': '' is a missing value"),
         ("a,y\nNA,p\n1,\n", {"missing": "drop"}, "each row has a missing value"),
-        ("a,y\n1,0\n2,1\n", {}, "'y' holds numbers: say task: classification, multilabel or"),
-        ("a,y\n1,0\n2,z\n", {"task": "regression"}, "line 3, column 'y': 'z' is no finite number"),
+        ("a,y\n1,0\n2,1\n", {}, "'y' contains numbers: give task: classification, multilabel or"),
+        ("a,y\n1,0\n2,z\n", {"task": "regression"}, "column 'y': 'z' is not a finite number"),
         ("a,y\n1,0\n2,3\n", {"task": "multilabel"}, "line 3, column 'y': '3' is neither 0 nor 1"),
         ("a,y\n1,p\n2,q\n", {"target": "z"}, "csv has no column 'z', only a, y"),
         ("a,y\n1,p\n2,q\n", {"features": ["b"]}, "csv has no column 'b', only a, y"),
-        ("a,y\n1,p\n2,q\n", {"features": ["y"]}, "'y' cannot be feature and target at once"),
-        ("a,y\n1,p\n2,q\n", {"categories": ["y"]}, "categories names 'y', which is no feature"),
-        ("a,y\n1,p\n2,q\n", {"time_column": "y", "target": "a"}, "has no feature beside a, y"),
+        ("a,y\n1,p\n2,q\n", {"features": ["y"]}, "'y' cannot be both feature and target"),
+        ("a,y\n1,p\n2,q\n", {"categories": ["y"]}, "categories names 'y', which is not a feature"),
+        ("a,y\n1,p\n2,q\n", {"time_column": "y", "target": "a"}, "has no features besides a, y"),
         ("a,t,y\n1,2020-13-01,p\n", {"time_column": "t"}, "line 2, column 't': '2020-13-01' is"),
         ("a,a,y\n1,2,p\n", {}, "two columns of .*csv are called 'a'"),
         (",a,y\n0,1,p\n", {}, "column 1 of .*csv has no name"),
@@ -213,7 +213,7 @@ def test_files_that_cannot_be_read_are_refused(tmp_path, monkeypatch):
     with pytest.raises(FileNotFoundError, match=r"there is no file .*none\.csv"):
         TabularData(str(tmp_path / "none.csv"), "y", 1, IID()).setup()
     (tmp_path / "latin.csv").write_bytes("a,y\n1,\xe9\n".encode("latin1"))
-    with pytest.raises(ValueError, match=r"latin\.csv is no text in UTF-8"):
+    with pytest.raises(ValueError, match=r"latin\.csv is not UTF-8 text"):
         TabularData(str(tmp_path / "latin.csv"), "y", 1, IID()).setup()
     (tmp_path / "some.parquet").write_bytes(b"PAR1")
     monkeypatch.setitem(sys.modules, "pyarrow", None)
@@ -237,7 +237,7 @@ def test_parquet_holds_the_same_as_csv(tmp_path):
     with pytest.raises(ValueError, match=r"parquet, row 4, column 'age': .* missing value"):
         broken.setup()
     file.write_bytes(b"PAR1")
-    with pytest.raises(ValueError, match=r"patients\.parquet is no Parquet file"):
+    with pytest.raises(ValueError, match=r"patients\.parquet is not a Parquet file"):
         TabularData(str(file), "sick", 2, ByDomain(), **SITES).setup()
 
 

@@ -111,7 +111,7 @@ def test_clients_can_be_ordered_by_a_column():
     data = tensors(3, ByColumn("age"), x=FLOATS, y=CLASSES, **{"column.age": range(11, -1, -1)})
     own = [{*held(data, c).tolist(), *held(data, c, "test").tolist()} for c in range(3)]
     assert own == [{8, 9, 10, 11}, {4, 5, 6, 7}, {0, 1, 2, 3}]
-    with pytest.raises(ValueError, match="no column 'height' to order samples by, only age"):
+    with pytest.raises(ValueError, match="no column 'height' to order samples by; they have age"):
         tensors(
             partition=ByColumn("height"), x=FLOATS, y=CLASSES, **{"column.age": range(12)}
         ).setup()
@@ -151,7 +151,7 @@ def test_a_file_holds_the_same_as_a_mapping(tmp_path):
     assert read.class_names == ["p", "q", "r"]
     assert read.description() == TensorData(given, 2, IID()).description()
     (tmp_path / "text.npz").write_text("x,y\n")
-    with pytest.raises(OSError, match=r"text\.npz is no \.npz file of plain arrays"):
+    with pytest.raises(OSError, match=r"text\.npz is not an \.npz file of plain arrays"):
         TensorData(str(tmp_path / "text.npz"), 2, IID()).setup()
 
 
@@ -183,11 +183,11 @@ MANY[4500] = np.inf
         ({"x": FLOATS, "x.a": FLOATS, "y": CLASSES}, "give x or x.<name>, not both"),
         ({"x": FLOATS, "y": CLASSES, "x_test": FLOATS}, "x_test needs y_test"),
         ({"x": FLOATS, "y": CLASSES, "num_train": 13}, "num_train is 13, but there are 12 samples"),
-        ({"x": FLOATS, "y": CLASSES, "z": 1}, "unknown names among the data: z"),
-        ({"x": ["a"] * 12, "y": CLASSES}, "x is no tensor of numbers"),
-        ({"x": FLOATS, "y": CLASSES - 1}, "classes are .* integers from 0"),
-        ({"x": FLOATS, "y": FLOATS.long()}, "labels are zeros and ones"),
-        ({"x": FLOATS, "y": FLOATS[:, None]}, r"numbers to predict are .* got shape \(12, 1, 2\)"),
+        ({"x": FLOATS, "y": CLASSES, "z": 1}, "unknown names in the data: z"),
+        ({"x": ["a"] * 12, "y": CLASSES}, "x is not a tensor of numbers"),
+        ({"x": FLOATS, "y": CLASSES - 1}, "classes must be .* integers from 0"),
+        ({"x": FLOATS, "y": FLOATS.long()}, "labels must be zeros and ones"),
+        ({"x": FLOATS, "y": FLOATS[:, None]}, r"numbers to predict must .* got shape \(12, 1, 2\)"),
     ],
 )  # fmt: skip
 def test_data_that_do_not_fit_together_are_refused(given, message):

@@ -128,12 +128,12 @@ PAIR = (torch.zeros(2), 0)
     ("dataset", "message"),
     [
         (Items([PAIR, torch.zeros(3)]), r"sample 1 is a Tensor, not a pair \(inputs, target\)"),
-        (Items([PAIR, (torch.zeros(3), 0)]), r"x of sample 1 is .*float32 of shape \(3,\), of"),
-        (Items([PAIR, (torch.zeros(2), 0.5)]), "y of sample 1 is torch.float32 .*, of sample 0 t"),
-        (Items([PAIR, ({"a": 1}, 0)]), "sample 1 has x.a, y, sample 0 has x, y"),
-        (Items([("words", 0)]), "x of sample 0 is no tensor of numbers"),
+        (Items([PAIR, (torch.zeros(3), 0)]), r"x of sample 1 is .*float32 of shape \(3,\), but"),
+        (Items([PAIR, (torch.zeros(2), 0.5)]), "y of sample 1 .* but that of sample 0 is t"),
+        (Items([PAIR, ({"a": 1}, 0)]), "sample 1 has x.a, y, but sample 0 has x, y"),
+        (Items([("words", 0)]), "x of sample 0 is not a tensor of numbers"),
         (Items([]), "Items has no samples"),
-        (Stream(), "Stream is no map-style data set: it needs __len__"),
+        (Stream(), "Stream is not a map-style data set, which has __len__"),
     ],
 )  # fmt: skip
 def test_data_sets_that_do_not_fit_are_refused(dataset, message):

@@ -1,4 +1,4 @@
-"""All methods, and how the tests build each."""
+"""All methods, and how the tests build each of them."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ test_module.__test__ = False
 
 
 def build(method, net, **options):
-    """Build the method on a network: by its test file's ``make`` where there is one."""
+    """Build the method on a network: with its test file's ``make``, if there is one."""
     make = getattr(test_module(method), "make", None)
     module = make(net, method=method, **options) if _takes(make, "method") else None
     if module is None:
@@ -47,9 +47,9 @@ def build(method, net, **options):
 
 
 def floats(module, info):
-    """Count (down, up) floats a participant moves in a round, by the method's own formula.
+    """Count the (down, up) floats that a participant moves in a round, by the method's own formula.
 
-    A formula takes the module, and the client's ``info`` where the number depends on the client.
+    A formula takes the module, and also the client's ``info`` if the number depends on the client.
     """
     formula = getattr(test_module(type(module)), "floats", None)
     if formula is not None:

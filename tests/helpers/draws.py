@@ -1,4 +1,4 @@
-"""Random tensors for tests, from seeds of their own."""
+"""Random tensors for tests, from their own seeds."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Short federations: as the loop runs them, or stepped by hand, a client or a round at a time."""
+"""Short federations, run by the loop or stepped by hand, one client or one round at a time."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def follow(module, data, rounds=3, **loop):
 
 
 def sitting_out(snapshots):
-    """Yield (state before, state after) of every client for every round without training."""
+    """Yield (state before, state after) of every client for every round in which it rested."""
     for before, after in pairwise(snapshots):
         for client in before.kept.keys() - set(after.trained):
             yield before.kept[client], after.kept[client]
@@ -69,15 +69,15 @@ def job(data, client=0, broadcast=None, kept=None, seed=3, round=1, rounds=10, s
 
 
 class Federation(ToyFederation):
-    """A federation whose personalised models can be looked at."""
+    """A federation whose personalised models can be inspected."""
 
     def test(self, client, split="test"):
-        """Return the scores of the client's personalised model, in which the module is left."""
+        """Return the scores of the client's personalised model, and leave the module in it."""
         job = replace(self.job(client, self.number), splits=(split,))
         return client_round.test(self.context, job).get(split)
 
     def personal(self, client):
-        """Return the state of the client's personalised model, in which the module is left."""
+        """Return the state of the client's personalised model, and leave the module in it."""
         client_round.test(self.context, self.job(client, self.number))
         return clone(self.module.net.state_dict())
 
@@ -97,7 +97,7 @@ def own(federation, client, stem="own.module."):
 
 
 def equal(a, b):
-    """Return ``True`` if two states have the same names and bits."""
+    """Return ``True`` if two states have the same names and are bitwise equal."""
     return a.keys() == b.keys() and all(torch.equal(a[name], b[name]) for name in a)
 
 

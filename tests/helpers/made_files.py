@@ -1,4 +1,4 @@
-"""Small files in the layouts in which the published data sets come."""
+"""Small files in the layouts of the published data sets."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from datamodules.superclasses import CIFAR100_CLASSES
 
 
 def write_all(root):
-    """Write every set of the papers below ``root``, as the configurations expect them."""
+    """Write every data set of the papers below ``root``, as the configurations expect it."""
     cifar10(root / "cifar-10-batches-py")
     cifar100(root / "cifar-100-python")
     fashion_mnist(root / "FashionMNIST" / "raw")
@@ -114,7 +114,7 @@ def ham10000(folder, each=8):
 
 
 def sun397(root, each=8):
-    """150 classes, and the file that says which superclass each has."""
+    """Write 150 classes, and the file that tells the superclass of each."""
     kinds = ("indoor", "outdoor_man-made", "outdoor_natural")
     names = [(f"{kind[0]}{kind[8:9]}{n:02}", kind) for kind in kinds for n in range(50)]
     for name, _ in names:
@@ -149,7 +149,7 @@ def image(path, size):
 
 
 def hash_of(path):
-    """Return a number of a file's name, equal in every process."""
+    """Return a number derived from a file's name, the same in every process."""
     return sum(ord(letter) * place for place, letter in enumerate(path.name, 1))
 
 

@@ -1,4 +1,4 @@
-"""Objectives and networks under ``torch.func.vmap`` over clients, against one client by client."""
+"""Objectives and networks under ``torch.func.vmap`` over clients, compared with single clients."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ class _Objective(nn.Module):
 
 
 def check_vmap(module, objective, states, batches):
-    """Check that value and gradients agree, with unequal batches padded to the longest.
+    """Check that values and gradients agree, with unequal batches padded to the longest.
 
     Args:
         module: The method.
         objective: One of its objectives.
-        states: A state dict for each client.
-        batches: A batch without weight for each client.
+        states: One state dict per client.
+        batches: One batch per client, without weight.
     """
     target = _Objective(module, objective)
     trained = [name for name, _ in module.named_parameters()]
@@ -55,7 +55,7 @@ def check_vmap(module, objective, states, batches):
 
 
 def check_stacked(nets, shape, **tolerance):
-    """Check that networks on five images each give logits and buffers as each alone does."""
+    """Check that stacked networks give the logits and buffers of each network alone."""
     parameters, buffers = stack_module_state(nets)
     x = torch.rand(len(nets), 5, *shape, dtype=next(nets[0].parameters()).dtype)
     together = vmap(lambda p, b, x: functional_call(nets[0], (p, b), (x,)))(parameters, buffers, x)
@@ -66,7 +66,7 @@ def check_stacked(nets, shape, **tolerance):
 
 
 def clients(module, sizes=(2, 5, 1), dim=5, classes=3):
-    """Return a state dict for each client, around the module's own, and a batch of its size."""
+    """Return a state dict for each client, close to the module's own, and a batch of its size."""
     rng = generator(4, "clients")
 
     def near(value):

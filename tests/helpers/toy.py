@@ -1,4 +1,4 @@
-"""The federation of :mod:`pfl.testing`, and networks and data still smaller."""
+"""The federation of :mod:`pfl.testing`, and even smaller networks and data."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ class Line(nn.Module):
 
 
 def lines(*slopes):
-    """Return one sample a client, x = slope: ``(x * w).mean()`` has this constant gradient."""
+    """Return one sample per client, x = slope: ``(x * w).mean()`` has this constant gradient."""
     y = torch.zeros(1, dtype=torch.long)
     return ToyData([(torch.full((1, 1), slope), y) for slope in slopes])
 
 
 class Point(nn.Module):
-    """Its output is its only parameter, w: (D,); the input is not looked at."""
+    """A network whose output is its only parameter, w: (D,); the input is ignored."""
 
     def __init__(self, *w):
         super().__init__()

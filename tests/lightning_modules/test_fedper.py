@@ -128,7 +128,7 @@ def test_a_single_class_client_collapses_to_that_class():
 
 
 def test_bad_numbers_are_refused():
-    with pytest.raises(ValueError, match="2 layers, 3 of them"):
+    with pytest.raises(ValueError, match="2 layers, but 3 were"):
         FedPer(mlp(), personal_layers=3)
     with pytest.raises(ValueError, match="fit_head_before_eval"):
         FedPer(mlp(), fit_head_before_eval=-1)

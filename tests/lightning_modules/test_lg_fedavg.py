@@ -150,7 +150,7 @@ def test_a_client_that_trains_without_uploading_keeps_its_body():
 
 
 def test_bad_numbers_are_refused():
-    with pytest.raises(ValueError, match="2 layers, 3 of them"):
+    with pytest.raises(ValueError, match="2 layers, but 3 were"):
         LGFedAvg(mlp(), num_global_layers=3)
     with pytest.raises(ValueError, match="warm_start_rounds"):
         LGFedAvg(mlp(), warm_start_rounds=-1)

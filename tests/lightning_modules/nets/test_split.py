@@ -25,5 +25,5 @@ def test_last_layers():
     assert later == ("net.backbone.9.*", "net.head.*")
     assert earlier == ("net.backbone.0.*", "net.backbone.3.*", "net.backbone.7.*")
     assert last_layers(LeNet5(10), 0)[0] == ()
-    with pytest.raises(ValueError, match="5 layers, 6 of them"):
+    with pytest.raises(ValueError, match="5 layers, but 6 were"):
         last_layers(LeNet5(10), 6)

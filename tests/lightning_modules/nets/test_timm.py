@@ -35,18 +35,18 @@ def test_weights_come_from_a_file_without_the_classifier(tmp_path):
 def test_what_does_not_fit_is_refused(tmp_path):
     timm = pytest.importorskip("timm")
     torch.save(timm.create_model("resnet10t").state_dict(), tmp_path / "weights.pt")
-    with pytest.raises(ValueError, match="not those of resnet14t"):
+    with pytest.raises(ValueError, match="do not fit resnet14t"):
         Timm(3, "resnet14t", SHAPE, weights=str(tmp_path / "weights.pt"))
-    with pytest.raises(FileNotFoundError, match="there is no file of weights"):
+    with pytest.raises(FileNotFoundError, match="there is no weights file"):
         Timm(3, "resnet10t", SHAPE, weights=str(tmp_path / "none.pt"))
-    with pytest.raises(ValueError, match="timm cannot make 'resnet_10'"):
+    with pytest.raises(ValueError, match="timm cannot build 'resnet_10'"):
         Timm(3, "resnet_10", SHAPE)
     with pytest.raises(ValueError, match=r"cannot take images of shape \(3, 32, 32\)"):
         Timm(3, "vit_tiny_patch16_224", SHAPE)
-    with pytest.raises(ValueError, match="names a place to load from"):
+    with pytest.raises(ValueError, match="is a download location"):
         Timm(3, "hf_hub:someone/something", SHAPE)
     (tmp_path / "broken.pt").write_bytes(b"no weights")
-    with pytest.raises(OSError, match="cannot be read as a file of weights"):
+    with pytest.raises(OSError, match="cannot be read as a weights file"):
         Timm(3, "resnet10t", SHAPE, weights=str(tmp_path / "broken.pt"))
 
 

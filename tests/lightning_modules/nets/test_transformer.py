@@ -108,8 +108,8 @@ def test_a_checkpoint_gives_the_backbone_which_clients_keep(tmp_path):
 def test_a_checkpoint_that_does_not_fit_is_refused(tmp_path):
     with pytest.raises(ValueError, match=r"there is no file nowhere\.pt"):
         make(checkpoint="nowhere.pt")
-    with pytest.raises(ValueError, match=r"does not hold the values of such a ViT"):
+    with pytest.raises(ValueError, match=r"does not fit this ViT"):
         make(checkpoint=saved(tmp_path, make(width=4)))
     (tmp_path / "values.pt").write_text("not torch's")
-    with pytest.raises(ValueError, match=r"values.pt does not hold"):
+    with pytest.raises(ValueError, match=r"values.pt does not fit this ViT"):
         make(checkpoint=str(tmp_path / "values.pt"))
