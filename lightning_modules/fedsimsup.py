@@ -41,7 +41,9 @@ ZeroSimilarity: TypeAlias = Literal["keep", "size_weighted", "uniform"]
 
 
 class FedSimSup(ClientModule):
-    """The inter-learning model ``net`` travels, the supervisor stays with its client.
+    """A private supervisor network beside a network that the server mixes for each client.
+
+    The inter-learning model ``net`` travels, the supervisor stays with its client.
 
     Under a plain Lightning Trainer, before any broadcast, both networks are trained together.
 
