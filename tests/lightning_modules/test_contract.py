@@ -41,7 +41,7 @@ def test_a_method_serves_other_tasks_or_refuses_them(method):
     for task, names in TASK_PROMISES.items():
         asked = replace(subject(method), task=task)
         if method.__name__ in NEED_CLASSES:
-            with pytest.raises(MethodError, match=f"{method.__name__} works with the classes"):
+            with pytest.raises(MethodError, match=f"{method.__name__} needs samples with classes"):
                 ToyFederation(asked.module())
             continue
         for promise in PROMISES:
