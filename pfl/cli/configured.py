@@ -58,14 +58,14 @@ VERBS = {
             "--split": {
                 "type": Literal["train", "val", "test"],
                 "default": "test",
-                "help": "the data to predict: train, val or test",
+                "help": "the split to predict: train, val or test (default: test)",
             },
             "--out": {
                 "type": str | None,
                 "help": "the folder to write (default: predictions, in the run folder)",
             },
         },
-        description="Write the predictions of each client's personalised model to a CSV file.",
+        description="Write each client's predictions, of its personalised model, to a CSV file.",
     ),
     "export": Verb(
         {

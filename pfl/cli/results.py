@@ -34,7 +34,13 @@ def plot(argv: Sequence[str]) -> None:
         help=f"{', '.join(captions.NAMES)}, or a value that the server reports for each client, "
         "such as weight",
     )
-    parser.add_argument("--format", nargs="+", choices=("png", "svg"), default=["png", "svg"])
+    parser.add_argument(
+        "--format",
+        nargs="+",
+        choices=("png", "svg"),
+        default=["png", "svg"],
+        help="file formats (default: both)",
+    )
     _add_metric(parser)
     options = parser.parse_args(argv)
     from pfl.cli import reading

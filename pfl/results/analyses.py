@@ -192,7 +192,7 @@ def numbers(settings: Sequence[Setting]) -> Figure:
             below.set_yscale("log")
             below.set_xlabel(name)
             per_cent(above.yaxis)
-    grid[0, 0].set_ylabel("clients with at most so much")
+    grid[0, 0].set_ylabel("share of clients (cumulative)")
     grid[1, 0].set_ylabel("training samples of a client")
     legend_above(figure, grid[0, 0])
     return figure

@@ -15,9 +15,10 @@ def sweep(argv: Sequence[str]) -> None:
     parser = argparse.ArgumentParser(
         prog="pfl sweep",
         usage="%(prog)s [options] FILE [flags of pfl fit]",
-        description="Run a sweep file of `wandb sweep` on this machine, with Optuna and without a "
-        "network. Repeat the command to resume the sweep; several processes started with the same "
-        "command share the work. All other flags are those of pfl fit and apply to every point.",
+        description="Run a sweep file of `wandb sweep` on this machine, with Optuna and without "
+        "internet access. Repeat the command to resume the sweep; several processes started with "
+        "the same command share the work. All other flags are those of pfl fit and apply to every "
+        "point.",
         allow_abbrev=False,
     )
     parser.add_argument("file", type=Path, metavar="FILE", help="a sweep file")
