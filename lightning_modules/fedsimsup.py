@@ -1,15 +1,15 @@
 """FedSimSup: a private supervisor beside an inter-learning model that the server keeps and mixes.
 
 "Personalized Federated Learning under Local Supervision", ICCV 2025. A client predicts with the sum
-of the logits of two networks (Eq. 3); a round trains first the supervisor (Eqs. 4, 11), then the
-inter-learning model (Eqs. 5, 12). The server holds one inter-learning model for each client: those
-of this round's participants stay as uploaded (Eq. 6), the others move towards them by label
-similarity, with a strength that fades late in training (Eqs. 7-10). With full participation nothing
-is ever mixed, and clients train alone. Clients may have supervisors of several kinds (Table 4);
-scores are then averaged over the clients of each kind, too.
+of the logits of two networks (Eq. 3). In a round it first trains the supervisor (Eqs. 4, 11), then
+the inter-learning model (Eqs. 5, 12). The server holds one inter-learning model for each client:
+those of this round's participants stay as uploaded (Eq. 6); the others move towards them, weighted
+by label similarity, with a strength that fades late in training (Eqs. 7-10). With full
+participation nothing is mixed, and every client trains alone. Clients may have supervisors of
+several kinds (Table 4); scores are then averaged over the clients of each kind as well.
 
-Appendix and code are not public: ``docs/methods`` marks what is our assumption, and the readings
-adopted where the text disagrees with itself.
+The appendix and the code are not public. ``docs/methods`` marks our assumptions, and our readings
+where the text contradicts itself.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from lightning_modules.base import ClientModule
 from lightning_modules.nets.initial import redraw, seed_of, zero_last_layer
 from lightning_modules.steps.optimizers import with_lr
 from pfl.core.checks import not_negative
+from pfl.core.mapped import empty_alike
 from pfl.core.seeds import derive, generator
 from pfl.core.server import Server, ServerState
 from pfl.core.state import assign
@@ -34,42 +35,42 @@ from pfl.core.types import Broadcast, ClientInfo, Count, Patterns, Phase, Plan, 
 
 AbsentRule: TypeAlias = Literal["similarity", "size_mix", "size_average", "none"]
 BLOCK = 2**14
-"""Entries of all clients' models that are mixed at a time."""
+"""Number of entries of each model that are mixed at a time."""
 
 ZeroSimilarity: TypeAlias = Literal["keep", "size_weighted", "uniform"]
 
 
 class FedSimSup(ClientModule):
-    """The inter-learning model ``net`` travels, the supervisor stays.
+    """The inter-learning model ``net`` travels, the supervisor stays with its client.
 
-    Before any broadcast a plain Trainer trains both networks together.
+    Under a plain Lightning Trainer, before any broadcast, both networks are trained together.
 
     Args:
         net: theta, the inter-learning model; (B, C) logits.
-        supervisor: s, the private model; (B, C) logits. In the paper about a sixth as large. Of a
-            list each client has one, which alone it trains and keeps; a group of clients is called
-            after the class of its network.
-        supervisor_draw: How clients come by one of several: each at ``random``, or ``balanced``, so
-            that each kind occurs once among clients 0 to k - 1, k to 2 k - 1 and so on. The initial
-            values of ``net``, and so the seed of the run, decide.
-        lr_sup: eta_s, learning rate of the supervisor; it takes the place of the optimiser's own.
-        lr_inter: eta_theta, learning rate of the inter-learning model, likewise.
+        supervisor: s, the private model; (B, C) logits. In the paper it is about a sixth as large.
+            Given a list, each client has one of them, and trains and keeps only that; the clients
+            of a kind form a group, named after the class of its network.
+        supervisor_draw: How a client gets one of several supervisors: at ``random``, or
+            ``balanced``, so that each of k kinds occurs once among clients 0 to k - 1, k to 2 k - 1
+            and so on. The draw depends on the initial values of ``net``, and so on the run's seed.
+        lr_sup: eta_s, learning rate of the supervisor; replaces the optimiser's own.
+        lr_inter: eta_theta, learning rate of the inter-learning model; likewise.
         sup_epochs: tau_s, length of the supervisor's phase.
         epochs: tau_theta (``inter_epochs``), length of the inter-learning model's phase.
-        local_unit: What the two lengths count: walks over the data, or single optimiser steps.
-        mix_C: C: mixing starts to fade at round ``C T^gamma``; 0 switches it off.
+        local_unit: Unit of the two lengths: epochs, or single optimiser steps.
+        mix_C: C: mixing starts to fade at round ``C T^gamma``; 0 switches mixing off.
         mix_gamma: gamma.
-        absent_rule: How the models of clients without an upload change: by Eq. 7 with shares by
-            ``similarity``, or by size (``size_mix``); to the ``size_average`` of this round's
-            uploads (Eq. 2); or not at all.
-        zero_similarity: Partners of an absent client that is similar to no participant: it stays,
-            or mixes with all of them by size or evenly.
-        eval_inter: Which inter-learning model is tested: the server's current copy, or the client's
-            own from its last participation (before it, the server's).
-        supervisor_init: Each client draws its ``own`` initial supervisor, in every submodule that
-            has ``reset_parameters``, or all start from the given one.
-        sup_zero_init: The last layer of every initial supervisor is zero, so that a client that
-            never took part predicts with its inter-learning model alone.
+        absent_rule: What happens to the models of clients without an upload: they are mixed by
+            Eq. 7 with shares by ``similarity``, or by size (``size_mix``); they become the
+            ``size_average`` of this round's uploads (Eq. 2); or they stay (``none``).
+        zero_similarity: What an absent client does that is similar to no participant: it stays
+            (``keep``), or mixes with all of them, ``size_weighted`` or ``uniform``.
+        eval_inter: The inter-learning model that is tested: the server's current copy, or the
+            client's own from its last participation (before its first, the server's).
+        supervisor_init: Each client draws its ``own`` initial supervisor (all submodules that have
+            ``reset_parameters``), or all start from the ``common`` given one.
+        sup_zero_init: Set the last layer of every initial supervisor to zero, so that a client that
+            has never taken part predicts with its inter-learning model alone.
         options: See :class:`ClientModule`.
 
     Raises:
@@ -79,7 +80,7 @@ class FedSimSup(ClientModule):
     global_model = False
     vectorizable = True
     needs_classes = True
-    # Mixing fades at a part of them.
+    # The round at which mixing starts to fade depends on T.
     uses_rounds = True
     objects = (*ClientModule.objects, "supervisor")
     kind: Tensor
@@ -114,7 +115,7 @@ class FedSimSup(ClientModule):
         self.supervisor = kinds[0] if len(kinds) == 1 else nn.ModuleList(kinds)
         self.kinds = _labels(kinds) if len(kinds) > 1 else ()
         if self.kinds:
-            # Clients of several shapes have no common stack.
+            # Clients whose networks differ in shape cannot be stacked.
             self.vectorizable = False
             self.register_buffer("kind", torch.tensor(0))
             drawn = derive(seed_of(net), "kinds", supervisor_draw)
@@ -142,7 +143,7 @@ class FedSimSup(ClientModule):
         return (*own, "net.*") if self.eval_inter == "last_local" else own
 
     def kept_names(self, info: ClientInfo | None = None) -> tuple[str, ...]:
-        """Return the names of what stays with a client: of the supervisors its own."""
+        """Return the names of what stays with a client; of several supervisors, its own only."""
         names = super().kept_names(info)
         if info is None or not self.kinds:
             return names
@@ -163,7 +164,7 @@ class FedSimSup(ClientModule):
         return int(torch.randperm(count, generator=generator(seed, block))[place])
 
     def forward(self, x: Tensor) -> Tensor:
-        """(B, C) logits, the sum over both networks."""
+        """Return (B, C) logits, the sum over both networks."""
         logits: Tensor = self.net(x) + self._own_supervisor()(x)
         return logits
 
@@ -217,18 +218,19 @@ class FedSimSup(ClientModule):
         if self.supervisor_init == "common" or self.participated:
             return
         own = self._own_supervisor()
-        # The given values and the client's number make the seed, in any process and after a resume.
+        # The seed comes from the given values and the client's number: so it is the same in every
+        # process and after a resume.
         redraw(own, derive(seed_of(own), "supervisor", info.client))
         if self.sup_zero_init:
             zero_last_layer(own)
 
     def server(self) -> Server[SimSupState]:
-        """One inter-learning model a client."""
+        """Return the server, which holds an inter-learning model for each client."""
         return SimSupServer(*self.mixing, self.weighting)
 
 
 def _labels(kinds: Sequence[nn.Module]) -> tuple[str, ...]:
-    """Return the class of each network; where a class occurs again, with a number."""
+    """Return the class name of each network, numbered where a class occurs more than once."""
     names = [type(network).__name__ for network in kinds]
     return tuple(
         name if names.count(name) == 1 else f"{name}-{names[: place + 1].count(name)}"
@@ -237,7 +239,7 @@ def _labels(kinds: Sequence[nn.Module]) -> tuple[str, ...]:
 
 
 def _of_kind(kind: int, length: int, own: State, info: ClientInfo) -> int:
-    """Return the length of a phase for clients of one kind; others skip it."""
+    """Return a phase's length for clients of one kind, zero for the others."""
     del info
     return length if int(own["kind"]) == kind else 0
 
@@ -259,12 +261,15 @@ class SimSupState(ServerState):
 
 
 class SimSupServer(Server[SimSupState]):
-    """Keeps participants as they are and mixes the absent ones; memory n times ``net``.
+    """Keeps the participants' models as uploaded and mixes those of absent clients.
 
-    The arguments are those of :class:`FedSimSup`; ``weighting`` is that of averages by size.
+    It needs n times the memory of ``net``.
+
+    The arguments are those of :class:`FedSimSup`; ``weighting`` applies to averages by size.
     """
 
     reports: ClassVar = {"mix": "strength of mixing"}
+    per_client = True
 
     def __init__(
         self,
@@ -281,7 +286,7 @@ class SimSupServer(Server[SimSupState]):
         self.zero_similarity = zero_similarity
 
     def init(self, shared: State, clients: Sequence[ClientInfo]) -> SimSupState:
-        """Start every client from the common initial model, and compare their label counts once.
+        """Start every client from the common initial model; compare the label counts, once.
 
         Raises:
             ValueError: The number of rounds is not known.
@@ -292,18 +297,18 @@ class SimSupServer(Server[SimSupState]):
         counts = torch.stack([info.class_counts for info in clients])
         device = next(iter(shared.values())).device
         return SimSupState(
-            shared={n: v.expand(len(clients), *v.shape).clone() for n, v in shared.items()},
+            shared={n: v.expand(len(clients), *v.shape) for n, v in shared.items()},
             similarity=label_similarity(counts).to(_wide(device)),
             samples=torch.tensor([info.samples for info in clients]),
             rounds=rounds,
         )
 
     def broadcast(self, state: SimSupState, client: int, round: int) -> Broadcast:
-        """Send the client's own model as it is now, also if it was mixed meanwhile."""
+        """Send the client's own model, as the server has it now."""
         return Broadcast(shared={name: v[client].clone() for name, v in state.shared.items()})
 
     def aggregate(self, state: SimSupState, uploads: Sequence[Upload]) -> SimSupState:
-        """Eqs. 6-10; without uploads every model stays."""
+        """Apply Eqs. 6-10; without uploads every model stays as it is."""
         number = state.round + 1
         if not uploads:
             return replace(state, round=number)
@@ -328,7 +333,7 @@ class SimSupServer(Server[SimSupState]):
     def _mixing(
         self, state: SimSupState, uploads: Sequence[Upload], fade: float
     ) -> tuple[Tensor, Tensor]:
-        """(n,) alpha_i, and (n, K) shares of the participants, which sum to one in each row."""
+        """Return (n,) alpha_i and (n, K) shares of the participants, each row summing to one."""
         by_size, count = self.weights(uploads), len(state.samples)
         strength = fade * size_factor(state.samples.cpu(), [upload.samples for upload in uploads])
         if self.absent_rule != "similarity":
@@ -345,19 +350,21 @@ class SimSupServer(Server[SimSupState]):
 
 
 def label_similarity(label_counts: Tensor) -> Tensor:
-    """(n, n) cosine similarities of clients by their (n, C) label counts; 0 for one without data.
+    """Return (n, n) cosine similarities of (n, C) label counts; 0 for a client without data.
 
     Example:
         >>> label_similarity(torch.tensor([[3, 4], [30, 40], [0, 5]])).tolist()
         [[1.0, 1.0, 0.8], [1.0, 1.0, 0.8], [0.8, 0.8, 1.0]]
     """
-    # The cosine does not see that counts are proportions times the number of samples.
+    # The cosine is the same for counts as for proportions.
     directions = F.normalize(label_counts.double(), dim=1)
     return (directions @ directions.T).clamp(0, 1)
 
 
 def size_factor(samples: Tensor, uploaded: Sequence[int]) -> Tensor:
-    """(n,) lambda_i = M / (M + K m_i), M the sum of the K sizes that uploaded, m_i of (n,) sizes.
+    """Return (n,) lambda_i = M / (M + K m_i).
+
+    ``samples`` are the (n,) sizes m_i; M is the sum of the K sizes ``uploaded``.
 
     Example:
         >>> size_factor(torch.tensor([10, 30]), [10, 10]).tolist()
@@ -368,7 +375,7 @@ def size_factor(samples: Tensor, uploaded: Sequence[int]) -> Tensor:
 
 
 def time_factor(round: int, rounds: int, mix_C: float, mix_gamma: float) -> float:  # noqa: N803
-    """beta: 1 before round ``C T^gamma``, its squared ratio to the round t from there on.
+    """Return beta: 1 before round ``C T^gamma``, then ``(C T^gamma / t)^2`` in round t.
 
     Example:
         >>> time_factor(50, 100, 10, 0.5), time_factor(200, 400, 5, 0.5)
@@ -379,22 +386,23 @@ def time_factor(round: int, rounds: int, mix_C: float, mix_gamma: float) -> floa
 
 
 def _wide(device: torch.device) -> torch.dtype:
-    """Convert to the widest type that the device has."""
+    """Return the widest floating-point type that the device has."""
     return torch.float32 if device.type == "mps" else torch.float64
 
 
 def _mix(models: Tensor, sent: Sequence[Tensor], strength: Tensor, partners: Tensor) -> Tensor:
-    """Eq. 7 for one entry: (n, ...) models towards their shares of K uploads of shape (...).
+    """Apply Eq. 7 to one entry: move (n, ...) models towards their shares of K uploads (...).
 
-    Block by block: in the widest type, all models at once would fill several times their memory.
+    Mixed block by block: all models at once in the widest type would need several times their
+    memory.
     """
-    wide, mixed = _wide(models.device), torch.empty_like(models)
+    wide, mixed = _wide(models.device), empty_alike(models)
     alpha = strength.to(models.device, wide)[:, None]
     shares = partners.to(models.device, wide)
     old, after = models.flatten(1), mixed.view(len(models), -1)
     uploads = [value.flatten() for value in sent]
     for start in range(0, old.shape[1], BLOCK):
         part = slice(start, start + BLOCK)
-        new = torch.stack([value[part] for value in uploads]).to(wide)
+        new = torch.stack([value[part] for value in uploads]).to(models.device, wide)
         after[:, part] = (1 - alpha) * old[:, part].to(wide) + alpha * (shares @ new)
     return mixed

@@ -1,4 +1,4 @@
-"""FederatedLoop: what a user sets and calls."""
+"""FederatedLoop, with which a user runs an experiment."""
 
 from __future__ import annotations
 
@@ -48,39 +48,44 @@ class FederatedLoop:
 
     Args:
         rounds: Communication rounds, T.
-        sampler: Who trains and who uploads in each round.
-        engine: How the jobs of a round are run, or its name: ``auto`` chooses by device, method,
-            network and sizes of the clients, and the run's header says what.
-        workers: Cores that ``auto`` uses at most, threads of ``threads`` or actors of ``ray``, if
-            the engine is given by its name; ``None`` takes what there is, shared with other runs.
-        evaluate_every: Test all models after every this many rounds, and after the last.
-        evaluate_clients: How many clients are tested, drawn once for the whole run among those with
-            test data (``evaluated_clients`` of the records); ``None`` tests all, as the planned
-            last round does in any case.
+        sampler: Draws the clients that train, and those that upload, in each round.
+        engine: Runs the clients of a round; an object or a name. ``auto`` chooses by device,
+            method, network and client sizes, and the run's header shows the choice.
+        workers: For an engine given by name: the largest number of cores for ``auto``, of threads
+            for ``threads``, of actors for ``ray``; ``None`` takes what is free, shared with other
+            runs.
+        evaluate_every: Rounds from one test of the models to the next; the last round is always
+            tested.
+        evaluate_clients: Number of clients to test, drawn once for the whole run from those with
+            test data (``evaluated_clients`` in the records). The planned last round tests all of
+            them in any case; ``None`` always does.
         evaluate_at: Points at which personalised models are tested; ``None`` takes the method's
             own. The first gives ``test/personal/...``, further ones ``test/personal_<point>/...``.
         accelerator: As in Lightning.
-        devices: One device, as Lightning spells it; an engine decides how a run is shared out.
+        devices: One device, as in Lightning; how a run is spread over workers is the engine's task.
         precision: As in Lightning: ``32-true``, ``64-true``, ``bf16-mixed``, ``16-mixed``.
         gradient_clip_val: Largest gradient norm of a client's step; ``None`` does not clip.
         on_nonfinite: ``stop`` ends the run when a client's loss or weights are not finite; ``skip``
-            discards that client's round (its kept state stays, it uploads nothing) and goes on.
-        callbacks: Read each round's result.
-        loggers: Lightning loggers; each gets one call a round.
-        default_root_dir: Below it each run gets a folder ``<name>/<time>``; ``None`` writes none.
-        name: Name of the experiment, a path below ``default_root_dir``; ``None`` makes it of the
-            method and the data.
-        checkpoint_every: Save after every this many rounds, and after the last.
-        kept_memory: Gigabytes of CPU memory for what clients keep from round to round; what goes
-            beyond lies in files beside the runs, or else in the system's temporary folder.
-            ``None`` keeps everything on the device.
+            discards what that client did in the round (its kept state stays, it uploads nothing)
+            and continues.
+        callbacks: Called with the result of each round.
+        loggers: Lightning loggers; each is called once a round.
+        default_root_dir: Folder in which each run gets its own, ``<name>/<time>``; ``None`` writes
+            nothing.
+        name: Name of the experiment, a path below ``default_root_dir``; ``None`` derives it from
+            the method and the data.
+        checkpoint_every: Rounds from one checkpoint to the next; the last round is always saved.
+        kept_memory: Gigabytes of CPU memory for what clients keep from round to round, and the
+            same again for models that a server holds for each client. The rest lies in files
+            beside the runs, or in the system's temporary folder. ``None`` keeps everything on the
+            device.
         progress: Show a progress bar and the closing table.
-        seed: From which every random choice derives. The network's initial weights are those of the
-            module given.
+        seed: Seed of every random choice. The network's initial weights are those of the given
+            module.
 
     Raises:
         ValueError: A number is out of its range, or ``name`` leads out of ``default_root_dir``.
-        TypeError: A callback is none of :class:`pfl.federation.run.Callback`.
+        TypeError: A callback is not a :class:`pfl.federation.run.Callback`.
     """
 
     def __init__(
@@ -119,7 +124,7 @@ class FederatedLoop:
         self.sampler = sampler
         if workers is not None and not isinstance(engine, str):
             raise ValueError(
-                f"workers={workers} is for an engine by its name; give it to the engine"
+                f"workers={workers} needs an engine given by name; pass it to the engine itself"
             )
         self.engine = make_engine(engine, workers) if isinstance(engine, str) else engine
         self.evaluate_every = evaluate_every
@@ -136,13 +141,11 @@ class FederatedLoop:
             _check_callback(callback)
         self.callbacks: list[Callback] = [*(callbacks or []), *map(LightningLogger, loggers or [])]
         if default_root_dir is not None:
-            # Records first, whatever the others do: rows beyond the checkpoint are dropped on a
-            # resume, never missing.
+            # Records come first: if another callback fails, a resume drops rows beyond the
+            # checkpoint, and none is missing.
             self.callbacks = [Records(), *self.callbacks, Checkpoint(checkpoint_every)]
         if progress:
             self.callbacks.append(ProgressBar())
-
-    # What a user calls.
 
     def fit(
         self,
@@ -151,21 +154,22 @@ class FederatedLoop:
         ckpt_path: str | None = None,
         config: str | None = None,
     ) -> Run:
-        """Train the federation; returns the finished run.
+        """Train the federation and return the finished run.
 
         Args:
             module: The method, with its network's initial weights.
             data: The federation's data.
-            ckpt_path: A checkpoint to resume from, a run's folder, or ``last``: the newest run of
-                this name with the same settings and seed. ``rounds`` may have grown, unless the
-                method's numbers depend on it.
-            config: The resolved configuration as YAML, to be stored with the run. Without it, only
-                the seed, the method and its network, and the partition of the data are compared.
+            ckpt_path: What to resume from: a checkpoint, a run's folder, or ``last`` for the newest
+                run of this name with the same settings and seed. ``rounds`` may be larger than
+                before, unless the method's numbers depend on it.
+            config: The resolved configuration as YAML, stored with the run and compared on a
+                resume. Without it, only the seed, the method and its network, and the partition of
+                the data are compared.
 
         Raises:
             NonFiniteError: See ``on_nonfinite``.
             CheckpointError: ``ckpt_path`` cannot be used.
-            BusyError: Another process is at work on the run.
+            BusyError: Another process is working on the run.
             KeyboardInterrupt: The run was interrupted; its checkpoint was saved.
         """
         with self._training(module, data, ckpt_path, config) as federation:
@@ -180,17 +184,17 @@ class FederatedLoop:
         ckpt_path: str | None = None,
         config: str | None = None,
     ) -> Iterator[tuple[Run, RoundResult]]:
-        """Do as :meth:`fit`, for an outer loop of one's own: yields the run after each round.
+        """Train as :meth:`fit` does, and yield the run after each round, for your own outer loop.
 
         Example::
 
             for run, result in loop.rounds_of(module, data):
                 print(result.metrics["test/personal/acc"], run.server.round, len(run.kept))
 
-        The body stands before the callbacks of the round. So it may replace the server's state
-        (``run.server``) and what clients keep (``run.kept``): the round's checkpoint holds it, and
-        the next round begins with it. ``run.callbacks`` are all who listen. Whoever leaves the loop
-        early has interrupted the run, which can be resumed.
+        The loop's body runs before the callbacks of the round. It may replace the server's state
+        (``run.server``) and what clients keep (``run.kept``): the round's checkpoint then holds the
+        new values, and the next round starts from them. ``run.callbacks`` lists all callbacks.
+        Leaving the loop early interrupts the run, which can be resumed.
 
         The arguments and errors are those of :meth:`fit`.
         """
@@ -205,7 +209,7 @@ class FederatedLoop:
         ckpt_path: str | None = None,
         config: str | None = None,
     ) -> dict[str, float]:
-        """Test all models of a checkpoint, or the initial ones, as after a round.
+        """Test all models of a checkpoint, or the initial models, as after a round.
 
         The arguments are those of :meth:`fit`.
 
@@ -256,7 +260,7 @@ class FederatedLoop:
     ) -> None:
         """Write one client's personalised model as a Lightning checkpoint.
 
-        ``load_from_checkpoint(file, net=...)`` reads it. ``module`` becomes that model.
+        ``load_from_checkpoint(file, net=...)`` reads it. ``module`` is left as that model.
 
         Raises:
             CheckpointError: ``ckpt_path`` cannot be used.
@@ -309,7 +313,7 @@ class FederatedLoop:
             yield federation
 
     def _rounds(self, federation: Federation) -> Iterator[RoundResult]:
-        """Run the rounds and tell the callbacks; yields each round before they hear of it."""
+        """Run the rounds; yield each one before the callbacks are called."""
         run = federation.run
         self._notify("on_fit_start", run)
         try:
@@ -332,7 +336,7 @@ class FederatedLoop:
 
 
 def _check_callback(callback: object) -> None:
-    """Refuse a callback of another program."""
+    """Refuse what is not one of our callbacks, such as one of Lightning's."""
     if not isinstance(callback, Callback):
         raise TypeError(f"callbacks: {foreign.refusal(type(callback).__name__)}")
 
@@ -349,6 +353,6 @@ def _fabric(accelerator: str, devices: int | str, precision: Precision) -> Fabri
         raise ValueError(f"accelerator {accelerator}, devices {devices}: {error}") from error
     if fabric.world_size > 1:
         raise ValueError(
-            f"devices must name one device, got {devices}; engines share a run out among workers"
+            f"devices must name one device, got {devices}; an engine spreads a run over workers"
         )
     return fabric

@@ -65,7 +65,7 @@ VERBS = {
                 "help": "the folder to write (default: predictions, in the run folder)",
             },
         },
-        description="Write each client's predictions, of its personalised model, to a CSV file.",
+        description="Write the predictions of each client's personalised model, one CSV file each.",
     ),
     "export": Verb(
         {

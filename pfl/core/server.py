@@ -46,6 +46,8 @@ class Server(Generic[StateT]):
 
     Attributes:
         reports: Names of the values in ``client_report``, with the captions of their pictures.
+        per_client: Whether ``shared`` of the state holds a model for each client, along a leading
+            axis. Such models are stored in files if they exceed ``loop.kept_memory``.
 
     Args:
         weighting: ``samples`` weights uploads by the clients' training samples, ``uniform`` weights
@@ -53,6 +55,7 @@ class Server(Generic[StateT]):
     """
 
     reports: ClassVar[Mapping[str, str]] = {"weight": "aggregation weight"}
+    per_client: ClassVar[bool] = False
 
     def __init__(self, weighting: Literal["samples", "uniform"] = "samples") -> None:
         self.weighting = weighting

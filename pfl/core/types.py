@@ -1,8 +1,8 @@
-"""The data that moves in a round.
+"""The records that a round passes around, plans, and the interface of federated data.
 
-Nothing here knows a method, an engine or a data set. A ``State`` is a flat dictionary from names to
-tensors, as ``Module.state_dict`` gives it; everything a round hands from one part to another is a
-frozen record of states and plain values, so that it can cross a process boundary unchanged.
+They depend on no method, engine or data set. A ``State`` is a flat dictionary from names to
+tensors, as ``Module.state_dict`` returns it. Records are frozen and hold states and plain values
+only, so that they can cross a process boundary unchanged.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ OptimizerFactory: TypeAlias = Callable[[Iterable[Tensor]], Optimizer]
 Count: TypeAlias = "int | Callable[[State, ClientInfo], int]"
 EvaluationPoint: TypeAlias = Literal["post_broadcast", "post_local"]
 Split: TypeAlias = Literal["train", "val", "test", "pooled"]
-# One tensor a batch, or several by name; the first axis of each is the sample.
+# One tensor a batch, or several by name; their first axis runs over the samples.
 Inputs: TypeAlias = "Tensor | dict[str, Tensor]"
-# A metric of torchmetrics: its class path, or a mapping of that ("metric"), a name and options.
+# A metric of torchmetrics: its class path, or a mapping with the path ("metric"), a name, options.
 MetricSpec: TypeAlias = str | dict[str, Any]
 
 
@@ -39,10 +39,10 @@ class Batch(NamedTuple):
         x: (B, ...) inputs, normalised; several by name where the network takes a dictionary.
         y: (B, ...) targets, as the task has them; (B,) integer labels in classification.
         weight: (B,) one for a real sample, zero for padding; ``None`` when all samples are real.
-            Loss terms that reduce over the batch take it, so that padded and unpadded batches give
+            Loss terms that reduce over the batch use it, so that padded and unpadded batches give
             the same number.
-        noise: Standard normal draws by name, as asked for by :attr:`Phase.noise`; empty under a
-            plain Trainer, where a layer draws for itself.
+        noise: Standard normal draws by name, as declared by :attr:`Phase.noise`; empty under a
+            plain Trainer, where a layer draws its own.
     """
 
     x: Any
@@ -52,25 +52,25 @@ class Batch(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """The result of an objective that gives more than its loss terms.
+    """The result of an objective that returns more than its loss terms.
 
     Attributes:
         terms: Named loss terms; their sum is minimised.
-        entries: New values of entries of the module's state dict. The engine writes them once the
-            step is taken; the phase trains none of them.
+        entries: New values of entries of the module's state dict. The engine writes them after the
+            step; the phase must not train them.
         rows: (B, ...) a row for each sample of the batch, by name. The engine joins the rows of all
-            steps and hands them to the next pass (:attr:`Totals.rows`).
+            steps and passes them to the next pass (:attr:`Totals.rows`).
     """
 
     terms: Terms
-    # Dictionaries, of which vmap knows how to stack the values; nobody writes into them.
+    # Plain dictionaries, since vmap can stack their values; they are never written to.
     entries: State = {}  # noqa: RUF012
     rows: State = {}  # noqa: RUF012
 
 
 @dataclass(frozen=True)
 class Totals:
-    """The sums and rows that a pass works with.
+    """The sums and rows from which a pass computes.
 
     Attributes:
         sums: Of :attr:`Pass.statistic`, over the batches.
@@ -88,31 +88,32 @@ class Totals:
 
 @dataclass(frozen=True, kw_only=True)
 class Phase:
-    """A stretch of training: some parameters follow one objective for some epochs.
+    """A part of local training: some parameters are trained on one objective for some epochs.
 
     Attributes:
-        name: Unique within the plan; part of the seeds drawn here and of the logged names.
+        name: Unique within the plan; part of the phase's seeds and of the names of its losses.
         objective: The loss terms of a batch, as a function of the module's state and the batch that
             changes neither (batch norms' running statistics excepted).
-        epochs: Walks over the client's training data; zero skips the phase. A function of the
-            client's own entries and its info is asked right before the phase.
-        steps: Number of optimiser steps instead of epochs (batches go on over epoch borders); may
-            be such a function too.
-        trains: Patterns of parameter names that this phase changes. All others are left out of the
-            optimiser and get no gradient.
+        epochs: Epochs over the client's training data; zero skips the phase. It may be a function
+            of the client's own entries and its info, called right before the phase.
+        steps: Number of optimiser steps instead of epochs (an epoch may end within them); may be
+            such a function too.
+        trains: Patterns of the parameter names that this phase trains. All others are left out of
+            the optimiser and get no gradient.
         optimizer: Factory for this phase; ``None`` uses the module's ``configure_optimizers``.
-        batch_size: Samples a step; ``None`` uses the data module's.
+        batch_size: Samples in a step; ``None`` uses the data module's batch size.
         full_batch: One step an epoch, over all data of the client.
-        drop_last: Leave out a last batch that is not full; ``None`` does as the data module says.
-        share: What part of the client's samples the phase sees, in (0, 1]; chosen anew for each
-            client and round, at least a batch. Not with ``full_batch``.
-        until: Asked after each epoch, with the loss of every epoch's last step so far, whether to
-            stop before ``epochs``. Clients then differ in length: not vectorizable.
+        drop_last: Leave out the last batch if it is not full; ``None`` uses the data module's
+            setting.
+        share: Fraction of the client's samples that the phase sees, in (0, 1]; drawn anew for each
+            client and round, at least one batch. Not with ``full_batch``.
+        until: Called after each epoch with the losses of the last step of every epoch so far;
+            ``True`` ends the phase early. Clients then differ in length: not vectorizable.
         evals: Patterns of submodule names held in eval mode (frozen batch-norm statistics).
-        inputs: A map of the batch that this phase leaves constant (say, features of a frozen
-            backbone). It is applied once, before the first step, and the objective sees its output
-            as ``batch.x``; on augmented data, where nothing is constant, at every step.
-        noise: Shapes of the standard normal draws each step needs, by name.
+        inputs: A function of the batch whose result this phase does not change (such as features of
+            a frozen backbone). It is applied once, before the first step, and the objective sees
+            its output as ``batch.x``; on augmented data it is applied at every step.
+        noise: Shapes of the standard normal draws that each step needs, by name.
     """
 
     name: str
@@ -138,19 +139,20 @@ class Phase:
 
 @dataclass(frozen=True, kw_only=True)
 class Pass:
-    """One walk over the client's training data in stored order, in eval mode; parameters stay.
+    """One pass over the client's training data, in stored order and in eval mode, without training.
 
     Attributes:
         name: Unique within the plan.
-        then: Turns the totals into new values of entries of the module's state dict (buffers, or
-            parameters set in closed form). Not run on a client without data.
-        statistic: Named sums over one batch; the engine adds them up over the batches. Like an
-            objective it changes nothing.
-        collect: (B, ...) rows of one batch by name, for what cannot be added up.
-        when: Whether the pass takes place for a client, by the client's own entries and its info.
+        then: Computes from the totals new values of entries of the module's state dict (buffers, or
+            parameters set in closed form). Not called for a client without data.
+        statistic: Returns named sums over one batch; the engine adds them up over the batches. Like
+            an objective it changes nothing.
+        collect: Returns (B, ...) rows of one batch by name, for what cannot be added up.
+        when: Returns whether the pass takes place for a client, given the client's own entries and
+            its info.
 
-    Without ``statistic`` and ``collect`` a pass walks over nothing: it is a change of state between
-    two phases.
+    Without ``statistic`` and ``collect`` a pass reads no data: it changes the state between two
+    phases.
     """
 
     name: str
@@ -161,7 +163,7 @@ class Pass:
 
     @property
     def walks(self) -> bool:
-        """``True`` if it looks at the data."""
+        """``True`` if it reads the data."""
         return self.statistic is not None or self.collect is not None
 
 
@@ -170,7 +172,7 @@ Plan: TypeAlias = Sequence[Phase | Pass]
 
 @dataclass(frozen=True)
 class ClientInfo:
-    """The facts that a client has about itself and the round.
+    """What a client knows of itself and of the round.
 
     Attributes:
         client: Index of the client.
@@ -197,7 +199,7 @@ class ClientInfo:
 
     @property
     def class_counts(self) -> Tensor:
-        """(C,) training samples of each class, for a method that cannot do without.
+        """(C,) training samples of each class, for a method that needs classes.
 
         Raises:
             ValueError: The task has no classes.
@@ -213,7 +215,7 @@ class Broadcast:
 
     Attributes:
         shared: Values for the entries of the module's state dict that travel.
-        extra: What the method sends besides, by its own names.
+        extra: What the method sends in addition, under its own names.
     """
 
     shared: State
@@ -229,7 +231,7 @@ class Upload:
         samples: Number of its training samples (known to the server from the start; not counted as
             traffic).
         shared: The client's values of the entries that travel.
-        extra: What the method sends besides; names are declared in ``ClientModule.extra``.
+        extra: What the method sends in addition; names are declared in ``ClientModule.extra``.
     """
 
     client: int
@@ -248,16 +250,16 @@ class Cohort:
 
 @dataclass(frozen=True)
 class Job:
-    """All that an engine needs, beside the module and the data, to run one client.
+    """All that an engine needs to run one client, besides the module and the data.
 
     Attributes:
         info: The client and the round.
-        kept: The state the client kept from its last participation; empty the first time.
-        broadcast: What the server sent; ``None`` leaves the state as it is loaded.
-        seed: From which every random choice of this client in this round derives.
-        splits: Splits on which the model is tested. For a training job, right after training.
+        kept: The state that the client kept from its last participation; empty the first time.
+        broadcast: What the server sent; ``None`` leaves the loaded state as it is.
+        seed: Seed of every random choice of this client in this round.
+        splits: Splits on which the model is tested; for a training job, right after training.
             ``"pooled"`` is the common test set.
-        model: Which model a test job builds from the broadcast.
+        model: The model that a test job builds from the broadcast.
     """
 
     info: ClientInfo
@@ -278,13 +280,13 @@ class Result:
     Attributes:
         client: Index of the client.
         upload: For the server; ``None`` if the client could not take a single step.
-        kept: To be given back to this client in its next job.
+        kept: What this client gets back in its next job.
         train: Mean of each loss term, by ``"<phase>/<term>"``, and what passes report.
         steps: Optimiser steps taken.
         samples: Training samples seen, counted with repetition.
         scores: Metrics of the model right after training, by split (``Job.splits``).
         finite: False if a loss, a kept value or an uploaded weight is not a finite number.
-        logged: Mean of each number that its steps logged (``self.log``), by name.
+        logged: Mean of each number logged in its steps (``self.log``), by name.
     """
 
     client: int
@@ -337,10 +339,10 @@ class ClientSplit(Protocol):
 
 @runtime_checkable
 class JoinableSplit(Protocol):
-    """A split that can lie in one store with others: their batches are then read at once."""
+    """A split that may share its store with others, so that their batches can be read together."""
 
     def joined(self, splits: Sequence[ClientSplit]) -> ClientSplit | None:
-        """Return the samples of several splits, in order, as one; ``None`` if they lie apart."""
+        """Return several splits as one, in order; ``None`` if they do not share a store."""
 
 
 class FederatedData(Protocol):
@@ -378,24 +380,24 @@ class FederatedData(Protocol):
         """Return the common test set that belongs to no client, where there is one."""
 
     def to(self, device: torch.device) -> None:
-        """Put the samples where batches shall be made."""
+        """Move the samples to the device on which batches are made."""
 
     def description(self) -> dict[str, Any]:
         """Describe the partition in plain values: recipe, seed, indices, content hash."""
 
 
 class DataSource(FederatedData, Protocol):
-    """A data module as a configuration makes it, before and after its samples are read."""
+    """A data module as built from a configuration, before and after its samples are read."""
 
     @property
     def input_shape(self) -> tuple[int, ...]:
         """Shape of one sample."""
 
     def blank(self, count: int) -> Inputs:
-        """Return inputs without content, of the shapes and types that batches have."""
+        """Return ``count`` placeholder inputs with the shapes and types of real batches."""
 
     def prepare_data(self) -> None:
-        """Download and decode what is missing."""
+        """Download and decode what is missing on disk."""
 
     def setup(self) -> None:
-        """Read, and divide among the clients."""
+        """Read the samples and divide them among the clients."""

@@ -8,11 +8,10 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from typing import Any
 
-from lightning.fabric import Fabric
-
 from pfl.core.client import Client
 from pfl.core.kernels import repeatable
 from pfl.core.lock import locked
+from pfl.core.mapped import in_file
 from pfl.core.seeds import derive, generator
 from pfl.core.server import Server, ServerState
 from pfl.core.state import clone, constants, fingerprint, nbytes, to
@@ -26,8 +25,7 @@ from pfl.core.types import (
     State,
     Upload,
 )
-from pfl.engines import cores
-from pfl.federation import checkpoint, resume, sampling, schema
+from pfl.federation import header, restore, resume, rows, sampling
 from pfl.federation.evaluation import Evaluator
 from pfl.federation.resume import Source
 from pfl.federation.run import Row, Run
@@ -42,7 +40,7 @@ class NonFiniteError(ArithmeticError):
 
 
 class Federation:
-    """Sample, broadcast, train, aggregate, evaluate: round by round.
+    """Runs the rounds: sample, broadcast, train, aggregate, evaluate.
 
     Args:
         settings: Of the run.
@@ -66,8 +64,9 @@ class Federation:
         self.root = resume.root_of(settings, module, data)
         self.source = source
         content = None if source is None else source.content
-        data.to(settings.fabric.device)
-        template = None if content is None else self._template(content, module, data)
+        device = settings.fabric.device
+        data.to(device)
+        template = None if content is None else restore.template(content, module, data, device)
         self.context = Context(
             module, data, settings.fabric, settings.gradient_clip_val, template=template
         )
@@ -107,54 +106,32 @@ class Federation:
         # What a client keeps, and its group, may depend on the initial values.
         self.context.load({})
         if content is not None:
-            self._restore(content)
+            restore.restore(content, self.run, clients, device)
+        self.run.server = self._bounded(self.run.server)
         points = settings.evaluate_at or [module.evaluate_at]
         self.evaluator = Evaluator(
             settings.engine, data, clients, points, module, self.context.scorer, self._job
         )
-        local = module.buffer_policy == "local" and not self.evaluator.has_global_model
-        settings.engine.stacks = None if content is None else self._stacked(content)
-        self.run.header = {
-            "method": type(module).__name__,
-            "network": _network(module),
-            "data": _described(data),
-            "clients": f"{data.num_clients}, of which {len(self.eligible)} hold training data",
-            "device": _device(settings.fabric),
-            "buffers": "local, so no global model is tested" if local else module.buffer_policy,
-            "evaluated": ", ".join(points),
-            "engine": settings.engine.setup(self.context),
-        }
+        settings.engine.stacks = None if content is None else restore.stacked(content, device)
+        engine = settings.engine.setup(self.context)
         self.run.stacked = settings.engine.stacks
-        if sizes := self.evaluator.group_sizes():
-            self.run.header["groups"] = sizes
-        self._compare_costs()
+        first = [replace(clients[client], round=1) for client in self._cohort(1).trains]
+        samples = [client_round.samples_seen(self.context, info) for info in first]
+        self.run.header = header.describe(self.run, self.evaluator, settings.fabric, engine)
+        self.run.header |= header.slow_tests(
+            self.evaluator, self._tested(1), settings.evaluate_every, samples
+        )
         self._kernels = ExitStack()
         self._kernels.enter_context(repeatable())
 
-    def _compare_costs(self) -> None:
-        """Say in the header if tests will take longer than training, going by the first round."""
-        settings, run = self.settings, self.run
-        tested = self._tested(1)
-        cohort = settings.sampler(self.eligible, generator(settings.seed, "cohort", 1), 1)
-        infos = [replace(self.clients[client], round=1) for client in cohort.trains]
-        trained = sum(client_round.samples_seen(self.context, info) for info in infos)
-        # A step passes forward, and backward for twice as long.
-        ratio = self.evaluator.cost(tested) / settings.evaluate_every / max(1, 3 * trained)
-        if ratio > 1:
-            run.header["tests"] = (
-                f"will take about {ratio:.2g} times as long as training: {len(tested):,} clients "
-                f"are tested, {len(infos):,} train in a round; loop.evaluate_clients and "
-                "loop.evaluate_every make that less"
-            )
-
     def close(self) -> None:
-        """Release the engine, and compute as before."""
+        """Release the engine and restore how the process computes."""
         self._kernels.close()
         self.settings.engine.close()
 
     @contextmanager
     def folder(self) -> Iterator[None]:
-        """Inside, the run has a folder of its own, that of the checkpoint or a new one.
+        """Give the run its folder: that of the checkpoint, or a new one that is locked meanwhile.
 
         Raises:
             OSError: It cannot be made.
@@ -183,11 +160,9 @@ class Federation:
         """
         run, settings = self.run, self.settings
         while run.round < settings.rounds:
-            clock = _Clock()
+            clock = rows.Clock()
             number = run.round + 1
-            cohort = settings.sampler(
-                self.eligible, generator(settings.seed, "cohort", number), number
-            )
+            cohort = self._cohort(number)
             evaluated = number % settings.evaluate_every == 0 or number == settings.rounds
             before = run.server
             jobs = [self._job(client, before, number) for client in cohort.trains]
@@ -199,10 +174,10 @@ class Federation:
             uploads = _uploads(results, cohort)
             after = self.server.aggregate(before, uploads)
             clock.lap("time/aggregate")
-            row: Row = {"round": number, **_train_row(results, len(jobs) - len(results))}
-            row |= self._traffic(jobs, uploads)
+            row: Row = {"round": number, **rows.of_training(results, len(jobs) - len(results))}
+            row |= rows.of_traffic(jobs, uploads, run.history)
             row |= {f"server/{name}": value for name, value in (after.report or {}).items()}
-            row |= _over_clients(results, "log", lambda result: result.logged)
+            row |= rows.over_clients(results, "log", lambda result: result.logged)
             clients: list[Row] = []
             with self._outcome(jobs, results, after):
                 if evaluated:
@@ -221,6 +196,20 @@ class Federation:
                 run.latest = RoundResult(number, cohort, row, clients, evaluated)
             yield run.latest
 
+    def _bounded(self, state: ServerState) -> ServerState:
+        """Move the models that a server holds for each client into files, beyond the bound."""
+        memory = self.settings.kept_memory
+        small = memory is None or nbytes(state.shared) <= memory * 1e9
+        if small or not self.server.per_client:
+            return state
+        shared = {name: in_file(value, self.root) for name, value in state.shared.items()}
+        return replace(state, shared=shared)
+
+    def _cohort(self, number: int) -> Cohort:
+        """Draw the clients of a round."""
+        rng = generator(self.settings.seed, "cohort", number)
+        return self.settings.sampler(self.eligible, rng, number)
+
     def _tested(self, number: int) -> Sequence[int]:
         """Return the clients that are tested after a round."""
         everyone = [info.client for info in self.clients]
@@ -231,9 +220,9 @@ class Federation:
     def _outcome(
         self, jobs: Sequence[Job], results: Mapping[int, Result], after: ServerState
     ) -> Iterator[None]:
-        """Make a round's outcome the run's; take it back if its tests are interrupted.
+        """Enter a round's outcome into the run; take it back if its tests are interrupted.
 
-        Then the round is done again on a resume, and no row of the history is missing.
+        A resume then repeats the round, and no row of the history is missing.
         """
         run, before, number, latest = self.run, self.run.server, self.run.round, self.run.latest
         try:
@@ -249,12 +238,12 @@ class Federation:
             raise
 
     def personal(self, client: int) -> Context:
-        """Leave the module as the client's personalised model; return its context."""
+        """Turn the module into the client's personalised model, and return its context."""
         client_round.become_tested(self.context, self._job(client, self.run.server))
         return self.context
 
     def _job(self, client: int, state: ServerState, number: int | None = None) -> Job:
-        """Make a client's job on a server's state, in the round at hand or the one to come."""
+        """Make a client's job from a server's state; the round is the current one by default."""
         number = self.run.round if number is None else number
         return Job(
             info=replace(self.clients[client], round=number),
@@ -279,87 +268,6 @@ class Federation:
             done(result)
         return results
 
-    def _traffic(self, jobs: Sequence[Job], uploads: Sequence[Upload]) -> Row:
-        """Bytes of this round, and of all rounds so far."""
-        sent = [job.broadcast for job in jobs if job.broadcast is not None]
-        down = sum(nbytes(item.shared) + nbytes(item.extra) for item in sent)
-        up = sum(nbytes(item.shared) + nbytes(item.extra) for item in uploads)
-        earlier = self.run.history[-1]["comm/bytes_total"] if self.run.history else 0
-        return {
-            "comm/bytes_down": down,
-            "comm/bytes_up": up,
-            "comm/bytes_total": earlier + down + up,
-        }
-
-    def _template(self, content: Mapping[str, Any], module: Client, data: FederatedData) -> State:
-        """Return the initial state in a checkpoint, if the checkpoint is of such a federation."""
-        for what, found, wanted in (
-            ("method", content.get("method"), type(module).__name__),
-            ("partition", content.get("partition"), data.description().get("hash")),
-        ):
-            if found != wanted:
-                raise checkpoint.CheckpointError(
-                    f"the checkpoint was written with the {what} {found}, this run has {wanted}"
-                )
-        template: State = schema.template(content, module)
-        return {n: v.to(self.settings.fabric.device, copy=True) for n, v in template.items()}
-
-    def _stacked(self, content: Mapping[str, Any]) -> bool | None:
-        """Return what the engine chose when the run began: formerly, on a CPU, never to stack."""
-        formerly = None if self.settings.fabric.device.type == "cuda" else False
-        stacked: bool | None = content.get("stacked", formerly)
-        return stacked
-
-    def _restore(self, content: Mapping[str, Any]) -> None:
-        run, device = self.run, self.settings.fabric.device
-        schema.check(content, run, self.clients)
-        run.round = content["round"]
-        run.server = checkpoint.unpack(run.server, content["server"], device)
-        for client, kept in content["kept"].items():
-            run.kept[int(client)] = clone(kept)
-        run.history = content["history"]
-        for callback in self.settings.callbacks:
-            callback.load_state_dict(content["callbacks"].get(callback.name, {}))
-
-
-class _Clock:
-    """Seconds between laps, and of all of them as ``time/round``."""
-
-    def __init__(self) -> None:
-        self._start = self._last = time.perf_counter()
-        self.laps: Row = {}
-
-    def lap(self, name: str) -> None:
-        """End a lap."""
-        now = time.perf_counter()
-        self.laps[name] = now - self._last
-        self.laps["time/round"] = now - self._start
-        self._last = now
-
-
-def _device(fabric: Fabric) -> str:
-    """Describe device and precision; say where another precision is faster."""
-    precision = fabric.strategy.precision.precision
-    line = f"{fabric.device}, {precision}"
-    if fabric.device.type == "cpu" and precision == "32-true" and cores.has_bf16():
-        line += " (this processor has units for bf16-mixed, 1.3 times as fast on small CNNs)"
-    return line
-
-
-def _network(module: Client) -> str:
-    """Describe a network: its class, and how many parameters it has."""
-    count = sum(parameter.numel() for parameter in module.net.parameters())
-    return f"{type(module.net).__name__}, {count:,} parameters"
-
-
-def _described(data: FederatedData) -> str:
-    """Describe data: its class, and how it is divided."""
-    name, recipe = type(data).__name__, data.description().get("partition")
-    if not isinstance(recipe, Mapping):
-        return name
-    options = ", ".join(f"{key}={value}" for key, value in recipe["init_args"].items())
-    return f"{name}, {recipe['class_path'].rpartition('.')[2]}({options})"
-
 
 def _has_tests(data: FederatedData, client: int) -> bool:
     return len(data.split(client, "test")) > 0
@@ -372,30 +280,8 @@ def _uploads(results: Mapping[int, Result], cohort: Cohort) -> list[Upload]:
 
 
 def _with_tests(jobs: Sequence[Job], tested: Sequence[int]) -> list[Job]:
-    """Let those among the clients that are tested be tested as their training left them."""
+    """Have the tested ones among the training clients scored right after their training."""
     chosen = set(tested)
     return [
         replace(job, splits=("val", "test")) if job.info.client in chosen else job for job in jobs
     ]
-
-
-def _train_row(results: Mapping[int, Result], discarded: int) -> Row:
-    """Return what clients report of their training, and the counts of all."""
-    row = _over_clients(results, "train", lambda result: result.train)
-    row["train/samples"] = sum(result.samples for result in results.values())
-    row["train/steps"] = sum(result.steps for result in results.values())
-    row["train/discarded"] = discarded
-    return row
-
-
-def _over_clients(
-    results: Mapping[int, Result], prefix: str, numbers: Callable[[Result], Mapping[str, float]]
-) -> Row:
-    """Return sample-weighted means over clients of numbers that their results hold by name."""
-    sums: dict[str, float] = {}
-    weights: dict[str, float] = {}
-    for _, result in sorted(results.items()):
-        for name, value in numbers(result).items():
-            sums[name] = sums.get(name, 0.0) + value * result.samples
-            weights[name] = weights.get(name, 0.0) + result.samples
-    return {f"{prefix}/{name}": sums[name] / weights[name] for name in sums}

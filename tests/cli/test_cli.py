@@ -352,7 +352,7 @@ lr: 0.005 | lr: 0.005, momentum: null | c.yaml:10: model.optimizer.momentum: exp
 {class_path: torch.optim.SGD, init_args: {lr: 0.005}} | null | c.yaml:10: model.optimizer: expected Optimizer, got null
 {class_path: UniformSampler, init_args: {fraction: 0.5}} | null | c.yaml:5: loop.sampler: expected Sampler, got null
 MLP | '..' | c.yaml:9: model.net: there is no class '..'
-rounds: 2 | devices: 99 | c.yaml:3: loop.devices: devices must name one device, got 99; engines share a run out among workers
+rounds: 2 | devices: 99 | c.yaml:3: loop.devices: devices must name one device, got 99; an engine spreads a run over workers
 rounds: 2 | accelerator: tpux | c.yaml:3: loop.accelerator: You selected an invalid accelerator name
 torch.optim.SGD | torch.optim.LBFGS | c.yaml:10: model.optimizer: optimizer LBFGS computes the loss several times in a step,
 rounds: 2 | kept_memory: .inf | c.yaml:3: loop.kept_memory: kept_memory must be a finite number, got inf

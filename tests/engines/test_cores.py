@@ -71,7 +71,7 @@ def test_workers_are_for_engines_that_have_some():
         FederatedLoop(engine="sequential", workers=2)
     with pytest.raises(ValueError, match="workers must be at least 1, got 0"):
         FederatedLoop(workers=0)
-    with pytest.raises(ValueError, match="give it to the engine"):
+    with pytest.raises(ValueError, match="pass it to the engine itself"):
         FederatedLoop(engine=make_engine("threads"), workers=2)
 
 

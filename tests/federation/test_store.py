@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import gc
+import os
 from functools import partial
+from itertools import islice
+from pathlib import Path
 
 import pytest
 import torch
@@ -13,6 +17,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from lightning_modules.fedavg import FedAvg
 from lightning_modules.fedper import FedPer
+from lightning_modules.fedsimsup import FedSimSup
 from pfl.core.state import fingerprint, nbytes
 from pfl.federation.sampling import UniformSampler
 from pfl.federation.store import KeptStates
@@ -185,25 +190,57 @@ def module():
     return FedAvg(normed(), optimizer=HEAVY, persist_optimizer=True, buffers="local")
 
 
+def simsup():
+    """Its server holds a model for each client, and mixes those of absent ones."""
+    return FedSimSup(mlp(), mlp(), optimizer=HEAVY, sup_epochs=1, epochs=1)
+
+
+methods = pytest.mark.parametrize("method", [module, simsup])
+
+
+@methods
 @pytest.mark.parametrize("gigabytes", [0, 1e-7, 1])
-def test_a_bound_changes_no_number(gigabytes):
+def test_a_bound_changes_no_number(method, gigabytes):
     data = blobs((4, 9, 2, 7, 6))
-    free, bound = loop().fit(module(), data), loop(kept_memory=gigabytes).fit(module(), data)
+    free, bound = loop().fit(method(), data), loop(kept_memory=gigabytes).fit(method(), data)
     assert isinstance(bound.kept, KeptStates)
     assert bound.fingerprint == free.fingerprint
     assert list(bound.kept) == sorted(free.kept)
 
 
+@methods
 @pytest.mark.parametrize("before", [None, 0])
 @pytest.mark.parametrize("after", [None, 0])
-def test_a_resumed_run_may_have_another_bound(before, after, tmp_path):
+def test_a_resumed_run_may_have_another_bound(method, before, after, tmp_path):
+    whole = loop().fit(method(), blobs((4, 9, 2, 7, 6)))
     make = partial(loop, default_root_dir=str(tmp_path), name="x")
-    whole = loop().fit(module(), blobs((4, 9, 2, 7, 6)))
-    broken = make(rounds=2, kept_memory=before).fit(module(), blobs((4, 9, 2, 7, 6)))
+    seen = make(kept_memory=before).rounds_of(method(), blobs((4, 9, 2, 7, 6)))
+    broken = [run for run, _ in islice(seen, 2)][-1]
+    seen.close()
     resumed = make(kept_memory=after).fit(
-        module(), blobs((4, 9, 2, 7, 6)), ckpt_path=str(broken.folder)
+        method(), blobs((4, 9, 2, 7, 6)), ckpt_path=str(broken.folder)
     )
     assert resumed.fingerprint == whole.fingerprint
+
+
+def test_models_that_a_server_holds_for_each_client_lie_in_files_beyond_the_bound():
+    files = {
+        gigabytes: [v.untyped_storage().filename for v in run.server.shared.values()]
+        for gigabytes in (0, 1, None)
+        for run in [loop(kept_memory=gigabytes).fit(simsup(), blobs())]
+    }
+    assert all(files[0])
+    assert not any(files[1] + files[None])
+    assert not any(Path(file).exists() for file in files[0])
+
+
+def test_without_room_for_the_server_the_run_ends_before_its_first_round(monkeypatch):
+    def full(*arguments):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "posix_fallocate", full)
+    with pytest.raises(OSError, match=r"cannot set .* bytes aside in .*: .*No space left"):
+        loop(kept_memory=0).fit(simsup(), blobs())
 
 
 def test_a_run_leaves_no_files_but_its_own(tmp_path):

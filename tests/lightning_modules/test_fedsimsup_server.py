@@ -29,7 +29,7 @@ def state_of(models, label_counts, server=None, rounds=100):
     """A state whose models are the numbers given; they travel under the name ``w``."""
     server = server or SimSupServer()
     state = server.init({"w": torch.zeros(1)}, clients(*label_counts, rounds=rounds))
-    state.shared["w"].copy_(torch.tensor(models)[:, None])
+    state.shared["w"] = torch.tensor(models)[:, None]
     return state
 
 

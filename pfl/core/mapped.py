@@ -1,0 +1,55 @@
+"""Large tensors in files: the system keeps in memory what is in use."""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+
+def in_file(values: Tensor, folder: Path | None) -> Tensor:
+    """Return a copy of a tensor on the CPU, its values in a file that goes with it.
+
+    Args:
+        values: The tensor.
+        folder: Where the file lies; ``None`` takes the system's place for temporary files.
+
+    Raises:
+        OSError: There is no room for it.
+    """
+    return _empty(values.shape, values.dtype, folder).copy_(values)
+
+
+def empty_alike(values: Tensor) -> Tensor:
+    """Return a contiguous tensor without values, in a file beside that of ``values`` if in one.
+
+    Raises:
+        OSError: There is no room for it.
+    """
+    # The storage has a name only if it was mapped from a file.
+    name = None if values.device.type != "cpu" else values.untyped_storage().filename
+    if name is None:
+        return torch.empty(values.shape, dtype=values.dtype, device=values.device)
+    return _empty(values.shape, values.dtype, Path(name).parent)
+
+
+def _empty(shape: torch.Size, dtype: torch.dtype, folder: Path | None) -> Tensor:
+    size = shape.numel() * dtype.itemsize
+    if size == 0:
+        return torch.empty(shape, dtype=dtype)
+    handle, name = tempfile.mkstemp(prefix=".mapped-", dir=folder)
+    try:
+        if sys.platform == "linux":
+            # Without room set aside, a full disk would kill the process at some later write.
+            os.posix_fallocate(handle, 0, size)
+        return torch.from_file(name, shared=True, size=shape.numel(), dtype=dtype).view(shape)
+    except OSError as error:
+        raise OSError(f"cannot set {size:,} bytes aside in {Path(name).parent}: {error}") from error
+    finally:
+        os.close(handle)
+        # The space lasts as long as the tensor, and is free again however the process ends.
+        os.unlink(name)

@@ -1,0 +1,59 @@
+"""The state of a run, taken from a checkpoint."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+
+from pfl.core.client import Client
+from pfl.core.state import clone
+from pfl.core.types import ClientInfo, FederatedData, State
+from pfl.federation import checkpoint, schema
+from pfl.federation.run import Run
+
+
+def template(
+    content: Mapping[str, Any], module: Client, data: FederatedData, device: torch.device
+) -> State:
+    """Return the initial state in a checkpoint.
+
+    Raises:
+        CheckpointError: The checkpoint is of another method, network or partition.
+    """
+    for what, found, wanted in (
+        ("method", content.get("method"), type(module).__name__),
+        ("partition", content.get("partition"), data.description().get("hash")),
+    ):
+        if found != wanted:
+            raise checkpoint.CheckpointError(
+                f"the checkpoint was written with the {what} {found}, this run has {wanted}"
+            )
+    initial = schema.template(content, module)
+    return {name: value.to(device, copy=True) for name, value in initial.items()}
+
+
+def stacked(content: Mapping[str, Any], device: torch.device) -> bool | None:
+    """Return what the engine chose when the run began: formerly, on a CPU, never to stack."""
+    formerly = None if device.type == "cuda" else False
+    chosen: bool | None = content.get("stacked", formerly)
+    return chosen
+
+
+def restore(
+    content: Mapping[str, Any], run: Run, clients: Sequence[ClientInfo], device: torch.device
+) -> None:
+    """Make a new run what it was when the checkpoint was written.
+
+    Raises:
+        CheckpointError: The checkpoint does not fit the run, which is unchanged then.
+    """
+    schema.check(content, run, clients)
+    run.round = content["round"]
+    run.server = checkpoint.unpack(run.server, content["server"], device)
+    for client, kept in content["kept"].items():
+        run.kept[int(client)] = clone(kept)
+    run.history = content["history"]
+    for callback in run.callbacks:
+        callback.load_state_dict(content["callbacks"].get(callback.name, {}))

@@ -1,0 +1,60 @@
+"""The row of metrics of a round, and what it is made of."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+
+from pfl.core.state import nbytes
+from pfl.core.types import Job, Result, Upload
+from pfl.federation.run import Row
+
+
+class Clock:
+    """Seconds between laps, and of all of them as ``time/round``."""
+
+    def __init__(self) -> None:
+        self._start = self._last = time.perf_counter()
+        self.laps: Row = {}
+
+    def lap(self, name: str) -> None:
+        """End a lap."""
+        now = time.perf_counter()
+        self.laps[name] = now - self._last
+        self.laps["time/round"] = now - self._start
+        self._last = now
+
+
+def of_training(results: Mapping[int, Result], discarded: int) -> Row:
+    """Return what clients report of their training, and the counts of all."""
+    row = over_clients(results, "train", lambda result: result.train)
+    row["train/samples"] = sum(result.samples for result in results.values())
+    row["train/steps"] = sum(result.steps for result in results.values())
+    row["train/discarded"] = discarded
+    return row
+
+
+def of_traffic(jobs: Sequence[Job], uploads: Sequence[Upload], history: Sequence[Row]) -> Row:
+    """Return the bytes of a round, and of all rounds so far."""
+    sent = [job.broadcast for job in jobs if job.broadcast is not None]
+    down = sum(nbytes(item.shared) + nbytes(item.extra) for item in sent)
+    up = sum(nbytes(item.shared) + nbytes(item.extra) for item in uploads)
+    earlier = history[-1]["comm/bytes_total"] if history else 0
+    return {
+        "comm/bytes_down": down,
+        "comm/bytes_up": up,
+        "comm/bytes_total": earlier + down + up,
+    }
+
+
+def over_clients(
+    results: Mapping[int, Result], prefix: str, numbers: Callable[[Result], Mapping[str, float]]
+) -> Row:
+    """Return sample-weighted means over clients of numbers that their results hold by name."""
+    sums: dict[str, float] = {}
+    weights: dict[str, float] = {}
+    for _, result in sorted(results.items()):
+        for name, value in numbers(result).items():
+            sums[name] = sums.get(name, 0.0) + value * result.samples
+            weights[name] = weights.get(name, 0.0) + result.samples
+    return {f"{prefix}/{name}": sums[name] / weights[name] for name in sums}

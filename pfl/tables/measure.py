@@ -1,0 +1,188 @@
+"""What a client of a method costs, measured with a few steps on made-up data."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+from jsonargparse import Namespace
+from torch import Tensor
+
+from pfl.cli.config import Experiment
+from pfl.core.state import nbytes
+from pfl.federation import checkpoint
+from pfl.federation.run import Run
+from pfl.tables.sizes import Sizes
+
+# The made-up federations: their clients, and the batches that each trains on and is tested on.
+# Two sizes tell what a client costs whatever its data from what each batch costs.
+_CLIENTS = 2
+_SMALL, _LARGE = 1, 3
+# How many times as long as it worked a measurement may take.
+BUSY = 1.2
+
+
+class Line(NamedTuple):
+    """Seconds of a client by the batches of its data, on one core.
+
+    Attributes:
+        start: Whatever they are.
+        batch: For each.
+    """
+
+    start: float
+    batch: float
+
+    @classmethod
+    def through(cls, small: float, large: float) -> Line:
+        """Return the line through the costs of a small and a large client."""
+        batch = max(0.0, large - small) / (_LARGE - _SMALL)
+        return cls(max(0.0, small - _SMALL * batch), batch)
+
+    def seconds(self, clients: int, batches: float) -> float:
+        """Return the cost of some clients with so many batches in all."""
+        return self.start * clients + self.batch * batches
+
+
+@dataclass(frozen=True)
+class Rates:
+    """Cost of one client in one round.
+
+    Attributes:
+        train: Of training and aggregation, by the batches that it trains on.
+        test: Of its tests, by the batches that they walk over.
+        adapts: A test trains on a copy first, and walks over the training data.
+        down: Bytes that it receives.
+        up: Bytes that it sends.
+        keeps: Bytes that it keeps, and that the server keeps for it.
+        model: Bytes of its state.
+    """
+
+    train: Line
+    test: Line
+    adapts: bool
+    down: float
+    up: float
+    keeps: float
+    model: float
+
+
+class Watch:
+    """Tells whether a machine was quiet while something was measured on it."""
+
+    def __init__(self) -> None:
+        self._passed = self._worked = self._load = 0.0
+
+    @contextmanager
+    def on_one_core(self) -> Iterator[None]:
+        """Measure with one op thread: several wait for each other where other programs run."""
+        op_threads = torch.get_num_threads()
+        torch.set_num_threads(1)
+        start = time.perf_counter(), time.process_time()
+        try:
+            yield
+        finally:
+            self._passed += time.perf_counter() - start[0]
+            self._worked += time.process_time() - start[1]
+            self._load = max(self._load, os.getloadavg()[0] if hasattr(os, "getloadavg") else 0)
+            torch.set_num_threads(op_threads)
+
+    def complaints(self) -> list[str]:
+        """Return a sentence on a machine that was too busy, or nothing."""
+        cores = os.cpu_count() or 1
+        if self._passed < BUSY * self._worked and self._load <= cores:
+            return []
+        return [
+            f"THE MACHINE WAS BUSY: the measurement had {self._worked / self._passed:.0%} of a "
+            f"core, and {self._load:.1f} programs wanted {cores} cores. Times are too long; ask "
+            "again when it is quiet."
+        ]
+
+
+def measure(experiment: Experiment, found: Sizes) -> Rates:
+    """Return what a client costs, by a federation of small clients and one of large ones."""
+    small, large = _trial(experiment, found, _SMALL, 3), _trial(experiment, found, _LARGE, 2)
+    row = large.run.history[-1]
+    return Rates(
+        train=Line.through(small.train, large.train),
+        test=Line.through(small.test, large.test),
+        adapts=large.adapts,
+        down=row["comm/bytes_down"] / _CLIENTS,
+        up=row["comm/bytes_up"] / _CLIENTS,
+        keeps=bytes_kept(large.run),
+        model=nbytes(large.run.template),
+    )
+
+
+class _Trial(NamedTuple):
+    """A made-up federation's run, and the seconds of each of its clients in a round."""
+
+    run: Run
+    train: float
+    test: float
+    adapts: bool
+
+
+def _trial(experiment: Experiment, found: Sizes, batches: int, rounds: int) -> _Trial:
+    """Run some rounds; the first warms up, and the fastest of the others counts."""
+    values = _made_up(experiment, found, batches)
+    values.loop.rounds = rounds
+    trial = Experiment(experiment.parser, values, experiment.given)
+    run = trial.loop.fit(trial.module, trial.data)
+    warm = run.history[1:]
+    train = min(row["time/train"] + row["time/aggregate"] for row in warm) / _CLIENTS
+    test = min(row["time/evaluate"] for row in warm) / _CLIENTS
+    return _Trial(run, train, test, bool(list(trial.module.adapt())))
+
+
+def bytes_kept(run: Run) -> float:
+    """Bytes that one more client costs: its own state, and the server's part for it."""
+    own = sum(nbytes(run.kept[client]) for client in run.kept) / _CLIENTS
+    common = 0 if run.module.server().per_client else nbytes(run.server.shared)
+    return own + (_tensors(checkpoint.pack(run.server)) - common) / _CLIENTS
+
+
+def _tensors(value: Any) -> int:  # noqa: ANN401
+    if isinstance(value, Tensor):
+        return value.nbytes
+    if isinstance(value, Mapping):
+        return sum(map(_tensors, value.values()))
+    return sum(map(_tensors, value)) if isinstance(value, list | tuple) else 0
+
+
+def _made_up(experiment: Experiment, found: Sizes, batches: int) -> Namespace:
+    """Return the same method on clients of so many batches, with data of the same shape."""
+    values = experiment.values.clone()
+    size = values.data.init_args.batch_size
+    values.data = Namespace(
+        class_path="datamodules.Synthetic",
+        init_args=Namespace(
+            num_clients=_CLIENTS,
+            partition=Namespace(class_path="datamodules.IID", init_args=Namespace()),
+            samples=_CLIENTS * 2 * batches * size,
+            classes=found.classes,
+            channels=found.shape[0],
+            size=round((found.shape[1] * found.shape[2]) ** 0.5),
+            batch_size=size,
+            test_fraction=0.5,
+        ),
+    )
+    for key, value in {
+        "evaluate_every": 1,
+        "sampler": Namespace(
+            class_path="pfl.federation.sampling.UniformSampler", init_args=Namespace()
+        ),
+        "engine": "sequential",
+        "callbacks": None,
+        "loggers": None,
+        "default_root_dir": None,
+        "progress": False,
+        "on_nonfinite": "skip",
+    }.items():
+        values.loop[key] = value
+    return values
