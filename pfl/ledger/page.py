@@ -30,7 +30,8 @@ A cell with several seeds is *in* if the paper's number lies in our 95 % interva
 seed has no interval: it is judged by the spread that the paper prints, and where it prints none, it
 is *near* within two points. A cell that is *out* says why, as far as that is known. What an average
 partition would give is estimated from the clients of the run (`python -m benchmarks.skew RUN`): the
-accuracy of a client follows the share of its largest class. "sd" is a partition's standard deviation.
+accuracy of a client follows the share of its largest class. "sd" is a partition's standard
+deviation.
 """
 
 

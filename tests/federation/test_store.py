@@ -239,7 +239,7 @@ def test_without_room_for_the_server_the_run_ends_before_its_first_round(monkeyp
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(os, "posix_fallocate", full)
-    with pytest.raises(OSError, match=r"cannot set .* bytes aside in .*: .*No space left"):
+    with pytest.raises(OSError, match=r"cannot reserve .* bytes in .*: .*No space left"):
         loop(kept_memory=0).fit(simsup(), blobs())
 
 
