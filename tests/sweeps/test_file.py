@@ -138,7 +138,7 @@ def test_what_is_not_supported_is_refused_by_its_name(keys, message):
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"distribution": "normal", "mu": 0}, "a.distribution: 'normal' is not supported; supp"),
+        ({"distribution": "normal", "mu": 0}, "a.distribution: 'normal' is not supported; choo"),
         ({"distribution": "beta"}, "'beta' is not supported"),
         ({"min": 1, "max": 2, "step": 1}, "a.step: this key is not supported"),
         ({"min": 1}, "the distribution uniform needs max"),
@@ -154,7 +154,7 @@ def test_what_is_not_supported_is_refused_by_its_name(keys, message):
         ({"min": 0.5, "max": 1, "distribution": "int_uniform"}, "expected whole numbers"),
         ({"values": []}, "a.values: expected a list, got []"),
         ({"values": [1, True]}, "a value is given twice"),
-        ({"values": [1, 2], "probabilities": [1]}, "expected 2 numbers from 0, one a value"),
+        ({"values": [1, 2], "probabilities": [1]}, "expected 2 numbers of at least 0, one"),
         ({"distribution": "uniform"}, "the distribution uniform needs min"),
         ({"parameters": {"b": {"value": 1}}, "value": 2}, "a.value: this key is not supported"),
         ({}, "a: expected keys and values, got {}"),

@@ -181,7 +181,7 @@ def test_a_reported_number_that_is_not_the_one_is_refused(selection, message, ca
             {"reported": {"datasets": 1}},
             "reported.datasets: there is no 'datasets' here; did you me",
         ),
-        ({"columns": {"row": {"values": {"x": None}}}}, "columns.row: columns need another name"),
+        ({"columns": {"row": {"values": {"x": None}}}}, "columns.row: choose another name"),
         ({"columns": {"a": {"values": [1]}}}, "columns.a: a list of values needs set: the dotted"),
         ({"columns": {"a": {"values": []}}}, "columns.a: expected values: a list together"),
         ({"columns": {"a": {"value": [1]}}}, "columns.a.value: there is no 'value' here; did you"),

@@ -103,7 +103,7 @@ def test_the_task_fills_in_what_it_knows(task, outputs, y, path, name, expected)
         ("os.system", "'os.system' is not a metric"),
         ("AUROC", "give the path of a torchmetrics.Metric"),
         ("torchmetrics.NoSuch", "is not a metric"),
-        ({"metric": AUROC, "wings": 2}, "cannot be made"),
+        ({"metric": AUROC, "wings": 2}, "cannot be built"),
         ({"metric": AUROC, "name": "acc"}, "two scores are called 'acc'"),
     ],
 )
