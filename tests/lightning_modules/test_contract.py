@@ -60,7 +60,7 @@ def test_a_method_keeps_every_promise_under_other_tasks(method, task):
 
 
 def test_a_task_that_is_not_the_datas_is_refused_by_name():
-    with pytest.raises(MethodError, match=r"built for the task Classification\(\), but the task of"):
+    with pytest.raises(MethodError, match=r"built for the task Classification\(\), but the task"):
         ToyFederation(FedAvg(mlp()), blobs(task=Regression()))
 
 
