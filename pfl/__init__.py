@@ -1,4 +1,4 @@
-"""The ground floor: the loop, the engines and the data that moves between them."""
+"""The framework: the loop, the engines and the data that moves between them."""
 
 from typing import TYPE_CHECKING
 

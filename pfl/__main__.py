@@ -1,4 +1,4 @@
-"""``python -m pfl`` is ``pfl``."""
+"""Entry point of ``python -m pfl``, the same as ``pfl``."""
 
 import sys
 

@@ -272,7 +272,7 @@ def test_early_stopping_survives_a_resume(tmp_path):
 
 
 def test_early_stopping_names_what_there_is():
-    with pytest.raises(ValueError, match="monitors 'val/acc'; there are only test/"):
+    with pytest.raises(ValueError, match="monitors 'val/acc'; known metrics: test/"):
         loop(callbacks=[EarlyStopping("val/acc")]).fit(FedAvg(mlp()), blobs())
 
 

@@ -1,4 +1,4 @@
-"""The base of callbacks that look into models and write a table of their own."""
+"""The base class of callbacks that analyse models and write a table of their own."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from pfl.federation.run import Callback, Run
 
 
 class Analysis(Callback, ABC):
-    """Writes rows after each evaluated round into a file of the run's folder.
+    """Writes rows to a file in the run folder after each evaluated round.
 
-    A run with an analysis is another than one without, so that a table that asks for its picture
-    finds the file. The run's numbers are the same.
+    An analysis does not change the numbers of a run, but a run with it has another identity than
+    one without. So a table that draws its picture does not reuse a run that lacks the file.
 
     Attributes:
-        file: Name of the table; its columns include ``round``.
+        file: Name of the file; its columns include ``round``.
     """
 
     file: ClassVar[str]
 
     def on_fit_start(self, run: Run) -> None:
-        """Drop rows of rounds that are done again.
+        """Drop the rows of rounds that will be run again.
 
         Raises:
             ValueError: The run has no folder.

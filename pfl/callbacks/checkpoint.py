@@ -1,4 +1,4 @@
-"""Checkpoints, which a run is resumed from."""
+"""The callback that saves checkpoints, from which a run can be resumed."""
 
 from __future__ import annotations
 
@@ -11,10 +11,11 @@ from pfl.federation.run import Callback, Run
 
 
 class Checkpoint(Callback):
-    """Saves a run's checkpoint as ``checkpoints/last.ckpt`` in its folder.
+    """Saves a run's checkpoint as ``checkpoints/last.ckpt`` in the run folder.
 
     Args:
-        every: Save after every this many rounds; always after the last and on an interruption.
+        every: Number of rounds between two checkpoints. One is always saved after the last round
+            and on an interruption.
     """
 
     def __init__(self, every: int = 10) -> None:
@@ -31,12 +32,12 @@ class Checkpoint(Callback):
         self.save(run)
 
     def on_interrupt(self, run: Run) -> None:
-        """Save the last finished round, so that nothing whole is lost."""
+        """Save the last finished round, so that no finished round is lost."""
         if run.round > 0:
             self.save(run)
 
     def save(self, run: Run) -> None:
-        """Write the checkpoint, unless the one on disk is of this round already."""
+        """Write the checkpoint, unless this round has already been saved."""
         if run.folder is None or self._saved == run.round:
             return
         checkpoint.save(run.folder / FILE, self.content(run))

@@ -10,7 +10,7 @@ from pfl.federation.run import Callback, Run
 
 
 class EarlyStopping(Callback):
-    """Ends the run when a metric has not improved for some evaluated rounds.
+    """Ends the run when a metric has stopped improving.
 
     Args:
         monitor: Name of a metric; use one on validation data.
@@ -19,7 +19,7 @@ class EarlyStopping(Callback):
         min_delta: Smallest change that counts as an improvement.
 
     Raises:
-        ValueError: At the first evaluated round, if there is no such metric.
+        ValueError: At the first evaluated round, if the metric does not exist.
     """
 
     def __init__(
@@ -37,12 +37,12 @@ class EarlyStopping(Callback):
         self.waited = 0
 
     def on_round_end(self, run: Run, result: RoundResult) -> None:
-        """Compare with the best so far."""
+        """Compare the metric with its best value so far."""
         if not result.evaluated:
             return
         if self.monitor not in result.metrics:
             known = ", ".join(sorted(k for k in result.metrics if k.startswith(("val/", "test/"))))
-            raise ValueError(f"EarlyStopping monitors {self.monitor!r}; there are only {known}")
+            raise ValueError(f"EarlyStopping monitors {self.monitor!r}; known metrics: {known}")
         value = result.metrics[self.monitor] * (1 if self.mode == "max" else -1)
         if self.best is None or value > self.best + self.min_delta:
             self.best, self.waited = value, 0
@@ -51,9 +51,9 @@ class EarlyStopping(Callback):
         self.should_stop = self.waited >= self.patience
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the best value and the number of evaluations since."""
+        """Return the best value and the number of evaluations since then."""
         return {"best": self.best, "waited": self.waited}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore the best value."""
+        """Restore the best value and the number of evaluations since then."""
         self.best, self.waited = state.get("best"), state.get("waited", 0)

@@ -1,4 +1,4 @@
-"""Fisher information of the clients' models over rounds, and what the largest of it is worth.
+"""Fisher information of the clients' models over rounds, and how much the largest of it matters.
 
 "FedAS: Bridging Inconsistency in Personalized Federated Learning", CVPR 2024, Figs. 3a and 3b.
 """
@@ -27,10 +27,10 @@ Replacement: TypeAlias = Literal["initial", "zero", "other"]
 
 
 class FisherTraces(Analysis):
-    """Writes the Fisher trace of every client's personalised model, also of absent clients.
+    """Writes the Fisher trace of every client's personalised model, including absent clients.
 
-    A model that did not change since the last round is not looked at again. The columns of the file
-    are ``round, client, samples, trained, trace``.
+    The trace is computed again only if the model has changed. The columns of the file are
+    ``round, client, samples, trained, trace``.
     """
 
     file = "fisher.csv"
@@ -60,17 +60,17 @@ class FisherTraces(Analysis):
 
 
 class ReplacedParameters(Analysis):
-    """Replaces parts of the clients' final models, and tests what is left of them.
+    """Replaces parameters of the clients' final personalised models, and tests the result.
 
-    Of each client's personalised model the parameters with the most Fisher information are
-    replaced, and as many at random. The file has a row for each client, share and kind, with the
-    columns ``round, client, share, highest`` (1, or 0 for random ones), ``test_samples, score``.
+    The parameters with the most Fisher information are replaced, and for comparison equally many
+    random ones. The file has a row for each client, share and kind, with the columns
+    ``round, client, share, highest`` (1, or 0 for random parameters), ``test_samples, score``.
 
     Args:
-        shares: Parts of the parameters, in [0, 1].
-        by: The replacement: the ``initial`` value, ``zero``, or the parameter of the ``other``
-            client whose number is next.
-        draws: Number of random choices, whose mean score is written.
+        shares: Shares of the parameters to replace, in [0, 1].
+        by: The new value: the ``initial`` one, ``zero``, or that of the client with the next
+            number (``other``).
+        draws: Number of random choices; the file has their mean score.
 
     Raises:
         ValueError: A number is out of its range.
@@ -89,7 +89,7 @@ class ReplacedParameters(Analysis):
         self.draws = draws
 
     def rows(self, run: Run, result: RoundResult) -> Iterator[Row]:
-        """Yield the rows after the last round."""
+        """Yield the rows of the last round; other rounds have none."""
         if result.round < run.rounds:
             return
         for client in range(run.data.num_clients):
@@ -133,7 +133,7 @@ class ReplacedParameters(Analysis):
         return {name: factor * value for name, value in run.template.items()}
 
     def _score(self, context: Context, client: int, names: list[str], values: Tensor) -> float:
-        """Return the score that counts first, of the model with these parameters."""
+        """Return the main score of the model with these parameters."""
         sizes = [context.entries[name].numel() for name in names]
         parts = zip(names, torch.split(values, sizes), strict=True)
         context.write({name: part.view_as(context.entries[name]) for name, part in parts})

@@ -1,22 +1,22 @@
-"""Callbacks of Lightning: why a federation refuses them, and what does the same here."""
+"""Lightning's callbacks: why a federation refuses them, and what to use instead."""
 
 from __future__ import annotations
 
-# By the name of Lightning's.
+# By the name of Lightning's callback.
 REPLACEMENTS = {
     "ModelCheckpoint": "checkpoint_every of the loop",
     "EarlyStopping": "pfl.EarlyStopping",
     "TQDMProgressBar": "progress of the loop",
     "RichProgressBar": "progress of the loop",
-    "LearningRateMonitor": "lr_decay or lr_schedule of the method, which say the rate of a round",
-    "ModelSummary": "the header of the run, which names the network and its size",
+    "LearningRateMonitor": "lr_decay or lr_schedule of the method, which set the rate of a round",
+    "ModelSummary": "the header of the run, which shows the network and its size",
 }
 
 
 def refusal(name: str) -> str:
-    """Return the message about a callback of that name."""
+    """Return the error message for a callback of Lightning."""
     ours = REPLACEMENTS.get(name, "a subclass of pfl.federation.run.Callback")
     return (
-        f"{name} is not a callback of a federation, which has rounds and clients and no single "
-        f"training loop; use {ours}"
+        f"{name} is not a callback of a federation, which has rounds and clients, not a "
+        f"single training loop; use {ours}"
     )

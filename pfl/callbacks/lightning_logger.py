@@ -1,4 +1,4 @@
-"""Lightning loggers, called as a Trainer calls them."""
+"""The callback that logs a run to a Lightning logger, as a Trainer would."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ if TYPE_CHECKING:
 
 
 class LightningLogger(Callback):
-    """Logs a run to a Lightning logger: each round's metrics in one call, its number as the step.
+    """Logs a run to a Lightning logger: one call a round, with the round's number as the step.
 
-    It gets the hyperparameters before the first round, and in the end the summary among the metrics
-    and the fingerprint among the hyperparameters.
+    Hyperparameters are logged before the first round. At the end, the summary is logged as metrics
+    and the fingerprint as a hyperparameter.
 
     Args:
         logger: The logger.

@@ -1,4 +1,4 @@
-"""Numbers that a method tells of its clients' models."""
+"""Numbers that a method reports about its clients' models."""
 
 from __future__ import annotations
 
@@ -12,23 +12,25 @@ from pfl.federation.run import Row, Run
 
 
 class ModelNumbers(Analysis):
-    """Writes what a method tells of every client's personalised model, also of absent clients.
+    """Writes the numbers that a method reports about each client's personalised model.
+
+    Absent clients are included.
 
     The file has the columns ``round, client, samples`` and those of
     :meth:`~pfl.core.client.Client.describe`.
 
     Raises:
-        ValueError: At the start, if the method tells nothing.
+        ValueError: At the start, if the method reports no numbers.
     """
 
     file = "numbers.csv"
 
     def on_fit_start(self, run: Run) -> None:
-        """Refuse a method that tells nothing."""
+        """Refuse a method that reports no numbers."""
         super().on_fit_start(run)
         if not run.module.describe():
             name = type(run.module).__name__
-            raise ValueError(f"ModelNumbers: {name} tells nothing of its models (describe)")
+            raise ValueError(f"ModelNumbers: {name} reports no numbers (its describe() is empty)")
 
     def rows(self, run: Run, result: RoundResult) -> Iterator[Row]:
         """Yield a row for each client with training data."""

@@ -1,4 +1,4 @@
-"""A run's progress bar, and the table at its end."""
+"""A run's progress bars and closing table."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class ProgressBar(Callback):
-    """The run's header, a bar of rounds and one of the round's clients, and the closing table."""
+    """Shows the run's header, a bar of rounds, a bar of clients, and the closing table."""
 
     def __init__(self) -> None:
         self._console = Console(stderr=True)
@@ -46,7 +46,7 @@ class ProgressBar(Callback):
         self._progress.start()
 
     def on_result(self, run: Run, result: Result) -> None:
-        """One client more; the first of a round empties the bar of the round before."""
+        """Advance the bar of clients; the first client of a round resets it."""
         if self._progress is None:
             return
         if self._progress.tasks[self._clients].finished:
@@ -54,7 +54,7 @@ class ProgressBar(Callback):
         self._progress.advance(self._clients)
 
     def on_round_end(self, run: Run, result: RoundResult) -> None:
-        """One round more."""
+        """Advance the bar of rounds and show the round's scores."""
         if self._progress is None:
             return
         score = next(iter(run.scores))
@@ -111,7 +111,7 @@ def closing_table(run: Run, seconds: float) -> Table:
 
 
 def readable_bytes(count: float) -> str:
-    """Bytes with a decimal prefix."""
+    """Format a number of bytes with a decimal prefix."""
     for unit in ("B", "kB", "MB", "GB"):
         if count < 1000:
             return f"{count:.4g} {unit}"

@@ -1,4 +1,4 @@
-"""The run's files, readable without this program."""
+"""The callback that writes a run's tables and descriptions, in open formats."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ if TYPE_CHECKING:
 
 
 class Records(Callback):
-    """The run's configuration, environment and partition, and two tables.
+    """Writes the run's configuration, environment, partition, metrics and summary.
 
-    ``metrics.csv`` holds a row a round, ``clients.csv`` a row a tested client for each such round;
-    ``summary.json`` closes the run. After an interruption, and on a resume, both hold the rows of
-    the finished rounds.
+    ``metrics.csv`` has one row for each round, ``clients.csv`` one row for each tested client of
+    an evaluated round; ``summary.json`` is written at the end. After an interruption, and on a
+    resume, both tables hold exactly the finished rounds.
     """
 
     def on_fit_start(self, run: Run) -> None:
@@ -46,7 +46,7 @@ class Records(Callback):
         columns = {"reports": dict(run.reports), "scores": dict(run.scores)}
         _write_json(folder / "environment.json", environment() | asked | tested | columns)
         counts = {"label_counts": label_counts(run.data)} if run.data.task.has_classes else {}
-        # Not indented: it lists every sample.
+        # Not indented, because it lists every sample.
         _write_json(folder / "partition.json", run.data.description() | counts, indent=None)
         _agree(run)
 
@@ -57,7 +57,7 @@ class Records(Callback):
         append(folder / "clients.csv", result.clients)
 
     def on_interrupt(self, run: Run) -> None:
-        """Bring both tables to the last finished round, which may lack its rows."""
+        """Bring both tables up to the last finished round, whose rows may be missing."""
         _agree(run)
 
     def on_fit_end(self, run: Run) -> None:
@@ -73,7 +73,7 @@ def environment() -> dict[str, Any]:
         "python": sys.version.split()[0],
         "platform": platform.platform(),
         "cpus": os.cpu_count(),
-        # Sums over several threads round otherwise.
+        # The number of threads changes how sums are rounded.
         "op_threads": torch.get_num_threads(),
         **kernels(),
         "packages": {name: metadata.version(name) for name in packages},
@@ -81,7 +81,7 @@ def environment() -> dict[str, Any]:
 
 
 def label_counts(data: FederatedData) -> list[list[int]]:
-    """Return (N, C) training samples of each client and class."""
+    """Return (N, C) numbers of training samples of each client and class."""
     infos = (ClientInfo.of(data, client) for client in range(data.num_clients))
     return [info.class_counts.tolist() for info in infos]
 
@@ -93,7 +93,7 @@ def _folder(run: Run) -> Path:
 
 
 def _agree(run: Run) -> None:
-    """Leave the rows of the finished rounds in both tables: no more, and none left out."""
+    """Make both tables hold exactly the rows of the finished rounds."""
     folder = _folder(run)
     if run.history:
         _rewrite(folder / "metrics.csv", _columns(run.history), run.history)
@@ -118,7 +118,7 @@ def _write(path: Path, text: str) -> None:
 
 
 def append(path: Path, rows: Sequence[Mapping[str, float]]) -> None:
-    """Append rows; a column that appears for the first time makes the file be written anew."""
+    """Append rows to a CSV file; if they have a new column, the file is rewritten."""
     if not rows:
         return
     columns = _columns(rows)
@@ -132,7 +132,7 @@ def append(path: Path, rows: Sequence[Mapping[str, float]]) -> None:
 
 
 def drop_after(path: Path, number: int) -> None:
-    """Drop the rows of rounds after one from a table that has a column ``round``."""
+    """Drop the rows after round ``number`` from a table with a column ``round``."""
     if rows := _read(path):
         _rewrite(path, _header(path), [row for row in rows if int(row["round"]) <= number])
 
@@ -152,7 +152,7 @@ def _read(path: Path) -> list[dict[str, str]]:
     if not path.exists():
         return []
     lines = path.read_text().splitlines(keepends=True)
-    # A process that was killed may have left a part of a line.
+    # A process that was killed may have left an incomplete line.
     whole = [line for line in lines if line.endswith("\n")]
     return list(csv.DictReader(whole))
 

@@ -1,6 +1,6 @@
 """Singular values of the classifier over rounds.
 
-The claim that they fall off fast where labels are skewed is that of UniVarFL, Fig. 1.
+UniVarFL (Fig. 1) claims that they fall off fast where labels are skewed.
 """
 
 from __future__ import annotations
@@ -19,8 +19,9 @@ from pfl.federation.run import Row, Run
 class ClassifierSpectrum(Analysis):
     """Writes the singular values of the last linear layer's weight, divided by the largest.
 
-    Of the clients that trained, before anything is averaged, and of the server's model if the layer
-    travels. The file has the columns ``round, client`` (-1 is the server), ``index, value``.
+    They are those of the clients that trained, before averaging, and of the server's model if the
+    layer is shared. The columns of the file are ``round, client`` (-1 is the server),
+    ``index, value``.
     """
 
     file = "spectrum.csv"
@@ -29,20 +30,20 @@ class ClassifierSpectrum(Analysis):
         self._trained: dict[int, Tensor] = {}
 
     def on_result(self, run: Run, result: Result) -> None:
-        """Take the classifier of a client that has trained."""
+        """Store the classifier of a client that has trained."""
         shared = {} if result.upload is None else result.upload.shared
         weight = {**shared, **result.kept}.get(classifier(run.module))
         if weight is not None:
             self._trained[result.client] = weight
 
     def rows(self, run: Run, result: RoundResult) -> Iterator[Row]:
-        """Yield the values of each model."""
+        """Yield the singular values of each model."""
         models = dict(sorted(self._trained.items()))
         self._trained = {}
         if (of_server := run.server.shared.get(classifier(run.module))) is not None:
             models[-1] = of_server
         for client, weight in models.items():
-            # A server that holds a model for each client has none of its own.
+            # A server with one model for each client stacks them, and has none of its own.
             if weight.dim() != 2:
                 continue
             values = torch.linalg.svdvals(weight.double().cpu())
@@ -54,9 +55,9 @@ def classifier(module: Client) -> str:
     """Return the name of the weight of a network's last linear layer.
 
     Raises:
-        ValueError: It has none.
+        ValueError: The network has no linear layer.
     """
     names = [name for name, layer in module.net.named_modules() if isinstance(layer, nn.Linear)]
     if not names:
-        raise ValueError(f"{type(module.net).__name__} has no linear layer as its classifier")
+        raise ValueError(f"{type(module.net).__name__} has no linear layer to use as classifier")
     return ".".join(filter(None, ("net", names[-1], "weight")))

@@ -1,4 +1,4 @@
-"""Weights & Biases: metrics, tables and pictures of a run."""
+"""The callback that logs metrics, tables and pictures of a run to Weights & Biases."""
 
 from __future__ import annotations
 
@@ -10,31 +10,32 @@ from pfl.core.checks import at_least_one
 from pfl.core.types import RoundResult
 from pfl.federation.run import Callback, Run
 
-# Until the service must have answered.
+# Time limit for an answer of the service.
 SECONDS = 20.0
 
 
 class WandB(Callback):
     """Logs a run to Weights & Biases, in one call a round.
 
-    ``round`` is the step of every metric. A resumed run keeps its id and its steps, so that ``wandb
-    sync`` joins the parts of one that was logged offline.
+    ``round`` is the step of every metric. A resumed run keeps its id and continues its steps, so
+    that ``wandb sync`` joins the parts of a run that was logged offline.
 
     Args:
         project: Name of the project.
-        name: Name of the run; ``None`` takes ``loop.name``, or the name made in its place.
-        mode: ``offline`` needs no network and no account; ``None`` uses the environment's
-            (``WANDB_MODE``), else ``online``.
+        name: Name of the run; ``None`` uses the run's own (see ``loop.name``).
+        mode: ``offline`` needs no network and no account; ``None`` uses the environment variable
+            ``WANDB_MODE``, or else ``online``.
         client_table: Log the table of clients.
         pictures: Log the pictures of ``pfl plot``, if the run has a folder.
-        every: Log table and pictures after every this many rounds and after the last. ``None`` logs
-            the table after each evaluated round, and the pictures after the last.
-        entity: User or team; ``None`` takes the account's own.
-        group: Group of runs that belong together.
-        tags: Words to find the run by.
+        every: Number of rounds between two logs of table and pictures, which are also logged after
+            the last round. ``None`` logs the table after each evaluated round, and the pictures
+            after the last round.
+        entity: User or team; ``None`` uses the account's default.
+        group: Name of a group of runs.
+        tags: Tags of the run.
         notes: A longer description.
         job_type: Kind of the run within its group.
-        id: Id of the run in the project; ``None`` makes one. A resumed run keeps its own.
+        id: Id of the run in the project; ``None`` generates one. A resumed run keeps its own.
 
     Raises:
         ValueError: ``every`` is below one.
@@ -65,18 +66,18 @@ class WandB(Callback):
             **{"tags": tags, "notes": notes, "job_type": job_type, "id": id},
         }
         self._options = {name: value for name, value in options.items() if value is not None}
-        # Of the run that is resumed.
+        # The id of the run that is resumed.
         self._id: str | None = None
 
     def on_fit_start(self, run: Run) -> None:
         """Open the run, or resume it.
 
         Raises:
-            ConnectionError: The service cannot be reached, or there is no key for it.
+            ConnectionError: The service cannot be reached, or no key for it is set.
         """
         import wandb
 
-        # Offline it makes wandb sync append to the earlier part.
+        # Offline, this makes wandb sync append to the earlier part.
         earlier = {} if self._id is None else {"id": self._id, "resume": "allow"}
         try:
             self._run = wandb.init(
@@ -87,8 +88,8 @@ class WandB(Callback):
             )
         except wandb.errors.Error as error:
             raise ConnectionError(
-                "Weights & Biases cannot be used online; give WandB the mode offline "
-                "(or set WANDB_MODE=offline) and send the run later with wandb sync. It says: "
+                "Weights & Biases cannot be used online: set WandB's mode to offline "
+                "(or WANDB_MODE=offline) and upload the run later with wandb sync. Its message: "
                 f"{str(error).partition(os.linesep)[0]}"
             ) from error
         self._id = self._run.id
@@ -114,7 +115,7 @@ class WandB(Callback):
     def on_fit_end(self, run: Run) -> None:
         """Log the pictures and the summary, and close the run."""
         if run.latest is not None and (images := self._images(run)):
-            # A row of their own, where a callback after this one has ended the run.
+            # The pictures get a row of their own if a later callback has ended the run.
             self._run.log({"round": run.round, **images})
         self._run.summary.update({**run.summary, "fingerprint": run.fingerprint})
         self._run.finish()

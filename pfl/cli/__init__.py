@@ -1,1 +1,1 @@
-"""The command line: its verbs, the parser, configurations, errors of one sentence."""
+"""The command line: its verbs, the parser, configurations, one-line errors."""

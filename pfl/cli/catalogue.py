@@ -15,7 +15,7 @@ from pfl.cli.outline import KINDS, BrokenError, folders
 from pfl.core import plugins
 from pfl.results.identity import PACKAGES
 
-# What else a configuration names: a class of each of these.
+# Base classes of what else a configuration may name.
 _OTHERS = (
     "torch.nn.Module",
     "torch.optim.Optimizer",
@@ -27,7 +27,7 @@ _OTHERS = (
 )
 
 
-# Rooms whose classes no configuration names.
+# Packages whose classes no configuration names.
 _INTERNAL = ("pfl.cli.", "pfl.sweeps.", "pfl.tables.", "pfl.testing.")
 
 
@@ -40,7 +40,7 @@ def load() -> None:
     faults: dict[str, str] = {}
     for package in ("lightning_modules", "datamodules", "pfl.engines", "pfl.callbacks"):
         homes = folders(package)
-        # The walk imports packages by itself; what fails there fails again in the loop.
+        # walk_packages imports packages itself; an import that fails there fails again below.
         for module in pkgutil.walk_packages(homes, f"{package}.", onerror=lambda name: None):
             try:
                 import_module(module.name)
@@ -52,17 +52,17 @@ def load() -> None:
         except Exception as error:
             faults[f"the plug-in {plugin.value}"] = _one_line(error)
     for file, fault in faults.items():
-        print(f"pfl: {file} is left out, it cannot be imported: {fault}", file=sys.stderr)
+        print(f"pfl: {file} is left out because it cannot be imported: {fault}", file=sys.stderr)
 
 
 def see_working_folder() -> None:
-    """Let classes be found that stand beside a configuration, in a project of the user's own."""
+    """Add the working folder to the import path, so that a user's own classes are found."""
     if str(Path.cwd()) not in sys.path:
         sys.path.append(str(Path.cwd()))
 
 
 def find(path: str) -> Any:  # noqa: ANN401
-    """Return the object that a dotted path names, or named before the object moved.
+    """Return the object at a dotted path, present or former.
 
     Raises:
         BrokenError: The module exists, but cannot be imported.
@@ -80,10 +80,10 @@ def find(path: str) -> Any:  # noqa: ANN401
 
 
 def spelling(name: str) -> str:
-    """Return what the parser is to read for the name of a class.
+    """Return the name or path under which the parser finds a class.
 
-    A class of this project is never taken for another library's of the same name, and a path from
-    before a class of this project moved becomes the present one.
+    A name that another library uses too becomes the full path of this project's class, and the
+    former path of a class that has moved becomes its present one.
     """
     if name in clashes():
         return clashes()[name]
@@ -100,7 +100,7 @@ def spelling(name: str) -> str:
 
 
 def neighbours(path: str) -> list[str]:
-    """Return the dotted paths of everything in the module that a dotted path names."""
+    """Return the dotted paths of everything in the module of a dotted path."""
     home = path.rpartition(".")[0]
     try:
         return [f"{home}.{name}" for name in dir(import_module(home))]
@@ -109,19 +109,19 @@ def neighbours(path: str) -> list[str]:
 
 
 def classes() -> dict[str, type]:
-    """Return every class that may be named without its module, by that name."""
+    """Return every class that can be named without its module, by name."""
     return {kind.__name__: kind for kind in _everything()}
 
 
 def own() -> list[type]:
-    """Return every class of this project that a configuration may name."""
+    """Return every class of this project that a configuration can name."""
     named = (kind for kind in _everything() if kind.__module__.startswith(PACKAGES))
     return [kind for kind in named if not kind.__module__.startswith(_INTERNAL)]
 
 
 @cache
 def clashes() -> dict[str, str]:
-    """Return full paths of the project's own classes whose names other libraries use too."""
+    """Return the full paths of this project's classes whose names other libraries use too."""
     homes: dict[str, set[str]] = {}
     for kind in _everything():
         homes.setdefault(kind.__name__, set()).add(f"{kind.__module__}.{kind.__name__}")
@@ -134,7 +134,7 @@ def clashes() -> dict[str, str]:
 
 
 def reports() -> list[str]:
-    """Return what the servers of all imported methods report of their clients."""
+    """Return the names of all values that servers of imported methods report for each client."""
     servers: Iterator[Any] = _descendants(find("pfl.core.server.Server"))
     return list(dict.fromkeys(name for server in servers for name in server.reports))
 
@@ -156,7 +156,7 @@ def _imported(path: str) -> Any:  # noqa: ANN401
 
 
 def _is_former(path: str, kind: type) -> bool:
-    """Tell whether a path may be that of a class of this project before the class moved."""
+    """Return ``True`` if a path may be the former path of one of this project's classes."""
     return path.startswith(PACKAGES) and path.rpartition(".")[2] == kind.__name__
 
 
@@ -164,7 +164,7 @@ def _everything() -> Iterator[type]:
     for path in (*KINDS.values(), *_OTHERS):
         try:
             base = _imported(path)
-        except ImportError:  # load() has said which file is broken
+        except ImportError:  # load() has reported the broken file
             continue
         yield from _descendants(base)
 
@@ -177,7 +177,7 @@ def _descendants(base: type) -> Iterator[type]:
 
 
 def _file_at_fault(error: Exception, homes: Iterable[str]) -> str | None:
-    """Return the last file of a package that an error went through."""
+    """Return the last file below ``homes`` in an error's traceback."""
     files = [frame.filename for frame in traceback.extract_tb(error.__traceback__)]
     if isinstance(error, SyntaxError) and error.filename is not None:
         files.append(error.filename)

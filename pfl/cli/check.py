@@ -1,4 +1,4 @@
-"""``pfl check``: a line for each promise, kept or broken."""
+"""``pfl check``: one line for each promise, kept or broken."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from pfl.testing.toy import mlp
 
 
 class _Parser(Parser):
-    """A parser that does not ask for the network of a method."""
+    """A parser that does not require a method's network."""
 
     def add_class_arguments(
         self, class_type: type, nested_key: str | None = None, *args: Any, **options: Any
     ) -> list[str]:
-        """Add a class's arguments; that of a method's network becomes optional."""
+        """Add a class's arguments; a method's ``net`` becomes optional."""
         if not (inspect.isclass(class_type) and issubclass(class_type, Client)):
             return super().add_class_arguments(class_type, nested_key, *args, **options)
         options["skip"] = {*(options.get("skip") or ()), "net"}
@@ -36,11 +36,11 @@ class _Parser(Parser):
 
 
 def check(argv: Sequence[str]) -> None:
-    """Hold a method to every promise.
+    """Check that a method keeps every promise.
 
     Raises:
-        UsageError: It cannot be built.
-        SystemExit: It breaks a promise.
+        UsageError: The method cannot be built.
+        SystemExit: The method breaks a promise.
     """
     if argv and not argv[0].startswith("-"):
         subject = _named(argv[0]) if len(argv) == 1 else _configured(["--model.class_path", *argv])
@@ -54,32 +54,34 @@ def check(argv: Sequence[str]) -> None:
         except BrokenPromiseError as error:
             if promise is PROMISES[0]:
                 raise UsageError(f"{name} cannot be built: {error.finding}") from error
-            # The same error again says nothing of this promise.
+            # An error seen before says nothing about this promise.
             known = error.finding in findings
             mark, finding = ("?", "") if known else ("BROKEN", f": {error.finding}")
             findings.add(error.finding)
         print(f"{mark:<8}{promise.sentence}{finding}", flush=True)
     if findings:
         print(
-            f"{name} breaks {len(findings)} of {len(PROMISES)} promises (-: says nothing of it, "
-            "?: could not be examined)"
+            f"{name} breaks {len(findings)} of {len(PROMISES)} promises (-: does not apply, "
+            "?: could not be checked)"
         )
         raise SystemExit(1)
     print(f"{name} keeps its promises")
 
 
 def _named(path: str) -> Subject:
-    """Find a method by its class name; its signature needs no types."""
+    """Find a method by its class name; its arguments need no type annotations."""
     catalogue.load()
     catalogue.see_working_folder()
     method = named_class(path)
     if method is None or not issubclass(method, Client):
-        raise UsageError(f"{path} is no method: no subclass of lightning_modules.ClientModule")
+        raise UsageError(
+            f"{path} is not a method: it is not a subclass of lightning_modules.ClientModule"
+        )
     return Subject(method)
 
 
 def _configured(argv: Sequence[str]) -> Subject:
-    """Return a method with the arguments of a configuration."""
+    """Return a method built with the arguments of a configuration."""
     experiment = Experiment.parse(make_parser("check", _Parser), argv)
     model: Namespace = experiment.values.model
 
@@ -95,10 +97,10 @@ def _configured(argv: Sequence[str]) -> Subject:
 
 
 def _later(kind: Callable[..., Client], **given: Any) -> Callable[..., Client]:
-    """Return a method that still lacks its network, with the arguments of a configuration."""
+    """Return a function that builds a method once it is given the remaining arguments."""
     return lambda **more: kind(**{**given, **more})
 
 
 def _small(kind: Callable[..., nn.Module], *args: Any, **given: Any) -> nn.Module:
-    """Return a small network for one that the data would shape, any other module as it is."""
+    """Return a small network in place of one shaped by the data, and any other module as it is."""
     return mlp() if from_data(kind) else kind(*args, **given)

@@ -1,4 +1,4 @@
-"""``pfl completion``: a script by which bash or zsh completes commands, options and names."""
+"""``pfl completion``: a script with which bash or zsh completes commands, options and names."""
 
 from __future__ import annotations
 
@@ -44,9 +44,10 @@ def completion(argv: Sequence[str]) -> None:
     """Print the script."""
     parser = argparse.ArgumentParser(
         prog="pfl completion",
-        description="Print a script that completes commands, options, shipped configurations and "
-        "names of classes. For the shell at hand: source <(pfl completion bash). To keep: write it "
-        "into a file that the shell's start-up file sources, once for each version of pfl.",
+        description="Print a shell script that completes commands, options, shipped configurations "
+        "and class names. To use it in the current shell: source <(pfl completion bash). To keep "
+        "it, save it to a file that the shell's start-up file sources, and save it again after "
+        "each update of pfl.",
         allow_abbrev=False,
     )
     parser.add_argument("shell", choices=("bash", "zsh"))
@@ -55,7 +56,7 @@ def completion(argv: Sequence[str]) -> None:
 
 
 def script() -> str:
-    """Return a script of bash; zsh reads it as well."""
+    """Return a bash script, which zsh can read too."""
     sources = Sources()
     names = {flag: [item.name for item in sources.of_kind(kind)] for flag, kind in _NAMES.items()}
     values = {**names, "--config": shipped.names()}
@@ -77,7 +78,7 @@ def _cases(words: dict[str, list[str]], indent: int) -> str:
 
 
 def _options(command: str) -> list[str]:
-    """Return the flags of a command, and the words that it chooses from, as its help shows them."""
+    """Return the flags and choices that a command's help shows."""
     said = overview(command) if command in VERBS else _help(command)
     flags = re.findall(r"^  (--[\w.-]+)", said, re.MULTILINE)
     choices = re.findall(r"^  \{([\w,]+)\}", said, re.MULTILINE)

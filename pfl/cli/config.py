@@ -1,4 +1,4 @@
-"""From a parsed configuration to a federation: keys ``seed``, ``loop``, ``model``, ``data``."""
+"""Parsed configurations (``seed``, ``loop``, ``model``, ``data``) and the objects they describe."""
 
 from __future__ import annotations
 
@@ -32,20 +32,20 @@ if TYPE_CHECKING:
     from pfl.core.client import Client
     from pfl.core.types import DataSource
 
-# What makes an object, of which class, and whether of its subclasses too.
+# (function that makes the objects, their class, whether it makes those of subclasses too)
 Instantiator: TypeAlias = tuple[Callable[..., Any], type, bool]
-# Kinds of errors that are the user's when objects are made of a configuration.
+# Errors that are the user's when they occur while objects are built from a configuration.
 REFUSALS = (ValueError, TypeError, OSError, ImportError)
 
 
 @dataclass
 class Experiment:
-    """A parsed configuration, and the objects that it names, made when they are asked for.
+    """A parsed configuration and the objects it names, which are built on first use.
 
     Attributes:
-        parser: That it was parsed with.
+        parser: The parser that read it.
         values: The parsed configuration.
-        given: What it was parsed of.
+        given: The settings it was parsed from.
     """
 
     parser: Parser
@@ -57,7 +57,7 @@ class Experiment:
         """Parse a command line.
 
         Raises:
-            UsageError: It, or a configuration file, is wrong.
+            UsageError: The command line or a configuration file is wrong.
         """
         catalogue.see_working_folder()
         argv = shipped.spelled_out(argv)
@@ -65,7 +65,7 @@ class Experiment:
         try:
             values = parser.parse_args(spelled_out(argv))
             types = types_of(parser)
-            # A number in the place of a section is read as a section without keys.
+            # The parser reads a number in place of a section as a section without keys.
             for section in {key.partition(".")[0] for key in types if "." in key}:
                 if not all(key in values for key in types if key.startswith(f"{section}.")):
                     raise TrustError("expected keys and values", (section,))
@@ -92,7 +92,7 @@ class Experiment:
 
     @cached_property
     def data(self) -> DataSource:
-        """The data module, read and divided."""
+        """The data module, already prepared and divided among clients."""
         with explained(self.given, *REFUSALS, part="data"):
             data: DataSource = self.make("data", self.values.data)
             data.prepare_data()
@@ -101,7 +101,7 @@ class Experiment:
 
     @cached_property
     def model(self) -> Namespace:
-        """Class and arguments of the method, with what the data say of it."""
+        """Class and arguments of the method, completed with what the data determine."""
         model: Namespace = self.values.model.clone()
         fill(model, self.data)
         if not isinstance(self.data.task, Classification):
@@ -112,7 +112,7 @@ class Experiment:
 
     @cached_property
     def module(self) -> Client:
-        """The method, with initial weights that depend on nothing but the seed."""
+        """The method, with initial weights that depend only on the seed."""
         model, data = self.model, self.data
         with explained(self.given, *REFUSALS, part="model"):
             with scoped(derive(self.values.seed, "init")):
@@ -126,12 +126,12 @@ class Experiment:
         return self.parser.dump(self.values, skip_validation=True, skip_unset=False)
 
     def make(self, key: str, value: Namespace, instantiators: Sequence[Instantiator] = ()) -> Any:  # noqa: ANN401
-        """Make the object of a part of the configuration.
+        """Build the object that a part of the configuration describes.
 
         Args:
-            key: Where the part stands.
+            key: Key of the part.
             value: The part.
-            instantiators: What makes objects of a class and its subclasses, in place of the class.
+            instantiators: Functions that build objects of a class, instead of the class itself.
         """
         made = self.parser.instantiate(
             Namespace({key: value}), instantiate_groups=False, instantiators=instantiators
@@ -140,7 +140,7 @@ class Experiment:
 
 
 def fill(value: Any, data: DataSource) -> None:  # noqa: ANN401
-    """Tell every network in a parsed configuration what it must know of the data."""
+    """Fill in the arguments that networks in a parsed configuration take from the data."""
     if isinstance(value, Namespace | Mapping):
         for name in FROM_DATA:
             if "class_path" in value and name in from_data(catalogue.find(value["class_path"])):
@@ -155,18 +155,18 @@ def fill(value: Any, data: DataSource) -> None:  # noqa: ANN401
 
 
 def check_fit(module: Client, data: DataSource) -> None:
-    """Try the optimizer, and the network on two blank inputs.
+    """Try out the optimizer, and the network on two blank inputs.
 
     Raises:
-        ValueError: The network cannot take the data's inputs, or has too few outputs; or the
-            optimizer computes losses itself.
+        ValueError: The network does not accept the data's inputs or has too few outputs, or the
+            optimizer needs a closure.
     """
     kind = type(module.configure_optimizers())
     closure = inspect.signature(kind.step).parameters.get("closure")
     if closure is not None and closure.default is closure.empty:
         raise ValueError(
-            f"optimizer {kind.__name__} computes the loss several times a step, which no method "
-            "here provides for; take one such as torch.optim.SGD"
+            f"optimizer {kind.__name__} computes the loss several times in a step, which no method "
+            "supports; use one such as torch.optim.SGD"
         )
     name, shape = type(module.net).__name__, data.input_shape
     try:
@@ -174,12 +174,12 @@ def check_fit(module: Client, data: DataSource) -> None:
             outputs = module.eval()(data.blank(2))
     except RuntimeError as error:
         raise ValueError(
-            f"the network {name} cannot take the data's inputs of shape {tuple(shape)}: {error}"
+            f"network {name} does not accept the data's inputs of shape {tuple(shape)}: {error}"
         ) from error
     finally:
         module.train()
     if outputs.dim() != 2 or outputs.shape[0] != 2 or outputs.shape[1] < data.outputs:
-        has = f"have {data.num_classes} classes" if data.num_classes else f"want {data.outputs}"
+        has = f"have {data.num_classes} classes" if data.num_classes else f"need {data.outputs}"
         raise ValueError(
-            f"the network {name} gives outputs of shape {tuple(outputs.shape[1:])}, the data {has}"
+            f"network {name} gives outputs of shape {tuple(outputs.shape[1:])}, but the data {has}"
         )

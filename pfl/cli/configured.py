@@ -1,4 +1,4 @@
-"""The verbs that run on a configuration, and the arguments that each has of its own."""
+"""The verbs that run on a configuration, and their own arguments."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-CKPT_PATH = "last (of the newest run with these settings), a run's folder, or a checkpoint file"
+CKPT_PATH = "last (the newest run with these settings), a run folder, or a checkpoint file"
 
 
-# What a verb needs that reads a run.
+# The argument of every verb that reads a run.
 _NEEDED: Mapping[str, Mapping[str, Any]] = {
     "--ckpt_path": {"type": str, "required": True, "help": CKPT_PATH}
 }
@@ -20,11 +20,11 @@ class Verb:
     """A verb's command line.
 
     Attributes:
-        own: Its own arguments, as ``add_argument`` takes them; they are no part of the
+        own: Its own arguments, as ``add_argument`` takes them; they are not part of the
             configuration.
         model: Whether the verb needs a model.
         data: Whether it needs data.
-        description: What its help says first.
+        description: First lines of its help.
     """
 
     own: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
@@ -34,38 +34,46 @@ class Verb:
 
 
 VERBS = {
-    "fit": Verb({"--ckpt_path": {"type": str | None, "help": f"go on from there: {CKPT_PATH}"}}),
+    "fit": Verb(
+        {"--ckpt_path": {"type": str | None, "help": f"resume from: {CKPT_PATH}"}},
+        description="Train a federation.",
+    ),
     "test": Verb(
         {
             **_NEEDED,
             "--reliability": {
                 "action": "store_true",
-                "help": "also write what the reliability diagram of pfl plot shows into the run's "
-                "folder",
+                "help": "also write the data of the reliability diagram (see pfl plot) into the "
+                "run folder",
             },
-        }
+        },
+        description="Test the models of a checkpoint.",
     ),
-    "validate": Verb(_NEEDED),
+    "validate": Verb(
+        _NEEDED, description="Test the models of a checkpoint on the clients' validation data."
+    ),
     "predict": Verb(
         {
             **_NEEDED,
             "--split": {
                 "type": Literal["train", "val", "test"],
                 "default": "test",
-                "help": "of data",
+                "help": "the split to predict: train, val or test (default: test)",
             },
             "--out": {
                 "type": str | None,
-                "help": "the folder to write (default: predictions, in RUN)",
+                "help": "the folder to write (default: predictions, in the run folder)",
             },
-        }
+        },
+        description="Write the predictions of each client's personalised model, one CSV file each.",
     ),
     "export": Verb(
         {
             **_NEEDED,
             "--client": {"type": int, "required": True, "help": "number of the client"},
             "output": {"type": str, "help": "the file to write"},
-        }
+        },
+        description="Write one client's personalised model as a Lightning checkpoint.",
     ),
     "data inspect": Verb(
         {
@@ -76,31 +84,33 @@ VERBS = {
             }
         },
         model=False,
+        description="Show how the data are divided among the clients, as tables and a picture.",
     ),
     "check": Verb(
         data=False,
-        description="Hold a method to every promise that the loop and the engines rely on, such as "
-        "that engines agree and that a resumed run equals an unbroken one. Each promise is "
-        "examined on three to five clients with a few samples of five numbers in three classes; "
-        "that takes seconds. Name the class (pfl check my_package.MyMethod), or give a "
-        "configuration for a method with arguments of its own (pfl check --config file.yaml "
-        "--model.rank 2). Of a configuration the arguments of the model count: the argument net, "
-        "and every network that learns its number of classes from the data, is replaced by one of "
-        "a few units; plain SGD replaces the optimizer; loop and data are not used. Exit code: "
-        "0 all kept, 1 one broken, 2 the method cannot be built.",
+        description="Check that a method keeps every promise that the loop and the engines rely "
+        "on: for example, that all engines agree and that a resumed run equals an uninterrupted "
+        "one. The checks use three to five clients with a few samples of five numbers in three "
+        "classes, and take seconds. Name the class (pfl check my_package.MyMethod), or give a "
+        "configuration if the method needs arguments (pfl check --config file.yaml "
+        "--model.rank 2). Only the model's arguments are taken from the configuration: the "
+        "argument net, and every network that takes its number of classes from the data, is "
+        "replaced by a very small one, and the optimizer by plain SGD; loop and data are ignored. "
+        "Exit code: 0 if all promises are kept, 1 if one is broken, 2 if the method cannot be "
+        "built.",
     ),
 }
-CONFIG_HELP = "a YAML file; of several, later ones win, and flags last"
-SEED_HELP = "all random choices derive from it"
-# What the command line leaves to be said, other than Python: runs are kept.
+CONFIG_HELP = "a YAML file; later files and flags override earlier ones"
+SEED_HELP = "seed of all random choices"
+# Defaults on the command line that differ from Python's: runs are stored.
 LOOP_DEFAULTS = {"default_root_dir": "runs", "sampler": {"class_path": "UniformSampler"}}
 
 
 def usage(own: Mapping[str, Mapping[str, Any]]) -> str:
-    """Return a line that begins with a verb's own arguments."""
+    """Return a usage line, with a verb's own arguments first."""
     words = ["%(prog)s"]
     for name, options in own.items():
         dashed, flag = name.startswith("-"), options.get("action") == "store_true"
         word = name if not dashed or flag else f"{name} {name.lstrip('-').upper()}"
         words.append(word if options.get("required") or not dashed else f"[{word}]")
-    return " ".join([*words, "--config FILE", "[--any.key=VALUE of the configuration ...]"])
+    return " ".join([*words, "--config FILE", "[--any.key=VALUE ...]"])

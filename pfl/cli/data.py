@@ -1,4 +1,4 @@
-"""``pfl data inspect``: who holds what."""
+"""``pfl data inspect``: how the data are divided among the clients."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pfl.cli.parser import make_parser
 
 
 def inspect(argv: Sequence[str]) -> None:
-    """Show who holds what, as tables and as a picture."""
+    """Show how the data are divided among the clients, as tables and a picture."""
     experiment = Experiment.parse(make_parser("data inspect"), argv)
     data = experiment.data
     picture = import_module("datamodules.inspect")

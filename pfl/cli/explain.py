@@ -1,4 +1,4 @@
-"""Errors of configurations in one line: where it stands, what was given, what would be right."""
+"""One-line errors of configurations: the place, the given value, and the right ones."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ from pfl.cli.outline import BrokenError
 from pfl.cli.yaml_text import YamlError, read
 
 Keys = tuple[str, ...]
-# Keys that only spell the class and its arguments; nobody means them by "model.net.hidden".
+# Keys that only spell out a class and its arguments; "model.net.hidden" leaves them out.
 _SPELLING = ("init_args", "dict_kwargs")
 
 
 class UsageError(Exception):
-    """A request that cannot be met; the message is all there is to say."""
+    """A request that cannot be met; its message is shown to the user without a traceback."""
 
 
 @dataclass(frozen=True)
 class Given:
-    """One setting, as somebody wrote it.
+    """One setting, as the user wrote it.
 
     Attributes:
-        keys: Where it belongs, without ``init_args``.
-        text: The value, if it is a single one.
+        keys: Its keys from the top, without ``init_args``.
+        text: The value, if it is a scalar.
         place: ``<file>:<line>``, or the flag.
     """
 
@@ -42,12 +42,12 @@ class Given:
 
     @property
     def is_null(self) -> bool:
-        """``True`` if the value that was written is null."""
+        """``True`` if the value is written as null."""
         return self.text in ("null", "~", "")
 
 
 def sources(argv: Sequence[str]) -> list[Given]:
-    """All settings of a command line and its configuration files, in the order in which they act.
+    """Return the settings of a command line and its configuration files, later ones last.
 
     Raises:
         UsageError: A configuration file is missing or is not YAML.
@@ -78,7 +78,7 @@ def _file(path: Path) -> list[Given]:
         line = error.problem_mark.line + 1 if error.problem_mark else 1
         raise UsageError(f"{path}:{line}: this is not YAML ({error.problem})") from error
     if not isinstance(node, yaml.MappingNode):
-        raise UsageError(f"{path}:1: a configuration has keys, such as seed, loop, model and data")
+        raise UsageError(f"{path}:1: expected keys and values at the top level")
     return list(_walk(node, (), path))
 
 
@@ -92,9 +92,9 @@ def _walk(node: yaml.Node, keys: Keys, path: Path) -> Iterator[Given]:
     for key, value in node.value:
         place = f"{path}:{key.start_mark.line + 1}"
         if key.value in seen:
-            raise UsageError(f"{place}: the key {key.value!r} is given a second time")
+            raise UsageError(f"{place}: the key {key.value!r} is given twice")
         seen.add(key.value)
-        # The parser takes dotted keys too, as W&B writes them.
+        # The parser accepts dotted keys too, as W&B writes them.
         inner = _spoken((*keys, *str(key.value).split(".")))
         if inner != keys:
             yield Given(inner, value.value if isinstance(value, yaml.ScalarNode) else None, place)
@@ -110,15 +110,15 @@ def find_misspelling(
     top: Mapping[str, type | None],
     arguments: Callable[[type], Sequence[str]],
 ) -> None:
-    """Look for a key or a class that does not exist.
+    """Check that every key and every class exists.
 
     Args:
         given: All settings.
-        top: The keys at the top, with their class where it is always the same.
-        arguments: Names of a class's arguments.
+        top: The top-level keys, each with its class if that is fixed.
+        arguments: Returns the names of a class's arguments.
 
     Raises:
-        UsageError: There is one.
+        UsageError: A key or a class does not exist.
     """
     known = catalogue.classes()
     at: dict[Keys, type | None] = {(key,): kind for key, kind in top.items()}
@@ -133,13 +133,13 @@ def find_misspelling(
         elif kind is not None and name not in (takes := arguments(kind)):
             raise _unknown(item, f"{kind.__name__} has no argument {name!r}", takes)
         elif kind is None and len(parent) == 1:
-            raise _unknown(item, f"{parent[0]} has no class yet", ("class_path", "init_args"))
+            raise _unknown(item, f"{parent[0]} has no class", ("class_path", "init_args"))
         elif item.text in known:
             at[item.keys] = known[item.text]
 
 
 def _resolve(item: Given, known: Mapping[str, type]) -> type | None:
-    """Return the class that a setting names; ``None`` for a function that makes one."""
+    """Return the class that a setting names; ``None`` for a function that makes objects."""
     name = str(item.text)
     if item.keys[:2] == ("loop", "callbacks"):
         _check_callback(item)
@@ -157,10 +157,10 @@ def _resolve(item: Given, known: Mapping[str, type]) -> type | None:
 
 
 def _check_callback(item: Given) -> None:
-    """Refuse a callback of Lightning's, with or without its path.
+    """Refuse a callback of Lightning, named with or without its module.
 
     Raises:
-        UsageError: It says what to use in its place.
+        UsageError: The callback is Lightning's; the message names what to use instead.
     """
     name = str(item.text)
     bare = name in foreign.REPLACEMENTS and name not in catalogue.classes()
@@ -169,21 +169,22 @@ def _check_callback(item: Given) -> None:
 
 
 def named_class(name: str) -> type | None:
-    """Return the class of a name or a dotted path; ``None`` for anything else that a path names.
+    """Return the class of a name or a dotted path; ``None`` if the path names something else.
 
     Raises:
-        UsageError: There is none.
+        UsageError: The name or path does not exist.
     """
     return _resolve(Given((), name, ""), catalogue.classes())
 
 
 def explain(error: Exception, given: Sequence[Given]) -> str:
-    """One line for an error that the parser raised.
+    """Return a one-line message for an error of the parser.
 
     The parser nests its errors, one for each level of keys; the innermost says what is wrong.
 
     Raises:
-        UsageError: The parser's words would say less.
+        UsageError: The cause is a misspelt class or a callback of Lightning, which has a clearer
+            message of its own.
     """
     keys: list[str] = []
     words: list[str] = []
@@ -208,21 +209,21 @@ def explain(error: Exception, given: Sequence[Given]) -> str:
         _resolve(there[-1], known)
     said = _plain(message)
     if unknown := re.search(r"dot import path string: (\S+)", message):
-        name, what = unknown[1], f"neither one of {', '.join(words)} nor a class"
+        name, what = unknown[1], f"not one of {', '.join(words)}, nor a class"
         said = f"there is no class {name!r}" if not words else f"{name!r} is {what}"
         said += _nearest(name, words) or _nearest(name, known)
     return _line(there[-1].place if there else "", path, said)
 
 
 def place(what: str, keys: Sequence[str], given: Sequence[Given]) -> str:
-    """Return a message about a key, with the place where somebody gave it."""
+    """Return a message about a key, preceded by the place where the key is set."""
     path = _spoken(keys)
     there = _there(given, path)
     return _line(there[-1].place if there else "", path, what)
 
 
 def _there(given: Sequence[Given], path: Keys) -> list[Given]:
-    """Find the settings of a key, or of the class that stands there."""
+    """Return the settings of a key, or of the class given for it."""
     return [item for item in given if item.keys in (path, (*path, "class_path"))]
 
 
@@ -232,12 +233,13 @@ def locate(message: str, given: Sequence[Given], part: str) -> str:
     Args:
         message: What is wrong.
         given: All settings.
-        part: The key at the top below which the cause is; if nothing fits, it is told itself.
+        part: Top-level key below which the cause lies; its own place is used if no setting below
+            it fits.
     """
     words = re.findall(r"\w+", message)
     inner = [item for item in reversed(given) if item.keys[0] == part and len(item.keys) > 1]
     named = [item for word in words for item in inner if item.keys[-1] == word]
-    # A value such as 3 may be anybody's.
+    # A short value such as 3 may belong to any setting.
     shown = [item for item in inner if item.text and len(item.text) > 3 and item.text in message]
     itself = [item for item in inner if item.keys == (part, "class_path")]
     for item in (*named, *shown, *itself):
@@ -247,15 +249,15 @@ def locate(message: str, given: Sequence[Given], part: str) -> str:
 
 @contextmanager
 def explained(given: Sequence[Given], *kinds: type[Exception], part: str = "") -> Iterator[None]:
-    """Inside, errors of these kinds are the user's, and are told with the place of their cause.
+    """Turn errors of these kinds into usage errors that name the place of their cause.
 
     Args:
         given: All settings.
-        kinds: The kinds of errors.
+        kinds: Classes of the errors.
         part: See :func:`locate`.
 
     Raises:
-        UsageError: In place of one of them.
+        UsageError: An error of these kinds was raised inside.
     """
     try:
         yield
@@ -264,7 +266,7 @@ def explained(given: Sequence[Given], *kinds: type[Exception], part: str = "") -
 
 
 def _cause(error: BaseException) -> BaseException:
-    """Return the error that the parser wrapped in errors of its own while it made objects."""
+    """Return the original error behind those in which the parser wraps it."""
     trace = error.__traceback__
     while trace is not None and trace.tb_next is not None:
         trace = trace.tb_next
@@ -274,7 +276,7 @@ def _cause(error: BaseException) -> BaseException:
 
 
 def _plain(message: str, limit: int = 400) -> str:
-    """Return the parser's words without Python's."""
+    """Return a message of the parser in plain words, without Python's notation for types."""
     message = re.sub(r"<class '(?:\w+\.)*(\w+)'>", r"\1", message.strip())
     message = re.sub(r"(?:typing\.)?Literal\[(.*?)\]", r"one of \1", message)
     message = re.sub(r"^Expected an? (.*)\. Got value: (.*)$", r"expected \1, got \2", message)
@@ -282,19 +284,19 @@ def _plain(message: str, limit: int = 400) -> str:
 
 
 def _literals(message: str) -> list[str]:
-    """Return the words that a setting may be, where it may be a class as well."""
+    """Return the words that a setting accepts beside a class."""
     found = re.search(r"Subtypes: .*Literal\[(.*?)\]", message)
     return [] if found is None else [word.strip("' ") for word in found[1].split(",")]
 
 
 def _unknown(item: Given, what: str, choices: Iterable[str]) -> UsageError:
     name = item.keys[-1]
-    near = _nearest(name, choices) or f"; there are {', '.join(sorted(choices))}"
+    near = _nearest(name, choices) or f"; choose from {', '.join(sorted(choices))}"
     return UsageError(_line(item.place, item.keys, what + near))
 
 
 def _line(place: str, keys: Keys, what: str) -> str:
-    """Return a message without keys that the flag itself names."""
+    """Return place, keys and message in one line; a flag already names its keys."""
     path = ".".join(key for key in keys if key != "class_path")
     return ": ".join(part for part in (place, "" if place.startswith("--") else path, what) if part)
 

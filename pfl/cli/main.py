@@ -1,6 +1,6 @@
-"""The command line: which command, and how it ends.
+"""The entry point of the command line: it finds the command, runs it and returns the exit code.
 
-Nothing heavy is imported before it is known that a command will need it.
+Heavy packages are imported only once a command needs them.
 """
 
 from __future__ import annotations
@@ -12,35 +12,35 @@ from contextlib import contextmanager
 from importlib import import_module, metadata
 from types import FrameType
 
-# The function of each command, by its path within pfl, and what it does.
+# Each command's function, by its path within pfl, and its line in the help.
 COMMANDS = {
     "fit": ("cli.runs.fit", "train a federation"),
     "test": ("cli.runs.test", "test the models of a checkpoint"),
-    "validate": ("cli.runs.validate", "scores of a checkpoint's models on validation data"),
-    "predict": ("cli.runs.predict", "write what each client's model predicts, a CSV a client"),
+    "validate": ("cli.runs.validate", "test the models of a checkpoint on validation data"),
+    "predict": ("cli.runs.predict", "write each client's predictions to a CSV file"),
     "export": (
         "cli.runs.export",
         "write one client's personalised model as a Lightning checkpoint",
     ),
-    "list": ("cli.show.show", "show what there is: methods, nets, data, partitions, metrics"),
-    "init": ("cli.shipped.init", "copy the configurations that come with pfl to here"),
-    "new": ("cli.new.new", "write a method, data or a network to begin with"),
-    "data inspect": ("cli.data.inspect", "show who holds what, as tables and as a picture"),
-    "check": ("cli.check.check", "hold a method to the promises that all methods make"),
-    "completion": ("cli.completion.completion", "print a script for tabs in bash or zsh"),
-    "plot": ("cli.results.plot", "draw runs: curves, clients, weights, calibration"),
-    "compare": ("cli.results.compare", "tables of runs: scores, costs, paired tests"),
-    "report": ("cli.results.report", "one run as one HTML page"),
-    "sweep": ("sweeps.verb.sweep", "run a W&B sweep file here, on Optuna"),
-    "table": ("tables.verb.table", "run the grid behind a paper's table, and print it"),
-    "ledger": ("ledger.verb.ledger", "compare runs at full length with the papers"),
+    "list": ("cli.show.show", "list the known methods, nets, data, partitions or metrics"),
+    "init": ("cli.shipped.init", "copy the configurations that come with pfl"),
+    "new": ("cli.new.new", "write the first file of your own method, data or network"),
+    "data inspect": ("cli.data.inspect", "show how the data are divided among the clients"),
+    "check": ("cli.check.check", "check the promises that all methods make"),
+    "completion": ("cli.completion.completion", "print a completion script for bash or zsh"),
+    "plot": ("cli.results.plot", "plot runs: curves, clients, weights, calibration"),
+    "compare": ("cli.results.compare", "compare runs: scores, costs, paired tests"),
+    "report": ("cli.results.report", "write an HTML report of one run"),
+    "sweep": ("sweeps.verb.sweep", "run a W&B sweep file on this machine, with Optuna"),
+    "table": ("tables.verb.table", "run the experiments behind a paper's table, and print it"),
+    "ledger": ("ledger.verb.ledger", "compare full-length runs with the papers"),
 }
 FIRST_STEPS = """\
-pfl COMMAND [options]: personalised federated learning on PyTorch Lightning. To begin with:
+pfl COMMAND [options]: personalised federated learning on PyTorch Lightning. First steps:
 
   pfl fit --config quickstart   train ten clients on handwritten digits (seconds, no download)
-  pfl list methods              the methods; --model METHOD of pfl fit takes another
-  pfl init                      copy all configurations to here, to run and to change
+  pfl list methods              list the methods; choose one with pfl fit --model METHOD
+  pfl init                      copy all configurations here, to run and edit
 
 pfl --help shows all commands."""
 USAGE_ERROR = 2
@@ -51,10 +51,10 @@ class Terminated(KeyboardInterrupt):
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run a command; returns the process's exit code.
+    """Run a command and return its exit code.
 
     Args:
-        argv: The words after ``pfl``; those of the process if not given.
+        argv: The words after ``pfl``; by default those of this process.
     """
     words = list(sys.argv[1:] if argv is None else argv)
     debug = "--debug" in words
@@ -82,7 +82,7 @@ def usage() -> str:
         "usage: pfl COMMAND [options]\n\n"
         "Personalised federated learning on PyTorch Lightning.\n\n"
         f"commands:\n{commands}\n\n"
-        "pfl COMMAND --help shows a command's options; --debug shows where an error comes from."
+        "pfl COMMAND --help shows a command's options; --debug shows the traceback of an error."
     )
 
 
@@ -99,10 +99,10 @@ def _advice(words: Sequence[str]) -> str:
     first = words[0]
     if first.startswith("-"):
         name = next((word for word in words if word in COMMANDS), "fit")
-        return f"{first} comes after the command: pfl {name} {first} ..."
+        return f"{first} must come after the command: pfl {name} {first} ..."
     near = get_close_matches(" ".join(words[:2]).lower(), COMMANDS, n=1)
     near = near or get_close_matches(first.lower(), COMMANDS, n=1)
-    hint = f"did you mean 'pfl {near[0]}'?" if near else f"there are {', '.join(COMMANDS)}"
+    hint = f"did you mean 'pfl {near[0]}'?" if near else f"choose from {', '.join(COMMANDS)}"
     return f"there is no command {first!r}; {hint}"
 
 
@@ -130,7 +130,7 @@ def _run(name: str, words: Sequence[str], debug: bool) -> int:
 
 @contextmanager
 def _terminable() -> Iterator[None]:
-    """SIGTERM ends a run as Ctrl-C does: whatever is open gets closed, whatever is whole saved."""
+    """Let SIGTERM end a command as Ctrl-C does: files are closed and finished rounds saved."""
 
     def terminate(number: int, frame: FrameType | None) -> None:
         raise Terminated

@@ -1,4 +1,4 @@
-"""``pfl new``: a file to begin with, for a method, data or a network of one's own."""
+"""``pfl new``: a first file for your own method, data or network."""
 
 from __future__ import annotations
 
@@ -23,27 +23,27 @@ def new(argv: Sequence[str]) -> None:
     """Write the file.
 
     Raises:
-        UsageError: The name is none for a class, or the file exists.
+        UsageError: The name is not a class name, or the file exists.
     """
     parser = argparse.ArgumentParser(
         prog="pfl new",
-        description="Write a file with a method, data or a network to begin with. It works as it "
-        "is; what to change stands in its comments.",
+        description="Write the first file of your own method, data or network. It runs as it is; "
+        "its comments say what to change.",
         allow_abbrev=False,
     )
     parser.add_argument("kind", choices=tuple(_NEXT))
-    parser.add_argument("name", metavar="NAME", help="of the class, such as MyMethod")
+    parser.add_argument("name", metavar="NAME", help="name of the class, such as MyMethod")
     options = parser.parse_args(argv)
     kind, name = options.kind, options.name
     if not name.isidentifier() or keyword.iskeyword(name) or not name[0].isupper():
-        raise UsageError(f"{name!r} is no name of a class: write it as MyMethod")
+        raise UsageError(f"{name!r} is not a class name; write it as in MyMethod")
     file = Path(re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower() + ".py")
     text = (resources.files("pfl.cli") / "templates" / f"{kind}.txt").read_text(encoding="utf-8")
     try:
         with file.open("x", encoding="utf-8") as stream:
             stream.write(text.format(name=name))
     except FileExistsError as error:
-        raise UsageError(f"{file} exists already; nothing is overwritten") from error
+        raise UsageError(f"{file} already exists; it was not overwritten") from error
     print(f"wrote {file}. Next:")
     for line in _NEXT[kind]:
         print(f"  {line.format(path=f'{file.stem}.{name}')}")

@@ -1,4 +1,4 @@
-"""Classes as their source files tell of them: nothing heavy is imported to find out."""
+"""Outlines of classes, read from their source files without importing them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pathlib import Path
 from pfl.core import plugins
 from pfl.results.identity import PACKAGES
 
-# What can be listed, and the class that all of its kind derive from.
+# What can be listed, with the base class of each kind.
 KINDS = {
     "methods": "lightning_modules.base.ClientModule",
     "nets": "lightning_modules.nets.SplitNet",
@@ -21,7 +21,7 @@ KINDS = {
     "partitions": "datamodules.Partitioner",
 }
 
-# The group of the plug-ins that have no class of this project as their base.
+# The group of plug-ins without a base class in this project.
 METRICS = "pfl.metrics"
 
 
@@ -31,11 +31,11 @@ class BrokenError(ImportError):
 
 @dataclass(frozen=True)
 class Outline:
-    """A class as its file tells of it.
+    """A class, as its source file defines it.
 
     Attributes:
-        module: Where it is defined.
-        node: Its definition.
+        module: The module that defines it.
+        node: The parsed definition.
     """
 
     module: str
@@ -53,7 +53,7 @@ class Outline:
 
     @property
     def shown(self) -> str:
-        """The name in a list: a plug-in's says which package brings it."""
+        """The name in a list; for a plug-in, preceded by its package."""
         own = f"{self.module}.".startswith(PACKAGES)
         return self.name if own else f"{self.package}.{self.name}"
 
@@ -66,7 +66,7 @@ class Outline:
 
 @dataclass(frozen=True)
 class _File:
-    """What a source file defines and imports, by name."""
+    """The classes, type aliases and imports of a source file, by name."""
 
     classes: Mapping[str, ast.ClassDef]
     aliases: Mapping[str, ast.expr]
@@ -77,7 +77,7 @@ class Sources:
     """Source files, each read once.
 
     Attributes:
-        faults: What is wrong with files that are no Python, by file.
+        faults: Errors of files that could not be parsed, by file.
     """
 
     def __init__(self) -> None:
@@ -85,16 +85,16 @@ class Sources:
         self._files: dict[str, _File] = {}
 
     def of_kind(self, kind: str) -> list[Outline]:
-        """Return the project's own classes and plug-ins of one of :data:`KINDS`, by name.
+        """Return the classes of one of :data:`KINDS`, the project's own and plug-ins', by name.
 
-        Those that are abstract or private are left out.
+        Abstract and private classes are left out.
 
         Raises:
-            BrokenError: The class from which they derive is not found.
+            BrokenError: The base class is not found.
             ValueError: There is no such kind.
         """
         if kind not in KINDS:
-            raise ValueError(f"there is no list of {kind!r}; there are {', '.join(KINDS)}")
+            raise ValueError(f"there is no list of {kind!r}; choose from {', '.join(KINDS)}")
         base = self.find(KINDS[kind])
         if base is None:
             raise BrokenError(f"{KINDS[kind]} cannot be found")
@@ -105,11 +105,11 @@ class Sources:
         return sorted(usable, key=lambda item: item.name.lower())
 
     def metrics(self) -> list[Outline]:
-        """Return the metrics that plug-ins bring; all others are torchmetrics' own."""
+        """Return the metrics of plug-ins; all others are those of torchmetrics."""
         return sorted(self._brought(METRICS), key=lambda item: item.name.lower())
 
     def find(self, path: str) -> Outline | None:
-        """Return the class of a dotted path, wherever it is defined."""
+        """Return the class of a dotted path, following imports; ``None`` if it is not found."""
         module, name = self._home(path)
         node = self._file(module).classes.get(name)
         return None if node is None else Outline(module, node)
@@ -120,7 +120,7 @@ class Sources:
         return self._file(home).aliases.get(own)
 
     def line(self, item: Outline) -> list[Outline]:
-        """Return a class and those of its bases whose files are found, nearest first."""
+        """Return a class and all its bases whose source files are found, nearest first."""
         line = [item]
         for base in item.node.bases:
             name = ast.unparse(base.value if isinstance(base, ast.Subscript) else base)
@@ -144,14 +144,14 @@ class Sources:
                 self.faults[f"the plug-in {point.value}"] = f"there is no module {point.module}"
 
     def is_abstract(self, item: Outline) -> bool:
-        """Tell whether a class leaves an abstract method of its bases undefined."""
+        """Return ``True`` if a class leaves an abstract method of its bases undefined."""
         nearest: dict[str, bool] = {}
         for one in reversed(self.line(item)):
             nearest.update(_members(one.node))
         return any(nearest.values())
 
     def _home(self, path: str) -> tuple[str, str]:
-        """Return module and name of what a dotted path names, followed through imports."""
+        """Return module and name of the object at a dotted path, following imports."""
         module, _, name = path.rpartition(".")
         seen = set[str]()
         while path not in seen:
@@ -191,10 +191,10 @@ class Sources:
 
 
 def folders(package: str) -> Sequence[str]:
-    """Return the folders of one of this project's packages, which cost nothing to import.
+    """Return the folders of one of this project's packages, which are cheap to import.
 
     Raises:
-        BrokenError: Another module or folder of that name stands before it.
+        BrokenError: Another module or folder of the same name hides the package.
     """
     module = import_module(package)
     home = Path(__file__).parents[2]
@@ -202,14 +202,13 @@ def folders(package: str) -> Sequence[str]:
     if not any(Path(folder).is_relative_to(home) for folder in found):
         hiding = getattr(module, "__file__", None) or next(iter(found), "?")
         raise BrokenError(
-            f"{hiding} hides pfl's own package of the name {package}: rename it, or run pfl from "
-            "another folder"
+            f"{hiding} hides pfl's own package {package}: rename it, or run pfl from another folder"
         )
     return found
 
 
 def _file_of(module: str) -> Path | None:
-    """Return a module's source file, found without importing what is not the project's own."""
+    """Return a module's source file; packages of others are not imported to find it."""
     top, *parts = module.split(".")
     if f"{top}." in PACKAGES:
         homes: Sequence[str] = folders(top)
@@ -232,7 +231,7 @@ def _file_of(module: str) -> Path | None:
 
 
 def _absolute(node: ast.ImportFrom, package: str) -> str:
-    """Return the module that an import names, from the importing file's package."""
+    """Return the absolute name of the module in an import statement of ``package``."""
     if not node.level:
         return node.module or ""
     parts = package.split(".")
@@ -241,7 +240,7 @@ def _absolute(node: ast.ImportFrom, package: str) -> str:
 
 
 def _members(node: ast.ClassDef) -> dict[str, bool]:
-    """Return the names that a class defines, with ``True`` for abstract methods."""
+    """Return the names that a class defines; the value is ``True`` for abstract methods."""
     found = {}
     for item in node.body:
         if isinstance(item, ast.FunctionDef | ast.AsyncFunctionDef):

@@ -1,7 +1,7 @@
-"""The help of a verb that runs on a configuration, from the sources of what it lists.
+"""The help of a verb that runs on a configuration, built from source files.
 
-The parser that reads configurations needs every class that they may name, and so all of torch; to
-show the options, their sources are enough.
+The parser of configurations imports every class that they can name, and therefore torch; reading
+the source files is enough to show the options.
 """
 
 from __future__ import annotations
@@ -24,22 +24,22 @@ def overview(command: str) -> str:
         prog=f"pfl {command}",
         usage=usage(verb.own),
         description=verb.description,
-        epilog="A file of --config has the keys seed, loop, model and data; the same words as "
-        "flags win over it.",
+        epilog="A configuration file has the keys seed, loop, model and data; flags of the same "
+        "names that follow it override it.",
     )
     for name, settings in verb.own.items():
         parser.add_argument(name, **{k: v for k, v in settings.items() if k != "type"})
     parser.add_argument("--config", metavar="FILE", help=CONFIG_HELP)
     parser.add_argument(
-        "--print_config", action="store_true", help="print the configuration, and do nothing else"
+        "--print_config", action="store_true", help="print the configuration and exit"
     )
     parser.add_argument("--seed", help=f"{SEED_HELP} (int, default: 42)")
     for part, kind in (("model", "methods"), ("data", "data")):
         group = parser.add_argument_group(part)
         known = ", ".join(item.shown for item in sources.of_kind(kind))
         group.add_argument(f"--{part}", metavar="CLASS", help=f"known: {known}")
-        group.add_argument(f"--{part}.help", metavar="CLASS", help="show a class's arguments")
-        group.add_argument(f"--{part}.ARGUMENT", metavar="VALUE", help="an argument of it")
+        group.add_argument(f"--{part}.help", metavar="CLASS", help="show the class's arguments")
+        group.add_argument(f"--{part}.ARGUMENT", metavar="VALUE", help="set one of its arguments")
     _add_loop(parser, sources)
     return parser.format_help()
 
@@ -57,7 +57,7 @@ def _add_loop(parser: argparse.ArgumentParser, sources: Sources) -> None:
 
 
 def _arguments(item: Outline, sources: Sources) -> list[tuple[str, str, str]]:
-    """Return name, type and default of each argument of a class, as they are written."""
+    """Return the name, type and default of each argument of a class, as in its source."""
     (start,) = (
         n for n in item.node.body if isinstance(n, ast.FunctionDef) and n.name == "__init__"
     )
@@ -67,7 +67,7 @@ def _arguments(item: Outline, sources: Sources) -> list[tuple[str, str, str]]:
 
 
 def _spelt(kind: ast.expr | None, module: str, sources: Sources) -> str:
-    """Return a type as written, with the words of a ``Literal`` that a name stands for."""
+    """Return a type as written, with aliases of a ``Literal`` replaced by its words."""
     text = "" if kind is None else ast.unparse(kind)
 
     def meant(name: re.Match[str]) -> str:
@@ -79,7 +79,7 @@ def _spelt(kind: ast.expr | None, module: str, sources: Sources) -> str:
 
 
 def _described(item: Outline) -> dict[str, str]:
-    """Return what a class's docstring says of each argument."""
+    """Return the description of each argument in a class's docstring."""
     told = re.search(r"^Args:\n(.*?)(?:\n\n|\Z)", ast.get_docstring(item.node) or "", re.M | re.S)
     lines = re.split(r"^    (?=\w)", told[1] if told else "", flags=re.M)[1:]
     return {

@@ -1,7 +1,7 @@
-"""The parser of command lines and YAML files: jsonargparse's, with Lightning's habits.
+"""The parser of command lines and YAML files: jsonargparse's, used as Lightning's CLI uses it.
 
-Two things are its own. What a network must know of the data is not asked for, and a class name of
-this project is never taken for another library's.
+It differs in two points: networks need not be given what the data determine, and the name of a
+class of this project is never taken for another library's.
 """
 
 from __future__ import annotations
@@ -32,30 +32,30 @@ from pfl.results.identity import PACKAGES
 
 
 class _Told(NamedTuple):
-    """An argument of networks that is the data's to say.
+    """An argument of networks whose value comes from the data.
 
     Attributes:
         kind: Its type.
-        source: The attribute of the data that says it.
+        source: The attribute of the data that holds the value.
     """
 
     kind: Any
     source: str
 
 
-# By the argument's name.
+# Arguments that networks take from the data, by name.
 FROM_DATA = {
     "num_classes": _Told(int, "outputs"),
     "input_shape": _Told(tuple[int, ...], "input_shape"),
 }
-# Homes of classes that help lists by their names alone.
+# Packages whose classes the help lists without their path.
 _SHORT = (*PACKAGES, "torch.optim.")
-# Our reading of YAML: a class name of this project is never taken for another library's.
+# jsonargparse's name for the YAML reader that is set in make_parser.
 MODE = "pfl"
 
 
 class Formatter(DefaultHelpFormatter):
-    """Help that lists the project's own classes, where it has any, instead of all there are."""
+    """A help formatter that lists only the project's own classes, where it has any of a kind."""
 
     def _expand_help(self, action: Action) -> str:
         text: str = super()._expand_help(action)
@@ -73,15 +73,15 @@ class Formatter(DefaultHelpFormatter):
 
 
 class Parser(ArgumentParser):
-    """A parser that does not ask for what :data:`FROM_DATA` names.
+    """A parser that does not require the arguments in :data:`FROM_DATA`.
 
-    jsonargparse makes the parsers of nested classes from its own kind, so this one reaches every
-    network, at any depth.
+    jsonargparse parses nested classes with parsers of the same class, so this holds for networks at
+    any depth.
 
     Args:
-        own: Arguments of the command, which are no part of the configuration.
+        own: Names of the command's own arguments, which are not part of the configuration.
         args: As jsonargparse takes them.
-        options: Likewise.
+        options: As jsonargparse takes them.
     """
 
     def __init__(self, *args: Any, own: Sequence[str] = (), **options: Any) -> None:
@@ -95,7 +95,7 @@ class Parser(ArgumentParser):
         *args: Any,
         **options: Any,
     ) -> list[str]:
-        """Add a class's arguments; those of a network that the data tell become optional."""
+        """Add a class's arguments; those that a network takes from the data become optional."""
         told = from_data(class_type)
         options["skip"] = {*(options.get("skip") or ()), *told}
         added: list[str] = super().add_class_arguments(class_type, nested_key, *args, **options)
@@ -107,7 +107,7 @@ class Parser(ArgumentParser):
         return added
 
     def dump(self, namespace: Namespace, *args: Any, **options: Any) -> str:
-        """Return the configuration as YAML, without what concerns this call only."""
+        """Return the configuration as YAML, without the command's own arguments."""
         lasting = namespace.clone()
         for name in self.own:
             lasting.pop(name, None)
@@ -127,7 +127,7 @@ def _with_paths(value: Any) -> Any:  # noqa: ANN401
 
 
 def spelled_out(argv: Sequence[str]) -> list[str]:
-    """Spell the classes that flags of the model name as the parser needs them."""
+    """Replace class names in flags of the model by those that the parser understands."""
     words: list[str] = []
     for word in argv:
         flag, equals, value = word.partition("=")
@@ -141,14 +141,14 @@ def spelled_out(argv: Sequence[str]) -> list[str]:
 
 
 def arguments(kind: type) -> Sequence[str]:
-    """Names of the arguments of a class, with those that it hands on to its bases."""
+    """Return the names of a class's arguments, including those it passes on to its bases."""
     return tuple(declared(kind))
 
 
 def from_data(kind: Any) -> list[str]:  # noqa: ANN401
-    """Which arguments of a class are the data's to say.
+    """Return the names of the arguments that a network takes from the data.
 
-    A default of ``None`` means that the network knows better ways to find out.
+    An argument with the default ``None`` is not among them: the network determines it itself.
     """
     if not _is_network(kind):
         return []
@@ -165,7 +165,7 @@ def make_parser(command: str, kind: type[Parser] = Parser) -> Parser:
 
     Args:
         command: One of :data:`pfl.cli.configured.VERBS`.
-        kind: The parser's class, for a command with habits of its own.
+        kind: Class of the parser.
     """
     verb = VERBS[command]
     catalogue.load()

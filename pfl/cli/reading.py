@@ -1,4 +1,4 @@
-"""What ``pfl plot``, ``pfl compare`` and ``pfl report`` do with runs."""
+"""The work of ``pfl plot``, ``pfl compare`` and ``pfl report``."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from pfl.results.settings import Setting, group
 
 
 def plot(options: argparse.Namespace) -> None:
-    """Draw runs."""
+    """Plot runs."""
     with _refusals():
         runs = _found(options.runs)
         folder = options.out or _beside(runs) / PLOTS
@@ -37,7 +37,7 @@ def plot(options: argparse.Namespace) -> None:
 
 
 def compare(options: argparse.Namespace) -> None:
-    """Put runs side by side."""
+    """Print tables that compare runs, and write them to files."""
     with _refusals():
         settings = _settings(_found(options.runs))
         found = compare_settings(settings, options.metric, options.at, options.reference)
@@ -52,7 +52,7 @@ def compare(options: argparse.Namespace) -> None:
 
 
 def report(options: argparse.Namespace) -> None:
-    """Write one run as one HTML page."""
+    """Write a self-contained HTML page about one run."""
     with _refusals():
         *_, run = find([options.run])
         print(f"reads {run.path}")
@@ -64,7 +64,7 @@ def report(options: argparse.Namespace) -> None:
 
 @contextmanager
 def _refusals() -> Iterator[None]:
-    """Report what cannot be done with these runs in one line."""
+    """Turn errors about the given runs into one-line usage errors."""
     try:
         yield
     except (ValueError, OSError) as error:
@@ -72,7 +72,7 @@ def _refusals() -> Iterator[None]:
 
 
 def _found(paths: Sequence[str]) -> list[RunFolder]:
-    """Find the runs that a command is about, and print them."""
+    """Find the runs below some paths, and print their folders."""
     runs = find(paths)
     for run in runs:
         print(f"reads {run.path}")
@@ -80,7 +80,7 @@ def _found(paths: Sequence[str]) -> list[RunFolder]:
 
 
 def _beside(runs: Sequence[RunFolder]) -> Path:
-    """Return the folder of a single run, or the one that all runs lie in."""
+    """Return the folder of a single run, or the common parent folder of several."""
     if len(runs) == 1:
         return runs[0].path
     return Path(os.path.commonpath([run.path.resolve() for run in runs]))
@@ -89,5 +89,5 @@ def _beside(runs: Sequence[RunFolder]) -> Path:
 def _settings(runs: Sequence[RunFolder]) -> list[Setting]:
     settings, repeated = group(runs)
     for run in repeated:
-        print(f"left out {run.path}: there is a newer run of this setting and seed")
+        print(f"left out {run.path}: there is a newer run with the same setting and seed")
     return settings

@@ -1,6 +1,6 @@
-"""Verbs that read runs: ``pfl plot``, ``pfl compare`` and ``pfl report``.
+"""Command lines of the verbs that read runs: ``pfl plot``, ``pfl compare`` and ``pfl report``.
 
-Their work is imported once their command line is known to be right.
+The modules that do the work are imported only after the command line has been parsed.
 """
 
 from __future__ import annotations
@@ -12,28 +12,35 @@ from pathlib import Path
 from pfl.results import captions, names, sheets
 from pfl.results.summary import KINDS
 
-RUNS = "a run's folder, or a folder, which means all runs below it"
+RUNS = "a run folder, or a folder that stands for all runs below it"
 METRIC_HELP = (
-    "a column of metrics.csv (default: the score that the runs are judged by, the first that all "
-    f"have of {', '.join(f'test/{model}/acc' for model in names.JUDGED_BY)})"
+    "a column of metrics.csv (default: the main score, which is the first of "
+    f"{', '.join(f'test/{model}/acc' for model in names.JUDGED_BY)} that all runs have)"
 )
-AT_HELP = "rounds that numbers are about (default: last)"
+AT_HELP = "the rounds to take the numbers from (default: last)"
 
 
 def plot(argv: Sequence[str]) -> None:
-    """Draw runs."""
-    parser = argparse.ArgumentParser(prog="pfl plot", description="Draw runs.", allow_abbrev=False)
+    """Plot runs."""
+    parser = argparse.ArgumentParser(prog="pfl plot", description="Plot runs.", allow_abbrev=False)
     parser.add_argument("runs", nargs="+", metavar="RUN", help=RUNS)
     parser.add_argument(
-        "--out", type=Path, help="folder of the pictures (default: plots, beside the runs)"
+        "--out", type=Path, help="the folder to write (default: plots, beside the runs)"
     )
     parser.add_argument(
         "--only",
         nargs="+",
         metavar="PICTURE",
-        help=f"{', '.join(captions.NAMES)}, or what the server reports of clients, such as weight",
+        help=f"{', '.join(captions.NAMES)}, or a value that the server reports for each client, "
+        "such as weight",
     )
-    parser.add_argument("--format", nargs="+", choices=("png", "svg"), default=["png", "svg"])
+    parser.add_argument(
+        "--format",
+        nargs="+",
+        choices=("png", "svg"),
+        default=["png", "svg"],
+        help="file formats (default: both)",
+    )
     _add_metric(parser)
     options = parser.parse_args(argv)
     from pfl.cli import reading
@@ -42,16 +49,17 @@ def plot(argv: Sequence[str]) -> None:
 
 
 def compare(argv: Sequence[str]) -> None:
-    """Put runs side by side."""
+    """Compare runs."""
     parser = argparse.ArgumentParser(
         prog="pfl compare",
-        description="Scores, costs and paired tests. Runs that differ in nothing but their seeds "
-        "make one setting.",
+        description="Compare runs: scores, costs and paired tests. Runs that differ only in their "
+        "seeds form one setting.",
         allow_abbrev=False,
     )
     parser.add_argument("runs", nargs="+", metavar="RUN", help=RUNS)
     parser.add_argument(
-        "--reference", help="label of the setting that others are tested against (default: first)"
+        "--reference",
+        help="label of the setting that the others are tested against (default: the first)",
     )
     parser.add_argument(
         "--out",
@@ -59,7 +67,7 @@ def compare(argv: Sequence[str]) -> None:
         nargs="+",
         default=[],
         metavar="FILE",
-        help=f"also write the tables ({', '.join(sheets.FORMATS)})",
+        help=f"also write the tables to files ({', '.join(sheets.FORMATS)})",
     )
     _add_metric(parser)
     options = parser.parse_args(argv)
@@ -69,14 +77,14 @@ def compare(argv: Sequence[str]) -> None:
 
 
 def report(argv: Sequence[str]) -> None:
-    """Write one run as one HTML page."""
+    """Write an HTML report of one run."""
     parser = argparse.ArgumentParser(
         prog="pfl report",
-        description="One run as one HTML page that needs nothing but itself.",
+        description="Write one run as a self-contained HTML page.",
         allow_abbrev=False,
     )
     parser.add_argument(
-        "run", metavar="RUN", help="a run's folder, or a folder of runs: the newest of them"
+        "run", metavar="RUN", help="a run folder, or a folder of runs, which means the newest"
     )
     parser.add_argument("--out", type=Path, help="the file to write (default: RUN/report.html)")
     options = parser.parse_args(argv)

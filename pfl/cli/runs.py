@@ -26,13 +26,13 @@ from pfl.federation.rounds import NonFiniteError
 from pfl.federation.run import Callback, Run
 from pfl.training.declaration import MethodError
 
-# A TypeError of a running method is its author's, and shows where it comes from.
+# A TypeError of a running method is a bug in the method, so its traceback is shown.
 RUN_REFUSALS = (ValueError, OSError, ImportError, NonFiniteError, MethodError)
 INSTANTIATOR = "lightning.pytorch.cli.instantiate_module"
 
 
 class _Watch(Callback):
-    """Knows the run, for what is to be said at its end."""
+    """Remembers the run, so that the advice at its end can name it."""
 
     run: Run | None = None
 
@@ -44,26 +44,27 @@ class _Watch(Callback):
         """Return the advice on how to resume an interrupted run."""
         run = self.run
         if run is None or run.round == 0:
-            return "interrupted before the first round was done; there is nothing to go on from"
+            return "interrupted before the first round was finished; there is nothing to resume"
         if run.folder is None:
             return f"interrupted after round {run.round}; nothing is saved without default_root_dir"
         go_on = ["--config", str(run.folder / "config.yaml"), "--ckpt_path", str(run.folder)]
         return (
-            f"interrupted after round {run.round} of {run.rounds}; to go on:\n"
+            f"interrupted after round {run.round} of {run.rounds}; to resume:\n"
             f"pfl fit {shlex.join(go_on)}"
         )
 
 
 def fit_experiment(argv: Sequence[str]) -> Experiment:
-    """Return the experiment that ``pfl fit`` with these words would run."""
-    # Set by an agent of W&B: points of a search lie apart from other runs, unless told otherwise.
+    """Return the experiment that ``pfl fit`` would run with these arguments."""
+    # Set by an agent of W&B. The runs of a sweep get a folder of their own; as the first flag, it
+    # is overridden by any that the user gives.
     if sweep := os.environ.get("WANDB_SWEEP_ID"):
         argv = [f"--loop.default_root_dir={Path('runs', 'sweeps', sweep)}", *argv]
     return Experiment.parse(make_parser("fit"), argv)
 
 
 def fit(argv: Sequence[str], callbacks: Sequence[Callback] = ()) -> Run:
-    """Train a federation; returns the finished run.
+    """Train a federation and return the finished run.
 
     Args:
         argv: The words after ``pfl fit``.
@@ -100,10 +101,10 @@ def test(argv: Sequence[str]) -> None:
 
 
 def validate(argv: Sequence[str]) -> None:
-    """Show the scores of a checkpoint's models on the clients' validation data.
+    """Test the models of a checkpoint on the clients' validation data.
 
     Raises:
-        UsageError: No client has any.
+        UsageError: No client has validation data.
     """
     experiment = Experiment.parse(make_parser("validate"), argv)
     loop, data, module = experiment.loop, experiment.data, experiment.module
@@ -124,10 +125,10 @@ def _show_scores(experiment: Experiment, row: Mapping[str, float]) -> None:
 
 
 def predict(argv: Sequence[str]) -> None:
-    """Write what each client's personalised model predicts, a CSV file a client.
+    """Write the predictions of each client's personalised model to a CSV file.
 
     Raises:
-        UsageError: Nothing says where to, or no client has such data.
+        UsageError: There is no folder to write to, or no client has data of the chosen split.
     """
     experiment = Experiment.parse(make_parser("predict"), argv)
     loop, data, module = experiment.loop, experiment.data, experiment.module
@@ -136,7 +137,7 @@ def predict(argv: Sequence[str]) -> None:
         source = _source(experiment)
         run = resume.folder_of(Path(source))
         if values.out is None and run is None:
-            raise UsageError(f"{source} is in no run's folder: say where to write by --out")
+            raise UsageError(f"{source} is not in a run folder: give the folder to write as --out")
         folder = Path(values.out or Path(run or "", "predictions"))
         folder.mkdir(parents=True, exist_ok=True)
         found = loop.predict(module, data, source, values.split, experiment.text)
@@ -149,7 +150,7 @@ def predict(argv: Sequence[str]) -> None:
 
 
 def _write_predictions(path: Path, predicted: Tensor, targets: Tensor) -> None:
-    """Write targets and predictions, a row a sample; of several numbers a column each."""
+    """Write one row a sample, with columns for targets and predictions."""
     columns: dict[str, Any] = {}
     for name, values in (("target", targets), ("prediction", predicted)):
         if values.dim() == 1:
@@ -182,7 +183,7 @@ def export(argv: Sequence[str]) -> None:
 
 
 def _source(experiment: Experiment, trains: bool = False) -> str:
-    """Return the checkpoint file that a command's ``--ckpt_path`` means, and print it."""
+    """Return the checkpoint file that ``--ckpt_path`` names, and print its path."""
     loop, module = experiment.loop, experiment.module
     wanted = resume.Wanted(loop, module, experiment.text, trains)
     root = resume.root_of(loop, module, experiment.data)
@@ -193,10 +194,10 @@ def _source(experiment: Experiment, trains: bool = False) -> str:
 
 
 def recipe_of(experiment: Experiment) -> dict[str, Any]:
-    """Return how to build a method, in plain values.
+    """Return the arguments of a method as plain values, as an exported file stores them.
 
-    The instantiator is the one that Lightning trusts; it makes networks and optimisers of their
-    class paths, so that nobody has to name them again.
+    They name Lightning's own instantiator, which builds networks and optimisers from their class
+    paths, so that ``load_from_checkpoint`` needs no arguments.
     """
     built = Namespace(model=experiment.model)
     content = yaml.safe_load(experiment.parser.dump(built, skip_validation=True))

@@ -1,4 +1,4 @@
-"""Configurations and sweeps that come with pfl: found by name, and copied by ``pfl init``."""
+"""Configurations and sweeps that come with pfl: looked up by name, and copied by ``pfl init``."""
 
 from __future__ import annotations
 
@@ -22,13 +22,14 @@ def root() -> Path:
 
 
 def config(word: str) -> str:
-    """Return the file that ``--config`` names: a file, or a shipped one without its ending.
+    """Return the file that ``--config`` names: the given one, or a shipped configuration.
 
     Args:
-        word: ``quickstart``, ``baselines/fedper``, or the path of a file.
+        word: A file, or the name of a shipped configuration (``quickstart``,
+            ``baselines/fedper``).
 
     Raises:
-        UsageError: It looks like the name of a shipped one, and there is none.
+        UsageError: There is neither a file nor a shipped configuration of this name.
     """
     if Path(word).suffix or Path(word).exists():
         return word
@@ -37,19 +38,19 @@ def config(word: str) -> str:
     if file.is_file():
         return str(file)
     near = get_close_matches(word, names(), n=3)
-    hint = f"did you mean {', '.join(near)}?" if near else "pfl init shows what there is"
-    raise UsageError(f"--config {word}: there is no such file, nor a shipped configuration; {hint}")
+    hint = f"did you mean {', '.join(near)}?" if near else "pfl init copies all of them"
+    raise UsageError(f"--config {word}: there is no such file or shipped configuration; {hint}")
 
 
 def names() -> list[str]:
-    """Return the names of the shipped configurations, as ``--config`` takes them."""
+    """Return the names by which ``--config`` finds the shipped configurations."""
     home = root() / "configs"
     found = [path.relative_to(home).with_suffix("") for path in home.glob("**/*.yaml")]
     return sorted(path.as_posix() for path in found)
 
 
 def spelled_out(argv: Sequence[str]) -> list[str]:
-    """Return the words of a command line with the files of shipped configurations in it."""
+    """Replace the names of shipped configurations in a command line by their files."""
     words: list[str] = []
     for word in argv:
         if words and words[-1] == "--config":
@@ -62,11 +63,11 @@ def spelled_out(argv: Sequence[str]) -> list[str]:
 
 
 def init(argv: Sequence[str]) -> None:
-    """Copy configurations and sweeps into a folder; nothing there is overwritten."""
+    """Copy the configurations and sweeps into a folder; existing files are not overwritten."""
     parser = argparse.ArgumentParser(
         prog="pfl init",
         description="Copy the configurations, tables and sweeps that come with pfl into a folder, "
-        "to run and to change. A file that is there already stays as it is.",
+        "to run and edit. Existing files are not overwritten.",
         allow_abbrev=False,
     )
     parser.add_argument(
@@ -85,5 +86,5 @@ def init(argv: Sequence[str]) -> None:
         except OSError as error:
             raise UsageError(f"{target} cannot be written: {error}") from error
         new.append(target)
-    print(f"{len(new)} files written below {folder}, {len(old)} left as they were")
+    print(f"{len(new)} files written below {folder}, {len(old)} existing files kept")
     print("try: pfl fit --config configs/quickstart.yaml")

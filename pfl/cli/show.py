@@ -1,4 +1,4 @@
-"""``pfl list``: what there is of one kind."""
+"""``pfl list``: the known methods, nets, data, partitions or metrics."""
 
 from __future__ import annotations
 
@@ -15,14 +15,16 @@ METRICS = "metrics"
 
 
 def show(argv: Sequence[str]) -> None:
-    """Show what there is of one kind, with the first sentence of each description."""
-    parser = argparse.ArgumentParser(prog="pfl list", description="Show what there is.")
+    """List everything of one kind, with the first line of each description."""
+    parser = argparse.ArgumentParser(
+        prog="pfl list", description="List the known methods, nets, data, partitions or metrics."
+    )
     parser.add_argument("kind", type=str.lower, choices=(*KINDS, METRICS))
     kind = parser.parse_args(argv).kind
     sources = Sources()
     found = sources.metrics() if kind == METRICS else sources.of_kind(kind)
     for file, fault in sources.faults.items():
-        print(f"pfl: {file} is left out, it cannot be imported: {fault}", file=sys.stderr)
+        print(f"pfl: {file} is left out because it cannot be imported: {fault}", file=sys.stderr)
     table = Table(box=None, pad_edge=False)
     for column in (kind, "what it is"):
         table.add_column(column)

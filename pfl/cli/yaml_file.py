@@ -1,4 +1,4 @@
-"""One reader for the YAML files of sweeps and tables, which tells where they are wrong."""
+"""The reader of YAML files of sweeps and tables; its errors name the line."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class YamlFile:
 
     Args:
         path: The file.
-        kind: What it is called in errors, as in ``"sweep file"``.
+        kind: What errors call it, such as ``"sweep file"``.
 
     Raises:
         UsageError: There is no such file, or it is not YAML.
@@ -37,7 +37,7 @@ class YamlFile:
         """Return the file's content; ``1e-3`` is a number, as in every configuration.
 
         Raises:
-            UsageError: It holds tags, or other things that plain YAML does not.
+            UsageError: It holds tags or other things outside plain YAML.
         """
         try:
             content: Mapping[str, Any] = get_loader("yaml")(self.path.read_text(encoding="utf-8"))
@@ -49,31 +49,31 @@ class YamlFile:
         return content
 
     def error(self, what: str, *keys: str) -> UsageError:
-        """Return an error at a key of the file, or in the whole of it."""
+        """Return an error about a key of the file, or about the file as a whole."""
         if not keys:
             return UsageError(f"{self.path}: {what}")
-        # Lines are known by parts of keys, but for those that only spell a class's arguments.
+        # Places are stored under the single parts of dotted keys, without init_args.
         parts = tuple(part for part in ".".join(keys).split(".") if part != "init_args")
         places = [given.place for given in self._given if given.keys in (keys, parts)]
         return UsageError(f"{places[-1] if places else self.path}: {'.'.join(keys)}: {what}")
 
     def check_keys(self, given: Mapping[str, Any], known: Sequence[str], *keys: str) -> None:
-        """Refuse keys that are not known, by their names.
+        """Refuse unknown keys.
 
         Raises:
-            UsageError: There is one.
+            UsageError: A key is unknown.
         """
         for key in given:
             if key not in known:
                 near = get_close_matches(str(key), known, n=1)
-                hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(known)}"
+                hint = f"did you mean {near[0]!r}?" if near else f"choose from {', '.join(known)}"
                 raise self.error(f"this key is not supported; {hint}", *keys, str(key))
 
     def mapping(self, content: Mapping[str, Any], *keys: str) -> Mapping[str, Any]:
-        """Return a part of the file that must have keys.
+        """Return a part of the file that must be a mapping.
 
         Raises:
-            UsageError: It is missing or something else.
+            UsageError: The part is missing, empty or not a mapping.
         """
         value = content.get(keys[-1])
         if not isinstance(value, Mapping) or not value:

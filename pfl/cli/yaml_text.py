@@ -1,4 +1,4 @@
-"""YAML texts of bounded depth and size, whose mappings have plain keys."""
+"""A reader of YAML texts that bounds their depth and size, and accepts plain keys only."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from pathlib import Path
 
 import yaml
 
-# No configuration is deeper, or has more values once its aliases stand for what they repeat.
+# Largest depth, and largest number of values after aliases are expanded.
 DEPTH, SIZE = 50, 100_000
 
 
 class YamlError(ValueError):
-    """A text that is not read.
+    """A text that is refused.
 
     Args:
-        line: Where it is wrong, from 1.
+        line: Line of the error, from 1.
         what: What is wrong.
     """
 
@@ -26,7 +26,7 @@ class YamlError(ValueError):
 
 @dataclass
 class _Open:
-    """A mapping or a sequence whose end has not been seen; ``size`` counts its values so far."""
+    """A mapping or sequence that is still open; ``size`` counts its values so far."""
 
     mapping: bool
     anchor: str | None
@@ -38,7 +38,7 @@ def read(path: Path) -> str:
     """Return the text of a YAML file.
 
     Raises:
-        YamlError: It is not UTF-8 or not YAML, too deep or too large, or has a key that is no word.
+        YamlError: It is not UTF-8 or not YAML, too deep or too large, or a key is not a word.
         OSError: The file cannot be read.
     """
     content = path.read_bytes()
@@ -59,7 +59,7 @@ def read(path: Path) -> str:
 
 
 def _check(text: str) -> None:
-    """Go through a text without building anything of it."""
+    """Check depth, size and keys of a text without building its content."""
     parents: list[_Open] = []
     sizes: dict[str, int] = {}
     for event in yaml.parse(text, yaml.SafeLoader):
@@ -71,7 +71,7 @@ def _check(text: str) -> None:
                 sizes[done.anchor] = size
         elif isinstance(event, yaml.AliasEvent):
             if event.anchor not in sizes:
-                raise YamlError(line, f"*{event.anchor} stands for no value above it")
+                raise YamlError(line, f"the alias *{event.anchor} refers to no value above it")
             size = sizes[event.anchor]
         elif isinstance(event, yaml.CollectionStartEvent):
             if parents and parents[-1].mapping and parents[-1].items % 2 == 0:

@@ -1,1 +1,1 @@
-"""The lowest floor: what methods and data stand on, and what moves in a round."""
+"""The base layer: interfaces of methods and data, and the data that move in a round."""

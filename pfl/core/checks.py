@@ -1,4 +1,4 @@
-"""Checks of arguments: each refusal is one message, with the given value and the right ones."""
+"""Checks of arguments, with one-line errors that name the given value and the right ones."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ def not_negative(**arguments: float | None) -> None:
     """Refuse numbers below zero and NaN; ``None`` passes.
 
     Raises:
-        ValueError: It names the argument.
+        ValueError: A number is negative or NaN.
 
     Example:
         >>> not_negative(mu=0.0, epochs=None)
@@ -26,7 +26,7 @@ def positive(**arguments: float | None) -> None:
     """Refuse numbers that are not above zero; ``None`` passes.
 
     Raises:
-        ValueError: It names the argument.
+        ValueError: A number is not above zero.
     """
     for name, value in arguments.items():
         if value is not None and not value > 0:
@@ -37,7 +37,7 @@ def finite(**arguments: float | None) -> None:
     """Refuse infinity and NaN; ``None`` passes.
 
     Raises:
-        ValueError: It names the argument.
+        ValueError: A number is infinite or NaN.
     """
     for name, value in arguments.items():
         if value is not None and not math.isfinite(value):
@@ -48,7 +48,7 @@ def at_least_one(**arguments: int | None) -> None:
     """Refuse numbers below one; ``None`` passes.
 
     Raises:
-        ValueError: It names the argument.
+        ValueError: A number is below one.
     """
     for name, value in arguments.items():
         if value is not None and not value >= 1:
@@ -59,11 +59,11 @@ def within(interval: str, **arguments: float | None) -> None:
     """Refuse numbers outside an interval, and NaN; ``None`` passes.
 
     Args:
-        interval: As in mathematics: ``(0, 1]`` has 1 and not 0.
+        interval: In mathematical notation: ``(0, 1]`` includes 1 but not 0.
         arguments: The numbers by name.
 
     Raises:
-        ValueError: It names the argument and the interval.
+        ValueError: A number is outside the interval.
 
     Example:
         >>> within("(0, 1]", lr_decay=1.0)
@@ -82,7 +82,7 @@ def one_of(argument: str, given: object, known: tuple[object, ...]) -> None:
     """Refuse a value that is not among the known ones.
 
     Raises:
-        ValueError: It lists the known values.
+        ValueError: The value is not known; the message lists the known ones.
     """
     if given not in known:
         words = ", ".join(str(word) for word in known)
@@ -93,11 +93,11 @@ def known_words(kind: type, given: Mapping[str, Any]) -> None:
     """Refuse values outside the ``Literal`` types in the constructors of a class and its bases.
 
     Args:
-        kind: The class; arguments annotated as ``Literal``, or as one or ``None``, are checked.
+        kind: The class; arguments annotated as a ``Literal`` (or ``None``) are checked.
         given: Values by argument name.
 
     Raises:
-        ValueError: It lists the values that the argument takes.
+        ValueError: A value is not allowed; the message lists the allowed ones.
     """
     for name, known in _words(kind).items():
         if name in given:
@@ -112,7 +112,7 @@ def _words(kind: type) -> dict[str, tuple[object, ...]]:
         try:
             hints = get_type_hints(vars(base)["__init__"])
         except (NameError, TypeError):
-            # The annotations name types that are imported for the type checker alone.
+            # The annotations name types that are imported only for the type checker.
             continue
         for name, hint in hints.items():
             parts = (hint,) if get_origin(hint) is Literal else get_args(hint)

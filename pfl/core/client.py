@@ -1,4 +1,4 @@
-"""The interface of a client that loop and engines use."""
+"""The interface of a client, as the loop and the engines use it."""
 
 from __future__ import annotations
 
@@ -31,18 +31,18 @@ from pfl.core.types import (
 
 
 class Client(L.LightningModule, ABC):
-    """A LightningModule that plays any client of a federation, one at a time.
+    """A LightningModule that plays every client of a federation, one at a time.
 
-    Its state dict is the client's state: before each job it is reset to the initial values and
-    those that the client keeps. ``lightning_modules.base.ClientModule`` is what methods subclass,
-    and says what each verb does unless a method says otherwise.
+    Its state dict is the client's state: before each job it is reset to the initial values and the
+    client's kept values. Methods subclass ``lightning_modules.base.ClientModule``, which defines
+    the default behaviour of each verb.
 
     Attributes:
         net: The network.
         vectorizable: Whether objectives and statistics run under ``torch.func.vmap``.
-        persist_optimizer: Whether the optimiser's state stays with the client.
-        task: What is predicted.
-        buffer_policy: What becomes of batch-norm statistics of the part that travels.
+        persist_optimizer: Whether a client keeps the optimiser's state from round to round.
+        task: The kind of prediction.
+        buffer_policy: How batch-norm statistics of the shared part are treated.
     """
 
     vectorizable: bool
@@ -50,22 +50,22 @@ class Client(L.LightningModule, ABC):
     buffer_policy: str
     task: Task
     net: nn.Module
-    # How to build the module, in plain values, if it came from an export.
+    # The arguments that build the module, in plain values, if it came from an export.
     _recipe: Mapping[str, Any] | None = None
-    # What the step at hand logs, while an engine takes steps.
+    # What the current step logs, while an engine takes steps.
     _logged: State | None = None
 
-    # Read-only: a method answers with a class attribute, or with a property where options decide.
+    # Read-only: a method defines a class attribute, or a property if its options decide.
 
     @property
     @abstractmethod
     def shared(self) -> Patterns:
-        """Patterns of the state-dict names that travel."""
+        """Patterns of the state-dict entries that are shared with the server."""
 
     @property
     @abstractmethod
     def kept(self) -> Patterns:
-        """Patterns of the names that stay with the client."""
+        """Patterns of the state-dict entries that stay with the client."""
 
     @property
     @abstractmethod
@@ -75,39 +75,39 @@ class Client(L.LightningModule, ABC):
     @property
     @abstractmethod
     def needs_classes(self) -> bool:
-        """``True`` if the method works with classes, and cannot serve other tasks."""
+        """``True`` if the method needs classes, and so works for classification only."""
 
     @property
     @abstractmethod
     def evaluate_at(self) -> EvaluationPoint:
-        """The moment at which personalised models are tested, unless the run says otherwise."""
+        """The point at which personalised models are tested, unless the run sets another."""
 
     @property
     @abstractmethod
     def uses_rounds(self) -> bool:
-        """``True`` if numbers depend on the planned rounds T (``ClientInfo.rounds``).
+        """``True`` if results depend on the planned number of rounds T (``ClientInfo.rounds``).
 
-        Such a run cannot be resumed with more rounds than it was planned with.
+        Such a run cannot be resumed with more rounds than were planned.
         """
 
     @property
     @abstractmethod
     def groups(self) -> tuple[str, ...]:
-        """Labels of the groups by which scores are averaged too; empty if there are none."""
+        """Labels of groups of clients, over which scores are averaged too; empty for none."""
 
     @abstractmethod
     def group(self, info: ClientInfo) -> int:
-        """Return a client's group, by its place in :attr:`groups`; the same all run long."""
+        """Return the index in :attr:`groups` of a client's group, which never changes in a run."""
 
     @abstractmethod
     def receive(self, broadcast: Broadcast, info: ClientInfo) -> None:
-        """Take in what the server sent."""
+        """Load what the server sent."""
 
     @abstractmethod
     def plan(self) -> Plan:
-        """Declare the client's round after :meth:`receive`, for every client alike.
+        """Declare the client's round after :meth:`receive`; it is the same for every client.
 
-        Asked once for each copy of the module, with entries that have no values.
+        Called once for each copy of the module, whose entries have no values then.
         """
 
     @abstractmethod
@@ -116,21 +116,21 @@ class Client(L.LightningModule, ABC):
 
     @abstractmethod
     def upload(self, info: ClientInfo) -> Upload:
-        """Return the message to the server, in tensors of its own; change nothing."""
+        """Return the message to the server, with copies of the tensors; change nothing."""
 
     @abstractmethod
     def personalise(self, broadcast: Broadcast | None, info: ClientInfo) -> None:
         """Become the client's personalised model.
 
         Args:
-            broadcast: What the server sent; ``None`` right after training, for the model as
-                training left it.
+            broadcast: What the server sent; ``None`` right after training, which keeps the model
+                as training left it.
             info: The client and the round.
         """
 
     @abstractmethod
     def adapt(self) -> Plan:
-        """Declare what to run on a copy between :meth:`personalise` and the test."""
+        """Declare what to run between :meth:`personalise` and the test, on a copy."""
 
     @abstractmethod
     def load_global(self, broadcast: Broadcast) -> None:
@@ -138,7 +138,7 @@ class Client(L.LightningModule, ABC):
 
     @abstractmethod
     def server(self) -> Server[Any]:
-        """Return the server's part of the method."""
+        """Return the server of the method."""
 
     @abstractmethod
     def losses(self, batch: Batch) -> Terms:
@@ -150,29 +150,29 @@ class Client(L.LightningModule, ABC):
 
     @abstractmethod
     def configure_optimizers(self) -> Optimizer:
-        """Return the optimiser over all parameters that are to be trained at the moment."""
+        """Return the optimiser over all parameters that are trained in the current phase."""
 
     @abstractmethod
     def shared_names(self) -> tuple[str, ...]:
-        """Return the names of the state-dict entries that travel."""
+        """Return the names of the state-dict entries that are shared with the server."""
 
     @abstractmethod
     def kept_names(self, info: ClientInfo | None = None) -> tuple[str, ...]:
-        """Return the names of the entries that stay with a client, or without ``info`` with any."""
+        """Return the names of the entries that a client keeps; without ``info``, that any keeps."""
 
     @abstractmethod
     def has_global_model(self) -> bool:
         """Return ``True`` if :meth:`load_global` gives a complete model."""
 
     def describe(self) -> Mapping[str, Tensor]:
-        """Return scalars that tell of the model at hand, by name, for analyses; here none."""
+        """Return named scalars that describe the current model, for analyses; by default none."""
         return {}
 
     @abstractmethod
     def personal_is_global(self) -> bool:
         """Return ``True`` if every client's personalised model is the server's global one."""
 
-    # From and to files.
+    # Reading and writing files.
 
     @classmethod
     def load_from_checkpoint(
@@ -185,23 +185,24 @@ class Client(L.LightningModule, ABC):
         trust: Sequence[str] = (),
         **kwargs: Any,
     ) -> Self:
-        """Return the module in a file of ``pfl export`` or of a Trainer, as Lightning does.
+        """Load a module from a file of ``pfl export`` or of a Trainer, as Lightning does.
 
-        Whatever the file names is checked first.
+        Every object that the file names is checked before it is built.
 
         Args:
             checkpoint_path: The file.
-            map_location: As ``torch.load`` takes it.
-            hparams_file: Arguments of the class in a YAML file, in place of those in the file.
-            strict: Whether the entries of the file must be those of the module.
-            weights_only: As ``torch.load`` takes it.
+            map_location: As in ``torch.load``.
+            hparams_file: A YAML file with arguments of the class, which replace those in the
+                checkpoint.
+            strict: Whether the entries of the file must be exactly those of the module.
+            weights_only: As in ``torch.load``.
             trust: Dotted paths of further modules and classes that the file may name.
-            **kwargs: Arguments of the class, in place of those in the file.
+            **kwargs: Arguments of the class, which replace those in the checkpoint.
 
         Raises:
-            TrustError: The file names something else, or an object of another type than declared.
-            DamagedError: The file is not what was once written.
-            OSError: It cannot be read.
+            TrustError: The file names an object that is not trusted or has the wrong type.
+            DamagedError: The file was changed after it was written.
+            OSError: The file cannot be read.
         """
         check_export(checkpoint_path, cls, trust, kwargs)
         module: Self = super().load_from_checkpoint(
@@ -210,16 +211,16 @@ class Client(L.LightningModule, ABC):
         return module
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Add what no state dict holds: frozen parts of a network, and how to build an export."""
+        """Add what the state dict lacks: frozen parts of a network, and an export's arguments."""
         checkpoint["constants"] = clone(constants(self))
         if self._recipe is not None:
-            # A Trainer writes arguments without the objects among them, such as the network.
+            # A Trainer saves the arguments without objects such as the network.
             for name in ("hparams_name", "hparams_type"):
                 checkpoint.pop(name, None)
             checkpoint["hyper_parameters"] = dict(self._recipe)
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Take over what :meth:`on_save_checkpoint` added."""
+        """Load what :meth:`on_save_checkpoint` added."""
         arguments = checkpoint.get("hyper_parameters", {})
         if "_instantiator" in arguments:
             self._recipe = arguments
@@ -228,13 +229,13 @@ class Client(L.LightningModule, ABC):
             if name in given:
                 value.copy_(given[name])
 
-    # A step, of the federation or of a plain Trainer.
+    # A training step, in a federation or under a plain Trainer.
 
     def training_step(self, batch: Any, batch_idx: int) -> dict[str, Tensor]:  # noqa: ANN401
-        """Return the objective under ``"loss"``, and its terms: a step under a plain Trainer.
+        """Take a step under a plain Trainer: return the objective as ``"loss"``, and its terms.
 
-        A federation minimises the objectives of :meth:`plan`, and so refuses a method that
-        overrides this.
+        A federation minimises the objectives of :meth:`plan` instead, so it refuses a method that
+        overrides this one.
         """
         terms = self.losses(Batch(*batch))
         return {"loss": total(terms), **{name: term.detach() for name, term in terms.items()}}
@@ -243,28 +244,28 @@ class Client(L.LightningModule, ABC):
         """Return predictions under a plain Trainer: probabilities, or values in regression.
 
         Args:
-            batch: (B, ...) inputs, or a tuple of which they come first.
+            batch: (B, ...) inputs, or a tuple whose first item they are.
             batch_idx: Not used.
         """
         x = batch[0] if isinstance(batch, tuple | list) else batch
         return self.task.predictions(self(x))
 
     def log(self, name: str, value: Any, *args: Any, **options: Any) -> None:  # noqa: ANN401
-        """Log a number, under a Trainer as Lightning does.
+        """Log a number; under a Trainer, exactly as Lightning does.
 
-        In a federation a training step may log, whatever the engine. Each client's mean over the
-        steps that logged the name is recorded as ``log/<name>``: in ``clients.csv``, and as the
-        mean over clients in ``metrics.csv``. It changes nothing else. What is a mean over the
-        batch takes ``batch.weight``, as loss terms do.
+        In a federation, a training step may log under any engine. A client's mean over the steps
+        that logged the name is recorded as ``log/<name>`` in ``clients.csv``, and the mean over
+        clients in ``metrics.csv``. Logging changes nothing else. A mean over the batch must use
+        ``batch.weight``, as loss terms do.
 
         Args:
-            name: Of the number.
+            name: Name of the number.
             value: A number, or a tensor with one element.
-            *args: For a Trainer; a federation does not look at them.
-            **options: Likewise.
+            *args: As in Lightning; a federation ignores them.
+            **options: As in Lightning; a federation ignores them.
 
         Raises:
-            ValueError: In a federation, the value is no single number.
+            ValueError: In a federation, if the value is not a single number.
         """
         if self._logged is None:
             super().log(name, value, *args, **options)
@@ -284,11 +285,11 @@ class Client(L.LightningModule, ABC):
             self.log(name, value)
 
     def collect_logged(self, on: bool) -> None:
-        """Begin to collect what steps log, or end it: for engines."""
+        """Start or stop collecting what steps log; called by engines."""
         self._logged = {} if on else None
 
     def take_logged(self) -> State:
-        """Return what was logged since the last call: for engines."""
+        """Return what was logged since the last call; called by engines."""
         found = self._logged
         if not found:
             return {}
@@ -301,13 +302,13 @@ class Client(L.LightningModule, ABC):
         gradient_clip_val: float | None = None,
         gradient_clip_algorithm: str | None = None,
     ) -> None:
-        """Clip by norm inside a federation, as the Trainer says under a Trainer."""
+        """Clip gradients by norm in a federation; under a Trainer, as the Trainer is set."""
         if self.fabric is None:
             super().configure_gradient_clipping(
                 optimizer, gradient_clip_val, gradient_clip_algorithm
             )
         else:
-            # A non-finite norm is no error here: a loss scaler skips such a step.
+            # A non-finite norm is not an error here: a loss scaler skips such a step.
             self.fabric.clip_gradients(
                 self, optimizer, max_norm=gradient_clip_val, error_if_nonfinite=False
             )
@@ -319,7 +320,7 @@ class Client(L.LightningModule, ABC):
         optimizer: Optimizer | LightningOptimizer,
         optimizer_closure: Callable[[], Any] | None = None,
     ) -> None:
-        """Take one step; a federation has run the backward pass already and gives no closure."""
+        """Take one step; a federation has already run the backward pass and passes no closure."""
         if optimizer_closure is None:
             optimizer.step()
         else:

@@ -1,4 +1,4 @@
-"""Files that hold one module, which ``load_from_checkpoint`` and a Trainer read."""
+"""Exported modules: files that ``load_from_checkpoint`` and a Trainer can read."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ def write(path: Path, module: Client, arguments: Mapping[str, Any]) -> None:
 
     Args:
         path: The file.
-        module: Is moved to the CPU.
-        arguments: With which it is built again, in plain values.
+        module: The module; it is moved to the CPU.
+        arguments: The arguments that build it again, in plain values.
 
     Raises:
-        OSError: It cannot be written.
+        OSError: The file cannot be written.
     """
     content: dict[str, Any] = {
         "pytorch-lightning_version": lightning.__version__,

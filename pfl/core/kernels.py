@@ -1,4 +1,4 @@
-"""Which kernels a GPU computes with: those that give the same bits again, in full float32."""
+"""The choice of GPU kernels: those that repeat their results bit for bit, in full float32."""
 
 from __future__ import annotations
 
@@ -10,11 +10,10 @@ import torch
 
 @contextmanager
 def repeatable() -> Iterator[None]:
-    """Inside, cuDNN's convolutions are deterministic and not chosen by the clock.
+    """Make cuDNN's convolutions deterministic, without choosing them by timing, in this scope.
 
-    They use TF32, whose products have 10 bits, only where
-    ``torch.set_float32_matmul_precision`` allows it to products of matrices; PyTorch by itself
-    allows it to convolutions.
+    Convolutions use TF32 (10 bits of mantissa) only if ``torch.set_float32_matmul_precision``
+    allows it for matrix products; by default PyTorch allows it for convolutions.
     """
     with torch.backends.cudnn.flags(
         enabled=torch.backends.cudnn.enabled,
@@ -26,7 +25,7 @@ def repeatable() -> Iterator[None]:
 
 
 def kernels() -> dict[str, bool]:
-    """Return what is at present chosen of it, for the records of a run."""
+    """Return the current kernel settings, for the records of a run."""
     return {
         "cudnn_deterministic": torch.backends.cudnn.deterministic,
         "cudnn_benchmark": torch.backends.cudnn.benchmark,

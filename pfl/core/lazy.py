@@ -13,7 +13,7 @@ def lazy(
 
     Args:
         package: Name of the package.
-        names: Exported names, by their module within the package.
+        names: Exported names of each module within the package.
     """
     homes = {name: home for home, exported in names.items() for name in exported}
 

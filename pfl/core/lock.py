@@ -1,4 +1,4 @@
-"""Locks that end with the process that holds them, so that two never work on one folder."""
+"""Locks on folders, so that two processes never work on one; they end with their process."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ from pathlib import Path
 
 try:
     import fcntl
-except ImportError:  # Windows: there nobody is kept out
+except ImportError:  # Windows has no such locks
     fcntl = None  # type: ignore[assignment]
 
 NAME = ".lock"
 
 
 class BusyError(OSError):
-    """Another process is at work on a folder."""
+    """Another process is working on a folder."""
 
 
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """Inside, no other process of this machine works on the folder, which is made if need be.
+    """Lock a folder against other processes of this machine; create it if it is missing.
 
     Raises:
-        BusyError: One does; it is named.
+        BusyError: Another process holds the lock; the message names it.
         OSError: The folder cannot be written.
     """
     folder.mkdir(parents=True, exist_ok=True)
@@ -33,7 +33,7 @@ def locked(folder: Path) -> Iterator[None]:
     descriptor = hold(file, os.O_RDWR | os.O_CREAT)
     if descriptor is None:
         owner = file.read_text(encoding="utf-8").strip() or "another process"
-        raise BusyError(f"{owner} is at work on {folder}")
+        raise BusyError(f"{owner} is already working on {folder}")
     try:
         os.truncate(descriptor, 0)
         os.write(descriptor, f"process {os.getpid()} on {socket.gethostname()}".encode())
@@ -43,9 +43,9 @@ def locked(folder: Path) -> Iterator[None]:
 
 
 def hold(path: Path, flags: int = os.O_RDONLY) -> int | None:
-    """Lock a file or a folder; return its descriptor, or ``None`` where another holds it.
+    """Lock a file or folder; return its descriptor, or ``None`` if another process holds it.
 
-    The lock ends when the descriptor is closed, by the end of the process at the latest.
+    The lock ends when the descriptor is closed, at the latest when the process ends.
 
     Raises:
         OSError: The path cannot be opened.

@@ -1,4 +1,4 @@
-"""Large tensors in files: the system keeps in memory what is in use."""
+"""Large tensors in memory-mapped files: the system keeps in memory only what is in use."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ from torch import Tensor
 
 
 def in_file(values: Tensor, folder: Path | None) -> Tensor:
-    """Return a copy of a tensor on the CPU, its values in a file that goes with it.
+    """Return a copy of a tensor on the CPU, with its values in a file that is deleted with it.
 
     Args:
         values: The tensor.
-        folder: Where the file lies; ``None`` takes the system's place for temporary files.
+        folder: Folder of the file; ``None`` uses the system's folder for temporary files.
 
     Raises:
-        OSError: There is no room for it.
+        OSError: There is not enough space.
     """
     return _empty(values.shape, values.dtype, folder).copy_(values)
 
 
 def empty_alike(values: Tensor) -> Tensor:
-    """Return a contiguous tensor without values, in a file beside that of ``values`` if in one.
+    """Return an uninitialised contiguous tensor; in a file if ``values`` is in one.
 
     Raises:
-        OSError: There is no room for it.
+        OSError: There is not enough space.
     """
     # The storage has a name only if it was mapped from a file.
     name = None if values.device.type != "cpu" else values.untyped_storage().filename
@@ -44,12 +44,12 @@ def _empty(shape: torch.Size, dtype: torch.dtype, folder: Path | None) -> Tensor
     handle, name = tempfile.mkstemp(prefix=".mapped-", dir=folder)
     try:
         if sys.platform == "linux":
-            # Without room set aside, a full disk would kill the process at some later write.
+            # If no space were reserved, a full disk would kill the process at some later write.
             os.posix_fallocate(handle, 0, size)
         return torch.from_file(name, shared=True, size=shape.numel(), dtype=dtype).view(shape)
     except OSError as error:
-        raise OSError(f"cannot set {size:,} bytes aside in {Path(name).parent}: {error}") from error
+        raise OSError(f"cannot reserve {size:,} bytes in {Path(name).parent}: {error}") from error
     finally:
         os.close(handle)
-        # The space lasts as long as the tensor, and is free again however the process ends.
+        # The space is kept as long as the tensor, and freed however the process ends.
         os.unlink(name)

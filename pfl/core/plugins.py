@@ -1,13 +1,13 @@
-"""Plug-ins: methods, data, networks and metrics that installed packages bring."""
+"""Plug-ins: methods, data, networks and metrics of other installed packages."""
 
 from __future__ import annotations
 
 from importlib.metadata import EntryPoint, entry_points
 
-# Entry points by which an installed package makes itself known.
+# The groups of entry points under which packages register plug-ins.
 GROUPS = ("pfl.methods", "pfl.data", "pfl.nets", "pfl.metrics")
 
 
 def installed(*groups: str) -> list[EntryPoint]:
-    """Return the plug-ins of some groups, or of all."""
+    """Return the installed plug-ins of some groups; without groups, of all."""
     return [point for group in groups or GROUPS for point in entry_points(group=group)]

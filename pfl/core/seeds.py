@@ -1,8 +1,8 @@
-"""Every random number of a run derives from a seed and a path, never from a global stream.
+"""Random streams that derive from a seed and a path, never from global state.
 
-``generator(seed, "order", round, client, phase, epoch)`` gives the same numbers whoever asks, in
-whatever order, in whatever process. That is why engines agree and a resumed run equals an unbroken
-one.
+``generator(seed, "order", round, client, phase, epoch)`` gives the same numbers to every caller, in
+any order and in any process. This is why engines agree, and why a resumed run equals an
+uninterrupted one.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ _DEFAULT_STREAM = threading.RLock()
 
 
 def derive(seed: int, *path: str | int) -> int:
-    """Derive a 63-bit seed for the place ``path`` below ``seed``.
+    """Derive a 63-bit seed from a seed and a path.
 
     Args:
-        seed: The seed above.
+        seed: The seed to derive from.
         path: Words and numbers that name the purpose, for instance ``"client", round, client``.
 
     Example:
@@ -43,9 +43,8 @@ def generator(seed: int, *path: str | int) -> torch.Generator:
 def scoped(seed: int, device: torch.device | None = None) -> Iterator[None]:
     """Seed torch's default stream inside this scope, for code that can only draw from it.
 
-    Two kinds of such code exist: the initialisers of ``torch.nn`` and dropout layers. The default
-    stream is put back as it was on leaving, so nothing outside can tell that it was borrowed. One
-    thread borrows it at a time.
+    Such code is the initialisers of ``torch.nn`` and dropout layers. The default stream is restored
+    on exit. Only one thread at a time can be inside.
     """
     cuda = device is not None and device.type == "cuda"
     devices = [device] if cuda and device is not None else []

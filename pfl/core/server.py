@@ -18,14 +18,14 @@ from pfl.core.types import Broadcast, ClientInfo, State, Upload
 class ServerState:
     """The server's memory between rounds.
 
-    A method that needs more subclasses this; fields may hold tensors, plain values, and tuples,
-    lists and dicts of them, and nothing else, so that a checkpoint needs no code of the method.
+    A method that needs more memory subclasses this. Fields may hold only tensors, plain values, and
+    tuples, lists and dicts of them, so that a checkpoint needs no code of the method.
 
     Attributes:
-        shared: Current values of the entries that travel.
+        shared: Current values of the shared entries.
         round: Number of finished rounds.
-        report: Numbers of the last aggregation worth logging (``server/...``).
-        client_report: The same for each client (``{"weight": {client: value}}``).
+        report: Numbers of the last aggregation that are logged as ``server/...``.
+        client_report: Such numbers for each client (``{"weight": {client: value}}``).
     """
 
     shared: State
@@ -38,21 +38,20 @@ StateT = TypeVar("StateT", bound=ServerState, default=ServerState)
 
 
 class Server(Generic[StateT]):
-    """Weighted averaging; the base of every other server.
+    """A server that averages uploads by weight, and the base class of all others.
 
-    A server with a state of its own says so: ``class ScaffoldServer(Server[ScaffoldState])``. It
-    holds hyperparameters only; every method maps values to values and leaves its arguments as they
-    are.
+    A server with its own state names the type: ``class ScaffoldServer(Server[ScaffoldState])``. An
+    instance holds only hyperparameters; its methods are pure functions and do not modify their
+    arguments.
 
     Attributes:
-        reports: What the server reports of each client: the names in ``client_report``, and the
-            captions of their pictures.
-        per_client: Whether ``shared`` of its state holds a model for each client, along a leading
-            axis. Then it lies in files where it exceeds ``loop.kept_memory``.
+        reports: Names of the values in ``client_report``, with the captions of their pictures.
+        per_client: Whether ``shared`` of the state holds a model for each client, along a leading
+            axis. Such models are stored in files if they exceed ``loop.kept_memory``.
 
     Args:
-        weighting: ``samples`` weighs an upload by the client's training samples, ``uniform`` all
-            alike.
+        weighting: ``samples`` weights uploads by the clients' training samples, ``uniform`` weights
+            them equally.
     """
 
     reports: ClassVar[Mapping[str, str]] = {"weight": "aggregation weight"}
@@ -64,7 +63,7 @@ class Server(Generic[StateT]):
     def init(self, shared: State, clients: Sequence[ClientInfo]) -> StateT:
         """Return the state before the first round, from the common initial values.
 
-        A server with a state of its own overrides this.
+        A server with its own type of state overrides this.
         """
         del clients
         return cast(StateT, ServerState(shared=shared))
@@ -85,7 +84,7 @@ class Server(Generic[StateT]):
     def aggregate(self, state: StateT, uploads: Sequence[Upload]) -> StateT:
         """Return the state after a round, from its uploads in ascending order of clients.
 
-        Without uploads everything but the round number stays.
+        Without uploads, only the round number changes.
         """
         if not uploads:
             return replace(state, round=state.round + 1)

@@ -18,7 +18,7 @@ ReturnT = TypeVar("ReturnT")
 
 
 class _Player(nn.Module):
-    """Calls a function that uses a module."""
+    """A module whose forward pass calls a function; ``functional_call`` needs a module."""
 
     def __init__(self, module: nn.Module) -> None:
         super().__init__()
@@ -31,14 +31,14 @@ class _Player(nn.Module):
 def call_with(
     module: nn.Module, state: State, call: Callable[..., ReturnT], *arguments: object
 ) -> ReturnT:
-    """Call a function while other tensors stand in the place of a module's entries.
+    """Call a function while other tensors replace a module's entries.
 
     Args:
-        module: Has its own entries back afterwards.
-        state: The entries, by their names in the module's state dict. What the call changes in
-            place it changes in these.
-        call: Usually a method of the module.
-        arguments: Its arguments.
+        module: The module; its own entries are restored afterwards.
+        state: The replacing entries, by their names in the module's state dict; the call may change
+            them in place.
+        call: The function, usually a method of the module.
+        arguments: Arguments of the function.
     """
     slot = {f"module.{name}": value for name, value in state.items()}
     result: ReturnT = functional_call(_Player(module), slot, (call, *arguments), tie_weights=False)
@@ -46,14 +46,14 @@ def call_with(
 
 
 def each(change: Callable[[Tensor], Tensor], value: Inputs) -> Inputs:
-    """Apply a function to a tensor, or to each of several by name."""
+    """Apply a function to a tensor, or to each of several named tensors."""
     if isinstance(value, Tensor):
         return change(value)
     return {name: change(item) for name, item in value.items()}
 
 
 def joined(join: Callable[[list[Tensor]], Tensor], values: Sequence[Inputs]) -> Inputs:
-    """Join tensors, or those of each name, such as by ``torch.cat``."""
+    """Join tensors, or the tensors of each name, with a function such as ``torch.cat``."""
     tensors = [value for value in values if isinstance(value, Tensor)]
     if tensors:
         return join(tensors)
@@ -67,13 +67,13 @@ def matches(name: str, patterns: Patterns) -> bool:
 
 
 def constants(module: nn.Module) -> State:
-    """Return the buffers that stand in no state dict: what nobody trains, sends or keeps."""
+    """Return the non-persistent buffers, which are not trained, sent or kept."""
     entries = module.state_dict()
     return {name: value for name, value in module.named_buffers() if name not in entries}
 
 
 def select(state: Mapping[str, Tensor], patterns: Patterns) -> State:
-    """Select the entries whose names fit; the tensors themselves, not copies."""
+    """Select the entries whose names match; the tensors are not copied."""
     return {name: value for name, value in state.items() if matches(name, patterns)}
 
 
@@ -88,9 +88,9 @@ def to(state: Mapping[str, Tensor], device: torch.device | str) -> State:
 
 
 def compact(state: Mapping[Name, Tensor]) -> dict[Name, Tensor]:
-    """Copy out the entries that are parts of a larger storage; return the others as they are.
+    """Copy the entries that are views of a larger storage; return the others as they are.
 
-    Whoever writes tensors away writes whole storages.
+    ``torch.save`` writes whole storages.
     """
     return {
         name: value.clone() if value.untyped_storage().nbytes() > value.nbytes else value
@@ -99,10 +99,10 @@ def compact(state: Mapping[Name, Tensor]) -> dict[Name, Tensor]:
 
 
 def entry(module: nn.Module, name: str) -> Tensor:
-    """Return one entry of a module's state dict, without making the whole dict.
+    """Return one entry of a module's state dict, without building the whole dict.
 
     Raises:
-        KeyError: It has none of this name.
+        KeyError: The module has no entry of this name.
     """
     *owners, leaf = name.split(".")
     place: nn.Module | None = module
@@ -118,7 +118,7 @@ def entry(module: nn.Module, name: str) -> Tensor:
 
 
 def copy_all(targets: list[Tensor], sources: list[Tensor]) -> None:
-    """Copy tensors into others of their shapes, in one call."""
+    """Copy tensors into others of the same shapes, in one call."""
     if targets:
         with torch.no_grad():
             torch._foreach_copy_(targets, sources)
@@ -128,14 +128,14 @@ def assign(module: nn.Module, values: Mapping[str, Tensor]) -> None:
     """Write values into a module's parameters and buffers, in place.
 
     Raises:
-        KeyError: A value has no entry of its name in the module.
+        KeyError: The module has no entry of a given name.
     """
     entries = {name: entry(module, name) for name in values}
     copy_all(list(entries.values()), list(values.values()))
 
 
 def add(a: Mapping[str, Tensor], b: Mapping[str, Tensor], scale: float = 1.0) -> State:
-    """Compute ``a + scale * b`` on the names of ``a``; integers stay as in ``a``.
+    """Compute ``a + scale * b`` for the names of ``a``; integer entries keep the value of ``a``.
 
     Raises:
         KeyError: ``b`` lacks a name of ``a``.
@@ -147,23 +147,23 @@ def add(a: Mapping[str, Tensor], b: Mapping[str, Tensor], scale: float = 1.0) ->
 
 
 def subtract(a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -> State:
-    """Compute ``a - b`` on the names of ``a``; see :func:`add`."""
+    """Compute ``a - b`` for the names of ``a``; see :func:`add`."""
     return add(a, b, scale=-1.0)
 
 
 def weighted_mean(states: Sequence[Mapping[str, Tensor]], weights: Tensor) -> State:
-    """Compute ``sum_i weights[i] * states[i]``, reduced in the order given.
+    """Compute ``sum_i weights[i] * states[i]``, adding in the order given.
 
-    Sums run in float64 (float32 on devices that have no float64), so that averaging equal states
-    gives back exactly that state. Counters and other integers are not averaged: the largest is
-    taken.
+    Sums are computed in float64 (float32 on devices without float64), so that averaging equal
+    states returns exactly that state. Integers such as counters are not averaged; the largest is
+    used.
 
     Args:
         states: States with the same names and shapes, at least one.
         weights: (len(states),) weights that sum to one.
 
     Raises:
-        ValueError: There is no state, or not one weight a state.
+        ValueError: There is no state, or the number of weights differs from that of states.
     """
     if not states or len(states) != len(weights):
         raise ValueError(f"{len(states)} states cannot be averaged with {len(weights)} weights")
@@ -182,7 +182,7 @@ def weighted_mean(states: Sequence[Mapping[str, Tensor]], weights: Tensor) -> St
 
 
 def total(terms: Mapping[str, Tensor]) -> Tensor:
-    """Sum named terms from left to right; there is at least one."""
+    """Sum at least one named term, from left to right."""
     first, *rest = terms.values()
     for term in rest:
         first = first + term
@@ -197,15 +197,15 @@ def nbytes(state: Mapping[str, Tensor]) -> int:
 def finite(state: Mapping[str, Tensor]) -> bool:
     """Return ``True`` if all floating-point numbers are finite (one synchronisation)."""
     values = [value for value in state.values() if value.is_floating_point()]
-    # A finite sum has finite terms only, and costs a fraction of a look at each of them. Finite
-    # terms whose sum overflows are looked at.
+    # If a sum is finite, all its terms are; this costs a fraction of checking each term. A sum of
+    # finite terms can overflow, so an infinite sum is checked term by term.
     if not values or torch.stack([value.sum().float() for value in values]).isfinite().all():
         return True
     return bool(torch.stack([value.isfinite().all() for value in values]).all())
 
 
 def fingerprint(states: Iterable[Mapping[str, Tensor]]) -> str:
-    """Hash names, shapes, types and every bit of the values, in the order given."""
+    """Return a hash of names, shapes, types and every bit of the values, in the order given."""
     digest = hashlib.sha256()
     for state in states:
         for name in sorted(state):

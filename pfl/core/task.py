@@ -1,4 +1,4 @@
-"""Tasks: the loss, the shape of outputs, and the scores of a kind of prediction."""
+"""Tasks: the loss, the shape of the outputs and the scores of each kind of prediction."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ Tally: TypeAlias = Callable[[Tensor, Tensor, int], Tensor]
 
 @dataclass(frozen=True)
 class Task(ABC):
-    """A kind of prediction, which the data choose.
+    """A kind of prediction, which is determined by the data.
 
-    A method asks it for its loss, the loop for its scores. It has no state: tasks with equal
-    options are equal.
+    It defines the loss that methods use and the scores that the loop reports. It has no state:
+    tasks with equal options are equal.
 
     Attributes:
-        loss_name: Of the loss among a step's terms.
-        scores_better: The scores of a model by name, the one that it is judged by first, and
-            whether more is better.
-        has_classes: Whether each sample has one class of several, which methods may count and
-            partitions may divide by.
+        loss_name: Name of the loss among the terms of a step.
+        scores_better: The names of a model's scores, the main score first; ``True`` if more is
+            better.
+        has_classes: Whether each sample belongs to one of several classes, which methods can count
+            and partitions can divide by.
     """
 
     loss_name: ClassVar[str]
@@ -42,17 +42,17 @@ class Task(ABC):
         """Return the (B,) loss of each sample.
 
         Args:
-            outputs: (B, D) of the network.
-            y: (B, ...) targets, as the data give them.
+            outputs: (B, D) outputs of the network.
+            y: (B, ...) targets, as the data provide them.
         """
 
     def loss(self, outputs: Tensor, y: Tensor, weight: Tensor | None = None) -> Tensor:
         """Return the mean loss of the real samples; runs under ``torch.func.vmap``.
 
         Args:
-            outputs: (B, D) of the network.
+            outputs: (B, D) outputs of the network.
             y: (B, ...) targets.
-            weight: (B,) one for a real sample and zero for padding; ``None`` where all are real.
+            weight: (B,) one for a real sample and zero for padding; ``None`` if all are real.
         """
         values = self.sample_losses(outputs, y)
         if weight is None:
@@ -61,12 +61,12 @@ class Task(ABC):
 
     @abstractmethod
     def scores_of(self, models: Sequence[tuple[Tensor, Tensor]]) -> Tensor:
-        """Return (K, S): of each of K models one number for each of ``scores_better``.
+        """Return the (K, S) scores of K models, in the order of ``scores_better``.
 
-        A model's numbers do not depend on the others.
+        A model's scores do not depend on the other models.
 
         Args:
-            models: (n, D) outputs and (n, ...) targets of each, n at least 1; K at least 1.
+            models: (n, D) outputs and (n, ...) targets of each model; n and K are at least 1.
         """
 
     def scores(self, outputs: Tensor, y: Tensor) -> Tensor:
@@ -75,26 +75,26 @@ class Task(ABC):
 
     @abstractmethod
     def predictions(self, outputs: Tensor) -> Tensor:
-        """Return what metrics of torchmetrics take: probabilities, or values."""
+        """Return predictions in the form that torchmetrics expects: probabilities or values."""
 
     @abstractmethod
     def targets(self, y: Tensor) -> Tensor:
-        """Return the targets as metrics of torchmetrics take them."""
+        """Return the targets in the form that torchmetrics expects."""
 
     @abstractmethod
     def metric_arguments(self, outputs: int) -> dict[str, Any]:
-        """Return what a metric of torchmetrics may have to know, by the names that they use.
+        """Return arguments that metrics of torchmetrics may need, under torchmetrics' names.
 
         Args:
-            outputs: D, outputs of the network.
+            outputs: D, the number of outputs of the network.
         """
 
 
 class Classification(Task):
     """One of C classes: (n,) integer labels, (n, C) logits, cross-entropy.
 
-    Scores are accuracy, cross-entropy, macro F1 over the classes that are present or predicted, and
-    the expected calibration error over 15 bins of confidence.
+    The scores are accuracy, cross-entropy, macro F1 over the classes that are present or predicted,
+    and the expected calibration error over 15 bins of confidence.
     """
 
     loss_name = "ce"
@@ -107,11 +107,11 @@ class Classification(Task):
 
     def loss(self, outputs: Tensor, y: Tensor, weight: Tensor | None = None) -> Tensor:
         """Return the mean cross-entropy."""
-        # Not the mean of sample_losses, which rounds otherwise.
+        # Not the mean of sample_losses, which is rounded differently.
         return F.cross_entropy(outputs, y) if weight is None else super().loss(outputs, y, weight)
 
     def scores_of(self, models: Sequence[tuple[Tensor, Tensor]]) -> Tensor:
-        """Return the (K, 4) scores: counted over the samples of all models at once."""
+        """Return the (K, 4) scores, computed over the samples of all models at once."""
         sizes = [len(y) for _, y in models]
         logits = wide(torch.cat([outputs for outputs, _ in models]))
         y = torch.cat([y for _, y in models])
@@ -156,8 +156,8 @@ class Classification(Task):
 class MultiLabel(Task):
     """Any of L labels: (n, L) targets of zeros and ones, (n, L) logits, binary cross-entropy.
 
-    Scores are the share of labels that are right, the binary cross-entropy as a mean over labels,
-    macro F1 over the labels, and the share of samples with every label right.
+    The scores are the share of correct labels, the binary cross-entropy averaged over labels,
+    macro F1 over the labels, and the share of samples with every label correct.
     """
 
     loss_name = "bce"
@@ -177,7 +177,7 @@ class MultiLabel(Task):
         guess, truth = logits > 0, y > 0.5
         right = (guess == truth).to(logits.dtype)
         hits = (guess & truth).sum(0).to(logits.dtype)
-        # A label that is neither there nor predicted counts as zero, as in torchmetrics.
+        # The F1 of a label that is neither present nor predicted is zero, as in torchmetrics.
         f1 = (2 * hits / (guess.sum(0) + truth.sum(0))).nan_to_num()
         loss = self.sample_losses(logits, y).mean()
         return torch.stack([right.mean(), loss, f1.mean(), right.amin(-1).mean()])
@@ -196,10 +196,10 @@ class MultiLabel(Task):
 
 
 class Regression(Task):
-    """D real numbers: (n, D) targets and outputs, squared error as a mean over the D.
+    """D real numbers: (n, D) targets and outputs, squared error averaged over the D numbers.
 
-    Scores are the mean squared error, its root, the mean absolute error, and R2, one minus the
-    squared error over that of the targets' own mean (zero where the targets are all equal).
+    The scores are the mean squared error, its root, the mean absolute error and R2: one minus the
+    ratio of the squared error to that of the targets' mean (zero if all targets are equal).
     """
 
     loss_name = "mse"
@@ -235,7 +235,7 @@ class Regression(Task):
 
 
 def wide(values: Tensor) -> Tensor:
-    """Return values in single precision at least."""
+    """Return values in single precision or, if they are float64, unchanged."""
     return values if values.dtype == torch.float64 else values.float()
 
 
@@ -243,8 +243,8 @@ def _macro_f1(hits: Tensor, found: Tensor) -> Tensor:
     """Return (K,) mean F1 scores of the classes that are present or predicted.
 
     Args:
-        hits: (K, C) samples of each model and class that are predicted rightly.
-        found: (K, C) samples that are of the class, and samples predicted to be.
+        hits: (K, C) numbers of correctly predicted samples of each model and class.
+        found: (K, C) numbers of samples of the class plus samples predicted to be of it.
     """
     present = (found > 0).to(hits.dtype)
     f1 = (2 * hits / found).nan_to_num()
@@ -252,12 +252,12 @@ def _macro_f1(hits: Tensor, found: Tensor) -> Tensor:
 
 
 def _calibration_error(tally: Tally, confidence: Tensor, right: Tensor) -> Tensor:
-    """Return (K,) expected calibration errors: mean distance of accuracy and confidence in bins.
+    """Return (K,) expected calibration errors: mean gap between accuracy and confidence in bins.
 
     Args:
-        tally: Adds up by model and bin.
+        tally: Sums values by model and bin.
         confidence: (n,) largest probabilities.
-        right: (n,) 1 where its class is the label, else 0.
+        right: (n,) 1 if the most probable class is the label, else 0.
     """
     edges = torch.linspace(0, 1, BINS + 1, dtype=confidence.dtype, device=confidence.device)
     bins = torch.bucketize(confidence, edges, right=True) - 1

@@ -1,6 +1,6 @@
-"""Files of tensors and plain values: written whole or not at all, and read only where undamaged.
+"""Files of tensors and plain values: written completely or not at all, and checked when read.
 
-``torch.save`` writes a zip archive with a checksum for each entry; ``torch.load`` does not look at
+``torch.save`` writes a zip archive with a checksum for each entry; ``torch.load`` does not check
 them.
 """
 
@@ -18,19 +18,19 @@ from zipfile import ZIP_STORED, ZipFile, ZipInfo
 
 import torch
 
-# Of a zip entry's own header: its length, and where the lengths of two variable fields stand.
+# In a zip entry's local header: its fixed length, and the offset of two variable lengths.
 _HEADER, _LENGTHS = 30, 26
 _THREADS = 4
-# Names of files that are being written; see scratch_of.
+# Pattern of the names of files that are being written; see scratch_of.
 SCRATCH = r"\..+\.\d+"
 
 
 class DamagedError(ValueError):
-    """A file is not what was once written."""
+    """A file was changed after it was written, or was written by another program."""
 
 
 def write(path: Path, content: Any) -> None:  # noqa: ANN401
-    """Write atomically: a reader finds the old file or the new one, never a part.
+    """Write a file atomically: a reader finds the old file or the new one, never a part.
 
     Args:
         path: The file.
@@ -48,20 +48,20 @@ def write(path: Path, content: Any) -> None:  # noqa: ANN401
             os.fsync(file.fileno())
         scratch.replace(path)
     except RuntimeError as error:
-        # torch complains that its archive cannot be closed; what came before is the cause.
+        # torch reports that its archive cannot be closed; the error before that is the cause.
         raise _cause(error) from None
     finally:
         scratch.unlink(missing_ok=True)
 
 
 def read(path: Path) -> Any:  # noqa: ANN401
-    """Return a file's content; its tensors are mapped from the file, and come in as they are read.
+    """Return a file's content; tensors are memory-mapped, so they are loaded when they are used.
 
-    Whoever keeps one for long copies it, or the file stays on the disk after it was replaced.
+    Copy a tensor to keep it for long: while it is mapped, a replaced file stays on the disk.
 
     Raises:
         DamagedError: The file was not written by :func:`write`, or was changed since.
-        OSError: It cannot be read.
+        OSError: The file cannot be read.
     """
     try:
         _verify(path)
@@ -75,7 +75,7 @@ def read(path: Path) -> Any:  # noqa: ANN401
 
 
 def scratch_of(path: Path) -> Path:
-    """Return where this process writes a file before the file takes its place."""
+    """Return the temporary path to which this process writes before it replaces ``path``."""
     return path.with_name(f".{path.name}.{os.getpid()}")
 
 
@@ -83,8 +83,8 @@ def _verify(path: Path) -> None:
     """Compare the checksum of every entry with its bytes.
 
     Raises:
-        DamagedError: One differs.
-        BadZipFile: The file is no archive.
+        DamagedError: A checksum differs.
+        BadZipFile: The file is not an archive.
     """
     with path.open("rb") as file, ZipFile(file) as archive:
         entries = archive.infolist()
@@ -110,7 +110,7 @@ def _damaged(content: mmap.mmap, entries: Sequence[ZipInfo]) -> list[str]:
 
 
 def _cause(error: RuntimeError) -> BaseException:
-    """Return the interruption or the error of the system that an error came after."""
+    """Return the interruption or the system's error that led to an error."""
     link: BaseException | None = error
     while link is not None:
         if isinstance(link, OSError | KeyboardInterrupt):

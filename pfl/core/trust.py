@@ -1,8 +1,8 @@
-"""Checks of the objects that a configuration or an exported model names, before one is called.
+"""Checks of the objects that a configuration or an exported model names, before any is called.
 
-A tree of plain values names an object as ``{"class_path": ..., "init_args": {...}}``, or by its
-dotted path alone. What is called has the type that its place declares: a class is a subclass of
-it, a function is annotated to return it.
+Plain values name an object as ``{"class_path": ..., "init_args": {...}}``, or by its dotted path
+alone. An object is called only if it fits the type declared for its place: a class must be a
+subclass of that type, and a function must be annotated to return it.
 """
 
 from __future__ import annotations
@@ -25,25 +25,25 @@ from pfl.core import plugins, tensor_file
 if TYPE_CHECKING:
     from jsonargparse import ArgumentParser
 
-# What a file may name that somebody else may have written.
+# Modules whose objects a file from somebody else may name.
 TRUSTED = (
     *("pfl", "lightning_modules", "datamodules"),
     *("torch.nn", "torch.optim", "torchmetrics", "torchvision.models"),
 )
-# Types of plain values: a place that declares nothing else has no use for an object.
+# Types of plain values: where only these are declared, no object may be named.
 _PLAIN = (object, type(None), bool, int, float, complex, str, bytes, list, tuple, dict, set)
-# What holds values of the types that it names.
+# Types whose arguments are the types of their values.
 _CONTAINERS = (list, tuple, set, dict, Sequence, Mapping)
 
 Admit = Callable[[str], None]
 
 
 class TrustError(ValueError):
-    """An object that is named is not to be called.
+    """A named object must not be called.
 
     Args:
         what: What is wrong.
-        keys: Where the name stands, without ``init_args``.
+        keys: Keys of the name, without ``init_args``.
     """
 
     def __init__(self, what: str, keys: Sequence[str] = ()) -> None:
@@ -58,23 +58,23 @@ def check_calls(
     keys: Sequence[str] = (),
     admit: Admit = lambda path: None,
 ) -> None:
-    """Refuse every named object below a value that is not of the type declared for its place.
+    """Refuse every object named in a value that does not fit the type declared for its place.
 
     Args:
         value: A part of a configuration.
-        hint: The type that is declared for it.
-        keys: Where it stands.
+        hint: The type declared for it.
+        keys: Keys of the part.
         admit: Called with each dotted path before it is imported, and with the path at which the
-            object was defined; raises :class:`TrustError` to refuse it.
+            object is defined; raises :class:`TrustError` to refuse it.
 
     Raises:
-        TrustError: There is such an object, or a number that is none.
+        TrustError: An object has the wrong type, or a number is NaN or must be finite.
         ImportError: A path names nothing.
     """
     if isinstance(value, float) and not math.isfinite(value):
         if math.isnan(value):
             raise TrustError("expected a number, got nan", keys)
-        # Optimisers take it, and the first step is not finite.
+        # Optimisers accept infinity, but then the first step is not finite.
         if "optimizer" in keys:
             raise TrustError(f"expected a finite number, got {value}", keys)
     if isinstance(value, list | tuple):
@@ -90,19 +90,19 @@ def check_calls(
                 check_calls(item, hint, (*keys, str(key)), admit)
             return
         if not kinds and _takes_mappings(hint):
-            # Whoever asks for the mapping makes the object, and checks it.
+            # The code that declares a mapping builds the object itself, and checks it.
             return
         made = kinds[0] if path is None else _checked(str(path), kinds, keys, admit)
-        # A data class is spelled without its path.
+        # A data class is given without its path.
         arguments = given if path is None else _plain(given.get("init_args") or {})
         types = declared(made)
         for name, item in arguments.items():
             check_calls(item, types.get(name), (*keys, name), admit)
     elif kinds and isinstance(value, str) and _is_path(value):
-        # Where any text may stand, it is the parser who takes it for a class or for a text.
+        # Where any text is allowed too, the parser decides whether it is a class.
         admit(value) if str in get_args(hint) else _checked(value, kinds, keys, admit)
     elif kinds and inspect.isroutine(value):
-        # The parser has found a function by its path.
+        # The parser has already replaced a path by its function.
         _check_type(value, f"{value.__module__}.{value.__qualname__}", kinds, keys)
 
 
@@ -117,11 +117,11 @@ def check_nulls(
     Args:
         values: A configuration by dotted keys.
         types: Declared types of the values, by the same keys.
-        nulls: Keys at which somebody wrote null, without ``init_args``.
-        optional: Arguments of a class that may be null whatever it declares.
+        nulls: Keys whose value is written as null, without ``init_args``.
+        optional: Returns the arguments of a class that may be null whatever their declared type.
 
     Raises:
-        TrustError: There is such an argument.
+        TrustError: An argument that needs a value is null.
     """
     for keys in nulls:
         name = ".".join(keys)
@@ -152,23 +152,23 @@ def _optional(hint: Any) -> bool:  # noqa: ANN401
 def check_export(
     source: str | Path | IO[Any], kind: type, trust: Sequence[str], given: Container[str] = ()
 ) -> None:
-    """Refuse an exported model that names an object which it may not name.
+    """Refuse an exported model that names an untrusted object.
 
     Args:
         source: The file, of ``pfl export`` or of a Trainer.
-        kind: The class to be made.
-        trust: Dotted paths of modules and objects that the file may name besides :data:`TRUSTED`
+        kind: The class to build.
+        trust: Dotted paths of modules and objects that the file may name, besides :data:`TRUSTED`
             and installed plug-ins.
-        given: Arguments that the file does not decide.
+        given: Arguments that the caller gives and the file does not decide.
 
     Raises:
-        TrustError: It names another one, or one that is not of the type declared for its place.
-        DamagedError: The file is not what was once written.
-        OSError: It cannot be read.
+        TrustError: An object is not trusted, or does not fit the type declared for its place.
+        DamagedError: The file was changed after it was written.
+        OSError: The file cannot be read.
     """
     known = (*TRUSTED, *_plugins(), *trust)
     arguments = {k: v for k, v in _exported(source).items() if k not in given}
-    # Without this, plain values go to the class as they are, and nothing is made of them.
+    # Without an instantiator, the class gets plain values as they are; no object is built.
     if arguments.pop("_instantiator", None) is None:
         return
 
@@ -176,7 +176,7 @@ def check_export(
         if not any(f"{path}.".startswith(f"{name}.") for name in known):
             raise TrustError(
                 f"{source} names {path}, which belongs neither to this project nor to "
-                f"{', '.join(TRUSTED[3:])} or a plug-in; if you trust it, say trust=[{path!r}]"
+                f"{', '.join(TRUSTED[3:])} or a plug-in; if you trust it, pass trust=[{path!r}]"
             )
 
     try:
@@ -190,7 +190,7 @@ def check_export(
 
 
 def _exported(source: str | Path | IO[Any]) -> dict[str, Any]:
-    """Return the arguments of the class in a file, from all places in which Lightning looks."""
+    """Return the arguments of the class in a file, from every key that Lightning reads."""
     if isinstance(source, str | Path):
         content = tensor_file.read(Path(source))
     else:
@@ -205,7 +205,7 @@ def _exported(source: str | Path | IO[Any]) -> dict[str, Any]:
 
 
 def untrusted(content: Any) -> list[str]:  # noqa: ANN401
-    """Return the class paths in a tree that :func:`check_export` admits only on request."""
+    """Return the class paths that :func:`check_export` admits only if they are in ``trust``."""
     if isinstance(content, Mapping):
         path = content.get("class_path")
         own = [path] if isinstance(path, str) and not path.startswith(_prefixes()) else []
@@ -219,9 +219,9 @@ def untrusted(content: Any) -> list[str]:  # noqa: ANN401
 def declared(kind: Callable[..., Any]) -> Mapping[str, Any]:
     """Return the declared types of the arguments of a class or a function.
 
-    Arguments that it hands on to its bases or to a function are among them.
+    They include arguments that it passes on to its bases or to a function.
     """
-    # Needed by those alone who build objects of plain values.
+    # Imported here because only code that builds objects from plain values needs it.
     from jsonargparse import ArgumentParser
 
     parser = ArgumentParser()
@@ -232,20 +232,20 @@ def declared(kind: Callable[..., Any]) -> Mapping[str, Any]:
 
 
 def types_of(parser: ArgumentParser) -> dict[str, Any]:
-    """Return the declared types of a parser's arguments, as far as it knows them."""
+    """Return the declared types of a parser's arguments, where it knows them."""
     kinds = ((action.dest, getattr(action, "_typehint", None)) for action in parser._actions)
     return {name: kind for name, kind in kinds if kind is not None and not name.endswith(".help")}
 
 
 def _checked(path: str, kinds: tuple[type, ...], keys: Sequence[str], admit: Admit) -> Any:  # noqa: ANN401
-    """Return the object of a path, after it was found fit for a place that declares ``kinds``."""
+    """Return the object at a path, if it fits a place that declares ``kinds``."""
     admit(path)
     found = _named(path)
     if inspect.isclass(found) or inspect.isroutine(found):
-        # torch.nn.modules.module.warnings.warn is none of torch.nn.
+        # torch.nn.modules.module.warnings.warn does not belong to torch.nn.
         admit(f"{found.__module__}.{found.__qualname__}")
     if not kinds:
-        raise TrustError(f"{path} is not made here: the argument declares no class", keys)
+        raise TrustError(f"{path} is not allowed here: the argument declares no class", keys)
     _check_type(found, path, kinds, keys)
     return found
 
@@ -276,7 +276,7 @@ def _returns(function: Callable[..., Any]) -> Any:  # noqa: ANN401
 
 
 def _classes(hint: Any) -> Iterator[type]:  # noqa: ANN401
-    """Classes of which a place may hold an object; of a factory those that it makes."""
+    """Yield the classes whose objects a place can hold; for a factory, those that it returns."""
     origin, inner = get_origin(hint), get_args(hint)
     if origin in (Union, UnionType, *_CONTAINERS):
         for item in inner:
@@ -290,7 +290,7 @@ def _classes(hint: Any) -> Iterator[type]:  # noqa: ANN401
 
 
 def _takes_mappings(hint: Any) -> bool:  # noqa: ANN401
-    """Tell whether a place declares a mapping by name, or a container of them."""
+    """Return ``True`` if a place declares a mapping, or a container of mappings."""
     origin = get_origin(hint)
     if origin in (dict, Mapping):
         return True

@@ -1,1 +1,1 @@
-"""Engines, which run the jobs of a round; every one gives the same numbers."""
+"""Engines, which run the jobs of a round; all give the same numbers."""

@@ -16,7 +16,7 @@ from pfl.engines.worker import Recipe, Worker
 ATTEMPTS = 3  # worker deaths under one job before the run ends
 AHEAD = 2  # jobs sent to a worker at a time, so that it never waits for the next one
 START_SECONDS = 600.0
-_SAID = 250  # characters of a worker's words in an error message
+_SAID = 250  # characters of a worker's output in an error message
 
 Reply: TypeAlias = "Message | Scores"
 # Ray is optional, so its types cannot be named here.
@@ -25,18 +25,18 @@ Ref: TypeAlias = Any
 
 
 class WorkerError(OSError):
-    """The cluster or its workers fail, whatever the method computes."""
+    """The cluster or a worker failed, independently of what the method computes."""
 
 
 class JobError(RuntimeError):
-    """A client's job raised an error in its worker; the message shows that error."""
+    """A client's job raised an error in its worker; the message contains that error."""
 
 
 def import_ray() -> Any:  # noqa: ANN401
     """Import and return Ray, an optional dependency.
 
     Raises:
-        ImportError: It is not installed.
+        ImportError: Ray is not installed.
     """
     try:
         return import_module("ray")
@@ -77,8 +77,9 @@ class Pool:
             order: Indices of the jobs, in the order in which they are sent.
 
         Raises:
-            JobError: A job raised.
-            WorkerError: Workers died too often under one job, or a replacement did not start.
+            JobError: A job raised an error.
+            WorkerError: Several workers died while running the same job, or a replacement did not
+                start.
         """
         pending = _PendingJobs(call, jobs, order)
         for answered in range(len(jobs)):
@@ -122,7 +123,7 @@ class Pool:
             pending.deaths[index] += 1
             if pending.deaths[index] == ATTEMPTS:
                 raise WorkerError(
-                    f"{pending.name(index)}: its worker died {ATTEMPTS} times; it said: "
+                    f"{pending.name(index)}: its worker died {ATTEMPTS} times; last output: "
                     f"{_last_words(self._logs[worker]) or _exit_detail(error)}"
                 ) from error
             pending.queued.appendleft(index)
@@ -153,7 +154,7 @@ class Pool:
         self._starting[worker.ready.remote()] = worker
 
     def _replace(self, worker: Actor) -> None:
-        """Replace a dead worker, once however many jobs it held."""
+        """Replace a dead worker once, even if it held several jobs."""
         ray = import_ray()
         if worker in self._running:
             self._running.remove(worker)
@@ -169,7 +170,7 @@ class _PendingJobs:
         call: Name of the worker's method.
         queued: Jobs not sent yet.
         in_flight: Worker and job of each awaited reply.
-        deaths: Number of workers that died under each job.
+        deaths: Number of workers that died while running each job.
         done: Replies that arrived before their turn.
     """
 
@@ -201,7 +202,7 @@ class _PendingJobs:
 
 
 def _last_words(log: str) -> str:
-    """Return the last lines of a worker's error output, if the file lies on this machine."""
+    """Return the end of a worker's error output, if the file is on this machine."""
     path = Path(log)
     if not path.is_file():
         return ""
@@ -212,6 +213,6 @@ def _last_words(log: str) -> str:
 
 
 def _exit_detail(error: Exception) -> str:
-    """Return how a worker ended from Ray's error, without its advice."""
+    """Return the cause of a worker's death from Ray's error, without its advice."""
     detail = str(error).rpartition("Worker exit detail: ")[2]
     return shorten(detail.partition("Some common causes")[0], _SAID)

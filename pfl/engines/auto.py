@@ -1,4 +1,4 @@
-"""The engine for those who do not want to choose one."""
+"""The engine that chooses one of the others."""
 
 from __future__ import annotations
 
@@ -23,38 +23,40 @@ from pfl.training.context import Context
 AnswerT = TypeVar("AnswerT", Result, Scores)
 
 OP_THREADS_GAIN = 0.6
-"""Gain in speed of one client from twice the op threads, at best; measured from one to two."""
+"""Largest gain in a client's speed from doubling its op threads; measured from one to two."""
 
 SMALL_NETWORK = 5_000_000
-"""Parameters up to which one client leaves most of a GPU idle (reasoned, not measured)."""
+"""Number of parameters up to which one client leaves most of a GPU idle (estimated)."""
 
 SHORT_STEP = 300_000
-"""Multiplications of a sample up to which a stack is faster on a CPU. LeNet-5 has 282,000 on
+"""Multiplications per sample up to which a stack is faster on a CPU. LeNet-5 has 282,000 on
 28 x 28 and 652,000 on 32 x 32."""
 
 CACHED = 100_000
-"""Parameters up to which it is, as weights of many clients leave the caches sooner."""
+"""Number of parameters up to which a stack is faster on a CPU: the weights of many clients must
+fit into its caches."""
 
 TINY_STEP = 100_000
-"""Multiplications of a sample up to which threads wait for each other, in Python's own work."""
+"""Multiplications per sample up to which threads mostly wait for the Python interpreter."""
 
 STACKED = 32
-"""Clients of one stack on a CPU."""
+"""Number of clients in one stack on a CPU."""
 
 BUSY = 4
-"""Clients at work on average from which a stack pays."""
+"""Average number of busy clients from which a stack is worthwhile."""
 
 
 class AutoEngine(Engine):
-    """A stacked model for small networks and on a GPU, else threads, or one client after another.
+    """An engine that stacks clients, runs them in threads or runs them one after another.
 
-    Whether clients are stacked depends on device, method, network and sizes of the clients alone,
-    never on the cores or the clock, so a run repeats; a run that is resumed stays as it was.
-    Stacks of a CPU and tiny networks have one op thread. How many cores there are decides between
-    threads and one after another, which give the same bits with one op thread.
+    Small networks are stacked, and networks on a GPU. Whether clients are stacked depends only on
+    the device, the method, the network and the clients' sizes, never on cores or timing, so a run
+    is reproducible; a resumed run keeps its choice. Stacks on a CPU and tiny networks use one op
+    thread. The number of cores decides between threads and one client after another, which give the
+    same bits with one op thread.
 
     Args:
-        workers: Cores at most; ``None`` takes all that there are.
+        workers: Largest number of cores; ``None`` uses all that are free.
 
     Raises:
         ValueError: ``workers`` is below one.
@@ -70,7 +72,7 @@ class AutoEngine(Engine):
         self._one_op_thread = False
 
     def setup(self, context: Context) -> str:
-        """Choose for a run; returns what was chosen and why."""
+        """Choose the engine for a run; return the choice and the reason."""
         self.close()
         self._context, on_cpu = context, context.fabric.device.type == "cpu"
         short = on_cpu and _multiplications(context) <= TINY_STEP
@@ -113,7 +115,7 @@ class AutoEngine(Engine):
         return self._short(self._choose(jobs).test, jobs)
 
     def close(self) -> None:
-        """Release the engine that was chosen."""
+        """Release the chosen engine."""
         for taken in (self._parallel, self._stack):
             if taken is not None:
                 taken.close()
@@ -122,7 +124,7 @@ class AutoEngine(Engine):
         self._parallel = self._stack = self._share = None
 
     def _choose(self, jobs: Sequence[Job]) -> Engine:
-        """One after another where few or unequal clients would leave most workers idle."""
+        """Return threads, or the sequential engine if most workers would be idle."""
         if self._parallel is None or len(jobs) < 2:
             return self._sequential
         if _busy(jobs, self._workers) < 1 + OP_THREADS_GAIN * math.log2(self._workers):
@@ -132,7 +134,7 @@ class AutoEngine(Engine):
     def _short(
         self, run: Callable[[Sequence[Job]], Iterator[AnswerT]], jobs: Sequence[Job]
     ) -> Iterator[AnswerT]:
-        """Answer with one op thread where steps are too short to be shared, as in a stack."""
+        """Run jobs, with one op thread if a step is too short for several."""
         if not self._one_op_thread:
             yield from run(jobs)
             return
@@ -145,11 +147,11 @@ class AutoEngine(Engine):
 
 
 def parallelism(samples: Sequence[int], workers: int) -> float:
-    """Return how many workers are busy on average, when each takes the largest client left.
+    """Return how many workers are busy on average, if each takes the largest remaining client.
 
     Args:
-        samples: Of each client.
-        workers: At least one.
+        samples: Number of samples of each client.
+        workers: Number of workers, at least one.
 
     Example:
         >>> parallelism([10, 10, 10], 2), parallelism([90, 5, 5], 2)
@@ -166,7 +168,7 @@ def _busy(jobs: Sequence[Job], workers: int) -> float:
 
 
 def _unfit(context: Context) -> str | None:
-    """Say why clients of this network, or these clients, are not to be stacked."""
+    """Return why clients should not be stacked, given the network and their sizes, or ``None``."""
     parameters = sum(p.numel() for p in context.module.parameters() if p.requires_grad)
     kind = context.fabric.device.type
     if kind == "cuda":
@@ -183,7 +185,7 @@ def _unfit(context: Context) -> str | None:
 
 
 def _multiplications(context: Context) -> int:
-    """Count what the network multiplies for one sample of the first client that has some."""
+    """Count the network's multiplications for one sample of the first client with data."""
     splits = (context.data.split(client, "train") for client in range(context.data.num_clients))
     split = next(split for split in splits if len(split))
     context.set_mode(None)

@@ -10,17 +10,17 @@ from pfl.training.context import Context
 
 
 class Engine(Protocol):
-    """Runs jobs, in any order and place, and answers in the order in which they were given.
+    """Runs jobs in any order and place, and yields results in the order of the jobs.
 
     Attributes:
-        stacks: Whether clients are trained as one stack, where the engine finds out by itself in
-            :meth:`setup`; a run that is resumed sets what was found when it began.
+        stacks: Whether clients are trained as one stack, if the engine decides this itself in
+            :meth:`setup`; a resumed run sets the decision of its first start.
     """
 
     stacks: bool | None = None
 
     def setup(self, context: Context) -> str:
-        """Get ready for a run; returns one line for its header: what is used, and why."""
+        """Prepare for a run; return one line for its header: what is used, and why."""
 
     def train(self, jobs: Sequence[Job]) -> Iterator[Result]:
         """Run each client's round."""
@@ -29,4 +29,4 @@ class Engine(Protocol):
         """Test each job's model on its splits."""
 
     def close(self) -> None:
-        """Release what :meth:`setup` took."""
+        """Release what :meth:`setup` acquired."""

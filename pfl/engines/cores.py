@@ -1,6 +1,7 @@
-"""What the processor offers: cores of this process, less those of other runs; bfloat16 units.
+"""Cores that this process can use, shared with other runs, and support for bfloat16.
 
-Processes of one user on one machine share: runs of a table or a sweep in several shells, say.
+All runs of one user on one machine share the cores, such as runs of a table or a sweep in several
+shells.
 """
 
 from __future__ import annotations
@@ -20,13 +21,13 @@ _BF16 = {"amx_bf16", "avx512_bf16"}
 
 
 class Share:
-    """A run's part of the cores of this machine, from its creation to :meth:`release`.
+    """A run's share of the cores of this machine, from its creation to :meth:`release`.
 
     Args:
-        limit: No more than these; ``None`` takes what there is.
+        limit: Largest number of cores; ``None`` sets no limit.
 
     Attributes:
-        cores: At least one: the usable ones, divided by the number of runs that share them.
+        cores: Number of usable cores divided by the number of runs that share them, at least one.
     """
 
     def __init__(self, limit: int | None = None) -> None:
@@ -42,13 +43,13 @@ class Share:
 
 
 def usable() -> int:
-    """Return the cores of the process's affinity mask, or fewer by the quota of its cgroup."""
+    """Return the number of cores in the process's affinity mask, limited by its cgroup's quota."""
     mask = len(_mask()) or os.cpu_count() or 1
     return max(1, min([mask, *(math.ceil(quota) for quota in _quotas())]))
 
 
 def has_bf16() -> bool:
-    """Tell whether the processor computes in bfloat16 by units of its own, as far as Linux says."""
+    """Return ``True`` if Linux reports that the processor has units for bfloat16."""
     try:
         lines = CPUINFO.read_text().splitlines()
     except OSError:
@@ -58,19 +59,19 @@ def has_bf16() -> bool:
 
 
 def _mask() -> set[int]:
-    # Not everywhere; there all cores count.
+    # Not available on every platform; without it, all cores count.
     affinity = getattr(os, "sched_getaffinity", None)
     return set() if affinity is None else set(affinity(0))
 
 
 def _quotas() -> Iterator[float]:
-    """Cores that cgroups allow, version 2 and 1."""
+    """Yield the numbers of cores that cgroups (versions 2 and 1) allow."""
     for names in (("cpu.max",), ("cpu/cpu.cfs_quota_us", "cpu/cpu.cfs_period_us")):
         try:
             words = " ".join((CGROUP / name).read_text() for name in names).split()
             quota, period = float(words[0]), float(words[1])
         except (OSError, ValueError, IndexError):
-            # No such file, or no limit: "max 100000".
+            # No such file, or no limit ("max 100000").
             continue
         if quota > 0 < period:
             yield quota / period
@@ -79,7 +80,7 @@ def _quotas() -> Iterator[float]:
 def _join() -> tuple[Path | None, int | None, int]:
     """Join the runs that share these cores; return a file, its lock, and the number of others.
 
-    Where files cannot be written, nobody shares.
+    If files cannot be written, cores are not shared.
     """
     name = f"pfl-cores-{getattr(os, 'getuid', int)()}"
     mask = "-".join(map(str, sorted(_mask())))
@@ -95,7 +96,7 @@ def _join() -> tuple[Path | None, int | None, int]:
 
 
 def _held(file: Path) -> bool:
-    """Tell whether a run holds a file; one that was left behind is removed."""
+    """Return ``True`` if a run holds a file; remove a file that was left behind."""
     try:
         descriptor = lock.hold(file, os.O_RDWR)
     except OSError:

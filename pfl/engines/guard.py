@@ -1,7 +1,8 @@
-"""A check before a run: does the method give the same numbers stacked as one client at a time?
+"""A check before a run: stacked clients must give the same numbers as one client at a time.
 
-A method may claim to be vectorizable and be wrong: it forgets a weight of padded samples, say, or
-mixes samples of a batch. So two clients play two short rounds both ways, in float64 on copies.
+A method may be declared vectorizable by mistake: for example, it may ignore the weight of padded
+samples, or mix the samples of a batch. So two clients run two short rounds both ways, in float64 on
+copies.
 """
 
 from __future__ import annotations
@@ -35,12 +36,12 @@ from pfl.engines import stack_round
 from pfl.training import client_round
 from pfl.training.context import DROPOUTS, Context
 
-# Padding repeats samples: of three of four it shows in every mean.
+# Padding repeats samples; one of four repeated changes every mean.
 SAMPLES = (8, 7)
 BATCH = 4
 STEPS = 2
 TOLERANCE = 1e-9
-# Entries below this are rounding errors themselves: a bias before a batch norm has no gradient.
+# Entries below this are only rounding errors, as those of a bias before a batch norm.
 SMALLEST = 1e-4
 
 Play = Callable[[Context, Sequence[Job]], list[tuple[Result, State]]]
@@ -49,11 +50,11 @@ Play = Callable[[Context, Sequence[Job]], list[tuple[Result, State]]]
 def disagreement(context: Context) -> str | None:
     """Return why a run must not stack its clients; ``None`` if both ways give the same numbers.
 
-    The answer depends on the method, its initial values and the data alone. Nothing of the context
-    changes, and no random stream is touched.
+    The answer depends only on the method, its initial values and the data. The context and all
+    random streams stay unchanged.
 
     Args:
-        context: Of the run.
+        context: Context of the run.
     """
     clients = _clients(context.data)
     name = type(context.module).__name__
@@ -68,11 +69,11 @@ def disagreement(context: Context) -> str | None:
         except Exception as error:
             return f"{name} fails when stacked: {_first_line(error)}"
     found = _largest_difference(alone, stacked)
-    return None if found is None else f"{name} gives other numbers when stacked: {found}"
+    return None if found is None else f"{name} gives different numbers when stacked: {found}"
 
 
 class _Excerpt:
-    """Two clients, made of the first samples of two others; their tests are on the same samples."""
+    """Data of two clients: the first samples of two real ones, for training and tests alike."""
 
     eval_batch_size = BATCH
     batch_size = BATCH
@@ -86,19 +87,19 @@ class _Excerpt:
         self._splits = [_Some(data.split(client, "train"), count) for client, count in clients]
 
     def split(self, client: int, name: Split) -> ClientSplit:
-        """All splits are the same."""
+        """Return the client's only split, whatever its name."""
         del name
         return self._splits[client]
 
     def pooled_test(self) -> ClientSplit | None:
-        """There is none."""
+        """Return ``None``: there is no common test set."""
         return None
 
     def to(self, device: torch.device) -> None:
-        """Leave the samples where those of the run are."""
+        """Do nothing: the samples stay on the device of the run."""
 
     def description(self) -> dict[str, Any]:
-        """Return nothing: no file refers to this partition."""
+        """Return an empty description: no file refers to this partition."""
         return {}
 
 
@@ -124,7 +125,7 @@ def _double(value: Tensor) -> Tensor:
 
 
 def _clients(data: FederatedData) -> list[tuple[int, int]]:
-    """Return the two largest clients, and how many samples each plays with: unequal numbers."""
+    """Return the two largest clients and the number of samples of each, which should differ."""
     held = [len(data.split(client, "train")) for client in range(data.num_clients)]
     first, *others = sorted(range(len(held)), key=lambda client: -held[client])
     second = others[0] if others and held[others[0]] else first
@@ -135,7 +136,7 @@ def _clients(data: FederatedData) -> list[tuple[int, int]]:
 
 
 def _copy(context: Context, clients: Sequence[tuple[int, int]]) -> Context:
-    """Return a context of its own in float64, with a plan of few steps and without dropout."""
+    """Return a copy of a context in float64, with a plan of few steps and without dropout."""
     device = context.fabric.device
     devices: int | list[int] = 1 if device.index is None else [device.index]
     fabric = Fabric(accelerator=device.type, devices=devices, precision="64-true")
@@ -157,7 +158,7 @@ def _copy(context: Context, clients: Sequence[tuple[int, int]]) -> Context:
 
 
 def _shortened(plan: Plan) -> Plan:
-    """Return the plan with at most :data:`STEPS` steps a phase."""
+    """Return a plan with at most :data:`STEPS` steps in each phase."""
 
     def most(limit: int, count: Count) -> Count:
         if callable(count):
@@ -178,7 +179,7 @@ def _shortened(plan: Plan) -> Plan:
 
 
 def _played(context: Context, play: Play) -> Iterator[tuple[str, Tensor]]:
-    """Play two rounds; yields every number that came out, by a name that says what it is."""
+    """Run two rounds; yield every resulting tensor with a descriptive name."""
     module, data = context.module, context.data
     infos = [ClientInfo.of(data, client, rounds=2) for client in range(data.num_clients)]
     server = module.server()
@@ -235,16 +236,16 @@ def _together(context: Context, jobs: Sequence[Job]) -> list[tuple[Result, State
 
 
 def _largest_difference(one: Mapping[str, Tensor], other: Mapping[str, Tensor]) -> str | None:
-    """Return the entry that differs most, and by how much, if it is more than rounding."""
+    """Describe the entry that differs most, if it differs by more than rounding."""
     if missing := sorted(one.keys() ^ other.keys()):
-        return f"only one way gives the {missing[0]}"
+        return f"only one of the two ways gives the {missing[0]}"
     worst, where = TOLERANCE, None
     for name, value in one.items():
         a, b = value.double(), other[name].double()
         if a.shape != b.shape:
             return f"the {name} is {tuple(b.shape)} instead of {tuple(a.shape)}"
         if not torch.equal(a.isnan(), b.isnan()):
-            return f"the {name} is not a number in one way only"
+            return f"the {name} is NaN in only one of the two ways"
         if a.numel() == 0:
             continue
         a, b = a.nan_to_num(), b.nan_to_num()

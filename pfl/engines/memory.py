@@ -1,4 +1,4 @@
-"""How many clients' memory there is: what one needs in a stack, and what is free."""
+"""The number of clients that fit into memory: what one needs in a stack, and what is free."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from pfl.core.types import Inputs, Phase
 from pfl.training.batching import HELD_BYTES
 from pfl.training.context import Context
 
-# State, gradients, an optimiser's two averages, what is kept, what is uploaded, and one to work.
+# State, gradients, an optimiser's two averages, kept state, upload, and one working copy.
 _COPIES = 7
-# Limits of a container, and what it uses.
+# Files with the limit of a container and what it uses.
 _GROUPS = (
     ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.current"),
     (
@@ -27,18 +27,15 @@ _GROUPS = (
 
 
 def capacity(context: Context) -> int:
-    """Return how many clients, each as large as the largest, fit in half of the free memory.
-
-    At least one.
-    """
+    """Return how many clients of the largest size fit into half the free memory, at least one."""
     return max(1, free(context.fabric.device) // 2 // of_client(context))
 
 
 def of_client(context: Context) -> int:
     """Return the bytes that the client with the most training samples needs in a stack.
 
-    They are counted, not observed: its state and what is as large, its samples as floats, and what
-    one batch keeps for the backward pass or holds in a test.
+    They are calculated, not measured: copies of its state, its samples as floats, and what one
+    batch needs for the backward pass or in a test.
     """
     data = context.data
     client = max(range(data.num_clients), key=lambda c: len(data.split(c, "train")))
@@ -52,18 +49,18 @@ def of_client(context: Context) -> int:
     held = sample * samples if sample * samples <= HELD_BYTES else 0
     sizes = [samples if p.full_batch else p.batch_size or data.batch_size for p in phases]
     noise = [number * sum(prod(shape) for shape in p.noise.values()) for p in phases]
-    # Slopes of what is kept are about as large as itself.
+    # The gradients of saved values are about as large as the values.
     step = 2 * (sample + saved) * max(sizes, default=0) + 2 * max(noise, default=0)
     test = 2 * (sample + widest) * data.eval_batch_size
-    # Samples are normalised client by client, and then laid side by side.
+    # Samples are normalised client by client and then stacked, so they exist twice.
     return int(_COPIES * nbytes(context.template) + 2 * held + max(step, test)) + 1
 
 
 def free(device: torch.device) -> int:
-    """Return the bytes that a device has left, within the limit of a container."""
+    """Return the free bytes of a device, within the limit of a container."""
     if device.type == "cuda":
         left, _ = torch.cuda.mem_get_info(device)
-        # What torch holds and does not use is as good as free.
+        # Memory that torch has reserved but does not use is free too.
         unused = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
         return int(left + unused)
     return min(_machine(), *(_group(*files) for files in _GROUPS))
@@ -75,12 +72,12 @@ def _machine() -> int:
         fields = dict(line.split(":") for line in lines)
         return int(fields["MemAvailable"].split()[0]) * 1024
     except (OSError, KeyError):
-        # Half of all there is stands for what is free where nothing says so.
+        # Where free memory is not reported, assume half of the total.
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2
 
 
 def _group(limit: str, used: str) -> int:
-    """Return what a container has left; without a limit, more than there is."""
+    """Return the free bytes of a container; without a limit, a very large number."""
     try:
         return int(Path(limit).read_text()) - int(Path(used).read_text())
     except (OSError, ValueError):
@@ -88,7 +85,7 @@ def _group(limit: str, used: str) -> int:
 
 
 def _saved(context: Context, x: Inputs) -> tuple[int, int]:
-    """Return the bytes that a forward pass keeps for the backward pass, and the largest of them."""
+    """Return the bytes saved for the backward pass, and those of the largest saved tensor."""
     own = {value.data_ptr() for value in context.entries.values()}
     found: dict[int, int] = {}
 

@@ -1,7 +1,7 @@
-"""Messages that carry jobs and results to another process: plain records, and bytes of tensors.
+"""Messages that carry jobs and results to another process: plain records and serialised tensors.
 
-``torch.save`` writes the bytes: types, strides and every bit survive, and ``weights_only=True``
-reads them.
+``torch.save`` serialises the tensors: types, strides and every bit are preserved, and they can be
+read with ``weights_only=True``.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ class Message:
 
 
 class MessageEncoder:
-    """An encoder for the jobs of one call; it serialises and stores what several receive once.
+    """An encoder for the jobs of one call; tensors that several jobs receive are stored only once.
 
     Args:
         jobs: All jobs of the call.
-        put: Stores a shared payload; returns the reference that is sent in its place.
+        put: Stores a shared payload and returns the reference that is sent instead.
     """
 
     def __init__(self, jobs: Sequence[Job], put: Callable[[bytes], Any]) -> None:

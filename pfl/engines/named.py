@@ -1,4 +1,4 @@
-"""The engines by the names under which configurations know them."""
+"""The engines, by their names in configurations."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ def make_engine(name: EngineName, workers: int | None = None) -> Engine:
     """Make an engine with its default settings.
 
     Args:
-        name: Of the engine.
-        workers: Cores, threads or actors at most; ``None`` takes as many as there are.
+        name: Name of the engine.
+        workers: Largest number of cores, threads or actors; ``None`` uses all that are free.
 
     Raises:
-        ValueError: There is no engine of this name, or it has no workers.
+        ValueError: There is no engine of this name, or the engine takes no ``workers``.
     """
     if name not in ENGINES:
-        raise ValueError(f"there is no engine {name!r}; there are {', '.join(ENGINES)}")
+        raise ValueError(f"there is no engine {name!r}; choose from {', '.join(ENGINES)}")
     if workers is None:
         return ENGINES[name]()
     if name not in _WITH_WORKERS:

@@ -22,23 +22,23 @@ from pfl.training.context import Context
 Place: TypeAlias = Any  # Ray's PlacementGroup; its types cannot be named where it is not installed
 ROOM_SECONDS = 60.0
 ANSWER_SECONDS = 10.0
-# What a client of HTTP/2 says first, and the frame by which a server answers (RFC 9113, 3.4).
+# The first bytes of an HTTP/2 client, and the type of the server's first frame (RFC 9113, 3.4).
 _GREETING = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\x00\x00\x00\x04\x00\x00\x00\x00\x00"
 _SETTINGS = b"\x04"
 _LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
 
 class RayEngine(Engine):
-    """An engine of long-lived Ray actors; on the CPU it gives the bits of the sequential engine.
+    """An engine of long-lived Ray actors; on CPUs its results equal the sequential engine's bits.
 
     Each actor holds the method and reads the data once. An actor that dies is replaced, and its
-    unfinished jobs run again, with the same result.
+    unfinished jobs are run again, with the same results.
 
     Args:
         workers: Number of actors; ``None`` starts as many as the cluster has resources for.
         address: Address of a running cluster. ``None`` uses the cluster that the program is
-            connected to, that ``RAY_ADDRESS`` names or that ``ray start`` started here; otherwise
-            it starts a cluster on this machine and stops it at the end.
+            connected to or that ``RAY_ADDRESS`` names; otherwise it starts a cluster on this
+            machine and stops it at the end.
         cpus_per_worker: CPUs that an actor reserves, and the number of its op threads.
         gpus_per_worker: GPUs that an actor reserves; 0.25 lets four share one.
 
@@ -72,8 +72,8 @@ class RayEngine(Engine):
         """Connect to the cluster and start the actors.
 
         Raises:
-            ValueError: The loop is on a GPU and the actors are not, or there is no room for them.
-            WorkerError: There is no cluster, no room at present, or an actor does not start.
+            ValueError: The loop uses a GPU but the actors do not, or the cluster is too small.
+            WorkerError: There is no cluster, it is busy, or an actor does not start.
         """
         self.close()
         ray = import_ray()
@@ -82,7 +82,7 @@ class RayEngine(Engine):
         if self._device.type != "cpu" and not gpus:
             raise ValueError(
                 f"the loop runs on {self._device}, but its Ray workers have no GPU: set "
-                "gpus_per_worker (say, 0.25), or loop.accelerator to cpu"
+                "gpus_per_worker (for example, to 0.25), or loop.accelerator to cpu"
             )
         try:
             self._connect()
@@ -141,12 +141,12 @@ class RayEngine(Engine):
                 f"no Ray cluster answers at {address}: start one there (ray start --head), or "
                 "leave the address out"
             )
-        # A cluster that the user did not ask for sends no usage statistics.
+        # A cluster that the user did not start must not send usage statistics.
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
         with _termination():
             try:
-                # Without an address Ray would join the cluster last started on this machine, and
-                # wait long for one that has died.
+                # Without an address, Ray would join the cluster last started on this machine, and
+                # wait a long time if that has died.
                 ray.init(address=address or "local", include_dashboard=False, logging_level="error")
             except ConnectionError as error:
                 raise WorkerError(
@@ -176,16 +176,16 @@ class RayEngine(Engine):
         if not place.wait(ROOM_SECONDS):
             ray.util.remove_placement_group(place)
             raise WorkerError(
-                f"others use the Ray cluster: {count} workers of {share} found no place within "
+                f"the Ray cluster is busy: there was no room for {count} workers of {share} within "
                 f"{ROOM_SECONDS:g} seconds; ask for fewer workers"
             )
         return place
 
 
 def _answers(address: str) -> bool:
-    """Tell whether a server of gRPC answers at an address, which Ray itself asks for minutes.
+    """Return ``True`` if a gRPC server answers at an address; Ray itself would try for minutes.
 
-    Words, such as ``auto``, count as answered.
+    A word such as ``auto`` counts as an address that answers.
     """
     try:
         parts = urlsplit(f"//{address.rpartition('//')[2]}")
@@ -194,7 +194,7 @@ def _answers(address: str) -> bool:
         return True
     if host is None or port is None:
         return True
-    # Ray may listen only at the outer address of this machine.
+    # Ray may listen only at this machine's external address.
     outer = [import_ray().util.get_node_ip_address()] if host in _LOOPBACK else []
     for place in (host, *outer):
         try:

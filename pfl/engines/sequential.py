@@ -1,4 +1,4 @@
-"""One client after another, on one module: the reference that every engine is held to."""
+"""One client after another, on one module: the reference for every other engine."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pfl.training.context import Context
 
 
 class SequentialEngine(Engine):
-    """Runs jobs one by one; any method, any network."""
+    """Runs jobs one by one; works with any method and any network."""
 
     def setup(self, context: Context) -> str:
         """Take the context as it is."""

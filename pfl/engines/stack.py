@@ -1,4 +1,4 @@
-"""Several clients as one: their states on a common leading axis, played by one module."""
+"""Stacks of clients: their states have a common leading axis, and one module plays all of them."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ Rows: TypeAlias = slice | Tensor
 class Stack:
     """The states of K clients; row k belongs to the k-th job.
 
-    Rows stand in descending order of the clients' training samples. Whoever has fewer samples has
-    no more steps, so the clients still at work are always the first rows, and the state of those
-    that are done stays as it is because nothing is computed for them.
+    Rows are in descending order of the clients' training samples. A client with fewer samples has
+    no more steps than one with more, so the clients that are still training are always the first
+    rows. Nothing is computed for the others, so their state does not change.
 
     Attributes:
-        context: The module that plays all of them, its data and device.
+        context: The module that plays all clients, its data and device.
         jobs: K jobs, the client with the most training samples first.
-        splits: Their clients' training data.
+        splits: The clients' training data.
         state: Each entry of the module's state dict, of shape (K, ...).
     """
 
@@ -39,7 +39,7 @@ class Stack:
         self.context = context
         self.jobs = jobs
         self.splits = [context.data.split(job.info.client, "train") for job in jobs]
-        # Whoever looks at the module itself finds a client that has just been reset.
+        # The module itself is in the state of a client that has just been reset.
         context.load({})
         device = context.fabric.device
         self.state: State = {
@@ -49,10 +49,10 @@ class Stack:
         self._buffers = {name for name, _ in context.module.named_buffers()}
 
     def some(self, rows: Sequence[int]) -> Stack:
-        """Return some of the clients in an order of their own, as a stack.
+        """Return a stack of some of the clients, in the given order.
 
-        The first ones in the order in which they stand share their states with this stack; others
-        have copies, and :meth:`put_back` brings what became of them.
+        If they are the first rows in their present order, the result shares its states with this
+        stack. Otherwise it has copies, which :meth:`put_back` writes back.
         """
         if self._first(rows):
             return self
@@ -63,21 +63,21 @@ class Stack:
         return part
 
     def put_back(self, rows: Sequence[int], part: Stack) -> None:
-        """Take over the states of :meth:`some` of the clients."""
+        """Write back the states of a stack that :meth:`some` returned."""
         if part is self:
             return
         for name, value in part.state.items():
             self.state[name][torch.tensor(rows)] = value
 
     def own(self, row: int) -> State:
-        """Return one client's entries, as they stand."""
+        """Return one client's current entries."""
         return {name: value[row] for name, value in self.state.items()}
 
     def write(self, rows: Rows | int, values: Mapping[str, Tensor]) -> None:
         """Set entries of some clients.
 
         Raises:
-            MethodError: The module has no entry of such a name.
+            MethodError: The module has no entry of a given name.
         """
         with torch.no_grad():
             for name, value in values.items():
@@ -105,13 +105,14 @@ class Stack:
         """Call a function of a batch as several clients at once.
 
         Args:
-            call: Uses the module, whose buffers it may change in place. Each tensor of its result
-                gets a leading axis of clients.
-            rows: Which clients.
-            batch: One a client, on a leading axis in each of its tensors.
-            leaves: Stands in for entries of the state that get a gradient; of at least these rows.
-            draws: Whether random numbers drawn in the call are refused, or the same for all clients
-                (as from a generator that the call seeds). With dropout all draw differently.
+            call: The function; it uses the module, whose buffers it may change in place. Each
+                tensor of its result gets a leading axis of clients.
+            rows: The clients.
+            batch: Their batches; each tensor has a leading axis of clients.
+            leaves: Tensors with gradients that replace entries of the state, for at least these
+                rows.
+            draws: Whether random numbers in the call are an error or the same for all clients (as
+                from a generator that the call seeds). With dropout, all clients draw differently.
         """
         state = {
             name: _rows((leaves or {}).get(name, value), rows) for name, value in self.state.items()
@@ -127,15 +128,15 @@ class Stack:
         randomness = "different" if self.context.stochastic else draws
         result: ReturnT = vmap(one, randomness=randomness)(state, tensors, dict(batch.noise or {}))
         if isinstance(rows, Tensor):
-            # These rows are copies, and what the call did to them has to be put back.
+            # These rows are copies, so changes that the call made must be written back.
             for name in self._buffers & state.keys():
                 self.state[name][rows] = state[name].detach()
         return result
 
     def couples_samples(self) -> bool:
-        """Tell whether a batch norm, as the module stands, takes its statistics from the batch.
+        """Return ``True`` if a batch norm of the module currently uses statistics of the batch.
 
-        It would see the padding.
+        Such statistics would include the padding.
         """
         return any(
             isinstance(child, nn.modules.batchnorm._BatchNorm)
@@ -145,18 +146,18 @@ class Stack:
 
 
 def _rows(value: Tensor, rows: Rows) -> Tensor:
-    # The whole is passed on as it is: the gradient of a slice would be a copy.
+    # A full slice is skipped, because its gradient would be a copy.
     return value if isinstance(rows, slice) and rows.stop == len(value) else value[rows]
 
 
 @dataclass(frozen=True)
 class Group:
-    """Clients that go through the module together, and their batch.
+    """Clients that pass through the module together, and their batch.
 
     Attributes:
-        rows: Which clients of the stack.
-        sizes: The number of real samples of each, by its row; the rest of the batch is padding.
-        batch: With a leading axis of these clients.
+        rows: Rows of the clients in the stack.
+        sizes: Number of real samples of each client, by its row; the rest is padding.
+        batch: Their batches, with a leading axis of clients.
     """
 
     rows: Rows
@@ -165,13 +166,14 @@ class Group:
 
 
 def groups(sizes: Sequence[int], batch: Batch, apart: bool) -> Iterator[Group]:
-    """Divide the first clients of a stack into those that can go together.
+    """Divide the first clients of a stack into groups that can be computed together.
 
     Args:
-        sizes: The number of real samples of each.
-        batch: Theirs, with a leading axis of clients.
-        apart: Whether samples of a batch act upon each other (see :meth:`Stack.couples_samples`):
-            then clients go together with those of equal size, and nothing is padded.
+        sizes: Number of real samples of each client.
+        batch: Their batches, with a leading axis of clients.
+        apart: Whether the samples of a batch influence each other (see
+            :meth:`Stack.couples_samples`). Then only clients with equally many samples form a
+            group, and nothing is padded.
     """
     if not apart or min(sizes) == max(sizes):
         yield Group(slice(0, len(sizes)), dict(enumerate(sizes)), batch)
@@ -186,11 +188,11 @@ def groups(sizes: Sequence[int], batch: Batch, apart: bool) -> Iterator[Group]:
 
 
 def walk(splits: Sequence[ClientSplit], size: int, apart: bool) -> Iterator[Group]:
-    """Batches of all clients of a stack in stored order, ``size`` samples at a time.
+    """Yield batches of all clients of a stack in stored order, ``size`` samples at a time.
 
     Args:
-        splits: One a client; may be empty.
-        size: Samples a batch.
+        splits: One split for each client; may be empty.
+        size: Number of samples in a batch.
         apart: As in :func:`groups`.
     """
     gather = Gather.over(splits)
@@ -214,7 +216,7 @@ def pad(batches: Sequence[Batch | None]) -> Batch:
     """Stack the batches of K clients, padded to the largest by repeating samples.
 
     Args:
-        batches: ``None`` is a client without samples; at least one has some.
+        batches: One for each client, ``None`` for a client without samples; at least one has some.
 
     Returns:
         ``x``: (K, B, ...), ``y``: (K, B), ``weight``: (K, B) or ``None`` if nothing is padded.
@@ -224,7 +226,7 @@ def pad(batches: Sequence[Batch | None]) -> Batch:
     model = next(batch for batch in batches if batch is not None)
     xs, ys = [], []
     for batch in batches:
-        # A client without samples borrows: what it gives is left out anyway.
+        # A client without samples borrows some; its results are ignored.
         real = model if batch is None else batch
         if len(real.y) < size:
             index = torch.arange(size, device=real.y.device) % len(real.y)
@@ -236,11 +238,11 @@ def pad(batches: Sequence[Batch | None]) -> Batch:
 
 
 def weights(sizes: Sequence[int], x: Inputs, y: Tensor) -> Tensor | None:
-    """(K, B) ones for real samples and zeros for padding; ``None`` if nothing is padded.
+    """Return (K, B) ones for real samples and zeros for padding; ``None`` if nothing is padded.
 
     Args:
         sizes: K numbers of real samples.
-        x: (K, B, ...) inputs, one tensor or several by name.
+        x: (K, B, ...) inputs, one tensor or several named ones.
         y: (K, B, ...) targets.
     """
     size = y.shape[1]

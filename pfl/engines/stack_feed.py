@@ -1,4 +1,4 @@
-"""The batches of several clients in one phase; :mod:`pfl.training.batching` makes those of one."""
+"""Batches of several clients in one phase; :mod:`pfl.training.batching` makes those of one."""
 
 from __future__ import annotations
 
@@ -15,22 +15,23 @@ from pfl.engines.stack_gather import Gather
 from pfl.training import batching
 from pfl.training.batching import Length, Step
 
-# Devices with room for the samples of all clients as floats.
+# Types of devices whose memory can hold the samples of all clients as floats.
 HOLDS = ("cpu",)
 
 
 class StackedFeed:
-    """Makes each step's batches of the clients that are still at work.
+    """Makes the batches of each step, for the clients that are still training.
 
-    Where all samples fit in memory and stay the same from step to step, they are laid out once, and
-    a step's batches are one indexing. On a GPU bytes are read and normalised at each step instead,
-    as long as they lie together: floats of all clients would fill its memory.
+    If all samples fit into memory and do not change from step to step, they are stacked once, and
+    the batches of a step are a single indexing operation. On a GPU, samples that are stored
+    together are read as bytes and normalised in each step instead, because floats of all clients
+    would fill its memory.
 
     Args:
         stack: The clients.
-        phase: What is trained.
-        lengths: Of the phase, for the first clients of the stack: those that take steps.
-        schedule: Their steps.
+        phase: The phase.
+        lengths: Lengths of the phase for the first clients of the stack, which take steps.
+        schedule: Steps of each of these clients.
     """
 
     def __init__(
@@ -56,17 +57,17 @@ class StackedFeed:
             self._positions = _positions(schedule).to(stack.context.fabric.device)
 
     def map_inputs(self, batch: Batch) -> Batch:
-        """One client's batch with the phase's map applied, where that has to be done each time."""
+        """Apply the phase's map to one client's batch, unless it has been applied beforehand."""
         if self._phase.inputs is None or self._held is not None:
             return batch
         with torch.no_grad():
             return batch._replace(x=self._phase.inputs(batch))
 
     def groups(self, number: int, apart: bool) -> Iterator[Group]:
-        """Make the batches of a step; each is to be asked for once, in order.
+        """Make the batches of a step; must be called once for each step, in order.
 
         Args:
-            number: Of the step.
+            number: Number of the step.
             apart: As in :func:`pfl.engines.stack.groups`.
         """
         sizes = [len(s[number].positions) for s in self._schedule if len(s) > number]
@@ -107,7 +108,7 @@ class StackedFeed:
         return None if gather is None else gather.to(device)
 
     def _hold(self) -> Batch | None:
-        """All samples of all clients as the phase sees them, (K, n, ...), or ``None``."""
+        """Return (K, n, ...) all samples of all clients as the phase sees them, or ``None``."""
         augmented = any(split.augmented for split in self._splits)
         if self._phase.inputs is not None and not augmented:
             return self._constant_inputs()
@@ -121,7 +122,7 @@ class StackedFeed:
         return pad(held)
 
     def _constant_inputs(self) -> Batch:
-        """All samples with the phase's constant map applied, in eval mode."""
+        """Return all samples with the phase's constant map applied, in eval mode."""
         assert self._phase.inputs is not None
         context, parts = self._stack.context, [list[Batch]() for _ in self._splits]
         context.set_mode(None)
@@ -138,7 +139,7 @@ class StackedFeed:
 
 
 def _positions(schedule: Sequence[Sequence[Step]]) -> Tensor:
-    """(K, steps, B) positions of all steps, padded with zeros."""
+    """Return (K, steps, B) positions of all steps, padded with zeros."""
     padded = [pad_sequence([s.positions for s in own], batch_first=True) for own in schedule]
     size = max(rows.shape[1] for rows in padded)
     widened = [torch.nn.functional.pad(rows, (0, size - rows.shape[1])) for rows in padded]

@@ -1,4 +1,4 @@
-"""Batches of several clients in one go, where their samples lie together."""
+"""Batches of several clients in one indexing operation, if their samples are stored together."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ class Gather:
     """Samples of K splits that are rows of one store.
 
     Args:
-        joined: One split with the samples of all, in order.
-        lengths: Of each split.
+        joined: One split with the samples of all splits, in order.
+        lengths: Length of each split.
     """
 
     def __init__(self, joined: ClientSplit, lengths: Sequence[int]) -> None:
@@ -26,13 +26,13 @@ class Gather:
 
     @classmethod
     def over(cls, splits: Sequence[ClientSplit]) -> Gather | None:
-        """Return a gather over some splits; ``None`` where they do not lie together."""
+        """Return a gather over some splits; ``None`` if they are not stored together."""
         first = splits[0] if splits else None
         joined = first.joined(splits) if isinstance(first, JoinableSplit) else None
         return None if joined is None else cls(joined, [len(split) for split in splits])
 
     def to(self, device: torch.device) -> Gather:
-        """Take positions on a device from now on."""
+        """Use positions on a device from now on."""
         self._starts = self._starts.to(device)
         return self
 
@@ -40,11 +40,11 @@ class Gather:
         """Return samples of the first clients.
 
         Args:
-            positions: (K, B) places within the splits.
-            of: (K,) whose they are; in order, if not given.
+            positions: (K, B) positions within the splits.
+            of: (K,) the client of each row; by default the first K in order.
 
         Returns:
-            ``x``: (K, B, ...), ``y``: (K, B, ...), normalised at once.
+            ``x``: (K, B, ...), ``y``: (K, B, ...), normalised in one operation.
         """
         starts = self._starts[: len(positions)] if of is None else self._starts[of]
         found = self._joined.batch((starts + positions).flatten())
@@ -55,9 +55,9 @@ class Gather:
         return Batch(each(apart, found.x), apart(found.y))
 
     def chunk(self, start: int, sizes: Sequence[int]) -> Batch:
-        """Return samples from one place on, so many of each of the first clients.
+        """Return ``sizes`` samples of each of the first clients, from position ``start`` on.
 
-        Whoever has fewer repeats its own; a client without any borrows those of another.
+        A client with fewer samples repeats its own; one without samples borrows another's.
         """
         lender = next(row for row, size in enumerate(sizes) if size)
         of = torch.tensor([row if size else lender for row, size in enumerate(sizes)])

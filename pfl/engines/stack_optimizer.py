@@ -16,21 +16,21 @@ ELEMENTWISE = (SGD, Adam, AdamW)
 
 
 class StackedOptimizer:
-    """Optimises stacked parameters, (K, ...), by a rule that acts on each element by itself.
+    """Optimises stacked (K, ...) parameters with an elementwise rule.
 
-    So every client moves as it would alone. It is made of the optimiser that one client would have,
-    pointed at rows of the stack instead of at the module's parameters.
+    So each client is updated as it would be alone. It uses the optimiser of a single client, but
+    applies it to rows of the stack instead of the module's parameters.
 
     Attributes:
-        leaves: The parameters it trains, of the clients still at work; they share the memory of the
-            stack.
+        leaves: The trained parameters of the clients that are still training; they share memory
+            with the stack.
 
     Args:
-        optimizer: Over the module's parameters, with no state.
+        optimizer: An optimiser of the module's parameters, without state.
         trained: The parameters that this phase trains, by name.
         stack: The clients.
-        clients: How many of the first rows take part.
-        phase: What is trained.
+        clients: Number of rows that take part, from the first.
+        phase: The phase.
     """
 
     def __init__(
@@ -49,7 +49,7 @@ class StackedOptimizer:
         }
         names = {id(parameter): name for name, parameter in trained.items()}
         for group in optimizer.param_groups:
-            # Parameters that the phase does not train would get no gradient, and stay.
+            # Parameters that the phase does not train are left out: they get no gradient.
             found = [names[id(p)] for p in group["params"] if id(p) in names]
             group["params"] = [self.leaves[name] for name in found]
         last = [optimizer_state.read(phase.name, job.kept) for job in stack.jobs[:clients]]
@@ -60,11 +60,11 @@ class StackedOptimizer:
         self._whole: dict[str, State] = {}
 
     def keep_first(self, clients: int) -> None:
-        """Leave out the clients after the first ones: they are done."""
+        """Keep only the first ``clients`` rows; the other clients have finished."""
         if clients == self.clients:
             return
         if not self._whole:
-            # The state of all clients; steps to come change its first rows in place.
+            # The state of all clients, whose first rows later steps change in place.
             self._whole = {n: dict(self._optimizer.state[v]) for n, v in self.leaves.items()}
         self.clients = clients
         old = self.leaves
@@ -80,14 +80,14 @@ class StackedOptimizer:
             }
 
     def step(self, gradient_clip_val: float | None) -> None:
-        """Clip each client's gradient by its norm, if so asked, and take a step."""
+        """Clip each client's gradient by its norm if a limit is given, and take a step."""
         if gradient_clip_val is not None:
             clip([v.grad for v in self.leaves.values() if v.grad is not None], gradient_clip_val)
         self._optimizer.step()
         self._optimizer.zero_grad(set_to_none=True)
 
     def kept(self) -> list[State]:
-        """Each client's optimiser state, by the names under which it is kept."""
+        """Return each client's optimiser state, under the names by which it is kept."""
         last = {n: dict(self._optimizer.state[leaf]) for n, leaf in self.leaves.items()}
         return [
             optimizer_state.written(
@@ -102,7 +102,7 @@ class StackedOptimizer:
 
 
 def clip(gradients: list[Tensor], limit: float) -> None:
-    """Scale stacked gradients in place so that no client's norm over all exceeds a limit."""
+    """Scale stacked gradients in place so that no client's total norm exceeds a limit."""
     norms = torch.stack([g.reshape(len(g), -1).norm(dim=1) for g in gradients]).norm(dim=0)
     factors = (limit / (norms + 1e-6)).clamp(max=1.0)
     for gradient in gradients:

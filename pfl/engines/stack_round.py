@@ -68,12 +68,12 @@ def train(context: Context, jobs: Sequence[Job]) -> list[Result]:
 
 
 def test(context: Context, jobs: Sequence[Job]) -> list[Scores]:
-    """Test several clients' models: of all the personalised one, or of all the global one."""
+    """Test several clients' models, either all personalised or all global."""
     return evaluate(tested(context, jobs))
 
 
 def tested(context: Context, jobs: Sequence[Job]) -> Stack:
-    """Return several clients as the models that are tested."""
+    """Return a stack of the models that the jobs test."""
     module, stack = context.module, Stack(context, jobs)
     personal = jobs[0].model == "personal"
     for row, job in enumerate(jobs):
@@ -88,7 +88,7 @@ def tested(context: Context, jobs: Sequence[Job]) -> Stack:
 
 
 def evaluate(stack: Stack) -> list[Scores]:
-    """Scores of all clients on the splits of their jobs; a split without samples is left out."""
+    """Score all clients on the splits of their jobs; a split without samples is left out."""
     found: dict[tuple[int, Split], tuple[Tensor, Tensor]] = {}
     for name in stack.jobs[0].splits:
         if (splits := _splits(stack, name)) is None:
@@ -104,7 +104,7 @@ def evaluate(stack: Stack) -> list[Scores]:
 
 
 def outputs(stack: Stack, splits: Sequence[ClientSplit]) -> dict[int, tuple[Tensor, Tensor]]:
-    """Return outputs (n, D) and targets (n, ...) of clients whose split has samples, by row."""
+    """Return (n, D) outputs and (n, ...) targets by row, for clients whose split has samples."""
     context = stack.context
     context.set_mode(None)
 
@@ -126,7 +126,7 @@ def _joined(parts: Sequence[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
 
 
 def _splits(stack: Stack, name: Split) -> list[ClientSplit] | None:
-    """Return the split of each client, or the one common to all; ``None`` if there is none."""
+    """Return each client's split; ``None`` if the common test set is asked for and missing."""
     data = stack.context.data
     if name != "pooled":
         return [data.split(job.info.client, name) for job in stack.jobs]
@@ -135,7 +135,7 @@ def _splits(stack: Stack, name: Split) -> list[ClientSplit] | None:
 
 
 def _finite(states: Sequence[State]) -> list[bool]:
-    """Tell which states hold finite numbers only (one synchronisation where all do)."""
+    """Return for each state whether all numbers are finite (one synchronisation if all are)."""
     sums = [
         sum((value.sum().float() for value in state.values()), start=torch.zeros(()))
         for state in states

@@ -1,4 +1,4 @@
-"""Counts of several clients that train at once."""
+"""Sums and counts of several clients that train at once."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class StackedMeans:
         self._counts: dict[str, Tensor] = {}
 
     def add(self, name: str, rows: Rows, value: Tensor) -> None:
-        """Add the numbers of one step of some of the clients."""
+        """Add the values of one step, for some of the clients."""
         if name not in self._sums:
             self._sums[name] = value.new_zeros(self._clients)
             self._counts[name] = torch.zeros(self._clients, dtype=torch.int64)
@@ -47,13 +47,13 @@ class StackedTally:
 
     Attributes:
         clients: K.
-        terms: Of the losses, by ``"<phase>/<term>"``.
-        logged: What steps logged, by name.
-        steps: (K,) optimiser steps.
-        samples: (K,) samples seen.
-        skipped: (K,) phases without a batch that could be used; see
+        terms: Means of the loss terms, by ``"<phase>/<term>"``.
+        logged: Means of the numbers that steps logged, by name.
+        steps: (K,) numbers of optimiser steps.
+        samples: (K,) numbers of samples seen.
+        skipped: (K,) numbers of phases without a usable batch; see
             :class:`pfl.training.phases.Tally`.
-        rows: For each client what objectives collected since the last pass.
+        rows: For each client, the rows that objectives collected since the last pass.
     """
 
     clients: int
@@ -67,21 +67,21 @@ class StackedTally:
         self.rows = [defaultdict[str, list[Tensor]](list) for _ in range(self.clients)]
 
     def idle(self, row: int) -> bool:
-        """Tell whether a client had something to train on, and could not take one step."""
+        """Return ``True`` if a client had data to train on but could not take a single step."""
         return self.steps[row] == 0 and self.skipped[row] > 0
 
     def add(self, phase: str, rows: Rows, terms: Terms, logged: State) -> None:
-        """Add up terms and logged numbers of one step of some of the clients."""
+        """Add the loss terms and logged numbers of one step, for some of the clients."""
         for name, term in terms.items():
             self.terms.add(f"{phase}/{name}", rows, term.detach())
         for name, value in logged.items():
             self.logged.add(name, rows, value)
 
     def collect(self, sizes: Mapping[int, int], found: State) -> None:
-        """Take the rows of one batch of some clients, without the padding.
+        """Store the rows of one batch of some clients, without the padding.
 
         Args:
-            sizes: The number of real samples of each client, in the order of their rows.
+            sizes: Number of real samples of each client, in the order of their rows.
             found: (clients, B, ...) rows by name.
         """
         for name, values in found.items():
@@ -89,7 +89,7 @@ class StackedTally:
                 self.rows[client][name].append(value[:size].detach())
 
     def totals(self, row: int, sums: State) -> Totals:
-        """Return what a pass works with, and forget the client's rows."""
+        """Return the totals that a pass receives, and discard the client's rows."""
         rows = {name: torch.cat(values) for name, values in self.rows[row].items()}
         self.rows[row].clear()
         return Totals(sums, rows, self.steps[row], self.samples[row])

@@ -1,4 +1,4 @@
-"""The phases and passes of several clients at once; :mod:`pfl.training.phases` trains one."""
+"""Phases and passes of several clients at once; :mod:`pfl.training.phases` trains one client."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from pfl.training.phases import make_optimizer, prepare, release, run_objective
 
 
 def run_plan(stack: Stack, plan: Plan, tally: StackedTally) -> list[State]:
-    """Run phases and passes in order; returns each client's optimiser state that is to be kept."""
+    """Run phases and passes in order; return the optimiser state that each client keeps."""
     kept: list[State] = [{} for _ in stack.jobs]
     for part in plan:
         if isinstance(part, Phase):
@@ -31,7 +31,7 @@ def run_plan(stack: Stack, plan: Plan, tally: StackedTally) -> list[State]:
 
 
 def run_pass(stack: Stack, part: Pass, tally: StackedTally) -> None:
-    """Walk once over the data, add up the statistic, and write what ``then`` makes of it."""
+    """Walk over the data once, sum the statistic, and write the entries that ``then`` returns."""
     context, sums = stack.context, dict[str, Tensor]()
     with torch.no_grad():
         rows = [
@@ -60,7 +60,7 @@ def run_pass(stack: Stack, part: Pass, tally: StackedTally) -> None:
 
 
 def run_phase(stack: Stack, phase: Phase, tally: StackedTally) -> dict[int, State]:
-    """Train for one phase; returns the optimiser states of the clients that took steps, if kept.
+    """Train for one phase; return the kept optimiser states of the clients that took steps.
 
     Raises:
         StoppedError: The run is ending.
@@ -75,7 +75,7 @@ def run_phase(stack: Stack, phase: Phase, tally: StackedTally) -> dict[int, Stat
     ]
     for row, (split, length) in enumerate(zip(stack.splits, lengths, strict=True)):
         tally.skipped[row] += bool(len(split) and length and not schedule[row])
-    # Clients with more steps stand before those with fewer: who is still at work comes first.
+    # Clients with more steps come first, so that those still training are always the first rows.
     rows = sorted((r for r, steps in enumerate(schedule) if steps), key=lambda r: -len(schedule[r]))
     if not rows:
         return {}
@@ -97,11 +97,11 @@ def _take_steps(
     """Train all clients of a stack, each for as many steps as its schedule has.
 
     Args:
-        stack: The client with the most steps first.
-        phase: What is trained.
+        stack: The clients, the one with the most steps first.
+        phase: The phase.
         feed: The batches.
-        schedule: Of each client.
-        tally: Where the steps are counted.
+        schedule: Steps of each client.
+        tally: Counts the steps.
         places: The clients' rows in the tally.
     """
     context, module = stack.context, stack.context.module

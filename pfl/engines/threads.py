@@ -1,4 +1,4 @@
-"""Clients side by side on the cores of one machine, a thread and a copy of the module for each."""
+"""Clients in parallel threads on one machine; each thread has its own copy of the module."""
 
 from __future__ import annotations
 
@@ -23,13 +23,14 @@ AnswerT = TypeVar("AnswerT", Result, client_round.Answers)
 
 
 class ThreadsEngine(Engine):
-    """Runs one job a thread, each with one op thread; bit for bit the sequential engine's numbers.
+    """Runs jobs in parallel threads with one op thread each.
 
-    The sequential engine's, that is, with one op thread: sums over several op threads round
-    otherwise. What it cannot run in this way, it runs sequentially, and says why.
+    Its numbers equal bit for bit those of the sequential engine with one op thread; several op
+    threads would round sums differently. A run that does not suit threads is run sequentially, and
+    the header says why.
 
     Args:
-        workers: Number of threads; ``None`` takes as many as there are cores for this run.
+        workers: Number of threads; ``None`` uses as many as there are free cores.
 
     Raises:
         ValueError: ``workers`` is below one.
@@ -44,7 +45,7 @@ class ThreadsEngine(Engine):
         self._sequential = SequentialEngine()
 
     def setup(self, context: Context) -> str:
-        """Copy the module once a worker and start the threads."""
+        """Copy the module for each worker and start the threads."""
         self.close()
         if self.workers is None:
             self._share = Share()
@@ -79,14 +80,14 @@ class ThreadsEngine(Engine):
             self._share = None
 
     def _start(self, contexts: list[Context]) -> ThreadPoolExecutor:
-        """Return a pool whose threads have a context and one op thread each."""
+        """Return a pool whose threads each have a context and one op thread."""
         op_threads = torch.get_num_threads()
         everyone = threading.Barrier(len(contexts) + 1)
         remaining = list(contexts)
 
         def start() -> None:
             self._worker.context = remaining.pop()
-            # A thread takes the common number over when it is first asked for its own.
+            # The first call in a thread copies the common number, which would undo set_num_threads.
             torch.get_num_threads()
             torch.set_num_threads(1)
             everyone.wait()
@@ -95,7 +96,7 @@ class ThreadsEngine(Engine):
         for _ in contexts:
             pool.submit(int)
         everyone.wait()
-        # From here on threads keep their one, and whoever comes later has as many as before.
+        # These threads keep their single op thread; threads started later get the former number.
         torch.set_num_threads(op_threads)
         return pool
 
@@ -105,7 +106,7 @@ class ThreadsEngine(Engine):
         verb: Callable[[Context, Job], AnswerT],
         jobs: Sequence[Job],
     ) -> Iterator[AnswerT]:
-        """Answers in the order of the jobs; the largest jobs start first, for balance."""
+        """Yield answers in the order of the jobs; the largest jobs start first, for balance."""
 
         def work(job: Job) -> AnswerT:
             try:
@@ -122,11 +123,11 @@ class ThreadsEngine(Engine):
                 yield waiting[index].result()
                 del waiting[index]
         except StoppedError:
-            # Ended by the failure of another job, which is what the caller has to see.
+            # Another job failed and stopped this one; raise its error.
             wait(waiting.values())
             raise _cause(waiting.values()) from None
         finally:
-            # Nothing is left here unless a job failed, or the caller wants no more.
+            # Jobs are left only if one failed or the caller stopped early.
             self._stop.set()
             for future in waiting.values():
                 future.cancel()
@@ -135,11 +136,11 @@ class ThreadsEngine(Engine):
 
 
 def obstacle(context: Context, workers: int) -> str | None:
-    """Say why clients cannot be trained by so many threads, or would not gain from it."""
+    """Return why ``workers`` threads cannot train clients or bring no gain; ``None`` if they do."""
     if context.fabric.device.type != "cpu":
-        return f"threads do not gain on {context.fabric.device}"
+        return f"threads bring no gain on {context.fabric.device}"
     if workers == 1:
-        return "there is one core or one client"
+        return "there is only one core or one client"
     if context.stochastic:
         return "dropout draws from a stream that all threads share"
     outside = torch.get_default_dtype()
@@ -153,7 +154,7 @@ def _replica(context: Context, stop: threading.Event) -> Context:
     """Return a copy with its own module and Fabric; data and template are shared."""
     precision = context.fabric.strategy.precision.precision
     fabric = Fabric(accelerator="cpu", devices=1, precision=precision)
-    # The module refers to its Fabric, which is not to be copied.
+    # The module refers to its Fabric, which must not be copied.
     module = copy.deepcopy(context.module, {id(context.fabric): fabric})
     return Context(
         module,
@@ -167,6 +168,6 @@ def _replica(context: Context, stop: threading.Event) -> Context:
 
 
 def _cause(futures: Iterable[Future[AnswerT]]) -> BaseException:
-    """Return the failure that ended the others."""
+    """Return the error that made the other jobs stop."""
     failures = [f.exception() for f in futures if f.done() and not f.cancelled()]
     return next(f for f in failures if f is not None and not isinstance(f, StoppedError))

@@ -1,4 +1,4 @@
-"""Clients side by side on one device, as one stacked model."""
+"""Clients in parallel on one device, as one stacked model."""
 
 from __future__ import annotations
 
@@ -37,25 +37,26 @@ HOOKS = (
     "on_train_epoch_end",
     "on_train_end",
 )
-"""Steps of the training loop that are not taken for one client at a time."""
+"""Hooks of the training loop that a stack does not call for each client."""
 
 
 class VectorisedEngine(Engine):
-    """Stacks the clients' weights and trains them in one go, to the sequential engine's numbers.
+    """Stacks the clients' weights and trains all clients of a stack at once.
 
-    They agree up to the rounding of sums; every run checks that on a small play of its own
-    (``pfl.engines.guard``). What cannot be stacked runs sequentially, and the engine says why.
+    Its numbers equal the sequential engine's up to the rounding of sums; every run checks this on a
+    small example (``pfl.engines.guard``). A method or network that cannot be stacked is run
+    sequentially, and the header says why.
 
     Args:
-        clients: How many go together at most; ``None`` takes as many as fit in half of the memory
-            that is free when a run begins, each as large as the largest
+        clients: Largest number of clients in a stack; ``None`` uses as many clients of the largest
+            size as fit into half of the memory that is free when the run begins
             (``pfl.engines.memory``).
-        dropout: Stack networks with dropout as well. All draw from one stream then: other numbers
-            than the sequential engine's, equal to them in distribution only, and the same again for
-            the same ``clients``, which have to be given.
+        dropout: Stack networks with dropout too. All clients then draw from one stream: results
+            equal the sequential engine's only in distribution, and repeat only for the same
+            ``clients``, which must be given.
 
     Raises:
-        ValueError: ``clients`` is below one, or missing where ``dropout`` asks for it.
+        ValueError: ``clients`` is below one, or missing although ``dropout`` is set.
     """
 
     def __init__(self, clients: int | None = None, dropout: bool = False) -> None:
@@ -63,8 +64,8 @@ class VectorisedEngine(Engine):
             raise ValueError(f"clients must be at least 1, got {clients}")
         if dropout and clients is None:
             raise ValueError(
-                "dropout=True needs a number of clients: who goes together decides what they draw, "
-                "and without it that depends on the memory at hand; got clients=None"
+                "dropout=True needs a number of clients, got clients=None: results depend on which "
+                "clients share a stack, and without a number that depends on the free memory"
             )
         self.clients = clients
         self.dropout = dropout
@@ -79,9 +80,9 @@ class VectorisedEngine(Engine):
             return f"sequential, not vectorised: {self.obstacle}"
         self._size = self.clients or capacity(context)
         if self.clients is None and self._size >= context.data.num_clients:
-            return "vectorised: all clients in one go"
+            return "vectorised: all clients in one stack"
         why = "" if self.clients else ", which fill half of the free memory"
-        return f"vectorised: {self._size} clients in one go{why}"
+        return f"vectorised: {self._size} clients in one stack{why}"
 
     def train(self, jobs: Sequence[Job]) -> Iterator[Result]:
         """Run each client's round."""
@@ -101,7 +102,7 @@ class VectorisedEngine(Engine):
     def _run(
         self, verb: Callable[[Context, Sequence[Job]], list[AnswerT]], jobs: Sequence[Job]
     ) -> Iterator[AnswerT]:
-        """Answers in the order of the jobs; clients that go together are of about equal size."""
+        """Yield answers in the order of the jobs; the clients of a stack have similar sizes."""
         answers: dict[int, AnswerT] = {}
         for alike in _alike(self._context, jobs):
             for start in range(0, len(alike), self._size):
@@ -113,7 +114,7 @@ class VectorisedEngine(Engine):
 
 
 def _alike(context: Context, jobs: Sequence[Job]) -> list[list[int]]:
-    """Group the indices of jobs that can go together, largest clients first."""
+    """Group the indices of jobs that can share a stack, largest clients first."""
     groups: dict[Hashable, list[int]] = {}
     for index in sorted(range(len(jobs)), key=lambda i: -jobs[i].info.samples):
         job = jobs[index]
@@ -125,25 +126,25 @@ def _alike(context: Context, jobs: Sequence[Job]) -> list[list[int]]:
 
 
 def obstacle(context: Context, dropout: bool = False) -> str | None:
-    """Say why clients of this method and network cannot be stacked; ``None`` if they can.
+    """Return why clients of this method and network cannot be stacked; ``None`` if they can.
 
     Args:
-        context: With the method and network.
+        context: Context with the method and the network.
         dropout: As in :class:`VectorisedEngine`.
     """
     module = context.module
     name = type(module).__name__
     if not module.vectorizable:
-        return f"{name} has steps of its own for each client"
+        return f"{name} is not vectorizable"
     if context.stochastic and not dropout:
         return "dropout draws from torch's default stream, client by client"
     if any(isinstance(child, nn.RReLU) for child in module.modules()):
         return "RReLU cannot draw for several clients at once"
     if context.scaler is not None:
-        return f"the loss scale of {context.fabric.strategy.precision.precision} is a client's own"
+        return f"each client has its own {context.fabric.strategy.precision.precision} loss scale"
     parts = (*context.plan, *context.adapt)
     if any(isinstance(part, Phase) and part.until is not None for part in parts):
-        return f"{name} ends a phase by the losses of each client"
+        return f"{name} ends a phase depending on each client's losses"
     if hook := _overridden(module):
         return f"{name} overrides {hook}"
     if _shares_weights(context):
@@ -154,7 +155,7 @@ def obstacle(context: Context, dropout: bool = False) -> str | None:
 
 
 def _overridden(module: L.LightningModule) -> str | None:
-    """Find a hook of the training loop that a method changed."""
+    """Return a hook of the training loop that a method overrides, if there is one."""
     order = type(module).__mro__
     base = order[order.index(L.LightningModule) - 1]
     return next((h for h in HOOKS if getattr(type(module), h) is not getattr(base, h)), None)
@@ -166,9 +167,9 @@ def _shares_weights(context: Context) -> bool:
 
 
 def _counts_batches(context: Context) -> bool:
-    """Tell whether a batch norm reads its counter, as one without momentum does.
+    """Return ``True`` if a batch norm uses its counter of batches, as one without momentum does.
 
-    A teacher in eval mode, or without running statistics, does not.
+    Batch norms in eval mode or without running statistics do not.
     """
     running = [name for name, without in context.batch_norms.items() if not without]
     norms = (context.module.get_submodule(name) for name in running)
@@ -176,7 +177,7 @@ def _counts_batches(context: Context) -> bool:
 
 
 def _optimizers(context: Context) -> str | None:
-    """Find an optimiser that does not act elementwise, or keeps state that cannot be stacked."""
+    """Return why an optimiser of the plan cannot be stacked; ``None`` if all can."""
     module, info = context.module, ClientInfo.of(context.data, 0)
     for part in (*context.plan, *context.adapt):
         if not isinstance(part, Phase):
@@ -185,7 +186,7 @@ def _optimizers(context: Context) -> str | None:
         release(context)
         kind = type(optimizer)
         if kind not in ELEMENTWISE:
-            return f"{kind.__name__} is not known to act on each weight by itself"
+            return f"{kind.__name__} is not known to update each weight independently"
         if module.persist_optimizer and kind is not torch.optim.SGD:
             return f"{kind.__name__} counts steps, and its state is kept from round to round"
     return None

@@ -1,4 +1,4 @@
-"""A worker of the Ray engine: what it is built of, and the jobs it runs."""
+"""A worker of the Ray engine: what it is built from, and the jobs it runs."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Recipe:
 
     Attributes:
         module: The method, on the CPU.
-        data: The data module; one of ``datamodules`` is sent without its samples, which each
+        data: The data module; those of ``datamodules`` are sent without their samples, which each
             worker reads itself.
         template: Initial values, on the CPU; after a resume they differ from the module's.
         trainable: As in :class:`~pfl.training.context.Context`.
@@ -36,7 +36,7 @@ class Recipe:
         precision: As in Lightning.
         threads: Op threads of a worker.
         matmul_precision: As in torch.
-        deterministic: Use deterministic algorithms of torch only.
+        deterministic: Use only deterministic algorithms of torch.
     """
 
     module: Client
@@ -81,7 +81,7 @@ class Worker:
         torch.set_num_threads(recipe.threads)
         torch.set_float32_matmul_precision(recipe.matmul_precision)
         torch.use_deterministic_algorithms(recipe.deterministic)
-        # For as long as the worker lives.
+        # Entered for the lifetime of the worker.
         self._kernels = repeatable()
         self._kernels.__enter__()
         fabric = Fabric(accelerator=recipe.accelerator, devices=1, precision=recipe.precision)

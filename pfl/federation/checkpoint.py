@@ -1,4 +1,4 @@
-"""Files that a run is resumed from: dictionaries of tensors and plain values, without code."""
+"""Checkpoint files of runs: dictionaries of tensors and plain values, without code."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ class CheckpointError(ValueError):
 
 
 def save(path: Path, content: Mapping[str, Any]) -> None:
-    """Write a checkpoint whole, or not at all.
+    """Write a checkpoint atomically.
 
     Raises:
-        OSError: It cannot be written.
+        OSError: The file cannot be written.
     """
     tensor_file.write(path, {"format": FORMAT, **content})
 
@@ -34,7 +34,7 @@ def load(path: Path) -> dict[str, Any]:
     """Return a checkpoint's content; see :func:`pfl.core.tensor_file.read`.
 
     Raises:
-        CheckpointError: There is no such file, it is damaged, or it is not a checkpoint of ours.
+        CheckpointError: The file is missing, damaged or not a checkpoint of this program.
     """
     if not path.is_file():
         raise CheckpointError(f"there is no checkpoint at {path}")
@@ -63,9 +63,9 @@ def move(value: Any, device: torch.device | str, copy: bool = False) -> Any:  # 
     """Move every tensor in nested dicts, lists and tuples.
 
     Args:
-        value: What holds the tensors.
-        device: Where they shall be.
-        copy: Whether those that are there already are copied.
+        value: The nested values.
+        device: The device to move to.
+        copy: Whether to copy tensors that are already on the device.
     """
     if isinstance(value, Tensor):
         return value.detach().to(device, copy=copy)

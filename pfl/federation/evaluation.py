@@ -1,4 +1,4 @@
-"""Tests of models after a round: which model, of which clients, at which point, on which data."""
+"""Evaluation after a round: which models are tested, of which clients, when and on which data."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pfl.federation.run import Row
 from pfl.training.metrics import Scorer
 
 MakeJob = Callable[[int, ServerState], Job]
-# Jobs made at a time: each holds what its client keeps, of thousands too much for memory.
+# Jobs made at a time: each holds its client's kept state, and thousands would fill the memory.
 BLOCK = 256
 
 
@@ -26,12 +26,12 @@ class Evaluator:
         engine: Runs the tests.
         data: The federation's data.
         clients: All clients.
-        points: Where personalised models are tested; the first is ``personal``, a further one
-            ``personal_<point>``.
-        module: The method at its initial values: says whether there is a global model, whether
-            the personal ones are it, and which group each client is in.
-        scorer: Sums up scores over clients.
-        job: Makes the job of a client from a server's state.
+        points: Points at which personalised models are tested; scores of the first are named
+            ``personal``, those of others ``personal_<point>``.
+        module: The method at its initial values; it determines whether there is a global model,
+            whether personalised models equal it, and each client's group.
+        scorer: Summarises scores over clients.
+        job: Makes a client's job from a state of the server.
     """
 
     def __init__(
@@ -56,14 +56,14 @@ class Evaluator:
         self.job = job
 
     def group_sizes(self) -> str:
-        """Return how many clients each group has, by the number it has in ``clients.csv``."""
+        """Return the number and label of each group (as in ``clients.csv``), and its size."""
         held = [f"{n} {label}: {self.groups.count(n)}" for n, label in enumerate(self.labels)]
         return ", ".join(held)
 
     def cost(self, tested: Sequence[int]) -> float:
-        """Return how many samples pass forward when these clients are tested.
+        """Return the number of samples in all forward passes when these clients are tested.
 
-        What a method fits before the test is not counted.
+        Fine-tuning before the test is not counted.
         """
         one = self.personal_is_global and "post_broadcast" in self.points
         models = len(self.points) + self.has_global_model - one
@@ -78,14 +78,14 @@ class Evaluator:
         before: ServerState,
         after: ServerState,
     ) -> tuple[Row, list[Row]]:
-        """One row of summaries, and one row for each client that is tested.
+        """Test models; return one row of summaries, and one row for each tested client.
 
         Args:
-            tested: These clients, ascending.
-            results: This round's training, by client, scored right after it if ``post_local`` is
-                among the points.
-            before: The server's state that the round was trained from.
-            after: The state that it led to.
+            tested: The clients to test, ascending.
+            results: This round's training results by client, with scores if ``post_local`` is among
+                the points.
+            before: The server's state before the round.
+            after: The server's state after the round.
         """
         row: Row = {}
         rows: dict[int, Row] = {
@@ -121,9 +121,9 @@ class Evaluator:
     def _as_trained(
         self, tested: Sequence[int], results: Mapping[int, Result], before: ServerState
     ) -> dict[int, Scores]:
-        """Scores at ``post_local``: of whoever trained as its training left it.
+        """Return scores at ``post_local``: clients that trained are scored right after training.
 
-        The others are tested with what they received at the start of the round.
+        The others are tested with what they would have received at the start of the round.
         """
         scored = {client: results[client].scores for client in tested if client in results}
         others = [client for client in tested if client not in scored]
@@ -155,7 +155,7 @@ class Evaluator:
         return replace(job, seed=derive(job.seed, "test"), **changes)  # type: ignore[arg-type]
 
     def _collect(self, found: Mapping[int, Scores], group: str, rows: Mapping[int, Row]) -> Row:
-        """Enter scores into the clients' rows; returns their summary over clients."""
+        """Enter scores into the clients' rows; return their summary over clients."""
         summary: Row = {}
         for split in ("test", "val"):
             scored = {c: s[split] for c, s in found.items() if split in s}

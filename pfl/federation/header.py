@@ -1,4 +1,4 @@
-"""The header of a run: what was decided for it, one line a topic."""
+"""The header of a run: the decisions made for it, one line for each topic."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ def describe(run: Run, evaluator: Evaluator, fabric: Fabric, engine: str) -> dic
 
     Args:
         run: The run before its first round.
-        evaluator: Its tests.
-        fabric: Its device and precision.
-        engine: How its clients are trained, in words.
+        evaluator: Runs the tests.
+        fabric: Device and precision.
+        engine: The line that describes the engine.
     """
     module, data = run.module, run.data
     training = sum(info.samples > 0 for info in evaluator.clients)
@@ -42,29 +42,29 @@ def describe(run: Run, evaluator: Evaluator, fabric: Fabric, engine: str) -> dic
 def slow_tests(
     evaluator: Evaluator, tested: Sequence[int], every: int, samples: Sequence[int]
 ) -> dict[str, str]:
-    """Return a line if tests will take longer than training, going by the first round.
+    """Return a warning line if tests will take longer than training, judging by the first round.
 
     Args:
         evaluator: Runs the tests.
         tested: The clients that are tested.
         every: Rounds from one test to the next.
-        samples: Samples that each participant of the round trains on, counted with repetition.
+        samples: Number of samples that each participant of the round trains on, with repetition.
     """
-    # A step passes forward, and backward for twice as long.
+    # The backward pass of a step takes twice as long as the forward pass.
     ratio = evaluator.cost(tested) / every / max(1, 3 * sum(samples))
     if ratio <= 1:
         return {}
     return {
         "tests": (
             f"will take about {ratio:.2g} times as long as training: {len(tested):,} clients "
-            f"are tested, {len(samples):,} train in a round; loop.evaluate_clients and "
-            "loop.evaluate_every make that less"
+            f"are tested, but {len(samples):,} train in a round; reduce this with "
+            "loop.evaluate_clients or loop.evaluate_every"
         )
     }
 
 
 def _device(fabric: Fabric) -> str:
-    """Describe device and precision; say where another precision is faster."""
+    """Describe device and precision, with a hint if another precision is faster."""
     precision = fabric.strategy.precision.precision
     line = f"{fabric.device}, {precision}"
     if fabric.device.type == "cpu" and precision == "32-true" and cores.has_bf16():
@@ -73,13 +73,13 @@ def _device(fabric: Fabric) -> str:
 
 
 def _network(module: Client) -> str:
-    """Describe a network: its class, and how many parameters it has."""
+    """Describe a network: its class and its number of parameters."""
     count = sum(parameter.numel() for parameter in module.net.parameters())
     return f"{type(module.net).__name__}, {count:,} parameters"
 
 
 def _data(data: FederatedData) -> str:
-    """Describe data: its class, and how it is divided."""
+    """Describe data: their class and their partition."""
     name, recipe = type(data).__name__, data.description().get("partition")
     if not isinstance(recipe, Mapping):
         return name

@@ -1,8 +1,8 @@
-"""Measure how sure the personal models are, and how right.
+"""Confidence and accuracy of the personal models, for reliability diagrams.
 
 Guo et al., "On Calibration of Modern Neural Networks", ICML 2017. ``pfl test --reliability``
-writes ``reliability.csv`` into the run's folder, a row for each client and each bin of confidence
-that is not empty; ``pfl plot`` and ``pfl report`` draw it.
+writes ``reliability.csv`` into the run folder, with a row for each client and each bin of
+confidence that is not empty; ``pfl plot`` and ``pfl report`` draw it.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ def measure(
     ckpt_path: str,
     config: str | None = None,
 ) -> Path:
-    """Count over every client's test data with its personal model; returns the file written.
+    """Measure the reliability of every client's personal model on its test data; return the file.
 
     Raises:
         CheckpointError: ``ckpt_path`` cannot be used.
-        RunError: It does not belong to a run's folder.
+        RunError: The checkpoint is not in a run folder.
     """
     with (
         opened(settings, module, data, ckpt_path, config) as source,
@@ -46,7 +46,7 @@ def measure(
     ):
         folder = None if source is None else source.folder
         if folder is None:
-            raise RunError(f"the checkpoint {ckpt_path} is in no run's folder")
+            raise RunError(f"the checkpoint {ckpt_path} is not in a run folder")
         rows = list(_rows(module, data, federation))
     path = folder / FILE
     with path.open("w", newline="") as file:
@@ -59,7 +59,7 @@ def measure(
 def _rows(
     module: Client, data: FederatedData, federation: Federation
 ) -> Iterator[dict[str, float]]:
-    """Count the bins of all clients."""
+    """Yield the rows of all clients."""
     for client in range(data.num_clients):
         split = data.split(client, "test")
         if len(split) == 0:
@@ -77,14 +77,14 @@ def _rows(
 
 
 def bins(confidence: Floats, correct: Floats) -> list[dict[str, float]]:
-    """Count samples, mean confidence and accuracy of each bin that holds any.
+    """Return number of samples, mean confidence and accuracy of each bin that is not empty.
 
-    Bins are 15 of equal width, as the calibration error ``ece`` has them: a border belongs to the
+    There are 15 bins of equal width, as in the calibration error ``ece``; a border belongs to the
     bin above it.
 
     Args:
         confidence: (n,) largest probability of each prediction.
-        correct: (n,) whether it was right.
+        correct: (n,) whether the prediction is correct.
     """
     borders = np.linspace(0, 1, BINS + 1, dtype=np.float32)
     place = np.clip(np.searchsorted(borders, confidence, side="right") - 1, 0, BINS - 1)

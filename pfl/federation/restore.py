@@ -1,4 +1,4 @@
-"""The state of a run, taken from a checkpoint."""
+"""Restoring the state of a run from a checkpoint."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def template(
     """Return the initial state in a checkpoint.
 
     Raises:
-        CheckpointError: The checkpoint is of another method, network or partition.
+        CheckpointError: The checkpoint belongs to another method, network or partition.
     """
     for what, found, wanted in (
         ("method", content.get("method"), type(module).__name__),
@@ -28,14 +28,14 @@ def template(
     ):
         if found != wanted:
             raise checkpoint.CheckpointError(
-                f"the checkpoint was written with the {what} {found}, this run has {wanted}"
+                f"the checkpoint was written with the {what} {found}, but this run has {wanted}"
             )
     initial = schema.template(content, module)
     return {name: value.to(device, copy=True) for name, value in initial.items()}
 
 
 def stacked(content: Mapping[str, Any], device: torch.device) -> bool | None:
-    """Return what the engine chose when the run began: formerly, on a CPU, never to stack."""
+    """Return the engine's choice when the run began; older runs on a CPU never stacked clients."""
     formerly = None if device.type == "cuda" else False
     chosen: bool | None = content.get("stacked", formerly)
     return chosen
@@ -44,10 +44,10 @@ def stacked(content: Mapping[str, Any], device: torch.device) -> bool | None:
 def restore(
     content: Mapping[str, Any], run: Run, clients: Sequence[ClientInfo], device: torch.device
 ) -> None:
-    """Make a new run what it was when the checkpoint was written.
+    """Restore a new run to the state in a checkpoint.
 
     Raises:
-        CheckpointError: The checkpoint does not fit the run, which is unchanged then.
+        CheckpointError: The checkpoint does not fit the run; the run is unchanged.
     """
     schema.check(content, run, clients)
     run.round = content["round"]

@@ -1,4 +1,4 @@
-"""Which checkpoint a run is resumed from, and whether the checkpoint is of that run."""
+"""Finding the checkpoint to resume a run from, and checking that it belongs to that run."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from pfl.results import identity
 
 FILE = Path("checkpoints", "last.ckpt")
 ROUNDS = "loop.rounds"
-# What a trained model does not depend on.
+# Settings that a trained model does not depend on.
 _TESTS = (
     *("loop.evaluate_at", "loop.evaluate_every", "loop.evaluate_clients"),
     *("loop.callbacks", "loop.on_nonfinite"),
@@ -32,13 +32,13 @@ _TESTS = (
 
 @dataclass(frozen=True)
 class Wanted:
-    """The run that a checkpoint must be of.
+    """The run that a checkpoint must belong to.
 
     Attributes:
-        settings: Of the loop.
+        settings: Settings of the loop.
         module: The method.
-        config: The resolved configuration as YAML; ``None`` for a run that Python code made.
-        trains: Whether rounds are to be added; else the checkpoint is only read.
+        config: The resolved configuration as YAML; ``None`` for a run started from Python.
+        trains: Whether rounds will be added; otherwise the checkpoint is only read.
     """
 
     settings: Settings
@@ -47,11 +47,11 @@ class Wanted:
     trains: bool
 
     def differences(self, config: str | None, seed: int | None) -> list[str]:
-        """Return what forbids using a run, each with the run's value and the wanted one.
+        """Return the settings that rule out a run, each with its value and the wanted one.
 
         Args:
-            config: The run's configuration; without both configurations, seeds alone are compared.
-            seed: The run's.
+            config: The run's configuration; unless both runs have one, only seeds are compared.
+            seed: The run's seed.
         """
         if self.config is None or config is None:
             same = seed is None or seed == self.settings.seed
@@ -70,19 +70,19 @@ class Wanted:
             return []
         if self.module.uses_rounds:
             name = type(self.module).__name__
-            return [f"{ROUNDS} {then} (now {now}), on which the numbers of this {name} depend"]
+            return [f"{ROUNDS} {then} (now {now}), on which the results of this {name} depend"]
         if self.trains and now < then:
-            return [f"{ROUNDS} {then} (now {now}), which may grow alone"]
+            return [f"{ROUNDS} {then} (now {now}), which can only grow"]
         return []
 
 
 @dataclass(frozen=True)
 class Source:
-    """A checkpoint that was found fit for a run.
+    """A checkpoint that a run can use.
 
     Attributes:
-        file: It.
-        content: What it holds.
+        file: The file.
+        content: Its content.
     """
 
     file: Path
@@ -90,7 +90,7 @@ class Source:
 
     @property
     def folder(self) -> Path | None:
-        """Its run's folder, unless it lies elsewhere by itself."""
+        """The run folder of the checkpoint; ``None`` if it is not in one."""
         return folder_of(self.file)
 
 
@@ -103,19 +103,19 @@ def opened(
     config: str | None = None,
     trains: bool = False,
 ) -> Iterator[Source | None]:
-    """Read a checkpoint; while rounds are added to its run, no other process works on it.
+    """Read a checkpoint; while rounds are added to its run, the run folder is locked.
 
     Args:
-        settings: Of the loop.
+        settings: Settings of the loop.
         module: The method.
         data: The federation's data.
         ckpt_path: See :func:`find`; ``None`` reads none.
         config: See :class:`Wanted`.
-        trains: Likewise.
+        trains: See :class:`Wanted`.
 
     Raises:
-        CheckpointError: It cannot be used.
-        BusyError: Another process is at work on its run.
+        CheckpointError: The checkpoint cannot be used.
+        BusyError: Another process is working on its run.
     """
     if ckpt_path is None:
         yield None
@@ -132,33 +132,33 @@ def opened(
 
 
 def root_of(settings: Settings, module: Client, data: FederatedData) -> Path | None:
-    """Return the folder of all runs of a name: ``<default_root_dir>/<name>``."""
+    """Return the folder of all runs with a name: ``<default_root_dir>/<name>``."""
     if settings.default_root_dir is None:
         return None
     return Path(settings.default_root_dir, name_of(settings, module, data))
 
 
 def name_of(settings: Settings, module: Client, data: FederatedData) -> str:
-    """Return the name of the experiment: the given one, or one of the method and the data."""
+    """Return the name of the experiment: the given one, or one made of method and data."""
     return settings.name or f"{type(module).__name__}_{type(data).__name__}".lower()
 
 
 def folder_of(file: Path) -> Path | None:
-    """Return the run's folder of a checkpoint file, if it is in one."""
+    """Return the run folder of a checkpoint file; ``None`` if it is not in one."""
     return file.parent.parent if file.parent.name == FILE.parent.name else None
 
 
 def find(path: str, root: Path | None, wanted: Wanted) -> Path:
-    """Return the checkpoint file that ``last`` or a path means.
+    """Return the checkpoint file for ``last`` or a path.
 
     Args:
         path: ``"last"`` for the newest run below ``root`` with the wanted settings and seed, a
-            run's folder, or a file.
+            run folder, or a file.
         root: ``<default_root_dir>/<name>``.
-        wanted: The run to be resumed.
+        wanted: The run to resume.
 
     Raises:
-        CheckpointError: ``last`` finds no run.
+        CheckpointError: ``last`` matches no run.
     """
     if path != "last":
         given = Path(path)
@@ -174,7 +174,7 @@ def find(path: str, root: Path | None, wanted: Wanted) -> Path:
         refusals[folder] = differing
     if not refusals:
         raise CheckpointError(f"--ckpt_path last: there is no checkpoint below {root}")
-    # The most alike is most probably the one that was meant.
+    # The run with the fewest differences is probably the one that was meant.
     nearest = min(refusals, key=lambda folder: len(refusals[folder]))
     raise CheckpointError(
         f"--ckpt_path last: no run below {root} has these settings; {nearest} has "
@@ -186,22 +186,22 @@ def check_settings(content: Mapping[str, Any], file: Path, wanted: Wanted) -> No
     """Refuse a checkpoint of a run with other settings.
 
     Raises:
-        CheckpointError: It names each with both values.
+        CheckpointError: Settings differ; the message gives both values of each.
     """
     differing = wanted.differences(content.get("config"), content.get("seed"))
     if differing:
-        raise CheckpointError(f"{file} is of a run with other settings: {'; '.join(differing)}")
+        raise CheckpointError(f"{file} is from a run with other settings: {'; '.join(differing)}")
 
 
 def clear(folder: Path) -> None:
-    """Remove files that processes left behind which were killed while they wrote them."""
+    """Remove partly written files of processes that were killed."""
     for file in (*folder.glob(".*"), *(folder / FILE).parent.glob(".*")):
         if re.fullmatch(SCRATCH, file.name) and file.is_file():
             file.unlink(missing_ok=True)
 
 
 def _kept(folder: Path) -> tuple[str | None, int | None]:
-    """Return configuration and seed of a run, as far as its folder tells."""
+    """Return the configuration and seed of a run, if its folder has them."""
     config, environment = folder / "config.yaml", folder / "environment.json"
     try:
         text = config.read_text(encoding="utf-8") if config.is_file() else None

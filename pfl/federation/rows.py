@@ -1,4 +1,4 @@
-"""The row of metrics of a round, and what it is made of."""
+"""The parts of a round's row of metrics: times, training and traffic."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pfl.federation.run import Row
 
 
 class Clock:
-    """Seconds between laps, and of all of them as ``time/round``."""
+    """A stopwatch: the seconds of each lap, and of all laps as ``time/round``."""
 
     def __init__(self) -> None:
         self._start = self._last = time.perf_counter()
@@ -26,7 +26,7 @@ class Clock:
 
 
 def of_training(results: Mapping[int, Result], discarded: int) -> Row:
-    """Return what clients report of their training, and the counts of all."""
+    """Return the clients' mean training numbers, and totals of samples, steps and discards."""
     row = over_clients(results, "train", lambda result: result.train)
     row["train/samples"] = sum(result.samples for result in results.values())
     row["train/steps"] = sum(result.steps for result in results.values())
@@ -35,7 +35,7 @@ def of_training(results: Mapping[int, Result], discarded: int) -> Row:
 
 
 def of_traffic(jobs: Sequence[Job], uploads: Sequence[Upload], history: Sequence[Row]) -> Row:
-    """Return the bytes of a round, and of all rounds so far."""
+    """Return the bytes moved in a round, and in all rounds so far."""
     sent = [job.broadcast for job in jobs if job.broadcast is not None]
     down = sum(nbytes(item.shared) + nbytes(item.extra) for item in sent)
     up = sum(nbytes(item.shared) + nbytes(item.extra) for item in uploads)
@@ -50,7 +50,7 @@ def of_traffic(jobs: Sequence[Job], uploads: Sequence[Upload], history: Sequence
 def over_clients(
     results: Mapping[int, Result], prefix: str, numbers: Callable[[Result], Mapping[str, float]]
 ) -> Row:
-    """Return sample-weighted means over clients of numbers that their results hold by name."""
+    """Return sample-weighted means over clients of named numbers in their results."""
     sums: dict[str, float] = {}
     weights: dict[str, float] = {}
     for _, result in sorted(results.items()):

@@ -1,4 +1,4 @@
-"""One run, and the base of the callbacks that follow it."""
+"""A run, and the base class of callbacks."""
 
 from __future__ import annotations
 
@@ -22,31 +22,32 @@ Row: TypeAlias = dict[str, float]
 
 @dataclass
 class Run:
-    """One run: what a callback may read, and what a checkpoint holds.
+    """A run: what a callback can read, and what a checkpoint stores.
 
     Attributes:
-        module: The method, playing no client in particular.
+        module: The method, in the state of no particular client.
         data: The federation's data.
-        seed: From which every random choice derives.
+        seed: The seed of all random choices.
         rounds: Planned number of rounds.
-        name: Of the experiment.
-        personal: Makes the module a client's personalised model as the next round would find it,
-            after the broadcast; returns the context that it stands in.
-        folder: Where the run's files go; ``None`` writes none.
-        config: The resolved configuration as YAML, if the run came from one.
-        header: What was decided for this run, one line a topic.
-        round: Finished rounds.
-        server: The server's state after them.
+        name: Name of the experiment.
+        personal: Turns the module into a client's personalised model, as after the broadcast of the
+            next round; returns the module's context.
+        folder: Folder of the run's files; ``None`` writes none.
+        config: The resolved configuration as YAML, if the run has one.
+        header: Decisions made for this run, one line for each topic.
+        round: Number of finished rounds.
+        server: The server's state after the last finished round.
         kept: Each client's state from its last participation.
-        history: One row of metrics a round.
-        latest: The last finished round of this process.
+        history: One row of metrics for each round.
+        latest: The last round finished by this process.
         template: The state that every client starts from.
         constants: Hash of what no state holds, such as the frozen parts of a network.
-        reports: What the server reports of each client; see :class:`pfl.core.server.Server`.
-        scores: Names of the models' scores, the one that counts first; whether more is better.
+        reports: What the server reports for each client; see :class:`pfl.core.server.Server`.
+        scores: Names of the models' scores, the main score first; ``True`` if more is better.
         tested: The clients that are tested before the last round; ``None`` for all.
-        stacked: Whether the engine chose to train clients as one stack; ``None`` if it was told.
-        callbacks: Who listens.
+        stacked: Whether the engine decided to train clients as one stack; ``None`` if it was not
+            the engine's decision.
+        callbacks: The callbacks of the run.
     """
 
     module: Client
@@ -73,53 +74,53 @@ class Run:
 
     @property
     def fingerprint(self) -> str:
-        """Hash of the server's weights and of every client's kept state."""
+        """A hash of the server's weights and every client's kept state."""
         return fingerprint(chain([self.server.shared], (self.kept[c] for c in sorted(self.kept))))
 
     @property
     def hyperparameters(self) -> dict[str, Any]:
-        """Return the configuration, as far as it is known, and what was decided for the run."""
+        """Return the configuration, or seed and rounds if there is none, and the header."""
         known = {"seed": self.seed, "rounds": self.rounds}
         given = known if self.config is None else yaml.safe_load(self.config)
         return {**given, "header": self.header}
 
     @property
     def summary(self) -> dict[str, float]:
-        """Return the summaries of the history; see :mod:`pfl.results.summary`."""
+        """Return the summary of the history; see :mod:`pfl.results.summary`."""
         return summarise(self.history, self.scores)
 
 
 class Callback:
-    """Base of all callbacks, which read a run and change nothing of it; every event does nothing.
+    """The base class of callbacks, which read a run but do not change it; all hooks do nothing.
 
-    State that must outlive an interruption goes through ``state_dict`` as plain values.
+    State that must survive an interruption is returned by ``state_dict`` as plain values.
     """
 
     should_stop: bool = False
 
     @property
     def name(self) -> str:
-        """Under which the checkpoint keeps this callback's state."""
+        """The key of this callback's state in a checkpoint."""
         return type(self).__name__
 
     def on_fit_start(self, run: Run) -> None:
-        """Before the first round, or the first after a resume."""
+        """Run before the first round, or before the first round after a resume."""
 
     def on_result(self, run: Run, result: Result) -> None:
-        """After each client's training."""
+        """Run after each client's training."""
 
     def on_round_end(self, run: Run, result: RoundResult) -> None:
-        """After each round."""
+        """Run after each round."""
 
     def on_fit_end(self, run: Run) -> None:
-        """After the last round."""
+        """Run after the last round."""
 
     def on_interrupt(self, run: Run) -> None:
-        """When the run ends before its last round, by a signal or an error."""
+        """Run when a signal or an error ends the run before its last round."""
 
     def state_dict(self) -> dict[str, Any]:
-        """Plain values to go on from."""
+        """Return state to resume from, as plain values."""
         return {}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from them; called with an empty mapping if there are none."""
+        """Restore state; called with an empty mapping if the checkpoint has none."""

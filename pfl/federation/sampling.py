@@ -13,7 +13,7 @@ from pfl.core.checks import within
 from pfl.core.seeds import generator
 from pfl.core.types import Cohort
 
-# A draw takes about ten microseconds; accepted more seldom than this, it looks like a standstill.
+# Acceptance rate below which redrawing seems to hang (a draw takes about ten microseconds).
 _RAREST = 1e-5
 
 
@@ -24,19 +24,19 @@ class Sampler(Protocol):
         """Choose among ``clients``.
 
         Args:
-            clients: Ascending numbers of those that hold training data.
-            rng: The round's own stream.
-            round: From 1.
+            clients: Numbers of the clients with training data, ascending.
+            rng: The round's own random stream.
+            round: Number of the round, from 1.
         """
 
 
 @dataclass(frozen=True)
 class UniformSampler(Sampler):
-    """``max(1, int(fraction * n))`` clients, uniformly without replacement, each round anew.
+    """Draws ``max(1, int(fraction * n))`` clients in each round, uniformly without replacement.
 
     Args:
-        fraction: Share of clients that upload, the participation or join ratio, in (0, 1].
-        train_all: Every client trains in every round, and only the sampled ones upload (the
+        fraction: Share of clients that upload (participation or join ratio), in (0, 1].
+        train_all: Every client trains in every round, but only the sampled ones upload (the
             protocol of pFedVEM and of the authors' pFedMe; for Local the schedule "every round").
 
     Raises:
@@ -59,17 +59,17 @@ class UniformSampler(Sampler):
 
 @dataclass(frozen=True)
 class BernoulliSampler(Sampler):
-    """Each client uploads independently with one probability; drawn again until enough do.
+    """Draws each client independently with the same probability, and redraws if too few upload.
 
     Args:
-        probability: Chance of each client, in (0, 1].
-        minimum: Smallest accepted number of uploads (pFedVEM's official code: 2); 0 allows a round
-            without any.
+        probability: Probability that a client uploads, in (0, 1].
+        minimum: Smallest accepted number of uploads (pFedVEM's official code: 2); 0 allows rounds
+            without uploads.
         train_all: As in :class:`UniformSampler`; pFedVEM's default.
 
     Raises:
-        ValueError: ``probability`` is outside (0, 1], ``minimum`` is negative, or a round of the
-            clients at hand hardly ever has ``minimum`` uploads.
+        ValueError: ``probability`` is outside (0, 1], ``minimum`` is negative, or so many uploads
+            are too unlikely with the given clients.
     """
 
     probability: float = 0.1
@@ -88,9 +88,9 @@ class BernoulliSampler(Sampler):
         if _chance(len(clients), self.probability, minimum) < _RAREST:
             enough = minimum / len(clients)
             raise ValueError(
-                f"probability={self.probability} hardly ever lets minimum={self.minimum} of "
-                f"{len(clients)} clients upload: raise probability (at {enough:.2g} so many upload "
-                "on average), or lower minimum"
+                f"probability={self.probability} hardly ever gives minimum={self.minimum} uploads "
+                f"from {len(clients)} clients: raise probability (at {enough:.2g} it gives that "
+                "many on average), or lower minimum"
             )
         while True:
             joined = (torch.rand(len(clients), generator=rng) < self.probability).tolist()
@@ -101,12 +101,12 @@ class BernoulliSampler(Sampler):
 
 @dataclass(frozen=True)
 class FixedStragglers(Sampler):
-    """A fixed part of the clients are stragglers; all others take part in every round.
+    """Lets a fixed share of clients be stragglers; all others take part in every round.
 
     Args:
-        share: Part of the clients that are stragglers, rounded down, in [0, 1).
-        probability: Chance of each straggler to take part in a round, in [0, 1].
-        seed: Decides which clients are stragglers.
+        share: Share of the clients that are stragglers, in [0, 1); their number is rounded down.
+        probability: Probability that a straggler takes part in a round, in [0, 1].
+        seed: Seed that determines which clients are stragglers.
 
     Raises:
         ValueError: A number is out of its range.
@@ -132,13 +132,13 @@ class FixedStragglers(Sampler):
 
 
 def subset(clients: Sequence[int], count: int, rng: torch.Generator) -> list[int]:
-    """Return so many of the clients, or all if there are no more; ascending."""
+    """Return ``count`` random clients, or all if there are fewer; ascending."""
     chosen = torch.randperm(len(clients), generator=rng)[:count].tolist()
     return sorted(clients[index] for index in chosen)
 
 
 def _chance(count: int, probability: float, minimum: int) -> float:
-    """Return the chance that at least ``minimum`` of ``count`` clients upload."""
+    """Return the probability that at least ``minimum`` of ``count`` clients upload."""
     uploads = torch.arange(minimum, count + 1, dtype=torch.float64)
     law = Binomial(count, torch.tensor(probability, dtype=torch.float64))
     return float(law.log_prob(uploads).logsumexp(0).exp())  # type: ignore[no-untyped-call]

@@ -1,4 +1,4 @@
-"""Checks of a checkpoint's keys, types, shapes and ranges, before anything of it is used."""
+"""Checks of a checkpoint's keys, types, shapes and ranges, before any of it is used."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def template(content: Mapping[str, Any], module: Client) -> State:
     """Return the initial state in a checkpoint of a method.
 
     Raises:
-        CheckpointError: The checkpoint lacks a key, or the state is another network's.
+        CheckpointError: A key is missing, or the state belongs to another network.
     """
     for key, kind in _TYPES.items():
         if key not in content:
@@ -51,16 +51,16 @@ def check(content: Mapping[str, Any], run: Run, clients: Sequence[ClientInfo]) -
 
     Args:
         content: The checkpoint.
-        run: As it is before its first round, its module at the initial values.
+        run: The run before its first round, with the module at its initial values.
         clients: All clients.
 
     Raises:
-        CheckpointError: It says what was found and what would be right.
+        CheckpointError: The checkpoint does not fit the run; the message says what would be right.
     """
     if content.get("constants", run.constants) != run.constants:
         raise CheckpointError(
-            "the checkpoint was written with other frozen parts of the network, which it does not "
-            "hold: build the network with the weights that they had"
+            "the checkpoint belongs to a network with other frozen weights, which a checkpoint "
+            "does not contain: build the network with the same frozen weights as then"
         )
     if content.get("stacked") not in (None, True, False):
         raise _wrong(f"stacked must be true, false or null, got {_shown(content['stacked'])}")
@@ -79,14 +79,14 @@ def check(content: Mapping[str, Any], run: Run, clients: Sequence[ClientInfo]) -
 
 
 def _of_step(name: str) -> bool:
-    """Tell whether an entry that a client keeps is an optimiser's, and not the module's."""
+    """Return ``True`` if a kept entry belongs to an optimiser, not to the module."""
     return bool(of_all_phases({name: torch.empty(0)}))
 
 
 def _check_history(content: Mapping[str, Any]) -> None:
     number, rows = content["round"], content["history"]
     if number < 0 or len(rows) != number:
-        raise _wrong(f"round is {number}, but there are rows of {len(rows)} rounds")
+        raise _wrong(f"round is {number}, but its history has {len(rows)} rows")
     for count, row in enumerate(rows, 1):
         sound = isinstance(row, dict) and row.get("round") == count
         if not sound or not all(isinstance(value, int | float) for value in row.values()):
@@ -97,8 +97,8 @@ def _check_server(found: Mapping[str, Any], initial: ServerState, number: int) -
     names = {item.name for item in fields(initial)}
     if names != found.keys():
         raise _wrong(
-            f"server has the entries {sorted(found)}, this method needs {sorted(names)}: it was "
-            "written by another method"
+            f"server has the entries {sorted(found)}, but this method needs {sorted(names)}: it "
+            "was written by another method"
         )
     _check_tensors("server.shared", found["shared"], initial.shared)
     if type(found["round"]) is not int or not 0 <= found["round"] <= number:
@@ -108,7 +108,7 @@ def _check_server(found: Mapping[str, Any], initial: ServerState, number: int) -
 
 
 def _check_alike(where: str, found: Any, wanted: Any) -> None:  # noqa: ANN401
-    """Compare with the value before the first round; what that leaves open may be anything."""
+    """Check types and shapes against the value before the first round, where that has any."""
     if isinstance(wanted, Tensor):
         _check_tensors(where, {"": found}, {"": wanted})
     elif isinstance(wanted, Mapping):

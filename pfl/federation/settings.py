@@ -1,4 +1,4 @@
-"""The settings of a federation, which :class:`pfl.loop.FederatedLoop` has."""
+"""The interface of a federation's settings; :class:`pfl.loop.FederatedLoop` implements it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Kept states of many clients, within a bound of memory."""
+"""Storage for the kept states of many clients within a limit of memory."""
 
 from __future__ import annotations
 
@@ -28,17 +28,17 @@ class _Held(NamedTuple):
 
 
 class KeptStates(MutableMapping[int, State]):
-    """Clients' kept states: those last used in CPU memory, the others in files.
+    """A mapping of clients to kept states: the last used are in CPU memory, others in files.
 
-    What is read is what was written, bit for bit, on the CPU. A state in a file is mapped: its
-    pages come into memory as they are touched, and whoever has read it keeps these values when the
-    client gets others. As with a dictionary, values are not to be changed in place.
+    States are read exactly as they were written, on the CPU. A state in a file is memory-mapped:
+    its pages are loaded when they are used, and a state that was read does not change when the
+    client gets a new one. Values must not be changed in place.
 
-    The files lie in a folder of their own, which goes with the mapping.
+    The files are in a folder of their own, which is deleted with the mapping.
 
     Args:
-        memory: Bytes of states held in memory.
-        parent: Where to make the folder; ``None`` takes the system's place for temporary files.
+        memory: Largest number of bytes of states in memory.
+        parent: Where to create the folder; ``None`` uses the system's folder for temporary files.
 
     Raises:
         ValueError: ``memory`` is negative.
@@ -52,11 +52,11 @@ class KeptStates(MutableMapping[int, State]):
             parent.mkdir(parents=True, exist_ok=True)
             clear(parent)
         self.folder, lock = _own_folder(parent)
-        # In the order opposite to this one.
+        # Finalizers run in reverse order.
         weakref.finalize(self, os.close, lock)
         weakref.finalize(self, shutil.rmtree, self.folder, ignore_errors=True)
         self._numbers = count()
-        # Least recently used first. The file of a client that is held is out of date.
+        # Least recently used first. If a client is in memory, its file is out of date.
         self._held: OrderedDict[int, _Held] = OrderedDict()
         self._files: dict[int, Path] = {}
 
@@ -88,10 +88,10 @@ class KeptStates(MutableMapping[int, State]):
         return len(self._held.keys() | self._files.keys())
 
     def update(self, *args: Any, **kwargs: Any) -> None:
-        """Set several clients' states at once; those given last count as the last used.
+        """Set several clients' states at once; those given last count as last used.
 
-        Every file is written before the first state changes: an interruption or a full disk leaves
-        all states as they were.
+        All files are written before any state changes, so that an interruption or a full disk
+        leaves all states unchanged.
 
         Raises:
             OSError: A file cannot be written.
@@ -117,7 +117,7 @@ class KeptStates(MutableMapping[int, State]):
             file.unlink()
 
     def _make_room(self, size: int, leaving: set[int]) -> None:
-        """Move states into files until ``size`` bytes fit in, once those ``leaving`` are gone."""
+        """Move states into files until ``size`` bytes fit, without counting clients ``leaving``."""
         staying = {c: held for c, held in self._held.items() if c not in leaving}
         size += sum(held.size for held in staying.values())
         for client, held in staying.items():
@@ -128,20 +128,20 @@ class KeptStates(MutableMapping[int, State]):
             size -= held.size
 
     def _write(self, client: int, state: State) -> Path:
-        """Write a state to a file of its own, which nothing refers to before it is whole."""
+        """Write a state to a new file, which nothing refers to before it is complete."""
         path = self.folder / f"{client}-{next(self._numbers)}.pt"
         try:
             torch.save(state, path)
         except (OSError, RuntimeError) as error:
             path.unlink(missing_ok=True)
-            raise OSError(f"cannot write what client {client} keeps to {path}: {error}") from error
+            raise OSError(f"cannot write client {client}'s state to {path}: {error}") from error
         return path
 
 
 def clear(parent: Path) -> None:
-    """Remove the folders of processes that were killed."""
+    """Remove folders that killed processes have left behind."""
     for folder in parent.glob(f"{_PREFIX}*"):
-        # Who finds the folder gone has come second.
+        # Another process may have removed the folder first.
         with suppress(FileNotFoundError):
             if (lock := hold(folder)) is not None:
                 shutil.rmtree(folder, ignore_errors=True)
@@ -149,7 +149,7 @@ def clear(parent: Path) -> None:
 
 
 def _own_folder(parent: Path | None) -> tuple[Path, int]:
-    """Make a folder; return it and its lock, which another process takes to clear it."""
+    """Create a folder; return it and its lock, which other processes need to remove it."""
     while True:
         folder = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=parent))
         with suppress(FileNotFoundError):

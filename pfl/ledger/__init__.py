@@ -1,1 +1,1 @@
-"""The ledger: cells of papers' tables that the project has run at their own length."""
+"""The ledger: cells of papers' tables that this project has run at full length."""

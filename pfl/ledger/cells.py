@@ -1,4 +1,4 @@
-"""The folders of the ledger: a finished run each, without checkpoints, and what cell it is of."""
+"""The folders of the ledger: each holds a finished run, without checkpoints, and its cell."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from pfl.tables import kept
 from pfl.tables.plan import Plan
 from pfl.tables.spec import TableFile
 
-# What is kept of a run.
+# Files of a run that the ledger stores.
 FILES = ("config.yaml", "environment.json", "metrics.csv", "summary.json")
 
 
@@ -29,18 +29,18 @@ class Entry:
     """One run of one cell.
 
     Attributes:
-        paper: Whose table.
-        table: Its name there.
+        paper: The paper.
+        table: Name of the table in the paper.
         row: Label of the row.
-        column: Label of each axis.
-        seed: Of the run.
-        metric: What ``summary.json`` calls the number, for instance ``test/personal/acc/last``.
-        reported: The paper's number as a fraction; ``None`` where it prints none.
-        spread: What it prints behind its ±, likewise.
-        partition: Hash of who holds which samples.
-        commit: Of the project that ran it.
+        column: Label of the column on each axis.
+        seed: Seed of the run.
+        metric: Name of the number in ``summary.json``, for instance ``test/personal/acc/last``.
+        reported: The paper's number as a fraction; ``None`` if it prints none.
+        spread: The number after the paper's ±, as a fraction; ``None`` if it prints none.
+        partition: Hash of the assignment of samples to clients.
+        commit: The project's commit that ran it.
         hardware: Processor and cores.
-        note: What differs from the paper's own set-up, such as the images.
+        note: Differences from the paper's set-up, such as the images.
     """
 
     paper: str
@@ -58,7 +58,7 @@ class Entry:
 
     @property
     def key(self) -> str:
-        """Name of its folder."""
+        """Name of the entry's folder."""
         parts = [self.paper, self.table, self.row, *(f"{k} {v}" for k, v in self.column.items())]
         words = [*parts, f"seed {self.seed}"]
         return "_".join(re.sub(r"[^a-z0-9.]+", "-", word.lower()).strip("-") for word in words)
@@ -70,14 +70,14 @@ def keep(
     """Copy the finished runs of a table into the ledger.
 
     Args:
-        folder: Of the ledger.
+        folder: Folder of the ledger.
         table: The table.
-        plan: Its runs.
-        commit: Of the project that ran them.
-        note: What differs from the paper's own set-up.
+        plan: Runs of the table.
+        commit: The project's commit that ran them.
+        note: Differences from the paper's set-up.
 
     Yields:
-        The label of each run, and why it is not kept, if it is not.
+        The label of each run, with the reason if it was not copied.
     """
     for cell, names in plan.names.items():
         for seed, name in names.items():
@@ -113,7 +113,7 @@ def _entry(
 
 
 def _copy(source: Path, target: Path, entry: Entry) -> None:
-    """Write a folder beside its place, then move it there: nothing half-written is left."""
+    """Copy a run to a temporary folder, then move it to ``target``, so none is half written."""
     made = target.with_name(f".{target.name}")
     shutil.rmtree(made, ignore_errors=True)
     made.mkdir(parents=True)
@@ -126,7 +126,7 @@ def _copy(source: Path, target: Path, entry: Entry) -> None:
 
 
 def read(folder: Path) -> list[tuple[Entry, RunFolder]]:
-    """Return all runs of the ledger, by the names of their folders.
+    """Return all runs of the ledger, sorted by the names of their folders.
 
     Raises:
         RunError: A folder is damaged.
@@ -145,7 +145,7 @@ def read(folder: Path) -> list[tuple[Entry, RunFolder]]:
 
 
 def hardware(environment: Mapping[str, Any]) -> str:
-    """Return the processor, and how many cores and op threads a run had."""
+    """Return this machine's processor, and a run's numbers of cores and op threads."""
     cores, threads = environment.get("cpus"), environment.get("op_threads")
     return f"{_processor()}, {cores} cores, {threads} op thread{'s' if threads != 1 else ''}"
 
@@ -160,10 +160,10 @@ def _processor() -> str:
 
 
 def present_commit(given: str | None, git: Sequence[str] = ("git",)) -> str:
-    """Return the commit that was given, or the working directory's.
+    """Return the given commit, or that of the working directory.
 
     Raises:
-        UsageError: None was given, and the working directory is not a clean clone.
+        UsageError: No commit is given, and the working directory is not a clean clone.
     """
     if given is not None:
         return given
@@ -171,9 +171,13 @@ def present_commit(given: str | None, git: Sequence[str] = ("git",)) -> str:
         changed = _output(*git, "status", "--porcelain", "--untracked-files=no")
         commit = _output(*git, "rev-parse", "--short=10", "HEAD")
     except (OSError, subprocess.CalledProcessError) as error:
-        raise UsageError("--keep: say with --commit which version ran (no git clone)") from error
+        raise UsageError(
+            "--keep: this is not a git clone: give the version that ran as --commit"
+        ) from error
     if changed:
-        raise UsageError("--keep: the clone has changes: say with --commit which version ran")
+        raise UsageError(
+            "--keep: the clone has uncommitted changes: give the version that ran as --commit"
+        )
     return commit
 
 

@@ -1,4 +1,4 @@
-"""Take in finished runs, and write the page that compares them with the papers."""
+"""Copy finished runs into the ledger, and write the page that compares them with the papers."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from pfl.tables.reader import read
 
 
 def ledger(options: argparse.Namespace, overrides: Sequence[str]) -> None:
-    """Keep the finished runs of a table, or write page, CSV file and pictures.
+    """Copy the finished runs of a table, if one is given; write page, CSV file and pictures.
 
     Args:
-        options: Those of the verb.
-        overrides: Flags of the table's runs.
+        options: Options of the verb.
+        overrides: Flags that the table was run with.
     """
     try:
         if options.keep is not None:
             _keep(options, overrides)
         elif overrides:
-            raise UsageError(f"{overrides[0]}: flags of pfl fit come with --keep TABLE")
+            raise UsageError(f"{overrides[0]}: flags of pfl fit are allowed only with --keep TABLE")
         _write(options)
     except (RunError, OSError) as error:
         raise UsageError(str(error)) from error
@@ -45,7 +45,9 @@ def _keep(options: argparse.Namespace, overrides: Sequence[str]) -> None:
 def _write(options: argparse.Namespace) -> None:
     found = cells.read(options.folder)
     if not found:
-        raise UsageError(f"there is no run in {options.folder}: pfl ledger --keep TABLE")
+        raise UsageError(
+            f"there is no run in {options.folder}: add some with pfl ledger --keep TABLE"
+        )
     compared = page.rows(found, page.reasons(options.folder / "reasons.csv"))
     out: Path = options.out
     out.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""From the folders of the ledger to its rows, its page and its pictures."""
+"""The rows, page and pictures of the ledger, made from its folders."""
 
 from __future__ import annotations
 
@@ -30,17 +30,18 @@ A cell with several seeds is *in* if the paper's number lies in our 95 % interva
 seed has no interval: it is judged by the spread that the paper prints, and where it prints none, it
 is *near* within two points. A cell that is *out* says why, as far as that is known. What an average
 partition would give is estimated from the clients of the run (`python -m benchmarks.skew RUN`): the
-accuracy of a client follows the share of its largest class. "sd" is a partition's standard deviation.
+accuracy of a client follows the share of its largest class. "sd" is a partition's standard
+deviation.
 """
 
 
 def cell_name(entry: Entry) -> str:
-    """Return row and column: ``FedAS, beta 0.1, P 0.2``."""
+    """Return a cell's row and column, such as ``FedAS, beta 0.1, P 0.2``."""
     return ", ".join([entry.row, *(f"{axis} {label}" for axis, label in entry.column.items())])
 
 
 def reasons(file: Path) -> dict[tuple[str, str, str], str]:
-    """Read why cells are out, by paper, table and cell; none without the file."""
+    """Read the reasons why cells are out, by paper, table and cell; empty without the file."""
     if not file.is_file():
         return {}
     with file.open(newline="", encoding="utf-8") as stream:
@@ -48,7 +49,7 @@ def reasons(file: Path) -> dict[tuple[str, str, str], str]:
 
 
 def rows(runs: Runs, known: Mapping[tuple[str, str, str], str]) -> list[Row]:
-    """Return a row a cell, over its seeds."""
+    """Return one row for each cell, over its seeds."""
 
     def where(run: tuple[Entry, RunFolder]) -> tuple[str, str, str]:
         return run[0].paper, run[0].table, cell_name(run[0])
@@ -138,7 +139,7 @@ def _percent(value: float, error: float | None) -> str:
 
 
 def curves(runs: Runs) -> Iterator[tuple[tuple[str, str], Figure]]:
-    """Draw each table's score over rounds, a panel a column, the reported level as a line."""
+    """Draw each table's scores over rounds: one panel for each column, reported values as lines."""
 
     def where(run: tuple[Entry, RunFolder]) -> tuple[str, str]:
         return run[0].paper, run[0].table

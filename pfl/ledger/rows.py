@@ -1,6 +1,7 @@
-"""Rows of a comparison with reported numbers: a cell of a table each, over its seeds.
+"""Rows of a comparison with reported numbers: one for each cell of a table, over its seeds.
 
-Written and read as a CSV file, by which any collection of results can be kept the same way.
+They are written to and read from CSV files, so that any collection of results can be stored this
+way.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import numpy as np
 from scipy import stats
 
 CONFIDENCE = 0.95
-# One seed has no interval: this far from the paper's number is near.
+# A single seed has no interval; within this distance of the paper's number it is "near".
 NEAR = 0.02
 UNEXPLAINED = "unexplained"
 
@@ -26,23 +27,23 @@ class Row:
     """One cell of a paper's table.
 
     Attributes:
-        paper: Whose table.
-        table: Its name there.
+        paper: The paper.
+        table: Name of the table in the paper.
         cell: Row and column.
         seeds: Seeds of the runs, ascending.
         ours: Mean over the seeds, as a fraction.
-        error: Standard error of the mean; ``None`` with one seed.
-        low: Lower end of Student's 95 % interval of the mean, likewise.
-        high: Upper end.
-        reported: The paper's number; ``None`` where it prints none.
-        spread: What it prints behind its ±.
+        error: Standard error of the mean; ``None`` for one seed.
+        low: Lower end of Student's 95 % interval of the mean; ``None`` for one seed.
+        high: Upper end of the interval; ``None`` for one seed.
+        reported: The paper's number; ``None`` if it prints none.
+        spread: The number after the paper's ±; ``None`` if it prints none.
         verdict: ``in``, ``near`` or ``out``; ``-`` without a reported number.
-        by: What the verdict goes by.
-        reason: Why a cell is out, as far as it is known.
-        partitions: Hashes of who holds which samples.
-        commit: Of the project that ran it.
+        by: The criterion of the verdict.
+        reason: Why a cell is out, if known.
+        partitions: Hashes of the assignment of samples to clients.
+        commit: The project's commit that ran it.
         hardware: Processor and cores.
-        note: What differs from the paper's own set-up.
+        note: Differences from the paper's set-up.
     """
 
     paper: str
@@ -70,7 +71,7 @@ class Row:
 
 
 def interval(values: Sequence[float]) -> tuple[float, float, float] | None:
-    """Return the standard error of a mean and Student's interval; ``None`` of one value."""
+    """Return a mean's standard error and Student's interval; ``None`` for a single value."""
     if len(values) < 2:
         return None
     mean, error = float(np.mean(values)), float(np.std(values, ddof=1) / np.sqrt(len(values)))
@@ -81,15 +82,15 @@ def interval(values: Sequence[float]) -> tuple[float, float, float] | None:
 def verdict(
     values: Sequence[float], reported: float | None, spread: float | None
 ) -> tuple[str, str]:
-    """Return how our values stand to a paper's number, and what that goes by.
+    """Compare our values with a paper's number; return the verdict and its criterion.
 
-    Several seeds are judged by their own interval. One seed is judged by the spread that the paper
-    prints, and where it prints none, by a distance of two points.
+    Several seeds are judged by their own interval. A single seed is judged by the spread that the
+    paper prints or, if it prints none, by a distance of two points.
 
     Args:
-        values: One a seed.
-        reported: The paper's number; ``None`` where it prints none.
-        spread: What it prints behind its ±.
+        values: One value for each seed.
+        reported: The paper's number; ``None`` if it prints none.
+        spread: The number after the paper's ±; ``None`` if it prints none.
 
     Example:
         >>> verdict([0.88], 0.8992, None)
@@ -122,7 +123,7 @@ def read(path: Path) -> list[Row]:
     """Read rows from a CSV file.
 
     Raises:
-        ValueError: A column is missing, or a number is none.
+        ValueError: A column is missing, or a cell is not a number.
     """
     hints = get_type_hints(Row)
     with path.open(newline="", encoding="utf-8") as file:
@@ -132,7 +133,7 @@ def read(path: Path) -> list[Row]:
             Row(**{name: _value(r[name], kind) for name, kind in hints.items()}) for r in records
         ]
     except (KeyError, ValueError) as error:
-        raise ValueError(f"{path} is no table of compared results: {error}") from error
+        raise ValueError(f"{path} is not a table of compared results: {error}") from error
 
 
 def _text(value: Any) -> str:  # noqa: ANN401

@@ -1,1 +1,1 @@
-"""Folders of runs, read and drawn; nothing here imports torch."""
+"""Reading and plotting run folders, without importing torch."""

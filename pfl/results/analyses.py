@@ -1,4 +1,4 @@
-"""Pictures of the tables that analyses wrote beside a run: see :mod:`pfl.callbacks`."""
+"""Pictures of the tables that analyses wrote into run folders; see :mod:`pfl.callbacks`."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _PALE = "#B0B0B0"
 def traces(settings: Sequence[Setting]) -> Figure:
     """Draw the Fisher trace of every client over rounds, and their mean.
 
-    Of several seeds the first is drawn.
+    Only the first of several seeds is drawn.
 
     Raises:
         RunError: No run has traces.
@@ -50,9 +50,9 @@ def traces(settings: Sequence[Setting]) -> Figure:
 def stragglers(settings: Sequence[Setting]) -> Figure:
     """Draw the share of each client in the sum of all Fisher traces.
 
-    Clients that took part in every round come first, then the others, the stragglers: the mean over
-    rounds, and the lowest and highest round. Beside it the means of both groups over rounds. The
-    first setting is drawn, and of several seeds the first.
+    The left panel shows the mean over rounds and the lowest and highest round, first of the clients
+    that took part in every round, then of the others, the stragglers. The right panel shows the
+    mean of both groups over rounds. Only the first seed of the first setting is drawn.
 
     Raises:
         RunError: The run has no traces, or no stragglers.
@@ -62,7 +62,7 @@ def stragglers(settings: Sequence[Setting]) -> Figure:
     late = ~(trained > 0).all(0)
     if not late.any() or late.all():
         raise RunError(
-            "stragglers are told by others that took part in every round; there are none"
+            "stragglers are drawn only if some clients took part in every round and others did not"
         )
     shares = values / values.sum(1, keepdims=True)
     figure, axes = panels(2, WIDTH, 2.3)
@@ -85,12 +85,12 @@ def stragglers(settings: Sequence[Setting]) -> Figure:
 
 
 def replaced(settings: Sequence[Setting]) -> Figure:
-    """Draw the score, by samples, after a part of the parameters was replaced.
+    """Draw the score, weighted by samples, after a share of the parameters was replaced.
 
-    The parameters with the most Fisher information, or random ones.
+    These are the parameters with the most Fisher information, or random ones.
 
     Raises:
-        RunError: In no run parameters were replaced.
+        RunError: No run has such scores.
     """
     found = _found(settings, REPLACED, "ReplacedParameters")
     figure, axes = panels(len(found), WIDTH * min(1, 0.5 * len(found)), 2.3, sharey=True)
@@ -116,11 +116,11 @@ def _weighted(table: Table, rows: NDArray[np.bool_]) -> float:
 
 
 def spectrum(settings: Sequence[Setting]) -> Figure:
-    """Draw the classifier's singular values after the last round, each over the largest.
+    """Draw the classifier's singular values after the last round, divided by the largest.
 
-    Left that of the server, right the median over the clients that trained, before anything was
-    averaged, in a band from the lower to the upper quartile. The legend has the effective rank,
-    the exponential of the entropy of the values' shares, of the server's or of the median.
+    The left panel shows the server's classifier; the right one shows the median and the quartiles
+    over the clients that trained, before averaging. The legend gives the effective rank of the
+    server's values or, without them, of the median.
 
     Raises:
         RunError: No run has singular values.
@@ -155,7 +155,7 @@ def spectrum(settings: Sequence[Setting]) -> Figure:
 
 
 def effective_rank(values: Floats) -> float:
-    """Return the exponential of the entropy of the values' shares.
+    """Return the effective rank: the exponential of the entropy of the values' shares of their sum.
 
     Example:
         >>> round(effective_rank(np.ones(4)), 6)
@@ -166,10 +166,10 @@ def effective_rank(values: Floats) -> float:
 
 
 def numbers(settings: Sequence[Setting]) -> Figure:
-    """Draw what a method tells of its models after the last round, a column for each number.
+    """Draw the numbers that a method reports about its models after the last round.
 
-    Above how it is distributed over clients, as the share of clients that have at most so much;
-    below against the training samples of a client. Of several seeds the first is drawn.
+    There is one column for each number: above, its cumulative distribution over clients; below, the
+    number against the client's training samples. Only the first of several seeds is drawn.
 
     Raises:
         RunError: No run has such numbers.
@@ -192,13 +192,13 @@ def numbers(settings: Sequence[Setting]) -> Figure:
             below.set_yscale("log")
             below.set_xlabel(name)
             per_cent(above.yaxis)
-    grid[0, 0].set_ylabel("clients with at most so much")
+    grid[0, 0].set_ylabel("share of clients (cumulative)")
     grid[1, 0].set_ylabel("training samples of a client")
     legend_above(figure, grid[0, 0])
     return figure
 
 
-# The file and the function of each picture.
+# File and function of each picture.
 PICTURES: Mapping[str, tuple[str, Callable[[Sequence[Setting]], Figure]]] = {
     "fisher": (TRACES, traces),
     "stragglers": (TRACES, stragglers),
@@ -209,7 +209,7 @@ PICTURES: Mapping[str, tuple[str, Callable[[Sequence[Setting]], Figure]]] = {
 
 
 def drawable(setting: Setting) -> list[str]:
-    """Return the pictures whose file the setting's first run has."""
+    """Return the names of the pictures whose files the setting's first run has."""
     folder = setting.runs[0].path
     return [name for name, (file, _) in PICTURES.items() if (folder / file).is_file()]
 
@@ -228,7 +228,7 @@ def _table(run: RunFolder, file: str) -> Table:
 
 
 def _matrices(table: Table, column: str) -> tuple[Floats, Floats, Floats]:
-    """Return (rounds,), and (rounds, clients) of a column and of who trained."""
+    """Return (rounds,) rounds, and (rounds, clients) values of a column and of ``trained``."""
     rounds = np.unique(table["round"])
     shape = len(rounds), -1
     return rounds, table[column].reshape(shape), table["trained"].reshape(shape)

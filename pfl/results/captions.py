@@ -2,31 +2,31 @@
 
 from __future__ import annotations
 
-# Pictures of any run; those of what its server reported of the clients stand in between.
+# Pictures of any run; pictures of values that its server reported stand between the two groups.
 FIRST = {
     "curves": "Against communication rounds, bytes moved both ways, and seconds of training and "
     "aggregation.",
     "clients": "Over clients: quartiles, extremes, mean, and mean of the worst tenth.",
-    "data_size": "Against the size of a client's training data. Lines, if there are many: means of "
-    "clients of similar size.",
+    "data_size": "Against the size of a client's training data. With many clients, lines show "
+    "means over clients of similar size.",
 }
 LAST = {
-    "similarity": "How alike the clients' labels are.",
-    "reliability": "Accuracy of the personal models by their confidence; on the diagonal both are "
-    "equal.",
+    "similarity": "Similarity of the clients' label distributions.",
+    "reliability": "Accuracy of the personal models against their confidence; on the diagonal both "
+    "are equal.",
 }
-# Not drawn unasked, unless a run has the file of an analysis.
+# Drawn only on request, or if a run has the file of an analysis.
 ASKED = {
-    "differences": "Minus the mean over the settings.",
+    "differences": "Difference from the mean over the settings.",
     "fisher": "Trace of the Fisher information of every client's model over rounds.",
     "stragglers": "Share of each client in the sum of all Fisher traces: mean, lowest and highest "
-    "round; stragglers are those that did not take part in every round.",
-    "replacement": "After replacing a part of the clients' parameters: those with the most Fisher "
+    "round; stragglers are clients that did not take part in every round.",
+    "replacement": "After replacing a share of the clients' parameters: those with the most Fisher "
     "information, or random ones.",
     "spectrum": "Singular values of the classifier after the last round; in brackets the effective "
     "rank.",
-    "numbers": "What the method tells of every client's model after the last round: over clients, "
-    "and against their training samples.",
+    "numbers": "Numbers that the method reports about each client's model after the last round: "
+    "their distribution over clients, and against training samples.",
 }
-# Pictures that there are whatever the method.
+# Pictures that exist for every method.
 NAMES = (*FIRST, *LAST, *ASKED)

@@ -1,4 +1,4 @@
-"""Settings side by side: scores, costs, and paired tests against one of them."""
+"""Comparison of settings: scores, costs, and paired tests against one of them."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Estimate:
 
     @classmethod
     def of(cls, values: Floats) -> Estimate:
-        """Estimate from one value a run."""
+        """Estimate from (runs,) values, one for each run."""
         count = len(values)
         error = float(values.std(ddof=1) / np.sqrt(count)) if count > 1 else None
         return cls(float(values.mean()), error)
@@ -44,13 +44,13 @@ class Row:
     """One setting's scores and costs.
 
     Attributes:
-        label: Of the setting.
-        runs: Their number.
-        rounds: Of the longest run.
-        tested: Point at which its personal models were tested, if the metric is about these.
-        scores: By metric.
-        bytes: Moved both ways in all rounds.
-        seconds: Of training and aggregation.
+        label: Label of the setting.
+        runs: Number of runs.
+        rounds: Number of rounds of the longest run.
+        tested: Point at which personal models were tested, if the metric is one of theirs.
+        scores: Scores by metric.
+        bytes: Bytes moved both ways in all rounds.
+        seconds: Seconds of training and aggregation.
     """
 
     label: str
@@ -64,7 +64,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Contrast:
-    """One setting against the reference."""
+    """Tests of one setting against the reference, over clients and over replicates."""
 
     label: str
     clients: Paired | None
@@ -77,8 +77,8 @@ class Comparison:
 
     Attributes:
         metric: The score that is compared.
-        at: After which rounds.
-        rows: One a setting.
+        at: The rounds that the score is taken from.
+        rows: One row for each setting.
         reference: Label of the setting that the others are tested against.
         contrasts: One for each other setting.
         warnings: Differences between the settings that make scores hard to compare.
@@ -102,13 +102,13 @@ def compare(
 
     Args:
         settings: The settings.
-        metric: A column of ``metrics.csv`` and of ``clients.csv``; ``None`` takes the score that
-            the runs are judged by.
-        at: After which rounds; see :mod:`pfl.results.summary`.
+        metric: A column of ``metrics.csv`` and of ``clients.csv``; ``None`` uses the runs' main
+            score.
+        at: The rounds to take the score from; see :mod:`pfl.results.summary`.
         reference: Label of the setting that the others are tested against; the first by default.
 
     Raises:
-        RunError: A run is unfinished or lacks what is asked for, or no setting has that label.
+        RunError: A run is unfinished or lacks the metric, or no setting has that label.
     """
     runs = [run for setting in settings for run in setting.runs]
     for run in runs:
@@ -148,7 +148,7 @@ def _row(setting: Setting, metric: str, at: At) -> Row:
 
 
 def _contrasts(others: Sequence[Setting], base: Setting, metric: str, at: At) -> list[Contrast]:
-    """Test each setting on the replicates that both have; on clients even if there are none."""
+    """Test each setting on the replicates that both have; over clients, even if there are none."""
     clients, replicates = [], []
     for other in others:
         common = {run.replicate for run in other.runs} & {run.replicate for run in base.runs}
@@ -162,7 +162,7 @@ def _contrasts(others: Sequence[Setting], base: Setting, metric: str, at: At) ->
 
 
 def _client_scores(setting: Setting, metric: str, at: At) -> dict[object, float]:
-    """Return scores by client; none for the common test set."""
+    """Return scores by client; empty for a score on the common test set."""
     if names.is_pooled(metric):
         return {}
     found = setting.per_client(metric, at)
@@ -175,7 +175,7 @@ def _run_scores(setting: Setting, metric: str, at: At) -> dict[object, float]:
 
 
 def _matched(ours: dict[object, float], theirs: dict[object, float]) -> tuple[Floats, Floats]:
-    """Return the values of the keys that both have, in one order."""
+    """Return the values of the common keys, in the same order."""
     common = [key for key in ours if key in theirs]
     return np.array([ours[key] for key in common]), np.array([theirs[key] for key in common])
 
@@ -183,7 +183,7 @@ def _matched(ours: dict[object, float], theirs: dict[object, float]) -> tuple[Fl
 def differences(setting: Setting, base: Setting, metric: str) -> list[str]:
     """Describe how data, partition and point of testing differ between two settings.
 
-    Data and partitions are compared between runs of one split seed.
+    Data and partitions are compared between runs with the same split seed.
     """
     both = f"{setting.label} and {base.label}"
     found = []
@@ -201,7 +201,7 @@ def differences(setting: Setting, base: Setting, metric: str) -> list[str]:
 
 
 def _differ(setting: Setting, base: Setting, key: str) -> bool:
-    """Tell whether an entry of ``partition.json`` differs between runs of one split seed."""
+    """Return ``True`` if an entry of ``partition.json`` differs for the same split seed."""
     ours, theirs = (
         {run.replicate[1]: run.partition[key] for run in s.runs if key in run.partition}
         for s in (setting, base)

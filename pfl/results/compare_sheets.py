@@ -1,4 +1,4 @@
-"""A comparison as tables."""
+"""The tables of a comparison."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ Pairs: TypeAlias = Literal["clients", "replicates"]
 
 _SCORES_NOTE = (
     "Mean over runs ± standard error. Worst tenth: mean over the tenth of the clients with the "
-    "least accuracy, in each run. Spread: standard deviation over clients. ECE: expected "
-    "calibration error. Moved: both ways, all rounds. Seconds: training and aggregation."
+    "lowest accuracy, in each run. Spread: standard deviation over clients. ECE: expected "
+    "calibration error. Moved: bytes both ways in all rounds. Seconds: training and aggregation."
 )
 _HEADINGS = {"acc": "accuracy", "acc_worst10": "worst tenth", "acc_std": "spread", "ece": "ECE"}
 _TESTS: Mapping[Pairs, tuple[str, str]] = {
     "clients": (
         "Paired over clients",
-        "+/-/=: clients for whom the difference is positive, negative, or none. Student's paired "
-        "t test on each client's mean over runs, with its interval and Cohen's d. The clients of a "
-        "federation learn together: this tells whether its clients gain, not what other seeds "
-        "would give.",
+        "+/-/=: clients whose difference is positive, negative or zero. Student's paired t test on "
+        "each client's mean over runs, with its interval and Cohen's d. The clients of a "
+        "federation learn together, so this tells whether these clients gain, not what other "
+        "seeds would give.",
     ),
     "replicates": (
         "Paired over seeds",
@@ -36,7 +36,7 @@ _TESTS: Mapping[Pairs, tuple[str, str]] = {
 
 
 def sheets(comparison: Comparison) -> list[Sheet]:
-    """Return a table of scores and costs, and one of each kind of test that has pairs."""
+    """Return a table of scores and costs, and one for each kind of test that has pairs."""
     found = [_scores(comparison)]
     for pairs in _TESTS:
         if tests := _tests(comparison, pairs):
@@ -45,7 +45,7 @@ def sheets(comparison: Comparison) -> list[Sheet]:
 
 
 def _tests(comparison: Comparison, pairs: Pairs) -> dict[str, Paired]:
-    """Return the tests of one kind by the label of their setting."""
+    """Return the tests of one kind, by the label of the setting."""
     found = {contrast.label: getattr(contrast, pairs) for contrast in comparison.contrasts}
     return {label: test for label, test in found.items() if test is not None}
 
@@ -116,7 +116,7 @@ def _p_text(p: float) -> str:
 
 
 def _records(comparison: Comparison) -> list[Record]:
-    """Return one mapping a setting, with all numbers unrounded."""
+    """Return one mapping for each setting, with all numbers unrounded."""
     tests = {pairs: _tests(comparison, pairs) for pairs in _TESTS}
     found: list[Record] = []
     for row in comparison.rows:

@@ -1,4 +1,4 @@
-"""Picture of how far settings lie from their mean."""
+"""A picture of the differences between settings and their mean."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from pfl.results.style import COLOURS, WIDTH, panels, per_cent, wrapped
 
 
 def differences(settings: Sequence[Setting], metric: str, at: At) -> Figure:
-    """Draw each setting's metric minus the mean over the settings, with its value beside it.
+    """Draw each setting's metric minus the mean over the settings, annotated with its value.
 
-    Of several seeds the mean counts.
+    The metric of a setting is the mean over its seeds.
 
     Raises:
         RunError: A run lacks the metric.

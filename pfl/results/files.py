@@ -1,4 +1,4 @@
-"""Files of a run's folder, read back: tables of numbers, YAML and JSON."""
+"""Readers of the files in a run folder: tables of numbers, YAML and JSON."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Floats: TypeAlias = NDArray[np.float64]
 
 
 class RunError(ValueError):
-    """A folder that is no run, or a run that lacks what is asked of it."""
+    """A folder is not a run, or a run lacks the data that is needed."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -27,8 +27,8 @@ class Table:
     """Columns of numbers; a missing cell is NaN.
 
     Attributes:
-        columns: (rows,) each.
-        source: The file, for errors.
+        columns: (rows,) values of each column.
+        source: The file, for error messages.
     """
 
     columns: Mapping[str, Floats]
@@ -49,7 +49,7 @@ class Table:
             cells = [[_number(cell) for cell in row] for row in rows]
             values = np.array(cells, np.float64).reshape(len(rows), len(header))
         except ValueError as error:
-            raise RunError(f"{path}: this is no table of numbers ({error})") from error
+            raise RunError(f"{path} is not a table of numbers ({error})") from error
         return cls(dict(zip(header, values.T, strict=True)), str(path))
 
     def __len__(self) -> int:
@@ -68,7 +68,7 @@ class Table:
         """Return a column.
 
         Raises:
-            RunError: There is no column of that name.
+            RunError: There is no such column.
         """
         if name not in self.columns:
             known = [key for key in self.columns if "/" in key]
@@ -84,10 +84,10 @@ def _number(cell: str) -> float:
 
 
 def read_yaml(path: Path) -> dict[str, Any]:
-    """Read a YAML mapping; a missing file is empty.
+    """Read a YAML mapping; a missing file gives an empty one.
 
     Raises:
-        RunError: It is damaged.
+        RunError: The file is damaged.
     """
     if not path.is_file():
         return {}
@@ -98,10 +98,10 @@ def read_yaml(path: Path) -> dict[str, Any]:
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """Read a JSON object; a missing file is empty.
+    """Read a JSON object; a missing file gives an empty one.
 
     Raises:
-        RunError: It is damaged.
+        RunError: The file is damaged.
     """
     if not path.is_file():
         return {}

@@ -1,4 +1,4 @@
-"""The runs that a command is about, and the score that they are judged by."""
+"""Finding the runs below given paths, and their main score."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from pfl.results import names
 from pfl.results.files import RunError, Table
 from pfl.results.runs import RunFolder
 
-# Folder of the pictures of several runs, beside these.
+# Folder for the pictures of several runs, beside the runs.
 PLOTS = "plots"
-# What lies beside the folders of runs: pictures, and the runs of tables and of sweeps.
+# Folders beside run folders that hold pictures, or the runs of tables and sweeps.
 APART = (PLOTS, "tables", "sweeps")
 
 
 def common_score(runs: Sequence[RunFolder]) -> str:
-    """Return the score that runs are judged by together: the first that all of them have.
+    """Return the main score of some runs: the first that all of them have.
 
-    Personal models come first. Runs without them, such as those of UniVarFL on a common test set,
-    are judged by their global model.
+    Scores of personal models come first. Runs without personal models, such as those of UniVarFL on
+    a common test set, are judged by their global model.
 
     Raises:
-        RunError: There is none.
+        RunError: The runs have no score in common.
     """
     scores = dict.fromkeys(next(iter(run.scores)) for run in runs)
     wanted = [f"test/{model}/{score}" for model in names.JUDGED_BY for score in scores]
@@ -41,12 +41,12 @@ def common_score(runs: Sequence[RunFolder]) -> str:
 
 
 def find(paths: Sequence[str | Path]) -> list[RunFolder]:
-    """Find the runs that paths name: a run's folder, or a folder, which means all runs below it.
+    """Find the runs at some paths; a path is a run folder, or a folder of runs at any depth.
 
-    Of several runs, those that did not come to their end are left out with a note on stderr.
+    If there are several runs, unfinished ones are left out with a note on stderr.
 
     Raises:
-        RunError: A path names no run, or one that is damaged; or none of several is finished.
+        RunError: A path has no run or a damaged one, or none of several runs is finished.
     """
     folders: dict[Path, Path] = {}
     for path in map(Path, paths):
@@ -58,7 +58,7 @@ def find(paths: Sequence[str | Path]) -> list[RunFolder]:
             found = [
                 file.parent for file in below if not {*APART} & {*file.relative_to(path).parts}
             ]
-            # A run's folder is named by the time of its start.
+            # Run folders are named by their starting time.
             inside = sorted(found, key=lambda folder: (folder.name, folder)) or inside
         folders |= {folder.resolve(): folder for folder in inside}
     if len(folders) == 1:
@@ -70,14 +70,14 @@ def find(paths: Sequence[str | Path]) -> list[RunFolder]:
         else:
             left_out.append(str(folder))
     if not runs:
-        raise RunError(f"none of these runs is finished: {', '.join(left_out) or 'there is none'}")
+        raise RunError(f"none of these runs is finished: {', '.join(left_out) or 'no run found'}")
     for name in left_out:
-        print(f"{name} is left out: it is not finished", file=sys.stderr)
+        print(f"{name} is left out because it is not finished", file=sys.stderr)
     return runs
 
 
 def _begun(folder: Path) -> bool:
-    """Tell whether a run finished a round; what is no run's folder is for others to refuse."""
+    """Return ``True`` if a run has finished a round, or if the folder is not a run folder."""
     if not (folder / "environment.json").is_file():
         return True
     return len(Table.read(folder / "metrics.csv")) > 0

@@ -1,16 +1,17 @@
-"""A run's identity: the keys of its configuration that its numbers depend on.
+"""A run's identity: the settings of its configuration that its numbers depend on.
 
-An identity is flat: a class stands under the key that it was given for, its options below it, as in
-``{"model": "FedPer", "model.net": "MLP", "model.net.hidden": 64}``. All that a configuration says
-counts, but for
+An identity is flat: a class stands under its key, and its options below it, as in
+``{"model": "FedPer", "model.net": "MLP", "model.net.hidden": 64}``. It contains every setting
+except
 
-- where and how a run happens (:data:`_PLACES`, :data:`_LISTENERS`);
-- options that came or went since runs were first kept, at the value that makes no difference
-  (:data:`_CAME_OR_WENT`), so that a run from before has the identity of one from after;
-- what is null and was never anything else.
+- where and how a run is executed (:data:`_PLACES`, :data:`_LISTENERS`);
+- options that were added or removed since runs were first stored, at the value that makes no
+  difference (:data:`_CAME_OR_WENT`), so that runs of earlier and later versions have the same
+  identity;
+- settings that are null and have always been null.
 
-A class of this project counts by its name alone, wherever its file lies; any other class by the
-path that it is imported from. Nothing is imported to find out.
+A class of this project is identified by its name alone, wherever its file is; any other class by
+its import path. Nothing is imported for this.
 """
 
 from __future__ import annotations
@@ -26,51 +27,51 @@ Identity: TypeAlias = dict[str, Any]
 # Where the project's own classes live.
 PACKAGES = ("lightning_modules.", "datamodules.", "pfl.")
 
-# Options that runs were kept without: those that came later, with the value that gives the numbers
-# of before, and those that went, with the value that gave the numbers of now (None: none did).
-# By dotted key ("data.shuffle": of whatever data module), or by class and option ("MLP.hidden").
+# Options that stored runs may lack or have in addition: added options with the value that gives the
+# former numbers, and removed options with the value that gave the present numbers (None: no value
+# did). By dotted key ("data.shuffle": of any data module), or by class and option ("MLP.hidden").
 _CAME_OR_WENT: dict[str, Any] = {
     **{"data.shuffle": True, "data.max_train_samples": None},
     "model.supervisor_draw": "random",
     **{"data.hierarchy": None, "data.classes_per_superclass": 50},
     "loop.evaluate_clients": None,
 }
-# Where and how a run happens, but not what comes out; and the loop's seed, which is the run's.
+# Settings of where and how a run is executed; and the loop's seed, which repeats the run's.
 _PLACES = {
     *("loop.engine", "loop.workers"),
     *("loop.accelerator", "loop.devices", "loop.loggers", "loop.progress"),
     *("loop.default_root_dir", "loop.name", "loop.checkpoint_every", "loop.kept_memory"),
     *("loop.seed", "data.root", "data.cache_dir", "data.download", "data.client", "data.memory"),
-    # The data say the task; metrics are only read.
+    # The task follows from the data; metrics do not influence training.
     *("model.task", "data.metrics"),
 }
-# Callbacks that only listen.
+# Callbacks that do not count for the identity.
 _LISTENERS = {"Checkpoint", "LightningLogger", "ProgressBar", "Records", "WandB"}
-# Data sets that are nothing but their folder or file: its own name counts.
+# Data sets that are defined by a folder or file: only its own name counts, not its parents.
 _NAMED = {
     *("ImageFolder.root", "DomainFolder.root", "TabularData.path", "HFDataset.path"),
     "TensorData.source",
 }
-# What tells apart the replicates of one setting.
+# Keys in which the replicates of one setting differ.
 _REPLICATES = {"seed", "data.split_seed"}
 
 
 def of_run(config: Mapping[str, Any]) -> Identity:
-    """Return what a run's numbers depend on.
+    """Return the settings that a run's numbers depend on.
 
     Args:
-        config: A resolved configuration, or one that was stored with a run, however old.
+        config: A resolved configuration, or one that any version stored with a run.
     """
     return _flat(config, "")
 
 
 def of_setting(config: Mapping[str, Any]) -> Identity:
-    """Return what is equal for the replicates of one setting: all but the seeds."""
+    """Return the settings that the replicates of one setting have in common: all but the seeds."""
     return {key: value for key, value in of_run(config).items() if key not in _REPLICATES}
 
 
 def digest(identity: Identity) -> str:
-    """Return 12 characters that are equal for equal identities."""
+    """Return a hash of 12 characters."""
     text = json.dumps(identity, sort_keys=True, default=str)
     return hashlib.blake2b(text.encode(), digest_size=6).hexdigest()
 
@@ -108,7 +109,7 @@ def _options(value: Mapping[str, Any], key: str) -> Identity:
 
 
 def class_name(path: str) -> str:
-    """Return the name of a class of this project; of any other its path, which is its name."""
+    """Return the name of a class of this project, and the full path of any other class."""
     return path.rpartition(".")[2] if path.startswith(PACKAGES) else path
 
 

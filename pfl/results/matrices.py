@@ -1,4 +1,4 @@
-"""Pictures of matrices: reports of the server on each client over rounds, similarity of labels."""
+"""Pictures of matrices: values that the server reports for each client, similarity of labels."""
 
 from __future__ import annotations
 
@@ -24,23 +24,23 @@ _LABELLED = 30
 
 
 def reported(settings: Sequence[Setting], column: str) -> Figure:
-    """Draw a number that the server reported of each client in each evaluated round, as a map.
+    """Draw a value that the server reported for each client in each evaluated round, as a map.
 
-    Clients are sorted by their training samples, the largest at the top; where a client did not
-    take part the map is empty. Of several seeds the first is drawn.
+    Clients are sorted by their training samples, the largest at the top; the map is empty where a
+    client did not take part. Only the first of several seeds is drawn.
 
     Args:
-        settings: One map each, if its server reported the number.
-        column: Of ``clients.csv``; see :attr:`~pfl.results.runs.RunFolder.reported`.
+        settings: One map is drawn for each setting whose server reported the value.
+        column: A column of ``clients.csv``; see :attr:`~pfl.results.runs.RunFolder.reported`.
 
     Raises:
-        RunError: No run reported it.
+        RunError: No run reported the value.
     """
     runs = [(s.label, s.runs[0]) for s in settings if column in s.runs[0].reported]
     found = {label: run.over_rounds(column, run.evaluated()) for label, run in runs}
     found = {label: values for label, values in found.items() if not np.isnan(values).all()}
     if not found:
-        raise RunError(f"no run reported {column!r} of its clients")
+        raise RunError(f"no run reported {column!r} for its clients")
     columns = min(len(found), 4)
     rows = -(-len(found) // columns)
     figure = Figure(
@@ -81,7 +81,7 @@ def _map(panel: Axes, run: RunFolder, values: Floats, norm: Normalize) -> None:
 
 
 def _norm(values: Sequence[Floats]) -> Normalize:
-    """Return one scale for all maps."""
+    """Return a common colour scale for all maps."""
     together = np.concatenate([found.ravel() for found in values])
     together = together[np.isfinite(together)]
     low, high = float(together.min()), float(together.max())
@@ -98,7 +98,7 @@ def similarity(settings: Sequence[Setting]) -> Figure:
     Clients are sorted by a hierarchical clustering. The first run's partition is drawn.
 
     Raises:
-        RunError: The run did not record the label counts.
+        RunError: The run has no label counts.
     """
     run = settings[0].runs[0]
     counts = run.label_counts
@@ -132,7 +132,7 @@ def label_similarity(counts: Floats) -> Floats:
     """Return (N, N) cosine similarities; 0 for a client without data.
 
     Args:
-        counts: (N, C) training samples of each client and class.
+        counts: (N, C) numbers of training samples of each client and class.
     """
     lengths = np.linalg.norm(counts, axis=1, keepdims=True)
     directions = counts / np.where(lengths, lengths, 1)
@@ -141,7 +141,7 @@ def label_similarity(counts: Floats) -> Floats:
 
 
 def _clustered(matrix: Floats) -> NDArray[np.intp]:
-    """Return (N,) clients, similar ones together."""
+    """Return (N,) clients in an order that puts similar ones together."""
     if len(matrix) < 3:
         return np.arange(len(matrix))
     distances = squareform(1 - matrix, checks=False)

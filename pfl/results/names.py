@@ -12,8 +12,8 @@ _SCORES = {
     "acc_smallest10": "accuracy of the tenth with the least data",
     "acc_std": "spread of accuracy over clients",
 }
-# The mean over the tenth of the clients that has the fewest training samples; no column of
-# metrics.csv, but made of clients.csv.
+# The mean over the tenth of the clients with the fewest training samples; not a column of
+# metrics.csv, but computed from clients.csv.
 SMALLEST = "_smallest10"
 _SUMMARIES = ("_weighted", "_worst10", SMALLEST, "_std")
 _MODELS = {
@@ -23,7 +23,7 @@ _MODELS = {
     "personal_post_local": "personal models right after training",
     "personal_post_broadcast": "personal models after the broadcast",
 }
-# Models that runs are judged by; the first whose score all runs at hand have is taken.
+# Models that runs are judged by, in order of preference.
 JUDGED_BY = ("personal", "pooled", "global")
 _KINDS = {
     "last": "last round",
@@ -34,7 +34,7 @@ _KINDS = {
 
 
 def score(metric: str) -> str:
-    """Describe a score, ``test/personal/acc`` as ``test accuracy``; return unknown names as is."""
+    """Describe a score: ``test/personal/acc`` is ``test accuracy``; unknown names stay as is."""
     split, _, name = metric.split("/") if metric.count("/") == 2 else ("", "", "")
     split = "validation" if split == "val" else split
     name, _, group = name.partition("@")
@@ -50,7 +50,7 @@ def model(metric: str) -> str:
 
 
 def described(metric: str) -> str:
-    """Describe a metric with its models: ``test accuracy, global model``."""
+    """Describe a metric with its models, such as ``test accuracy, global model``."""
     return ", ".join(filter(None, (score(metric), model(metric))))
 
 
@@ -66,12 +66,12 @@ def point(metric: str, first: str) -> str:
 
 
 def is_pooled(metric: str) -> bool:
-    """Tell whether a metric is about the common test set."""
+    """Return ``True`` if a metric is about the common test set."""
     return metric.split("/")[1:2] == ["pooled"]
 
 
 def of_client(metric: str) -> str:
-    """Return the client's score that a metric summarises: ``.../acc`` of ``.../acc_weighted``."""
+    """Return the score of a client that a metric summarises: ``.../acc`` for ``.../acc_std``."""
     metric = metric.partition("@")[0]
     for ending in _SUMMARIES:
         metric = metric.removesuffix(ending)
@@ -79,7 +79,7 @@ def of_client(metric: str) -> str:
 
 
 def kind(at: str) -> str:
-    """Describe the rounds that a number is about."""
+    """Describe the rounds that a number is taken from."""
     return _KINDS[at]
 
 
@@ -91,16 +91,16 @@ def heading(metric: str, at: str) -> str:
 
 
 def is_score(metric: str, name: str) -> bool:
-    """Tell whether a metric is a score, or its mean over some clients."""
+    """Return ``True`` if a metric is a score, or its mean over some clients."""
     last = metric.rpartition("/")[2].partition("@")[0]
     return last in (name, f"{name}_weighted", f"{name}_worst10", f"{name}{SMALLEST}")
 
 
 def is_accuracy(metric: str) -> bool:
-    """Tell whether a metric is an accuracy, of which more is better."""
+    """Return ``True`` if a metric is an accuracy."""
     return is_score(metric, "acc")
 
 
 def in_per_cent(metric: str) -> bool:
-    """Tell whether a metric is shown in per cent."""
+    """Return ``True`` if a metric is shown in per cent."""
     return is_accuracy(metric) or metric.rpartition("/")[2] in ("acc_std", "ece")

@@ -1,4 +1,4 @@
-"""Pieces of an HTML page that needs nothing but itself."""
+"""Building blocks of a self-contained HTML page."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ pre { background: #f6f6f6; padding: 1rem; font-size: .8rem; white-space: pre-wra
 
 
 class Markup(str):
-    """Text that is HTML already."""
+    """Text that is already HTML and must not be escaped."""
 
     __slots__ = ()
 
@@ -64,7 +64,7 @@ def section(title: str, *parts: Markup) -> Markup:
 
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> Markup:
-    """Build a table of names and numbers; without headings it holds text."""
+    """Build a table of names and numbers; a table without headings holds text."""
     text = "" if any(columns) else ' class="text"'
     head = "".join(f"<th>{escape(column)}</th>" for column in columns)
     body = "\n".join(
@@ -79,29 +79,29 @@ def _safe(cell: str) -> str:
 
 
 def side_by_side(parts: Iterable[Markup]) -> Markup:
-    """Pictures, as many in a row as there is room for."""
+    """Build a row of pictures, which wraps where the page ends."""
     return Markup('<div class="pictures">\n' + "\n".join(parts) + "\n</div>")
 
 
 def verbatim(text: str) -> Markup:
-    """Text as it stands, for instance a file."""
+    """Build a block of preformatted text, for instance a file."""
     return Markup(f"<pre>{escape(text)}</pre>")
 
 
 def picture(name: str, figure: Figure, caption: str) -> Markup:
-    """Return a picture as inline SVG, with names of its own."""
+    """Build a picture as inline SVG, with ids that are unique on the page."""
     stream = io.StringIO()
     save(figure, stream, "svg")
     svg = stream.getvalue()
     svg = svg[svg.index("<svg") :]
-    # Several pictures on a page must not share the names by which they refer to their own parts.
+    # Pictures on one page must not share ids.
     svg = re.sub(r'(\bid="|href="#|url\(#)', rf"\g<1>{name}-", svg)
     svg = svg.replace("<svg", f'<svg role="img" aria-label="{escape(caption)}"', 1)
     return Markup(f"<figure>\n{svg}<figcaption>{escape(caption)}</figcaption>\n</figure>")
 
 
 def bars(values: Sequence[float], label: str, width: float = 90, height: float = 16) -> Markup:
-    """Return a small bar chart within a line of text; the tallest bar fills the height."""
+    """Build a small bar chart for a line of text; the tallest bar fills the height."""
     top, step = max(values, default=0) or 1, width / max(1, len(values))
     path = "".join(
         f"M{number * step:.1f} {height}v{-height * value / top:.1f}h{0.85 * step:.1f}V{height}z"

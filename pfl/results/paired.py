@@ -11,7 +11,7 @@ from scipy import stats
 from pfl.results.files import Floats
 
 CONFIDENCE = 0.95
-# Scores are stored with the noise of single precision; differences below this are none.
+# Stored scores are rounded to single precision; differences beyond these digits count as zero.
 _DIGITS = 6
 
 
@@ -19,18 +19,18 @@ _DIGITS = 6
 class Paired:
     """The differences between two settings, and Student's paired t test of their mean.
 
-    Interval and p-value belong to one test: zero lies outside the interval where p is below 0.05.
+    Interval and p-value belong to the same test: zero is outside the interval if p is below 0.05.
 
     Attributes:
-        pairs: n.
+        pairs: Number of pairs, n.
         difference: Mean difference.
         low: Lower end of the 95% confidence interval of the mean difference.
         high: Upper end.
-        effect: Cohen's d: mean over standard deviation; infinite where all differences are equal.
+        effect: Cohen's d: mean over standard deviation; infinite if all differences are equal.
         p: Two-sided p-value.
-        p_holm: The same, adjusted for all tests that were made together.
-        better: Pairs with a positive difference.
-        worse: Pairs with a negative one.
+        p_holm: p-value, adjusted for all tests that were made together.
+        better: Number of pairs with a positive difference.
+        worse: Number of pairs with a negative difference.
     """
 
     pairs: int
@@ -45,11 +45,11 @@ class Paired:
 
 
 def paired(ours: Floats, theirs: Floats) -> Paired | None:
-    """Test the mean difference of pairs; return ``None`` for fewer than two of them.
+    """Test the mean difference of pairs; return ``None`` for fewer than two pairs.
 
     Args:
-        ours: (n,) scores of the same clients, or means over clients for the same seeds.
-        theirs: (n,) the other setting's.
+        ours: (n,) scores of clients, or means over clients for each seed.
+        theirs: (n,) the other setting's scores, for the same clients or seeds.
     """
     differences = np.round(ours - theirs, _DIGITS)
     count = len(differences)
@@ -76,13 +76,13 @@ def paired(ours: Floats, theirs: Floats) -> Paired | None:
 
 
 def adjusted(tests: Sequence[Paired | None]) -> list[Paired | None]:
-    """Return tests that were made together with Holm's p-values."""
+    """Return tests that were made together, with Holm's adjusted p-values."""
     raised = iter(holm([test.p for test in tests if test is not None]))
     return [None if test is None else replace(test, p_holm=next(raised)) for test in tests]
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
-    """Adjust p-values for having made several tests (Holm, 1979), in the order given.
+    """Adjust p-values for multiple tests (Holm, 1979); the order is kept.
 
     Example:
         >>> holm([0.01, 0.04, 0.03])

@@ -1,4 +1,4 @@
-"""The pictures of runs: their names and captions, drawn and written to files."""
+"""Drawing the pictures of runs by name, and writing them to files."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from pfl.results.style import save, styled
 
 @dataclass(frozen=True)
 class Picture:
-    """One picture, or the reason why there is none.
+    """A picture, or the reason why it could not be drawn.
 
     Attributes:
-        name: One of :data:`pfl.results.captions.NAMES`, or a column that servers report of clients.
+        name: One of :data:`pfl.results.captions.NAMES`, or a value that servers report for clients.
         figure: The picture.
         refusal: The reason.
-        caption: A sentence on what it shows.
+        caption: A sentence that says what it shows.
     """
 
     name: str
@@ -46,16 +46,16 @@ def draw(
 
     Args:
         settings: The runs.
-        names: Names of pictures; ``None`` draws all that these runs may have.
-        metric: A column of ``metrics.csv``; ``None`` takes the score that the runs are judged by.
-        at: After which rounds, unless a picture shows all of them.
+        names: Names of pictures; ``None`` draws all that suit these runs.
+        metric: A column of ``metrics.csv``; ``None`` uses the runs' main score.
+        at: The rounds to take numbers from, unless a picture shows all rounds.
 
     Raises:
         RunError: A run was never tested, or the runs have no score in common.
     """
     metric = metric or common_score([run for setting in settings for run in setting.runs])
     reported = {
-        name: f"{what[0].upper()}{what[1:]} of each client over rounds; grey: it did not take part."
+        name: f"{what[0].upper()}{what[1:]} of each client over rounds; grey: did not take part."
         for setting in settings
         for name, what in setting.runs[0].reported.items()
     }

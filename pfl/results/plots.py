@@ -24,28 +24,29 @@ from pfl.results.runs import At, RunFolder
 from pfl.results.settings import Setting
 from pfl.results.style import WIDTH, Look, legend_above, panels, per_cent, wrapped
 
-# More clients than this are not drawn one by one beside a box.
+# With more clients than this, single clients are not drawn beside a box.
 _DOTS = 200
-# Costs that differ by more than this factor do not share a linear axis.
+# Costs that differ by more than this factor get a logarithmic axis.
 _FAR_MORE = 8
-# More clouds of clients than this hide one another.
+# With more settings than this, single clients are not drawn: the dots would hide each other.
 _CLOUDS = 3
-# Clients of similar size are drawn as their mean: clients in a group, and groups of a line.
+# Clients of similar size are averaged: clients in a group, and least and most groups in a line.
 _GROUP, _LEAST_GROUPS, _MOST_GROUPS = 5, 3, 12
 
 
 def curves(settings: Sequence[Setting], metric: str) -> Figure:
     """Draw a metric against rounds, bytes moved and seconds of training.
 
-    Of several seeds the mean is drawn, in a band of one standard error, at the rounds after which
-    all of them were tested; bytes and seconds are means as well.
+    For several seeds, the mean and a band of one standard error are drawn, at the rounds after
+    which all seeds were tested; bytes and seconds are means too.
 
     Args:
-        settings: One line each.
+        settings: One line is drawn for each.
         metric: A column of ``metrics.csv``.
 
     Raises:
-        RunError: A run lacks the metric, or the seeds of a setting have no such round in common.
+        RunError: A run lacks the metric, or the seeds of a setting were never tested after the same
+            round.
     """
     figure, axes = panels(3, WIDTH, 2.1, sharey=True)
     for number, setting in enumerate(settings):
@@ -72,7 +73,7 @@ def curves(settings: Sequence[Setting], metric: str) -> Figure:
 
 
 def _spread_costs(panel: Axes) -> None:
-    """Start an axis of costs at zero; make it logarithmic where they differ by far."""
+    """Start an axis of costs at zero; make it logarithmic if the costs differ a lot."""
     lines = [np.asarray(line.get_xdata(), np.float64) for line in panel.lines]
     totals = [x[-1] for x in lines if x[-1] > 0]
     if not totals or max(totals) <= _FAR_MORE * min(totals):
@@ -98,7 +99,7 @@ def _rows(run: RunFolder, rounds: Floats) -> NDArray[np.bool_]:
 
 
 def _line(panel: Axes, x: Floats, values: Floats, number: int, label: str) -> None:
-    """Draw the mean of (runs, points) values, and its standard error where there is one."""
+    """Draw the mean of (runs, points) values, and its standard error for several runs."""
     look = Look.of(number)
     every = max(1, len(x) // 6)
     panel.plot(
@@ -107,7 +108,7 @@ def _line(panel: Axes, x: Floats, values: Floats, number: int, label: str) -> No
         color=look.color,
         linestyle=look.linestyle,
         marker=look.marker,
-        # Lines that meet keep their markers apart.
+        # Different offsets keep the markers of lines that meet apart.
         markevery=(number % every, every),
         label=label,
     )
@@ -118,10 +119,10 @@ def _line(panel: Axes, x: Floats, values: Floats, number: int, label: str) -> No
 
 
 def clients(settings: Sequence[Setting], metric: str, at: At) -> Figure:
-    """Draw the distribution of a metric over clients: a box and its clients for each setting.
+    """Draw the distribution of a metric over clients: a box and the clients for each setting.
 
-    Each client counts with its mean over the runs of a setting. The diamond is the mean over
-    clients and the triangle the worst tenth, both as ``metrics.csv`` has them.
+    A client's value is its mean over the runs of a setting. The diamond is the mean over clients
+    and the triangle the worst tenth, both taken from ``metrics.csv``.
 
     Raises:
         RunError: A run lacks the metric.
@@ -143,7 +144,7 @@ def clients(settings: Sequence[Setting], metric: str, at: At) -> Figure:
             medianprops={"color": "black", "linewidth": 1.6},
         )
         if len(values) <= _DOTS:
-            # Neighbours in rank lie on different heights, so that equal values can be told apart.
+            # Neighbours in rank get different heights, so that equal values do not overlap.
             heights = number + 0.2 * (np.arange(len(values)) % 5 - 2) / 2
             _dots(panel, values, heights, look, 9, 0.6)
         _marks(panel, number, setting, metric, at)
@@ -160,7 +161,7 @@ def clients(settings: Sequence[Setting], metric: str, at: At) -> Figure:
 
 
 def _marks(panel: Axes, number: int, setting: Setting, metric: str, at: At) -> None:
-    """Mark the mean over clients and the worst tenth, which only some metrics have."""
+    """Mark the mean over clients and the worst tenth, if the metric has them."""
     own = names.of_client(metric)
     for name, marker, label in ((own, "D", "mean"), (f"{own}_worst10", "<", "worst tenth")):
         if all(name in run.metrics for run in setting.runs):
@@ -179,8 +180,8 @@ def _dots(
 def data_size(settings: Sequence[Setting], metric: str, at: At) -> Figure:
     """Draw a metric against the number of a client's training samples.
 
-    A client is a dot where there are not too many settings. Lines join the means over groups of
-    clients of similar size, where clients make at least three groups.
+    Clients are dots if there are few settings. If there are enough clients for three groups, lines
+    connect the means over groups of clients of similar size.
 
     Raises:
         RunError: A run lacks the metric.
@@ -213,7 +214,7 @@ def data_size(settings: Sequence[Setting], metric: str, at: At) -> Figure:
 
 
 def _spread_sizes(panel: Axes, sizes: Floats) -> None:
-    """Make the axis logarithmic for sizes of several orders of magnitude."""
+    """Make the axis logarithmic if sizes span orders of magnitude."""
     sizes = sizes[sizes > 0]
     if sizes.max() <= 20 * sizes.min():
         return

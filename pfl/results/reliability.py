@@ -1,6 +1,6 @@
 """Reliability diagrams: accuracy against confidence of the personal models.
 
-Drawn from the counts that :mod:`pfl.federation.reliability` wrote into the folders of runs.
+They are drawn from the counts that :mod:`pfl.federation.reliability` wrote into run folders.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ def diagram(settings: Sequence[Setting]) -> Figure:
     Below the diagonal a model is overconfident.
 
     Raises:
-        RunError: No run has bins that were counted after its last round.
+        RunError: No run has counts from after its last round.
     """
     found = {setting.label: _pooled(setting) for setting in settings}
     found = {label: pooled for label, pooled in found.items() if len(pooled)}
     if not found:
         raise RunError(
-            "reliability was not counted after the last round; to count it: pfl test --config "
+            "reliability was not measured after the last round; measure it by pfl test --config "
             "RUN/config.yaml --ckpt_path RUN --reliability"
         )
     figure = Figure(figsize=(0.5 * WIDTH, 0.55 * WIDTH), layout="constrained")
@@ -69,7 +69,7 @@ def _pooled(setting: Setting) -> Floats:
 
 
 def _counted(run: RunFolder) -> Floats:
-    """Return (rows, 4) bin, samples, confidence and accuracy; no rows unless of the last round."""
+    """Return (rows, 4) bin, samples, confidence, accuracy; no rows if not of the last round."""
     table = Table.read(run.path / FILE)
     if len(table) == 0 or table["round"][0] != run.round:
         return np.zeros((0, 4))

@@ -1,4 +1,4 @@
-"""A run as one HTML page: summary, pictures, clients, configuration."""
+"""An HTML report of one run: summary, pictures, clients, configuration."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _LISTED = ("acc", "acc_weighted", "acc_worst10", "acc_std", "f1", "loss", "ece")
 
 
 def report(run: RunFolder) -> str:
-    """Return a run's page.
+    """Return the HTML report of a run.
 
     Raises:
         RunError: The run was never tested, or its files are damaged.
@@ -112,10 +112,10 @@ def _pictures(run: RunFolder) -> Iterator[Markup]:
 
 
 def _clients(run: RunFolder, judged_by: str) -> Markup:
-    """Make a row for each client, of the last evaluated round."""
+    """Make a row for each client, from the last evaluated round."""
     rounds, counts = run.evaluated()[-1:], run.label_counts
     group = _group(judged_by)
-    # Who uploaded shows in the weights.
+    # The column "uploaded" is left out: aggregation weights show it.
     plain = {"test_samples", "trained", *run.reported}
     shown = [name for name in run.clients.columns if name in plain or _is_listed(name, group)]
     values = {name: run.over_rounds(name, rounds)[0] for name in shown}
@@ -137,7 +137,7 @@ def _clients(run: RunFolder, judged_by: str) -> Markup:
 
 
 def _is_listed(column: str, group: str) -> bool:
-    """List all test scores of the models that the run is judged by, and accuracy of others."""
+    """Return ``True`` for scores of the models that the run is judged by, and other accuracies."""
     own, _, name = column.rpartition("/")
     return own == group or (own.startswith("test/") and name == "acc")
 
@@ -164,7 +164,7 @@ def _labels(counts: Floats) -> list[str]:
 
 
 def _facts(run: RunFolder) -> Markup:
-    """List the run's header and where it ran."""
+    """List the run's header and its environment."""
     facts = dict(run.environment.get("header", {}))
     facts |= {key: run.environment[key] for key in ("platform", "python") if key in run.environment}
     facts |= run.environment.get("packages", {})

@@ -1,4 +1,4 @@
-"""A run's folder, read back: what it was asked to do, what it measured."""
+"""Reading a run folder: its settings and its results."""
 
 from __future__ import annotations
 
@@ -16,25 +16,25 @@ from pfl.results.files import Floats, RunError, Table, read_json, read_yaml
 from pfl.results.summary import SCORES
 
 Replicate: TypeAlias = tuple[int, int]
-# As pfl.results.summary.KINDS has them.
+# The words of pfl.results.summary.KINDS.
 At: TypeAlias = Literal["last", "mean_last10", "best_by_val", "best_on_test"]
 
-# Columns of clients.csv that are the loop's; others without a slash are what the server reported.
+# Columns of clients.csv that the loop writes; others without a slash are reported by the server.
 _OF_LOOP = ("round", "client", "samples", "test_samples", "group", "trained", "uploaded")
 
 
 @dataclass(frozen=True, eq=False)
 class RunFolder:
-    """One run's folder.
+    """The content of a run folder.
 
     Attributes:
         path: The folder.
         config: The resolved configuration; empty for a run that was started from Python.
         environment: Versions, CPU and threads, the run's header, and captions of columns of
             ``clients.csv``.
-        summary: Written at the end; empty until then.
-        metrics: A row a round.
-        partition: Recipe, samples and label counts of each client, and the hash.
+        summary: The summary; empty until the run is finished.
+        metrics: One row for each round.
+        partition: Settings of the partition, each client's samples and label counts, and its hash.
     """
 
     path: Path
@@ -49,7 +49,7 @@ class RunFolder:
         """Read a folder.
 
         Raises:
-            RunError: It is not a run's, has no finished round, or is damaged.
+            RunError: The folder is not a run folder, has no finished round, or is damaged.
         """
         path = Path(path)
         if not path.is_dir():
@@ -57,7 +57,7 @@ class RunFolder:
         if not (path / "environment.json").is_file():
             below = [str(file.parent) for file in sorted(path.glob("**/environment.json"))]
             hint = f"; there are runs below it: {', '.join(below[-3:])}" if below else ""
-            raise RunError(f"{path} is not a run's folder (it has no environment.json){hint}")
+            raise RunError(f"{path} is not a run folder (it has no environment.json){hint}")
         metrics = Table.read(path / "metrics.csv")
         if len(metrics) == 0:
             raise RunError(f"the run {path} has not finished any round")
@@ -77,25 +77,25 @@ class RunFolder:
 
     @property
     def data(self) -> str | None:
-        """Return the name of the data set's class, if the run recorded it."""
+        """Return the name of the data module's class, if the run recorded it."""
         name = self.partition.get("data")
         return None if name is None else str(name)
 
     @property
     def seed(self) -> int | None:
-        """Return the seed of the run, if it recorded one."""
+        """Return the seed of the run, if the run recorded it."""
         seed = self.environment.get("seed", self.config.get("seed"))
         return None if seed is None else int(seed)
 
     @property
     def replicate(self) -> Replicate:
-        """Return seed and split seed; -1 stands for an unknown one."""
+        """Return seed and split seed; -1 if unknown."""
         seed, split_seed = self.seed, self.partition.get("split_seed")
         return -1 if seed is None else seed, -1 if split_seed is None else int(split_seed)
 
     @property
     def split_hash(self) -> str:
-        """Return the partition's hash; it is equal where every client holds the same samples."""
+        """Return the partition's hash; it is equal if every client holds the same samples."""
         return str(self.partition.get("hash", self.path.resolve()))
 
     @property
@@ -105,17 +105,17 @@ class RunFolder:
 
     @property
     def finished(self) -> bool:
-        """Tell whether the run ended: after its planned rounds, or earlier by a callback."""
+        """Return ``True`` if the run has ended, after its planned rounds or by a callback."""
         return self.round in (self.environment.get("rounds"), self.summary.get("rounds"))
 
     @cached_property
     def clients(self) -> Table:
-        """Return ``clients.csv``: one row a client for each evaluated round."""
+        """Return ``clients.csv``: one row for each tested client and evaluated round."""
         return Table.read(self.path / "clients.csv")
 
     @cached_property
     def bytes(self) -> Floats:
-        """Return (rounds,) bytes moved up to the end of each round, both ways."""
+        """Return (rounds,) bytes moved both ways up to the end of each round."""
         return self.metrics["comm/bytes_total"]
 
     @cached_property
@@ -125,12 +125,12 @@ class RunFolder:
 
     @cached_property
     def samples(self) -> Floats:
-        """Return (N,) training samples of each client."""
+        """Return (N,) numbers of training samples of each client."""
         return self.by_client("samples", self.evaluated()[-1:])
 
     @property
     def scores(self) -> Mapping[str, bool]:
-        """Return the names of the run's scores, and whether more is better; the first counts."""
+        """Return the names of the run's scores, the main one first; ``True`` if more is better."""
         scores: Mapping[str, bool] = self.environment.get("scores") or SCORES
         return scores
 
@@ -138,7 +138,7 @@ class RunFolder:
     def reported(self) -> dict[str, str]:
         """Return the caption of each column of :attr:`clients` that the server reported.
 
-        Where a run of an earlier version recorded no captions, they are the columns' names.
+        Runs of earlier versions recorded no captions; the columns' names are used instead.
         """
         captions = self.environment.get("reports", {})
         columns = [name for name in self.clients.columns if "/" not in name]
@@ -146,26 +146,26 @@ class RunFolder:
 
     @property
     def label_counts(self) -> Floats | None:
-        """Return (N, C) training samples of each client and class, if the run recorded them."""
+        """Return (N, C) numbers of training samples of each client and class, if recorded."""
         counts = self.partition.get("label_counts")
         return None if counts is None else np.array(counts, np.float64)
 
     def tested_at(self, metric: str) -> str | None:
         """Return the point at which a metric's models were tested.
 
-        ``None`` if they are not personal models, or if the run did not record it.
+        It is ``None`` for other than personal models, or if the run did not record it.
         """
         points = str(self.environment["header"].get("evaluated", "")).split(", ")
         return names.point(metric, points[0]) or None
 
     def evaluated(self, metric: str | None = None) -> Floats:
-        """Return the rounds after which there is a value of a metric, ascending.
+        """Return the rounds after which a metric has a value, ascending.
 
         Args:
             metric: A column of ``metrics.csv``; ``None`` stands for any test score.
 
         Raises:
-            RunError: There is no such metric, or no such round.
+            RunError: There is no such metric, or it has no value.
         """
         if metric is None:
             columns = [name for name in self.metrics.columns if name.startswith("test/")]
@@ -174,21 +174,21 @@ class RunFolder:
         present = [~np.isnan(self.metrics[name]) for name in columns]
         rounds: Floats = self.metrics["round"][np.any(present, axis=0)] if present else np.empty(0)
         if len(rounds) == 0:
-            lacks = "was never tested" if metric is None else f"has no round with {metric}"
+            lacks = "was never tested" if metric is None else f"has no value of {metric}"
             raise RunError(f"the run {self.path} {lacks}")
         return rounds
 
     def chosen(self, at: At, metric: str) -> Floats:
-        """Return the rounds that a kind of report is about; see :mod:`pfl.results.summary`.
+        """Return the rounds that a kind of summary uses; see :mod:`pfl.results.summary`.
 
         Raises:
-            RunError: The best round by validation is asked for, but the run has no validation
-                data; or the best round on the test data by anything but an accuracy.
+            RunError: ``best_by_val`` is asked for, but the run has no validation data; or
+                ``best_on_test`` for another metric than the main score.
         """
         rounds = self.evaluated(metric)
         name, more = next(iter(self.scores.items()))
         if at == "best_on_test" and not names.is_score(metric, name):
-            raise RunError(f"the best round on the test data is that of {name}, not {metric}")
+            raise RunError(f"best_on_test exists for {name} only, not for {metric}")
         if at == "last":
             return rounds[-1:]
         if at == "mean_last10":
@@ -203,7 +203,7 @@ class RunFolder:
         return best
 
     def values(self, metric: str, rounds: Floats) -> Floats:
-        """Return (len(rounds),) values of a metric after these rounds."""
+        """Return (len(rounds),) values of a metric after some rounds."""
         if metric.endswith(names.SMALLEST):
             return self._of_smallest(names.of_client(metric), rounds)
         return self.metrics[metric][np.isin(self.metrics["round"], rounds)]
@@ -213,7 +213,7 @@ class RunFolder:
         return float(self.values(metric, rounds).mean())
 
     def _of_smallest(self, column: str, rounds: Floats) -> Floats:
-        """Return the mean over the tenth with the fewest training samples; of equals the first."""
+        """Return the mean over the tenth of tested clients with the fewest training samples."""
         values = self.over_rounds(column, rounds)
         tested = np.flatnonzero(~np.isnan(values).any(0))
         order = tested[np.argsort(self.samples[tested], kind="stable")]
@@ -221,9 +221,9 @@ class RunFolder:
         return means
 
     def by_client(self, column: str, rounds: Floats) -> Floats:
-        """Return (N,) each client's mean over rounds; NaN for a client without values.
+        """Return (N,) means of each client over rounds; NaN for a client without values.
 
-        Of several rounds, clients that were tested in the last one alone are left out.
+        For several rounds, clients that were only tested in the last one are left out.
         """
         found = self.over_rounds(column, rounds)
         tested = self.environment.get("evaluated_clients")
@@ -232,10 +232,10 @@ class RunFolder:
         return np.array([mean_present(values) for values in found.T])
 
     def over_rounds(self, column: str, rounds: Floats) -> Floats:
-        """Return (len(rounds), N) each client's values; NaN where there is none."""
+        """Return (len(rounds), N) values of each client; NaN if there is none."""
         table = self.clients
         client = table["client"].astype(np.int64)
-        # Where only some were tested, the last ones may lack.
+        # If only some clients were tested, those with the highest numbers may be missing.
         count = max(int(client.max()) + 1, int(self.partition.get("num_clients", 0)))
         found = np.full((len(rounds), count), np.nan)
         row = np.isin(table["round"], rounds)

@@ -1,4 +1,4 @@
-"""Settings: runs that differ in nothing but their seeds, under a label that tells them apart."""
+"""Settings: groups of runs that differ only in their seeds, with distinct labels."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from pfl.results.runs import At, Replicate, RunFolder, mean_present
 
 @dataclass(frozen=True, eq=False)
 class PerClient:
-    """A metric of each tested client; clients of different partitions count as different ones.
+    """A metric of each tested client; clients of different partitions are different clients.
 
     Attributes:
-        clients: (n,) partition and number of the client.
-        values: (n,) mean over the runs on that partition.
-        samples: (n,) training samples.
+        clients: (n,) partition and number of each client.
+        values: (n,) means over the runs on that partition.
+        samples: (n,) numbers of training samples.
     """
 
     clients: tuple[tuple[str, int], ...]
@@ -33,24 +33,24 @@ class Setting:
     """One setting's runs.
 
     Attributes:
-        label: Unique among the settings at hand.
-        runs: One for each replicate, in order of these.
+        label: A label that is unique among the settings.
+        runs: One run for each replicate, ordered by seeds.
     """
 
     label: str
     runs: tuple[RunFolder, ...]
 
     def only(self, replicates: Container[Replicate]) -> Setting:
-        """Return the setting with the runs of some replicates."""
+        """Return the setting with only the runs of some replicates."""
         return Setting(self.label, tuple(run for run in self.runs if run.replicate in replicates))
 
     def values(self, metric: str, at: At, by: str | None = None) -> Floats:
-        """Return (runs,) a metric of each run.
+        """Return (runs,) values of a metric.
 
         Args:
             metric: A column of ``metrics.csv``.
-            at: After which rounds.
-            by: Metric that chooses the rounds; ``None``: the metric itself.
+            at: The rounds to take the values from.
+            by: The metric that chooses these rounds; ``None`` uses ``metric`` itself.
         """
         return np.array([run.mean(metric, run.chosen(at, by or metric)) for run in self.runs])
 
@@ -59,14 +59,14 @@ class Setting:
 
         Args:
             metric: A client's score, or its summary over clients, such as ``.../acc_weighted``.
-            at: After which rounds.
+            at: The rounds to take the values from.
 
         Raises:
-            RunError: A run has no such metric, or it is not a client's.
+            RunError: A run lacks the metric, or it is not a metric of single clients.
         """
         own = names.of_client(metric)
         if names.is_pooled(metric):
-            raise RunError(f"{metric} is a score on the common test set, and not a client's")
+            raise RunError(f"{metric} is a score on the common test set, not of single clients")
         splits: dict[str, list[RunFolder]] = {}
         for run in self.runs:
             splits.setdefault(run.split_hash, []).append(run)
@@ -82,10 +82,10 @@ class Setting:
 
 
 def group(runs: Sequence[RunFolder]) -> tuple[list[Setting], list[RunFolder]]:
-    """Group runs into settings, in order of first appearance; return older repeated runs too.
+    """Group runs into settings, in order of first appearance; also return superseded runs.
 
-    Of several runs of one setting and replicate the newest counts, by the name of its folder. A run
-    without a configuration is a setting of its own.
+    Of several runs of the same setting and replicate, only the newest (by the name of its folder)
+    is used. A run without a configuration is a setting of its own.
     """
     identities = {id(run): identity.of_setting(run.config) for run in runs}
     found: dict[object, dict[Replicate, RunFolder]] = {}
@@ -109,9 +109,9 @@ def group(runs: Sequence[RunFolder]) -> tuple[list[Setting], list[RunFolder]]:
 
 
 def _labels(runs: Sequence[RunFolder], identities: Sequence[Identity]) -> list[str]:
-    """Make labels of the method and of options that differ.
+    """Make labels from the method and the options in which settings differ.
 
-    Options of the data are compared among all settings, others among those of one method.
+    Options of the data are compared over all settings, other options over those of one method.
     """
     labels = []
     for run, content in zip(runs, identities, strict=True):
@@ -140,7 +140,7 @@ def _shown(value: object) -> str:
 
 
 def _short(key: str, keys: Sequence[str]) -> str:
-    """Shorten a dotted key to an end that tells it from the others."""
+    """Shorten a dotted key to its shortest unique ending."""
     parts = key.split(".")
     for count in range(1, len(parts)):
         end = ".".join(parts[-count:])

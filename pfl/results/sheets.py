@@ -1,4 +1,4 @@
-"""A table for people, in the forms in which people want it."""
+"""Tables for people: in a terminal, as Markdown, LaTeX and CSV."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ _LATEX = str.maketrans(
 
 @dataclass(frozen=True)
 class Sheet:
-    """Rows of text under a title, and the numbers that they were made of.
+    """Rows of text under a title, and the unrounded numbers behind them.
 
     Attributes:
         title: One line.
         columns: Headings; the first column holds names, the others numbers.
-        rows: Cells, as they are printed.
+        rows: Cells as printed.
         notes: Lines below the table.
-        records: One mapping a row, unrounded: what a CSV file holds instead of the rows.
+        records: One mapping for each row, unrounded, for CSV files.
     """
 
     title: str
@@ -41,7 +41,7 @@ class Sheet:
     records: Sequence[Record] = ()
 
     def rich(self) -> Table:
-        """For a terminal."""
+        """Return a table for the terminal."""
         table = Table(
             title=self.title,
             title_justify="left",
@@ -59,7 +59,7 @@ class Sheet:
 
 
 def markdown(sheets: Sequence[Sheet]) -> str:
-    """Titles in bold, notes as text."""
+    """Write each sheet as a Markdown table, with its title in bold and its notes as text."""
     parts = []
     for sheet in sheets:
         cells = [list(sheet.columns), *map(list, sheet.rows)]
@@ -130,12 +130,12 @@ FORMATS: Mapping[str, Callable[[Sequence[Sheet]], str]] = {
 
 
 def write(sheets: Sequence[Sheet], path: Path) -> None:
-    """Write tables to a file; its ending tells the format.
+    """Write tables to a file, in the format of its suffix.
 
     Raises:
-        ValueError: There is no such format.
+        ValueError: The suffix is not a known format.
     """
     if path.suffix not in FORMATS:
-        raise ValueError(f"{path}: a table is written as {', '.join(FORMATS)}, not {path.suffix!r}")
+        raise ValueError(f"{path}: use one of {', '.join(FORMATS)} for a table")
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(FORMATS[path.suffix](sheets), encoding="utf-8")

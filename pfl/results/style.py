@@ -1,7 +1,7 @@
-"""The style of pictures, made for print, screens and the colour-blind.
+"""The style of pictures, for print, for screens and for colour-blind readers.
 
-Settings differ by colour, dash and marker together. Colours are Okabe and Ito's ("Color Universal
-Design", 2008), of which the yellow is left out, as it hardly shows on white paper.
+Settings differ in colour, dash and marker together. The colours are those of Okabe and Ito ("Color
+Universal Design", 2008) without yellow, which is hard to see on white paper.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ DASHES: tuple[Any, ...] = (
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*", "<", ">", "p")
 HEAT = "cividis"
 WIDTH = 7.0
-"""Inches: the text width of a usual page, over one or two columns."""
-_LETTERS = 15  # that an inch holds, about
-_APART = 0.1  # inches on each side of a panel, so that labels of neighbours do not touch
+"""Width in inches: the text width of an ordinary page, across one or two columns."""
+_LETTERS = 15  # letters in an inch, approximately
+_APART = 0.1  # inches on each side of a panel, so that the labels of neighbours do not touch
 
 _STYLE: dict[str, Any] = {
     "font.size": 8,
@@ -49,14 +49,14 @@ _STYLE: dict[str, Any] = {
     "lines.linewidth": 1.4,
     "lines.markersize": 4,
     "savefig.dpi": 200,
-    # The same run gives the same file.
+    # Makes the files of the same run equal.
     "svg.hashsalt": "pfl",
 }
 
 
 @dataclass(frozen=True)
 class Look:
-    """Colour, dash and marker of a setting; the lengths of the three lists share no divisor."""
+    """Colour, dash and marker of a setting; the lengths of the three lists are coprime."""
 
     color: str
     linestyle: Any
@@ -64,7 +64,7 @@ class Look:
 
     @classmethod
     def of(cls, number: int) -> Look:
-        """Return the look of the setting with a number, from 0."""
+        """Return the look of a setting by its number, from 0."""
         return cls(
             COLOURS[number % len(COLOURS)],
             DASHES[number % len(DASHES)],
@@ -74,13 +74,13 @@ class Look:
 
 @contextmanager
 def styled() -> Iterator[None]:
-    """Draw in the style of this module, and restore the user's own afterwards."""
+    """Draw in the style of this module inside, and restore the user's style afterwards."""
     with style.context(_STYLE, after_reset=True):
         yield
 
 
 def panels(count: int, width: float, height: float, **options: Any) -> tuple[Figure, list[Axes]]:
-    """Make a figure of panels side by side; sizes in inches."""
+    """Make a figure of panels side by side; sizes are in inches."""
     layout = ConstrainedLayoutEngine(w_pad=_APART)
     figure = Figure(figsize=(width, height), layout=layout)
     axes = figure.subplots(1, count, squeeze=False, **options)
@@ -88,14 +88,14 @@ def panels(count: int, width: float, height: float, **options: Any) -> tuple[Fig
 
 
 def legend_above(figure: Figure, axes: Axes) -> None:
-    """Put one legend above all panels, and raise the figure by its height; none for one line."""
+    """Put one legend above all panels and enlarge the figure by its height; none for one line."""
     handles, labels = axes.get_legend_handles_labels()
     if len(labels) < 2:
         return
-    # Line and gap of a column take the room of 7 letters.
+    # The line and the gap of a column are as wide as 7 letters.
     letters = _LETTERS * figure.get_figwidth()
     columns = int(min(len(labels), max(1, letters // (max(map(len, labels)) + 7))))
-    # Columns as equal as can be.
+    # Balance the columns.
     rows = -(-len(labels) // columns)
     columns = -(-len(labels) // rows)
     figure.set_figheight(figure.get_figheight() + 0.18 * rows)
@@ -103,19 +103,19 @@ def legend_above(figure: Figure, axes: Axes) -> None:
 
 
 def per_cent(axis: Axis) -> None:
-    """Label shares in per cent, with the digits that the ticks have."""
+    """Label shares in per cent, with as many digits as needed."""
     axis.set_major_formatter(FuncFormatter(lambda share, _: f"{100 * share:g}%"))
 
 
 def wrapped(label: str, inches: float) -> str:
-    """Wrap a label into lines of a width in inches."""
+    """Wrap a label to a width in inches."""
     width = max(8, int(_LETTERS * inches))
     lines = textwrap.wrap(label, width, break_long_words=False)
     return "\n".join(part for line in lines for part in _broken(line, width))
 
 
 def _broken(word: str, width: int) -> list[str]:
-    """Break a word that is too long after a sign within it, as dotted keys have them."""
+    """Break a word that is too long, such as a dotted key, after a punctuation mark."""
     lines = [""]
     for piece in re.split(r"(?<=[=_/])|(?<=\.)(?=[A-Za-z])", word):
         if lines[-1] and len(lines[-1] + piece) > width:

@@ -1,7 +1,7 @@
-"""Summaries of a run: the numbers that papers report, kept apart and labelled.
+"""Summaries of a run: the kinds of numbers that papers report, each under its own label.
 
-A paper may report the last round, the mean of the last ten, or the best round; the best may be
-chosen by validation data or, as is often done and ought to be said, on the test data themselves.
+A paper may report the last round, the mean of the last ten, or the best round. The best round may
+be chosen by validation data or, as often happens without being stated, on the test data.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from pfl.results import names
 KINDS = ("last", "mean_last10", "best_by_val", "best_on_test")
 
 
-# Scores of a run that recorded none, and whether more is better: the first is what counts.
+# Scores of a run that did not record them, the main score first; True if more is better.
 SCORES: Mapping[str, bool] = {"acc": True}
 
 
@@ -22,15 +22,15 @@ def summarise(
 ) -> dict[str, float]:
     """Summarise every test metric of the evaluated rounds, as ``<metric>/<kind>``.
 
-    ``last`` is the last evaluated round; ``mean_last10`` the mean over those among the last ten
-    rounds that were evaluated; ``best_by_val`` the test value at the round of the best personal
+    ``last`` is the value of the last evaluated round; ``mean_last10`` the mean over the evaluated
+    rounds among the last ten; ``best_by_val`` the value of the round with the best personal
     validation score (missing without validation data); ``best_on_test`` the best score over the
-    rounds, selected on the test data. The score is the first of ``scores``, in classification the
+    rounds, selected on the test data. The score is the first of ``scores``: in classification, the
     accuracy.
 
     Args:
-        history: A row a round.
-        scores: Names of scores, and whether more is better.
+        history: One row for each round.
+        scores: Names of the scores, the main score first; ``True`` if more is better.
     """
     name, more = next(iter(scores.items()))
     best, by = (max if more else min), f"val/personal/{name}"

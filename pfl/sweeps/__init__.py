@@ -1,1 +1,1 @@
-"""W&B's sweep files, run here on Optuna."""
+"""Running W&B sweep files on this machine, with Optuna."""

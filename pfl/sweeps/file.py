@@ -1,7 +1,7 @@
-"""A sweep file as ``wandb sweep`` takes it: read, checked, and told what of it has no meaning here.
+"""Reading and checking a sweep file of ``wandb sweep``.
 
-The keys are those of the schema of W&B's sweeps. What is not supported is refused by its name; keys
-that only concern W&B's service are listed as unused.
+The keys are those of W&B's schema. Keys that are not supported are refused by name; keys that
+matter only to W&B's service are listed as unused.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pfl.sweeps.parameters import read_space
 from pfl.sweeps.space import Space
 
 Method = Literal["grid", "random", "bayes"]
-# Which keys mean something here, and which mean nothing because no service is asked.
+# Keys that are used here, and keys that matter only to W&B's service.
 _USED = ("method", "metric", "parameters", "early_terminate", "command", "run_cap", "program")
 _UNUSED = ("project", "entity", "name", "description", "apiVersion", "kind", "controller")
 _COMMAND = ("${env}", "${interpreter}", "${program}", "${args}")
@@ -28,8 +28,8 @@ class Metric:
     """The metric that a sweep optimises.
 
     Attributes:
-        name: As a run logs or sums it up.
-        maximize: More is better.
+        name: Name under which a run logs or summarises it.
+        maximize: Whether more is better.
         target: A value at which the search ends.
     """
 
@@ -39,11 +39,11 @@ class Metric:
 
     @property
     def logged(self) -> bool:
-        """Tell whether it has a value after each tested round, not only at the end."""
+        """``True`` if the metric has a value after each tested round, not only at the end."""
         return self.name.rpartition("/")[2] not in KINDS
 
     def reached(self, value: float) -> bool:
-        """Tell whether a value is as good as the target."""
+        """Return ``True`` if a value is as good as the target."""
         if self.target is None:
             return False
         return value >= self.target if self.maximize else value <= self.target
@@ -51,13 +51,13 @@ class Metric:
 
 @dataclass(frozen=True)
 class Early:
-    """Successive halving, of which W&B's ``hyperband`` is one bracket.
+    """Settings of successive halving; W&B's ``hyperband`` is one bracket of it.
 
     Attributes:
-        first: Number of values of the metric after which runs are first compared; then after
-            ``eta`` times, ``eta ** 2`` times as many.
-        eta: The best ``1 / eta`` of the runs that came so far continue.
-        last: Number of values from which on no run is stopped.
+        first: Number of values of the metric after which runs are first compared; they are compared
+            again after ``eta`` times as many, ``eta ** 2`` times as many, and so on.
+        eta: The best ``1 / eta`` of the runs that have come so far continue.
+        last: Number of values after which no run is stopped any more.
     """
 
     first: int
@@ -72,14 +72,14 @@ class Sweep:
     Attributes:
         path: The file.
         method: How points are chosen.
-        metric: What is looked for.
-        space: What is searched.
-        command: What runs a point, with W&B's macros.
-        program: What ``${program}`` stands for.
-        early: When runs are stopped early.
+        metric: The metric to optimise.
+        space: The search space.
+        command: The command that runs a point, with W&B's macros.
+        program: The value of ``${program}``.
+        early: When runs are stopped early; ``None`` for never.
         run_cap: Largest number of points.
-        unused: Keys of the file that have no meaning here.
-        content: All of the file.
+        unused: Keys of the file that are not used here.
+        content: The whole file.
     """
 
     path: Path
@@ -98,7 +98,7 @@ def read(path: Path) -> Sweep:
     """Read a sweep file.
 
     Raises:
-        UsageError: It cannot be run here; the message names the key.
+        UsageError: The sweep cannot be run; the message names the key.
     """
     reader = YamlFile(path, "sweep file")
     content = reader.content()
@@ -113,7 +113,7 @@ def read(path: Path) -> Sweep:
     program = str(content.get("program", ""))
     run_cap = content.get("run_cap")
     if run_cap is not None and (not isinstance(run_cap, int) or run_cap < 1):
-        raise reader.error(f"expected a whole number from 1, got {run_cap!r}", "run_cap")
+        raise reader.error(f"expected a whole number, at least 1, got {run_cap!r}", "run_cap")
     unused = [key for key in content if key in _UNUSED]
     if program and not any("${program}" in str(word) for word in command):
         unused.append("program")
@@ -151,20 +151,21 @@ def _early(reader: YamlFile, content: Mapping[str, Any], metric: Metric) -> Earl
         raise reader.error(f"only hyperband is supported, got {given.get('type')!r}", key, "type")
     reader.check_keys(given, ("type", "min_iter", "max_iter", "s", "eta", "strict"), key)
     if given.get("strict") is False:
-        what = "false is not supported: a run is stopped where it falls behind, as in the papers"
+        what = "false is not supported: a run is stopped once it falls behind, as in the papers"
         raise reader.error(what, key, "strict")
     if not metric.logged:
         raise reader.error(f"{metric.name} has no value after each round", key)
     for name in ("min_iter", "max_iter", "s", "eta"):
         value, least = given.get(name), 2 if name == "eta" else 1
         if value is not None and (not isinstance(value, int) or value < least):
-            raise reader.error(f"expected a whole number from {least}, got {value!r}", key, name)
+            what = f"expected a whole number, at least {least}, got {value!r}"
+            raise reader.error(what, key, name)
     eta, last = given.get("eta", 3), given.get("max_iter")
     if ("min_iter" in given) == (last is not None) or (last is None) != ("s" not in given):
         raise reader.error("give either min_iter, or max_iter and s", key)
     if last is None:
         return Early(given["min_iter"], eta)
-    # W&B: max_iter / eta, max_iter / eta ** 2, ..., s of them at most, and none below one.
+    # W&B compares at max_iter / eta, max_iter / eta ** 2, ...: at most s times, never below one.
     first = last
     for _ in range(given["s"]):
         first = first // eta or first

@@ -29,16 +29,16 @@ _WORDS = {
 
 @dataclass(frozen=True)
 class Outcome:
-    """One point and what came of it.
+    """One point and its outcome.
 
     Attributes:
-        number: Of the point, from 1.
-        state: In a word; ``stopped`` is early.
-        values: Of the varied parameters.
-        value: The metric: at the end, or where the run was stopped early.
-        seconds: How long it took.
-        folder: Of its run.
-        reason: Why it was not brought to its end.
+        number: Number of the point, from 1.
+        state: One word, such as ``done``; ``stopped`` means stopped early.
+        values: Values of the varied parameters.
+        value: The metric at the end, or where the run was stopped early.
+        seconds: Duration.
+        folder: Folder of the run.
+        reason: Why the point was not finished.
     """
 
     number: int
@@ -51,17 +51,17 @@ class Outcome:
 
     @property
     def failed(self) -> bool:
-        """Tell whether it ended without a value."""
+        """``True`` if the point ended without a value."""
         return self.state == _WORDS[TrialState.FAIL]
 
     @property
     def done(self) -> bool:
-        """Tell whether the value is final."""
+        """``True`` if the value is final."""
         return self.state == _WORDS[TrialState.COMPLETE]
 
 
 def outcomes(sweep: Sweep, trials: Sequence[FrozenTrial]) -> list[Outcome]:
-    """All points: finished ones first and best first, then those that were stopped early."""
+    """Return all points: first the finished ones, best first, then those stopped early."""
     found = [_outcome(sweep, trial) for trial in trials if trial.params]
     sign, order = (-1 if sweep.metric.maximize else 1), list(_WORDS.values())
 
@@ -90,7 +90,7 @@ def _outcome(sweep: Sweep, trial: FrozenTrial) -> Outcome:
 
 
 def short_names(full: Sequence[str]) -> dict[str, str]:
-    """Shorten dotted names to their last parts, as many as tell them apart."""
+    """Shorten dotted names to as many of their last parts as make them unique."""
 
     def tail(name: str, count: int) -> str:
         return ".".join(name.split(".")[-count:])
@@ -105,7 +105,7 @@ def short_names(full: Sequence[str]) -> dict[str, str]:
 
 
 def text(value: Any) -> str:  # noqa: ANN401
-    """Return a parameter's value, for people."""
+    """Return a parameter's value in readable form."""
     if isinstance(value, dict) and "class_path" in value:
         given = ", ".join(f"{key}={text(item)}" for key, item in value.get("init_args", {}).items())
         return str(value["class_path"]).rpartition(".")[2] + (f"({given})" if given else "")
@@ -113,7 +113,7 @@ def text(value: Any) -> str:  # noqa: ANN401
 
 
 def table(sweep: Sweep, found: Sequence[Outcome]) -> Table:
-    """All points, best first."""
+    """Return a table of all points, best first."""
     shown = Table(title=f"{sweep.path.stem}: {names.described(sweep.metric.name)}, best first")
     for name in ("#", *short_names(list(sweep.space.varied)).values(), "value", "seconds"):
         shown.add_column(name, justify="right", overflow="fold")
@@ -140,7 +140,7 @@ def reasons(found: Sequence[Outcome]) -> dict[str, list[int]]:
 
 
 def write(sweep: Sweep, found: Sequence[Outcome], file: Path) -> None:
-    """Write all points as CSV, best first."""
+    """Write all points to a CSV file, best first."""
     own = ("point", "state", sweep.metric.name, "seconds", "folder", "reason")
     with file.open("w", newline="", encoding="utf-8") as stream:
         writer = csv.writer(stream)
@@ -152,6 +152,6 @@ def write(sweep: Sweep, found: Sequence[Outcome], file: Path) -> None:
 
 
 def command_line(sweep: Sweep, outcome: Outcome, flags: Sequence[str]) -> str:
-    """Return the command that fits a point again."""
+    """Return the command line that runs a point again."""
     point = {**outcome.values, **sweep.space.constants}
     return f"pfl fit {shlex.join([*flag_words(sweep, point), *flags])}"

@@ -1,4 +1,4 @@
-"""The ``parameters`` of a sweep file: what each is drawn from, and whether that can be done."""
+"""Reading and checking the ``parameters`` of a sweep file."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 from pfl.cli.yaml_file import YamlFile
 from pfl.sweeps.space import Categorical, Parameter, Range, Space
 
-# The keys of each distribution of W&B's that maps onto one of Optuna's.
+# W&B's distributions that Optuna supports, with their keys.
 _KEYS = {
     "constant": ("value",),
     "categorical": ("values",),
@@ -28,10 +28,10 @@ _OPTIONAL = ("q",)
 
 
 def read_space(reader: YamlFile, content: Mapping[str, Any], method: str) -> Space:
-    """Read what is searched.
+    """Read the search space.
 
     Raises:
-        UsageError: A parameter cannot be understood, or not be searched by this method.
+        UsageError: A parameter is wrong, or the method cannot search it.
     """
     varied: dict[str, Parameter] = {}
     constants: dict[str, Any] = {}
@@ -39,12 +39,13 @@ def read_space(reader: YamlFile, content: Mapping[str, Any], method: str) -> Spa
     for name, parameter in varied.items():
         at = ("parameters", name)
         if method == "grid" and parameter.grid() is None:
-            raise reader.error("a grid needs values, or whole numbers or steps (q_uniform)", *at)
+            what = "a grid needs a list of values, whole numbers or steps (q_uniform)"
+            raise reader.error(what, *at)
         weighted = isinstance(parameter, Categorical) and parameter.probabilities is not None
         if weighted and method != "random":
-            raise reader.error(f"{method} does not take probabilities, only random does", *at)
+            raise reader.error(f"{method} does not support probabilities, only random does", *at)
     if not varied:
-        raise reader.error("there is nothing to search: all of them are constants", "parameters")
+        raise reader.error("there is nothing to search: all are constants", "parameters")
     return Space(varied, constants)
 
 
@@ -55,18 +56,18 @@ def _walk(
     varied: dict[str, Parameter],
     constants: dict[str, Any],
 ) -> None:
-    """Read a group of parameters; groups within it give dotted names."""
+    """Read a group of parameters; names of nested groups become dotted names."""
     for key in (group := reader.mapping(content, *at)):
         path = (*at, str(key))
         given = reader.mapping(group, *path)
         name = ".".join(part for part in path if part != "parameters")
         if not re.fullmatch(r"[A-Za-z_][\w.-]*", name, re.ASCII):
-            raise reader.error("this is not a name of a parameter", *path)
+            raise reader.error("this is not a valid name of a parameter", *path)
         if "parameters" in given:
             reader.check_keys(given, ("parameters",), *path)
             _walk(reader, given, (*path, "parameters"), varied, constants)
         elif name in varied or name in constants:
-            raise reader.error(f"{name} is given a second time", *path)
+            raise reader.error(f"{name} is given twice", *path)
         elif (kind := _kind(reader, given, path)) == "constant":
             constants[name] = given["value"]
         else:
@@ -74,10 +75,10 @@ def _walk(
 
 
 def _kind(reader: YamlFile, given: Mapping[str, Any], path: tuple[str, ...]) -> str:
-    """Return the named distribution, or else the one that W&B infers from the keys."""
+    """Return the given distribution, or the one that W&B infers from the keys."""
     kind = given.get("distribution")
     if kind is not None and kind not in _KEYS:
-        what = f"{kind!r} is not supported; supported are {', '.join(_KEYS)}"
+        what = f"{kind!r} is not supported; choose from {', '.join(_KEYS)}"
         raise reader.error(what, *path, "distribution")
     reader.check_keys(given, _ALL_KEYS, *path)
     if kind in (None, "categorical") and "probabilities" in given:
@@ -92,10 +93,10 @@ def _kind(reader: YamlFile, given: Mapping[str, Any], path: tuple[str, ...]) -> 
         raise reader.error("expected value, values, or min and max", *path)
     for key in given:
         if key not in ("distribution", *_KEYS[kind]):
-            raise reader.error(f"the distribution {kind} has no such key", *path, key)
+            raise reader.error(f"the distribution {kind} does not have this key", *path, key)
     for key in _KEYS[kind]:
         if key not in given and key not in _OPTIONAL:
-            raise reader.error(f"the distribution {kind} needs {key}", *path)
+            raise reader.error(f"the distribution {kind} needs the key {key}", *path)
     return str(kind)
 
 
@@ -127,7 +128,7 @@ def _parameter(
     else:
         parameter = Range(low, high, whole=kind == "int_uniform", log=log)
     if parameter.empty:
-        raise reader.error(f"there is no value from {low} to {high}", *path)
+        raise reader.error(f"there is no value between {low} and {high}", *path)
     return parameter
 
 
@@ -136,11 +137,11 @@ def _categorical(reader: YamlFile, given: Mapping[str, Any], path: tuple[str, ..
     if not isinstance(values, list) or not values:
         raise reader.error(f"expected a list, got {values!r}", *path, "values")
     if any(value in values[:place] for place, value in enumerate(values)):
-        raise reader.error(f"a value is there twice: {values}", *path, "values")
+        raise reader.error(f"a value is given twice: {values}", *path, "values")
     if weights is None:
         return Categorical(values)
     numbers = isinstance(weights, list) and all(isinstance(w, int | float) for w in weights)
     if not numbers or len(weights) != len(values) or min(weights) < 0 or sum(weights) <= 0:
-        what = f"expected {len(values)} numbers from 0, one a value, got {weights!r}"
+        what = f"expected {len(values)} numbers of at least 0, one for each value, got {weights!r}"
         raise reader.error(what, *path, "probabilities")
     return Categorical(values, [weight / sum(weights) for weight in weights])

@@ -1,4 +1,4 @@
-"""Pictures of a sweep: all points as lines across their parameters, and which parameters matter."""
+"""Pictures of a sweep: parallel coordinates of all points, and the importance of parameters."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ from pfl.sweeps.outcome import Outcome, outcomes, short_names, text
 from pfl.sweeps.search import failed
 from pfl.sweeps.space import Categorical, Parameter, Range
 
-# With fewer finished points, shares of variance say nothing.
+# With fewer points, shares of variance are meaningless.
 LEAST = 8
 
 
 @dataclass(frozen=True)
 class _Axis:
-    """One upright axis: where values lie between 0 and 1, and what its ticks say."""
+    """A vertical axis: heights of the values between 0 and 1, and its ticks with labels."""
 
     label: str
     heights: NDArray[np.float64]
@@ -40,11 +40,11 @@ class _Axis:
 
 
 def draw(sweep: Sweep, trials: Sequence[FrozenTrial]) -> list[Picture]:
-    """Draw both pictures, or say what they lack.
+    """Draw both pictures; one that cannot be drawn has the reason instead.
 
     Args:
         sweep: The sweep.
-        trials: The last one of each point.
+        trials: The last trial of each point.
     """
     drawn = []
     with styled():
@@ -62,9 +62,9 @@ def draw(sweep: Sweep, trials: Sequence[FrozenTrial]) -> list[Picture]:
 
 
 def parallel_coordinates(sweep: Sweep, found: Sequence[Outcome]) -> Figure:
-    """Draw a line for each point, across its parameters, to the metric; the darker, the better.
+    """Draw each point as a line across its parameters to the metric; darker lines are better.
 
-    The best is drawn apart; dashed lines were stopped early and end at their last value.
+    The best point is highlighted; dashed lines were stopped early and end at their last value.
 
     Args:
         sweep: The sweep.
@@ -84,7 +84,7 @@ def parallel_coordinates(sweep: Sweep, found: Sequence[Outcome]) -> Figure:
     axes.append(_metric_axis(sweep.metric.name, [float(one.value or 0) for one in shown]))
     figure, (panel,) = panels(1, WIDTH, 2.8)
     colours = matplotlib.colormaps[HEAT](np.linspace(0, 0.85, len(shown)))
-    # The best last, on top of the others.
+    # The best is drawn last, on top of the others.
     for place in reversed(range(len(shown))):
         style: dict[str, Any] = {"color": colours[place], "linewidth": 0.9}
         if place == 0 and shown[0].done:
@@ -112,7 +112,7 @@ def _axis(label: str, parameter: Parameter, values: Sequence[Any]) -> _Axis:
     if isinstance(parameter, Categorical):
         choices, last = list(parameter.values), max(1, len(parameter.values) - 1)
         at = np.array([choices.index(value) for value in values]) / last
-        # Lines of different ends that meet at a value stay apart, the better above.
+        # Lines that meet at the same choice are spread a little, the better above.
         spread = np.linspace(0.5, -0.5, len(values)) if len(values) > 1 else np.zeros(1)
         room = min(0.06, 0.5 / last)
         ticks = np.arange(len(choices)) / last
@@ -149,7 +149,7 @@ def _scaled(
 
 
 def _draw_axis(panel: Axes, x: int, axis: _Axis, last: bool) -> None:
-    """Draw an axis with its words to the left, but those of the last axis to the right."""
+    """Draw an axis with its labels to the left, or to the right for the last axis."""
     panel.vlines(x, 0, 1, color="black", linewidth=0.8, zorder=1)
     box = {"facecolor": "white", "edgecolor": "none", "pad": 0.8, "alpha": 0.85}
     side, place = (1, "left") if last else (-1, "right")
@@ -174,7 +174,7 @@ def _legend(figure: Figure, found: Sequence[Outcome], colour: Any) -> None:  # n
 
 
 def _comparable(trials: Sequence[FrozenTrial]) -> tuple[list[FrozenTrial], int | None]:
-    """Return trials with values after an equal number of tests, and that number if not the last."""
+    """Return trials with comparable values, and after how many values if not at the end."""
     stopped = [t for t in trials if t.state == TrialState.PRUNED and not failed(t)]
     done = [trial for trial in trials if trial.state == TrialState.COMPLETE]
     count = min((trial.last_step or 0 for trial in stopped), default=None)
@@ -193,29 +193,29 @@ def _comparable(trials: Sequence[FrozenTrial]) -> tuple[list[FrozenTrial], int |
 
 
 def importance(sweep: Sweep, trials: Sequence[FrozenTrial]) -> Figure:
-    """Draw how much of the metric's variance over the search space each parameter explains alone.
+    """Draw the share of the metric's variance over the search space that each parameter explains.
 
-    What is missing to 100 % is explained by parameters together. Where points were stopped early,
-    all are compared by what they had reached when the first of them was: the points that were
-    brought to their end are too much alike.
+    The rest, up to 100 %, is explained by interactions of parameters. If points were stopped early,
+    all points are compared by their values at the time of the first stop, because the finished
+    points alone are too similar.
 
-    Optuna's functional ANOVA (Hutter, Hoos and Leyton-Brown, "An Efficient Approach for Assessing
-    Hyperparameter Importance", ICML 2014), without the points that failed.
+    The shares are computed by Optuna's functional ANOVA (Hutter, Hoos and Leyton-Brown, "An
+    Efficient Approach for Assessing Hyperparameter Importance", ICML 2014), without failed points.
 
     Args:
         sweep: The sweep.
-        trials: The last one of each point.
+        trials: The last trial of each point.
 
     Raises:
-        ValueError: There are too few points, or fewer than two parameters.
+        ValueError: There are too few points, all values are equal, or only one parameter varies.
     """
     if len(sweep.space.varied) < 2:
-        raise ValueError("importance compares parameters, and only one is searched")
+        raise ValueError("importance compares parameters, but only one is searched")
     values, count = _comparable(trials)
     if len(values) < LEAST:
-        raise ValueError(f"importance needs {LEAST} points with a value, there are {len(values)}")
+        raise ValueError(f"importance needs {LEAST} points with a value, got {len(values)}")
     if len({trial.value for trial in values}) == 1:
-        raise ValueError("importance needs values that differ, all points have the same")
+        raise ValueError("importance needs different values, but those of all points are equal")
     study = optuna.create_study()
     study.add_trials(values)
     found = FanovaImportanceEvaluator(seed=0).evaluate(study)
@@ -232,6 +232,6 @@ def importance(sweep: Sweep, trials: Sequence[FrozenTrial]) -> Figure:
     per_cent(panel.xaxis)
     score = names.score(sweep.metric.name)
     after = "" if count is None else f" after {count} values"
-    told = f"share of the variance of {score}{after} that it explains alone ({len(values)} points)"
+    told = f"share of the variance of {score}{after} explained by it alone ({len(values)} points)"
     panel.set_xlabel(wrapped(told, 4))
     return figure

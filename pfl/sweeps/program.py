@@ -1,4 +1,4 @@
-"""The ``command`` of a sweep file, for one point: the words of a ``pfl fit``."""
+"""Expansion of a sweep file's ``command`` into the arguments of ``pfl fit`` for one point."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ _MACROS = ("env", "interpreter", "program", "args", "args_no_equals", "args_json
 
 
 def fit_words(sweep: Sweep, point: Mapping[str, Any], file: Path) -> list[str]:
-    """Return the words after ``pfl fit`` for a point; write it to a file if the command asks.
+    """Return the arguments of ``pfl fit`` for a point; write the point to a file if needed.
 
     Args:
-        sweep: With the command.
+        sweep: The sweep with the command.
         point: Values by the names of parameters.
-        file: What ``${args_json_file}`` stands for.
+        file: The file for ``${args_json_file}``.
 
     Raises:
-        UsageError: The command is not a ``pfl fit``, or uses something that is not supported.
+        UsageError: The command does not run ``pfl fit``, or uses an unsupported macro.
     """
     if "${args_json_file}" in sweep.command:
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -34,12 +34,12 @@ def fit_words(sweep: Sweep, point: Mapping[str, Any], file: Path) -> list[str]:
 
 
 def flag_words(sweep: Sweep, point: Mapping[str, Any]) -> list[str]:
-    """As :func:`fit_words`, with flags in place of the file: for a person to copy."""
+    """Return what :func:`fit_words` does, but with flags instead of the file, for users to copy."""
     return _fit(sweep, point, ["--config", "${args_json_file}"], flags(point))
 
 
 def flags(point: Mapping[str, Any]) -> list[str]:
-    """One ``--name=value`` a parameter."""
+    """Return one ``--name=value`` for each parameter."""
     return [f"--{name}={_text(value)}" for name, value in point.items()]
 
 
@@ -61,8 +61,8 @@ def _fit(
         words = words[2:]
     if words[:2] != ["pfl", "fit"]:
         raise UsageError(
-            f"{sweep.path}: command: only `pfl fit ...` runs here, after ${{env}} or as "
-            f"`python -m pfl fit ...`; got {' '.join(words) or 'nothing'}"
+            f"{sweep.path}: command: expected `pfl fit ...` or `python -m pfl fit ...`, after "
+            f"${{env}} or alone; got {' '.join(words) or 'nothing'}"
         )
     return words[2:]
 
@@ -81,4 +81,4 @@ def _expand(sweep: Sweep, word: str, point: Mapping[str, Any]) -> list[str]:
                 "args_no_equals": [w for n, v in point.items() for w in (f"--{n}", _text(v))],
             }.get(macro, [word])
     known = ", ".join(f"${{{macro}}}" for macro in (*_MACROS, "envvar:NAME"))
-    raise UsageError(f"{sweep.path}: command: {word} is not supported; supported are {known}")
+    raise UsageError(f"{sweep.path}: command: {word} is not supported; choose from {known}")

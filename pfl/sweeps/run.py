@@ -1,4 +1,4 @@
-"""A sweep from its file to its best point."""
+"""Running a sweep: from its file to its best point."""
 
 from __future__ import annotations
 
@@ -37,34 +37,34 @@ def run(
     trials: int | None = None,
     retry: bool = False,
 ) -> None:
-    """Run a sweep, or what is left of it.
+    """Run a sweep, or the rest of it.
 
     Args:
         file: The sweep file.
         storage: SQLite file with the points.
         flags: Flags of ``pfl fit`` for every point.
-        seed: Of the search and of every point.
+        seed: Seed of the search and of every point.
         trials: Largest number of points.
-        retry: Run points again that failed.
+        retry: Run failed points again.
 
     Raises:
-        UsageError: The sweep cannot be run, or no point could be brought to its end.
+        UsageError: The sweep cannot be run, or no point could be finished.
     """
     sweep = read(file)
     limit = sweep.run_cap if trials is None else trials
     if limit is None and sweep.method != "grid":
-        raise UsageError(f"{sweep.method} ends only at --trials N, or run_cap in {file}")
+        raise UsageError(f"{sweep.method} never ends: give --trials N, or run_cap in {file}")
     if storage.suffix != ".db":
         raise UsageError(f"--storage: expected a file that ends in .db, got {storage}")
     flags = [*flags, *([] if seed is None else [f"--seed={seed}"])]
     _check_flags(sweep, flags)
-    # Points lie apart from runs/<name>, unless the sweep or a flag says where.
+    # The runs of points stay apart from runs/<name>, unless the sweep or a flag sets the folder.
     own = [] if ROOT in sweep.space.constants else [f"--{ROOT}={storage.with_suffix('')}"]
     _announce(sweep)
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     seed = SEED if seed is None else seed
     with _quiet_wandb():
-        # Other processes may be about the same thing.
+        # Other processes may do the same at the same time.
         example = storage.with_suffix("") / "points" / f"example-{os.getpid()}.json"
         configs = _try(sweep, [*own, *flags], example)
         same = identity(sweep, configs, flags, seed)
@@ -77,14 +77,14 @@ def run(
 
 
 def _check_flags(sweep: Sweep, flags: Sequence[str]) -> None:
-    """Refuse flags that every point would have to ignore, or that make all points the same."""
+    """Refuse flags that set a parameter of the sweep, or a checkpoint for every point."""
     swept = {_plain(name): name for name in sweep.space.varied}
     for flag in flags:
         name = _plain(flag.partition("=")[0].removeprefix("--"))
         if name in swept:
-            raise UsageError(f"{flag}: the sweep itself sets {swept[name]}")
+            raise UsageError(f"{flag}: the sweep sets {swept[name]}")
         if flag.startswith("--") and name == "ckpt_path":
-            raise UsageError(f"{flag}: every point of a sweep starts anew")
+            raise UsageError(f"{flag}: every point of a sweep starts from scratch")
 
 
 def _plain(name: str) -> str:
@@ -94,11 +94,12 @@ def _plain(name: str) -> str:
 def _announce(sweep: Sweep) -> None:
     if sweep.metric.name.startswith("test/"):
         print(
-            f"warning: {sweep.path}: metric {sweep.metric.name} chooses by the test data, so that "
-            "what it finds is no estimate; set data.init_args.val_fraction, and name a val/... one"
+            f"warning: {sweep.path}: metric {sweep.metric.name} selects on the test data, so the "
+            "best score is not an unbiased estimate; set data.init_args.val_fraction and use a "
+            "val/... metric"
         )
     if sweep.unused:
-        print(f"{sweep.path}: not used here: {', '.join(sweep.unused)}")
+        print(f"{sweep.path}: these keys are ignored: {', '.join(sweep.unused)}")
     if sweep.early is not None:
         early = sweep.early
         steps = [early.first * early.eta**power for power in range(3)]
@@ -112,7 +113,7 @@ def _announce(sweep: Sweep) -> None:
 
 @contextmanager
 def _quiet_wandb() -> Iterator[None]:
-    """W&B takes part only if its own ``WANDB_MODE`` asks for it, and prints nothing then."""
+    """Disable W&B unless ``WANDB_MODE`` is set, and silence it."""
     added = {"WANDB_MODE": "disabled", "WANDB_SILENT": "true"}
     added = {name: value for name, value in added.items() if name not in os.environ}
     os.environ.update(added)
@@ -124,13 +125,13 @@ def _quiet_wandb() -> Iterator[None]:
 
 
 def _try(sweep: Sweep, flags: Sequence[str], file: Path) -> list[str]:
-    """Parse some point, so that mistakes of the whole sweep show at once.
+    """Parse an example point, so that mistakes of the whole sweep are found at once.
 
     Returns:
-        The configuration files besides the point's own.
+        The configuration files, without the point's own.
 
     Raises:
-        UsageError: There is such a mistake.
+        UsageError: The configuration is wrong.
     """
     words = [*fit_words(sweep, sweep.space.example(), file), *flags]
     runs.fit_experiment(words)
@@ -141,11 +142,11 @@ def _try(sweep: Sweep, flags: Sequence[str], file: Path) -> list[str]:
 
 
 def _run_point(search: Search, trial: Trial, flags: Sequence[str]) -> None:
-    """Run a point; whatever comes of it is kept.
+    """Run a point and store its outcome.
 
     Raises:
         KeyboardInterrupt: The process was asked to end; the point is queued again.
-        UnknownMetricError: There is no point in going on.
+        UnknownMetricError: Runs do not have the metric, so no other point can succeed.
     """
     sweep, number = search.sweep, trial.user_attrs["point"] + 1
     point = sweep.space.decode(trial.params)
@@ -165,7 +166,7 @@ def _run_point(search: Search, trial: Trial, flags: Sequence[str]) -> None:
     except UnknownMetricError as error:
         search.fail(trial, str(error))
         raise
-    except Exception as error:  # whatever a method raises, the other points continue
+    except Exception as error:  # the other points continue, whatever the error
         if not isinstance(error, UsageError | ArithmeticError):
             traceback.print_exc()
         search.fail(trial, f"{type(error).__name__}: {error}".removeprefix("UsageError: "))
@@ -175,10 +176,10 @@ def _run_point(search: Search, trial: Trial, flags: Sequence[str]) -> None:
 
 
 def _report(search: Search, flags: Sequence[str]) -> None:
-    """Show what is known by now; the process that ends last shows all.
+    """Show the outcomes so far; the process that ends last shows all of them.
 
     Raises:
-        UsageError: No point was brought to its end.
+        UsageError: No point was finished.
     """
     sweep = search.sweep
     found = outcomes.outcomes(sweep, trials := search.latest())
@@ -187,7 +188,7 @@ def _report(search: Search, flags: Sequence[str]) -> None:
     for reason in (reasons := outcomes.reasons(found)):
         print(f"failed: point {', '.join(map(str, reasons[reason]))}: {reason}")
     if not found or not found[0].done:
-        raise UsageError("no point was brought to its end")
+        raise UsageError("no point was finished")
     for picture in (drawn := pictures.draw(sweep, trials)):
         if picture.refusal:
             print(f"no picture {picture.name}: {picture.refusal}")
@@ -196,5 +197,5 @@ def _report(search: Search, flags: Sequence[str]) -> None:
         *write_pictures(drawn, search.folder, ("png", "svg")),
     ):
         print(f"wrote {path}")
-    print(f"best: point {found[0].number}, {sweep.metric.name} {found[0].value:.4f}, again by:")
+    print(f"best: point {found[0].number}, {sweep.metric.name} {found[0].value:.4f}; to repeat it:")
     print(outcomes.command_line(sweep, found[0], flags))

@@ -1,8 +1,8 @@
-"""The points of a sweep in a SQLite file: which is next, which are done, and who works on which.
+"""The points of a sweep in a SQLite file: the next one, finished ones, and those in progress.
 
-Processes that share the file agree through locks of the operating system beside it. One guards
-every choice of a point, so that no point is given away twice. One more is held by each process as
-long as it lives: a running point whose process let go of it was killed, and is queued again.
+Processes that share the file coordinate through file locks beside it. One lock guards the choice of
+a point, so that no point is chosen twice. Another one is held by each process while it lives: if
+the lock of a running point's process is free, the process was killed and the point is queued again.
 """
 
 from __future__ import annotations
@@ -24,23 +24,23 @@ from pfl.cli.explain import UsageError
 from pfl.core.seeds import derive
 from pfl.sweeps.file import Early, Sweep
 
-# Why a trial is over that has no value.
+# Reasons why a trial ended without a value.
 KILLED, INTERRUPTED = "its process was killed", "interrupted"
 
 
 class Search:
-    """Hands out the points of a sweep, and keeps what came of them.
+    """Chooses the points of a sweep and stores their outcomes.
 
     Args:
         sweep: The sweep.
-        storage: The SQLite file; made if it is not there.
-        seed: From which all draws derive: a point's depends on its number, and for ``bayes`` on
-            what is known by then.
-        limit: Largest number of points, those of earlier calls and other processes included.
-        identity: What must be the same whenever the file is used, by what it is called.
+        storage: The SQLite file; created if it is missing.
+        seed: Seed of all draws. A point's draws depend on its number and, for ``bayes``, on the
+            outcomes so far.
+        limit: Largest number of points, including those of earlier calls and other processes.
+        identity: Named values that must be the same whenever the file is used.
 
     Raises:
-        UsageError: The file holds another sweep, or is none.
+        UsageError: The file belongs to another sweep, or is not a storage of sweeps.
     """
 
     def __init__(
@@ -65,12 +65,12 @@ class Search:
             self.study = _open(sweep, storage, identity)
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Release this process's lock."""
         self._alive.release()
         Path(self._alive.lock_file).unlink(missing_ok=True)
 
     def claim(self) -> Trial | None:
-        """Return the next point's trial, or ``None`` if there is none left to start."""
+        """Return the next point's trial, or ``None`` if no point is left to start."""
         with self._mutex:
             self._requeue_killed()
             waiting = self.study.get_trials(deepcopy=False, states=(TrialState.WAITING,))
@@ -86,18 +86,18 @@ class Search:
         return trial
 
     def finish(self, trial: Trial, value: float) -> None:
-        """Keep the value of a point."""
+        """Store the value of a point."""
         self.study.tell(trial, value)
 
     def stop(self, trial: Trial, reason: str) -> None:
-        """Keep that a point was stopped early."""
+        """Store that a point was stopped early."""
         self._end(trial, reason, TrialState.PRUNED)
 
     def fail(self, trial: Trial, reason: str) -> None:
-        """Keep that a point failed.
+        """Store that a point failed.
 
-        Of Optuna's failed trials a sampler learns nothing. For ``bayes`` they are pruned ones,
-        which rank below all that have a value: as with W&B, a failure counts as the worst.
+        Optuna's samplers ignore failed trials. For ``bayes`` they are stored as pruned, which ranks
+        below all trials with a value: as in W&B, a failure counts as the worst outcome.
         """
         trial.set_user_attr("failed", True)
         bayes = self.sweep.method == "bayes"
@@ -108,20 +108,20 @@ class Search:
         self.study.tell(trial, state=state)
 
     def interrupt(self, trial: Trial) -> None:
-        """Queue a point again that could not be brought to its end."""
+        """Queue an unfinished point again."""
         with self._mutex:
             self._end(trial, INTERRUPTED, TrialState.FAIL)
             self._again(self.study.trials[trial.number])
 
     def retry(self) -> None:
-        """Queue all points again that failed."""
+        """Queue all failed points again."""
         with self._mutex:
             again = [trial for trial in self.latest() if failed(trial)]
             for trial in again:
                 self._again(trial)
 
     def latest(self) -> list[FrozenTrial]:
-        """Return the last trial of each point, in the order of points."""
+        """Return the last trial of each point, in the order of the points."""
         points = {
             trial.user_attrs["point"]: trial for trial in self.study.get_trials(deepcopy=False)
         }
@@ -146,7 +146,7 @@ class Search:
             self._again(trial)
 
     def _again(self, trial: FrozenTrial) -> None:
-        """Queue a trial's point; its run is resumed in its folder if it left a checkpoint."""
+        """Queue a trial's point; its run is resumed if its folder has a checkpoint."""
         choices = {**trial.system_attrs.get("fixed_params", {}), **trial.params}
         self._enqueue(trial.user_attrs["point"], choices, trial.user_attrs.get("folder"))
 
@@ -168,20 +168,20 @@ class Search:
 
 
 def failed(trial: FrozenTrial) -> bool:
-    """Tell whether a trial ended without a value, and was not stopped early."""
+    """Return ``True`` if a trial ended without a value and was not stopped early."""
     return trial.state == TrialState.FAIL or bool(trial.user_attrs.get("failed"))
 
 
 def identity(
     sweep: Sweep, configs: Sequence[str], flags: Sequence[str], seed: int
 ) -> dict[str, str]:
-    """Return what the points of one sweep have in common, by name.
+    """Return named values that all points of a sweep have in common.
 
     Args:
-        sweep: Its file counts by content, not by comments or layout.
-        configs: Configuration files, which count by content.
-        flags: For every point.
-        seed: Of the search.
+        sweep: The sweep; the content of its file counts, not comments or layout.
+        configs: Configuration files, whose content counts.
+        flags: Flags for every point.
+        seed: Seed of the search.
     """
     content = json.dumps(sweep.content, sort_keys=True, default=str)
     files = {f"the file {path}": _digest(Path(path).read_text("utf-8")) for path in configs}
@@ -204,7 +204,7 @@ def _open(sweep: Sweep, storage: Path, identity: Mapping[str, str]) -> optuna.St
         store = optuna.storages.RDBStorage(url, engine_kwargs=options)
     except Exception as error:
         what = str(error).partition("\n")[0]
-        raise UsageError(f"--storage {storage}: this is no storage of a sweep: {what}") from error
+        raise UsageError(f"--storage {storage}: this is not a storage of sweeps: {what}") from error
     directions = optuna.study.StudyDirection
     direction = directions.MAXIMIZE if sweep.metric.maximize else directions.MINIMIZE
     pruner = _pruner(sweep.early)
@@ -218,10 +218,10 @@ def _open(sweep: Sweep, storage: Path, identity: Mapping[str, str]) -> optuna.St
                 what for what in {**found, **identity} if found.get(what) != identity.get(what)
             ]
             raise UsageError(
-                f"{storage} holds the points of another sweep: {' and '.join(other)} differ; give "
-                "--storage another file, or remove this one"
+                f"{storage} holds the points of another sweep: {' and '.join(other)} differ; "
+                "choose another file by --storage, or remove this one"
             )
-        # Nothing came of it: the sweep was mended after a first try.
+        # All its points failed, and the sweep has been changed since.
         optuna.delete_study(study_name=name, storage=store)
     study = optuna.create_study(
         study_name=sweep.path.stem, storage=store, direction=direction, pruner=pruner

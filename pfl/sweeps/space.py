@@ -1,4 +1,4 @@
-"""The search space of a sweep: its parameters for Optuna and for an experiment."""
+"""The search space of a sweep: its parameters, as Optuna and as an experiment need them."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ from optuna.distributions import (
 
 from pfl.core.seeds import derive
 
-# What Optuna stores.
+# Values that Optuna can store.
 Choice: TypeAlias = bool | int | float | str | None
 Point: TypeAlias = dict[str, Any]
 
 
 @dataclass(frozen=True)
 class Categorical:
-    """One of some values.
+    """A choice between some values.
 
     Args:
-        values: Anything that YAML can say.
-        probabilities: Of each value, summing to one; ``None`` makes all alike.
+        values: Any YAML values.
+        probabilities: Probability of each value, summing to one; ``None`` for equal ones.
     """
 
     values: Sequence[Any]
@@ -38,11 +38,11 @@ class Categorical:
 
     @property
     def distribution(self) -> BaseDistribution:
-        """As Optuna knows it."""
+        """The distribution for Optuna."""
         return CategoricalDistribution(self.grid())
 
     def grid(self) -> list[Choice]:
-        """All choices; lists and mappings, which Optuna does not store, as JSON."""
+        """Return all choices; lists and mappings, which Optuna cannot store, as JSON."""
         plain = (str, int, float, bool, type(None))
         return [value if isinstance(value, plain) else json.dumps(value) for value in self.values]
 
@@ -53,14 +53,14 @@ class Categorical:
 
 @dataclass(frozen=True)
 class Range:
-    """A number between two others.
+    """A number in a range.
 
     Args:
         low: Smallest value.
         high: Largest value.
-        whole: Only integers are drawn.
-        log: Its logarithm is drawn.
-        step: Values are its multiples; ``None`` takes any.
+        whole: Whether only integers are drawn.
+        log: Whether the number is drawn on a logarithmic scale.
+        step: Values are multiples of it; ``None`` allows any value.
     """
 
     low: float
@@ -71,7 +71,7 @@ class Range:
 
     @property
     def distribution(self) -> BaseDistribution:
-        """As Optuna knows it, which cannot draw a logarithm in steps."""
+        """The distribution for Optuna, which has no logarithmic distribution with steps."""
         step = self.step or 1
         stepped = self.whole or self.step is not None
         if not stepped or (self.log and not (self.whole and step == 1)):
@@ -83,30 +83,30 @@ class Range:
 
     @property
     def _multiples(self) -> tuple[int, int]:
-        """The least and the largest k whose multiple of the step lies in the range."""
+        """The smallest and the largest k for which k times the step is in the range."""
         low, high = (bound / (self.step or 1) for bound in (self.low, self.high))
         # 0.3 / 0.1 is 2.9999999999999996.
         return math.ceil(low - 1e-9 * abs(low)), math.floor(high + 1e-9 * abs(high))
 
     def _multiple(self, k: int) -> float:
-        # 3 * 0.1 is 0.30000000000000004, which nobody wants to read.
+        # Rounded, because 3 * 0.1 is 0.30000000000000004.
         return float(f"{k * (self.step or 1):.12g}")
 
     @property
     def empty(self) -> bool:
-        """Tell whether no value lies in it."""
+        """``True`` if the range has no value."""
         first, last = self._multiples
         return self.low > self.high or (self.step is not None and first > last)
 
     def grid(self) -> list[Choice] | None:
-        """All values, or ``None`` if they cannot be counted."""
+        """Return all values, or ``None`` if they cannot be enumerated."""
         if self.log or (self.step is None and not self.whole):
             return None
         first, last = self._multiples
         return [self.decode(self._multiple(k)) for k in range(first, last + 1)]
 
     def decode(self, choice: Any) -> Any:  # noqa: ANN401
-        """Return the value of a choice, rounded to steps or integers as the range wants."""
+        """Return the value of a choice, rounded to a step or an integer if the range needs it."""
         if self.step is not None:
             first, last = self._multiples
             choice = self._multiple(min(max(round(choice / self.step), first), last))
@@ -121,8 +121,8 @@ class Space:
     """All parameters of a sweep.
 
     Args:
-        varied: Those that are searched.
-        constants: Those that every point shares.
+        varied: Parameters that are searched.
+        constants: Parameters that are the same for every point.
     """
 
     varied: Mapping[str, Parameter]
@@ -130,12 +130,12 @@ class Space:
 
     @cached_property
     def distributions(self) -> dict[str, BaseDistribution]:
-        """As Optuna knows them."""
+        """The distributions of the varied parameters for Optuna."""
         return {name: parameter.distribution for name, parameter in self.varied.items()}
 
     @cached_property
     def grids(self) -> dict[str, list[Choice] | None]:
-        """All choices of each varied parameter; ``None`` where they cannot be counted."""
+        """All choices of each varied parameter; ``None`` if they cannot be enumerated."""
         return {name: parameter.grid() for name, parameter in self.varied.items()}
 
     @property
@@ -152,7 +152,7 @@ class Space:
         return {name: choices[name] for name in self.varied}
 
     def weighted(self, seed: int) -> dict[str, Choice]:
-        """Draws of the parameters that have probabilities, which Optuna does not know."""
+        """Draw the parameters that have probabilities, which Optuna does not support."""
         draw = np.random.default_rng(derive(seed, "weighted"))
         return {
             name: parameter.grid()[draw.choice(len(parameter.values), p=parameter.probabilities)]
@@ -166,6 +166,6 @@ class Space:
         return {**values, **self.constants}
 
     def example(self) -> Point:
-        """Return some point."""
+        """Return an example of a point."""
         low = {n: p.low if isinstance(p, Range) else p.grid()[0] for n, p in self.varied.items()}
         return self.decode(low)

@@ -1,4 +1,4 @@
-"""One point's run: the fit that the sweep's command says, watched from round to round."""
+"""The run of one point, monitored from round to round."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ if TYPE_CHECKING:
 
 
 class UnknownMetricError(UsageError):
-    """No run of the sweep has the metric that it looks for."""
+    """Runs of the sweep do not have the metric that it optimises."""
 
 
 class Reporter(Callback):
-    """Tells a trial the metric after each round, and ends the run if it falls behind.
+    """Reports the metric to a trial after each round, and ends the run if it falls behind.
 
     Args:
         trial: The trial.
-        sweep: With the metric, and when runs are stopped early.
+        sweep: The sweep, which sets the metric and early stopping.
 
     Raises:
-        UnknownMetricError: At the first tested round, if there is no such metric.
-        TrialPruned: The run falls behind; it is left as an interrupted one.
+        UnknownMetricError: At the first tested round, if runs do not have the metric.
+        TrialPruned: The run falls behind; it is treated as interrupted.
     """
 
     def __init__(self, trial: Trial, sweep: Sweep) -> None:
@@ -43,7 +43,7 @@ class Reporter(Callback):
         self._count = 0
 
     def on_fit_start(self, run: Run) -> None:
-        """Note where the run is, and report the rounds of before an interruption."""
+        """Store the run's folder, and report the rounds before an interruption."""
         self._trial.set_user_attr("folder", None if run.folder is None else str(run.folder))
         for row in run.history:
             self._report(row)
@@ -53,7 +53,7 @@ class Reporter(Callback):
         name = self._sweep.metric.name
         if result.evaluated and name not in (known := logged(run)):
             raise UnknownMetricError(f"there is no metric {name!r}; {_near(name, known)}")
-        # The comparison is also the others' measure, so it is made where it changes nothing here.
+        # should_prune also records what other trials are compared with, so it is always called.
         behind = self._report(result.metrics) and self._trial.should_prune()
         early = self._sweep.early
         if early is None or run.round == run.rounds:
@@ -61,8 +61,8 @@ class Reporter(Callback):
         if behind and (early.last is None or self._count < early.last):
             value = result.metrics[name]
             raise optuna.TrialPruned(
-                f"stopped after round {run.round} of {run.rounds}, with {value:.4g} not among the "
-                f"best 1/{early.eta} by then"
+                f"stopped after round {run.round} of {run.rounds}: {value:.4g} is not among the "
+                f"best 1/{early.eta} so far"
             )
 
     def _report(self, row: Mapping[str, float]) -> bool:
@@ -85,7 +85,7 @@ def _near(name: str, known: Mapping[str, float]) -> str:
     if near:
         return f"did you mean {' or '.join(near)}?"
     tested = [key for key in known if key.startswith(("test/", "val/")) and key.count("/") == 2]
-    return f"there are {', '.join(tested)}"
+    return f"choose from {', '.join(tested)}"
 
 
 def value_of(words: Sequence[str], trial: Trial, sweep: Sweep) -> float:
@@ -94,7 +94,7 @@ def value_of(words: Sequence[str], trial: Trial, sweep: Sweep) -> float:
     An interrupted run is resumed.
 
     Raises:
-        UsageError: The fit refuses the configuration.
+        UsageError: The configuration is wrong.
         TrialPruned: The run was stopped early.
         ArithmeticError: The metric is not a finite number.
     """

@@ -1,4 +1,4 @@
-"""``pfl sweep``."""
+"""The command line of ``pfl sweep``."""
 
 from __future__ import annotations
 
@@ -11,13 +11,14 @@ from pfl.cli.explain import UsageError
 
 
 def sweep(argv: Sequence[str]) -> None:
-    """Run a W&B sweep file here."""
+    """Run a W&B sweep file on this machine."""
     parser = argparse.ArgumentParser(
         prog="pfl sweep",
         usage="%(prog)s [options] FILE [flags of pfl fit]",
-        description="Run a W&B sweep file here, without a network: a file of `wandb sweep`, on "
-        "Optuna. The same command again resumes the sweep; started several times, the "
-        "processes share the work. Other flags are those of pfl fit and hold for every point.",
+        description="Run a sweep file of `wandb sweep` on this machine, with Optuna and without "
+        "internet access. Repeat the command to resume the sweep; several processes started with "
+        "the same command share the work. All other flags are those of pfl fit and apply to every "
+        "point.",
         allow_abbrev=False,
     )
     parser.add_argument("file", type=Path, metavar="FILE", help="a sweep file")
@@ -25,25 +26,25 @@ def sweep(argv: Sequence[str]) -> None:
         "--trials",
         type=int,
         metavar="N",
-        help="largest number of points in all (default: the file's run_cap; a grid ends by itself)",
+        help="largest total number of points (default: the file's run_cap; a grid is finite)",
     )
     parser.add_argument(
         "--seed",
         type=int,
-        help="seed of the search and of every point (default: 42 and what the points' "
-        "configuration says)",
+        help="seed of the search and of every point (default: 42 for the search, the "
+        "configuration's seed for points)",
     )
     parser.add_argument(
         "--storage",
         type=Path,
-        help="SQLite file with the points, shared by processes (default: runs/sweeps/FILE.db)",
+        help="SQLite file of the points, shared by processes (default: runs/sweeps/FILE.db)",
     )
-    parser.add_argument("--retry", action="store_true", help="run points again that failed")
+    parser.add_argument("--retry", action="store_true", help="run failed points again")
     options, flags = parser.parse_known_args(argv)
     if find_spec("optuna") is None:
-        raise UsageError("this needs Optuna: pip install 'pfl-lightning[sweep]'")
+        raise UsageError("pfl sweep needs Optuna: pip install 'pfl-lightning[sweep]'")
     if options.trials is not None and options.trials < 1:
-        raise UsageError(f"--trials: expected a whole number from 1, got {options.trials}")
+        raise UsageError(f"--trials: expected a whole number, at least 1, got {options.trials}")
     from pfl.sweeps.run import run
 
     storage = options.storage or Path("runs", "sweeps", f"{options.file.stem}.db")

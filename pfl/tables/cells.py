@@ -1,4 +1,4 @@
-"""The cells of a table, and the command line that each of them stands for."""
+"""The cells of a table, each with the command line of its runs."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ class Cell:
         column: Name and label of each axis.
         words: The command line of its runs, without seeds.
         metric: Column of ``metrics.csv``.
-        at: The rounds that the number is about.
-        reported: The paper's number.
-        skip: Why there is nothing to run.
+        at: The rounds that the number is taken from.
+        reported: The paper's number, if it reports one.
+        skip: The reason why the cell is not run; ``None`` if it is.
     """
 
     row: str
@@ -39,22 +39,22 @@ class Cell:
 
     @property
     def label(self) -> str:
-        """For messages: ``FedPer, beta=0.1, P=0.4``."""
+        """The cell's name in messages, such as ``FedPer, beta=0.1, P=0.4``."""
         return ", ".join([self.row, *(f"{axis}={label}" for axis, label in self.column)])
 
 
 def expand(
     table: TableFile, rows: Sequence[str] | None = None, columns: Sequence[str] | None = None
 ) -> list[Cell]:
-    """All cells of a table, row by row, or those of some rows and columns.
+    """Return the cells of a table, row by row: all, or those of some rows and columns.
 
     Args:
         table: The table.
-        rows: Labels.
-        columns: Labels of options, or ``<axis>=<label>``.
+        rows: Labels of rows.
+        columns: Labels of columns, or ``<axis>=<label>``.
 
     Raises:
-        UsageError: There is no such row or column, or a reported number cannot be found.
+        UsageError: A row or column does not exist, or a reported number cannot be found.
     """
     chosen = _rows(table, rows)
     options = [
@@ -71,14 +71,14 @@ def _rows(table: TableFile, wanted: Sequence[str] | None) -> list[str]:
 
 
 def _columns(table: TableFile, wanted: Sequence[str] | None) -> dict[str, list[str]]:
-    """Labels of each axis, in the table's order; an axis that is not spoken of has all."""
+    """Return the chosen labels of each axis, in the table's order; by default all of an axis."""
     known = [(axis.name, label) for axis in table.axes for label in axis.options]
     asked: dict[str, set[str]] = {}
     for word in wanted or ():
         fits = [(a, label) for a, label in known if word in (label, f"{a}={label}")]
         if len(fits) != 1:
             told = ", ".join(f"{axis}={label}" for axis, label in fits or known)
-            what = "which of" if fits else "there are"
+            what = "this can be any of" if fits else "choose from"
             raise UsageError(f"--columns {word}: {table.path}: {what} {told}")
         asked.setdefault(fits[0][0], set()).add(fits[0][1])
     return {
@@ -110,12 +110,12 @@ def _cell(table: TableFile, row: str, column: tuple[tuple[str, str], ...]) -> Ce
 
 
 def _words(parts: Sequence[Part]) -> tuple[str, ...]:
-    """Return configuration files of all parts, then their settings."""
+    """Return flags for the configuration files of all parts, then for their settings."""
     configs = [word for part in parts for file in part.configs for word in ("--config", str(file))]
     settings: dict[str, Any] = {}
     for part in parts:
         for key, value in part.settings.items():
-            # Anew at the end: a key in between may set what holds this one.
+            # Moved to the end, because a key in between may replace the object that has this key.
             settings.pop(key, None)
             settings[key] = value
     flags = [
@@ -134,5 +134,5 @@ def _reported(table: TableFile, cell: Cell, parts: Sequence[Part]) -> Reported |
     try:
         return reported.find(wanted)
     except LookupError as error:
-        hint = "say reported: false where a paper prints none"
+        hint = "set reported: false if the paper prints none"
         raise UsageError(f"{table.path}: {cell.label}: reported: {error}; {hint}") from error

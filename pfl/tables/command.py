@@ -1,4 +1,4 @@
-"""From a table's file to the table."""
+"""The work of ``pfl table``: from the file of a table to the printed table."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ def table(options: argparse.Namespace, overrides: Sequence[str], argv: Sequence[
     """Run, resume or read the runs behind a table, and print it.
 
     Args:
-        options: Those of the verb.
-        overrides: Flags for all of its runs.
-        argv: All words, to tell how to resume.
+        options: Options of the verb.
+        overrides: Flags for all runs.
+        argv: The whole command line, for the advice on how to resume.
     """
     described = read(options.table)
     _check_seeds(described, overrides)
@@ -56,11 +56,11 @@ def table(options: argparse.Namespace, overrides: Sequence[str], argv: Sequence[
     outcomes = [outcome(cell, planned, failures) for cell in cells]
     _show(options, described, planned, outcomes, wanted)
     if failures:
-        raise UsageError(f"{len(failures)} of {len(planned.runs)} runs failed; the notes tell why")
+        raise UsageError(f"{len(failures)} of {len(planned.runs)} runs failed; see the notes above")
 
 
 def _estimated(described: TableFile, planned: Plan, console: Console) -> forms.Sheet:
-    """Estimate what is left to run; each run is told of as soon as it is estimated."""
+    """Estimate the cost of the remaining runs; print each estimate as soon as it is made."""
     with bars(console) as progress:
         task = progress.add_task("runs", total=len(planned.runs))
 
@@ -72,7 +72,7 @@ def _estimated(described: TableFile, planned: Plan, console: Console) -> forms.S
 
 
 def _pictures(described: TableFile, options: argparse.Namespace) -> Sequence[str]:
-    """Return the pictures to draw; all methods of the table and their reports are known by now."""
+    """Return the names of the pictures to draw; the table's methods must have been imported."""
     wanted: Sequence[str] = described.pictures if options.pictures is None else options.pictures
     known = [*NAMES, *catalogue.reports()]
     for name in wanted:
@@ -105,7 +105,7 @@ def _show(
 
 
 def _print(found: Sequence[forms.Sheet]) -> None:
-    """Titles and notes may be longer than the table is wide."""
+    """Print tables; titles and notes are printed apart, as they may be wider than the table."""
     console = Console()
     for sheet in found:
         console.print(f"[bold]{escape(sheet.title)}[/]", highlight=False)
@@ -119,7 +119,7 @@ def _check_seeds(described: TableFile, overrides: Sequence[str]) -> None:
     for word in overrides:
         flag = word.partition("=")[0]
         if flag.startswith("--") and _plain(flag.removeprefix("--")) in taken:
-            raise UsageError(f"{word}: in {described.path} it is a run's seed, see --seeds")
+            raise UsageError(f"{word}: {described.path} sets this seed itself, see --seeds")
 
 
 def _plain(key: str) -> str:
@@ -129,6 +129,6 @@ def _plain(key: str) -> str:
 def _advice(planned: Plan, argv: Sequence[str]) -> str:
     left = len(unfinished(planned))
     return (
-        f"interrupted: {len(planned.runs) - left} of {len(planned.runs)} runs are finished, and "
-        f"nothing of them is computed again. To resume:\npfl table {shlex.join(argv)}"
+        f"interrupted: {len(planned.runs) - left} of {len(planned.runs)} runs are finished and "
+        f"will not be run again. To resume:\npfl table {shlex.join(argv)}"
     )

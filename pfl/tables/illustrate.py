@@ -1,4 +1,4 @@
-"""Pictures of a table's columns: one line or panel for each row, one picture for each metric."""
+"""Pictures of a table's columns, with one line or panel for each row."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ def write(
     Args:
         wanted: Names of pictures; see :class:`pfl.results.pictures.Picture`.
         outcomes: The cells.
-        folder: For the files; columns of a table that has several, and metrics of a column that has
-            several, get folders of their own.
+        folder: Folder for the files; if there are several columns, or several metrics in a column,
+            each gets a folder of its own.
 
     Returns:
-        The files, PNG and SVG, and the reasons why others could not be drawn.
+        The files (PNG and SVG), and the reasons why others could not be drawn.
     """
     files: list[Path] = []
     lacking: dict[str, None] = {}
@@ -32,7 +32,7 @@ def write(
         chosen = [o for o in outcomes if o.cell.column == column and o.runs]
         inner = folder / _safe("_".join(f"{axis}_{label}" for axis, label in column))
         place = inner if len(columns) > 1 else folder
-        # Rows that tell of another model, or of other rounds, have no place beside these.
+        # Rows with another metric, or with other rounds, get a picture of their own.
         about = list(dict.fromkeys((o.cell.metric, o.cell.at) for o in chosen)) if wanted else []
         for metric, at in about:
             alike = [o for o in chosen if (o.cell.metric, o.cell.at) == (metric, at)]

@@ -21,12 +21,12 @@ from pfl.tables.shorten import part_of
 
 
 def finished(run: PlannedRun) -> Path | None:
-    """Return the folder in which a run came to its end, if there is one."""
+    """Return the folder in which a run was finished, or ``None``."""
     return next((f for f in _folders(run) if (f / "summary.json").is_file()), None)
 
 
 def resumable(run: PlannedRun) -> Path | None:
-    """Return the newest folder that a run can be resumed from, if there is one."""
+    """Return the newest folder that a run can be resumed from, or ``None``."""
     return next((f for f in _folders(run) if (f / "checkpoints" / "last.ckpt").is_file()), None)
 
 
@@ -47,7 +47,7 @@ def rounds_done(folder: Path) -> int:
 
 
 def _folders(run: PlannedRun) -> Iterator[Path]:
-    """Yield the folders of a run, including those that an earlier version named otherwise."""
+    """Yield the folders of a run, including those that earlier versions named differently."""
     own, (alike, _, _) = Path(run.root, run.name), run.name.rpartition("_")
     yield from _inside(own)
     others = (other for other in sorted(Path(run.root).glob(f"{alike}_*")) if other != own)
@@ -57,41 +57,41 @@ def _folders(run: PlannedRun) -> Iterator[Path]:
 
 
 def _inside(folder: Path) -> list[Path]:
-    """Return a folder's runs, which are named by their starting time, newest first."""
+    """Return the run folders in a folder, newest first; they are named by their starting time."""
     return sorted((path for path in folder.glob("*") if path.is_dir()), reverse=True)
 
 
 def _names(folder: Path, scale: float) -> set[str]:
-    """Return the names of the run in a folder, by its stored configuration."""
+    """Return the possible names of the run in a folder, from its stored configuration."""
     file = folder / "config.yaml"
     return _read_names(file.resolve(), file.stat().st_mtime_ns, scale) if file.is_file() else set()
 
 
 @cache
 def _read_names(file: Path, changed: int, scale: float) -> set[str]:
-    """Return the names of a stored configuration; it is read again only after a change."""
+    """Return the names for a stored configuration, which is read again only after a change."""
     del changed
     try:
         config = yaml.safe_load(file.read_text("utf-8"))
         names = {name_of(config)}
         limit = config["data"]["init_args"].pop("max_samples", None)
         if scale < 1 and limit is not None:
-            # A shortened run keeps what its scale came to.
+            # A shortened run stores the number of samples that resulted from its scale.
             partition = json.loads(file.with_name("partition.json").read_text("utf-8"))
             if limit == part_of(partition["samples"], scale):
                 names.add(name_of(config, scale))
     except (OSError, ValueError, TypeError, KeyError, AttributeError, yaml.YAMLError):
-        # What cannot be read is no run of ours.
+        # A folder that cannot be read is not one of our runs.
         return set()
     return names
 
 
 @contextmanager
 def locked(root: str | Path, name: str) -> Iterator[None]:
-    """Keep other processes of this machine off a run; the lock ends with the process.
+    """Lock a run against other processes of this machine; the lock ends with the process.
 
     Raises:
-        BusyError: One does.
+        BusyError: Another process is working on the run.
         UsageError: The folder cannot be written.
     """
     with ExitStack() as stack:
@@ -100,5 +100,5 @@ def locked(root: str | Path, name: str) -> Iterator[None]:
         except lock.BusyError:
             raise
         except OSError as error:
-            raise UsageError(f"runs of tables are kept below {root}: {error}") from error
+            raise UsageError(f"runs of tables cannot be stored in {root}: {error}") from error
         yield

@@ -1,4 +1,4 @@
-"""What a client of a method costs, measured with a few steps on made-up data."""
+"""Measuring what a client of a method costs, with a few steps on synthetic data."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ BUSY = 1.2
 
 
 class Line(NamedTuple):
-    """Seconds of a client by the batches of its data, on one core.
+    """The seconds of a client as a function of its number of batches, on one core.
 
     Attributes:
-        start: Whatever they are.
-        batch: For each.
+        start: Fixed seconds of a client.
+        batch: Additional seconds for each batch.
     """
 
     start: float
@@ -45,18 +45,18 @@ class Line(NamedTuple):
         return cls(max(0.0, small - _SMALL * batch), batch)
 
     def seconds(self, clients: int, batches: float) -> float:
-        """Return the cost of some clients with so many batches in all."""
+        """Return the seconds of some clients, which have ``batches`` batches in total."""
         return self.start * clients + self.batch * batches
 
 
 @dataclass(frozen=True)
 class Rates:
-    """Cost of one client in one round.
+    """The cost of one client in one round.
 
     Attributes:
-        train: Of training and aggregation, by the batches that it trains on.
-        test: Of its tests, by the batches that they walk over.
-        adapts: A test trains on a copy first, and walks over the training data.
+        train: Seconds of training and aggregation, by the batches that it trains on.
+        test: Seconds of its tests, by the batches that they walk over.
+        adapts: Whether a test first trains on a copy, and so walks over the training data.
         down: Bytes that it receives.
         up: Bytes that it sends.
         keeps: Bytes that it keeps, and that the server keeps for it.
@@ -73,14 +73,14 @@ class Rates:
 
 
 class Watch:
-    """Tells whether a machine was quiet while something was measured on it."""
+    """Records whether the machine was idle otherwise during a measurement."""
 
     def __init__(self) -> None:
         self._passed = self._worked = self._load = 0.0
 
     @contextmanager
     def on_one_core(self) -> Iterator[None]:
-        """Measure with one op thread: several wait for each other where other programs run."""
+        """Measure with one op thread, since several would wait for each other on a busy machine."""
         op_threads = torch.get_num_threads()
         torch.set_num_threads(1)
         start = time.perf_counter(), time.process_time()
@@ -93,19 +93,19 @@ class Watch:
             torch.set_num_threads(op_threads)
 
     def complaints(self) -> list[str]:
-        """Return a sentence on a machine that was too busy, or nothing."""
+        """Return a warning if the machine was too busy; otherwise an empty list."""
         cores = os.cpu_count() or 1
         if self._passed < BUSY * self._worked and self._load <= cores:
             return []
         return [
             f"THE MACHINE WAS BUSY: the measurement had {self._worked / self._passed:.0%} of a "
-            f"core, and {self._load:.1f} programs wanted {cores} cores. Times are too long; ask "
-            "again when it is quiet."
+            f"core, and {self._load:.1f} programs wanted {cores} cores. The times are too long; "
+            "repeat the estimate when the machine is idle."
         ]
 
 
 def measure(experiment: Experiment, found: Sizes) -> Rates:
-    """Return what a client costs, by a federation of small clients and one of large ones."""
+    """Measure what a client costs, on a federation of small clients and one of large clients."""
     small, large = _trial(experiment, found, _SMALL, 3), _trial(experiment, found, _LARGE, 2)
     row = large.run.history[-1]
     return Rates(
@@ -120,7 +120,7 @@ def measure(experiment: Experiment, found: Sizes) -> Rates:
 
 
 class _Trial(NamedTuple):
-    """A made-up federation's run, and the seconds of each of its clients in a round."""
+    """A run on synthetic data, and the seconds of each of its clients in a round."""
 
     run: Run
     train: float
@@ -129,7 +129,7 @@ class _Trial(NamedTuple):
 
 
 def _trial(experiment: Experiment, found: Sizes, batches: int, rounds: int) -> _Trial:
-    """Run some rounds; the first warms up, and the fastest of the others counts."""
+    """Run some rounds; the first one warms up, and the fastest of the others counts."""
     values = _made_up(experiment, found, batches)
     values.loop.rounds = rounds
     trial = Experiment(experiment.parser, values, experiment.given)
@@ -141,7 +141,7 @@ def _trial(experiment: Experiment, found: Sizes, batches: int, rounds: int) -> _
 
 
 def bytes_kept(run: Run) -> float:
-    """Bytes that one more client costs: its own state, and the server's part for it."""
+    """Return the bytes of one more client: its own state, and what the server keeps for it."""
     own = sum(nbytes(run.kept[client]) for client in run.kept) / _CLIENTS
     common = 0 if run.module.server().per_client else nbytes(run.server.shared)
     return own + (_tensors(checkpoint.pack(run.server)) - common) / _CLIENTS
@@ -156,7 +156,7 @@ def _tensors(value: Any) -> int:  # noqa: ANN401
 
 
 def _made_up(experiment: Experiment, found: Sizes, batches: int) -> Namespace:
-    """Return the same method on clients of so many batches, with data of the same shape."""
+    """Return settings of the same method for clients with ``batches`` batches of such data."""
     values = experiment.values.clone()
     size = values.data.init_args.batch_size
     values.data = Namespace(

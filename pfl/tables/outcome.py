@@ -20,13 +20,13 @@ CONFIDENCE = 0.95
 
 @dataclass(frozen=True)
 class Outcome:
-    """One cell.
+    """The outcome of one cell.
 
     Attributes:
-        cell: Which.
-        runs: Finished ones by seed.
-        values: (seeds,) the metric of each of these.
-        trouble: Why there are not more, each reason once.
+        cell: The cell.
+        runs: Finished runs by seed.
+        values: (seeds,) metric of each finished run.
+        trouble: Reasons why other runs are missing, each once.
     """
 
     cell: Cell
@@ -36,12 +36,12 @@ class Outcome:
 
     @property
     def ours(self) -> Estimate | None:
-        """Mean over seeds and its standard error."""
+        """The mean over seeds and its standard error."""
         return Estimate.of(self.values) if len(self.values) else None
 
     @property
     def interval(self) -> tuple[float, float] | None:
-        """Student's interval of the mean; one seed has none."""
+        """Student's interval of the mean; ``None`` for one seed."""
         count, ours = len(self.values), self.ours
         if ours is None or ours.error is None:
             return None
@@ -50,14 +50,14 @@ class Outcome:
 
     @property
     def difference(self) -> float | None:
-        """Return ours minus the reported number."""
+        """Our number minus the reported one."""
         if self.ours is None or self.cell.reported is None:
             return None
         return self.ours.mean - self.cell.reported.value
 
     @property
     def inside(self) -> bool | None:
-        """Tell whether the reported number lies in our interval."""
+        """Whether the reported number is in our interval; ``None`` without one of them."""
         if self.interval is None or self.cell.reported is None:
             return None
         low, high = self.interval
@@ -69,8 +69,8 @@ def outcome(cell: Cell, plan: Plan, failures: Mapping[str, str]) -> Outcome:
 
     Args:
         cell: The cell.
-        plan: Its runs.
-        failures: Causes of failed runs, by name.
+        plan: The plan with its runs.
+        failures: Reasons of failed runs, by name.
     """
     if cell.skip is not None:
         return Outcome(cell, {}, np.empty(0), (cell.skip,))

@@ -1,4 +1,4 @@
-"""The runs behind some cells: each cell and seed parsed, and equal runs taken for one."""
+"""The runs behind some cells; cells that need equal runs share them."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ ROOT = "runs/tables"
 
 @dataclass(frozen=True, eq=False)
 class PlannedRun:
-    """One run that some cells need.
+    """A run that one or several cells need.
 
     Attributes:
-        name: Of its folder; equal for equal runs.
+        name: Name of its folder; equal runs have the same name.
         label: The first cell that needs it, and the seed.
         experiment: Its configuration.
-        identity: What its numbers depend on.
-        scale: Of rounds (done already) and data.
+        identity: The settings that its numbers depend on.
+        scale: Share of rounds (already applied) and of data.
     """
 
     name: str
@@ -43,12 +43,12 @@ class PlannedRun:
 
     @property
     def root(self) -> str:
-        """Return the folder of all runs."""
+        """The folder of all runs."""
         return str(self.experiment.values.loop.default_root_dir)
 
     @property
     def rounds(self) -> int:
-        """Return the number of planned rounds."""
+        """The number of planned rounds."""
         return int(self.experiment.values.loop.rounds)
 
 
@@ -57,10 +57,10 @@ class Plan:
     """The runs of a table.
 
     Attributes:
-        names: Name of the run of each cell and seed; cells without runs are left out.
-        runs: By name, in the order in which they are needed.
-        seeds: Of each cell.
-        scale: Of rounds and data.
+        names: Name of the run for each cell and seed; cells without runs are left out.
+        runs: Runs by name, in the order in which they are needed.
+        seeds: Seeds of each cell.
+        scale: Share of rounds and data.
     """
 
     names: Mapping[Cell, Mapping[int, str]]
@@ -76,14 +76,14 @@ def plan(
     scale: float = 1,
     overrides: Sequence[str] = (),
 ) -> Plan:
-    """Parse the configurations of some cells.
+    """Plan the runs of some cells.
 
     Args:
-        table: Theirs.
-        cells: Which.
-        seeds: Of each.
+        table: The table.
+        cells: Cells of the table.
+        seeds: Seeds of each cell.
         scale: Share of rounds and data.
-        overrides: Words of a command line, which win over the table.
+        overrides: Flags that override the table's settings.
 
     Raises:
         UsageError: A configuration is wrong.
@@ -95,7 +95,7 @@ def plan(
         if cell.skip is not None:
             continue
         first = _prepared(table, cell, parse(parser, table, cell, overrides), scale)
-        # Making the text takes long, and seeds are all that differs.
+        # Making the text is slow, and only the seeds differ.
         config = yaml.safe_load(first.text)
         for seed in seeds:
             run = _planned(table, cell, first, config, seed, scale)
@@ -107,10 +107,10 @@ def plan(
 def parse(
     parser: Parser, table: TableFile, cell: Cell, overrides: Sequence[str] = ()
 ) -> Experiment:
-    """Return a cell's configuration, without the seeds and the scale of a table.
+    """Return a cell's configuration, before seeds and scale are applied.
 
     Raises:
-        UsageError: It is wrong.
+        UsageError: The configuration is wrong.
     """
     words = [*cell.words, f"--loop.default_root_dir={ROOT}", *overrides]
     try:
@@ -123,14 +123,14 @@ def _prepared(table: TableFile, cell: Cell, parsed: Experiment, scale: float) ->
     """Prepare the settings that all seeds of a cell share."""
     values = parsed.values
     if values.loop.default_root_dir is None:
-        raise UsageError(f"{table.path}: {cell.label}: a table keeps runs, give default_root_dir")
+        raise UsageError(f"{table.path}: {cell.label}: a table needs loop.default_root_dir")
     for key in table.seed_keys:
         if key not in values:
             raise UsageError(f"{table.path}: seed_keys: {cell.label} has no key {key!r}")
     values["loop.progress"] = False
     if scale < 1:
         shorten(values, scale, table.scaling)
-    # A tenth of a run is what may be lost, also of a short one.
+    # At most a tenth of a run may be lost, even of a short one.
     often = max(1, values.loop.rounds // 10)
     values["loop.checkpoint_every"] = min(values.loop.checkpoint_every, often)
     return parsed
@@ -164,7 +164,7 @@ def name_of(config: Mapping[str, Any], scale: float = 1) -> str:
 
     Args:
         config: The resolved configuration.
-        scale: Of the data, where the configuration does not yet say how many samples.
+        scale: Share of the data, if the configuration does not yet limit the samples.
     """
     return _name(identity.of_run(config), scale)
 

@@ -1,4 +1,4 @@
-"""The file that describes a table, read and checked."""
+"""Reading and checking the file that describes a table."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ def read(path: Path) -> TableFile:
     """Read a table's file.
 
     Raises:
-        UsageError: It is missing or wrong.
+        UsageError: The file is missing or wrong.
     """
     return _Reader(path).table()
 
 
 class _Reader:
-    """Reads one file, and tells where it is wrong."""
+    """Reads one file; its errors name the line and the key."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        # Refuses what is no YAML, and keys that are given twice.
+        # Refuses files that are not YAML, and keys that are given twice.
         self.yaml = YamlFile(path, "table file")
         self.content = self.yaml.content()
 
@@ -82,7 +82,7 @@ class _Reader:
         for name, content in self.labelled(value, ("columns",)).items():
             keys: Keys = ("columns", name)
             if name in COLUMNS:
-                self.refuse(keys, "columns need another name, CSV files use it for something else")
+                self.refuse(keys, "choose another name: CSV files use this one for something else")
             given = self.mapping(content, keys, ("values", "set", "reported"))
             values = given.get("values")
             if isinstance(values, list) and values:
@@ -92,7 +92,7 @@ class _Reader:
                 parts = {k: self.part(v, (*keys, "values", k)) for k, v in inner.items()}
                 found.append(Axis(name, parts))
             else:
-                self.refuse(keys, "needs values: either a list, with the key to set, or a mapping")
+                self.refuse(keys, "expected values: a list together with set, or a mapping")
         return tuple(found)
 
     def listed(
@@ -100,7 +100,7 @@ class _Reader:
     ) -> dict[str, Part]:
         """Return the options of an axis that sets one key to several values."""
         if "set" not in given:
-            self.refuse(keys, "a list of values needs set, the dotted key that takes them")
+            self.refuse(keys, "a list of values needs set: the dotted key to which they belong")
         key = self.kind(given["set"], (*keys, "set"), str)
         column = given.get("reported")
         if column is not None and column not in KEYS:
@@ -111,7 +111,7 @@ class _Reader:
         }
 
     def part(self, value: object, keys: Keys) -> Part:
-        """Return a part; a text or a list is its configuration files."""
+        """Return a part; a text or a list stands for its configuration files."""
         if value is None:
             return Part()
         if isinstance(value, str | list):
@@ -121,7 +121,7 @@ class _Reader:
         files = [files] if isinstance(files, str) else files
         metric, skip = given.get("metric"), given.get("skip")
         if metric is not None and str(metric).rpartition("/")[2] not in KINDS:
-            self.refuse((*keys, "metric"), f"{metric} does not end in {', '.join(KINDS)}")
+            self.refuse((*keys, "metric"), f"{metric} must end in one of {', '.join(KINDS)}")
         return Part(
             configs=tuple(
                 self.file(name, (*keys, "config"))
@@ -167,7 +167,7 @@ class _Reader:
             self.refuse(keys, f"there is no file {path}{hint}")
         return path
 
-    # Kinds of values.
+    # Checks of values.
 
     def kind(self, value: object, keys: Keys, kind: type[T] | tuple[type[T], ...]) -> T:
         if not isinstance(value, kind) or isinstance(value, bool):
@@ -203,7 +203,7 @@ _NAMES: Mapping[type, str] = {
 
 
 def unknown(name: str, choices: Sequence[str]) -> str:
-    """Say that there is no such name, and which there are."""
+    """Return the message for an unknown name, with the nearest known one or all of them."""
     near = get_close_matches(name, choices, n=1)
-    hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(choices)}"
+    hint = f"did you mean {near[0]!r}?" if near else f"choose from {', '.join(choices)}"
     return f"there is no {name!r} here; {hint}"

@@ -1,4 +1,4 @@
-"""A table as the paper lays it out, with its numbers beside ours."""
+"""The printed table: laid out as in the paper, with its numbers beside ours."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ _COLUMNS = 4
 
 
 def sheets(table: TableFile, plan: Plan, outcomes: Sequence[Outcome]) -> list[Sheet]:
-    """One sheet, or one for each option of the first axis if there are many columns.
+    """Return one sheet, or one for each option of the first axis if there are many columns.
 
-    The last one bears the notes to all of them.
+    The last sheet has the notes to all of them.
     """
     columns = dict.fromkeys(outcome.cell.column for outcome in outcomes)
     divided = len(columns) > _COLUMNS and max(map(len, columns)) > 1
@@ -47,7 +47,7 @@ def sheets(table: TableFile, plan: Plan, outcomes: Sequence[Outcome]) -> list[Sh
 def _sheet(
     title: str, outcomes: Sequence[Outcome], skip: int, plan: Plan, footnotes: dict[str, int]
 ) -> Sheet:
-    """Return a sheet without notes; the first ``skip`` axes stand in its title."""
+    """Return a sheet without notes; the first ``skip`` axes are in its title."""
     columns = list(dict.fromkeys(outcome.cell.column for outcome in outcomes))
     rows = list(dict.fromkeys(outcome.cell.row for outcome in outcomes))
     found = {(outcome.cell.row, outcome.cell.column): outcome for outcome in outcomes}
@@ -88,31 +88,31 @@ def _legend(outcomes: Sequence[Outcome], plan: Plan) -> str:
     legend = f"{what}. Ours: mean ± standard error over seeds ({seeds})"
     if any(outcome.cell.reported for outcome in outcomes):
         legend += (
-            "; in brackets the reported number, ours minus it, and whether it lies in our 95 % "
+            "; in brackets: the reported number, ours minus it, and whether it is in our 95 % "
             "interval (Student's t; one seed has none)"
         )
     return legend + "."
 
 
 def shortened(plan: Plan) -> str:
-    """Return the addition to a caption for a shortened experiment."""
+    """Return what the caption of a shortened experiment adds; empty for a whole one."""
     return "" if plan.scale == 1 else f", at scale {plan.scale:g}"
 
 
 def _scale_note(outcomes: Sequence[Outcome], plan: Plan) -> list[str]:
     if plan.scale == 1:
         return []
-    note = f"Scale {plan.scale:g}: so much of the rounds and of the data."
+    note = f"Scale {plan.scale:g}: the share of the rounds and of the data that was used."
     if any(outcome.cell.reported for outcome in outcomes):
         note += (
-            " The reported numbers are those of the whole experiment, and stand here for "
+            " The reported numbers are those of the whole experiment, and are shown for "
             "orientation only."
         )
     return [note]
 
 
 def _points_note(outcomes: Sequence[Outcome]) -> list[str]:
-    """Name the rows by the point at which their personal models were tested, if these differ."""
+    """Name the points at which the rows' personal models were tested, if they differ."""
     rows: dict[str, dict[str, None]] = {}
     for outcome in outcomes:
         for run in outcome.runs.values():

@@ -8,25 +8,25 @@ from dataclasses import dataclass
 from functools import cache
 from importlib import resources
 
-# Columns by which a number is found; the others are the number itself.
+# Columns that identify a number; the others hold the number itself.
 KEYS = (
     *("paper", "table", "dataset", "partition", "param", "clients", "participation"),
     *("local_epochs", "model", "method"),
 )
-# How a paper prints accuracies.
+# Factor by which a paper's accuracies are printed.
 _FACTORS = {"accuracy_pct": 100, "accuracy_frac": 1}
 
 
 @dataclass(frozen=True, order=True)
 class Unit:
-    """The form of printed numbers: multiplied by a factor, with some decimals."""
+    """The format of printed numbers: a factor and a number of decimals."""
 
     factor: int = 100
     digits: int = 2
 
     @property
     def name(self) -> str:
-        """For headings."""
+        """The unit in headings."""
         return "%" if self.factor == 100 else "fraction"
 
 
@@ -35,9 +35,9 @@ class Reported:
     """A paper's number.
 
     Attributes:
-        value: As a fraction.
-        error: Likewise; what the paper prints behind its ±, if it does.
-        unit: Of the paper.
+        value: The number as a fraction.
+        error: The number after the paper's ± as a fraction; ``None`` if it prints none.
+        unit: Format in the paper.
     """
 
     value: float
@@ -46,13 +46,13 @@ class Reported:
 
 
 def find(wanted: Mapping[str, str]) -> Reported:
-    """Return the one number that a selection fits.
+    """Return the only number that matches a selection.
 
     Args:
         wanted: Some of :data:`KEYS` with their cells; numbers are compared as numbers.
 
     Raises:
-        LookupError: It fits none, or several.
+        LookupError: No number matches, or several do.
     """
     rows = [row for row in _rows() if all(_same(row[key], cell) for key, cell in wanted.items())]
     told = ", ".join(f"{key}={cell or 'none'}" for key, cell in wanted.items())

@@ -1,4 +1,4 @@
-"""Run what a plan lacks: missing runs are started, interrupted ones resumed."""
+"""Execution of a plan: missing runs are started, interrupted ones resumed."""
 
 from __future__ import annotations
 
@@ -30,35 +30,35 @@ from pfl.tables.shorten import limit_samples
 
 
 class _Rounds(Callback):
-    """Moves the bar of the run at hand."""
+    """Advances the progress bar of the current run."""
 
     def __init__(self, progress: Progress, task: TaskID) -> None:
         self._progress = progress
         self._task = task
 
     def on_fit_start(self, run: Run) -> None:
-        """Start where the run starts."""
+        """Set the bar to the run's first round."""
         self._progress.update(self._task, total=run.rounds, completed=run.round)
 
     def on_round_end(self, run: Run, result: RoundResult) -> None:
-        """One round more."""
+        """Advance the bar."""
         self._progress.update(self._task, completed=result.round)
 
 
 def run_all(plan: Plan, console: Console) -> dict[str, str]:
-    """Make every run of a plan that is not finished.
+    """Execute every run of a plan that is not finished.
 
     A run that fails is reported and skipped.
 
     Args:
         plan: The runs.
-        console: For progress.
+        console: Console for progress.
 
     Returns:
-        For each run that failed, by its name, why.
+        The reasons of failed runs, by name.
 
     Raises:
-        KeyboardInterrupt: The run at hand was saved.
+        KeyboardInterrupt: The current run was saved.
     """
     missing = unfinished(plan)
     failures: dict[str, str] = {}
@@ -75,7 +75,7 @@ def run_all(plan: Plan, console: Console) -> dict[str, str]:
                 told = f"done in {time.perf_counter() - start:.0f} s"
             except Exception as error:
                 if not isinstance(error, UsageError | BusyError):
-                    # A bug shows where it is.
+                    # Not a user error, so show the traceback.
                     progress.console.print(escape(traceback.format_exc()), highlight=False)
                 failures[run.name] = reason(error)
                 told = f"failed: {failures[run.name]}"
@@ -99,7 +99,7 @@ def bars(console: Console) -> Progress:
 def _run(run: PlannedRun, watch: Callback) -> None:
     """Start or resume a run, unless another process has just finished it."""
     planned = run.experiment
-    # Objects of its own: those of a plan would stay in memory, the images included.
+    # A copy, because objects of the plan would stay in memory, including the images.
     experiment = Experiment(planned.parser, planned.values.clone(), planned.given)
     with (
         kept.locked(run.root, run.name),
@@ -115,11 +115,11 @@ def _run(run: PlannedRun, watch: Callback) -> None:
         try:
             loop.fit(module, data, None if folder is None else str(folder), experiment.text)
         except CheckpointError as error:
-            raise CheckpointError(f"{error}; remove {folder} to begin this run anew") from error
+            raise CheckpointError(f"{error}; remove {folder} to start this run again") from error
 
 
 def reason(error: Exception) -> str:
-    """One line; of an error that is not the user's, with its kind."""
+    """Return an error as one line; errors other than the user's are preceded by their type."""
     lines = str(error).strip().splitlines()
     if isinstance(error, UsageError | BusyError) and lines:
         return lines[0]
@@ -127,5 +127,5 @@ def reason(error: Exception) -> str:
 
 
 def unfinished(plan: Plan) -> Sequence[PlannedRun]:
-    """Return runs that are still to be made."""
+    """Return the runs that are not finished."""
     return [run for run in plan.runs.values() if kept.finished(run) is None]

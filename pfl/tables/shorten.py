@@ -1,4 +1,4 @@
-"""The same experiment with a part of its rounds and data."""
+"""Shortening an experiment to a share of its rounds and data."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from pfl.cli.config import Experiment
 _ROUNDS = "loop.rounds"
 _SAMPLES = "data.init_args.max_samples"
 _TRAINING = "data.init_args.max_train_samples"
-# What is said of clients' sizes shrinks with the data.
+# The smallest allowed client shrinks with the data.
 _SMALLEST = "data.init_args.partition.init_args.min_samples"
 
 
 def shorten(values: Namespace, scale: float, exponents: Mapping[str, float]) -> None:
-    """Cut down what a configuration says of rounds and samples; nothing falls below 1.
+    """Reduce the numbers of rounds and samples in a configuration, to 1 at least.
 
-    Where it does not say how many samples there are, :func:`limit_samples` does it later.
+    If it does not limit the number of samples, :func:`limit_samples` does so later.
 
     Args:
         values: The parsed configuration, changed in place.
-        scale: In (0, 1].
-        exponents: Other keys, whose values are multiplied by ``scale`` to a power.
+        scale: Share of rounds and samples, in (0, 1].
+        exponents: Other keys, whose values are multiplied by this power of ``scale``.
     """
     for key in (_ROUNDS, _SAMPLES, _TRAINING, _SMALLEST):
         if values.get(key):
@@ -35,7 +35,7 @@ def shorten(values: Namespace, scale: float, exponents: Mapping[str, float]) -> 
 
 
 def limit_samples(experiment: Experiment, scale: float) -> None:
-    """Use a part of the data set; it is opened to see how large it is."""
+    """Limit the samples to a share of the data set, which is opened to find its size."""
     values = experiment.values
     if scale == 1 or values.get(_SAMPLES):
         return
@@ -46,7 +46,7 @@ def limit_samples(experiment: Experiment, scale: float) -> None:
 
 
 def part_of(count: int, scale: float) -> int:
-    """Return a share of a number of things, at least one of them.
+    """Return a share of ``count``, rounded up and at least one.
 
     Example:
         >>> part_of(40, 0.1), part_of(45, 0.1), part_of(3, 0.1)

@@ -1,4 +1,4 @@
-"""Sizes of a run's clients, without reading or writing any image."""
+"""Sizes of a run's clients, found without reading or writing images."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from jsonargparse import Namespace
 from pfl.tables.plan import PlannedRun
 from pfl.tables.shorten import part_of
 
-# Arguments that say which samples there are.
+# Arguments that determine which samples exist.
 _WHICH = ("root", "superclasses", "images_per_class", "samples", "classes", "subclasses", "domains")
 
 
@@ -21,12 +21,12 @@ class Sizes:
     """A federation's data in numbers.
 
     Attributes:
-        train: (N,) training samples of each client.
-        tested: Test samples of all clients together.
-        pooled: Samples of the common test set.
-        images: Samples that anybody uses; clients may share test samples.
+        train: (N,) numbers of training samples of each client.
+        tested: Number of test samples of all clients together.
+        pooled: Number of samples in the common test set.
+        images: Number of distinct samples in use; clients may share test samples.
         shape: Channels, height and width.
-        classes: C.
+        classes: Number of classes, C.
     """
 
     train: Sequence[int]
@@ -38,12 +38,12 @@ class Sizes:
 
     @property
     def bytes(self) -> int:
-        """Return the bytes of these images, of one byte a pixel and channel."""
+        """The bytes of all images, at one byte for each pixel and channel."""
         return self.images * prod(self.shape)
 
 
 class Surveyor:
-    """Divides labels as runs would; opens each data set once and divides it once a recipe."""
+    """Divides labels as runs would; opens each data set once, and divides it once per setting."""
 
     def __init__(self) -> None:
         self._catalogues: dict[tuple[str, ...], Any] = {}
@@ -53,8 +53,8 @@ class Surveyor:
         """Return the sizes of a run's clients.
 
         Raises:
-            ValueError: The recipe does not fit the data.
-            OSError: The data are not there, and how many there are is not known.
+            ValueError: The partition does not suit the data.
+            OSError: The data are missing, and their size is not known without them.
         """
         key = f"{run.experiment.values.data} {run.scale}"
         if key not in self._sizes:
@@ -83,7 +83,7 @@ class Surveyor:
 
 
 def _untouched(values: Namespace) -> Namespace:
-    """Return a copy that fetches and writes nothing."""
+    """Return a copy of the data's settings that downloads and writes nothing."""
     values = values.clone()
     for name, value in (("download", False), ("cache_dir", None)):
         if name in values.init_args:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-# Columns of a table's CSV file besides its axes.
+# Columns of a table's CSV file, besides the axes.
 COLUMNS = (
     *("row", "metric", "scale", "seeds", "ours", "reported", "difference", "inside", "trouble"),
 )
@@ -18,11 +18,11 @@ class Part:
     """Settings that a table, row, column or exception applies to its cells.
 
     Attributes:
-        configs: Configuration files, later ones win.
+        configs: Configuration files; later ones override earlier ones.
         settings: Dotted keys of the configuration and their values.
-        reported: Columns of ``reported.csv`` and their cells; ``None``: nothing is reported.
+        reported: Columns of ``reported.csv`` and their cells; ``None`` if nothing is reported.
         metric: As in ``summary.json``, for instance ``test/personal/acc/last``.
-        skip: Why there is nothing to run.
+        skip: The reason why these cells are not run; ``None`` if they are.
     """
 
     configs: tuple[Path, ...] = ()
@@ -37,8 +37,8 @@ class Axis:
     """A factor in which columns differ.
 
     Attributes:
-        name: As the paper has it.
-        options: By label.
+        name: Name in the paper.
+        options: Settings of each option, by label.
     """
 
     name: str
@@ -47,7 +47,7 @@ class Axis:
 
 @dataclass(frozen=True)
 class Exceptional:
-    """Settings of some cells beyond those of their row and column.
+    """Settings of some cells, in addition to those of their row and column.
 
     Attributes:
         where: Labels of rows (under ``row``) and of axes' options.
@@ -58,7 +58,7 @@ class Exceptional:
     part: Part
 
     def fits(self, row: str, column: Mapping[str, str]) -> bool:
-        """Tell whether the exception applies to a cell."""
+        """Return ``True`` if the exception applies to a cell."""
         labels = {"row": row, **column}
         return all(labels[name] in accepted for name, accepted in self.where.items())
 
@@ -70,15 +70,15 @@ class TableFile:
     Attributes:
         path: The file.
         caption: One line.
-        seeds: Of each cell's runs.
-        seed_keys: Dotted keys that get a run's seed.
+        seeds: Seeds of each cell's runs.
+        seed_keys: Dotted keys that are set to a run's seed.
         common: Settings of all cells.
-        rows: By label; usually methods.
-        axes: Columns are all combinations of their options.
-        exceptions: In the order in which they act.
+        rows: Settings of each row, by label; rows are usually methods.
+        axes: The axes; columns are all combinations of their options.
+        exceptions: Exceptions; later ones override earlier ones.
         notes: Lines below the table.
-        pictures: Names of pictures that belong to the table.
-        scaling: Dotted keys and exponents: at scale s a value is multiplied by s to that power.
+        pictures: Names of the pictures that belong to the table.
+        scaling: Dotted keys and exponents: at scale s, a value is multiplied by s to that power.
     """
 
     path: Path

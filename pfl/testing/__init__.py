@@ -1,8 +1,8 @@
-"""The contract of every method, for methods of other projects too.
+"""The contract that every method must keep, for methods of other projects too.
 
-``check_method(MyMethod)`` in a test, or ``pfl check my_package.MyMethod`` on the command line, hold
-a method to every promise on which the loop and the engines rely. The package brings a network and a
-federation of a few numbers; it needs no data and no method of this project.
+``check_method(MyMethod)`` in a test, or ``pfl check my_package.MyMethod`` on the command line,
+checks every promise that the loop and the engines rely on. The package contains a tiny network and
+a tiny federation; it needs no data and no method of this project.
 """
 
 from pfl.testing.contract import PROMISES, check_method

@@ -1,4 +1,4 @@
-"""Promises about a method as a module: how it is built, and that it learns without a federation."""
+"""Promises about a method as a module: how it is built, and that it trains without a federation."""
 
 from __future__ import annotations
 
@@ -21,23 +21,23 @@ from pfl.testing.toy import ToyData, mlp
 RATES = (0.05, 0.0005)
 
 
-@promise("it is built on a split network and gives logits")
+@promise("it can be built on a split network and returns logits")
 def builds(subject: Subject) -> None:
-    """Ask for logits of two inputs."""
+    """Compute the logits of two inputs."""
     module = subject.module()
     if not isinstance(module, Client):
-        raise BrokenPromiseError(f"{type(module).__name__} is no lightning_modules.ClientModule")
+        raise BrokenPromiseError(f"{type(module).__name__} is not a lightning_modules.ClientModule")
     with torch.no_grad(), scoped(0):
         shape = tuple(module.eval()(torch.zeros(2, 5)).shape)
     if shape != (2, 3):
         raise BrokenPromiseError(
-            f"two inputs of a problem with three classes give logits of shape {shape}, not (2, 3)"
+            f"two inputs and three classes should give logits of shape (2, 3), got {shape}"
         )
 
 
-@promise("an argument that it does not have is refused by name")
+@promise("an unknown argument is refused by name")
 def refuses_unknown_arguments(subject: Subject) -> None:
-    """Misspell an argument."""
+    """Pass a misspelt argument."""
     try:
         subject.module(epoch_count=3)
     except TypeError as error:
@@ -47,9 +47,9 @@ def refuses_unknown_arguments(subject: Subject) -> None:
     raise BrokenPromiseError("epoch_count=3 is accepted")
 
 
-@promise("a word that an argument does not know is refused by name")
+@promise("an unknown word for an argument is refused by name")
 def refuses_unknown_words(subject: Subject) -> None:
-    """Give another word to every argument that is one of several words."""
+    """Pass an unknown word to every argument that is annotated as one of several words."""
     for name in _words(subject.method):
         try:
             subject.module(mlp, **{name: "so"})
@@ -61,14 +61,14 @@ def refuses_unknown_words(subject: Subject) -> None:
 
 
 def _words(method: type) -> Iterator[str]:
-    """Names of the arguments that are annotated as one of several words."""
+    """Yield the names of the arguments that are annotated as one of several words."""
     for base in method.__mro__:
         if "__init__" in vars(base) and issubclass(base, Client):
             hints: dict[str, Any] = get_type_hints(vars(base)["__init__"])
             yield from (name for name, hint in hints.items() if get_origin(hint) is Literal)
 
 
-@promise("every pattern matches an entry, and no entry both travels and stays")
+@promise("every pattern matches an entry, and no entry is both shared and kept")
 def patterns_match(subject: Subject) -> None:
     """Compare the patterns with the names of the entries."""
     module = subject.module()
@@ -77,23 +77,23 @@ def patterns_match(subject: Subject) -> None:
         for pattern in getattr(module, kind):
             if not any(matches(name, (pattern,)) for name in entries):
                 raise BrokenPromiseError(
-                    f"the pattern {pattern!r} of {kind} matches none of its entries "
+                    f"the pattern {pattern!r} of {kind} matches none of the entries "
                     f"{', '.join(entries)}"
                 )
     if both := set(module.shared_names()) & set(module.kept_names()):
-        raise BrokenPromiseError(f"the entry {min(both)!r} travels and stays")
+        raise BrokenPromiseError(f"the entry {min(both)!r} is both shared and kept")
 
 
-@promise("it fits under a plain Trainer and its loss falls")
+@promise("it trains under a plain Trainer, and its loss falls")
 def fits_without_federation(subject: Subject) -> None:
-    """Train fifteen epochs on the samples of one client, at a rate that suits the objective."""
+    """Train for fifteen epochs on the samples of one client; one of two learning rates must do."""
     for rate in RATES:
         module = subject.module(optimizer=partial(torch.optim.SGD, lr=rate))
         before, after = _fit(module, subject.data())
         if after < before:
             return
     raise BrokenPromiseError(
-        f"the loss was {before:.4g} and is {after:.4g} after 15 epochs of SGD at a rate of {rate}"
+        f"the loss was {before:.4g} and is {after:.4g} after 15 epochs of SGD with lr={rate}"
     )
 
 
@@ -108,7 +108,7 @@ def _fit(module: Client, data: ToyData) -> tuple[float, float]:
         enable_progress_bar=False,
         enable_model_summary=False,
     )
-    # A variational layer draws from the default stream where no federation hands it its noise.
+    # Without a federation, a variational layer draws its noise from the default stream.
     with scoped(0):
         before = _loss(module, split.x, split.targets)
         trainer.fit(module, DataLoader(TensorDataset(split.x, split.targets), batch_size=4))
@@ -116,9 +116,9 @@ def _fit(module: Client, data: ToyData) -> tuple[float, float]:
 
 
 def _loss(module: Client, x: Tensor, y: Tensor) -> float:
-    """Return the module's own objective, as a mean over draws where it is random."""
+    """Return the module's own objective, averaged over draws in case it is random."""
     module.eval()
-    # A Trainer takes what is logged while it fits, and only then.
+    # A Trainer accepts logged values only while it fits.
     module.collect_logged(True)
     losses = [module.training_step(Batch(x, y), 0)["loss"].item() for _ in range(8)]
     module.collect_logged(False)

@@ -1,4 +1,4 @@
-"""Values of any shape as named tensors, and where two of them differ."""
+"""Comparison of nested values, as named tensors."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def _items(value: Any) -> Iterator[tuple[str, Any]]:  # noqa: ANN401
 
 
 def difference(a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -> str | None:
-    """Return the name of the first entry that one lacks, or of which a bit differs."""
+    """Return the name of the first entry that one side lacks, or that differs in any bit."""
     for name in {**a, **b}:
         if name not in a or name not in b:
             return name
@@ -52,10 +52,10 @@ def difference(a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -> str | None:
 
 
 def distance(a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -> tuple[float, str]:
-    """Return how far two states with the same names are apart, and the entry where they are most.
+    """Return the largest distance between entries of two states, and the name of that entry.
 
-    The distance of an entry is its largest difference, relative to its largest value or to one. It
-    is infinite where only one of the states has the entry, or a number that is not finite.
+    The distance of an entry is its largest difference, divided by its largest value or by one. It
+    is infinite if the entry is missing, has another shape or is NaN on one side only.
     """
     found = (0.0, "")
     for name in {**a, **b}:

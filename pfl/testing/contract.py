@@ -1,4 +1,4 @@
-"""Every promise that a method makes, in the order in which one that is broken explains others."""
+"""All promises, in an order in which a broken promise explains later ones."""
 
 from __future__ import annotations
 
@@ -47,18 +47,18 @@ def check_method(
     floats: Formula | None = None,
     task: Task | None = None,
 ) -> None:
-    """Hold a method to every promise.
+    """Check that a method keeps every promise.
 
     Args:
-        method: Its class.
-        build: Makes the method from a network and options of the constructor, which it hands on;
-            for a method with required arguments of its own.
-        floats: How many floats a participant receives and sends in a round, by the method's
-            formula; given the module and what the client knows of itself.
-        task: What is predicted; classification if not given.
+        method: The class of the method.
+        build: Builds the method from a network and options, which it passes on to the constructor;
+            needed for a method with other required arguments.
+        floats: The method's formula for the numbers of floats that a participant receives and sends
+            in a round, as a function of the module and the client's :class:`ClientInfo`.
+        task: The task; classification by default.
 
     Raises:
-        BrokenPromiseError: It breaks one; the message says which, and where.
+        BrokenPromiseError: The method breaks a promise; the message says which, and where.
 
     Example::
 

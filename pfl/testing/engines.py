@@ -32,9 +32,9 @@ def _run(subject: Subject, engine: Engine, net: Net = mlp, **loop: Any) -> Run:
     )
 
 
-@promise("clients in threads give the sequential engine's bits")
+@promise("clients in threads give exactly the sequential engine's numbers")
 def threads_agree(subject: Subject) -> None:
-    """Run two rounds of three of four unequal clients on both."""
+    """Run two rounds with three of four unequal clients under both engines."""
     op_threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
@@ -47,7 +47,7 @@ def threads_agree(subject: Subject) -> None:
 
 @promise("stacked clients give the sequential engine's numbers", applies=vectorizable)
 def stacked_agrees(subject: Subject) -> None:
-    """Run two rounds of three of four unequal clients on both, in float64."""
+    """Run two rounds with three of four unequal clients under both engines, in float64."""
     for kind, net in NETS.items():
         alone, beside = (
             _run(subject, engine, net, precision="64-true")

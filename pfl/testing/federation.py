@@ -1,4 +1,4 @@
-"""Federations of the toy data: stepped by hand, a client or a round at a time, or as a run."""
+"""Federations on toy data: run by hand, one client or round at a time, or as a whole run."""
 
 from __future__ import annotations
 
@@ -22,22 +22,22 @@ from pfl.training.context import Context
 
 
 class ToyFederation:
-    """Clients, server and what they hold; nothing happens unless it is asked for.
+    """A federation whose rounds are run one call at a time.
 
     Attributes:
         module: The method, which plays every client.
-        context: It, its data and its device.
-        infos: What each client knows of itself.
+        context: The module with its data and device.
+        infos: Information about each client.
         server: The method's server.
-        state: Its state.
-        kept: What each client keeps.
-        number: Finished rounds.
+        state: The server's state.
+        kept: Each client's kept state.
+        number: Number of finished rounds.
 
     Args:
         module: The method.
-        data: Three unequal clients unless given.
-        rounds: Planned rounds.
-        seed: From which every random choice derives.
+        data: The data; by default three unequal clients.
+        rounds: Planned number of rounds.
+        seed: Seed of all random choices.
         precision: As in Lightning.
     """
 
@@ -61,7 +61,7 @@ class ToyFederation:
         self.state = self.server.init(shared, self.infos)
 
     def job(self, client: int, number: int | None = None) -> Job:
-        """Return a client's job in a round, the next one unless given."""
+        """Return a client's job in a round, by default the next one."""
         number = self.number + 1 if number is None else number
         return Job(
             info=replace(self.infos[client], round=number),
@@ -75,11 +75,11 @@ class ToyFederation:
         return [replace(self.job(info.client), splits=("test",)) for info in self.infos]
 
     def train(self, client: int) -> Result:
-        """Return a client's result in the next round; the federation stays as it was."""
+        """Return a client's result in the next round, without changing the federation."""
         return client_round.train(self.context, self.job(client))
 
     def round(self, *clients: int) -> list[Result]:
-        """Run a round of these clients, or of all: train, aggregate, keep."""
+        """Run a round with some clients, by default all: train, keep states, aggregate."""
         results = [self.train(client) for client in clients or range(self.data.num_clients)]
         self.kept.update({result.client: result.kept for result in results})
         uploads = [result.upload for result in results if result.upload is not None]
@@ -89,7 +89,7 @@ class ToyFederation:
 
 
 def client_info(data: FederatedData, client: int, round: int = 0, rounds: int = 10) -> ClientInfo:
-    """Return what a client knows of itself."""
+    """Return the information about a client."""
     return replace(ClientInfo.of(data, client, rounds), round=round)
 
 
@@ -100,7 +100,7 @@ def fit(
     ckpt_path: str | None = None,
     **loop: Any,
 ) -> Run:
-    """Run a federation in which two of three clients take part in a round."""
+    """Run a federation in which two of three clients take part in each round."""
     options = {"sampler": UniformSampler(0.7), "accelerator": "cpu", "progress": False, **loop}
     return FederatedLoop(rounds, **options).fit(
         module, blobs(task=module.task) if data is None else data, ckpt_path=ckpt_path
@@ -108,7 +108,7 @@ def fit(
 
 
 def outcome(run: Run) -> dict[str, Any]:
-    """Return all numbers of a run, without what the clock says."""
+    """Return all numbers of a run, except times."""
     rows = [
         {name: value for name, value in row.items() if not name.startswith("time/")}
         for row in run.history

@@ -19,9 +19,9 @@ from pfl.training import client_round
 NETS = {"": mlp, " with batch norm": normed}
 
 
-@promise("receive and upload copy: nobody holds the storage of another")
+@promise("receive and upload copy tensors: no storage is shared")
 def copies(subject: Subject) -> None:
-    """Look for storage of the broadcast in the module, and for either in the upload."""
+    """Look for storage that module, broadcast and upload share."""
     federation, jobs = second_round(subject.module())
     module = federation.module
     for job in jobs:
@@ -45,7 +45,7 @@ def _full(value: Tensor) -> bool:
     return value.untyped_storage().nbytes() > 0
 
 
-@promise("an upload carries what is declared, in the shapes that the server sends")
+@promise("an upload has only what is declared, in the shapes that the server sends")
 def uploads_are_declared(subject: Subject) -> None:
     """Compare uploads with ``shared`` and ``extra``, and their shapes with what was sent."""
     federation = ToyFederation(subject.module())
@@ -57,13 +57,13 @@ def uploads_are_declared(subject: Subject) -> None:
 
 def _check(upload: object, job: Job, module: Client) -> None:
     if not isinstance(upload, Upload):
-        raise BrokenPromiseError(f"upload gives {type(upload).__name__}, not an Upload")
+        raise BrokenPromiseError(f"upload returns {type(upload).__name__}, not an Upload")
     if (upload.client, upload.samples) != (job.info.client, job.info.samples):
         raise BrokenPromiseError(
             f"the upload of client {job.info.client} with {job.info.samples} samples says client "
             f"{upload.client} with {upload.samples} samples"
         )
-    # A method may send a part of an entry, and gets such a part back.
+    # A method may send a part of an entry; then the server sends such a part back.
     entries = {**module.state_dict(), **(job.broadcast.shared if job.broadcast else {})}
     for name, value in upload.shared.items():
         if name not in module.shared_names():
@@ -85,7 +85,7 @@ def _has_formula(subject: Subject) -> bool:
     return subject.floats is not None
 
 
-@promise("as many bytes travel as the formula says", applies=_has_formula)
+@promise("messages have as many bytes as the formula says", applies=_has_formula)
 def bytes_follow_the_formula(subject: Subject) -> None:
     """Compare broadcasts and uploads with the formula."""
     federation, jobs = second_round(subject.module())
@@ -101,7 +101,7 @@ def bytes_follow_the_formula(subject: Subject) -> None:
                 raise BrokenPromiseError(f"the {verb} has {found} bytes, the formula {4 * count}")
 
 
-@promise("a client's result does not depend on who ran before")
+@promise("a client's result does not depend on which clients ran before it")
 def clients_are_independent(subject: Subject) -> None:
     """Run the clients of a round in one order and in the other."""
     for kind, net in NETS.items():
@@ -113,11 +113,11 @@ def clients_are_independent(subject: Subject) -> None:
             result = client_round.train(other.context, job)
             if name := difference(named(forward[client]), named(result)):
                 raise BrokenPromiseError(
-                    f"client {client} gets another {name!r}{kind} when the clients run in reverse"
+                    f"client {client} gets a different {name!r}{kind} if the clients run in reverse"
                 )
 
 
-@promise("clients leave the broadcast, the server's state and the initial values as they are")
+@promise("clients do not change the broadcast, the server's state or the initial values")
 def clients_change_nothing_but_themselves(subject: Subject) -> None:
     """Compare all of them before and after each client's round and test."""
     for net in NETS.values():
@@ -145,12 +145,12 @@ def tests_repeat(subject: Subject) -> None:
     once, again = ([client_round.test(federation.context, job) for job in jobs] for _ in range(2))
     if name := difference(named(once), named(again)):
         client, _, score = name.partition(".")
-        raise BrokenPromiseError(f"{score} of client {client} is another one the second time")
+        raise BrokenPromiseError(f"{score} of client {client} differs the second time")
 
 
-@promise("a personal model that is said to be the global one scores as it does")
+@promise("a personal model that is declared to be the global one has the same scores")
 def personal_is_global_where_said(subject: Subject) -> None:
-    """Test all clients with both, after a round in which they trained."""
+    """Test both models of all clients, after a round in which they trained."""
     for net in NETS.values():
         federation, jobs = second_round(subject.module(net))
         if not federation.context.module.personal_is_global():
@@ -160,14 +160,14 @@ def personal_is_global_where_said(subject: Subject) -> None:
             own, common = (client_round.test(federation.context, one) for one in (job, other))
             if name := difference(named(own), named(common)):
                 raise BrokenPromiseError(
-                    f"{name} of client {job.info.client} is another one than that of the global "
-                    "model: personal_is_global() has to return False (receives_global = False)"
+                    f"{name} of client {job.info.client} differs from that of the global model: "
+                    "personal_is_global() must return False (receives_global = False)"
                 )
 
 
-@promise("a client that sits out keeps every bit")
+@promise("a client that does not take part keeps its state bit for bit")
 def who_sits_out_keeps_its_state(subject: Subject) -> None:
-    """Run a round without one client; no entry that it keeps may be the server's either."""
+    """Run a round without one client; also, the server must not share any of its kept entries."""
     federation = ToyFederation(subject.module())
     federation.round()
     kept = federation.kept[1]
@@ -176,4 +176,4 @@ def who_sits_out_keeps_its_state(subject: Subject) -> None:
     if name := difference(before, kept):
         raise BrokenPromiseError(f"{name!r} of client 1 changes in a round without it")
     if both := set(kept) & set(federation.state.shared):
-        raise BrokenPromiseError(f"the kept entry {min(both)!r} is the server's too")
+        raise BrokenPromiseError(f"the kept entry {min(both)!r} is also shared with the server")

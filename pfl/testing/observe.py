@@ -1,4 +1,4 @@
-"""Comparisons of entries, attributes and random streams before and after a call."""
+"""Comparison of entries, attributes and random streams before and after a call."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ from pfl.testing.promise import BrokenPromiseError
 
 Wrap: TypeAlias = Callable[[Callable[..., Any], str, str], Callable[..., Any]]
 _NORM = nn.modules.batchnorm._BatchNorm
-# Entries are compared by themselves; and what is logged is no state.
+# Entries are compared separately, and logged values are not state.
 _NO_ATTRIBUTES = ("_parameters", "_buffers", "_modules", "_logged")
 
 
 def wrapped(plan: Plan, wrap: Wrap) -> Plan:
-    """Return a plan with all its functions wrapped, but for factories of optimisers.
+    """Return a plan with all its functions wrapped, except factories of optimisers.
 
     Args:
         plan: Phases and passes.
-        wrap: Gets a function, its attribute's name, and what to call it in a message.
+        wrap: Wraps a function, given its attribute's name and its name in messages.
     """
     parts = list[Phase | Pass]()
     for part in plan:
@@ -48,16 +48,16 @@ def wrapped(plan: Plan, wrap: Wrap) -> Plan:
 def leaves_alone(
     who: str, module: Client, function: Callable[..., Any], norms: bool = False
 ) -> Iterator[None]:
-    """Inside, a call changes no entry of a module and no attribute.
+    """Check that a call inside changes neither entries nor attributes of a module.
 
     Args:
-        who: Who is called, for the message.
+        who: Name of the function in the message.
         module: The method.
-        function: What is called; what it holds itself counts as well.
+        function: The function that is called; variables that it holds must not change either.
         norms: Whether the running statistics of batch norms may change.
 
     Raises:
-        BrokenPromiseError: Something changed.
+        BrokenPromiseError: Something has changed.
     """
     entries = _entries(module, norms)
     before, marks = clone(entries), _marks(module, function)
@@ -87,7 +87,7 @@ def _entries(module: nn.Module, norms: bool) -> State:
 
 
 def _marks(module: nn.Module, function: Callable[..., Any]) -> dict[str, object]:
-    """Mark all attributes of a module and all that a function holds, by what to call them."""
+    """Return marks of a module's attributes and a function's variables, by name in messages."""
     marks: dict[str, object] = {}
     for path, child in module.named_modules():
         for name, value in vars(child).items():
@@ -99,7 +99,7 @@ def _marks(module: nn.Module, function: Callable[..., Any]) -> dict[str, object]
 
 
 def _held(function: Callable[..., Any]) -> dict[str, object]:
-    """Variables that a function or a partial closes over."""
+    """Return the variables that a function closes over, or the arguments of a partial."""
     if isinstance(function, partial):
         own = {str(index): value for index, value in enumerate(function.args)}
         return {**own, **function.keywords, **_held(function.func)}
@@ -109,7 +109,7 @@ def _held(function: Callable[..., Any]) -> dict[str, object]:
 
 
 def _mark(value: object, depth: int = 3) -> object:
-    """Return a mark that changes if a value is replaced, filled or written to, to some depth."""
+    """Return a mark that changes if a value is replaced or modified, down to some depth."""
     if value is None or isinstance(value, bool | int | float | str):
         return value
     if isinstance(value, Tensor):
@@ -122,7 +122,7 @@ def _mark(value: object, depth: int = 3) -> object:
 
 
 def streams() -> dict[str, object]:
-    """Return the states of the global random streams, by whose they are."""
+    """Return the states of the global random streams, by their owner in messages."""
     numpy = np.random.get_state(legacy=False)["state"]
     return {
         "torch's": torch.get_rng_state().numpy().tobytes(),

@@ -1,4 +1,4 @@
-"""Promises, and the method that is held to them."""
+"""Promises, and the method that they are checked on."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class BrokenPromiseError(AssertionError):
     """A method breaks a promise; the message says which one, and where.
 
     Attributes:
-        finding: What was found, without the promise.
+        finding: The finding, without the promise.
     """
 
     def __init__(self, finding: str, promise: str = "") -> None:
@@ -45,12 +45,12 @@ class Subject:
     """A method under test.
 
     Attributes:
-        method: Its class.
-        build: Makes the method from a network and options, which it hands on to the constructor;
-            the class itself unless the constructor wants more.
-        floats: How many floats a participant receives and sends in a round; ``None`` if there is no
-            formula to compare with.
-        task: What is predicted; classification if not given.
+        method: The class of the method.
+        build: Builds the method from a network and options, which it passes on to the constructor;
+            ``None`` uses the class itself.
+        floats: Formula for the numbers of floats that a participant receives and sends in a round;
+            ``None`` if there is none.
+        task: The task; classification by default.
     """
 
     method: type[Client]
@@ -59,13 +59,13 @@ class Subject:
     task: Task | None = None
 
     def data(self, sizes: Sequence[int] = SIZES) -> ToyData:
-        """Return clients with so many training samples, for the task."""
+        """Return data for the task, with these numbers of training samples."""
         return blobs(sizes, task=self.task)
 
     def module(self, net: Net = mlp, **options: Any) -> Client:
-        """Return the method on a network, trained by plain SGD unless the options say otherwise."""
+        """Return the method on a network; its optimiser is plain SGD unless the options differ."""
         make = self.build or self.method
-        # Weights that a constructor draws are the same in every module.
+        # Makes weights that a constructor draws the same in every module.
         with scoped(0):
             return make(net(), **{"optimizer": SGD, **self._told(), **options})
 
@@ -73,7 +73,7 @@ class Subject:
         return {} if self.task is None else {"task": self.task}
 
     def with_momentum(self, net: Net = mlp, **options: Any) -> Client:
-        """Return the method with momentum and weight decay, or without where it refuses them."""
+        """Return the method with momentum and weight decay, or without if it refuses them."""
         module = self.module(net, **{"optimizer": MOMENTUM, **options})
         try:
             module.configure_optimizers()
@@ -87,10 +87,10 @@ class Promise:
     """One promise that every method makes.
 
     Attributes:
-        name: Of the function that examines it.
-        sentence: What is promised, as a clause.
-        examine: Raises what it finds.
-        applies: Whether the promise says anything about a method.
+        name: Name of the function that checks it.
+        sentence: The promise, as a clause.
+        examine: Checks a method; raises an error if the promise is broken.
+        applies: Returns whether the promise applies to a method.
     """
 
     name: str
@@ -99,7 +99,7 @@ class Promise:
     applies: Callable[[Subject], bool]
 
     def hold(self, subject: Subject) -> bool:
-        """Hold a method to the promise; returns whether it says anything about the method.
+        """Check a method; return ``False`` if the promise does not apply to it.
 
         Raises:
             BrokenPromiseError: The method breaks it.
@@ -124,10 +124,10 @@ class Promise:
 def promise(
     sentence: str, applies: Callable[[Subject], bool] = lambda subject: True
 ) -> Callable[[Callable[[Subject], None]], Promise]:
-    """Make a promise of a function that examines it.
+    """Turn a function that checks a promise into a :class:`Promise`.
 
     Args:
-        sentence: What is promised, as a clause that follows "the promise that".
+        sentence: The promise, as a clause that follows "the promise that".
         applies: As in :class:`Promise`.
     """
 
@@ -138,19 +138,19 @@ def promise(
 
 
 def vectorizable(subject: Subject) -> bool:
-    """Tell whether a method claims that its clients can be stacked, to the same numbers."""
+    """Return ``True`` if a method is declared vectorizable and has no dropout."""
     module = subject.module()
     return module.vectorizable and not has_dropout(module)
 
 
 def has_dropout(module: nn.Module) -> bool:
-    """Tell whether a method has dropout, for which an engine lends torch's default stream."""
+    """Return ``True`` if a module has dropout, which draws from torch's default stream."""
     return any(isinstance(child, DROPOUTS) for child in module.modules())
 
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Silence warnings about tiny clients, and the Trainer's remarks."""
+    """Silence warnings about tiny clients, and the Trainer's log messages."""
     remarks = logging.getLogger("lightning.pytorch")
     level = remarks.level
     remarks.setLevel(logging.ERROR)

@@ -1,4 +1,4 @@
-"""Promises about plans, objectives and statistics: what an engine may do with them."""
+"""Promises about plans, objectives and statistics, which let engines run them in any way."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ CLOSE = 1e-9
 
 
 def _play(federation: ToyFederation) -> None:
-    """Train everybody in two rounds, and test every model of the second."""
+    """Train all clients in two rounds, and test every model in the second."""
     context = federation.context
     federation.round()
     for job in federation.jobs():
@@ -36,15 +36,15 @@ def _play(federation: ToyFederation) -> None:
 
 
 def _watch(federation: ToyFederation, wrap: Wrap) -> ToyFederation:
-    """Wrap all functions of the plans."""
+    """Wrap all functions of a federation's plans."""
     context = federation.context
     context.plan, context.adapt = wrapped(context.plan, wrap), wrapped(context.adapt, wrap)
     return federation
 
 
-@promise("plan and adapt are declarations: they see no value and hold for every client")
+@promise("plan and adapt are declarations: they read no values and are the same for every client")
 def plans_are_declarations(subject: Subject) -> None:
-    """Ask for them with entries that have no values, before and after clients were played."""
+    """Call both with entries that have no values, before and after running clients."""
     federation = ToyFederation(subject.module())
     context = federation.context
     before: dict[Literal["plan", "adapt"], list[dict[str, object]]] = {
@@ -62,7 +62,7 @@ def plans_are_declarations(subject: Subject) -> None:
 
 
 def _outline(plan: Plan) -> list[dict[str, object]]:
-    """Return what can be compared in a plan: all but its functions."""
+    """Return the comparable parts of a plan: everything except functions."""
     return [
         {
             item.name: "a function" if callable(value := getattr(part, item.name)) else value
@@ -102,7 +102,7 @@ def streams_are_left_alone(subject: Subject) -> None:
 
 @promise("objectives, statistics and the other functions of a plan are pure")
 def functions_are_pure(subject: Subject) -> None:
-    """Call each one twice: the same numbers, and everything is left as it was."""
+    """Call each function twice: the results must be equal, and nothing else may change."""
     for net in NETS.values():
         federation = ToyFederation(subject.module(net))
         module = federation.module
@@ -123,7 +123,7 @@ def functions_are_pure(subject: Subject) -> None:
                 torch.set_rng_state(stream)
                 result = function(*arguments)
                 if found := difference(once, named(result)):
-                    raise BrokenPromiseError(f"{who} gives another {found!r} when called again")
+                    raise BrokenPromiseError(f"{who} gives a different {found!r} when called again")
                 return result
 
             return call
@@ -145,7 +145,7 @@ def padding_does_not_count(subject: Subject) -> None:
             apart, key = distance(named(result), found)
             if apart > CLOSE:
                 raise BrokenPromiseError(
-                    f"{who} gives another {key!r} on a padded batch: it does not reduce with "
+                    f"{who} gives a different {key!r} on a padded batch: it does not reduce with "
                     "batch.weight"
                 )
             return result
@@ -156,7 +156,7 @@ def padding_does_not_count(subject: Subject) -> None:
 
 
 def _padded(batch: Batch) -> Batch:
-    """Repeat the first sample of a batch some times, at weight zero."""
+    """Append copies of the first sample to a batch, with weight zero."""
     again = torch.cat([torch.arange(len(batch.y)), torch.zeros(PADDING, dtype=torch.int64)])
     weight = torch.ones(len(again), dtype=batch.x.dtype)
     weight[-PADDING:] = 0
@@ -179,7 +179,7 @@ def upload_changes_nothing(subject: Subject) -> None:
 
 @promise("the server's verbs are pure")
 def servers_are_pure(subject: Subject) -> None:
-    """Call each one twice: the same state, and the arguments are left as they were."""
+    """Call each verb twice: the results must be equal, and the arguments may not change."""
     federation = ToyFederation(subject.module())
     server = federation.server
     for _ in range(2):
@@ -193,7 +193,7 @@ def servers_are_pure(subject: Subject) -> None:
         ):
             once, again = named(call()), named(call())
             if name := difference(once, again):
-                raise BrokenPromiseError(f"{verb} gives another {name!r} when called again")
+                raise BrokenPromiseError(f"{verb} gives a different {name!r} when called again")
             if name := difference(before, named([state, uploads])):
                 raise BrokenPromiseError(f"{verb} changes {name!r} of its arguments")
         federation.round()

@@ -1,4 +1,4 @@
-"""Promises about whole runs: resumed, on other engines, and with clients of all kinds."""
+"""Promises about whole runs: resuming, evaluation, and clients of all kinds."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ from pfl.testing.toy import ToyData
 
 
 class _StopAfter(Callback):
-    """Ends a run after some round, as an interruption between two rounds does."""
+    """Ends a run after a given round, as an interruption between two rounds would."""
 
     def __init__(self, rounds: int) -> None:
         self.rounds = rounds
 
     def on_round_end(self, run: Run, result: RoundResult) -> None:
-        """Stop there."""
+        """Stop after the given round."""
         self.should_stop = result.round == self.rounds
 
 
-@promise("a resumed run equals an unbroken one")
+@promise("a resumed run equals an uninterrupted one")
 def resumes(subject: Subject) -> None:
-    """Interrupt a run of three rounds after one; somebody of that round takes part again."""
+    """Interrupt a run after one of three rounds; a client of that round takes part again later."""
     whole = fit(subject.module(), rounds=3)
     with TemporaryDirectory() as folder:
         run = partial(fit, rounds=3, default_root_dir=folder)
@@ -40,22 +40,22 @@ def resumes(subject: Subject) -> None:
         resumed = run(subject.module(), ckpt_path=str(broken.folder))
     if name := difference(named(outcome(whole)), named(outcome(resumed))):
         raise BrokenPromiseError(
-            f"{name!r} differs after three rounds: a resumed module knows its entries of 'shared' "
-            "and 'kept' and the server's state, and nothing else"
+            f"{name!r} differs after three rounds: only entries of 'shared' and 'kept' and the "
+            "server's state survive an interruption"
         )
 
 
 @promise("evaluating more often changes nothing")
 def evaluation_changes_nothing(subject: Subject) -> None:
-    """Test at both points after each round, and after the last only."""
+    """Compare a run that is tested after each round with one tested only after the last."""
     run = partial(fit, rounds=2, evaluate_at=["post_broadcast", "post_local"])
     often, once = (run(subject.module(), evaluate_every=every) for every in (1, 2))
     ends = [named({**outcome(run), "history": []}) for run in (often, once)]
     if name := difference(*ends):
-        raise BrokenPromiseError(f"{name!r} differs after a run that was tested each round")
+        raise BrokenPromiseError(f"{name!r} differs if the run is tested after each round")
 
 
-@promise("clients of one class and of one sample run")
+@promise("clients with one class or one sample can train")
 def small_clients_run(subject: Subject) -> None:
     """Run two rounds with a client of each kind."""
     for kind, net in NETS.items():
@@ -70,49 +70,49 @@ def small_clients_run(subject: Subject) -> None:
 
 @promise("a client without data is left out")
 def empty_clients_are_left_out(subject: Subject) -> None:
-    """Run two rounds with such a client."""
+    """Run two rounds with a client without data."""
     run = fit(subject.module(), subject.data((8, 0, 5)), rounds=2, sampler=UniformSampler())
     if 1 in run.kept:
-        raise BrokenPromiseError(f"it keeps {', '.join(run.kept[1]) or 'nothing, but is there'}")
+        raise BrokenPromiseError(f"it has a kept state ({', '.join(run.kept[1]) or 'empty'})")
 
 
-@promise("rounds without anybody leave the server's state as it is, and can be tested")
+@promise("rounds without clients do not change the server's state, and can be tested")
 def empty_rounds_change_nothing(subject: Subject) -> None:
-    """Run two rounds without a client."""
+    """Run two rounds without any client."""
     nobody = BernoulliSampler(1e-9, minimum=0, train_all=False)
     before = ToyFederation(subject.module()).state
     run = fit(subject.module(), rounds=2, sampler=nobody)
     if name := difference(named(before.shared), named(run.server.shared)):
         raise BrokenPromiseError(f"aggregate changes {name!r} without uploads")
     if run.kept:
-        raise BrokenPromiseError(f"the clients {sorted(run.kept)} keep something")
+        raise BrokenPromiseError(f"the clients {sorted(run.kept)} have kept states")
     if (found := run.history[-1]["comm/bytes_total"]) != 0:
-        raise BrokenPromiseError(f"{found} bytes travel")
+        raise BrokenPromiseError(f"{found} bytes are sent")
 
 
 def _with_nan(subject: Subject) -> ToyData:
-    """Clients of which one has inputs that are no numbers."""
+    """Return data in which the inputs of one client are NaN."""
     data = subject.data()
     x, y = data.splits["train"][1]
     data.splits["train"][1] = (torch.full_like(x, float("nan")), y)
     return data
 
 
-@promise("a client whose numbers are not finite ends the run by name")
+@promise("a client with non-finite numbers ends the run and is named")
 def nan_ends_the_run(subject: Subject) -> None:
-    """Give a client inputs that are no numbers."""
+    """Run a federation with a client whose inputs are NaN."""
     try:
         fit(subject.module(), _with_nan(subject), sampler=UniformSampler())
     except NonFiniteError as error:
         if "round 1, client 1" not in str(error):
             raise
         return
-    raise BrokenPromiseError("the run goes on: no loss and no uploaded or kept weight shows it")
+    raise BrokenPromiseError("the run continues: all losses, uploaded and kept weights are finite")
 
 
-@promise("a client whose numbers are not finite is left out where the run asks for it")
+@promise("a client with non-finite numbers is left out if the run is set to skip it")
 def nan_reaches_nobody(subject: Subject) -> None:
-    """Give a client inputs that are no numbers, and let the run skip it."""
+    """Run a federation that skips a client whose inputs are NaN."""
     before = ToyFederation(subject.module()).state.shared
     run = fit(
         subject.module(),
@@ -122,12 +122,12 @@ def nan_reaches_nobody(subject: Subject) -> None:
         on_nonfinite="skip",
     )
     if [row["train/discarded"] for row in run.history] != [1, 1] or 1 in run.kept:
-        raise BrokenPromiseError("client 1 takes part all the same")
+        raise BrokenPromiseError("client 1 takes part nevertheless")
     for client, kept in run.kept.items():
         for name, value in kept.items():
             if not finite({name: value}):
                 raise BrokenPromiseError(f"{name!r} of client {client} is not finite")
     for name, value in run.server.shared.items():
-        # A value that is unknown at the start may be NaN.
+        # A value that is not known at the start may be NaN.
         if bool((value.isnan() & ~before[name].isnan()).any()):
             raise BrokenPromiseError(f"the server's {name!r} is not finite")

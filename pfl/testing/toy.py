@@ -1,4 +1,4 @@
-"""A split network of a few units, and a federation of a few samples, made of tensors."""
+"""A tiny split network, and a tiny federation made of tensors."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Samples: TypeAlias = tuple[Tensor, Tensor]
 
 
 class ToyNet(nn.Module):
-    """A backbone that makes features, and a linear head that makes logits of them.
+    """A backbone that computes features, and a linear head that computes logits from them.
 
     Args:
         backbone: (B, ...) -> (B, D) features.
@@ -33,13 +33,13 @@ class ToyNet(nn.Module):
         self.num_classes = head.out_features
 
     def forward(self, x: Tensor) -> Tensor:
-        """(B, C) logits."""
+        """Return (B, C) logits."""
         logits: Tensor = self.head(self.backbone(x))
         return logits
 
 
 def mlp(num_classes: int = 3, dim: int = 5, hidden: int = 6, seed: int = 1) -> ToyNet:
-    """Return a network of ``dim`` -> ``hidden`` -> ``num_classes`` units; the seed sets weights."""
+    """Return a network of ``dim`` -> ``hidden`` -> ``num_classes`` units, with seeded weights."""
     with scoped(seed):
         return ToyNet(
             nn.Sequential(nn.Linear(dim, hidden), nn.ReLU()), nn.Linear(hidden, num_classes)
@@ -51,7 +51,7 @@ def normed(
 ) -> ToyNet:
     """Return the network of :func:`mlp` with batch norm in its backbone.
 
-    Before batch norm a bias has no slope but the rounding of zero; ``bias=False`` leaves it out.
+    The gradient of a bias before batch norm is only rounding noise; ``bias=False`` leaves it out.
     """
     with scoped(seed):
         return ToyNet(
@@ -84,19 +84,19 @@ class ToySplit:
 
 
 class ToyData:
-    """Federated data of given tensors.
+    """Federated data made of given tensors.
 
     Attributes:
         splits: Each client's inputs and labels, by the name of the split.
 
     Args:
-        train: Each client's inputs and labels.
-        test: Likewise; the training samples if not given.
-        val: Likewise; empty if not given.
+        train: Each client's inputs and labels for training.
+        test: The same for tests; by default the training samples.
+        val: The same for validation; empty by default.
         pooled: The common test set.
-        outputs: D, of a network; C in classification.
-        batch_size: Samples a step.
-        task: What is predicted; classification if not given.
+        outputs: D, the number of outputs of a network; C in classification.
+        batch_size: Number of samples in a batch.
+        task: The task; classification by default.
     """
 
     metrics: Sequence[MetricSpec] = ()
@@ -149,18 +149,18 @@ def blobs(
     pooled: bool = True,
     task: Task | None = None,
 ) -> ToyData:
-    """Return Gaussian classes; client i has more samples of class i + 1, so that clients differ.
+    """Return data of Gaussian classes; client i has more samples of class i + 1 than others.
 
-    Other tasks have functions of the inputs for targets: C numbers, or the signs of them.
+    For other tasks, the targets are C linear functions of the inputs, or their signs.
 
     Args:
-        sizes: Training samples of each client.
-        num_classes: C.
+        sizes: Number of training samples of each client.
+        num_classes: Number of classes, C.
         dim: Size of an input.
-        seed: From which centres and samples are drawn.
-        batch_size: Samples a step.
+        seed: Seed of centres and samples.
+        batch_size: Number of samples in a batch.
         pooled: Whether there is a common test set.
-        task: What is predicted; classification if not given.
+        task: The task; classification by default.
     """
     rng = generator(seed, "blobs")
     slopes = torch.randn(dim, num_classes, generator=generator(seed, "slopes")) / dim

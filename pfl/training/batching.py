@@ -1,6 +1,6 @@
-"""Which samples a client's steps see, in which order, with which noise: all from the job's seed.
+"""The batches of a client's steps: samples, their order and noise, all derived from the job's seed.
 
-Every engine makes its batches here, and so all make the same.
+Every engine makes its batches here, so they are the same under all engines.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from pfl.core.types import Batch, ClientInfo, ClientSplit, Count, Job, Phase, St
 from pfl.training.context import Context
 
 HELD_BYTES = 2**26
-"""A client's samples up to this size are normalised once a phase instead of batch by batch."""
+"""Size in bytes up to which a client's samples are normalised once a phase, not in each batch."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,10 +27,10 @@ class Step:
     """One optimiser step.
 
     Attributes:
-        epoch: From 0.
-        index: Of the step within the epoch, from 0.
-        last: Whether the epoch ends with it.
-        positions: (B,) the samples, by their places in the client's split.
+        epoch: Number of the epoch, from 0.
+        index: Number of the step within the epoch, from 0.
+        last: Whether it is the last step of the epoch.
+        positions: (B,) positions of the samples in the client's split.
     """
 
     epoch: int
@@ -43,24 +43,24 @@ class Length(NamedTuple):
     """The length of a phase for one client.
 
     Attributes:
-        epochs: Walks over the data, unless ``steps`` are given.
-        steps: Optimiser steps.
+        epochs: Number of epochs, unless ``steps`` is given.
+        steps: Number of optimiser steps.
     """
 
     epochs: int
     steps: int | None = None
 
     def __bool__(self) -> bool:
-        """Tell whether there is anything to do."""
+        """Return ``True`` if there is anything to do."""
         return (self.epochs if self.steps is None else self.steps) > 0
 
 
 def length(phase: Phase, own: State, info: ClientInfo) -> Length:
-    """Ask a phase how long it is.
+    """Return the length of a phase for one client.
 
     Args:
-        phase: What is trained.
-        own: The client's entries, right before the phase.
+        phase: The phase.
+        own: The client's entries right before the phase.
         info: The client and the round.
     """
 
@@ -73,13 +73,13 @@ def length(phase: Phase, own: State, info: ClientInfo) -> Length:
 
 
 def steps(context: Context, job: Job, phase: Phase, length: Length, samples: int) -> Iterator[Step]:
-    """Make the steps of a phase on a client with so many samples; none without samples.
+    """Yield the steps of a phase for a client with ``samples`` samples; none without samples.
 
-    A batch of one sample is left out where a batch norm takes its statistics from the batch: there
-    are none. A client that has no other batch takes no step, and a warning names it.
+    A batch of one sample is left out if a batch norm needs statistics of the batch. A client
+    without other batches takes no step, and a warning names it.
 
     Raises:
-        ValueError: Every batch would be such a one.
+        ValueError: The batch size is one, so that every batch would be left out.
     """
     size = samples if phase.full_batch else phase.batch_size or context.data.batch_size
     limit = length.epochs if length.steps is None else length.steps
@@ -89,8 +89,8 @@ def steps(context: Context, job: Job, phase: Phase, length: Length, samples: int
         if not batches:
             warnings.warn(
                 f"client {job.info.client} takes no step in phase {phase.name!r}: it has one "
-                "sample, of which a batch norm has no statistics. Let every client have two "
-                "(min_samples of the partition), or give the network group norm (norm: group)",
+                "sample, but batch norm needs at least two. Give every client two samples "
+                "(min_samples of the partition), or use group norm in the network (norm: group)",
                 stacklevel=2,
             )
             return
@@ -117,9 +117,8 @@ def _epoch(
     lonely = short == 1 and context.couples_samples(phase.evals)
     if lonely and size == 1 and not phase.full_batch:
         raise ValueError(
-            f"the batches of phase {phase.name!r} hold one sample each, of which a batch norm has "
-            "no statistics: set a batch_size of 2 or more, or give the network group norm "
-            "(norm: group)"
+            f"the batches of phase {phase.name!r} have one sample each, but batch norm needs at "
+            "least two: set batch_size to 2 or more, or use group norm in the network (norm: group)"
         )
     drop_last = context.data.drop_last if phase.drop_last is None else phase.drop_last
     if lonely or (len(batches) > 1 and short < size and drop_last):
@@ -128,7 +127,7 @@ def _epoch(
 
 
 def chunks(samples: int, size: int) -> Sequence[Tensor]:
-    """Positions 0 to ``samples - 1`` in stored order, ``size`` at a time; none without samples."""
+    """Return positions 0 to ``samples - 1`` in chunks of ``size``; no chunk without samples."""
     return torch.split(torch.arange(samples), size) if samples else ()
 
 
@@ -136,11 +135,11 @@ class Feed:
     """The batches of one client in one phase.
 
     Args:
-        job: From whose seed transforms and noise are drawn.
-        phase: What is trained.
+        job: The job, whose seed determines transforms and noise.
+        phase: The phase.
         split: The client's training data.
-        held: All samples in stored order, as the phase sees them, where that is the same at every
-            step; they are then not asked of ``split``.
+        held: All samples in stored order, as the phase sees them, if they are the same in every
+            step; ``split`` is not used then.
     """
 
     def __init__(self, job: Job, phase: Phase, split: ClientSplit, held: Batch | None) -> None:
@@ -151,7 +150,7 @@ class Feed:
         self._noise = generator(job.seed, "noise", phase.name)
 
     def samples(self, positions: Tensor) -> Batch:
-        """Return the samples of a step, without noise; call it once for each step, in order."""
+        """Return the samples of a step, without noise; must be called once a step, in order."""
         if self._held is None:
             return self._split.batch(positions, self._transforms)
         if self._phase.full_batch:
@@ -161,15 +160,16 @@ class Feed:
         return Batch(x, self._held.y.index_select(0, index))
 
     def noise(self) -> dict[str, Tensor]:
-        """Return the draws of the next step, on the CPU."""
+        """Return the noise of the next step, on the CPU."""
         shapes = self._phase.noise.items()
         return {name: torch.randn(shape, generator=self._noise) for name, shape in shapes}
 
 
 def hold(phase: Phase, length: Length, split: ClientSplit, batch_size: int) -> Batch | None:
-    """All samples, normalised at once; ``None`` if they change from step to step or fill too much.
+    """Return all samples, normalised at once, or ``None``.
 
-    It is not worth it, either, for a phase that does not see as many samples as there are.
+    It is ``None`` if the samples change from step to step, are too large, or are more than the
+    phase uses.
     """
     size = phase.batch_size or batch_size
     seen = len(split) if length.steps is None else length.steps * size
@@ -185,7 +185,7 @@ def hold(phase: Phase, length: Length, split: ClientSplit, batch_size: int) -> B
 def constant_inputs(
     context: Context, inputs: Callable[[Batch], Tensor], split: ClientSplit
 ) -> Batch:
-    """All samples with the phase's constant map applied, in eval mode."""
+    """Return all samples with the phase's constant map applied, in eval mode."""
     context.set_mode(None)
     xs, ys = [], []
     with torch.no_grad():

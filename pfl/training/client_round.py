@@ -1,7 +1,7 @@
 """One client's round and one client's test, as functions of a Job.
 
-This is what every engine computes; the sequential engine calls it as it stands, and the others are
-held to its numbers.
+Every engine computes this: the sequential engine calls these functions, and the others must give
+the same numbers.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from pfl.training.phases import Tally, run_phase
 Answers: TypeAlias = dict[Split, tuple[Tensor, Tensor]]
 
 HELD_NUMBERS = 2**22
-"""Outputs that are held at most before they are scored."""
+"""Largest number of outputs that are collected before they are scored."""
 
 
 def train(context: Context, job: Job) -> Result:
@@ -62,7 +62,7 @@ def train(context: Context, job: Job) -> Result:
     means = tally.terms.values()
     sound = finite(kept) and all(v - v == 0 for v in means.values())
     if upload is not None:
-        # What a method sends besides its weights is for its own server to judge.
+        # The extra part of an upload may be non-finite; the method's own server handles it.
         sound = sound and finite(upload.shared)
     (scores,) = scored(context.scorer, [on_splits(context, info.client, job.splits)])
     return Result(
@@ -85,13 +85,13 @@ def test(context: Context, job: Job) -> Scores:
 
 
 def answers(context: Context, job: Job) -> Answers:
-    """Return what the model that a job tests answers on the job's splits."""
+    """Return the outputs and targets on the job's splits, of the model that the job tests."""
     become_tested(context, job)
     return on_splits(context, job.info.client, job.splits)
 
 
 def all_answers(context: Context, jobs: Iterable[Job]) -> Iterator[Answers]:
-    """Return the answers to several jobs; a global model that they share is loaded once."""
+    """Yield the answers of several jobs; a global model that they share is loaded once."""
     loaded: Job | None = None
     for job in jobs:
         if loaded is None or not _shares_model(loaded, job):
@@ -101,7 +101,7 @@ def all_answers(context: Context, jobs: Iterable[Job]) -> Iterator[Answers]:
 
 
 def _shares_model(one: Job, other: Job) -> bool:
-    """Tell whether two jobs test the same global model, and nothing of their clients."""
+    """Return ``True`` if two jobs test the same global model, without any client's state."""
     if {one.model, other.model} != {"global"} or one.kept or other.kept:
         return False
     sent, again = one.broadcast, other.broadcast
@@ -111,7 +111,7 @@ def _shares_model(one: Job, other: Job) -> bool:
 
 
 def scored(scorer: Scorer, found: Iterable[Answers]) -> Iterator[Scores]:
-    """Score the answers of several models, many at once; as many scores, in the same order."""
+    """Score the answers of several models, many at once; yield the scores in the same order."""
     held, size = list[Answers](), 0
     for own in found:
         held.append(own)
@@ -128,7 +128,7 @@ def _scored(scorer: Scorer, found: Sequence[Answers]) -> list[Scores]:
 
 
 def become_tested(context: Context, job: Job) -> None:
-    """Leave the module as the model that a job tests."""
+    """Turn the module into the model that a job tests."""
     module = context.module
     with context.isolated(job):
         context.load(job.kept)
@@ -142,7 +142,7 @@ def become_tested(context: Context, job: Job) -> None:
 
 
 def on_splits(context: Context, client: int, splits: tuple[Split, ...]) -> Answers:
-    """Return the module's answers as it stands; a split without samples is left out."""
+    """Return the module's current answers; a split without samples is left out."""
     data, found = context.data, Answers()
     for name in splits:
         split = data.pooled_test() if name == "pooled" else data.split(client, name)
@@ -154,7 +154,7 @@ def on_splits(context: Context, client: int, splits: tuple[Split, ...]) -> Answe
 
 
 def outputs(context: Context, split: ClientSplit) -> tuple[Tensor, Tensor]:
-    """Return outputs (n, D) and targets (n, ...) of a split that has samples."""
+    """Return (n, D) outputs and (n, ...) targets of a split that has samples."""
     logits, labels = [], []
     context.set_mode(None)
     for positions in chunks(len(split), context.data.eval_batch_size):
@@ -166,9 +166,9 @@ def outputs(context: Context, split: ClientSplit) -> tuple[Tensor, Tensor]:
 
 
 def samples_seen(context: Context, info: ClientInfo) -> int:
-    """Return how many samples a client's training passes over, at most and about.
+    """Return an approximate upper bound of the samples that a client sees in one round of training.
 
-    The lengths of phases are those of a client with the entries that the module has.
+    The lengths of phases are computed with the module's current entries.
     """
     seen = 0.0
     for part in context.plan:
@@ -181,7 +181,7 @@ def samples_seen(context: Context, info: ClientInfo) -> int:
 
 
 def run_plan(context: Context, job: Job, plan: Plan, tally: Tally) -> State:
-    """Run phases and passes in order; returns optimiser state that is to be kept."""
+    """Run phases and passes in order; return the optimiser state that the client keeps."""
     kept: State = {}
     split = context.data.split(job.info.client, "train")
     for part in plan:
@@ -193,7 +193,7 @@ def run_plan(context: Context, job: Job, plan: Plan, tally: Tally) -> State:
 
 
 def run_pass(context: Context, job: Job, part: Pass, split: ClientSplit, tally: Tally) -> None:
-    """Walk once over the data, add up the statistic, and write what ``then`` makes of it."""
+    """Walk over the data once, sum the statistic, and write the entries that ``then`` returns."""
     with torch.no_grad():
         if part.when is not None and not part.when(context.entries, job.info):
             return

@@ -1,4 +1,4 @@
-"""The context of an engine: the module that plays the clients, and all around it."""
+"""The context of an engine: the module that plays the clients, with data, device and plans."""
 
 from __future__ import annotations
 
@@ -21,40 +21,41 @@ DROPOUTS = (nn.modules.dropout._DropoutNd, nn.RReLU)
 
 
 class StoppedError(Exception):
-    """A job was left half done because the run is ending."""
+    """A job was stopped in the middle because the run is ending."""
 
 
 class Context:
     """The module that plays every client in turn, and what it works with.
 
     Attributes:
-        module: On its device; its state belongs to the job at hand.
+        module: The module on its device; its state belongs to the current job.
         data: The federation's data, on the same device.
         scorer: Scores a model by its outputs.
         fabric: Device and precision.
         gradient_clip_val: Largest norm of a step's gradient; ``None`` does not clip.
-        stop: Once it is set, training ends before its next step with :class:`StoppedError`.
-        template: The state every job starts from, before kept values and broadcast.
+        stop: An event; once set, training ends before its next step with :class:`StoppedError`.
+        template: The state that every job starts from, before kept values and broadcast.
         entries: The module's own tensors, by their names in its state dict.
-        trainable: Names of the parameters that the user wants trained at all.
+        trainable: Names of the parameters that are not frozen by the user.
         stochastic: Whether layers draw from torch's default stream.
-        batch_norms: Names of the batch norms that take statistics from the batch while the module
-            is trained, and whether they have no others, so that they do it in eval mode too.
-        plan: What the module declares for training.
-        adapt: What it declares for the time before a test.
+        batch_norms: Names of the batch norms that use statistics of the batch in train mode;
+            ``True`` if they have no running statistics, and so use the batch in eval mode too.
+        plan: The module's plan for training.
+        adapt: The module's plan before a test.
 
     Args:
-        module: Is moved to the device and converted to the precision.
-        data: On the device already.
+        module: The module; it is moved to the device and converted to the precision.
+        data: The federation's data, already on the device.
         fabric: Device and precision.
-        gradient_clip_val: See above.
-        stop: An event that several contexts share; ``None`` makes one.
-        template: Of another context or a checkpoint; ``None`` takes the module's present values.
-        trainable: Of another context; ``None`` goes by the module's ``requires_grad``.
+        gradient_clip_val: Largest norm of a step's gradient; ``None`` does not clip.
+        stop: An event shared by several contexts; ``None`` creates one.
+        template: Template of another context or a checkpoint; ``None`` uses the module's current
+            values.
+        trainable: Names from another context; ``None`` uses the module's ``requires_grad``.
 
     Raises:
-        MethodError: A plan is no declaration, the module overrides ``training_step``, or it does
-            not serve the data's task.
+        MethodError: A plan is not a declaration, the module overrides ``training_step``, or the
+            method does not suit the data's task.
     """
 
     def __init__(
@@ -71,21 +72,21 @@ class Context:
         kind = type(module)
         if kind.training_step is not Client.training_step:
             raise MethodError(
-                f"{kind.__name__} overrides training_step, which a federation does not call: "
-                "override losses, which it and a plain Trainer minimise"
+                f"{kind.__name__} overrides training_step, which a federation does not call; "
+                "override losses instead"
             )
         if module.needs_classes and not data.task.has_classes:
             raise MethodError(
-                f"{kind.__name__} works with the classes of samples, which the task "
-                f"{type(data.task).__name__} does not have"
+                f"{kind.__name__} needs samples with classes, but the task of the data is "
+                f"{type(data.task).__name__}"
             )
         if module.task != data.task:
             raise MethodError(
-                f"{kind.__name__} was made for the task {module.task}, the data are for "
-                f"{data.task}: give the method task={data.task}"
+                f"{kind.__name__} was built for the task {module.task}, but the task of the data "
+                f"is {data.task}: pass task={data.task} to the method"
             )
-        # Converts to the precision's type and moves; the wrapper that it returns is not needed, as
-        # the training loop enters the precision's context by itself.
+        # Moves the module and converts it to the precision. The wrapper that it returns is not
+        # needed, because the training loop enters the precision's context itself.
         fabric.setup_module(module)
         module.fabric = fabric
         module.train()
@@ -117,40 +118,40 @@ class Context:
         self._scaler_start = self.scaler.state_dict() if self.scaler is not None else {}
 
     def load(self, kept: Mapping[str, torch.Tensor]) -> None:
-        """Reset the module to the template with the kept values in place."""
+        """Reset the module to the template, with the kept values in place."""
         values = [kept.get(name, value) for name, value in self.template.items()]
         copy_all([self.entries[name] for name in self.template], values)
         if self._scaler_start:
-            # The loss scale of one client must not depend on who ran before.
+            # A client's loss scale must not depend on the clients that ran before it.
             self.fabric.strategy.precision.load_state_dict(self._scaler_start)
 
     def write(self, values: Mapping[str, torch.Tensor]) -> None:
         """Set entries of the module.
 
         Raises:
-            MethodError: It has no entry of such a name.
+            MethodError: The module has no entry of a given name.
         """
         with torch.no_grad():
             for name, value in values.items():
                 self.entry(self.entries, name).copy_(value)
 
     def entry(self, state: Mapping[str, torch.Tensor], name: str) -> torch.Tensor:
-        """Return an entry that a method wants to set.
+        """Return an entry that a method sets.
 
         Raises:
-            MethodError: There is none of this name.
+            MethodError: There is no entry of this name.
         """
         if name not in state:
             raise MethodError(
                 f"{type(self.module).__name__} sets the entry {name!r}, which its state dict does "
-                "not have: register a buffer of that name"
+                "not have: register a buffer of this name"
             )
         return state[name]
 
     def set_mode(self, evals: Patterns | None) -> None:
-        """Put the module into eval mode (``None``), or into train mode but for some submodules.
+        """Put the module into eval mode (``None``), or into train mode except some submodules.
 
-        To set the modes of all submodules takes longer than to see that they are right already.
+        Modes that are already right are not set again, because checking is faster than setting.
         """
         if [child.training for child in self._modules.values()] == self._modes.get(evals):
             return
@@ -161,7 +162,7 @@ class Context:
         self._modes[evals] = [child.training for child in self._modules.values()]
 
     def train_only(self, patterns: Patterns) -> dict[str, nn.Parameter]:
-        """Let gradients reach the trainable parameters that fit, and no others; returns them."""
+        """Enable gradients only for the trainable parameters that match; return these."""
         if patterns not in self._trained:
             fitting = (name for name in self.trainable if matches(name, patterns))
             self._trained[patterns] = frozenset(fitting)
@@ -174,7 +175,7 @@ class Context:
         return found
 
     def couples_samples(self, evals: Patterns = ()) -> bool:
-        """Tell whether samples of a training batch act upon each other, through a batch norm.
+        """Return ``True`` if the samples of a training batch interact through a batch norm.
 
         Args:
             evals: Patterns of the names of submodules in eval mode, as in
@@ -183,9 +184,9 @@ class Context:
         return any(always or not _within(name, evals) for name, always in self.batch_norms.items())
 
     def isolated(self, job: Job) -> AbstractContextManager[None]:
-        """Dropout can only draw from the default stream: lend it one of the client's own.
+        """Seed the default stream, which dropout draws from, for the client inside this scope.
 
-        Clients that train side by side in one stack borrow that of the first.
+        The clients of a stack use the stream of the first.
         """
         if not self.stochastic:
             return nullcontext()
@@ -193,6 +194,6 @@ class Context:
 
 
 def _within(name: str, patterns: Patterns) -> bool:
-    """Tell whether a submodule, or one that it is part of, fits one of the patterns."""
+    """Return ``True`` if a submodule, or one that contains it, matches one of the patterns."""
     parts = name.split(".")
     return any(matches(".".join(parts[: end + 1]), patterns) for end in range(len(parts)))

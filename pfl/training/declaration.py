@@ -1,6 +1,6 @@
-"""Plans are declarations: a module is asked for them once, and they see no values.
+"""Reading a module's plans, which are declarations: made once, without access to values.
 
-What differs between clients is a function in the plan, which the engine asks for each client.
+What differs between clients is a function in the plan, which the engine calls for each client.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class MethodError(TypeError):
 
 
 class _Unread(Tensor):
-    """An entry of a module without its value; whatever asks for the value gets an error."""
+    """An entry of a module without its value; reading the value raises an error."""
 
     question: str = ""
 
@@ -45,7 +45,7 @@ class _Unread(Tensor):
         args: tuple[Any, ...] = (),
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:  # noqa: ANN401
-        """Compute without values, and remember the entry that a result stems from."""
+        """Compute without values, and remember the entry that a result comes from."""
         question = next(_questions((args, kwargs)), "")
         if func in _READS:
             raise MethodError(question)
@@ -62,15 +62,15 @@ def declared(module: Client, verb: Literal["plan", "adapt"]) -> Plan:
     """Return what ``module.plan()`` or ``module.adapt()`` declares for every client.
 
     Raises:
-        MethodError: It reads the value of an entry, gives something that is no phase or pass, or
-            gives two of them one name.
+        MethodError: The method reads the value of an entry, returns something other than phases and
+            passes, or uses a name twice.
     """
     method = type(module).__name__
     entries = {
         name: _unread(
             value,
-            f"{method}.{verb}() reads the value of the entry {name!r}: a plan holds for every "
-            "client and sees no values; what differs between clients is said by a function of "
+            f"{method}.{verb}() reads the value of the entry {name!r}: a plan is the same for "
+            "every client and has no access to values; where clients differ, use a function of "
             "(entries, info) as epochs or steps of a phase, or as when of a pass",
         )
         for name, value in _once(module.state_dict(keep_vars=True)).items()
@@ -80,7 +80,7 @@ def declared(module: Client, verb: Literal["plan", "adapt"]) -> Plan:
     for part in plan:
         if not isinstance(part, Phase | Pass):
             raise MethodError(
-                f"{method}.{verb}() gives {part!r}; a plan consists of Phase and Pass"
+                f"{method}.{verb}() returns {part!r}; a plan consists of Phase and Pass objects"
             )
         if part.name in names:
             raise MethodError(f"{method}.{verb}() has two parts named {part.name!r}")
@@ -89,7 +89,7 @@ def declared(module: Client, verb: Literal["plan", "adapt"]) -> Plan:
 
 
 def _once(entries: State) -> State:
-    """Return the entries; of one that several layers share, the first stands for all."""
+    """Return the entries without duplicates; the first name of a shared entry is kept."""
     first = {id(value): name for name, value in reversed(entries.items())}
     return {name: value for name, value in entries.items() if first[id(value)] == name}
 

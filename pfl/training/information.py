@@ -14,14 +14,14 @@ def fisher_information(context: Context, client: int) -> State:
     """Compute the diagonal of the empirical Fisher information on a client's training data.
 
     For parameter k it is ``sum_b (d mean_{j in b} loss_j / d W_k)^2`` over the batches b in stored
-    order, in eval mode; the sum over all parameters is the trace that FedAS's released code takes.
+    order, in eval mode; its sum over all parameters is the trace that FedAS's released code uses.
 
     Args:
-        context: Its module is the model.
-        client: Whose data.
+        context: The context, whose module is the model.
+        client: The client whose data are used.
 
     Returns:
-        A tensor of each parameter that the outputs depend on, by name; empty without data.
+        A tensor for each parameter that the outputs depend on, by name; empty without data.
     """
     module, data = context.module, context.data
     module.eval()

@@ -33,20 +33,20 @@ _RANKINGS = (
 
 
 class Scorer:
-    """Scores models: by the task's own scores, and by metrics of torchmetrics that a user adds.
+    """Computes the task's own scores of models, and metrics of torchmetrics that the user adds.
 
     Attributes:
-        better: The names of the scores, the one that models are judged by first, and whether more
-            is better.
-        added: The names of those that the user added.
+        better: The names of the scores, the main score first; ``True`` if more is better.
+        added: The names of the added metrics.
 
     Args:
-        task: What is predicted.
-        outputs: D, outputs of the network.
-        added: Class paths of metrics, or mappings of ``metric``, ``name`` and options.
+        task: The task.
+        outputs: D, the number of outputs of the network.
+        added: Class paths of metrics, or mappings with ``metric``, ``name`` and options.
 
     Raises:
-        ValueError: A metric is none, cannot be made for the task, or bears a name twice.
+        ValueError: A path is not a metric, a metric does not suit the task, or two scores have the
+            same name.
     """
 
     def __init__(self, task: Task, outputs: int, added: Sequence[MetricSpec] = ()) -> None:
@@ -56,12 +56,12 @@ class Scorer:
             name, metric = _made(spec, task, outputs)
             if name in task.scores_better or name in self._metrics:
                 raise ValueError(
-                    f"two scores are called {name!r}: give the metric a name of its own "
+                    f"two scores are called {name!r}: give the metric another name "
                     f"(name: my_{name})"
                 )
             self._metrics[name] = metric
         self.added = tuple(self._metrics)
-        # Of a metric that does not say, more is better.
+        # If a metric does not say so, assume that more is better.
         own = {name: one.higher_is_better is not False for name, one in self._metrics.items()}
         self.better: Mapping[str, bool] = {**task.scores_better, **own}
 
@@ -69,11 +69,11 @@ class Scorer:
         """Return the scores of several models; a metric that is undefined for one is left out.
 
         Args:
-            found: (n, D) outputs and (n, ...) targets of each, n at least 1.
+            found: (n, D) outputs and (n, ...) targets of each model; n is at least 1.
         """
         if not found:
             return []
-        # All at once: one synchronisation with the device.
+        # Scored together, to synchronise with the device only once.
         with torch.inference_mode():
             values = self.task.scores_of(found).tolist()
         return [
@@ -100,17 +100,17 @@ class Scorer:
 
         Args:
             rows: The scores of each client.
-            sizes: Samples that each row was computed on; clients of size zero are left out.
-            prefix: For instance ``"test/personal"``.
-            groups: The label of each client's group, where clients fall into groups.
+            sizes: Number of samples behind each row; clients without samples are left out.
+            prefix: Prefix of the names, for instance ``"test/personal"``.
+            groups: The label of each client's group, if clients are grouped.
 
         Returns:
-            The mean over clients of each score, ``<prefix>/acc``. Of the score that models are
-            judged by, and of each added metric, besides: ``acc_weighted`` (by samples),
-            ``acc_worst10`` (mean of the worst tenth of the clients, at least one) and ``acc_std``
-            (population standard deviation over clients), and ``acc@<label>`` (mean over the clients
-            of a group that has any). Of an added metric also ``<name>_clients``, on how many
-            clients it is defined. Empty if no client has samples.
+            The mean over clients of each score, such as ``<prefix>/acc``. For the main score and
+            each added metric also ``acc_weighted`` (weighted by samples), ``acc_worst10`` (mean
+            over the worst tenth of the clients, at least one), ``acc_std`` (population standard
+            deviation over clients) and ``acc@<label>`` (mean over the clients of a group). For an
+            added metric also ``<name>_clients``, the number of clients on which it is defined.
+            Empty if no client has samples.
         """
         labels = groups or [""] * len(rows)
         clients = [one for one in zip(rows, sizes, labels, strict=True) if one[1] > 0]
@@ -140,10 +140,10 @@ class Scorer:
 
 
 def _made(spec: MetricSpec, task: Task, outputs: int) -> tuple[str, Metric]:
-    """Return a metric and its name; what the task knows is filled in.
+    """Build a metric, with arguments that the task provides; return its name and the metric.
 
     Raises:
-        ValueError: It is no metric, or cannot be made.
+        ValueError: The path is not a metric, or the metric cannot be built.
     """
     options: dict[str, Any] = {"metric": spec} if isinstance(spec, str) else dict(spec)
     path, name = str(options.pop("metric", "")), options.pop("name", None)
@@ -154,9 +154,9 @@ def _made(spec: MetricSpec, task: Task, outputs: int) -> tuple[str, Metric]:
     try:
         metric = kind(**options)
     except (TypeError, ValueError) as error:
-        raise ValueError(f"the metric {path} cannot be made with {options}: {error}") from error
+        raise ValueError(f"the metric {path} cannot be built with {options}: {error}") from error
     if isinstance(metric, _RANKINGS) and metric.average == "macro":
-        # Averaged by ourselves: torchmetrics counts a class that a client lacks as zero, and warns.
+        # Averaged in _value: torchmetrics counts a class that a client lacks as zero, and warns.
         metric.average = "none"
         warnings.filterwarnings("ignore", "No (positive|negative) samples in targets", UserWarning)
     return str(name or _snake(kind.__name__)), metric
@@ -174,7 +174,7 @@ def _found(path: str) -> type[Metric]:
         kind = None
     if not (inspect.isclass(kind) and issubclass(kind, Metric)):
         raise ValueError(
-            f"{path!r} is no metric: give the path of a torchmetrics.Metric, such as "
+            f"{path!r} is not a metric: give the path of a torchmetrics.Metric, such as "
             "torchmetrics.AUROC"
         )
     return kind
@@ -185,12 +185,12 @@ def _parameters(function: Any) -> Mapping[str, object]:  # noqa: ANN401
 
 
 def _snake(name: str) -> str:
-    """``AUROC`` -> ``auroc``, ``MeanAbsoluteError`` -> ``mean_absolute_error``."""
+    """Convert ``AUROC`` to ``auroc``, and ``MeanAbsoluteError`` to ``mean_absolute_error``."""
     return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower()
 
 
 def _value(metric: Metric, predictions: Tensor, targets: Tensor) -> float:
-    """Return a metric's value, NaN where it is undefined."""
+    """Return a metric's value, or NaN if it is undefined."""
     metric.reset()
     try:
         if not isinstance(metric, _RANKINGS):
@@ -199,14 +199,14 @@ def _value(metric: Metric, predictions: Tensor, targets: Tensor) -> float:
             member = targets[:, None] == torch.arange(predictions.shape[1])
         else:
             member = targets > 0
-        # Samples can be ranked by a class only if some have it and some have not.
+        # Samples can be ranked by a class only if some have it and some do not.
         ranked = member.any(0) & ~member.all(0)
         if not bool(ranked.any()):
             return math.nan
         values = metric(predictions, targets)
         return float(values[ranked].mean() if values.dim() else values)
     except (ValueError, RuntimeError, NotImplementedError):
-        # As R2 of a single sample.
+        # For instance, R2 of a single sample.
         return math.nan
     finally:
         metric.reset()

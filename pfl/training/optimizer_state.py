@@ -1,7 +1,7 @@
-"""The state of a client's optimisers between rounds, as named tensors among what it keeps.
+"""The state of a client's optimisers between rounds, as named tensors in its kept state.
 
-Files, messages and fingerprints know named tensors only, so the state of a phase's optimiser, by
-parameter and key, is given names here, and is read back from names nowhere else.
+Files, messages and fingerprints handle only named tensors. Only this module turns the state of an
+optimiser, which is ordered by parameter and key, into named tensors and back.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import TypeAlias
 
 from pfl.core.types import State
 
-# By the parameter's name: what the optimiser holds of it, such as ``momentum_buffer``.
+# An optimiser's tensors for each parameter, such as ``momentum_buffer``, by the parameter's name.
 OptimizerState: TypeAlias = Mapping[str, State]
 _MARK = "optimizer:"
 
@@ -26,7 +26,7 @@ def written(phase: str, state: OptimizerState) -> State:
 
 
 def read(phase: str, kept: State) -> OptimizerState:
-    """Return the state of a phase's optimiser from what a client keeps; empty before the first."""
+    """Return the state of a phase's optimiser from a client's kept state; empty at first."""
     stem = f"{_MARK}{phase}:"
     found: dict[str, State] = {}
     for name, value in kept.items():
@@ -37,5 +37,5 @@ def read(phase: str, kept: State) -> OptimizerState:
 
 
 def of_all_phases(kept: State) -> State:
-    """Return the entries of what a client keeps that belong to its optimisers."""
+    """Return the entries of a client's kept state that belong to its optimisers."""
     return {name: value for name, value in kept.items() if name.startswith(_MARK)}

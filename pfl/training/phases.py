@@ -21,18 +21,18 @@ from pfl.training.optimizer_state import OptimizerState
 
 @dataclass
 class Means:
-    """Means of named numbers over the steps that gave them.
+    """Means of named numbers over the steps that provided them.
 
     Attributes:
-        sums: By name.
-        counts: The numbers that were added to each.
+        sums: Sum of each number, by name.
+        counts: Number of summands, by name.
     """
 
     sums: dict[str, Tensor] = field(default_factory=dict)
     counts: dict[str, int] = field(default_factory=lambda: defaultdict(int))
 
     def add(self, name: str, value: Tensor) -> None:
-        """Add the number of one step."""
+        """Add the value of one step."""
         self.sums[name] = self.sums[name] + value if name in self.sums else value
         self.counts[name] += 1
 
@@ -49,12 +49,12 @@ class Tally:
     """The sums over the phases of one job.
 
     Attributes:
-        terms: Of the loss, by ``"<phase>/<term>"``.
-        logged: What steps logged, by name.
-        steps: Optimiser steps.
-        samples: Samples seen.
-        skipped: Phases that had samples and epochs, but no batch that could be used.
-        rows: What objectives collected since the last pass, a tensor a step.
+        terms: Means of the loss terms, by ``"<phase>/<term>"``.
+        logged: Means of the numbers that steps logged, by name.
+        steps: Number of optimiser steps.
+        samples: Number of samples seen.
+        skipped: Number of phases with samples and epochs, but without a usable batch.
+        rows: Rows that objectives collected since the last pass, one tensor for each step.
     """
 
     terms: Means = field(default_factory=Means)
@@ -66,7 +66,7 @@ class Tally:
 
     @property
     def idle(self) -> bool:
-        """Tell whether the client had something to train on, and could not take one step."""
+        """``True`` if the client had data to train on but could not take a single step."""
         return self.steps == 0 and self.skipped > 0
 
     def add(self, phase: str, outcome: Outcome, logged: State, samples: int) -> None:
@@ -80,19 +80,19 @@ class Tally:
         self.samples += samples
 
     def collect(self, rows: State) -> None:
-        """Take the rows of one batch."""
+        """Store the rows of one batch."""
         for name, value in rows.items():
             self.rows[name].append(value.detach())
 
     def totals(self, sums: State) -> Totals:
-        """Return what a pass works with, and forget the rows."""
+        """Return the totals that a pass receives, and discard the rows."""
         rows = {name: torch.cat(values) for name, values in self.rows.items()}
         self.rows.clear()
         return Totals(sums, rows, self.steps, self.samples)
 
 
 def run_phase(context: Context, job: Job, phase: Phase, split: ClientSplit, tally: Tally) -> State:
-    """Train for one phase; returns the optimiser state if the module keeps it.
+    """Train for one phase; return the optimiser state if the module keeps it.
 
     Raises:
         StoppedError: The run is ending.
@@ -107,7 +107,7 @@ def run_phase(context: Context, job: Job, phase: Phase, split: ClientSplit, tall
     for name, state in optimizer_state.read(phase.name, job.kept).items():
         if name in trained:
             optimizer.state[trained[name]] = clone(state)
-    # The wrapper serves the loss scaler, and costs as much as a small step.
+    # The wrapper is needed only for the loss scaler, and costs as much as a small step.
     wrapped = optimizer
     if context.scaler is not None:
         wrapped = cast(Optimizer, fabric.setup_optimizers(optimizer))
@@ -151,20 +151,20 @@ def run_phase(context: Context, job: Job, phase: Phase, split: ClientSplit, tall
 
 
 def run_objective(phase: Phase, batch: Batch) -> Outcome:
-    """Return the outcome of the phase's objective, which may be its terms alone."""
+    """Return the outcome of the phase's objective, which may return only its terms."""
     found = phase.objective(batch)
     return found if isinstance(found, Outcome) else Outcome(found)
 
 
 def prepare(context: Context, phase: Phase) -> dict[str, nn.Parameter]:
-    """Set modes, gradients and logging for a phase; returns the parameters it trains."""
+    """Set modes, gradients and logging for a phase; return the parameters that it trains."""
     context.set_mode(phase.evals)
     context.module.collect_logged(True)
     return context.train_only(phase.trains)
 
 
 def release(context: Context) -> None:
-    """Undo :func:`prepare`, but for modes, so that the module can be used elsewhere."""
+    """Undo :func:`prepare`, except for modes, so that the module can be used elsewhere."""
     context.module.collect_logged(False)
     for parameter in context.train_only(("*",)).values():
         parameter.grad = None
@@ -173,7 +173,7 @@ def release(context: Context) -> None:
 def make_optimizer(
     module: Client, phase: Phase, info: ClientInfo, trained: Mapping[str, nn.Parameter]
 ) -> Optimizer:
-    """Make a fresh optimiser for a phase, at the rates of the round.
+    """Make a new optimiser for a phase, with the learning rates of the round.
 
     Raises:
         TypeError: The module's optimiser configuration is not a single optimiser.
@@ -186,7 +186,7 @@ def make_optimizer(
         raise TypeError(
             f"{type(module).__name__}.configure_optimizers returned "
             f"{type(optimizer).__name__}; a client's phase needs exactly one torch Optimizer "
-            "(rates that change over the rounds belong into lr_factor)"
+            "(learning rates that change over rounds belong in lr_factor)"
         )
     factor = module.lr_factor(info)
     for group in optimizer.param_groups:
@@ -195,7 +195,7 @@ def make_optimizer(
 
 
 def _state(optimizer: Optimizer, trained: Mapping[str, nn.Parameter]) -> OptimizerState:
-    """Return copies of what an optimiser holds of each parameter."""
+    """Return copies of an optimiser's state for each parameter."""
     return {
         name: {
             key: torch.as_tensor(value).detach().clone()
@@ -218,7 +218,7 @@ def _feed(
 
 
 def _batch(feed: batching.Feed, phase: Phase, positions: Tensor, split: ClientSplit) -> Batch:
-    """Make a step's batch, with the phase's map applied where it could not be applied once."""
+    """Make a step's batch; apply the phase's map if it was not applied beforehand."""
     batch = feed.samples(positions)
     if phase.inputs is not None and split.augmented:
         with torch.no_grad():

@@ -161,7 +161,7 @@ def test_what_a_method_tells_of_every_client(tmp_path):
     ]
     for row in table:
         assert row["confidence"] == pytest.approx(21 / (row["uncertainty"] + row["deviation"]))
-    with pytest.raises(ValueError, match="FedAvg tells nothing"):
+    with pytest.raises(ValueError, match="FedAvg reports no numbers"):
         run(tmp_path, FedAvg(mlp(), optimizer=SGD), ModelNumbers())
 
 

@@ -142,6 +142,6 @@ def test_without_key_or_network_the_way_to_go_on_is_told_before_training(
     words += [f"--loop.default_root_dir={tmp_path}"]
     assert main(["fit", "--config", "configs/quickstart.yaml", *words]) == 2
     error = capsys.readouterr().err.splitlines()[-1]
-    assert "Weights & Biases cannot be used online; give WandB the mode offline" in error
+    assert "Weights & Biases cannot be used online: set WandB's mode to offline" in error
     assert "WANDB_MODE=offline" in error
     assert list(tmp_path.glob("quickstart/*/metrics.csv")) == []

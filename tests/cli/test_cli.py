@@ -112,7 +112,7 @@ def test_help_shows_a_commands_own_options_first(words, own, capsys):
     said = " ".join(capsys.readouterr().out.split())
     assert said.startswith(f"usage: pfl {' '.join(words)} {own} --config FILE")
     last = own.split()[-1].strip("[]").lower()
-    assert said.index(last) < said.index("a YAML file; of several")
+    assert said.index(last) < said.index("a YAML file; later files")
 
 
 def test_help_lists_the_optimisers_of_torch(capsys):
@@ -142,8 +142,8 @@ def test_a_name_in_the_wrong_case_finds_the_right_one(flag, meant, capsys):
 @pytest.mark.parametrize("name", ["ModelCheckpoint", "lightning.pytorch.callbacks.ModelCheckpoint"])
 def test_a_callback_of_lightning_is_refused_and_ours_named(name, capsys):
     wanted = (
-        "ModelCheckpoint is not a callback of a federation, which has rounds and clients and no "
-        "single training loop; use checkpoint_every of the loop"
+        "ModelCheckpoint is not a callback of a federation, which has rounds and clients, not "
+        "a single training loop; use checkpoint_every of the loop"
     )
     assert pfl("fit", f"--loop.callbacks+={name}") == 2
     check(capsys, f"--loop.callbacks+: {wanted}")
@@ -322,8 +322,8 @@ loop: | lop: | c.yaml:2: lop: there is no key 'lop'; did you mean 'loop'?
 hidden | hiden | c.yaml:9: model.net.hiden: MLP has no argument 'hiden'; did you mean 'hidden'?
 lr: 0 | lrr: 0 | c.yaml:10: model.optimizer.lrr: SGD has no argument 'lrr'; did you mean 'lr'?
 alpha | alfa | c.yaml:18: data.partition.alfa: Dirichlet has no argument 'alfa'; did you mean 'alpha'?
-init_args: {fr | init_arg: {fr | c.yaml:5: loop.sampler.init_arg: UniformSampler has no argument 'init_arg'; there are fraction, train_all
-class_path: FedPer | class: FedPer | c.yaml:7: model.class: model has no class yet; did you mean 'class_path'?
+init_args: {fr | init_arg: {fr | c.yaml:5: loop.sampler.init_arg: UniformSampler has no argument 'init_arg'; choose from fraction, train_all
+class_path: FedPer | class: FedPer | c.yaml:7: model.class: model has no class; did you mean 'class_path'?
 FedPer | FedPerr | c.yaml:7: model: there is no class 'FedPerr'; did you mean 'FedPer'?
 MLP | MPL | c.yaml:9: model.net: there is no class 'MPL'; did you mean 'MLP'?
 MLP | torch.nn.Liner | c.yaml:9: model.net: there is no class 'torch.nn.Liner'; did you mean 'torch.nn.Linear'?
@@ -334,7 +334,7 @@ hidden: 7 | hidden: wide | c.yaml:9: model.net.hidden: expected int, got wide
 lr: 0.005 | lr: slow | c.yaml:10: model.optimizer.lr: expected float, got slow
 rounds: 2 | precision: 16 | c.yaml:3: loop.precision: expected one of '32-true', '64-true', 'bf16-mixed', '16-mixed', got 16
     num_clients: 4\n |  | c.yaml:14: data: the following arguments are required: num_clients
-seed: 1 | seed: 1\nseed: 2 | c.yaml:2: the key 'seed' is given a second time
+seed: 1 | seed: 1\nseed: 2 | c.yaml:2: the key 'seed' is given twice
 seed: 1 | seed: [ | c.yaml:3: this is not YAML (expected ',' or ']', but got ':')
 rounds: 2 | rounds: 0 | c.yaml:3: loop.rounds: rounds must be at least 1, got 0
 fraction: 0.5 | fraction: 1.5 | c.yaml:5: loop.sampler.fraction: fraction must lie in (0, 1], got 1.5
@@ -342,10 +342,10 @@ alpha: 0.3 | alpha: 0 | c.yaml:18: data.partition.alpha: alpha must be positive,
 clients: 4 | clients: 0 | c.yaml:16: data.num_clients: num_clients must be at least 1, got 0
 clients: 4 | clients: 400 | c.yaml:16: data.num_clients: num_clients is 400, but there are only 200 samples to divide
 {class_path: MLP, init_args: {hidden: 7}} | LeNet5 | c.yaml:9: model.net: LeNet5 cannot take images of shape (1, 8, 8) (channels, height, width); it needs at least 1x16x16
-hidden: 7 | num_classes: 3 | c.yaml:7: model: the network MLP gives outputs of shape (3,), the data have 10 classes
-hidden: 7 | input_shape: [1, 9, 9] | c.yaml:7: model: the network MLP cannot take the data's inputs of shape (1, 8, 8):
+hidden: 7 | num_classes: 3 | c.yaml:7: model: network MLP gives outputs of shape (3,), but the data have 10 classes
+hidden: 7 | input_shape: [1, 9, 9] | c.yaml:7: model: network MLP does not accept the data's inputs of shape (1, 8, 8):
 MLP | M\x07LP | c.yaml:9: YAML has no character 0x07
-epochs: 2 | epochs: &x [*x] | c.yaml:11: *x stands for no value above it
+epochs: 2 | epochs: &x [*x] | c.yaml:11: the alias *x refers to no value above it
 epochs: 2 | ? [a, b]\n    : 2 | c.yaml:11: a key must be a word, not a list or a mapping
 epochs: 2 | epochs: null | c.yaml:11: model.epochs: expected int, got null
 lr: 0.005 | lr: 0.005, momentum: null | c.yaml:10: model.optimizer.momentum: expected float, got null
@@ -354,14 +354,14 @@ lr: 0.005 | lr: 0.005, momentum: null | c.yaml:10: model.optimizer.momentum: exp
 MLP | '..' | c.yaml:9: model.net: there is no class '..'
 rounds: 2 | devices: 99 | c.yaml:3: loop.devices: devices must name one device, got 99; an engine spreads a run over workers
 rounds: 2 | accelerator: tpux | c.yaml:3: loop.accelerator: You selected an invalid accelerator name
-torch.optim.SGD | torch.optim.LBFGS | c.yaml:10: model.optimizer: optimizer LBFGS computes the loss several times a step,
+torch.optim.SGD | torch.optim.LBFGS | c.yaml:10: model.optimizer: optimizer LBFGS computes the loss several times in a step,
 rounds: 2 | kept_memory: .inf | c.yaml:3: loop.kept_memory: kept_memory must be a finite number, got inf
 rounds: 2 | gradient_clip_val: .nan | c.yaml:3: loop.gradient_clip_val: expected a number, got nan
 lr: 0.005 | lr: .inf | c.yaml:10: model.optimizer.lr: expected a finite number, got inf
 lr: 0.005 | lr: .nan | c.yaml:10: model.optimizer.lr: expected a number, got nan
 samples: 200 | samples: 200\n    mean: .nan | c.yaml:18: data.mean: expected a number, got nan
 hidden: 7 | hidden: 0 | c.yaml:9: model.net.hidden: hidden must be at least 1, got 0
-{class_path: UniformSampler, init_args: {fraction: 0.5}} | {class_path: BernoulliSampler, init_args: {probability: 1.0e-12}} | probability=1e-12 hardly ever lets minimum=2 of 4 clients upload
+{class_path: UniformSampler, init_args: {fraction: 0.5}} | {class_path: BernoulliSampler, init_args: {probability: 1.0e-12}} | probability=1e-12 hardly ever gives minimum=2 uploads from 4 clients
 {class_path: torch.optim.SGD, init_args: {lr: 0.005}} | {class_path: os.system, init_args: {command: touch ran}} | c.yaml:10: model.optimizer: os.system is not annotated to return Optimizer
 rounds: 2 | name: ../../x | c.yaml:3: loop.name: name must be a path below default_root_dir, got '../../x'
 rounds: 2 | name: /x | c.yaml:3: loop.name: name must be a path below default_root_dir, got '/x'
@@ -377,7 +377,7 @@ IN_FLAGS = """
 --model=FedAv | --model: there is no class 'FedAv'; did you mean 'FedAvg'?
 --model.net=LeNet6 | --model.net: there is no class 'LeNet6'; did you mean 'LeNet5'?
 --model.net=torch.nn.Liner | --model.net: there is no class 'torch.nn.Liner'; did you mean 'torch.nn.Linear'?
---loop.engine=theads | --loop.engine: 'theads' is neither one of auto, sequential, threads, vectorised, ray nor a class; did you mean 'threads'?
+--loop.engine=theads | --loop.engine: 'theads' is not one of auto, sequential, threads, vectorised, ray, nor a class; did you mean 'threads'?
 --model.help=FedPre | --model.help: there is no class 'FedPre'; did you mean 'FedPer'?
 --model.net.hidden=x | --model.net.hidden: expected int, got x
 --data.num_clients=x | --data.num_clients: expected int, got x
@@ -389,7 +389,7 @@ IN_FLAGS = """
 --ckpt_path=last | --ckpt_path last: there is no checkpoint below runs/fedper_digits
 --ckpt_path | argument --ckpt_path: expected one argument
 stray | unrecognized arguments: stray
---loop.callbacks+=EarlyStopping | EarlyStopping monitors 'val/personal/acc'; there are only test/personal/acc,
+--loop.callbacks+=EarlyStopping | EarlyStopping monitors 'val/personal/acc'; known metrics: test/personal/acc,
 """  # noqa: E501
 
 
@@ -421,7 +421,7 @@ def test_a_class_whose_module_lacks_something(capsys):
 def test_a_configuration_without_keys(content, capsys):
     Path("c.yaml").write_text(content)
     assert pfl("fit") == 2
-    check(capsys, "c.yaml:1: a configuration has keys, such as seed, loop, model and data")
+    check(capsys, "c.yaml:1: expected keys and values at the top level")
 
 
 def check(capsys, message):
@@ -483,13 +483,16 @@ def test_a_missing_configuration_says_what_is_required(capsys):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--config", "c.yaml", "fit"], "--config comes after the command: pfl fit --config ..."),
+        (
+            ["--config", "c.yaml", "fit"],
+            "--config must come after the command: pfl fit --config ...",
+        ),
         (["ft"], "there is no command 'ft'; did you mean 'pfl fit'?"),
         (["FIT"], "there is no command 'FIT'; did you mean 'pfl fit'?"),
         (["data", "inspekt"], "there is no command 'data'; did you mean 'pfl data inspect'?"),
         (
             ["xyz"],
-            "there is no command 'xyz'; there are fit, test, validate, predict, export, ",
+            "there is no command 'xyz'; choose from fit, test, validate, predict, export, ",
         ),
     ],
 )

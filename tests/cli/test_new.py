@@ -54,14 +54,14 @@ def test_a_net_fits(here):
 @pytest.mark.parametrize("name", ["myThing", "class", "My-Thing", ""])
 def test_what_is_no_name_is_refused(here, name, capsys):
     assert main(["new", "method", name]) == 2
-    assert "is no name of a class" in capsys.readouterr().err
+    assert "is not a class name" in capsys.readouterr().err
     assert not list(Path().iterdir())
 
 
 def test_nothing_is_overwritten(here, capsys):
     Path("my_thing.py").write_text("mine")
     assert main(["new", "method", "MyThing"]) == 2
-    assert "my_thing.py exists already" in capsys.readouterr().err
+    assert "my_thing.py already exists" in capsys.readouterr().err
     assert Path("my_thing.py").read_text() == "mine"
 
 

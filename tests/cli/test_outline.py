@@ -71,7 +71,7 @@ def test_the_list_has_what_can_be_used_and_no_other(kind):
 
 
 def test_there_is_no_list_of_anything_else():
-    with pytest.raises(ValueError, match="there is no list of 'cats'; there are methods, "):
+    with pytest.raises(ValueError, match="there is no list of 'cats'; choose from methods, "):
         Sources().of_kind("cats")
 
 

@@ -69,16 +69,16 @@ def test_what_has_the_declared_type_passes(value, hint):
         ),
         (SGD, nn.Module, "torch.optim.SGD is not a subclass of Module"),
         ([SGD], Sequence[nn.Module], "0: torch.optim.SGD is not a subclass of Module"),
-        ([SGD], Sequence[str], "0: torch.optim.SGD is not made here: the argument declares no"),
+        ([SGD], Sequence[str], "0: torch.optim.SGD is not allowed here: the argument declares no"),
         ([SGD], list[nn.Module], "0: torch.optim.SGD is not a subclass of Module"),
         (
             # An argument without a type: anything would be made of it.
             {"class_path": "torch.nn.Linear", "init_args": {"device": SGD}},
             nn.Module,
-            "device: torch.optim.SGD is not made here: the argument declares no class",
+            "device: torch.optim.SGD is not allowed here: the argument declares no class",
         ),
         ({"class_path": "torch.pi"}, nn.Module, "torch.pi is neither a class nor a function"),
-        (SGD, Callable, "torch.optim.SGD is not made here"),
+        (SGD, Callable, "torch.optim.SGD is not allowed here"),
     ],
 )
 def test_what_has_another_type_is_refused(value, hint, message):
@@ -156,7 +156,7 @@ def test_a_module_that_is_not_trusted_is_not_even_imported(export, tmp_path, mon
     Path(tmp_path, "somebodys.py").write_text(OWN)
     arguments = {"in_features": 2, "out_features": 3}
     for net in ({"class_path": "somebodys.Net"}, "somebodys.Net"):
-        with pytest.raises(TrustError, match=r"say trust=\['somebodys.Net'\]"):
+        with pytest.raises(TrustError, match=r"pass trust=\['somebodys.Net'\]"):
             FedPer.load_from_checkpoint(export(net=net))
     assert "somebodys" not in sys.modules
     file = export(net={"class_path": "somebodys.Net", "init_args": arguments})

@@ -61,7 +61,7 @@ def test_threads_where_there_are_cores(cores):
 
 def test_one_after_another_on_one_core(cores):
     cores(1)
-    expected = "auto: sequential: one client after another; there is one core or one client"
+    expected = "auto: sequential: one client after another; there is only one core or one client"
     assert header() == expected
 
 
@@ -77,7 +77,7 @@ def test_many_small_clients_are_stacked_however_many_cores_there_are(cores):
     """Five of equal size are five at work; with one of ten times the size they are 1.4."""
     for count in (1, 4):
         cores(count)
-        assert header(blobs((6,) * 5)) == "auto: vectorised: 32 clients in one go, one op thread"
+        assert header(blobs((6,) * 5)) == "auto: vectorised: 32 clients in one stack, one op thread"
         assert "vectorised" not in header(blobs((60, 6, 6, 6, 6)))
 
 
@@ -171,7 +171,7 @@ def test_an_engine_by_its_name(name):
 
 def test_an_unknown_name_is_refused():
     with pytest.raises(
-        ValueError, match=r"no engine 'thread'; there are auto, sequential, threads"
+        ValueError, match=r"no engine 'thread'; choose from auto, sequential, threads"
     ):
         FederatedLoop(engine="thread")
 

@@ -83,10 +83,10 @@ class Branches(Stacks):
 @pytest.mark.parametrize(
     ("method", "sentence"),
     [
-        (ForgetsWeight, r"ForgetsWeight gives other numbers when stacked: the .* \(client 1"),
+        (ForgetsWeight, r"ForgetsWeight gives different numbers when stacked: the .* \(client 1"),
         (ForgetsWeightInAPass, r"the \w+ mark \(client 1"),
         (MarksPadding, r"the \w+ mark \(client 1"),
-        (Remembers, r"Remembers gives other numbers when stacked"),
+        (Remembers, r"Remembers gives different numbers when stacked"),
         (MixesSamples, r"the tested logits \(client 1"),
         (Branches, r"Branches fails when stacked: RuntimeError"),
     ],
@@ -148,4 +148,4 @@ def images():
 def test_clients_of_few_equal_samples_play_unequal_parts():
     """Of four samples each, padding shows only where one of the two leaves a sample out."""
     found = disagreement(context(ForgetsWeight(), blobs((4, 4, 4))))
-    assert "gives other numbers when stacked" in str(found)
+    assert "gives different numbers when stacked" in str(found)

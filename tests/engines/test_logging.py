@@ -62,7 +62,7 @@ class ForgetsPadding(FedAvg):
 
 def test_a_number_that_stacking_would_change_is_recorded_one_client_at_a_time():
     run = fit(ForgetsPadding(mlp(), optimizer=SGD), VectorisedEngine(), 1)
-    assert "gives other numbers when stacked: the logged mean" in run.header["engine"]
+    assert "gives different numbers when stacked: the logged mean" in run.header["engine"]
 
 
 def test_a_value_that_is_no_number_is_refused():

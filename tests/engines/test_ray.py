@@ -291,7 +291,7 @@ class TestOnARunningCluster:
         assert ray.is_initialized()
 
     def test_a_job_that_kills_every_worker_ends_the_run_with_what_the_last_one_said(self):
-        told = "client 1 in round 1: its worker died 3 times; it said: out of luck$"
+        told = "client 1 in round 1: its worker died 3 times; last output: out of luck$"
         with pytest.raises(WorkerError, match=told):
             fit(Dies(), RayEngine(workers=1))
 
@@ -334,7 +334,9 @@ class TestOnARunningCluster:
         monkeypatch.setattr("pfl.engines.ray.ROOM_SECONDS", 0.5)
         occupied = ray.util.placement_group([{"CPU": 4}])
         assert occupied.wait(30)
-        with pytest.raises(WorkerError, match="others use the Ray cluster: 4 workers"):
+        with pytest.raises(
+            WorkerError, match="the Ray cluster is busy: there was no room for 4 workers"
+        ):
             fit(FedAvg(mlp()), RayEngine())
         ray.util.remove_placement_group(occupied)
 

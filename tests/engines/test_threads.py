@@ -181,7 +181,7 @@ def with_dropout():
     ("net", "workers", "precision", "reason"),
     [
         (with_dropout, 2, "32-true", "dropout draws from a stream that all threads share"),
-        (mlp, 1, "32-true", "there is one core or one client"),
+        (mlp, 1, "32-true", "there is only one core or one client"),
         (mlp, 2, "64-true", "this precision is a setting that all threads share"),
     ],
 )

@@ -80,14 +80,14 @@ def test_rounds_may_grow_but_not_shrink(tmp_path):
     grown = fit(tmp_path, rounds=4, ckpt_path=str(fit(tmp_path, rounds=2).folder))
     assert grown.fingerprint == fit(tmp_path, rounds=4).fingerprint
     assert grown.round == 4
-    with pytest.raises(CheckpointError, match=r"loop.rounds 4 \(now 2\), which may grow alone"):
+    with pytest.raises(CheckpointError, match=r"loop.rounds 4 \(now 2\), which can only grow"):
         fit(tmp_path, rounds=2, ckpt_path=str(grown.folder))
 
 
 def test_rounds_may_not_grow_where_rates_depend_on_them(tmp_path):
     module = FedPer(mlp(), lr_schedule="cosine")
     folder = fit(tmp_path, rounds=2, module=module).folder
-    with pytest.raises(CheckpointError, match="on which the numbers of this FedPer depend"):
+    with pytest.raises(CheckpointError, match="on which the results of this FedPer depend"):
         fit(tmp_path, rounds=4, module=module, ckpt_path=str(folder))
     assert fit(tmp_path, rounds=2, module=module, ckpt_path="last").folder == folder
 
@@ -232,7 +232,9 @@ def test_a_run_that_another_process_is_at_is_refused_by_its_number(tmp_path):
     )
     other.stdout.readline()
     try:
-        with pytest.raises(BusyError, match=f"process {other.pid} on .* is at work on {folder}"):
+        with pytest.raises(
+            BusyError, match=f"process {other.pid} on .* is already working on {folder}"
+        ):
             fit(tmp_path, rounds=4, ckpt_path=str(folder))
     finally:
         other.communicate()

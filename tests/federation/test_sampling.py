@@ -57,8 +57,8 @@ def test_bernoulli_mean():
 def test_a_cohort_that_would_never_come_is_refused(probability, minimum, clients):
     """Of 20 clients two upload with probability 190 * 1e-24: drawing again would never end."""
     sampler = BernoulliSampler(probability, minimum)
-    given = f"probability={probability} .*minimum={minimum} of {clients} clients"
-    with pytest.raises(ValueError, match=f"{given}.*at {minimum / clients:.2g} so many"):
+    given = f"probability={probability} .*minimum={minimum} uploads from {clients} clients"
+    with pytest.raises(ValueError, match=f"{given}.*at {minimum / clients:.2g} it gives that many"):
         sampler(range(clients), generator(0), 1)
 
 

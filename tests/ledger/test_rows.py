@@ -66,5 +66,5 @@ def test_rows_come_back_from_their_file(tmp_path):
 def test_a_damaged_file_is_named(tmp_path, old, new):
     file = tmp_path / "rows.csv"
     file.write_text(write([ROW]).replace(old, new, 1))
-    with pytest.raises(ValueError, match=r"rows\.csv is no table of compared results"):
+    with pytest.raises(ValueError, match=r"rows\.csv is not a table of compared results"):
         read(file)

@@ -41,7 +41,7 @@ def test_a_method_serves_other_tasks_or_refuses_them(method):
     for task, names in TASK_PROMISES.items():
         asked = replace(subject(method), task=task)
         if method.__name__ in NEED_CLASSES:
-            with pytest.raises(MethodError, match=f"{method.__name__} works with the classes"):
+            with pytest.raises(MethodError, match=f"{method.__name__} needs samples with classes"):
                 ToyFederation(asked.module())
             continue
         for promise in PROMISES:
@@ -60,7 +60,7 @@ def test_a_method_keeps_every_promise_under_other_tasks(method, task):
 
 
 def test_a_task_that_is_not_the_datas_is_refused_by_name():
-    with pytest.raises(MethodError, match=r"made for the task Classification\(\), the data are "):
+    with pytest.raises(MethodError, match=r"built for the task Classification\(\), but the task"):
         ToyFederation(FedAvg(mlp()), blobs(task=Regression()))
 
 

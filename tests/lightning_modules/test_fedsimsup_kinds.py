@@ -221,7 +221,7 @@ def test_engines_agree():
             run = fit(make(3), engine=engine)
             assert run.fingerprint == expected
     assert (
-        "FedSimSup has steps of its own for each client"
+        "FedSimSup is not vectorizable"
         in fit(make(3), rounds=1, engine="vectorised").header["engine"]
     )
 

@@ -57,7 +57,7 @@ def test_runs_of_tables_and_sweeps_are_not_mixed_with_others(place, runs, capsys
 def test_plot_of_what_is_not_there_is_an_error_only_if_asked_for(runs, capsys):
     assert main(["plot", "runs", "--only", "trace"]) == 2
     assert capsys.readouterr().err == (
-        "pfl plot: error: trace: no run reported 'trace' of its clients\n"
+        "pfl plot: error: trace: no run reported 'trace' for its clients\n"
     )
 
 
@@ -98,10 +98,10 @@ def test_report_writes_a_page(runs, capsys):
     ("words", "message"),
     [
         (["plot", "nothing"], "there is no folder nothing"),
-        (["report", "empty"], "empty is not a run's folder"),
+        (["report", "empty"], "empty is not a run folder"),
         (["compare", "runs", "--reference", "x"], "there is no setting 'x' among FedAS, FedAvg"),
         (["compare", "runs", "--metric", "acc"], "has no column 'acc'"),
-        (["compare", "runs", "--out", "a.doc"], "a table is written as"),
+        (["compare", "runs", "--out", "a.doc"], "use one of .md, .tex, .csv for a table"),
         (["plot", "runs", "--at", "best_by_val", "--only", "clients"], "has no validation data"),
     ],
 )

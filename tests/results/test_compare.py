@@ -191,7 +191,7 @@ def test_latex():
 
 
 def test_a_format_that_does_not_exist(tmp_path):
-    with pytest.raises(ValueError, match=r"written as \.md, \.tex, \.csv, not '\.doc'"):
+    with pytest.raises(ValueError, match=r"use one of \.md, \.tex, \.csv for a table"):
         write([SHEET], tmp_path / "a.doc")
     write([SHEET], tmp_path / "new" / "a.md")
     assert (tmp_path / "new" / "a.md").read_text(encoding="utf-8") == markdown([SHEET])

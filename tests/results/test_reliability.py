@@ -53,7 +53,7 @@ def test_a_diagram_of_an_earlier_round_is_not_drawn(real):
     run = real["FedAvg"]
     header = "round,client,bin,samples,confidence,accuracy\n"
     (run.folder / "reliability.csv").write_text(f"{header}2,0,1,6,0.1,0.1\n")
-    with pytest.raises(RunError, match="was not counted after the last round"):
+    with pytest.raises(RunError, match="was not measured after the last round"):
         diagram(group([RunFolder.read(run.folder)])[0])
     (run.folder / "reliability.csv").unlink()
 
@@ -61,5 +61,5 @@ def test_a_diagram_of_an_earlier_round_is_not_drawn(real):
 def test_a_checkpoint_that_is_in_no_runs_folder(real, tmp_path):
     lone = tmp_path / "x.ckpt"
     lone.write_bytes((real["FedAvg"].folder / "checkpoints" / "last.ckpt").read_bytes())
-    with pytest.raises(RunError, match="in no run's folder"):
+    with pytest.raises(RunError, match="is not in a run folder"):
         measure(FederatedLoop(rounds=3, seed=3, progress=False), FedAvg(mlp()), blobs(), str(lone))

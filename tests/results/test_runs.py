@@ -87,19 +87,19 @@ def test_what_is_no_run_is_told(tmp_path):
     run = write_run(tmp_path / "x" / "run", [[0.5]])
     with pytest.raises(RunError, match="there is no folder"):
         RunFolder.read(tmp_path / "nothing")
-    with pytest.raises(RunError, match=r"not a run's folder.*runs below it: .*x/run"):
+    with pytest.raises(RunError, match=r"not a run folder.*runs below it: .*x/run"):
         RunFolder.read(tmp_path)
     with pytest.raises(RunError, match=r"no column 'test/personal/ac'; it has test/personal/acc"):
         RunFolder.read(run).evaluated("test/personal/ac")
     with pytest.raises(RunError, match="no validation data"):
         RunFolder.read(run).chosen("best_by_val", ACC)
-    with pytest.raises(RunError, match="that of acc, not"):
+    with pytest.raises(RunError, match="exists for acc only"):
         RunFolder.read(run).chosen("best_on_test", "test/personal/ece")
     (run / "summary.json").write_text("{")
     with pytest.raises(RunError, match=r"summary\.json is damaged"):
         RunFolder.read(run)
     (run / "metrics.csv").write_text("round,x\n1,abc\n")
-    with pytest.raises(RunError, match="no table of numbers"):
+    with pytest.raises(RunError, match="is not a table of numbers"):
         RunFolder.read(run)
     (run / "metrics.csv").unlink()
     with pytest.raises(RunError, match="has not finished any round"):
@@ -126,7 +126,7 @@ def test_of_several_runs_those_that_are_not_finished_are_left_out_with_a_note(tm
     (tmp_path / "c" / "metrics.csv").write_text("round\n")
     assert [run.path.name for run in find([tmp_path])] == ["a"]
     said = capsys.readouterr().err.splitlines()
-    assert said == [f"{tmp_path / name} is left out: it is not finished" for name in "bc"]
+    assert said == [f"{tmp_path / name} is left out because it is not finished" for name in "bc"]
 
 
 def test_a_run_that_is_named_alone_is_read_though_it_is_not_finished(tmp_path):

@@ -49,12 +49,12 @@ def test_a_command_to_copy_has_flags_in_place_of_the_file():
 @pytest.mark.parametrize(
     ("command", "message"),
     [
-        (["${env}", "python", "train.py", "${args}"], "only `pfl fit ...` runs here"),
+        (["${env}", "python", "train.py", "${args}"], "expected `pfl fit ...`"),
         (["pfl", "test"], "got pfl test"),
         (["${env}"], "got nothing"),
         (["pfl", "fit", "${args_no_boolean_flags}"], "${args_no_boolean_flags} is not supported;"),
         (["pfl", "fit", "--config=${args_json_file}"], "--config=${args_json_file} is not supp"),
-        (["pfl", "fit", "${args_append_hydra}"], "supported are ${env}, ${interpreter}"),
+        (["pfl", "fit", "${args_append_hydra}"], "choose from ${env}, ${interpreter}"),
     ],
 )
 def test_other_commands_are_refused(command, message):
@@ -65,5 +65,5 @@ def test_other_commands_are_refused(command, message):
 
 def test_the_default_command_runs_a_program_of_ones_own():
     sweep = read(write(command=None, program="train.py"))
-    with pytest.raises(UsageError, match=r"only `pfl fit ...` runs here.*got python train.py --a"):
+    with pytest.raises(UsageError, match=r"expected `pfl fit ...`.*got python train.py --a"):
         fit_words(sweep, POINT, Path("p"))

@@ -87,7 +87,7 @@ def test_goal_and_target():
 @pytest.mark.parametrize(
     ("keys", "message"),
     [
-        ({"job": "x"}, "s.yaml:{line}: job: this key is not supported; there are method, "),
+        ({"job": "x"}, "s.yaml:{line}: job: this key is not supported; choose from method, "),
         (
             {"parameters": {"model.init_args.lr": {"vales": [1, 2]}}},
             "s.yaml:7: parameters.model.init_args.lr.vales: this key is not supported; did",
@@ -101,14 +101,14 @@ def test_goal_and_target():
         ({"metric": {"name": "x", "target": "y"}}, "metric.target: expected a number, got 'y'"),
         ({"parameters": {"a": 3}}, "parameters.a: expected keys and values, got 3"),
         ({"parameters": {"a": {"value": 3}}}, "there is nothing to search"),
-        ({"parameters": {"a b": {"value": 3}}}, "a b: this is not a name of a parameter"),
-        ({"run_cap": 0}, "run_cap: expected a whole number from 1, got 0"),
+        ({"parameters": {"a b": {"value": 3}}}, "a b: this is not a valid name of a parameter"),
+        ({"run_cap": 0}, "run_cap: expected a whole number, at least 1, got 0"),
         ({"command": "pfl fit"}, "command: expected a list of words, got 'pfl fit'"),
         ({"early_terminate": {"type": "envelope"}}, "only hyperband is supported, got 'envelope'"),
         ({"early_terminate": {"type": "hyperband"}}, "give either min_iter, or max_iter and s"),
         (
             {"early_terminate": {"type": "hyperband", "min_iter": 1, "eta": 1.5}},
-            "early_terminate.eta: expected a whole number from 2, got 1.5",
+            "early_terminate.eta: expected a whole number, at least 2, got 1.5",
         ),
         (
             {"early_terminate": {"type": "hyperband", "max_iter": 2, "s": 1}},
@@ -138,20 +138,23 @@ def test_what_is_not_supported_is_refused_by_its_name(keys, message):
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"distribution": "normal", "mu": 0}, "a.distribution: 'normal' is not supported; supp"),
+        ({"distribution": "normal", "mu": 0}, "a.distribution: 'normal' is not supported; choo"),
         ({"distribution": "beta"}, "'beta' is not supported"),
         ({"min": 1, "max": 2, "step": 1}, "a.step: this key is not supported"),
         ({"min": 1}, "the distribution uniform needs max"),
-        ({"min": 1, "max": 2, "q": 1}, "a.q: the distribution int_uniform has no such key"),
-        ({"min": 2, "max": 1}, "there is no value from 2 to 1"),
-        ({"min": 1.1, "max": 1.9, "distribution": "q_uniform"}, "there is no value from 1.1 to"),
+        ({"min": 1, "max": 2, "q": 1}, "a.q: the distribution int_uniform does not have this key"),
+        ({"min": 2, "max": 1}, "there is no value between 2 and 1"),
+        (
+            {"min": 1.1, "max": 1.9, "distribution": "q_uniform"},
+            "no value between 1.1 and",
+        ),
         ({"min": 0, "max": 1, "distribution": "log_uniform_values"}, "needs a positive number"),
         ({"min": 0, "max": "x"}, "a.max: expected a number, got 'x'"),
         ({"min": 0, "max": 1, "q": 0, "distribution": "q_uniform"}, "a.q: expected a positive"),
         ({"min": 0.5, "max": 1, "distribution": "int_uniform"}, "expected whole numbers"),
         ({"values": []}, "a.values: expected a list, got []"),
-        ({"values": [1, True]}, "a value is there twice"),
-        ({"values": [1, 2], "probabilities": [1]}, "expected 2 numbers from 0, one a value"),
+        ({"values": [1, True]}, "a value is given twice"),
+        ({"values": [1, 2], "probabilities": [1]}, "expected 2 numbers of at least 0, one"),
         ({"distribution": "uniform"}, "the distribution uniform needs min"),
         ({"parameters": {"b": {"value": 1}}, "value": 2}, "a.value: this key is not supported"),
         ({}, "a: expected keys and values, got {}"),
@@ -164,9 +167,9 @@ def test_a_parameter_that_cannot_be_drawn(given, message):
 
 
 def test_a_grid_needs_values_that_can_be_counted():
-    with pytest.raises(UsageError, match="a: a grid needs values, or whole numbers or steps"):
+    with pytest.raises(UsageError, match="a: a grid needs a list of values, whole num"):
         read(write({"a": {"min": 0.0, "max": 1.0}}))
-    with pytest.raises(UsageError, match="a: grid does not take probabilities, only random does"):
+    with pytest.raises(UsageError, match="a: grid does not support probabilities, only random"):
         read(write({"a": {"values": [1, 2], "probabilities": [1, 1]}}))
 
 

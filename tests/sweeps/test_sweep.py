@@ -36,9 +36,9 @@ def test_a_grid_runs_every_point_once_and_ends(capsys):
     write({LR: {"values": [0.01, 0.1]}, HIDDEN: {"min": 3, "max": 4}}, project="p", name="n")
     assert sweep() == 0
     said = capsys.readouterr().out
-    assert "s.yaml: not used here: project, name" in said
+    assert "s.yaml: these keys are ignored: project, name" in said
     assert "point 2 of 4: lr=0.01, hidden=4\n" in said
-    assert "no picture importance: importance needs 8 points with a value, there are 4" in said
+    assert "no picture importance: importance needs 8 points with a value, got 4" in said
     rows = points()
     assert sorted((row[LR], row[HIDDEN]) for row in rows) == [
         *(("0.01", "3"), ("0.01", "4"), ("0.1", "3"), ("0.1", "4")),
@@ -61,7 +61,7 @@ def test_choosing_by_the_test_data_is_warned_of(split, capsys):
     write(constant, metric={"name": f"{split}/personal/acc", "goal": "maximize"})
     assert sweep() == 0
     said = capsys.readouterr().out
-    assert ("metric test/personal/acc chooses by the test data" in said) == (split == "test")
+    assert ("metric test/personal/acc selects on the test data" in said) == (split == "test")
 
 
 def test_the_command_of_the_best_point_gives_the_same_weights(capsys):
@@ -127,7 +127,7 @@ def test_a_search_in_two_parts_is_the_search_in_one(method, size, monkeypatch):
 def test_a_search_without_an_end_is_refused(capsys):
     write({LR: {"min": 0.1, "max": 0.2}}, method="random")
     assert sweep() == 2
-    assert "random ends only at --trials N, or run_cap in s.yaml" in capsys.readouterr().err
+    assert "random never ends: give --trials N, or run_cap in s.yaml" in capsys.readouterr().err
 
 
 def test_probabilities_are_kept_to():
@@ -207,12 +207,12 @@ def test_an_unknown_metric_ends_the_sweep_and_names_near_ones(capsys):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--model.init_args.optimizer.lr=1"], "--model.init_args.optimizer.lr=1: the sweep itsel"),
-        (["--ckpt_path", "last"], "--ckpt_path: every point of a sweep starts anew"),
+        (["--model.init_args.optimizer.lr=1"], "--model.init_args.optimizer.lr=1: the sweep sets"),
+        (["--ckpt_path", "last"], "--ckpt_path: every point of a sweep starts from scratch"),
         (["--loop.round=1"], "--loop.round: FederatedLoop has no argument 'round'; did you mean"),
-        (["--trials=0"], "--trials: expected a whole number from 1, got 0"),
+        (["--trials=0"], "--trials: expected a whole number, at least 1, got 0"),
         (["--storage=x"], "--storage: expected a file that ends in .db, got x"),
-        (["--storage=bad.db"], "--storage bad.db: this is no storage of a sweep"),
+        (["--storage=bad.db"], "--storage bad.db: this is not a storage of sweeps"),
         (["--config", "d.yaml"], "--config d.yaml: there is no such file"),
     ],
 )

@@ -200,7 +200,7 @@ def test_a_tenth_of_rounds_and_data(fits, capsys):
     assert table("--scale", "0.1", "--out", "t.md", "t.csv", "t.tex") == 0
     said = capsys.readouterr().out
     assert said.startswith("Toys, at scale 0.1 (%)\n")
-    assert "Scale 0.1: so much of the rounds and of the data." in said
+    assert "Scale 0.1: the share of the rounds and of the data that was used." in said
     assert "reported" not in said
     assert "**Toys, at scale 0.1 (%)**" in Path("t.md").read_text()
     assert r"\caption{Toys, at scale 0.1 (\%)." in Path("t.tex").read_text()
@@ -402,7 +402,7 @@ def test_pictures_of_each_column(capsys):
             assert file.stat().st_size > 3000
             assert f"wrote {file}\n" in said
     assert "FedPer" in Path("out/t/rate_0.1/clients.svg").read_text()
-    assert "no picture trace: no run reported 'trace' of its clients\n" in said
+    assert "no picture trace: no run reported 'trace' for its clients\n" in said
     # The table's own ones, if nothing is said; of one column without a folder of its own.
     assert table("--columns", "0.1") == 0
     assert Path("runs/tables/t/curves.png").stat().st_size > 3000

@@ -226,5 +226,5 @@ def test_one_that_cannot_be_gone_on_with_is_refused_in_a_sentence(failing, capsy
     said = " ".join(capsys.readouterr().out.split())
     assert (
         "[1] the checkpoint's template has an entry since.gone; this network has none; remove "
-        f"{folder} to begin this run anew."
+        f"{folder} to start this run again."
     ) in said

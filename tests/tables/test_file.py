@@ -139,7 +139,7 @@ def test_a_reported_number_that_is_not_the_one_is_refused(selection, message, ca
     assert table("--read") == 2
     said = capsys.readouterr().err
     assert said.startswith(f"pfl table: error: t.yaml: FedAvg-P: reported: {message}")
-    assert "say reported: false" in said
+    assert "set reported: false" in said
     if "table" in selection:
         assert "they differ in param, participation;" in said
 
@@ -169,7 +169,7 @@ def test_a_reported_number_that_is_not_the_one_is_refused(selection, message, ca
         ),
         ({"config": "nowhere/x.yaml"}, "config: there is no file nowhere/x.yaml\n"),
         ({"config": [3]}, "config: expected a text, got 3"),
-        ({"metric": "test/personal/acc"}, "metric: test/personal/acc does not end in last, "),
+        ({"metric": "test/personal/acc"}, "metric: test/personal/acc must end in one of last, "),
         ({"seeds": []}, "seeds: expected one seed or several different ones, got []"),
         ({"seeds": [1, 1]}, "seeds: expected one seed or several different ones, got [1, 1]"),
         ({"seeds": [1.5]}, "seeds: expected a whole number, got 1.5"),
@@ -181,9 +181,9 @@ def test_a_reported_number_that_is_not_the_one_is_refused(selection, message, ca
             {"reported": {"datasets": 1}},
             "reported.datasets: there is no 'datasets' here; did you me",
         ),
-        ({"columns": {"row": {"values": {"x": None}}}}, "columns.row: columns need another name"),
-        ({"columns": {"a": {"values": [1]}}}, "columns.a: a list of values needs set, the dotted"),
-        ({"columns": {"a": {"values": []}}}, "columns.a: needs values: either a list, with the"),
+        ({"columns": {"row": {"values": {"x": None}}}}, "columns.row: choose another name"),
+        ({"columns": {"a": {"values": [1]}}}, "columns.a: a list of values needs set: the dotted"),
+        ({"columns": {"a": {"values": []}}}, "columns.a: expected values: a list together"),
         ({"columns": {"a": {"value": [1]}}}, "columns.a.value: there is no 'value' here; did you"),
         (
             {"columns": {"a": {"set": LR, "values": [1], "reported": "params"}}},
@@ -191,12 +191,12 @@ def test_a_reported_number_that_is_not_the_one_is_refused(selection, message, ca
         ),
         (
             {"columns": {"a": {"set": LR, "values": {"x": None}}}},
-            "columns.a: needs values: either a list, with the key to set, or a mapping",
+            "columns.a: expected values: a list together with set, or a mapping",
         ),
         ({"cells": [{"where": {"raw": "a"}}]}, "cells.0.where.raw: there is no 'raw' here; did y"),
         (
             {"cells": [{"where": {"rate": 7}}]},
-            "cells.0.where.rate: there is no '7' here; there are 0.1, 0.2",
+            "cells.0.where.rate: there is no '7' here; choose from 0.1, 0.2",
         ),
         ({"cells": ["x"]}, "cells: expected a mapping, got 'x'"),
         ({"seed_keys": ["seed", "data.seed"]}, "seed_keys: FedPer, rate=0.1 has no key 'data.se"),
@@ -222,9 +222,9 @@ def test_mistakes_in_the_file(keys, message, capsys):
     [
         ("rows: [", "t.yaml:1: this is not YAML"),
         ("a: !odd 1\n", "t.yaml: this is not YAML for a table file"),
-        ("- a\n", "t.yaml:1: a configuration has keys"),
-        ("", "t.yaml:1: a configuration has keys"),
-        ("rows: 1\nrows: 2\n", "t.yaml:2: the key 'rows' is given a second time"),
+        ("- a\n", "t.yaml:1: expected keys and values at the top level"),
+        ("", "t.yaml:1: expected keys and values at the top level"),
+        ("rows: 1\nrows: 2\n", "t.yaml:2: the key 'rows' is given twice"),
     ],
 )
 def test_what_is_no_table_at_all(text, message, capsys):
@@ -237,14 +237,14 @@ def test_what_is_no_table_at_all(text, message, capsys):
     ("words", "message"),
     [
         (["--rows", "FedPre"], "--rows FedPre: t.yaml has the rows FedPer, FedAvg"),
-        (["--columns", "0.3"], "--columns 0.3: t.yaml: there are rate=0.1, rate=0.2"),
+        (["--columns", "0.3"], "--columns 0.3: t.yaml: choose from rate=0.1, rate=0.2"),
         (["--scale", "0"], "--scale must lie in (0, 1], got 0"),
         (["--scale", "1.5"], "--scale must lie in (0, 1], got 1.5"),
         (["--scale", "nan"], "--scale must lie in (0, 1], got nan"),
-        (["--out", "t.txt"], "--out t.txt: a table is written as .md, .tex, .csv"),
-        (["--dry-run", "--out", "t.md"], "--dry-run writes nothing: leave --out"),
-        (["--seed=3"], "--seed=3: a table takes several, as --seeds 1 2 3"),
-        (["--loop.name=x"], "--loop.name=x: a table names its runs by what they are"),
+        (["--out", "t.txt"], "--out t.txt: use one of .md, .tex, .csv for a table"),
+        (["--dry-run", "--out", "t.md"], "--dry-run writes no files: remove --out"),
+        (["--seed=3"], "--seed=3: a table has several seeds, such as --seeds 1 2 3"),
+        (["--loop.name=x"], "--loop.name=x: a table names its runs itself"),
         (["--ckpt_path", "last"], "--ckpt_path: a table finds the checkpoints of its runs itself"),
         (["--loop.round=1"], "--loop.round: FederatedLoop has no argument 'round'; did you mean"),
         (["--row", "FedPer"], "there is no key 'row'"),
@@ -266,7 +266,7 @@ def test_a_key_that_takes_the_seed_is_no_flag(key, capsys):
     write(seed_keys=["seed", "data.init_args.split_seed"])
     assert table(f"--{key}=3") == 2
     assert capsys.readouterr().err == (
-        f"pfl table: error: --{key}=3: in t.yaml it is a run's seed, see --seeds\n"
+        f"pfl table: error: --{key}=3: t.yaml sets this seed itself, see --seeds\n"
     )
 
 
@@ -280,7 +280,7 @@ def test_a_label_of_two_axes_needs_the_name_of_the_axis(capsys):
     option = {"values": {"1": None, "2": None}}
     write(columns={"a": option, "b": option}, rows={"r": None})
     assert table("--columns", "1") == 2
-    assert "--columns 1: t.yaml: which of a=1, b=1" in capsys.readouterr().err
+    assert "--columns 1: t.yaml: this can be any of a=1, b=1" in capsys.readouterr().err
     found = expand(read(Path("t.yaml")), columns=["a=1"])
     assert [dict(c.column) for c in found] == [{"a": "1", "b": "1"}, {"a": "1", "b": "2"}]
 

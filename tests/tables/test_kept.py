@@ -145,7 +145,7 @@ def test_a_failing_cell_is_told_of_and_retried_while_the_others_go_on(fits, caps
     write(columns={"rate": {"set": LR, "values": [-1.0, 1e30, 0.1]}}, rows={"FedPer": None})
     assert table("--out", "t.csv") == 2
     said = capsys.readouterr()
-    assert said.err.endswith("pfl table: error: 2 of 3 runs failed; the notes tell why\n")
+    assert said.err.endswith("pfl table: error: 2 of 3 runs failed; see the notes above\n")
     assert "Traceback" not in said.err
     assert "- [1]" in said.out
     said_of_rate = f"[1] --{LR}: Invalid learning rate: -1.0."
@@ -183,7 +183,7 @@ def test_a_damaged_run_stops_no_other(capsys):
     (first / "metrics.csv").write_text("round\nx\n")
     assert table() == 0
     said = capsys.readouterr().out
-    assert f"[1] {first}/metrics.csv: this is no table of numbers" in said.replace("\n", "")
+    assert f"[1] {first}/metrics.csv is not a table of numbers" in said.replace("\n", "")
     assert len(finished()) == 2
 
 
@@ -198,7 +198,7 @@ def test_a_run_that_another_process_is_at_is_left_to_it(fits, capsys):
         assert table() == 2
     said = capsys.readouterr()
     assert f"[1] process {os.getpid()} on " in said.out
-    assert f" is at work on {RUNS / busy}." in said.out
+    assert f" is already working on {RUNS / busy}." in said.out
     assert "Traceback" not in said.err
     assert [folder.parent.name for folder in finished()] == [other]
 
@@ -224,9 +224,9 @@ def test_a_folder_that_cannot_be_written_is_a_reason_too(capsys):
     write(columns=None, rows={"FedPer": None})
     Path("file").write_text("")
     assert table("--loop.default_root_dir=file") == 2
-    assert "[1] runs of tables are kept below file: " in capsys.readouterr().out
+    assert "[1] runs of tables cannot be stored in file: " in capsys.readouterr().out
     assert table("--loop.default_root_dir=null") == 2
-    assert "t.yaml: FedPer: a table keeps runs, give default_root_dir" in capsys.readouterr().err
+    assert "t.yaml: FedPer: a table needs loop.default_root_dir" in capsys.readouterr().err
 
 
 def test_images_and_models_of_earlier_runs_are_not_held(monkeypatch):

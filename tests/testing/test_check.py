@@ -18,30 +18,30 @@ BY_NAME = {promise.name: promise for promise in PROMISES}
 SENTENCES = {
     broken.MutatesInObjective: "objectives, statistics and the other functions of a plan are pure: "
     "objective of phase 'local' changes the entry 'visits'",
-    rounds.SendsMore: "an upload carries what is declared, in the shapes that the server sends: "
+    rounds.SendsMore: "an upload has only what is declared, in the shapes that the server sends: "
     "upload sends the extra 'count', missing in 'extra'",
-    rounds.TakesTheBroadcastItself: "receive and upload copy: nobody holds the storage of another: "
+    rounds.TakesTheBroadcastItself: "receive and upload copy tensors: no storage is shared: "
     "receive leaves the entry 'net.backbone.0.weight' in the storage of the broadcast's "
     "'shared.net.backbone.0.weight'",
     broken.ForgetsWeight: "padding does not count in objectives and statistics: objective of phase "
-    "'local' gives another 'ce' on a padded batch: it does not reduce with batch.weight",
+    "'local' gives a different 'ce' on a padded batch: it does not reduce with batch.weight",
     broken.DrawsInObjective: "nothing is drawn from a global random stream: objective of phase "
     "'local' draws from torch's global random stream",
-    broken.ReadsInPlan: "plan and adapt are declarations: they see no value and hold for every "
-    "client: ReadsInPlan.plan() reads the value of the entry 'visits'",
-    broken.KeepsNothingOfThatName: "every pattern matches an entry, and no entry both travels and "
-    "stays: the pattern 'net.haed.*' of kept matches none of its entries visits, net",
-    rounds.RemembersOnTheSide: "a resumed run equals an unbroken one: 'server.shared.net.backbone.0"
-    ".weight' differs after three rounds: a resumed module knows its entries",
-    rounds.FollowsThePrevious: "a client's result does not depend on who ran before: client 2 gets "
-    "another 'kept.visits' when the clients run in reverse",
-    rounds.SendsFlat: "an upload carries what is declared, in the shapes that the server sends: "
+    broken.ReadsInPlan: "plan and adapt are declarations: they read no values and are the same "
+    "for every client: ReadsInPlan.plan() reads the value of the entry 'visits'",
+    broken.KeepsNothingOfThatName: "every pattern matches an entry, and no entry is both shared "
+    "and kept: the pattern 'net.haed.*' of kept matches none of the entries visits, net",
+    rounds.RemembersOnTheSide: "a resumed run equals an uninterrupted one: 'server.shared.net."
+    "backbone.0.weight' differs after three rounds: only entries of 'shared'",
+    rounds.FollowsThePrevious: "a client's result does not depend on which clients ran before "
+    "it: client 2 gets a different 'kept.visits' if the clients run in reverse",
+    rounds.SendsFlat: "an upload has only what is declared, in the shapes that the server sends: "
     "upload sends 'net.backbone.0.weight' as float32 of shape (30,) instead of float32 of shape "
     "(6, 5)",
 }
 # What one promise finds in a method.
 FINDINGS = [
-    ("builds", broken.GivesFeatures, "logits of shape (2, 6), not (2, 3)"),
+    ("builds", broken.GivesFeatures, "logits of shape (2, 3), got (2, 6)"),
     ("refuses_unknown_arguments", broken.TakesAnything, "epoch_count=3 is accepted"),
     ("refuses_unknown_words", broken.GuessesWords, "buffers='so' is accepted"),
     ("patterns_match", broken.KeepsNothingOfThatName, "'net.haed.*' of kept"),
@@ -56,28 +56,40 @@ FINDINGS = [
     ("padding_does_not_count", broken.ForgetsWeightInStatistic, "statistic of pass 'centre'"),
     ("upload_changes_nothing", rounds.UploadsAndForgets, "upload changes the entry 'visits'"),
     ("uploads_are_declared", rounds.SendsHead, "'net.head.bias', which 'shared' does not match"),
-    ("uploads_are_declared", rounds.SendsNothing, "upload gives NoneType, not an Upload"),
+    ("uploads_are_declared", rounds.SendsNothing, "upload returns NoneType, not an Upload"),
     ("bytes_follow_the_formula", broken.Method, "the broadcast has 144 bytes, the formula 4"),
     ("copies", rounds.SendsItsOwnWeights, "in the storage of the module's 'net.backbone.0.weight'"),
     ("clients_change_nothing_but_themselves", rounds.WritesToTheBroadcast, "training client 0"),
-    ("servers_are_pure", rounds.RemembersOnTheServer, "aggregate gives another 'shared.net.back"),
-    ("clients_are_independent", rounds.FollowsThePrevious, "another 'kept.visits'"),
+    (
+        "servers_are_pure",
+        rounds.RemembersOnTheServer,
+        "aggregate gives a different 'shared.net.back",
+    ),
+    ("clients_are_independent", rounds.FollowsThePrevious, "different 'kept.visits'"),
     (
         "personal_is_global_where_said",
         rounds.SaysItIsGlobal,
-        "of client 0 is another one than that",
+        "of client 0 differs from that",
     ),
-    ("tests_repeat", rounds.CountsTests, "of client 0 is another one the second time"),
-    ("who_sits_out_keeps_its_state", rounds.KeepsOnTheServer, "'visits' is the server's too"),
+    ("tests_repeat", rounds.CountsTests, "of client 0 differs the second time"),
+    (
+        "who_sits_out_keeps_its_state",
+        rounds.KeepsOnTheServer,
+        "'visits' is also shared with the server",
+    ),
     ("resumes", rounds.RemembersOnTheSide, "after three rounds"),
-    ("evaluation_changes_nothing", rounds.CountsTests, "a run that was tested each round"),
+    ("evaluation_changes_nothing", rounds.CountsTests, "if the run is tested after each round"),
     ("small_clients_run", rounds.Standardises, "client 1: the loss or the weights are not finite"),
     ("empty_clients_are_left_out", rounds.DividesByClients, "ZeroDivisionError"),
     ("empty_rounds_change_nothing", rounds.NeedsUploads, "IndexError"),
-    ("nan_ends_the_run", rounds.SwallowsNan, "the run goes on"),
-    ("nan_reaches_nobody", rounds.SwallowsNan, "client 1 takes part all the same"),
+    ("nan_ends_the_run", rounds.SwallowsNan, "the run continues"),
+    ("nan_reaches_nobody", rounds.SwallowsNan, "client 1 takes part nevertheless"),
     ("threads_agree", rounds.RemembersOnTheSide, "differs"),
-    ("stacked_agrees", rounds.ScalesBySamples, "ScalesBySamples gives other numbers when stacked"),
+    (
+        "stacked_agrees",
+        rounds.ScalesBySamples,
+        "ScalesBySamples gives different numbers when stacked",
+    ),
 ]
 
 

@@ -71,10 +71,10 @@ def test_a_broken_promise_is_told_and_the_others_are_examined(capsys):
     *lines, last = capsys.readouterr().out.splitlines()
     assert len(lines) == len(PROMISES)
     assert (
-        "BROKEN  an upload carries what is declared, in the shapes that the server sends: upload "
+        "BROKEN  an upload has only what is declared, in the shapes that the server sends: upload "
         "sends 'bias', which 'shared' does not match"
     ) in lines
-    assert any(line.startswith("kept    it fits under a plain Trainer") for line in lines)
+    assert any(line.startswith("kept    it trains under a plain Trainer") for line in lines)
     # What the server says of it is told once.
     assert sum("KeyError" in line for line in lines) == 1
     assert last.startswith("Forgetful breaks ")
@@ -84,7 +84,10 @@ def test_a_broken_promise_is_told_and_the_others_are_examined(capsys):
     ("words", "message"),
     [
         (["mine.Mien"], "there is no class 'mine.Mien'; did you mean 'mine.Mine'?"),
-        (["torch.nn.Linear"], "torch.nn.Linear is no method: no subclass of lightning_modules"),
+        (
+            ["torch.nn.Linear"],
+            "torch.nn.Linear is not a method: it is not a subclass of lightning_modules",
+        ),
         (["FedSimSup"], "FedSimSup cannot be built: TypeError: FedSimSup.__init__() missing 1 "),
         (["mine.Mine", "--model.rank", "1"], "--model.rank: Mine has no argument 'rank'"),
         (["--config", "gone.yaml"], "--config gone.yaml: there is no such file"),
@@ -105,4 +108,4 @@ def test_a_configuration_needs_neither_its_networks_nor_its_data(capsys):
 
 def test_help_says_what_a_configuration_counts_for(capsys):
     assert check("--help") == 0
-    assert "is replaced by one of a few units" in " ".join(capsys.readouterr().out.split())
+    assert "is replaced by a very small one" in " ".join(capsys.readouterr().out.split())

@@ -124,7 +124,7 @@ def test_who_has_one_sample_under_batch_norm_sits_out(net):
 
 def test_batches_of_one_sample_under_batch_norm_are_refused():
     data = blobs(sizes=(5,), batch_size=1)
-    with pytest.raises(ValueError, match="batch_size of 2 or more"):
+    with pytest.raises(ValueError, match="batch_size to 2 or more"):
         client_round.train(context(FedAvg(normed()), data), job())
 
 

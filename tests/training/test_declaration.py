@@ -93,7 +93,7 @@ def test_a_plan_holds_phases_and_passes_of_different_names():
 
     odd = Odd(mlp())
     phase = Phase(name="a", objective=odd.losses)
-    for given, sentence in (([phase, phase], "two parts named 'a'"), (["a"], "gives 'a'")):
+    for given, sentence in (([phase, phase], "two parts named 'a'"), (["a"], "returns 'a'")):
         odd.given = given
         with pytest.raises(MethodError, match=sentence):
             declared(odd, "plan")

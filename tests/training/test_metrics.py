@@ -100,10 +100,10 @@ def test_the_task_fills_in_what_it_knows(task, outputs, y, path, name, expected)
 @pytest.mark.parametrize(
     ("spec", "says"),
     [
-        ("os.system", "'os.system' is no metric"),
+        ("os.system", "'os.system' is not a metric"),
         ("AUROC", "give the path of a torchmetrics.Metric"),
-        ("torchmetrics.NoSuch", "is no metric"),
-        ({"metric": AUROC, "wings": 2}, "cannot be made"),
+        ("torchmetrics.NoSuch", "is not a metric"),
+        ({"metric": AUROC, "wings": 2}, "cannot be built"),
         ({"metric": AUROC, "name": "acc"}, "two scores are called 'acc'"),
     ],
 )

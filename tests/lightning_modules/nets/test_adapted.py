@@ -149,7 +149,7 @@ def test_a_run_is_not_resumed_with_other_frozen_parts(tmp_path):
 
     folder = run(half()).folder
     assert run(half(), ckpt_path=str(folder)).round == 2
-    with pytest.raises(CheckpointError, match="other frozen parts of the network"):
+    with pytest.raises(CheckpointError, match="network with other frozen weights"):
         run(half(seed=2), ckpt_path=str(folder))
 
 
