@@ -124,13 +124,22 @@ def _table(members: Sequence[Row]) -> str:
         ]
         for row in members
     ]
-    notes = []
-    for what in ("commit", "hardware", "note"):
-        words = dict.fromkeys(getattr(row, what) for row in members if getattr(row, what))
-        if words:
-            notes.append(f"{what.capitalize()}: {'; '.join(words)}.")
+    notes = [_noted(members, what) for what in ("commit", "hardware", "note")]
     text = markdown([Sheet("", columns, cells)]).partition("\n\n")[2]
-    return "\n\n".join([text.rstrip("\n"), *notes]) + "\n"
+    return "\n\n".join([text.rstrip("\n"), *filter(None, notes)]) + "\n"
+
+
+def _noted(members: Sequence[Row], what: str) -> str:
+    """Return what is noted of a table's cells; what does not hold for all names its cells."""
+    phrases: dict[str, list[str]] = {}
+    for row in members:
+        for phrase in filter(None, getattr(row, what).split("; ")):
+            phrases.setdefault(phrase, []).append(row.cell)
+    parts = [
+        phrase if len(cells) == len(members) else f"{phrase} (only {' and '.join(cells)})"
+        for phrase, cells in phrases.items()
+    ]
+    return f"{what.capitalize()}: {'; '.join(parts)}." if parts else ""
 
 
 def _percent(value: float, error: float | None) -> str:

@@ -96,6 +96,15 @@ def test_a_reason_is_told_for_a_cell_that_is_out(work):
     assert row.reason == "JPEG images"
 
 
+def test_a_note_that_is_not_of_all_cells_names_its_own(work):
+    keep()
+    entry, run = cells.read(Path("results/ledger"))[0]
+    one = cells.Entry(**{**vars(entry), "note": "JPEG images"})
+    two = cells.Entry(**{**vars(entry), "row": "FedAS", "note": "JPEG images; tested less often"})
+    text = page.page(page.rows([(one, run), (two, run)], {}), {})
+    assert "Note: JPEG images; tested less often (only FedAS, beta 0.1)." in text
+
+
 def test_what_is_not_finished_is_not_kept(work, capsys):
     assert keep("--seeds", "0", "7") == 0
     assert "FedPer, beta=0.1, seed 7: not finished" in capsys.readouterr().out
