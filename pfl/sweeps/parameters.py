@@ -96,7 +96,7 @@ def _kind(reader: YamlFile, given: Mapping[str, Any], path: tuple[str, ...]) -> 
             raise reader.error(f"the distribution {kind} does not have this key", *path, key)
     for key in _KEYS[kind]:
         if key not in given and key not in _OPTIONAL:
-            raise reader.error(f"the distribution {kind} needs the key {key}", *path)
+            raise reader.error(f"the distribution {kind} needs {key}", *path)
     return str(kind)
 
 
