@@ -8,6 +8,7 @@ the paragraph above it.
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
 import shutil
@@ -40,7 +41,7 @@ CELL = "{code-cell} ipython3"
 EXCUSE = re.compile(r"Not run in the tests: \w.+")
 DIGITS = "configs/quickstart.yaml"
 SHORT = "--loop.rounds=2"
-# Each runs in the README too.
+# The tests of these commands run them too.
 SLOW = (["pfl", "plot"], ["pfl", "report"], ["pfl", "compare"], ["pfl", "table"])
 
 
@@ -264,6 +265,17 @@ def test_yaml_is_a_configuration_or_a_table(block, tmp_path):
     else:
         words = ["--config", "configs/fedavg_cifar10.yaml", "--config", str(file)]
         assert built(fit_experiment(words)).plan()
+
+
+def test_the_readme_runs_the_quickstart_in_python(tmp_path, monkeypatch):
+    """To the bits of the command."""
+    monkeypatch.chdir(tmp_path)
+    (block,) = (block for block in BLOCKS if "print(run.summary" in block.text)
+    names: dict = {"__name__": "document"}
+    exec(block.text, names)
+    assert main(["fit", "--config", str(ROOT / DIGITS), "--loop.rounds=10"]) == 0
+    (summary,) = Path("runs/quickstart").glob("*/summary.json")
+    assert json.loads(summary.read_text())["fingerprint"] == names["run"].fingerprint
 
 
 def test_the_readme_shows_the_file_of_the_example():
