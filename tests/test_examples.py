@@ -1,0 +1,32 @@
+"""Every script of ``examples`` runs, and its numbers show what it says."""
+
+import runpy
+from pathlib import Path
+
+import pytest
+
+EXAMPLES = Path(__file__).parent.parent / "examples"
+SHOWS = {
+    "own_data": lambda names: names["run"].summary["test/personal/acc/last"] > 0.7,
+    "own_network": lambda names: names["run"].summary["test/personal/acc/last"] > 0.5,
+    "own_metric": lambda names: 0.3 < names["run"].summary["test/personal/certainty/last"] < 1,
+    # The average over rounds is what the run goes on with, and it ends before its last round.
+    "own_loop": lambda names: (
+        names["run"].server.shared is names["average"] and names["run"].round < 10
+    ),
+    "fine_tune": lambda names: names["after"] > names["before"],
+    "compare": lambda names: names["clients"].p < 0.05 and names["clients"].difference > 0,
+}
+
+
+def test_every_script_is_known():
+    """``my_method`` is trained by the commands that the documents show."""
+    assert {path.stem for path in EXAMPLES.glob("*.py")} == {*SHOWS, "__init__", "my_method"}
+
+
+@pytest.mark.parametrize("name", SHOWS)
+def test_an_example_runs(name, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    names = runpy.run_path(str(EXAMPLES / f"{name}.py"), run_name="example")
+    assert SHOWS[name](names)
+    assert not [*tmp_path.iterdir()], "an example leaves nothing behind"
