@@ -64,12 +64,19 @@ def blocks_of(path):
         yield Block(f"{path.name}:{line}", match[1], match[2], excused)
 
 
+def cells_of(path):
+    """Yield the code of a page's cells without their options."""
+    for block in blocks_of(path):
+        code = re.sub(r"^:.*\n", "", block.text, flags=re.MULTILINE)
+        if block.language == CELL and code.strip():
+            yield code
+
+
 BLOCKS = [block for path in DOCUMENTS for block in blocks_of(path)]
 
 
-PAGES_OF_CELLS = [
-    path for path in DOCUMENTS if any(block.language == CELL for block in blocks_of(path))
-]
+# A cell that loads a script of ``examples`` is run by tests/test_examples.py.
+PAGES_OF_CELLS = [path for path in DOCUMENTS if [*cells_of(path)]]
 
 
 def in_language(language):
@@ -247,9 +254,7 @@ def test_python_runs(block):
 @pytest.mark.parametrize("path", PAGES_OF_CELLS, ids=lambda path: path.stem)
 def test_cells_of_a_page_run(path):
     """In one namespace, as the site runs them."""
-    cells = [block.text for block in blocks_of(path) if block.language == CELL]
-    code = "\n".join(re.sub(r"^:.*\n", "", cell, flags=re.MULTILINE) for cell in cells)
-    exec(compile(code, path.name, "exec"), {"__name__": "document"})
+    exec(compile("\n".join(cells_of(path)), path.name, "exec"), {"__name__": "document"})
 
 
 @examples("yaml")

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
+DOCS = EXAMPLES.parent / "docs"
 SHOWS = {
     "own_data": lambda names: names["run"].summary["test/personal/acc/last"] > 0.7,
     "own_network": lambda names: names["run"].summary["test/personal/acc/last"] > 0.5,
@@ -22,6 +23,11 @@ SHOWS = {
 def test_every_script_is_known():
     """``my_method`` is trained by the commands that the documents show."""
     assert {path.stem for path in EXAMPLES.glob("*.py")} == {*SHOWS, "__init__", "my_method"}
+
+
+def test_every_script_stands_on_a_page():
+    pages = "".join(path.read_text(encoding="utf-8") for path in DOCS.glob("*.md"))
+    assert [name for name in SHOWS if f":load: ../examples/{name}.py" not in pages] == []
 
 
 @pytest.mark.parametrize("name", SHOWS)
