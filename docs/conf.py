@@ -38,6 +38,7 @@ nb_merge_streams = True
 
 autodoc_member_order = "bysource"
 autodoc_typehints = "signature"
+autodoc_preserve_defaults = True
 autodoc_default_options = {"members": True, "show-inheritance": True}
 autodoc_inherit_docstrings = False
 napoleon_use_ivar = True

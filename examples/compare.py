@@ -30,7 +30,7 @@ def scores(kind: type[ClientModule], seed: int) -> list[float]:
     with scoped(seed):
         net = MLP(data.outputs, data.input_shape, hidden=16)
     method = kind(net, optimizer=partial(torch.optim.SGD, lr=0.1))
-    run = FederatedLoop(rounds=8, seed=seed, progress=False).fit(method, data)
+    run = FederatedLoop(rounds=14, seed=seed, progress=False).fit(method, data)
     assert run.latest is not None
     return [row["test/personal/acc"] for row in run.latest.clients]
 
