@@ -23,6 +23,7 @@ extensions = [
 ]
 exclude_patterns = ["_*"]
 html_theme = "furo"
+pygments_dark_style = "github-dark"  # the default one underlines imports as if they were links
 html_title = "pfl"
 html_static_path = ["_static"]
 html_css_files = ["site.css"]
