@@ -23,10 +23,11 @@ extensions = [
 ]
 exclude_patterns = ["_*"]
 html_theme = "furo"
+pygments_dark_style = "github-dark"  # the default one underlines imports as if they were links
 html_title = "pfl"
 html_static_path = ["_static"]
 html_css_files = ["site.css"]
-html_theme_options = {"source_repository": "", "navigation_with_keys": True}
+html_theme_options = {"navigation_with_keys": True, "top_of_page_buttons": []}
 
 myst_enable_extensions = ["colon_fence", "deflist", "dollarmath", "attrs_inline"]
 myst_heading_anchors = 3
@@ -38,6 +39,7 @@ nb_merge_streams = True
 
 autodoc_member_order = "bysource"
 autodoc_typehints = "signature"
+autodoc_preserve_defaults = True
 autodoc_default_options = {"members": True, "show-inheritance": True}
 autodoc_inherit_docstrings = False
 napoleon_use_ivar = True

@@ -1,1 +1,1 @@
-"""Methods of one's own, as the README shows them."""
+"""Short scripts, each of which shows one thing; run one with ``python -m examples.own_data``."""

@@ -1,4 +1,4 @@
-"""A method of one's own: each client has its head, and its backbone stays near the received one."""
+"""Your own method: each client keeps its head; its backbone stays near the received one."""
 
 from typing import Any
 

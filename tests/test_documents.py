@@ -8,6 +8,7 @@ the paragraph above it.
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
 import shutil
@@ -40,7 +41,7 @@ CELL = "{code-cell} ipython3"
 EXCUSE = re.compile(r"Not run in the tests: \w.+")
 DIGITS = "configs/quickstart.yaml"
 SHORT = "--loop.rounds=2"
-# Each runs in the README too.
+# The tests of these commands run them too.
 SLOW = (["pfl", "plot"], ["pfl", "report"], ["pfl", "compare"], ["pfl", "table"])
 
 
@@ -63,12 +64,19 @@ def blocks_of(path):
         yield Block(f"{path.name}:{line}", match[1], match[2], excused)
 
 
+def cells_of(path):
+    """Yield the code of a page's cells without their options."""
+    for block in blocks_of(path):
+        code = re.sub(r"^:.*\n", "", block.text, flags=re.MULTILINE)
+        if block.language == CELL and code.strip():
+            yield code
+
+
 BLOCKS = [block for path in DOCUMENTS for block in blocks_of(path)]
 
 
-PAGES_OF_CELLS = [
-    path for path in DOCUMENTS if any(block.language == CELL for block in blocks_of(path))
-]
+# A cell that loads a script of ``examples`` is run by tests/test_examples.py.
+PAGES_OF_CELLS = [path for path in DOCUMENTS if [*cells_of(path)]]
 
 
 def in_language(language):
@@ -246,9 +254,7 @@ def test_python_runs(block):
 @pytest.mark.parametrize("path", PAGES_OF_CELLS, ids=lambda path: path.stem)
 def test_cells_of_a_page_run(path):
     """In one namespace, as the site runs them."""
-    cells = [block.text for block in blocks_of(path) if block.language == CELL]
-    code = "\n".join(re.sub(r"^:.*\n", "", cell, flags=re.MULTILINE) for cell in cells)
-    exec(compile(code, path.name, "exec"), {"__name__": "document"})
+    exec(compile("\n".join(cells_of(path)), path.name, "exec"), {"__name__": "document"})
 
 
 @examples("yaml")
@@ -264,6 +270,17 @@ def test_yaml_is_a_configuration_or_a_table(block, tmp_path):
     else:
         words = ["--config", "configs/fedavg_cifar10.yaml", "--config", str(file)]
         assert built(fit_experiment(words)).plan()
+
+
+def test_the_readme_runs_the_quickstart_in_python(tmp_path, monkeypatch):
+    """To the bits of the command."""
+    monkeypatch.chdir(tmp_path)
+    (block,) = (block for block in BLOCKS if "print(run.summary" in block.text)
+    names: dict = {"__name__": "document"}
+    exec(block.text, names)
+    assert main(["fit", "--config", str(ROOT / DIGITS), "--loop.rounds=10"]) == 0
+    (summary,) = Path("runs/quickstart").glob("*/summary.json")
+    assert json.loads(summary.read_text())["fingerprint"] == names["run"].fingerprint
 
 
 def test_the_readme_shows_the_file_of_the_example():

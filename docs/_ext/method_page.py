@@ -13,7 +13,7 @@ from sphinx.util.docutils import SphinxDirective
 
 import lightning_modules
 from lightning_modules.base import ClientModule
-from pfl.testing import mlp
+from pfl.testing import normed
 
 ROOT = Path(__file__).parent.parent.parent
 
@@ -26,7 +26,7 @@ class MethodPage(SphinxDirective):
     has_content = False
 
     def run(self) -> list[nodes.Node]:
-        """Return the declarations, the options of each class, and the rows of the ledger."""
+        """Return what the classes declare, their options, and their rows of the ledger."""
         kinds = [getattr(lightning_modules, name) for name in self.arguments[0].split()]
         parts = ["\n".join(_declarations(kinds))]
         for kind in kinds:
@@ -56,10 +56,10 @@ def _declarations(kinds: Sequence[type[ClientModule]]) -> Iterator[str]:
 
 
 def _built(kind: type[ClientModule]) -> ClientModule:
-    """Build a method; what it requires besides a network (a supervisor) is a network too."""
+    """Build a method on a network with a batch norm; a supervisor is such a network too."""
     _, *asked = inspect.signature(kind).parameters.values()
     named = [one for one in asked if one.kind is not one.VAR_KEYWORD]
-    return kind(mlp(), **{one.name: mlp() for one in named if one.default is one.empty})
+    return kind(normed(), **{one.name: normed() for one in named if one.default is one.empty})
 
 
 def _quoted(words: Sequence[str]) -> str:
