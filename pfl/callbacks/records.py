@@ -51,10 +51,10 @@ class Records(Callback):
         _agree(run)
 
     def on_round_end(self, run: Run, result: RoundResult) -> None:
-        """Append this round's rows."""
+        """Append this round's rows; the one in ``metrics.csv`` says that all of them are there."""
         folder = _folder(run)
-        append(folder / "metrics.csv", [result.metrics])
         append(folder / "clients.csv", result.clients)
+        append(folder / "metrics.csv", [result.metrics])
 
     def on_interrupt(self, run: Run) -> None:
         """Bring both tables up to the last finished round, whose rows may be missing."""

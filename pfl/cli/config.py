@@ -62,6 +62,9 @@ class Experiment:
         catalogue.see_working_folder()
         argv = shipped.spelled_out(argv)
         given = sources(argv)
+        # The parser would take this key of a file for its own list of files.
+        if any(item.keys[0] == "config" and item.place != "--config" for item in given):
+            raise UsageError(place("give further files with --config", ("config",), given))
         try:
             values = parser.parse_args(spelled_out(argv))
             types = types_of(parser)
@@ -167,6 +170,11 @@ def check_fit(module: Client, data: DataSource) -> None:
         raise ValueError(
             f"optimizer {kind.__name__} computes the loss several times in a step, which no method "
             "supports; use one such as torch.optim.SGD"
+        )
+    if issubclass(kind, torch.optim.SparseAdam):
+        raise ValueError(
+            f"optimizer {kind.__name__} needs sparse gradients, and a network has dense "
+            "ones; take one such as torch.optim.Adam"
         )
     name, shape = type(module.net).__name__, data.input_shape
     try:

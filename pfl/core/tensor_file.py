@@ -12,6 +12,7 @@ import struct
 import zlib
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 from zipfile import ZIP_STORED, ZipFile, ZipInfo
@@ -20,7 +21,7 @@ import torch
 
 # In a zip entry's local header: its fixed length, and the offset of two variable lengths.
 _HEADER, _LENGTHS = 30, 26
-_THREADS = 4
+_THREADS, _SHARE = 4, 2**23
 # Pattern of the names of files that are being written; see scratch_of.
 SCRATCH = r"\..+\.\d+"
 
@@ -87,11 +88,14 @@ def _verify(path: Path) -> None:
         BadZipFile: The file is not an archive.
     """
     with path.open("rb") as file, ZipFile(file) as archive:
-        entries = archive.infolist()
+        entries = sorted(archive.infolist(), key=lambda entry: -entry.file_size)
         with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
-            parts = [entries[start::_THREADS] for start in range(_THREADS)]
-            with ThreadPoolExecutor(_THREADS) as pool:
-                for damaged in pool.map(_damaged, [content] * _THREADS, parts):
+            # Few bytes are checked sooner than threads start.
+            threads = min(_THREADS, 1 + len(content) // _SHARE)
+            check = partial(_damaged, content)
+            with ThreadPoolExecutor(threads) as pool:
+                do = pool.map if threads > 1 else map
+                for damaged in do(check, [entries[n::threads] for n in range(threads)]):
                     if damaged:
                         raise DamagedError(f"the checksum of {damaged[0]} is wrong")
 

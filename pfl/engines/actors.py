@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from importlib import import_module
 from pathlib import Path
 from textwrap import shorten
+from time import monotonic
 from typing import Any, TypeAlias
 
 from pfl.core.types import Job, Scores
@@ -16,6 +17,7 @@ from pfl.engines.worker import Recipe, Worker
 ATTEMPTS = 3  # worker deaths under one job before the run ends
 AHEAD = 2  # jobs sent to a worker at a time, so that it never waits for the next one
 START_SECONDS = 600.0
+ALIVE_SECONDS = 20.0  # silence after which Ray is asked which nodes are alive
 _SAID = 250  # characters of a worker's output in an error message
 
 Reply: TypeAlias = "Message | Scores"
@@ -79,7 +81,7 @@ class Pool:
         Raises:
             JobError: A job raised an error.
             WorkerError: Several workers died while running the same job, or a replacement did not
-                start.
+                start, or the cluster died.
         """
         pending = _PendingJobs(call, jobs, order)
         for answered in range(len(jobs)):
@@ -132,11 +134,14 @@ class Pool:
     def _wait(self, in_flight: list[Ref]) -> list[Ref]:
         """Wait for replies and starting workers; return the replies that arrived."""
         ray = import_ray()
-        # A job may take any time; the start of a worker may not.
-        limit = None if in_flight else START_SECONDS
-        arrived, _ = ray.wait([*in_flight, *self._starting], timeout=limit)
-        if not arrived:
-            raise WorkerError(f"no Ray worker has started after {START_SECONDS:g} seconds")
+        until = monotonic() + START_SECONDS
+        while not (arrived := ray.wait([*in_flight, *self._starting], timeout=ALIVE_SECONDS)[0]):
+            # Ray goes on waiting for workers that no node is left for.
+            if not any(node["Alive"] for node in ray.nodes()):
+                raise WorkerError("the Ray cluster has died: none of its nodes is alive")
+            # A job may take any time; the start of a worker may not.
+            if not in_flight and monotonic() > until:
+                raise WorkerError(f"no Ray worker has started after {START_SECONDS:g} seconds")
         for ref in arrived:
             if ref in self._starting:
                 worker = self._starting.pop(ref)

@@ -66,21 +66,28 @@ def check(content: Mapping[str, Any], run: Run, clients: Sequence[ClientInfo]) -
         raise _wrong(f"stacked must be true, false or null, got {_shown(content['stacked'])}")
     _check_history(content)
     _check_server(content["server"], run.server, content["round"])
-    last, module = len(clients) - 1, run.module
-    for client, kept in content["kept"].items():
-        where = f"kept of client {client}"
-        if type(client) is not int or not 0 <= client <= last:
-            raise _wrong(f"{where}: the clients are 0 to {last}")
-        own = {name: value for name, value in _state(where, kept).items() if not _of_step(name)}
-        names = module.kept_names(clients[client])
-        _check_tensors(where, own, {name: run.template[name] for name in names})
+    _check_kept(content["kept"], run, clients)
     for callback in run.callbacks:
         _check_callback(callback, content["callbacks"].get(callback.name, {}))
 
 
-def _of_step(name: str) -> bool:
-    """Return ``True`` if a kept entry belongs to an optimiser, not to the module."""
-    return bool(of_all_phases({name: torch.empty(0)}))
+def _check_kept(kept: Mapping[Any, Any], run: Run, clients: Sequence[ClientInfo]) -> None:
+    last, steps = len(clients) - 1, dict[str, tuple[int, str]]()
+    for client, found in kept.items():
+        where = f"kept of client {client}"
+        if type(client) is not int or not 0 <= client <= last:
+            raise _wrong(f"{where}: the clients are 0 to {last}")
+        optimizer = of_all_phases(_state(where, found))
+        own = {name: value for name, value in found.items() if name not in optimizer}
+        names = run.module.kept_names(clients[client])
+        _check_tensors(where, own, {name: run.template[name] for name in names})
+        # Optimisers differ in what they keep of a parameter, but it is alike for all clients.
+        for name, value in optimizer.items():
+            other, right = steps.setdefault(name, (client, _form(value)))
+            if _form(value) != right:
+                raise _wrong(
+                    f"{where}.{name} must be {right}, as that of client {other}, got {_form(value)}"
+                )
 
 
 def _check_history(content: Mapping[str, Any]) -> None:
@@ -91,6 +98,8 @@ def _check_history(content: Mapping[str, Any]) -> None:
         sound = isinstance(row, dict) and row.get("round") == count
         if not sound or not all(isinstance(value, int | float) for value in row.values()):
             raise _wrong(f"history: row {count} is not of round {count}: {_shown(row)}")
+        if "comm/bytes_total" not in row:
+            raise _wrong(f"history: row {count} lacks comm/bytes_total")
 
 
 def _check_server(found: Mapping[str, Any], initial: ServerState, number: int) -> None:

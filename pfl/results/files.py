@@ -6,7 +6,7 @@ import csv
 import json
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -36,7 +36,9 @@ class Table:
 
     @classmethod
     def read(cls, path: Path) -> Table:
-        """Read a CSV file; a missing file has no columns.
+        """Read a CSV file, without the part of a line that a killed process may have left.
+
+        A missing file has no columns.
 
         Raises:
             RunError: A cell is neither a number nor a truth value.
@@ -44,7 +46,8 @@ class Table:
         if not path.is_file():
             return cls({}, str(path))
         with path.open(newline="") as file:
-            header, *rows = list(csv.reader(file)) or [[]]
+            whole = (line for line in file if line.endswith("\n"))
+            header, *rows = list(csv.reader(whole)) or [[]]
         try:
             cells = [[_number(cell) for cell in row] for row in rows]
             values = np.array(cells, np.float64).reshape(len(rows), len(header))
@@ -54,6 +57,13 @@ class Table:
 
     def __len__(self) -> int:
         return len(next(iter(self.columns.values()), ()))
+
+    def up_to(self, number: int) -> Table:
+        """Return the rows of the rounds up to one."""
+        if len(self) == 0:
+            return self
+        kept = self["round"] <= number
+        return replace(self, columns={name: values[kept] for name, values in self.columns.items()})
 
     def rows(self) -> Iterator[dict[str, float]]:
         """Yield each row without its missing cells."""

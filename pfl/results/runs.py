@@ -110,8 +110,11 @@ class RunFolder:
 
     @cached_property
     def clients(self) -> Table:
-        """Return ``clients.csv``: one row for each tested client and evaluated round."""
-        return Table.read(self.path / "clients.csv")
+        """Return ``clients.csv``: one row for each tested client and evaluated round.
+
+        Rows of a round that a killed process did not finish are left out.
+        """
+        return Table.read(self.path / "clients.csv").up_to(self.round)
 
     @cached_property
     def bytes(self) -> Floats:

@@ -44,9 +44,11 @@ def summarise(
     summary: dict[str, float] = {}
     for key in (key for key in last if key.startswith("test/")):
         summary[f"{key}/last"] = last[key]
-        summary[f"{key}/mean_last10"] = sum(row[key] for row in recent) / len(recent)
-        if chosen is not None:
+        # Rounds in which only some clients are tested may lack a group's scores.
+        values = [row[key] for row in recent if key in row]
+        summary[f"{key}/mean_last10"] = sum(values) / len(values)
+        if chosen is not None and key in chosen:
             summary[f"{key}/best_by_val"] = chosen[key]
         if names.is_score(key, name):
-            summary[f"{key}/best_on_test"] = best(row[key] for row in rows)
+            summary[f"{key}/best_on_test"] = best(row[key] for row in rows if key in row)
     return summary

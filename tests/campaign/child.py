@@ -24,7 +24,8 @@ catalogue.load()
 
 PROCESSES = get_context("forkserver")
 PROCESSES.set_forkserver_preload([__name__])
-SECONDS = 90
+# After which a command hangs: a sweep takes one minute where four programs share a core.
+SECONDS = 300
 # Memory that a command of the campaign may take beyond what its libraries take.
 MEMORY = 4 * 2**30
 

@@ -31,7 +31,8 @@ class Kills(Callback):
 
     def on_result(self, run, result):
         self.left -= 1
-        workers = [pid for pid in _children() if "ray::" in _name(pid)]
+        # Ray has other processes of such names, as ray::DashboardAgent, with which a node dies.
+        workers = [pid for pid in _children() if _name(pid).startswith("ray::Worker")]
         if self.left < 0 and not self.killed and workers:
             os.kill(self.draw.choice(workers), signal.SIGKILL)
             self.killed += 1

@@ -335,6 +335,7 @@ lr: 0.005 | lr: slow | c.yaml:10: model.optimizer.lr: expected float, got slow
 rounds: 2 | precision: 16 | c.yaml:3: loop.precision: expected one of '32-true', '64-true', 'bf16-mixed', '16-mixed', got 16
     num_clients: 4\n |  | c.yaml:14: data: the following arguments are required: num_clients
 seed: 1 | seed: 1\nseed: 2 | c.yaml:2: the key 'seed' is given twice
+seed: 1 | seed: 1\nconfig: d.yaml | c.yaml:2: config: give further files with --config
 seed: 1 | seed: [ | c.yaml:3: this is not YAML (expected ',' or ']', but got ':')
 rounds: 2 | rounds: 0 | c.yaml:3: loop.rounds: rounds must be at least 1, got 0
 fraction: 0.5 | fraction: 1.5 | c.yaml:5: loop.sampler.fraction: fraction must lie in (0, 1], got 1.5
@@ -354,6 +355,7 @@ lr: 0.005 | lr: 0.005, momentum: null | c.yaml:10: model.optimizer.momentum: exp
 MLP | '..' | c.yaml:9: model.net: there is no class '..'
 rounds: 2 | devices: 99 | c.yaml:3: loop.devices: devices must name one device, got 99; an engine spreads a run over workers
 rounds: 2 | accelerator: tpux | c.yaml:3: loop.accelerator: You selected an invalid accelerator name
+torch.optim.SGD | torch.optim.SparseAdam | c.yaml:10: model.optimizer: optimizer SparseAdam needs sparse gradients
 torch.optim.SGD | torch.optim.LBFGS | c.yaml:10: model.optimizer: optimizer LBFGS computes the loss several times in a step,
 rounds: 2 | kept_memory: .inf | c.yaml:3: loop.kept_memory: kept_memory must be a finite number, got inf
 rounds: 2 | gradient_clip_val: .nan | c.yaml:3: loop.gradient_clip_val: expected a number, got nan

@@ -11,6 +11,7 @@ import threading
 import time
 from dataclasses import replace
 from functools import partial
+from unittest.mock import MagicMock
 
 import pytest
 import torch
@@ -24,7 +25,7 @@ from pfl.cli.main import main
 from pfl.cli.runs import RUN_REFUSALS
 from pfl.core.seeds import scoped
 from pfl.core.types import Broadcast, Result, Upload
-from pfl.engines.actors import JobError, WorkerError, _exit_detail, _last_words
+from pfl.engines.actors import JobError, Pool, WorkerError, _exit_detail, _last_words
 from pfl.engines.messages import MessageEncoder, decode_job, decode_result, encode_result
 from pfl.engines.ray import RayEngine, _answers
 from pfl.engines.sequential import SequentialEngine
@@ -395,6 +396,28 @@ def test_the_end_of_a_worker_on_another_machine_is_told_as_ray_tells_it():
     )
     assert _last_words("/nowhere/worker.err") == ""
     assert _exit_detail(error) == "End of file."
+
+
+class DeadCluster:
+    """A Ray whose only node has died: it waits for workers without end."""
+
+    def put(self, value):
+        return value
+
+    def remote(self, kind):
+        return MagicMock()
+
+    def wait(self, refs, timeout):
+        return [], refs
+
+    def nodes(self):
+        return [{"Alive": False}]
+
+
+def test_a_cluster_without_nodes_is_not_waited_for(monkeypatch):
+    monkeypatch.setattr("pfl.engines.actors.import_ray", DeadCluster)
+    with pytest.raises(WorkerError, match="the Ray cluster has died"):
+        Pool(None, 1)
 
 
 def test_a_missing_ray_says_how_to_get_it(monkeypatch):

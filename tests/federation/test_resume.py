@@ -6,6 +6,7 @@ import os
 import random
 import subprocess
 import sys
+from functools import partial
 from itertools import islice
 from pathlib import Path
 
@@ -21,6 +22,8 @@ from pfl.federation.store import KeptStates
 from pfl.loop import FederatedLoop
 from tests.helpers.discovery import build, methods
 from tests.helpers.toy import blobs, mlp
+
+MOMENTUM = partial(torch.optim.SGD, lr=0.1, momentum=0.9)
 
 
 def config(rate=0.1, seed=42, rounds=2):
@@ -181,7 +184,7 @@ def other_type(content):
 
 
 def lacking(content):
-    next(iter(content["kept"].values())).popitem()
+    del next(iter(content["kept"].values()))["net.head.weight"]
 
 
 def no_tensor(content):
@@ -196,24 +199,38 @@ def worded_history(content):
     content["history"][0]["test/personal/acc"] = "high"
 
 
+def history_without_bytes(content):
+    del content["history"][-1]["comm/bytes_total"]
+
+
+def short_momentum(content):
+    kept = [*content["kept"].values()][-1]
+    (name, *_) = (name for name in kept if name.startswith("optimizer:"))
+    kept[name] = kept[name].flatten()[:-1]
+
+
 def server_ahead(content):
     content["server"]["round"] = 10**9
 
 
 DAMAGES = (negative, fraction, word, huge, missing, no_mapping, stranger, wider, other_type)
 DAMAGES += (lacking, no_tensor, cut_history, worded_history, server_ahead)
+DAMAGES += (history_without_bytes, short_momentum)
 
 
 @pytest.mark.parametrize("damage", [wrong(damage) for damage in DAMAGES])
 def test_what_a_checkpoint_must_hold_is_checked_before_anything_changes(damage, tmp_path):
-    folder = fit(tmp_path).folder
+    def module():
+        return FedPer(mlp(), optimizer=MOMENTUM, persist_optimizer=True)
+
+    folder = fit(tmp_path, module=module()).folder
     file = folder / "checkpoints" / "last.ckpt"
     content = torch.load(file, weights_only=True)
     damage(content)
     torch.save(content, file)
     before = {path: path.read_bytes() for path in folder.rglob("*.*") if path.name != ".lock"}
     with pytest.raises(CheckpointError, match="the checkpoint's ") as caught:
-        fit(tmp_path, rounds=4, ckpt_path=str(folder))
+        fit(tmp_path, rounds=4, ckpt_path=str(folder), module=module())
     assert "\n" not in str(caught.value)
     assert before == {path: path.read_bytes() for path in before}
 

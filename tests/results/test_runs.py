@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -58,6 +60,15 @@ def test_any_history_is_reported_as_the_summary_reports_it(rows, at):
     assert folder.mean(ACC, folder.chosen(at, ACC)) == pytest.approx(expected)
 
 
+def test_a_group_that_is_not_tested_in_every_round_is_summarised_where_it_is():
+    """Only client 0 is tested in round 1, and all in the last: (0.6 + 0.8) / 2 = 0.7."""
+    acc, other = "test/personal/acc", "test/personal/acc@b"
+    history = [{"round": 1, acc: 0.6}, {"round": 2, acc: 0.8, other: 0.4}]
+    found = summarise(history)
+    assert found[f"{acc}/mean_last10"] == pytest.approx(0.7)
+    assert found[f"{other}/mean_last10"] == 0.4
+
+
 def test_rounds_without_a_test_and_clients_without_a_value(tmp_path):
     run = RunFolder.read(write_run(tmp_path / "a", [[0.5, None], [], [0.7, 0.9]]))
     assert run.evaluated().tolist() == [1, 3]
@@ -75,6 +86,21 @@ def test_an_unfinished_run_and_one_that_was_resumed_and_stopped(tmp_path):
     text = (resumed / "metrics.csv").read_text()
     (resumed / "metrics.csv").write_text(text + text.splitlines()[1].replace("1", "2", 1) + "\n")
     assert not RunFolder.read(resumed).finished
+
+
+def test_what_a_killed_process_left_of_a_round_is_not_read(real, tmp_path):
+    """Of the third round: rows of some clients, the last one cut, and no row in metrics.csv."""
+    folder = shutil.copytree(real["FedAS"].folder, tmp_path / "run")
+    metrics, clients = folder / "metrics.csv", folder / "clients.csv"
+    whole = RunFolder.read(folder)
+    metrics.write_bytes(b"".join(metrics.read_bytes().splitlines(keepends=True)[:-1]) + b"3,0.")
+    lines = clients.read_bytes().splitlines(keepends=True)
+    clients.write_bytes(b"".join(lines[:-1]) + lines[-1][:9])
+    killed = RunFolder.read(folder)
+    assert killed.round == 2
+    assert {*killed.clients["round"]} == {1, 2}
+    rounds = killed.evaluated(ACC)
+    assert killed.values(ACC, rounds).tolist() == whole.values(ACC, rounds).tolist()
 
 
 def test_a_run_that_ended_early_is_finished(tmp_path):

@@ -1,0 +1,106 @@
+"""What checksums and safe writing cost: our files of tensors beside plain torch's.
+
+    taskset -c 0 python -m benchmarks.checkpoints
+
+Each measurement has a process of its own, as a run reads its checkpoint once: a process that reads
+again and again has its memory already. Variants take turns; ratios are those of medians.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import tempfile
+import time
+from collections.abc import Callable
+from functools import partial
+from multiprocessing import get_context
+from multiprocessing.connection import Connection
+from pathlib import Path
+from statistics import median
+
+import torch
+
+from pfl.core import tensor_file
+from pfl.engines.cores import usable
+from pfl.federation import checkpoint
+
+_LAYERS = 10
+_PROCESSES = get_context("fork")
+
+
+def main() -> None:
+    """Print seconds and ratios for each size."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--megabytes", type=int, nargs="+", default=[4, 40, 400])
+    parser.add_argument("--clients", type=int, nargs="+", default=[1, 20, 100])
+    parser.add_argument("--repeats", type=int, default=9)
+    parser.add_argument("--folder", help="where the files are written")
+    asked = parser.parse_args()
+    print(f"{usable()} cores; seconds of torch.load and torch.save, ours as a multiple of them")
+    print("MB,tensors,clock,load,ours,ours with a copy,save,synced,ours")
+    with tempfile.TemporaryDirectory(dir=asked.folder) as folder:
+        for megabytes in asked.megabytes:
+            for clients in asked.clients:
+                compare(Path(folder), megabytes, clients, asked.repeats)
+
+
+def compare(folder: Path, megabytes: int, clients: int, repeats: int) -> None:
+    """Print a line for files of this size, in which so many clients keep ten tensors each."""
+    size = megabytes * 10**6 // 4 // clients // _LAYERS
+    content = {
+        client: {f"layer.{layer}": torch.randn(size) for layer in range(_LAYERS)}
+        for client in range(clients)
+    }
+    file = folder / "file.ckpt"
+    tensor_file.write(file, content)
+    variants: dict[str, Callable[[], object]] = {
+        "load": partial(torch.load, file, weights_only=True),
+        "ours": partial(tensor_file.read, file),
+        "copied": lambda: checkpoint.move(tensor_file.read(file), "cpu", copy=True),
+        "save": partial(torch.save, content, folder / "plain.ckpt"),
+        "save, synced": partial(_synced, content, folder / "plain.ckpt"),
+        "ours saves": partial(tensor_file.write, folder / "own.ckpt", content),
+    }
+    taken: dict[str, list[tuple[float, float]]] = {name: [] for name in variants}
+    for _ in range(repeats):
+        for name, action in variants.items():
+            taken[name].append(_measured(action))
+    for which, clock in enumerate(("wall", "processor")):
+        seconds = {name: median(pair[which] for pair in pairs) for name, pairs in taken.items()}
+        load, save = seconds.pop("load"), seconds.pop("save")
+        ratios = [value / (save if "save" in name else load) for name, value in seconds.items()]
+        ours, copied, synced, saved = ratios
+        print(
+            f"{megabytes},{clients * _LAYERS},{clock},{load:.4f},{ours:.2f},{copied:.2f},"
+            f"{save:.4f},{synced:.2f},{saved:.2f}",
+            flush=True,
+        )
+
+
+def _synced(content: object, path: Path) -> None:
+    with path.open("wb") as file:
+        torch.save(content, file)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _measured(action: Callable[[], object]) -> tuple[float, float]:
+    """Return wall and processor seconds of an action in a process of its own."""
+    here, there = _PROCESSES.Pipe(duplex=False)
+    process = _PROCESSES.Process(target=_measure, args=(action, there))
+    process.start()
+    taken: tuple[float, float] = here.recv()
+    process.join()
+    return taken
+
+
+def _measure(action: Callable[[], object], pipe: Connection) -> None:
+    wall, processor = time.perf_counter(), time.process_time()
+    kept = action()
+    pipe.send((time.perf_counter() - wall, time.process_time() - processor))
+    del kept
+
+
+if __name__ == "__main__":
+    main()
