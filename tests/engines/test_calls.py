@@ -72,16 +72,19 @@ def counted(call):
 
 
 def test_a_test_of_twenty_clients_is_few_operations():
-    """All that comes before the scores, which are counted over all clients at once."""
+    """Models and outputs; with the scores, which are counted over all clients at once; two splits."""
     context = context_of()
     jobs = jobs_of(context, splits=("test",))
 
-    def answers():
+    def outputs():
         models = stack_round.tested(context, jobs)
         with torch.inference_mode():
             stack_round.outputs(models, stack_round._splits(models, "test"))
 
-    assert counted(answers).total() < 80
+    assert counted(outputs).total() < 80
+    assert counted(partial(stack_round.test, context, jobs)).total() < 160
+    both = jobs_of(context, splits=("test", "train"))
+    assert counted(partial(stack_round.test, context, both)).total() <= 300
 
 
 @pytest.fixture(params=["held", "gathered"])
