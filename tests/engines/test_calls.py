@@ -72,7 +72,7 @@ def counted(call):
 
 
 def test_a_test_of_twenty_clients_is_few_operations():
-    """Models and outputs; with the scores, which are counted over all clients at once; two splits."""
+    """Without scores, which are counted over all clients at once; with them; of two splits."""
     context = context_of()
     jobs = jobs_of(context, splits=("test",))
 
