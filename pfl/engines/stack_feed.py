@@ -14,6 +14,7 @@ from pfl.engines.stack import Group, Stack, groups, pad, walk, weights
 from pfl.engines.stack_gather import Gather
 from pfl.training import batching
 from pfl.training.batching import Length, Step
+from pfl.training.noise import Noise
 
 # Devices with room for the samples of all clients as floats.
 HOLDS = ("cpu",)
@@ -49,11 +50,13 @@ class StackedFeed:
             batching.Feed(job, phase, split, None)
             for job, split in zip(stack.jobs, self._splits, strict=False)
         ]
+        device = stack.context.fabric.device
+        self._noise = Noise(phase, stack.jobs[: len(schedule)], len(schedule[0]), device)
         self._gather = self._gathered()
         with stack.context.fabric.autocast():
             self._held = self._hold() if self._gather is None else None
         if self._held is not None or self._gather is not None:
-            self._positions = _positions(schedule).to(stack.context.fabric.device)
+            self._positions = _positions(schedule).to(device)
 
     def map_inputs(self, batch: Batch) -> Batch:
         """One client's batch with the phase's map applied, where that has to be done each time."""
@@ -70,7 +73,8 @@ class StackedFeed:
             apart: As in :func:`pfl.engines.stack.groups`.
         """
         sizes = [len(s[number].positions) for s in self._schedule if len(s) > number]
-        batch = self._samples(number, sizes)._replace(noise=self._noise(len(sizes)))
+        noise = self._noise.of_step(number, len(sizes))
+        batch = self._samples(number, sizes)._replace(noise=noise)
         return groups(sizes, batch, apart)
 
     def _samples(self, number: int, sizes: Sequence[int]) -> Batch:
@@ -90,11 +94,6 @@ class StackedFeed:
             x = each(lambda value: value[rows, index], self._held.x)
             y = self._held.y[rows, index]
         return Batch(x, y, weights(sizes, x, y))
-
-    def _noise(self, count: int) -> dict[str, Tensor]:
-        draws = [feed.noise() for feed in self._feeds[:count]]
-        device = self._stack.context.fabric.device
-        return {name: torch.stack([d[name] for d in draws]).to(device) for name in draws[0]}
 
     def _gathered(self) -> Gather | None:
         device, augmented = (

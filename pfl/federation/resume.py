@@ -14,12 +14,14 @@ import yaml
 
 from pfl.core.client import Client
 from pfl.core.lock import locked
+from pfl.core.noise import GENERATOR
 from pfl.core.tensor_file import SCRATCH
 from pfl.core.types import FederatedData
 from pfl.federation import checkpoint
 from pfl.federation.checkpoint import CheckpointError
 from pfl.federation.settings import Settings
 from pfl.results import identity
+from pfl.training.declaration import noise_of
 
 FILE = Path("checkpoints", "last.ckpt")
 ROUNDS = "loop.rounds"
@@ -46,13 +48,22 @@ class Wanted:
     config: str | None
     trains: bool
 
-    def differences(self, config: str | None, seed: int | None) -> list[str]:
+    def differences(self, config: str | None, seed: int | None, noise: str | None) -> list[str]:
         """Return what forbids using a run, each with the run's value and the wanted one.
 
         Args:
             config: The run's configuration; without both configurations, seeds alone are compared.
             seed: The run's.
+            noise: The generator of its noise; ``None`` if it drew none, or is older.
         """
+        wanted = noise_of(self.module) if self.trains else None
+        if wanted is None or noise == wanted:
+            return self._settings(config, seed)
+        drawn = f"noise of {noise or 'the generator of earlier versions'} (now {wanted})"
+        why = "the run cannot go on with other draws and has to be trained anew"
+        return [*self._settings(config, seed), f"{drawn}: {why}"]
+
+    def _settings(self, config: str | None, seed: int | None) -> list[str]:
         if self.config is None or config is None:
             same = seed is None or seed == self.settings.seed
             return [] if same else [f"seed {seed} (now {self.settings.seed})"]
@@ -188,7 +199,7 @@ def check_settings(content: Mapping[str, Any], file: Path, wanted: Wanted) -> No
     Raises:
         CheckpointError: It names each with both values.
     """
-    differing = wanted.differences(content.get("config"), content.get("seed"))
+    differing = wanted.differences(content.get("config"), content.get("seed"), content.get("noise"))
     if differing:
         raise CheckpointError(f"{file} is of a run with other settings: {'; '.join(differing)}")
 
@@ -200,13 +211,15 @@ def clear(folder: Path) -> None:
             file.unlink(missing_ok=True)
 
 
-def _kept(folder: Path) -> tuple[str | None, int | None]:
-    """Return configuration and seed of a run, as far as its folder tells."""
+def _kept(folder: Path) -> tuple[str | None, int | None, str | None]:
+    """Return configuration, seed and generator of a run, as far as its folder tells."""
     config, environment = folder / "config.yaml", folder / "environment.json"
     try:
         text = config.read_text(encoding="utf-8") if config.is_file() else None
         yaml.safe_load(text or "")
-        seed = json.loads(environment.read_text(encoding="utf-8")).get("seed")
+        found = json.loads(environment.read_text(encoding="utf-8"))
+        seed, noise = found.get("seed"), found.get("noise")
     except (OSError, ValueError, AttributeError, yaml.YAMLError):
-        return None, None
-    return text, seed
+        # The checkpoint tells.
+        return None, None, GENERATOR
+    return text, seed, noise

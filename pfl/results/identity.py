@@ -35,6 +35,11 @@ _CAME_OR_WENT: dict[str, Any] = {
     **{"data.hierarchy": None, "data.classes_per_superclass": 50},
     "loop.evaluate_clients": None,
 }
+NOISE = "splitmix64"
+"""The generator that draws noise now; ``environment.json`` says which drew a run's."""
+
+# Methods that draw noise, so that runs of another generator have other numbers.
+DRAWING = frozenset({"PFedBayes", "PFedVEM"})
 # Where and how a run happens, but not what comes out; and the loop's seed, which is the run's.
 _PLACES = {
     *("loop.engine", "loop.workers"),
@@ -55,18 +60,22 @@ _NAMED = {
 _REPLICATES = {"seed", "data.split_seed"}
 
 
-def of_run(config: Mapping[str, Any]) -> Identity:
+def of_run(config: Mapping[str, Any], noise: str | None = NOISE) -> Identity:
     """Return what a run's numbers depend on.
 
     Args:
         config: A resolved configuration, or one that was stored with a run, however old.
+        noise: The generator of its noise, if it draws any; ``None`` where the run names none.
     """
-    return _flat(config, "")
+    found = _flat(config, "")
+    if noise is not None and found.get("model") in DRAWING:
+        found["model.noise"] = noise
+    return found
 
 
-def of_setting(config: Mapping[str, Any]) -> Identity:
+def of_setting(config: Mapping[str, Any], noise: str | None = NOISE) -> Identity:
     """Return what is equal for the replicates of one setting: all but the seeds."""
-    return {key: value for key, value in of_run(config).items() if key not in _REPLICATES}
+    return {key: value for key, value in of_run(config, noise).items() if key not in _REPLICATES}
 
 
 def digest(identity: Identity) -> str:

@@ -159,14 +159,15 @@ def _planned(
     return PlannedRun(name, f"{cell.label}, seed {seed}", experiment, content, scale)
 
 
-def name_of(config: Mapping[str, Any], scale: float = 1) -> str:
+def name_of(config: Mapping[str, Any], scale: float = 1, noise: str | None = identity.NOISE) -> str:
     """Return the name of a run: its method, its data, and the digest of its identity.
 
     Args:
         config: The resolved configuration.
         scale: Of the data, where the configuration does not yet say how many samples.
+        noise: See :func:`pfl.results.identity.of_run`.
     """
-    return _name(identity.of_run(config), scale)
+    return _name(identity.of_run(config, noise), scale)
 
 
 def _name(content: Identity, scale: float) -> str:

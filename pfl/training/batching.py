@@ -1,4 +1,4 @@
-"""Which samples a client's steps see, in which order, with which noise: all from the job's seed.
+"""Which samples a client's steps see, and in which order: all from the job's seed.
 
 Every engine makes its batches here, and so all make the same.
 """
@@ -102,6 +102,14 @@ def steps(context: Context, job: Job, phase: Phase, length: Length, samples: int
         epoch += 1
 
 
+def most_steps(phase: Phase, length: Length, samples: int, batch_size: int) -> int:
+    """Return how many steps a phase takes at most on a client with so many samples."""
+    if length.steps is not None:
+        return length.steps
+    size = samples if phase.full_batch else phase.batch_size or batch_size
+    return length.epochs * -(-samples // size)
+
+
 def _epoch(
     context: Context, job: Job, phase: Phase, samples: int, size: int, epoch: int
 ) -> list[Tensor]:
@@ -136,7 +144,7 @@ class Feed:
     """The batches of one client in one phase.
 
     Args:
-        job: From whose seed transforms and noise are drawn.
+        job: From whose seed transforms are drawn.
         phase: What is trained.
         split: The client's training data.
         held: All samples in stored order, as the phase sees them, where that is the same at every
@@ -148,10 +156,9 @@ class Feed:
         self._split = split
         self._held = held
         self._transforms = generator(job.seed, "augment", phase.name) if split.augmented else None
-        self._noise = generator(job.seed, "noise", phase.name)
 
     def samples(self, positions: Tensor) -> Batch:
-        """Return the samples of a step, without noise; call it once for each step, in order."""
+        """Return the samples of a step; call it once for each step, in order."""
         if self._held is None:
             return self._split.batch(positions, self._transforms)
         if self._phase.full_batch:
@@ -159,11 +166,6 @@ class Feed:
         index = positions.to(self._held.y.device)
         x = each(lambda value: value.index_select(0, index), self._held.x)
         return Batch(x, self._held.y.index_select(0, index))
-
-    def noise(self) -> dict[str, Tensor]:
-        """Return the draws of the next step, on the CPU."""
-        shapes = self._phase.noise.items()
-        return {name: torch.randn(shape, generator=self._noise) for name, shape in shapes}
 
 
 def hold(phase: Phase, length: Length, split: ClientSplit, batch_size: int) -> Batch | None:

@@ -92,7 +92,7 @@ def test_a_stack_agrees_with_one_after_another(method):
 
 @pytest.mark.parametrize("method", [FedAvg, FedAS, PFAKD, UniVarFL, PFedVEM, FedSimSup])
 def test_a_gpu_agrees_with_a_cpu(method):
-    """Orders, crops and noise are drawn on the CPU for both; float64."""
+    """Orders and crops are drawn on the CPU for both, noise is the same on each; float64."""
     same(*(run(method, SequentialEngine(), accelerator) for accelerator in (GPU, "cpu")))
 
 

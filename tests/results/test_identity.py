@@ -9,8 +9,12 @@ import yaml
 
 from pfl.cli.config import Experiment
 from pfl.cli.parser import make_parser
+from pfl.core.noise import GENERATOR
 from pfl.results import identity
 from pfl.tables.plan import name_of
+from pfl.training.declaration import noise_of
+from tests.helpers.discovery import build, methods
+from tests.helpers.toy import mlp
 
 CONFIGURATION = {
     "seed": 1,
@@ -218,3 +222,27 @@ def test_what_is_null_comes_back_null(tmp_path):
     found = identity.of_run(yaml.safe_load(file.read_text()))
     assert "model.head_epochs" not in found
     assert found["model.net"] == "MLP"
+
+
+# Noise of another generator.
+
+
+def test_a_run_whose_noise_was_drawn_otherwise_is_another_run():
+    """Runs from before generators were named have the identity that they had."""
+    drawing = changed("model/class_path", "lightning_modules.pfedvem.PFedVEM")
+    former = identity.of_run(drawing, None)
+    assert former == {**IDENTITY, "model": "PFedVEM"}
+    assert identity.of_run(drawing) == {**former, "model.noise": GENERATOR}
+    assert identity.of_setting(drawing) != identity.of_setting(drawing, None)
+    assert name_of(drawing) != name_of(drawing, noise=None)
+
+
+def test_methods_that_draw_no_noise_are_as_they_were():
+    assert identity.of_run(CONFIGURATION) == identity.of_run(CONFIGURATION, None)
+
+
+def test_the_methods_that_draw_noise_are_known_by_name():
+    """Nothing is imported to tell an identity."""
+    drawing = {m.__name__ for m in methods() if noise_of(build(m, mlp())) is not None}
+    assert drawing == identity.DRAWING
+    assert identity.NOISE == GENERATOR
