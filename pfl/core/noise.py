@@ -33,40 +33,32 @@ def block(device: torch.device) -> int:
     return 2 * _AT_ONCE.get(device.type, _LARGEST)
 
 
-def normals(
-    keys: Sequence[int],
-    first: int,
-    steps: int,
-    count: int,
-    device: torch.device,
-    dtype: torch.dtype,
-) -> Tensor:
+def normals(streams: Tensor, first: int, steps: int, count: int, dtype: torch.dtype) -> Tensor:
     """Return (K, steps, count) standard normal draws of some steps of K streams.
 
-    A draw depends on its stream's key, its step, its place and ``count`` alone. It is made of 32
-    random bits in every precision.
+    A draw depends on its stream, its step, its place and ``count`` alone. It is made of 32 random
+    bits in every precision.
 
     Args:
-        keys: K numbers of up to 64 bits.
+        streams: See :func:`streams_of`; the draws are made where they lie.
         first: The first of the steps.
         steps: How many.
         count: Draws of each step, at least 1.
-        device: Where they are made.
         dtype: Of the draws; below 32 bits they are computed in 32.
     """
     # A number of 64 bits gives two draws.
+    device, rows = streams.device, streams.shape[1]
     pairs, most = -(-count // 2), block(device) // 2
     whole = torch.promote_types(dtype, torch.float32)
-    drawn = torch.empty((len(keys), steps, 2, pairs), dtype=whole, device=device)
+    drawn = torch.empty((rows, steps, 2, pairs), dtype=whole, device=device)
     wide = min(pairs, most)
     long = min(steps, max(1, most // wide))
-    high = min(len(keys), max(1, most // (wide * long)))
-    streams = [[_signed(value) for value in stream(key)] for key in keys]
-    seeds, gammas = torch.tensor(streams, device=device).T[..., None]
+    high = min(rows, max(1, most // (wide * long)))
+    seeds, gammas = streams
     # Memory that is used again and again stays in the caches.
     integers = torch.empty(2 * high * long * wide, dtype=torch.int64, device=device)
     floats = torch.empty(3 * high * long * wide, dtype=whole, device=device)
-    for top in range(0, len(keys), high):
+    for top in range(0, rows, high):
         some = slice(top, top + high)
         for step in range(0, steps, long):
             for left in range(0, pairs, wide):
@@ -76,7 +68,13 @@ def normals(
                 bits, spare = integers[: 2 * math.prod(shape)].view(2, *shape)
                 numbers(seeds[some], gammas[some], start, bits, spare)
                 _to_normal(bits, spare, floats[: 3 * math.prod(shape)], out)
-    return drawn.view(len(keys), steps, 2 * pairs)[..., :count].to(dtype)
+    return drawn.view(rows, steps, 2 * pairs)[..., :count].to(dtype)
+
+
+def streams_of(keys: Sequence[int], device: torch.device) -> Tensor:
+    """Return (2, K, 1) seeds and gammas of the streams of K keys, numbers of up to 64 bits."""
+    pairs = [[_signed(value) for value in stream(key)] for key in keys]
+    return torch.tensor(pairs, dtype=torch.int64, device=device).view(-1, 2, 1).transpose(0, 1)
 
 
 def stream(key: int) -> tuple[int, int]:

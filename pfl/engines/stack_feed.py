@@ -10,7 +10,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 from pfl.core.state import each
 from pfl.core.types import Batch, Phase
-from pfl.engines.stack import Group, Stack, groups, pad, walk, weights
+from pfl.engines.stack import Group, Stack, groups, mask, pad, walk
 from pfl.engines.stack_gather import Gather
 from pfl.training import batching
 from pfl.training.batching import Length, Step
@@ -57,6 +57,7 @@ class StackedFeed:
             self._held = self._hold() if self._gather is None else None
         if self._held is not None or self._gather is not None:
             self._positions = _positions(schedule).to(device)
+            self._sizes = _sizes(schedule).to(device)
 
     def map_inputs(self, batch: Batch) -> Batch:
         """One client's batch with the phase's map applied, where that has to be done each time."""
@@ -81,7 +82,7 @@ class StackedFeed:
         count, size = len(sizes), max(sizes)
         if self._gather is not None:
             batch = self._gather.batch(self._positions[:count, number, :size])
-            return batch._replace(weight=weights(sizes, batch.x, batch.y))
+            return self._weighted(batch, number, sizes)
         if self._held is None:
             pairs = zip(self._feeds[:count], self._schedule, strict=False)
             return pad([feed.samples(steps[number].positions) for feed, steps in pairs])
@@ -93,7 +94,13 @@ class StackedFeed:
             rows = torch.arange(count, device=index.device)[:, None]
             x = each(lambda value: value[rows, index], self._held.x)
             y = self._held.y[rows, index]
-        return Batch(x, y, weights(sizes, x, y))
+        return self._weighted(Batch(x, y), number, sizes)
+
+    def _weighted(self, batch: Batch, number: int, sizes: Sequence[int]) -> Batch:
+        """Add the weights of a step; numbers that lay on the CPU would have to be waited for."""
+        if min(sizes) == batch.y.shape[1]:
+            return batch
+        return batch._replace(weight=mask(self._sizes[: len(sizes), number], batch.x, batch.y))
 
     def _gathered(self) -> Gather | None:
         device, augmented = (
@@ -142,3 +149,9 @@ def _positions(schedule: Sequence[Sequence[Step]]) -> Tensor:
     size = max(rows.shape[1] for rows in padded)
     widened = [torch.nn.functional.pad(rows, (0, size - rows.shape[1])) for rows in padded]
     return pad_sequence(widened, batch_first=True)
+
+
+def _sizes(schedule: Sequence[Sequence[Step]]) -> Tensor:
+    """(K, steps) numbers of samples of all steps; zeros where a client is done."""
+    numbers = [torch.tensor([len(step.positions) for step in own]) for own in schedule]
+    return pad_sequence(numbers, batch_first=True)

@@ -7,7 +7,7 @@ from math import prod
 
 import torch
 
-from pfl.core.noise import block, normals
+from pfl.core.noise import block, normals, streams_of
 from pfl.core.seeds import derive
 from pfl.core.types import Job, Phase, State
 
@@ -27,8 +27,9 @@ class Noise:
     def __init__(self, phase: Phase, jobs: Sequence[Job], steps: int, device: torch.device) -> None:
         self._shapes = phase.noise
         self._sizes = [prod(shape) for shape in phase.noise.values()]
-        self._keys = [derive(job.seed, "noise", phase.name) for job in jobs]
-        self._steps, self._device = steps, device
+        keys = [derive(job.seed, "noise", phase.name) for job in jobs]
+        # Nothing is copied to the device at a step, which would have to wait for it.
+        self._streams, self._steps = streams_of(keys, device), steps
         self._first, self._ahead = 0, torch.empty(0, 0, 0)
 
     def of_step(self, number: int, clients: int = 1) -> State:
@@ -46,8 +47,8 @@ class Noise:
 
     def _draw(self, number: int, clients: int) -> None:
         count = sum(self._sizes)
-        fit = block(self._device) // max(1, clients * count)
+        fit = block(self._streams.device) // max(1, clients * count)
         steps = max(1, min(fit, self._steps - number))
-        keys, dtype = self._keys[:clients], torch.get_default_dtype()
-        self._ahead = normals(keys, number, steps, count, self._device, dtype)
+        streams, dtype = self._streams[:, :clients], torch.get_default_dtype()
+        self._ahead = normals(streams, number, steps, count, dtype)
         self._first = number

@@ -7,7 +7,7 @@ import torch
 from scipy import stats
 
 from pfl.core import noise
-from pfl.core.noise import normals, numbers, stream
+from pfl.core.noise import normals, numbers, stream, streams_of
 from pfl.core.seeds import derive
 
 CPU = torch.device("cpu")
@@ -15,7 +15,7 @@ GOLDEN = 0x9E3779B97F4A7C15
 
 
 def drawn(keys, first=0, steps=1, count=1000, dtype=torch.float64):
-    return normals(keys, first, steps, count, CPU, dtype)
+    return normals(streams_of(keys, CPU), first, steps, count, dtype)
 
 
 def bits(seed, gamma, count, start=0):
