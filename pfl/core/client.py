@@ -41,12 +41,14 @@ class Client(L.LightningModule, ABC):
         net: The network.
         vectorizable: Whether objectives and statistics run under ``torch.func.vmap``.
         persist_optimizer: Whether the optimiser's state stays with the client.
+        draws_noise: Whether a phase asks for noise, so that numbers depend on its generator.
         task: What is predicted.
         buffer_policy: What becomes of batch-norm statistics of the part that travels.
     """
 
     vectorizable: bool
     persist_optimizer: bool
+    draws_noise: bool = False
     buffer_policy: str
     task: Task
     net: nn.Module

@@ -35,11 +35,6 @@ _CAME_OR_WENT: dict[str, Any] = {
     **{"data.hierarchy": None, "data.classes_per_superclass": 50},
     "loop.evaluate_clients": None,
 }
-NOISE = "splitmix64"
-"""The generator that draws noise now; ``environment.json`` says which drew a run's."""
-
-# Methods that draw noise, so that runs of another generator have other numbers.
-DRAWING = frozenset({"PFedBayes", "PFedVEM"})
 # Where and how a run happens, but not what comes out; and the loop's seed, which is the run's.
 _PLACES = {
     *("loop.engine", "loop.workers"),
@@ -60,20 +55,18 @@ _NAMED = {
 _REPLICATES = {"seed", "data.split_seed"}
 
 
-def of_run(config: Mapping[str, Any], noise: str | None = NOISE) -> Identity:
+def of_run(config: Mapping[str, Any], noise: str | None = None) -> Identity:
     """Return what a run's numbers depend on.
 
     Args:
         config: A resolved configuration, or one that was stored with a run, however old.
-        noise: The generator of its noise, if it draws any; ``None`` where the run names none.
+        noise: The generator of its noise; ``None`` if it draws none, or is from before runs named
+            it in ``environment.json``.
     """
-    found = _flat(config, "")
-    if noise is not None and found.get("model") in DRAWING:
-        found["model.noise"] = noise
-    return found
+    return _flat(config, "") | ({} if noise is None else {"model.noise": noise})
 
 
-def of_setting(config: Mapping[str, Any], noise: str | None = NOISE) -> Identity:
+def of_setting(config: Mapping[str, Any], noise: str | None = None) -> Identity:
     """Return what is equal for the replicates of one setting: all but the seeds."""
     return {key: value for key, value in of_run(config, noise).items() if key not in _REPLICATES}
 

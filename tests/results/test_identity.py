@@ -229,20 +229,12 @@ def test_what_is_null_comes_back_null(tmp_path):
 
 def test_a_run_whose_noise_was_drawn_otherwise_is_another_run():
     """Runs from before generators were named have the identity that they had."""
-    drawing = changed("model/class_path", "lightning_modules.pfedvem.PFedVEM")
-    former = identity.of_run(drawing, None)
-    assert former == {**IDENTITY, "model": "PFedVEM"}
-    assert identity.of_run(drawing) == {**former, "model.noise": GENERATOR}
-    assert identity.of_setting(drawing) != identity.of_setting(drawing, None)
-    assert name_of(drawing) != name_of(drawing, noise=None)
+    assert identity.of_run(CONFIGURATION, "dice") == {**IDENTITY, "model.noise": "dice"}
+    settings = [identity.of_setting(CONFIGURATION, noise) for noise in (None, "dice", "cards")]
+    assert len({identity.digest(setting) for setting in settings}) == 3
+    assert name_of(CONFIGURATION) != name_of(CONFIGURATION, noise="dice")
 
 
-def test_methods_that_draw_no_noise_are_as_they_were():
-    assert identity.of_run(CONFIGURATION) == identity.of_run(CONFIGURATION, None)
-
-
-def test_the_methods_that_draw_noise_are_known_by_name():
-    """Nothing is imported to tell an identity."""
-    drawing = {m.__name__ for m in methods() if noise_of(build(m, mlp())) is not None}
-    assert drawing == identity.DRAWING
-    assert identity.NOISE == GENERATOR
+@pytest.mark.parametrize("method", methods(), ids=lambda method: method.__name__)
+def test_a_method_says_whether_it_draws_noise(method):
+    assert (noise_of(build(method, mlp())) == GENERATOR) is method.draws_noise
