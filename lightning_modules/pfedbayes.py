@@ -100,6 +100,7 @@ class PFedBayes(ClientModule):
 
     kept = (*(f"{part}.*" for part in COPIES), "steps")
     vectorizable = True
+    draws_noise = True
     needs_classes = True
     net: MeanFieldNet
     steps: Tensor

@@ -92,6 +92,7 @@ class PFedVEM(ClientModule):
     evaluate_at = "post_local"
     global_model = True
     vectorizable = True
+    draws_noise = True
     needs_classes = True
     net: SplitNet
 

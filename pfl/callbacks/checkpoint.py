@@ -56,6 +56,7 @@ class Checkpoint(Callback):
             "template": checkpoint.move(run.template, "cpu"),
             "constants": run.constants,
             "stacked": run.stacked,
+            "noise": run.noise,
             "history": run.history,
             "partition": run.data.description().get("hash"),
             "config": run.config,

@@ -41,6 +41,7 @@ class Records(Callback):
             "rounds": run.rounds,
             "header": run.header,
             "stacked": run.stacked,
+            "noise": run.noise,
         }
         tested = {} if run.tested is None else {"evaluated_clients": list(run.tested)}
         columns = {"reports": dict(run.reports), "scores": dict(run.scores)}

@@ -41,12 +41,14 @@ class Client(L.LightningModule, ABC):
         net: The network.
         vectorizable: Whether objectives and statistics run under ``torch.func.vmap``.
         persist_optimizer: Whether a client keeps the optimiser's state from round to round.
+        draws_noise: Whether a phase draws noise, so that results depend on its generator.
         task: The kind of prediction.
         buffer_policy: How batch-norm statistics of the shared part are treated.
     """
 
     vectorizable: bool
     persist_optimizer: bool
+    draws_noise: bool = False
     buffer_policy: str
     task: Task
     net: nn.Module

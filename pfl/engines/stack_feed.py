@@ -10,10 +10,11 @@ from torch.nn.utils.rnn import pad_sequence
 
 from pfl.core.state import each
 from pfl.core.types import Batch, Phase
-from pfl.engines.stack import Group, Stack, groups, pad, walk, weights
+from pfl.engines.stack import Group, Stack, groups, mask, pad, walk
 from pfl.engines.stack_gather import Gather
 from pfl.training import batching
 from pfl.training.batching import Length, Step
+from pfl.training.noise import Noise
 
 # Types of devices whose memory can hold the samples of all clients as floats.
 HOLDS = ("cpu",)
@@ -50,11 +51,14 @@ class StackedFeed:
             batching.Feed(job, phase, split, None)
             for job, split in zip(stack.jobs, self._splits, strict=False)
         ]
+        device = stack.context.fabric.device
+        self._noise = Noise(phase, stack.jobs[: len(schedule)], len(schedule[0]), device)
         self._gather = self._gathered()
         with stack.context.fabric.autocast():
             self._held = self._hold() if self._gather is None else None
         if self._held is not None or self._gather is not None:
-            self._positions = _positions(schedule).to(stack.context.fabric.device)
+            self._positions = _positions(schedule).to(device)
+            self._sizes = _sizes(schedule).to(device)
 
     def map_inputs(self, batch: Batch) -> Batch:
         """Apply the phase's map to one client's batch, unless it has been applied beforehand."""
@@ -71,14 +75,15 @@ class StackedFeed:
             apart: As in :func:`pfl.engines.stack.groups`.
         """
         sizes = [len(s[number].positions) for s in self._schedule if len(s) > number]
-        batch = self._samples(number, sizes)._replace(noise=self._noise(len(sizes)))
+        noise = self._noise.of_step(number, len(sizes))
+        batch = self._samples(number, sizes)._replace(noise=noise)
         return groups(sizes, batch, apart)
 
     def _samples(self, number: int, sizes: Sequence[int]) -> Batch:
         count, size = len(sizes), max(sizes)
         if self._gather is not None:
             batch = self._gather.batch(self._positions[:count, number, :size])
-            return batch._replace(weight=weights(sizes, batch.x, batch.y))
+            return self._weighted(batch, number, sizes)
         if self._held is None:
             pairs = zip(self._feeds[:count], self._schedule, strict=False)
             return pad([feed.samples(steps[number].positions) for feed, steps in pairs])
@@ -90,12 +95,13 @@ class StackedFeed:
             rows = torch.arange(count, device=index.device)[:, None]
             x = each(lambda value: value[rows, index], self._held.x)
             y = self._held.y[rows, index]
-        return Batch(x, y, weights(sizes, x, y))
+        return self._weighted(Batch(x, y), number, sizes)
 
-    def _noise(self, count: int) -> dict[str, Tensor]:
-        draws = [feed.noise() for feed in self._feeds[:count]]
-        device = self._stack.context.fabric.device
-        return {name: torch.stack([d[name] for d in draws]).to(device) for name in draws[0]}
+    def _weighted(self, batch: Batch, number: int, sizes: Sequence[int]) -> Batch:
+        """Add the weights of a step; numbers that lay on the CPU would have to be waited for."""
+        if min(sizes) == batch.y.shape[1]:
+            return batch
+        return batch._replace(weight=mask(self._sizes[: len(sizes), number], batch.x, batch.y))
 
     def _gathered(self) -> Gather | None:
         device, augmented = (
@@ -144,3 +150,9 @@ def _positions(schedule: Sequence[Sequence[Step]]) -> Tensor:
     size = max(rows.shape[1] for rows in padded)
     widened = [torch.nn.functional.pad(rows, (0, size - rows.shape[1])) for rows in padded]
     return pad_sequence(widened, batch_first=True)
+
+
+def _sizes(schedule: Sequence[Sequence[Step]]) -> Tensor:
+    """(K, steps) numbers of samples of all steps; zeros where a client is done."""
+    numbers = [torch.tensor([len(step.positions) for step in own]) for own in schedule]
+    return pad_sequence(numbers, batch_first=True)

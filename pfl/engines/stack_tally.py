@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from pfl.core.types import State, Terms, Totals
-from pfl.engines.stack import Rows
 
 
 class StackedMeans:
@@ -19,22 +18,30 @@ class StackedMeans:
     def __init__(self, clients: int) -> None:
         self._clients = clients
         self._sums: dict[str, Tensor] = {}
-        self._counts: dict[str, Tensor] = {}
+        self._counts: dict[str, list[int]] = {}
 
-    def add(self, name: str, rows: Rows, value: Tensor) -> None:
-        """Add the values of one step, for some of the clients."""
+    def add(self, name: str, clients: Iterable[int], rows: Tensor, value: Tensor) -> None:
+        """Add the values of one step, for some of the clients.
+
+        Args:
+            name: Name of the value.
+            clients: The clients.
+            rows: The same clients, as a tensor on the device of the values.
+            value: (clients,) values.
+        """
         if name not in self._sums:
             self._sums[name] = value.new_zeros(self._clients)
-            self._counts[name] = torch.zeros(self._clients, dtype=torch.int64)
+            self._counts[name] = [0] * self._clients
         self._sums[name][rows] += value
-        self._counts[name][rows] += 1
+        for client in clients:
+            self._counts[name][client] += 1
 
     def values(self) -> list[dict[str, float]]:
         """Return the means of each client (one synchronisation)."""
         if not self._sums:
             return [{} for _ in range(self._clients)]
         sums = torch.stack([*self._sums.values()], 1).tolist()
-        counts = torch.stack(list(self._counts.values()), 1).tolist()
+        counts = zip(*self._counts.values(), strict=True)
         return [
             {key: s / c for key, s, c in zip(self._sums, *row, strict=True) if c}
             for row in zip(sums, counts, strict=True)
@@ -70,12 +77,14 @@ class StackedTally:
         """Return ``True`` if a client had data to train on but could not take a single step."""
         return self.steps[row] == 0 and self.skipped[row] > 0
 
-    def add(self, phase: str, rows: Rows, terms: Terms, logged: State) -> None:
-        """Add the loss terms and logged numbers of one step, for some of the clients."""
+    def add(
+        self, phase: str, clients: Iterable[int], rows: Tensor, terms: Terms, logged: State
+    ) -> None:
+        """Add the loss terms and logged numbers of one step; see :meth:`StackedMeans.add`."""
         for name, term in terms.items():
-            self.terms.add(f"{phase}/{name}", rows, term.detach())
+            self.terms.add(f"{phase}/{name}", clients, rows, term.detach())
         for name, value in logged.items():
-            self.logged.add(name, rows, value)
+            self.logged.add(name, clients, rows, value)
 
     def collect(self, sizes: Mapping[int, int], found: State) -> None:
         """Store the rows of one batch of some clients, without the padding.

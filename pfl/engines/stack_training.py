@@ -112,7 +112,8 @@ def _take_steps(
     def step(own: Batch) -> tuple[Outcome, State]:
         return run_objective(phase, feed.map_inputs(own)), module.take_logged()
 
-    apart, index = stack.couples_samples(), torch.tensor(places)
+    apart = stack.couples_samples()
+    index = torch.tensor(places, device=context.fabric.device)
     for number in range(len(schedule[0])):
         if context.stop.is_set():
             raise StoppedError
@@ -123,8 +124,8 @@ def _take_steps(
                 outcome, logged = stack.together(step, group.rows, group.batch, optimizer.leaves)
                 losses.append(total(outcome.terms).sum())
                 entries.append((group.rows, outcome.entries))
-                tally.add(phase.name, index[group.rows], outcome.terms, logged)
                 sizes = {places[own]: size for own, size in group.sizes.items()}
+                tally.add(phase.name, sizes, index[group.rows], outcome.terms, logged)
                 tally.collect(sizes, outcome.rows)
         context.fabric.backward(sum(losses[1:], losses[0]))
         optimizer.step(context.gradient_clip_val)

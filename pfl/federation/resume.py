@@ -14,12 +14,14 @@ import yaml
 
 from pfl.core.client import Client
 from pfl.core.lock import locked
+from pfl.core.noise import GENERATOR
 from pfl.core.tensor_file import SCRATCH
 from pfl.core.types import FederatedData
 from pfl.federation import checkpoint
 from pfl.federation.checkpoint import CheckpointError
 from pfl.federation.settings import Settings
 from pfl.results import identity
+from pfl.training.declaration import noise_of
 
 FILE = Path("checkpoints", "last.ckpt")
 ROUNDS = "loop.rounds"
@@ -46,13 +48,22 @@ class Wanted:
     config: str | None
     trains: bool
 
-    def differences(self, config: str | None, seed: int | None) -> list[str]:
+    def differences(self, config: str | None, seed: int | None, noise: str | None) -> list[str]:
         """Return the settings that rule out a run, each with its value and the wanted one.
 
         Args:
             config: The run's configuration; unless both runs have one, only seeds are compared.
             seed: The run's seed.
+            noise: The generator of its noise; ``None`` if it drew none or did not record it.
         """
+        wanted = noise_of(self.module) if self.trains else None
+        if wanted is None or noise == wanted:
+            return self._settings(config, seed)
+        drawn = f"noise of {noise or 'the generator of earlier versions'} (now {wanted})"
+        why = "the run cannot go on with other draws and has to be trained anew"
+        return [*self._settings(config, seed), f"{drawn}: {why}"]
+
+    def _settings(self, config: str | None, seed: int | None) -> list[str]:
         if self.config is None or config is None:
             same = seed is None or seed == self.settings.seed
             return [] if same else [f"seed {seed} (now {self.settings.seed})"]
@@ -188,7 +199,7 @@ def check_settings(content: Mapping[str, Any], file: Path, wanted: Wanted) -> No
     Raises:
         CheckpointError: Settings differ; the message gives both values of each.
     """
-    differing = wanted.differences(content.get("config"), content.get("seed"))
+    differing = wanted.differences(content.get("config"), content.get("seed"), content.get("noise"))
     if differing:
         raise CheckpointError(f"{file} is from a run with other settings: {'; '.join(differing)}")
 
@@ -200,13 +211,15 @@ def clear(folder: Path) -> None:
             file.unlink(missing_ok=True)
 
 
-def _kept(folder: Path) -> tuple[str | None, int | None]:
-    """Return the configuration and seed of a run, if its folder has them."""
+def _kept(folder: Path) -> tuple[str | None, int | None, str | None]:
+    """Return the configuration, seed and noise generator of a run, if its folder has them."""
     config, environment = folder / "config.yaml", folder / "environment.json"
     try:
         text = config.read_text(encoding="utf-8") if config.is_file() else None
         yaml.safe_load(text or "")
-        seed = json.loads(environment.read_text(encoding="utf-8")).get("seed")
+        found = json.loads(environment.read_text(encoding="utf-8"))
+        seed, noise = found.get("seed"), found.get("noise")
     except (OSError, ValueError, AttributeError, yaml.YAMLError):
-        return None, None
-    return text, seed
+        # The checkpoint tells.
+        return None, None, GENERATOR
+    return text, seed, noise

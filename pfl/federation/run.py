@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import chain
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -16,6 +17,7 @@ from pfl.core.state import fingerprint
 from pfl.core.types import FederatedData, Result, RoundResult, State
 from pfl.results.summary import SCORES, summarise
 from pfl.training.context import Context
+from pfl.training.declaration import noise_of
 
 Row: TypeAlias = dict[str, float]
 
@@ -76,6 +78,11 @@ class Run:
     def fingerprint(self) -> str:
         """A hash of the server's weights and every client's kept state."""
         return fingerprint(chain([self.server.shared], (self.kept[c] for c in sorted(self.kept))))
+
+    @cached_property
+    def noise(self) -> str | None:
+        """Return the generator of the noise that clients draw; ``None`` if they draw none."""
+        return noise_of(self.module)
 
     @property
     def hyperparameters(self) -> dict[str, Any]:

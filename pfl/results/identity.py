@@ -56,18 +56,19 @@ _NAMED = {
 _REPLICATES = {"seed", "data.split_seed"}
 
 
-def of_run(config: Mapping[str, Any]) -> Identity:
+def of_run(config: Mapping[str, Any], noise: str | None = None) -> Identity:
     """Return the settings that a run's numbers depend on.
 
     Args:
         config: A resolved configuration, or one that any version stored with a run.
+        noise: The generator of its noise; ``None`` if it drew none or did not record it.
     """
-    return _flat(config, "")
+    return _flat(config, "") | ({} if noise is None else {"model.noise": noise})
 
 
-def of_setting(config: Mapping[str, Any]) -> Identity:
+def of_setting(config: Mapping[str, Any], noise: str | None = None) -> Identity:
     """Return the settings that the replicates of one setting have in common: all but the seeds."""
-    return {key: value for key, value in of_run(config).items() if key not in _REPLICATES}
+    return {key: value for key, value in of_run(config, noise).items() if key not in _REPLICATES}
 
 
 def digest(identity: Identity) -> str:

@@ -88,6 +88,11 @@ class RunFolder:
         return None if seed is None else int(seed)
 
     @property
+    def noise(self) -> str | None:
+        """Return the generator of the run's noise; ``None`` if it drew none, or is older."""
+        return self.environment.get("noise")
+
+    @property
     def replicate(self) -> Replicate:
         """Return seed and split seed; -1 if unknown."""
         seed, split_seed = self.seed, self.partition.get("split_seed")

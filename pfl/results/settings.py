@@ -87,7 +87,7 @@ def group(runs: Sequence[RunFolder]) -> tuple[list[Setting], list[RunFolder]]:
     Of several runs of the same setting and replicate, only the newest (by the name of its folder)
     is used. A run without a configuration is a setting of its own.
     """
-    identities = {id(run): identity.of_setting(run.config) for run in runs}
+    identities = {id(run): identity.of_setting(run.config, run.noise) for run in runs}
     found: dict[object, dict[Replicate, RunFolder]] = {}
     repeated = []
     for run in runs:

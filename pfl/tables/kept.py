@@ -73,13 +73,14 @@ def _read_names(file: Path, changed: int, scale: float) -> set[str]:
     del changed
     try:
         config = yaml.safe_load(file.read_text("utf-8"))
-        names = {name_of(config)}
+        noise = json.loads(file.with_name("environment.json").read_text("utf-8")).get("noise")
+        names = {name_of(config, noise=noise)}
         limit = config["data"]["init_args"].pop("max_samples", None)
         if scale < 1 and limit is not None:
             # A shortened run stores the number of samples that resulted from its scale.
             partition = json.loads(file.with_name("partition.json").read_text("utf-8"))
             if limit == part_of(partition["samples"], scale):
-                names.add(name_of(config, scale))
+                names.add(name_of(config, scale, noise))
     except (OSError, ValueError, TypeError, KeyError, AttributeError, yaml.YAMLError):
         # A folder that cannot be read is not one of our runs.
         return set()

@@ -1,4 +1,4 @@
-"""The batches of a client's steps: samples, their order and noise, all derived from the job's seed.
+"""The batches of a client's steps: samples and their order, derived from the job's seed.
 
 Every engine makes its batches here, so they are the same under all engines.
 """
@@ -102,6 +102,14 @@ def steps(context: Context, job: Job, phase: Phase, length: Length, samples: int
         epoch += 1
 
 
+def most_steps(phase: Phase, length: Length, samples: int, batch_size: int) -> int:
+    """Return how many steps a phase takes at most on a client with so many samples."""
+    if length.steps is not None:
+        return length.steps
+    size = samples if phase.full_batch else phase.batch_size or batch_size
+    return length.epochs * -(-samples // size)
+
+
 def _epoch(
     context: Context, job: Job, phase: Phase, samples: int, size: int, epoch: int
 ) -> list[Tensor]:
@@ -135,7 +143,7 @@ class Feed:
     """The batches of one client in one phase.
 
     Args:
-        job: The job, whose seed determines transforms and noise.
+        job: The job, whose seed determines the transforms.
         phase: The phase.
         split: The client's training data.
         held: All samples in stored order, as the phase sees them, if they are the same in every
@@ -147,10 +155,9 @@ class Feed:
         self._split = split
         self._held = held
         self._transforms = generator(job.seed, "augment", phase.name) if split.augmented else None
-        self._noise = generator(job.seed, "noise", phase.name)
 
     def samples(self, positions: Tensor) -> Batch:
-        """Return the samples of a step, without noise; must be called once a step, in order."""
+        """Return the samples of a step; must be called once a step, in order."""
         if self._held is None:
             return self._split.batch(positions, self._transforms)
         if self._phase.full_batch:
@@ -158,11 +165,6 @@ class Feed:
         index = positions.to(self._held.y.device)
         x = each(lambda value: value.index_select(0, index), self._held.x)
         return Batch(x, self._held.y.index_select(0, index))
-
-    def noise(self) -> dict[str, Tensor]:
-        """Return the noise of the next step, on the CPU."""
-        shapes = self._phase.noise.items()
-        return {name: torch.randn(shape, generator=self._noise) for name, shape in shapes}
 
 
 def hold(phase: Phase, length: Length, split: ClientSplit, batch_size: int) -> Batch | None:

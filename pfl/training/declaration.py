@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves, tree_map
 
+from pfl.core.noise import GENERATOR
 from pfl.core.state import call_with
 from pfl.core.types import Pass, Phase, Plan, State
 
@@ -86,6 +87,12 @@ def declared(module: Client, verb: Literal["plan", "adapt"]) -> Plan:
             raise MethodError(f"{method}.{verb}() has two parts named {part.name!r}")
         names.add(part.name)
     return plan
+
+
+def noise_of(module: Client) -> str | None:
+    """Return the generator of the noise that a module's phases draw; ``None`` if they draw none."""
+    parts = (*declared(module, "plan"), *declared(module, "adapt"))
+    return GENERATOR if any(isinstance(part, Phase) and part.noise for part in parts) else None
 
 
 def _once(entries: State) -> State:

@@ -16,6 +16,7 @@ from pfl.core.state import clone, total
 from pfl.core.types import Batch, ClientInfo, ClientSplit, Job, Outcome, Phase, State, Totals
 from pfl.training import batching, optimizer_state
 from pfl.training.context import Context, StoppedError
+from pfl.training.noise import Noise
 from pfl.training.optimizer_state import OptimizerState
 
 
@@ -102,6 +103,8 @@ def run_phase(context: Context, job: Job, phase: Phase, split: ClientSplit, tall
         return {}
     module, fabric = context.module, context.fabric
     feed = _feed(context, job, phase, length, split)
+    most = batching.most_steps(phase, length, len(split), context.data.batch_size)
+    noise = Noise(phase, [job], most, fabric.device)
     trained = prepare(context, phase)
     optimizer = make_optimizer(module, phase, job.info, trained)
     for name, state in optimizer_state.read(phase.name, job.kept).items():
@@ -114,13 +117,16 @@ def run_phase(context: Context, job: Job, phase: Phase, split: ClientSplit, tall
     last_losses: list[float] = []
     taken = tally.steps
     module.on_train_start()
-    for step in batching.steps(context, job, phase, length, len(split)):
+    for number, step in enumerate(batching.steps(context, job, phase, length, len(split))):
         if context.stop.is_set():
             raise StoppedError
         if step.index == 0:
             module.on_train_epoch_start()
         with fabric.autocast():
             batch = _batch(feed, phase, step.positions, split)
+            if phase.noise:
+                draws = noise.of_step(number).items()
+                batch = batch._replace(noise={name: own[0] for name, own in draws})
             module.on_train_batch_start(batch, step.index)
             outcome = run_objective(phase, batch)
             loss = total(outcome.terms)
@@ -223,7 +229,4 @@ def _batch(feed: batching.Feed, phase: Phase, positions: Tensor, split: ClientSp
     if phase.inputs is not None and split.augmented:
         with torch.no_grad():
             batch = batch._replace(x=phase.inputs(batch))
-    if phase.noise:
-        draws = feed.noise().items()
-        batch = batch._replace(noise={name: d.to(batch.x.device) for name, d in draws})
     return batch

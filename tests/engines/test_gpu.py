@@ -16,6 +16,7 @@ from lightning_modules.nets import CNN3
 from lightning_modules.pfakd import PFAKD
 from lightning_modules.pfedvem import PFedVEM
 from lightning_modules.univarfl import UniVarFL
+from pfl.core.noise import normals, numbers, streams_of
 from pfl.core.seeds import scoped
 from pfl.engines.sequential import SequentialEngine
 from pfl.engines.vectorised import VectorisedEngine
@@ -92,8 +93,22 @@ def test_a_stack_agrees_with_one_after_another(method):
 
 @pytest.mark.parametrize("method", [FedAvg, FedAS, PFAKD, UniVarFL, PFedVEM, FedSimSup])
 def test_a_gpu_agrees_with_a_cpu(method):
-    """Orders, crops and noise are drawn on the CPU for both; float64."""
+    """Orders and crops are drawn on the CPU for both, noise is the same on each; float64."""
     same(*(run(method, SequentialEngine(), accelerator) for accelerator in (GPU, "cpu")))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_noise_is_that_of_a_cpu(dtype):
+    """Its bits; the draws that are made of them up to the last places."""
+    found, bits = [], []
+    for device in map(torch.device, (GPU, "cpu")):
+        streams = streams_of([3, 2**62 + 5], device)
+        found.append(normals(streams, 7, 2, 100_001, dtype).cpu())
+        out = torch.empty(2, 1000, dtype=torch.int64, device=device)
+        numbers(*streams, 2**40, out, torch.empty_like(out))
+        bits.append(out.cpu())
+    assert torch.equal(*bits)
+    torch.testing.assert_close(*found, rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("precision", ["16-mixed", "bf16-mixed"])

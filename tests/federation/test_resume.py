@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import subprocess
@@ -15,6 +16,7 @@ import torch
 import yaml
 
 from lightning_modules.fedper import FedPer
+from lightning_modules.pfedvem import PFedVEM
 from pfl.core.lock import BusyError, locked
 from pfl.federation.checkpoint import CheckpointError
 from pfl.federation.sampling import UniformSampler
@@ -120,6 +122,29 @@ def test_runs_of_python_code_are_told_apart_by_their_seeds(tmp_path):
     assert run(1, "last").folder == first.folder
     with pytest.raises(CheckpointError, match=r"seed 1 \(now 3\)"):
         run(3, str(first.folder))
+
+
+def test_a_run_whose_noise_was_drawn_otherwise_is_not_gone_on_with(tmp_path):
+    """Its personal models may still be tested; a method without noise is resumed as ever."""
+
+    def former(module):
+        folder = fit(tmp_path, module=module).folder
+        file, environment = folder / "checkpoints" / "last.ckpt", folder / "environment.json"
+        content = torch.load(file, weights_only=True)
+        known = json.loads(environment.read_text())
+        drawn = "splitmix64" if isinstance(module, PFedVEM) else None
+        assert content.pop("noise") == known.pop("noise") == drawn
+        torch.save(content, file)
+        environment.write_text(json.dumps(known))
+        return folder
+
+    folder = former(PFedVEM(mlp()))
+    for path in (str(folder), "last"):
+        with pytest.raises(CheckpointError, match=r"earlier versions.*has to be trained anew"):
+            fit(tmp_path, rounds=4, module=PFedVEM(mlp()), ckpt_path=path)
+    loop = FederatedLoop(2, default_root_dir=str(tmp_path), progress=False)
+    loop.test(PFedVEM(mlp()), blobs(), str(folder))
+    assert fit(tmp_path, rounds=4, ckpt_path=str(former(FedPer(mlp())))).round == 4
 
 
 # Undamaged.

@@ -9,8 +9,12 @@ import yaml
 
 from pfl.cli.config import Experiment
 from pfl.cli.parser import make_parser
+from pfl.core.noise import GENERATOR
 from pfl.results import identity
 from pfl.tables.plan import name_of
+from pfl.training.declaration import noise_of
+from tests.helpers.discovery import build, methods
+from tests.helpers.toy import mlp
 
 CONFIGURATION = {
     "seed": 1,
@@ -218,3 +222,19 @@ def test_what_is_null_comes_back_null(tmp_path):
     found = identity.of_run(yaml.safe_load(file.read_text()))
     assert "model.head_epochs" not in found
     assert found["model.net"] == "MLP"
+
+
+# Noise of another generator.
+
+
+def test_a_run_whose_noise_was_drawn_otherwise_is_another_run():
+    """Runs from before generators were named have the identity that they had."""
+    assert identity.of_run(CONFIGURATION, "dice") == {**IDENTITY, "model.noise": "dice"}
+    settings = [identity.of_setting(CONFIGURATION, noise) for noise in (None, "dice", "cards")]
+    assert len({identity.digest(setting) for setting in settings}) == 3
+    assert name_of(CONFIGURATION) != name_of(CONFIGURATION, noise="dice")
+
+
+@pytest.mark.parametrize("method", methods(), ids=lambda method: method.__name__)
+def test_a_method_says_whether_it_draws_noise(method):
+    assert (noise_of(build(method, mlp())) == GENERATOR) is method.draws_noise

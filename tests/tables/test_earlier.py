@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import os
 import shutil
 import sys
 from pathlib import Path
@@ -133,6 +135,23 @@ def test_with_a_new_default_it_is_not(ours, fits):
     mine("epochs: int = 2")
     assert table() == 0
     assert len(fits) == len(finished()) == 2
+
+
+def test_of_a_method_whose_noise_was_drawn_otherwise_it_is_not(fits):
+    """Under another name a run is known by its configuration and the generator that it names."""
+    write(columns=None, rows={"PFedVEM": {"set": {"model": "PFedVEM"}}})
+    assert table() == 0
+    home = renamed(finished()[0])
+    assert table() == 0
+    assert len(fits) == 1
+    file = home / "environment.json"
+    content = json.loads(file.read_text())
+    assert content.pop("noise") == "splitmix64"
+    file.write_text(json.dumps(content))
+    # A configuration is read again after a change of its own.
+    os.utime(home / "config.yaml", (1, 1))
+    assert table() == 0
+    assert len(fits) == 2
 
 
 def test_of_a_class_that_moved_it_is_found(fits):

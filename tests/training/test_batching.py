@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
-
 import pytest
 import torch
 from torch import nn
@@ -137,14 +135,3 @@ def test_every_phase_draws_transforms_of_its_own():
     assert moves("one") == one
     others = [*one, *moves("other"), *moves("one", seed=4)]
     assert len({round(value, 5) for value in others}) == 6
-
-
-def test_noise_is_another_stream_than_the_transforms():
-    """A phase that declares noise draws the same transforms as without."""
-    split = Shaken(blobs((6,)).split(0, "train"))
-    module = Head(normed())
-    make = partial(Phase, name="one", objective=module.losses)
-    feeds = [Feed(job(), phase, split, None) for phase in (make(), make(noise={"z": (2,)}))]
-    feeds[1].noise()
-    first, second = (feed.samples(torch.arange(2)).x for feed in feeds)
-    assert torch.equal(first, second)

@@ -348,17 +348,16 @@ def test_after_a_round_no_parameter_is_frozen_and_none_has_a_gradient():
     assert all(p.requires_grad and p.grad is None for p in ctx.module.parameters())
 
 
-def test_every_phase_has_an_order_and_noise_of_its_own():
+def test_every_phase_has_an_order_of_its_own():
     module = pull()
     ctx = context(module, blobs(sizes=(40,)))
     found = {}
     for name in ("one", "other", "one"):
-        phase = Phase(name=name, objective=module.losses, noise={"z": (3,)})
+        phase = Phase(name=name, objective=module.losses)
         order = torch.cat([s.positions for s in batching.steps(ctx, job(), phase, Length(1), 40)])
-        noise = batching.Feed(job(), phase, ctx.data.split(0, "train"), None).noise()
-        drawn = found.setdefault(name, {"order": order, **noise})
-        assert equal(drawn, {"order": order, **noise})
-    assert not any(torch.equal(found["one"][n], found["other"][n]) for n in ("order", "z"))
+        drawn = found.setdefault(name, order)
+        assert torch.equal(drawn, order)
+    assert not torch.equal(found["one"], found["other"])
 
 
 def test_dropout_draws_from_the_client_and_leaves_the_default_stream():

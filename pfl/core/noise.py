@@ -1,0 +1,138 @@
+"""Normal draws from a counter-based generator: the same on every device, and in every stack.
+
+The generator is SplitMix64 (Steele, Lea and Flood, "Fast splittable pseudorandom number
+generators", OOPSLA 2014): the n-th number of a stream is a hash of ``seed + n * gamma``, a function
+of the stream and of n alone. As integers the numbers are exact on every device. The logarithm, sine
+and cosine that make them normal may differ in the last bit from one kind of device to another.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+GENERATOR = "splitmix64"
+"""Recorded with runs that draw noise, as another generator would draw other numbers."""
+
+_BITS = 64
+_WORD = 0xFFFFFFFF
+_GOLDEN = 0x9E3779B97F4A7C15
+# Shifts and factors of two hashes, of numbers and of a stream's gamma; a last shift follows.
+_MIX = ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB), (31, 1))
+_MIX_GAMMA = ((33, 0xFF51AFD7ED558CCD), (33, 0xC4CEB9FE1A85EC53), (33, 1))
+# Pairs of draws that are made at once: on a CPU as many as its caches hold.
+_AT_ONCE = {"cpu": 2**16}
+_LARGEST = 2**22
+
+
+def block(device: torch.device) -> int:
+    """Return how many draws are made at once on a device; fewer cost as many calls."""
+    return 2 * _AT_ONCE.get(device.type, _LARGEST)
+
+
+def normals(streams: Tensor, first: int, steps: int, count: int, dtype: torch.dtype) -> Tensor:
+    """Return (K, steps, count) standard normal draws of some steps of K streams.
+
+    A draw depends on its stream, its step, its place and ``count`` alone. It is made of 32 random
+    bits in every precision.
+
+    Args:
+        streams: See :func:`streams_of`; the draws are made where they lie.
+        first: The first of the steps.
+        steps: How many.
+        count: Draws of each step, at least 1.
+        dtype: Of the draws; below 32 bits they are computed in 32.
+    """
+    # A number of 64 bits gives two draws.
+    device, rows = streams.device, streams.shape[1]
+    pairs, most = -(-count // 2), block(device) // 2
+    whole = torch.promote_types(dtype, torch.float32)
+    drawn = torch.empty((rows, steps, 2, pairs), dtype=whole, device=device)
+    wide = min(pairs, most)
+    long = min(steps, max(1, most // wide))
+    high = min(rows, max(1, most // (wide * long)))
+    seeds, gammas = streams
+    # Memory that is used again and again stays in the caches.
+    integers = torch.empty(2 * high * long * wide, dtype=torch.int64, device=device)
+    floats = torch.empty(3 * high * long * wide, dtype=whole, device=device)
+    for top in range(0, rows, high):
+        some = slice(top, top + high)
+        for step in range(0, steps, long):
+            for left in range(0, pairs, wide):
+                out = drawn[some, step : step + long, :, left : left + wide]
+                shape = (out.shape[0], out.shape[1] * out.shape[3])
+                start = (first + step) * pairs + left
+                bits, spare = integers[: 2 * math.prod(shape)].view(2, *shape)
+                numbers(seeds[some], gammas[some], start, bits, spare)
+                _to_normal(bits, spare, floats[: 3 * math.prod(shape)], out)
+    return drawn.view(rows, steps, 2 * pairs)[..., :count].to(dtype)
+
+
+def streams_of(keys: Sequence[int], device: torch.device) -> Tensor:
+    """Return (2, K, 1) seeds and gammas of the streams of K keys, numbers of up to 64 bits."""
+    pairs = [[_signed(value) for value in stream(key)] for key in keys]
+    return torch.tensor(pairs, dtype=torch.int64, device=device).view(-1, 2, 1).transpose(0, 1)
+
+
+def stream(key: int) -> tuple[int, int]:
+    """Return seed and gamma of a key's stream, of 64 bits each, as ``split`` makes them."""
+    gamma = _mixed(key + 2 * _GOLDEN, _MIX_GAMMA) | 1
+    # With few changes from bit to bit sums would change few bits too.
+    if (gamma ^ gamma >> 1).bit_count() < 24:
+        gamma ^= 0xAAAAAAAAAAAAAAAA
+    return _mixed(key + _GOLDEN, _MIX), gamma
+
+
+def numbers(seeds: Tensor, gammas: Tensor, start: int, out: Tensor, spare: Tensor) -> None:
+    """Fill (K, n) with random numbers of 64 bits, from the ``start``-th of each stream on.
+
+    Args:
+        seeds: (K, 1) of the streams.
+        gammas: (K, 1) of the streams.
+        start: From 0.
+        out: (K, n) int64.
+        spare: As large.
+    """
+    torch.mul(torch.arange(start + 1, start + 1 + out.shape[1], device=out.device), gammas, out=out)
+    out.add_(seeds)
+    for shift, factor in _MIX:
+        # The sign is the first of 64 bits: ones that it shifts in are cut off.
+        torch.bitwise_right_shift(out, shift, out=spare).bitwise_and_((1 << _BITS - shift) - 1)
+        out.bitwise_xor_(spare)
+        if factor != 1:
+            out.mul_(_signed(factor))
+
+
+def _to_normal(bits: Tensor, spare: Tensor, floats: Tensor, out: Tensor) -> None:
+    """Turn numbers of 64 bits into pairs of normal draws (Box and Muller).
+
+    Args:
+        bits: (k, s * n) int64.
+        spare: As large.
+        floats: Three times as large, and of the type of the draws.
+        out: (k, s, 2, n) for the cosines and the sines.
+    """
+    k, s, _, n = out.shape
+    radius, angle, turned = floats.view(3, k, s, n)
+    angle.copy_(torch.bitwise_right_shift(bits, 32, out=spare).view(k, s, n))
+    angle.mul_(math.pi / 2**31)
+    radius.copy_(bits.bitwise_and_(_WORD).view(k, s, n)).add_(0.5).mul_(2.0**-32)
+    radius.log_().mul_(-2).sqrt_()
+    for half, turn in enumerate((torch.cos, torch.sin)):
+        torch.mul(turn(angle, out=turned), radius, out=out[:, :, half])
+
+
+def _mixed(value: int, steps: Sequence[tuple[int, int]]) -> int:
+    """Hash a number of 64 bits."""
+    value %= 1 << _BITS
+    for shift, factor in steps:
+        value = (value ^ value >> shift) * factor % (1 << _BITS)
+    return value
+
+
+def _signed(value: int) -> int:
+    """Return the signed number of the same 64 bits."""
+    return value - (1 << _BITS) if value >> _BITS - 1 else value
