@@ -276,7 +276,7 @@ def test_points_that_fall_behind_are_stopped(capsys):
     states = {row[LR]: row["state"] for row in points()}
     assert states == {"0.3": "done", "0.001": "stopped", "1e-05": "stopped"}
     row = points()[-1]
-    assert row["reason"].startswith("stopped after round 1 of 4, with ")
+    assert row["reason"].startswith("stopped after round 1 of 4: ")
     with (Path(row["folder"]) / "metrics.csv").open() as file:
         (only,) = csv.DictReader(file)
     assert only["test/personal/acc"] == row["test/personal/acc"]
