@@ -218,8 +218,8 @@ def _open(sweep: Sweep, storage: Path, identity: Mapping[str, str]) -> optuna.St
                 what for what in {**found, **identity} if found.get(what) != identity.get(what)
             ]
             raise UsageError(
-                f"{storage} holds the points of another sweep: {' and '.join(other)} differ; "
-                "choose another file by --storage, or remove this one"
+                f"{storage} holds the points of another sweep, which differs in "
+                f"{' and '.join(other)}; choose another file by --storage, or remove this one"
             )
         # All its points failed, and the sweep has been changed since.
         optuna.delete_study(study_name=name, storage=store)

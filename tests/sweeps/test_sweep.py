@@ -229,10 +229,10 @@ def test_mistakes_in_the_command_line_show_before_anything_runs(words, message, 
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"parameters": {LR: {"values": [0.1, 0.3]}}}, "the sweep file differ"),
-        ({"flags": ["--loop.rounds=1"]}, "the flags differ"),
-        ({"flags": ["--seed=1"]}, "the flags and the seed differ"),
-        ({"config": True}, "the file c.yaml differ"),
+        ({"parameters": {LR: {"values": [0.1, 0.3]}}}, "differs in the sweep file;"),
+        ({"flags": ["--loop.rounds=1"]}, "differs in the flags;"),
+        ({"flags": ["--seed=1"]}, "differs in the flags and the seed;"),
+        ({"config": True}, "differs in the file c.yaml;"),
     ],
 )
 def test_another_sweep_on_the_same_storage_is_refused(change, message, capsys):
@@ -276,7 +276,7 @@ def test_points_that_fall_behind_are_stopped(capsys):
     states = {row[LR]: row["state"] for row in points()}
     assert states == {"0.3": "done", "0.001": "stopped", "1e-05": "stopped"}
     row = points()[-1]
-    assert row["reason"].startswith("stopped after round 1 of 4, with ")
+    assert row["reason"].startswith("stopped after round 1 of 4: ")
     with (Path(row["folder"]) / "metrics.csv").open() as file:
         (only,) = csv.DictReader(file)
     assert only["test/personal/acc"] == row["test/personal/acc"]

@@ -183,7 +183,7 @@ def test_a_damaged_run_stops_no_other(capsys):
     (first / "metrics.csv").write_text("round\nx\n")
     assert table() == 0
     said = capsys.readouterr().out
-    assert f"[1] {first}/metrics.csv is not a table of numbers" in said.replace("\n", "")
+    assert f"[1] {first}/metrics.csv is not a table of numbers" in " ".join(said.split())
     assert len(finished()) == 2
 
 
@@ -198,7 +198,7 @@ def test_a_run_that_another_process_is_at_is_left_to_it(fits, capsys):
         assert table() == 2
     said = capsys.readouterr()
     assert f"[1] process {os.getpid()} on " in said.out
-    assert f" is already working on {RUNS / busy}." in said.out
+    assert f" is already working on {RUNS / busy}." in " ".join(said.out.split())
     assert "Traceback" not in said.err
     assert [folder.parent.name for folder in finished()] == [other]
 
