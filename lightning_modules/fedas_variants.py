@@ -170,7 +170,7 @@ class FeatureServer(FedASServer):
     """FedAS's server that also sends the mean feature of each class over all clients.
 
     Args:
-        num_classes: C.
+        num_classes: Number of classes, C.
         features: D.
         options: See :class:`~lightning_modules.fedas.FedASServer`.
     """

@@ -11,7 +11,7 @@ def one_hot(y: Tensor, num_classes: int, like: Tensor) -> Tensor:
 
     Args:
         y: (B,) labels.
-        num_classes: C.
+        num_classes: Number of classes, C.
         like: A tensor of the type of the result.
 
     Example:

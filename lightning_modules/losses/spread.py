@@ -90,7 +90,7 @@ def variance_floor(num_classes: int, statistic: Spread = "var", unbiased: bool =
     the square root of these for ``std``.
 
     Args:
-        num_classes: C.
+        num_classes: Number of classes, C.
         statistic: Variance or standard deviation.
         unbiased: Divide by C - 1 instead of C.
 

@@ -26,7 +26,7 @@ class CNN8(SplitNet):
     1,664 running statistics.
 
     Args:
-        num_classes: C.
+        num_classes: Number of classes, C.
         input_shape: (channels, height, width); at least 21x21.
         norm: Batch norm (the paper), or group norm with 16 channels per group.
         projector: Width of the projector, D.
@@ -68,7 +68,7 @@ class ResNet18(SplitNet):
       ``projector: 512``, 11,700,416 + 513 C.
 
     Args:
-        num_classes: C.
+        num_classes: Number of classes, C.
         input_shape: (channels, height, width); any size.
         norm: Batch norm (the papers), or group norm with 16 channels per group.
         first_stride: Stride of the first stage.

@@ -67,7 +67,7 @@ class LeNet5(SplitNet):
       8,422 at C = 10, or ``hidden: [40]``, 10,824 at C = 100, and 6,956 at 1x28x28 and C = 62.
 
     Args:
-        num_classes: C.
+        num_classes: Number of classes, C.
         input_shape: (channels, height, width); at least 16x16.
         channels: Output channels of the two convolutions.
         hidden: Widths of the hidden linear layers; the last of them is D.
@@ -98,7 +98,7 @@ class CNN2(LeNet5):
     At 3x32x32: 873,408 + 513 C.
 
     Args:
-        num_classes: C.
+        num_classes: Number of classes, C.
         input_shape: (channels, height, width); at least 16x16.
 
     Raises:
@@ -115,7 +115,7 @@ class FashionCNN(SplitNet):
     At 1x28x28 and C = 10: 115,776 + 1,290, D = 128.
 
     Args:
-        num_classes: C.
+        num_classes: Number of classes, C.
         input_shape: (channels, height, width); at least 12x12.
 
     Raises:
@@ -135,7 +135,7 @@ class CNN3(SplitNet):
     for ``fc_block``.
 
     Args:
-        num_classes: C.
+        num_classes: Number of classes, C.
         input_shape: (channels, height, width); at least 24x24.
         head_split: The head is the last linear layer (the paper), or both of them (the official
             code).
@@ -167,7 +167,7 @@ class CNN5(SplitNet):
     of one. With three channels: 618,916 + 101 C, D = 100.
 
     Args:
-        num_classes: C.
+        num_classes: Number of classes, C.
         input_shape: (channels, height, width); any size.
     """
 

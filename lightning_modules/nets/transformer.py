@@ -22,7 +22,7 @@ class ViT(SplitNet):
     FedSimSup: at 3x32x32 it has 74,432 + 65 C parameters, 75,082 at C = 10 and 80,932 at C = 100.
 
     Args:
-        num_classes: C.
+        num_classes: Number of classes, C.
         input_shape: (channels, height, width); both sides are multiples of ``patch``.
         patch: Side of a patch, in pixels.
         width: Size of a token, D.

@@ -21,7 +21,7 @@ def class_sums(
     Args:
         z: (B, D) features.
         y: (B,) labels.
-        num_classes: C.
+        num_classes: Number of classes, C.
         weight: (B,) one for a real sample and zero for padding, or ``None``.
 
     Returns:
