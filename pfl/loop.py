@@ -118,7 +118,9 @@ class FederatedLoop:
         positive(gradient_clip_val=gradient_clip_val)
         not_negative(kept_memory=kept_memory)
         finite(kept_memory=kept_memory)
-        if name is not None and (Path(name).is_absolute() or ".." in Path(name).parts):
+        if name is not None and (
+            Path(name).is_absolute() or ".." in Path(name).parts or "\0" in name
+        ):
             raise ValueError(f"name must be a path below default_root_dir, got {name!r}")
         self.rounds = rounds
         self.sampler = sampler

@@ -125,8 +125,9 @@ def find_misspelling(
     for item in given:
         *parents, name = item.keys
         parent = tuple(parents)
-        if not parent and name not in top:
-            raise _unknown(item, f"there is no key {name!r}", top)
+        if item.keys[0] not in top:
+            section = Given(item.keys[:1], item.text, item.place)
+            raise _unknown(section, f"there is no key {item.keys[0]!r}", top)
         kind = at.get(parent)
         if name in ("class_path", "help") and item.text is not None:
             at[parent] = _resolve(item, known)

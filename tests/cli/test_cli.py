@@ -367,6 +367,7 @@ hidden: 7 | hidden: 0 | c.yaml:9: model.net.hidden: hidden must be at least 1, g
 {class_path: torch.optim.SGD, init_args: {lr: 0.005}} | {class_path: os.system, init_args: {command: touch ran}} | c.yaml:10: model.optimizer: os.system is not annotated to return Optimizer
 rounds: 2 | name: ../../x | c.yaml:3: loop.name: name must be a path below default_root_dir, got '../../x'
 rounds: 2 | name: /x | c.yaml:3: loop.name: name must be a path below default_root_dir, got '/x'
+rounds: 2 | name: "\0" | c.yaml:3: loop.name: name must be a path below default_root_dir, got '\x00'
   class_path: Digits\n |   class_path: ImageFolder\n | c.yaml:14: data: the following arguments are required: root
 lr: 0.005 | lr: 1e30 | round 1, client 2: the loss or the weights are not finite
 """  # noqa: E501
@@ -374,6 +375,7 @@ lr: 0.005 | lr: 1e30 | round 1, client 2: the loss or the weights are not finite
 # A flag, and what is said of it.
 IN_FLAGS = """
 --loop.round=3 | --loop.round: FederatedLoop has no argument 'round'; did you mean 'rounds'?
+--lop.rounds=3 | --lop.rounds: there is no key 'lop'; did you mean 'loop'?
 --model.epoch=3 | --model.epoch: FedPer has no argument 'epoch'; did you mean 'epochs'?
 --model.init_args.net.init_args.hiden=3 | --model.init_args.net.init_args.hiden: MLP has no argument 'hiden'; did you mean 'hidden'?
 --model=FedAv | --model: there is no class 'FedAv'; did you mean 'FedAvg'?
