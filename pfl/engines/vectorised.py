@@ -79,10 +79,10 @@ class VectorisedEngine(Engine):
         if self.obstacle:
             return f"sequential, not vectorised: {self.obstacle}"
         self._size = self.clients or capacity(context)
-        if self.clients is None and self._size >= context.data.num_clients:
+        if self._size >= context.data.num_clients:
             return "vectorised: all clients in one stack"
         why = "" if self.clients else ", which fill half of the free memory"
-        return f"vectorised: {self._size} clients in one stack{why}"
+        return f"vectorised: up to {self._size} clients in one stack{why}"
 
     def train(self, jobs: Sequence[Job]) -> Iterator[Result]:
         """Run each client's round."""

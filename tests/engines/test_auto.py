@@ -77,7 +77,9 @@ def test_many_small_clients_are_stacked_however_many_cores_there_are(cores):
     """Five of equal size are five at work; with one of ten times the size they are 1.4."""
     for count in (1, 4):
         cores(count)
-        assert header(blobs((6,) * 5)) == "auto: vectorised: 32 clients in one stack, one op thread"
+        assert (
+            header(blobs((6,) * 5)) == "auto: vectorised: all clients in one stack, one op thread"
+        )
         assert "vectorised" not in header(blobs((60, 6, 6, 6, 6)))
 
 

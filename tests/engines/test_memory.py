@@ -55,7 +55,7 @@ def test_it_takes_what_fits_in_half_of_the_free_memory(room, size, monkeypatch):
     whole, rest = divmod(5, size)
     assert chunks[2:] == [size] * whole + [rest] * bool(rest), "after the guard's two"
     assert beside.header["engine"] == (
-        f"vectorised: {size} clients in one stack, which fill half of the free memory"
+        f"vectorised: up to {size} clients in one stack, which fill half of the free memory"
     )
     alone = fit(
         build(),
