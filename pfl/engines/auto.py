@@ -33,7 +33,7 @@ SHORT_STEP = 300_000
 28 x 28 and 652,000 on 32 x 32."""
 
 CACHED = 100_000
-"""Number of parameters up to which a stack is faster on a CPU: the weights of many clients must
+"""Number of parameters up to which a stack is faster on a CPU, as the weights of many clients must
 fit into its caches."""
 
 TINY_STEP = 100_000
