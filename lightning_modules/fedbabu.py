@@ -1,4 +1,4 @@
-"""FedBABU: train the body under a fixed random head, and fine-tune before the test.
+"""FedBABU: train the backbone under a fixed random head, and fine-tune before the test.
 
 Oh et al., "FedBABU: Toward Enhanced Representation for Federated Image Classification", ICLR 2022,
 arXiv 2106.06042.
@@ -14,9 +14,9 @@ from lightning_modules.nets import SplitNet
 
 
 class FedBABU(FineTuned, Freeze):
-    """A body trained under a fixed random head, and fine-tuned by each client before the test.
+    """A backbone trained under a fixed random head, and fine-tuned by each client before the test.
 
-    Training is that of :class:`Freeze`: the body travels both ways, and nothing stays with the
+    Training is that of :class:`Freeze`: the backbone travels both ways, and nothing stays with the
     client, as the head is the same constant everywhere. Each client is tested with a fine-tuned
     copy, which is then discarded; the global model is tested without fine-tuning.
 

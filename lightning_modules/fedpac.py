@@ -1,4 +1,4 @@
-"""FedPAC: a shared body aligned to global class centroids, and a mixed head for each client.
+"""FedPAC: a shared backbone aligned to global class centroids, and a mixed head for each client.
 
 Xu et al., "Personalized Federated Learning with Feature Alignment and Classifier Collaboration",
 ICLR 2023, arXiv 2306.11867; the authors' released code.
@@ -39,13 +39,14 @@ BODY = ("net.backbone.*",)
 class FedPAC(ClientModule):
     """Features aligned to global class centroids, and a head mixed for each client from all heads.
 
-    Each client first trains its head on the received body, then the body under that head, with an
-    additional term that pulls features towards the global centroid of their class. The server
-    averages bodies and centroids, and gives each participant a new head: the convex combination of
-    this round's heads that minimises an estimate of the client's test error. Body, class centroids
-    and the client's mixed head come down; body, head, centroids, class counts and two feature
-    statistics go up. Nothing stays with the client. The head is private, but the server mixes it
-    and so keeps it: a client that was away gets the head of its last participation.
+    Each client first trains its head on the received backbone, then the backbone under that head,
+    with an additional term that pulls features towards the global centroid of their class. The
+    server averages backbones and centroids, and gives each participant a new head: the convex
+    combination of this round's heads that minimises an estimate of the client's test error.
+    Backbone, class centroids and the client's mixed head come down; backbone, head, centroids,
+    class counts and two feature statistics go up. Nothing stays with the client. The head is
+    private, but the server mixes it and so keeps it: a client that was away gets the head of its
+    last participation.
 
     Departs from the (simplified) released code in the solver alone: the quadratic program is solved
     exactly from inner products, where the code forms D x D matrices and calls a general solver.
@@ -57,8 +58,8 @@ class FedPAC(ClientModule):
         alignment: lambda, the strength of the pull towards the centroids. The authors use 1. PFAKD
             searches {0.001, ..., 10} and uses 1, and 0.001 for CIFAR-100.
         head_lr: eta_h, the learning rate of the head's phase, in place of the optimiser's (the
-            authors use 0.1, with 0.01 for the body).
-        head_epochs: Epochs of the head's phase, which precedes the ``epochs`` of the body.
+            authors use 0.1, with 0.01 for the backbone).
+        head_epochs: Epochs of the head's phase, which precedes the ``epochs`` of the backbone.
         min_share: Shares of a head below this value count as zero.
         options: See :class:`ClientModule`.
 
@@ -103,7 +104,7 @@ class FedPAC(ClientModule):
         self.register_buffer("profile", torch.zeros(size))
 
     def plan(self) -> Plan:
-        """Declare the received body's statistics, head, body, and the trained body's centroids."""
+        """Declare statistics of the received backbone, head, backbone, and the new centroids."""
         return [
             Pass(name="statistics", statistic=self._sums, then=self._statistics),
             part_phase(self, "head", self.head_epochs, optimizer=self.head_optimizer),
@@ -112,7 +113,7 @@ class FedPAC(ClientModule):
         ]
 
     def upload(self, info: ClientInfo) -> Upload:
-        """Return body, head, centroids with their counts, and the two statistics."""
+        """Return backbone, head, centroids with their counts, and the two statistics."""
         extra = {
             "counts": info.class_counts.to(torch.int32),
             "variance": self.variance.clone(),
@@ -121,7 +122,7 @@ class FedPAC(ClientModule):
         return replace(super().upload(info), extra=extra)
 
     def server(self) -> Server[FedPACState]:
-        """Return a server that averages bodies and centroids and mixes heads."""
+        """Return a server that averages backbones and centroids and mixes heads."""
         return FedPACServer(self.weighting, self.min_share)
 
     def _guided(self, batch: Batch) -> Terms:
@@ -177,10 +178,10 @@ class FedPACState(ServerState):
 
 
 class FedPACServer(Server[FedPACState]):
-    """A server that averages bodies by samples and centroids by counts, and mixes the heads.
+    """A server that averages backbones by samples and centroids by counts, and mixes the heads.
 
     Args:
-        weighting: Weighting of the bodies.
+        weighting: Weighting of the backbones.
         min_share: See :class:`FedPAC`.
     """
 
@@ -197,7 +198,7 @@ class FedPACServer(Server[FedPACState]):
         return FedPACState(shared=shared)
 
     def broadcast(self, state: FedPACState, client: int, round: int) -> Broadcast:
-        """Return the body, the centroids and the client's own head."""
+        """Return the backbone, the centroids and the client's own head."""
         return Broadcast(shared={**state.shared, **state.heads.get(client, {})})
 
     def aggregate(self, state: FedPACState, uploads: Sequence[Upload]) -> FedPACState:

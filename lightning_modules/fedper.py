@@ -1,4 +1,4 @@
-"""FedPer: a shared body and a private head, trained together.
+"""FedPer: a shared backbone and a private head, trained together.
 
 Arivazhagan et al., "Federated Learning with Personalization Layers", 2019, arXiv 1912.00818. There
 is no released code.
@@ -18,18 +18,18 @@ from pfl.core.types import Broadcast, ClientInfo, Patterns, Phase, Plan
 
 
 class FedPer(ClientModule):
-    """A shared body and a private head, trained together.
+    """A shared backbone and a private head, trained together.
 
-    The body travels both ways and is averaged; the head stays with the client and adapts the common
-    features to its classes. Departs from the paper in participation: the average runs over the
-    sampled clients, where the paper lets all clients take part.
+    The backbone travels both ways and is averaged; the head stays with the client and adapts the
+    common features to its classes. Departs from the paper in participation: the average runs over
+    the sampled clients, where the paper lets all clients take part.
 
     Args:
         net: A ``SplitNet``.
         personal_layers: Number of last layers that stay; ``None`` keeps the network's head.
         fit_head_before_eval: Epochs for which a client that never took part trains its head before
-            each test, on a copy and under the frozen body. Otherwise such a client is tested with
-            the initial head.
+            each test, on a copy and under the frozen backbone. Otherwise such a client is tested
+            with the initial head.
         options: See :class:`ClientModule`.
 
     Raises:
@@ -69,13 +69,13 @@ class FedPer(ClientModule):
         return (*self.personal, "participated") if self.fit_head_before_eval else self.personal
 
     def receive(self, broadcast: Broadcast, info: ClientInfo) -> None:
-        """Load the body."""
+        """Load the backbone."""
         super().receive(broadcast, info)
         if self.fit_head_before_eval:
             self.participated.fill_(True)
 
     def personalise(self, broadcast: Broadcast | None, info: ClientInfo) -> None:
-        """Load the received body, under the client's own head."""
+        """Load the received backbone, under the client's own head."""
         if broadcast is not None:
             super().receive(broadcast, info)
 

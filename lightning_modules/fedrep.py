@@ -1,4 +1,4 @@
-"""FedRep: a shared body and a private head, trained one after the other, the head first.
+"""FedRep: a shared backbone and a private head, trained one after the other, the head first.
 
 Collins et al., "Exploiting Shared Representations for Personalized Federated Learning", ICML 2021,
 arXiv 2102.07078.
@@ -16,21 +16,21 @@ from pfl.core.types import Phase, Plan
 
 
 class FedRep(ClientModule):
-    """A shared body and a private head, trained one after the other, the head first.
+    """A shared backbone and a private head, trained one after the other, the head first.
 
-    Each participant trains its head for many epochs on the received body, then the body for few
-    epochs. The body travels both ways; the head stays.
+    Each participant trains its head for many epochs on the received backbone, then the backbone for
+    few epochs. The backbone travels both ways; the head stays.
 
     Departs from the official code: each phase has its own optimiser, so that momentum and weight
-    decay cannot move the frozen part; and the batch norms of the frozen body use their running
+    decay cannot move the frozen part; and the batch norms of the frozen backbone use their running
     statistics (``frozen_bn: train`` is the code's).
 
     Args:
         net: A ``SplitNet``.
         head_epochs: Epochs of the head; ``None`` means ``epochs - body_epochs``, as the official
             code counts.
-        body_epochs: Epochs of the body.
-        frozen_bn: Mode of the body while the head is trained. In ``eval`` mode its features are
+        body_epochs: Epochs of the backbone.
+        frozen_bn: Mode of the backbone while the head is trained. In ``eval`` mode its features are
             computed once for all epochs of the head.
         final_head_epochs: Before each test, every client trains the head of a copy for this many
             more epochs. With 10 (or ``head_epochs``, if larger) the test of the last round is that
@@ -67,7 +67,7 @@ class FedRep(ClientModule):
         )
 
     def plan(self) -> Plan:
-        """Declare training of the head, then of the body."""
+        """Declare training of the head, then of the backbone."""
         return [
             self._head_phase("head", self.head_epochs),
             part_phase(self, "body", self.body_epochs),

@@ -24,10 +24,10 @@ class FedROD(ClientModule):
     """A shared generic head on a class-balanced loss, and a personal head for the remaining error.
 
     Let g be the logits of the generic head, u those of the personal one, and N the client's
-    training samples of each class. ``CE(g + gamma log N, y)``, a balanced softmax, trains body and
-    generic head as if all classes were equally frequent; ``CE(g + u, y)`` trains the personal head
-    alone, on what the generic one gets wrong. Body and generic head travel both ways; the personal
-    head stays. Clients are tested with ``g + u``, the global model with g.
+    training samples of each class. ``CE(g + gamma log N, y)``, a balanced softmax, trains backbone
+    and generic head as if all classes were equally frequent; ``CE(g + u, y)`` trains the personal
+    head alone, on what the generic one gets wrong. Backbone and generic head travel both ways; the
+    personal head stays. Clients are tested with ``g + u``, the global model with g.
 
     The paper leaves open how the personal head starts: here at zero, so that a client begins with
     the generic prediction (public codes copy the generic head, which doubles the first logits). The
@@ -68,7 +68,7 @@ class FedROD(ClientModule):
         self.register_buffer("log_prior", torch.zeros(net.num_classes))
 
     def receive(self, broadcast: Broadcast, info: ClientInfo) -> None:
-        """Load body and generic head, and store the logarithm of the class counts."""
+        """Load backbone and generic head, and store the logarithm of the class counts."""
         super().receive(broadcast, info)
         # A large negative number replaces log 0: for padded rows, weight 0 times infinity would be
         # NaN.

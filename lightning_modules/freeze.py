@@ -1,4 +1,4 @@
-"""Freeze: FedAvg on the body, under one random head that is never trained.
+"""Freeze: FedAvg on the backbone, under one random head that is never trained.
 
 A baseline of UniVarFL (2025, arXiv 2506.08167) without a paper or released code of its own: the
 training of FedBABU (Oh et al., ICLR 2022, arXiv 2106.06042) without its personalisation.
@@ -19,12 +19,12 @@ from pfl.core.types import Plan
 
 
 class Freeze(ClientModule):
-    """FedAvg on the body, under one random head that all clients share and never train.
+    """FedAvg on the backbone, under one random head that all clients share and never train.
 
-    The body travels both ways. Nothing stays with the client: the head is a constant that everybody
-    knows from the start. It is left out of the optimiser and of the average, so that momentum and
-    weight decay cannot move it (in FL-bench's FedBABU weight decay shrinks it, because only its
-    gradient is set to zero).
+    The backbone travels both ways. Nothing stays with the client: the head is a constant that
+    everybody knows from the start. It is left out of the optimiser and of the average, so that
+    momentum and weight decay cannot move it (in FL-bench's FedBABU weight decay shrinks it, because
+    only its gradient is set to zero).
 
     Args:
         net: A ``SplitNet``. Its head keeps its initial weights, except as the next two arguments
@@ -55,7 +55,7 @@ class Freeze(ClientModule):
                 nn.init.zeros_(layer.bias)
 
     def plan(self) -> Plan:
-        """Declare one phase that trains the body."""
+        """Declare one phase that trains the backbone."""
         return [part_phase(self, "body", self.epochs)]
 
 

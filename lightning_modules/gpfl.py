@@ -1,4 +1,4 @@
-"""GPFL: one body, a generic route guided by class embeddings, and a personal route.
+"""GPFL: one backbone, a generic route guided by class embeddings, and a personal route.
 
 Zhang et al., "GPFL: Simultaneously Learning Global and Personalized Feature Information for
 Personalized Federated Learning", ICCV 2023, arXiv 2308.10279; the authors' released code.
@@ -23,14 +23,14 @@ from pfl.core.types import Batch, Broadcast, ClientInfo, Pass, Patterns, Phase, 
 
 
 class GPFL(ClientModule):
-    """One body with a generic route, guided by class embeddings, and a personal route.
+    """One backbone with a generic route, guided by class embeddings, and a personal route.
 
-    A conditional valve (CoV) transforms the body's features f, given a condition. On the personal
-    route the head classifies ``CoV(f, u_i)``; on the generic route ``CoV(f, g)`` is pulled towards
-    the embedding of its class, by angle and by distance. The conditions ``g = 1/C sum_y E_y`` and
-    ``u_i = sum_y q_i(y) E_y``, where q_i are the client's class shares and E the class embeddings
-    (GCE), are constant during a round. Before any broadcast all classes have the same share. Body,
-    embeddings and valve travel both ways; the head stays.
+    A conditional valve (CoV) transforms the features f of the backbone, given a condition. On the
+    personal route the head classifies ``CoV(f, u_i)``; on the generic route ``CoV(f, g)`` is pulled
+    towards the embedding of its class, by angle and by distance. The conditions ``g = 1/C sum_y
+    E_y`` and ``u_i = sum_y q_i(y) E_y``, where q_i are the client's class shares and E the class
+    embeddings (GCE), are constant during a round. Before any broadcast all classes have the same
+    share. Backbone, embeddings and valve travel both ways; the head stays.
 
     Departs from the released code: the conditions are computed from the received embeddings, not
     from the client's older ones (``stale_conditions`` restores this), and class shares count all

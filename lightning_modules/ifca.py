@@ -44,8 +44,8 @@ class IFCA(ClientModule):
         averaging: The server replaces a cluster by the average of its clients' models (``model``),
             or adds the sum of their changes, each weighted within the whole round (``gradient``,
             which is the paper's other variant if a client makes one step).
-        share_body: Use one body for all clusters, averaged over all clients, and one head for each
-            cluster (the paper's weight sharing). Needs a ``SplitNet``.
+        share_body: Use one backbone for all clusters, averaged over all clients, and one head for
+            each cluster (the paper's weight sharing). Needs a ``SplitNet``.
         options: See :class:`ClientModule`.
 
     Raises:
@@ -79,7 +79,7 @@ class IFCA(ClientModule):
         self.register_buffer("cluster", torch.tensor(0))
 
     def receive(self, broadcast: Broadcast, info: ClientInfo) -> None:
-        """Load all models; a shared body is sent only once."""
+        """Load all models; a shared backbone is sent only once."""
         super().receive(broadcast, info)
         if self.share_body:
             first, *others = self.clusters
@@ -150,7 +150,7 @@ class IFCAServer(Server[ServerState]):
         self.share_body = share_body
 
     def broadcast(self, state: ServerState, client: int, round: int) -> Broadcast:
-        """Return all models; a shared body only once."""
+        """Return all models; a shared backbone only once."""
         sent = {
             name: value
             for name, value in state.shared.items()

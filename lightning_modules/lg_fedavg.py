@@ -1,4 +1,4 @@
-"""LG-FedAvg: a private body and a shared head, the mirror image of FedPer.
+"""LG-FedAvg: a private backbone and a shared head, the mirror image of FedPer.
 
 Liang et al., "Think Locally, Act Globally: Federated Learning with Local and Global
 Representations", 2020, arXiv 2001.01523.
@@ -36,8 +36,8 @@ class LGFedAvg(ClientModule):
         num_global_layers: Number of last layers that travel. The authors use 2 for their CIFAR
             network and 3 for their MLP.
         warm_start_rounds: Number of initial rounds of FedAvg, in which everything travels; after
-            them each client continues with a body of its own. The authors start from a FedAvg model
-            trained for hundreds of rounds.
+            them each client continues with a backbone of its own. The authors start from a FedAvg
+            model trained for hundreds of rounds.
         options: See :class:`ClientModule`.
 
     Raises:
@@ -61,7 +61,7 @@ class LGFedAvg(ClientModule):
         not_negative(warm_start_rounds=warm_start_rounds)
         self.warm_start_rounds = warm_start_rounds
         self.head, self.body = last_layers(net, num_global_layers, prefix="net.")
-        # Whether the client has a body of its own.
+        # Whether the client has a backbone of its own.
         self.register_buffer("started", torch.tensor(False))
 
     @property
@@ -75,7 +75,7 @@ class LGFedAvg(ClientModule):
         return (*self.body, "started")
 
     def receive(self, broadcast: Broadcast, info: ClientInfo) -> None:
-        """Load the head, and FedAvg's body until the client has a body of its own."""
+        """Load the head, and FedAvg's backbone until the client has a backbone of its own."""
         assign(self, select(broadcast.shared, self.head) if self.started else broadcast.shared)
         self.started.fill_(info.round > self.warm_start_rounds)
 
@@ -94,17 +94,17 @@ class LGFedAvg(ClientModule):
 
 @dataclass(frozen=True)
 class LGState(ServerState):
-    """The server's state: the head and, with a warm start, the body at its end.
+    """The server's state: the head and, with a warm start, the backbone at its end.
 
     Attributes:
-        started: Clients that have a body of their own.
+        started: Clients that have a backbone of their own.
     """
 
     started: tuple[int, ...] = ()
 
 
 class LGServer(Server[LGState]):
-    """A server that averages uploads, and sends FedAvg's body to clients without one of their own.
+    """A server that averages uploads, and sends FedAvg's backbone to clients that have none yet.
 
     Args:
         head: Patterns of the entries that travel after the warm start.
@@ -123,11 +123,11 @@ class LGServer(Server[LGState]):
         self.warm_start_rounds = warm_start_rounds
 
     def init(self, shared: State, clients: Sequence[ClientInfo]) -> LGState:
-        """Return the initial state, in which no client has a body of its own."""
+        """Return the initial state, in which no client has a backbone of its own."""
         return LGState(shared=shared)
 
     def broadcast(self, state: LGState, client: int, round: int) -> Broadcast:
-        """Return the head; for a client without a body of its own, the body too."""
+        """Return the head; for a client without a backbone of its own, the backbone too."""
         started = client in state.started
         return Broadcast(select(state.shared, self.head) if started else state.shared)
 

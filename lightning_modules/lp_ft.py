@@ -32,7 +32,7 @@ class LPFT(FedAvg):
 
     Args:
         net: A ``SplitNet``.
-        lp_epochs: Epochs of the head alone, under the frozen body in eval mode.
+        lp_epochs: Epochs of the head alone, under the frozen backbone in eval mode.
         lp_lr: Learning rate of these epochs; ``None`` means that of training.
         ft_epochs: Epochs of the whole network.
         ft_lr: Learning rate of these epochs; ``None`` means a tenth of that of training.

@@ -26,7 +26,7 @@ class MOON(ClientModule):
     The objective is ``CE + mu * l_con``. The contrastive term l_con pulls the features that the
     head reads towards those of the received global model, and pushes them away from those of the
     client's own previous model. The whole network, projection head included, travels both ways; the
-    body that the client last trained stays.
+    backbone that the client last trained stays.
 
     Departs from the official code: at a client's first participation, in whichever round, its
     previous model is the received one (the code has none in the first round only; in both cases the
@@ -38,9 +38,9 @@ class MOON(ClientModule):
         mu: Weight of the contrastive term (the authors use 5 on CIFAR-10 and 1 on CIFAR-100, from
             {0.001, 0.01, 0.1, 1, 5, 10}).
         tau: Temperature (the authors search {0.1, 0.5, 1}).
-        projector: Put the authors' projection head between the body and a new classifier; both are
-            initialised with a seed derived from the network's initial values. Without it, the
-            features of the body are contrasted.
+        projector: Put the authors' projection head between the backbone and a new classifier; both
+            are initialised with a seed derived from the network's initial values. Without it, the
+            features of the backbone are contrasted.
         out_dim: Width of the projection.
         options: See :class:`ClientModule`.
 
@@ -77,7 +77,7 @@ class MOON(ClientModule):
         self.register_buffer("participated", torch.tensor(False))
 
     def receive(self, broadcast: Broadcast, info: ClientInfo) -> None:
-        """Load the network and store its body; for a newcomer it is the previous one, too."""
+        """Load the network and store its backbone; for a newcomer it is the previous one, too."""
         super().receive(broadcast, info)
         copy_into(self.received, self.net.backbone)
         if not self.participated:
@@ -85,7 +85,7 @@ class MOON(ClientModule):
         self.participated.fill_(True)
 
     def plan(self) -> Plan:
-        """Declare training, and storing the trained body as the previous one."""
+        """Declare training, and storing the trained backbone as the previous one."""
         return [
             Phase(name="local", objective=self.losses, epochs=self.epochs),
             Pass(name="remember", then=self._remember),

@@ -47,12 +47,12 @@ class PFedFDA(ClientModule):
     """A Gaussian classifier of features, blended for each client from global and local estimates.
 
     Each class is a Gaussian with its own mean and a covariance common to all classes, and these
-    give a linear classifier; there is no trained head. A participant trains the body under the
+    give a linear classifier; there is no trained head. A participant trains the backbone under the
     classifier of the global Gaussians and its own class shares. It then estimates its own
     Gaussians, blends them with the global ones by coefficients that cross-validation chooses, and
     uploads the result. Before each test a client does the same with the features of the received
-    body. Body, class means and covariance travel both ways; only the blending coefficients stay.
-    The global model takes all classes as equally likely.
+    backbone. Backbone, class means and covariance travel both ways; only the blending coefficients
+    stay. The global model takes all classes as equally likely.
 
     Departs from the released code: coefficients are searched on a grid and then by SciPy's bounded
     L-BFGS; the minimum number of samples is required of each class, not of all samples together;
@@ -61,7 +61,7 @@ class PFedFDA(ClientModule):
     Args:
         net: A ``SplitNet``; its head is not used.
         eps: Fraction of the isotropic part in the covariance, and the number added to class shares.
-        stats: Estimate from the features of all training batches, while the body changes
+        stats: Estimate from the features of all training batches, while the backbone changes
             (``running``, released code), or in one pass over the data after training
             (``fresh_pass``).
         cov_reg: Matrix that is added to a covariance; see
@@ -116,20 +116,20 @@ class PFedFDA(ClientModule):
         self._set_classifier()
 
     def receive(self, broadcast: Broadcast, info: ClientInfo) -> None:
-        """Load body and Gaussians, and compute the classifier with the client's class shares."""
+        """Load backbone and Gaussians; the classifier takes the client's class shares."""
         super().receive(broadcast, info)
         shares = info.class_counts.to(self.prior) / max(1, info.samples) + self.eps
         self.prior.copy_(shares / shares.sum())
         self._set_classifier()
 
     def load_global(self, broadcast: Broadcast) -> None:
-        """Load body and Gaussians, with all classes equally likely."""
+        """Load backbone and Gaussians, with all classes equally likely."""
         super().load_global(broadcast)
         self.prior.fill_(1 / len(self.prior))
         self._set_classifier()
 
     def plan(self) -> Plan:
-        """Declare training the body, then fitting the Gaussians."""
+        """Declare training the backbone, then fitting the Gaussians."""
         running = self.stats == "running"
         local = Phase(
             name="local",
@@ -141,7 +141,7 @@ class PFedFDA(ClientModule):
         return [local, fit]
 
     def adapt(self) -> Plan:
-        """Declare fitting the Gaussians to features of the received body."""
+        """Declare fitting the Gaussians to features of the received backbone."""
         return [Pass(name="gaussians", collect=self._features, then=self._fit)]
 
     def forward(self, x: Tensor) -> Tensor:

@@ -32,10 +32,10 @@ def part_phase(
     frozen: Literal["eval", "train"] = "eval",
     evals: Patterns = (),
 ) -> Phase:
-    """Train the head, the body or all of a network on local data; the other part is frozen.
+    """Train the head, the backbone or all of a network on local data; the other part is frozen.
 
-    If the head alone is trained on cross-entropy and the body is in eval mode, the body's features
-    are computed once and reused.
+    If the head alone is trained on cross-entropy and the backbone is in eval mode, the backbone's
+    features are computed once and reused.
 
     Args:
         module: The client whose ``net`` is trained: a ``SplitNet``, unless all of it is trained.

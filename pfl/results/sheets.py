@@ -64,23 +64,30 @@ def markdown(sheets: Sequence[Sheet]) -> str:
     for sheet in sheets:
         cells = [list(sheet.columns), *map(list, sheet.rows)]
         safe = [[cell.replace("|", r"\|") for cell in row] for row in cells]
-        widths = [max(3, *map(len, column)) for column in zip(*safe, strict=True)]
-        lines = ["| " + " | ".join(_fill(row, widths)) + " |" for row in safe]
-        rule = (
-            "| "
-            + " | ".join(
-                "-" * width if not number else "-" * (width - 1) + ":"
-                for number, width in enumerate(widths)
-            )
-            + " |"
-        )
+        columns = list(zip(*safe, strict=True))
+        widths = [max(3, *map(len, column)) for column in columns]
+        words = [not number or _is_words(column[1:]) for number, column in enumerate(columns)]
+        lines = ["| " + " | ".join(_fill(row, widths, words)) + " |" for row in safe]
+        rules = [
+            "-" * width if left else "-" * (width - 1) + ":"
+            for width, left in zip(widths, words, strict=True)
+        ]
+        rule = "| " + " | ".join(rules) + " |"
         parts += [f"**{sheet.title}**", "\n".join([lines[0], rule, *lines[1:]]), *sheet.notes]
     return "\n\n".join(parts) + "\n"
 
 
-def _fill(row: Sequence[str], widths: Sequence[int]) -> list[str]:
-    first, *others = zip(row, widths, strict=True)
-    return [first[0].ljust(first[1]), *(cell.rjust(width) for cell, width in others)]
+def _is_words(cells: Sequence[str]) -> bool:
+    """Return ``True`` if some cell begins with a letter, as no number does."""
+    return any(cell[:1].isalpha() for cell in cells)
+
+
+def _fill(row: Sequence[str], widths: Sequence[int], words: Sequence[bool]) -> list[str]:
+    """Pad the cells of a row: words on the right, numbers on the left."""
+    return [
+        cell.ljust(width) if left else cell.rjust(width)
+        for cell, width, left in zip(row, widths, words, strict=True)
+    ]
 
 
 def latex(sheets: Sequence[Sheet]) -> str:
