@@ -300,7 +300,7 @@ def test_checkpoint_errors(tmp_path):
 
 def test_a_checkpoint_of_another_method_is_refused(tmp_path):
     run = loop(1, default_root_dir=str(tmp_path)).fit(FedAvg(mlp()), blobs())
-    with pytest.raises(CheckpointError, match="with the method FedAvg, this run has FedPer"):
+    with pytest.raises(CheckpointError, match="with the method FedAvg, but this run has FedPer"):
         loop(2).fit(FedPer(mlp()), blobs(), ckpt_path=str(run.folder))
 
 

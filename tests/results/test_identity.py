@@ -230,7 +230,7 @@ def test_what_is_null_comes_back_null(tmp_path):
 def test_a_run_whose_noise_was_drawn_otherwise_is_another_run():
     """Runs from before generators were named have the identity that they had."""
     assert identity.of_run(CONFIGURATION, "dice") == {**IDENTITY, "model.noise": "dice"}
-    settings = [identity.of_setting(CONFIGURATION, noise) for noise in (None, "dice", "cards")]
+    settings = [identity.of_setting(CONFIGURATION, noise) for noise in (None, "dice", "coins")]
     assert len({identity.digest(setting) for setting in settings}) == 3
     assert name_of(CONFIGURATION) != name_of(CONFIGURATION, noise="dice")
 
