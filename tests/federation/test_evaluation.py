@@ -149,7 +149,8 @@ def test_the_header_warns_where_tests_take_longer_than_training():
     options = {"sampler": UniformSampler(0.4), "evaluate_at": ["post_local"]}
     run = fit(FedAvg(mlp(), optimizer=SGD), data, 1, **options)
     assert run.header["tests"].startswith(
-        "will take about 5.8 times as long as training: 3 clients are tested, but 1 train in a round"
+        "will take about 5.8 times as long as training: 3 clients are tested, but 1 train in a "
+        "round"
     )
     assert (
         "tests"
