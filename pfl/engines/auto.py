@@ -39,6 +39,10 @@ fit into its caches."""
 TINY_STEP = 100_000
 """Multiplications per sample up to which threads mostly wait for the Python interpreter."""
 
+SERIAL_STEP = 20_000
+"""Multiplications per sample up to which a step's operations are too short for several op
+threads."""
+
 STACKED = 32
 """Number of clients in one stack on a CPU."""
 
@@ -51,7 +55,7 @@ class AutoEngine(Engine):
 
     Small networks are stacked, and networks on a GPU. Whether clients are stacked depends only on
     the device, the method, the network and the clients' sizes, never on cores or timing, so a run
-    is reproducible; a resumed run keeps its choice. Stacks on a CPU and tiny networks use one op
+    is reproducible; a resumed run keeps its choice. On a CPU, the smallest networks use one op
     thread. The number of cores decides between threads and one client after another, which give the
     same bits with one op thread.
 
@@ -75,25 +79,25 @@ class AutoEngine(Engine):
         """Choose the engine for a run; return the choice and the reason."""
         self.close()
         self._context, on_cpu = context, context.fabric.device.type == "cpu"
-        short = on_cpu and _multiplications(context) <= TINY_STEP
-        self._one_op_thread = short
+        size = _multiplications(context) if on_cpu else 0
+        self._one_op_thread = on_cpu and size <= SERIAL_STEP
         alone = self._sequential.setup(context)
-        why = None if self.stacks else _unfit(context)
+        why = None if self.stacks else _unfit(context, size)
         if self.stacks is False:
             why = why or "so the run began"
         if why is None:
             stack = VectorisedEngine(STACKED if on_cpu else None)
             line, why = stack.setup(context), stack.obstacle
             if why is None:
-                self._stack, self.stacks, self._one_op_thread = stack, True, on_cpu
-                return f"auto: {line}{', one op thread' if on_cpu else ''}"
+                self._stack, self.stacks = stack, True
+                return f"auto: {line}{', one op thread' if self._one_op_thread else ''}"
         self.stacks = False
         if not on_cpu:
             return f"auto: {alone}; {why}"
         self._share = Share(self.workers)
         self._workers = min(self._share.cores, context.data.num_clients)
         reason = threads.obstacle(context, self._workers)
-        if reason is None and short:
+        if reason is None and size <= TINY_STEP:
             reason = "steps are too short for threads"
         if reason is not None:
             return f"auto: {alone}; {reason}"
@@ -167,8 +171,13 @@ def _busy(jobs: Sequence[Job], workers: int) -> float:
     return parallelism([job.info.samples for job in jobs], workers) if jobs else 0
 
 
-def _unfit(context: Context) -> str | None:
-    """Return why clients should not be stacked, given the network and their sizes, or ``None``."""
+def _unfit(context: Context, size: int) -> str | None:
+    """Return why clients should not be stacked, given the network and their sizes, or ``None``.
+
+    Args:
+        context: Context with the network and the clients' data.
+        size: Multiplications per sample on a CPU.
+    """
     parameters = sum(p.numel() for p in context.module.parameters() if p.requires_grad)
     kind = context.fabric.device.type
     if kind == "cuda":
@@ -176,7 +185,7 @@ def _unfit(context: Context) -> str | None:
         return f"a network of {parameters:,} parameters fills the device" if fills else None
     if kind != "cpu":
         return f"{kind} has no engine for several clients"
-    if parameters > CACHED or _multiplications(context) > SHORT_STEP:
+    if parameters > CACHED or size > SHORT_STEP:
         return "the network is too large for a stack"
     sizes = [len(context.data.split(client, "train")) for client in range(context.data.num_clients)]
     if parallelism(sizes, len(sizes)) < BUSY:

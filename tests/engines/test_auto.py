@@ -77,9 +77,8 @@ def test_many_small_clients_are_stacked_however_many_cores_there_are(cores):
     """Five of equal size are five at work; with one of ten times the size they are 1.4."""
     for count in (1, 4):
         cores(count)
-        assert (
-            header(blobs((6,) * 5)) == "auto: vectorised: all clients in one stack, one op thread"
-        )
+        line = header(blobs((6,) * 5))
+        assert line == "auto: vectorised: all clients in one stack, one op thread"
         assert "vectorised" not in header(blobs((60, 6, 6, 6, 6)))
 
 
@@ -103,8 +102,11 @@ def test_tiny_networks_that_are_not_stacked_run_one_after_another(cores, monkeyp
     assert header().endswith("; steps are too short for threads")
 
 
-def test_a_stack_has_one_op_thread_and_the_caller_keeps_his(cores, monkeypatch):
+@pytest.mark.parametrize(("limit", "threads"), [(47, 2), (48, 1)])
+def test_the_shortest_steps_have_one_op_thread(cores, monkeypatch, limit, threads):
+    """The caller's number of op threads is restored after it."""
     cores(1)
+    monkeypatch.setattr(auto, "SERIAL_STEP", limit)
     before, seen = torch.get_num_threads(), []
     train = VectorisedEngine.train
     monkeypatch.setattr(
@@ -114,8 +116,9 @@ def test_a_stack_has_one_op_thread_and_the_caller_keeps_his(cores, monkeypatch):
     )
     torch.set_num_threads(2)
     try:
-        header(blobs((6,) * 5))
-        assert (seen, torch.get_num_threads()) == ([1], 2)
+        line = header(blobs((6,) * 5))
+        assert (seen, torch.get_num_threads()) == ([threads], 2)
+        assert line.endswith(", one op thread") == (threads == 1)
     finally:
         torch.set_num_threads(before)
 
@@ -131,7 +134,7 @@ def test_a_resumed_run_keeps_what_was_chosen(cores, monkeypatch, tmp_path):
     stacked, whole = run(2), run(4)
     assert json.loads((stacked.folder / "environment.json").read_text())["stacked"] is True
     with monkeypatch.context() as otherwise:
-        otherwise.setattr(auto, "_unfit", lambda context: "the rule is another one")
+        otherwise.setattr(auto, "_unfit", lambda context, size: "the rule is another one")
         alone, resumed = run(2), run(4, str(stacked.folder))
     assert resumed.header["engine"].startswith("auto: vectorised")
     assert resumed.fingerprint == whole.fingerprint
