@@ -26,9 +26,10 @@ Cells of the papers' tables that this project has run at their own length. `pfl 
 page, [ledger.csv](ledger.csv) and the pictures from the folders of `results/ledger`, which hold the
 configuration of each run, a row a round, and its summary. Numbers are per cent.
 
-A cell with several seeds is *in* if the paper's number lies in our 95 % interval (Student's t). One
-seed has no interval: it is judged by the spread that the paper prints, and where it prints none, it
-is *near* within two points. A cell that is *out* says why, as far as that is known. What an average
+A cell with several seeds is *in* if the paper's number lies in our 95 % interval (Student's t),
+which is wide for two seeds; the number after our ± is the standard error. One seed has no interval:
+it is judged by the spread that the paper prints, and where it prints none, it is *near* within two
+points. A cell that is *out* says why, as far as that is known. What an average
 partition would give is estimated from the clients of the run (`python -m benchmarks.skew RUN`): the
 accuracy of a client follows the share of its largest class. "sd" is a partition's standard
 deviation.
@@ -79,7 +80,7 @@ def _row(members: Runs, reason: str) -> Row:
         spread=first.spread,
         verdict=judged,
         by=by,
-        reason=(reason or UNEXPLAINED) if judged == "out" else reason,
+        reason=(reason or UNEXPLAINED) if judged == "out" else "",
         partitions=_once(entry.partition for entry, _ in members),
         commit=_once(entry.commit for entry, _ in members),
         hardware=_once(entry.hardware for entry, _ in members),
@@ -119,7 +120,7 @@ def _table(members: Sequence[Row]) -> str:
             "-" if row.difference is None else f"{100 * row.difference:+.2f}",
             row.seeds,
             row.verdict,
-            row.by,
+            _judged_by(row),
             row.reason or "-",
         ]
         for row in members
@@ -127,6 +128,12 @@ def _table(members: Sequence[Row]) -> str:
     notes = [_noted(members, what) for what in ("commit", "hardware", "note")]
     text = markdown([Sheet("", columns, cells)]).partition("\n\n")[2]
     return "\n\n".join([text.rstrip("\n"), *filter(None, notes)]) + "\n"
+
+
+def _judged_by(row: Row) -> str:
+    if row.low is None or row.high is None:
+        return row.by
+    return f"{row.by}, {100 * row.low:.1f} to {100 * row.high:.1f}"
 
 
 def _noted(members: Sequence[Row], what: str) -> str:
