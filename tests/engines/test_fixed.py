@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from datamodules import IID, CropFlip, Synthetic
+from datamodules import CropFlip, Dirichlet, Synthetic
 from lightning_modules.base import ClientModule
 from lightning_modules.local import Local
 from lightning_modules.losses import mean
@@ -24,6 +24,7 @@ from pfl.engines.stack_schedule import FixedSchedule, Schedule
 from pfl.testing.engines import stacked_agrees
 from pfl.training import client_round
 from pfl.training.batching import Step
+from tests.engines.agreement import around_steps
 from tests.helpers.discovery import methods, subject
 from tests.helpers.federation import HEAVY, context, job
 from tests.helpers.toy import blobs, mlp, normed
@@ -126,27 +127,20 @@ def _ruin(monkeypatch):
 class Steps(TorchDispatchMode):
     """Records for each step the calls of operations: shapes, and addresses of what was there.
 
-    Views of tensors are no work for a device and are left out. A step begins with its inputs ready
-    and ends before the next client is put away.
+    Views of tensors are no work for a device and are left out.
     """
 
     def __init__(self, monkeypatch):
         super().__init__()
         self.steps, self._made, self._on = [], {}, False
-        inputs, finished = stack_feed.StackedFeed.inputs, Schedule.finished
+        around_steps(monkeypatch, self._begin, self._end)
 
-        def begins(feed, number):
-            found = inputs(feed, number)
-            self.steps.append([])
-            self._made, self._on = {}, True
-            return found
+    def _begin(self):
+        self.steps.append([])
+        self._made, self._on = {}, True
 
-        def ends(schedule, number):
-            self._on = False
-            return finished(schedule, number)
-
-        monkeypatch.setattr(stack_feed.StackedFeed, "inputs", begins)
-        monkeypatch.setattr(Schedule, "finished", ends)
+    def _end(self):
+        self._on = False
 
     def __torch_dispatch__(self, call, kinds, args=(), options=None):
         given = [v for v in tree_leaves((args, options)) if isinstance(v, Tensor)]
@@ -184,9 +178,7 @@ def test_steps_of_a_phase_call_the_same_on_the_same_memory(optimizer, holds, mon
 
 
 def uneven(**options):
-    data = Synthetic(
-        samples=90, num_clients=5, partition=IID(), batch_size=4, quantity_shift=0.5, **options
-    )
+    data = Synthetic(samples=90, num_clients=5, partition=Dirichlet(1.0), batch_size=4, **options)
     data.setup()
     return data
 
