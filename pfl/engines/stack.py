@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import vmap
 
-from pfl.core.state import call_with, each, joined
+from pfl.core.state import call_with, copy_all, each, joined
 from pfl.core.types import Batch, ClientSplit, Inputs, Job, State
 from pfl.engines.stack_gather import Gather
 from pfl.training.context import Context
@@ -26,7 +26,7 @@ class Stack:
 
     Rows are in descending order of the clients' training samples. A client with fewer samples has
     no more steps than one with more, so the clients that are still training are always the first
-    rows. Nothing is computed for the others, so their state does not change.
+    rows; :mod:`pfl.engines.stack_schedule` says what becomes of the others.
 
     Attributes:
         context: The module that plays all clients, its data and device.
@@ -54,20 +54,30 @@ class Stack:
         If they are the first rows in their present order, the result shares its states with this
         stack. Otherwise it has copies, which :meth:`put_back` writes back.
         """
-        if self._first(rows):
-            return self
+        return self if self._first(rows) else self.copied(rows)
+
+    def copied(self, rows: Sequence[int]) -> Stack:
+        """Return a stack of some of the clients, in the given order, with copies of the states."""
         part = copy.copy(self)
         part.jobs = [self.jobs[row] for row in rows]
         part.splits = [self.splits[row] for row in rows]
         part.state = {name: value[torch.tensor(rows)] for name, value in self.state.items()}
         return part
 
-    def put_back(self, rows: Sequence[int], part: Stack) -> None:
-        """Write back the states of a stack that :meth:`some` returned."""
+    def put_back(self, rows: Mapping[int, int], part: Stack) -> None:
+        """Write back states of a stack that :meth:`some` or :meth:`copied` returned.
+
+        Args:
+            rows: Rows of this stack, by those of the part.
+            part: The part.
+        """
         if part is self:
             return
-        for name, value in part.state.items():
-            self.state[name][torch.tensor(rows)] = value
+        # Row by row, because an index would have to be copied to the device.
+        copy_all(
+            [self.state[name][row] for name in part.state for row in rows.values()],
+            [value[row] for value in part.state.values() for row in rows],
+        )
 
     def own(self, row: int) -> State:
         """Return one client's current entries."""
@@ -156,7 +166,8 @@ class Group:
 
     Attributes:
         rows: Rows of the clients in the stack.
-        sizes: Number of real samples of each client, by its row; the rest is padding.
+        sizes: Number of real samples of each client, by its row; the rest is padding. Finished
+            clients have none; their rows come last.
         batch: Their batches, with a leading axis of clients.
     """
 
@@ -176,7 +187,7 @@ def groups(sizes: Sequence[int], batch: Batch, apart: bool) -> Iterator[Group]:
             group, and nothing is padded.
     """
     if not apart or min(sizes) == max(sizes):
-        yield Group(slice(0, len(sizes)), dict(enumerate(sizes)), batch)
+        yield Group(slice(0, len(batch.y)), dict(enumerate(sizes)), batch)
         return
     for size in sorted(set(sizes) - {0}, reverse=True):
         members = [row for row, own in enumerate(sizes) if own == size]

@@ -5,19 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 import torch
-from torch import Tensor
-from torch.nn.utils.rnn import pad_sequence
 
 from pfl.core.state import each
 from pfl.core.types import Batch, Phase
 from pfl.engines.stack import Group, Stack, groups, mask, pad, walk
 from pfl.engines.stack_gather import Gather
+from pfl.engines.stack_schedule import FixedSchedule, Inputs, Schedule
 from pfl.training import batching
 from pfl.training.batching import Length, Step
 from pfl.training.noise import Noise
 
 # Types of devices whose memory can hold the samples of all clients as floats.
 HOLDS = ("cpu",)
+# Types of devices on which finished clients stay in the stack, so that all steps are alike.
+STAYS = ("cuda",)
 
 
 class StackedFeed:
@@ -28,11 +29,18 @@ class StackedFeed:
     together are read as bytes and normalised in each step instead, because floats of all clients
     would fill its memory.
 
+    Attributes:
+        schedule: The clients and samples of each step. Steps have a fixed shape on a GPU, if their
+            batches are indexed out of what is there. Where samples are read client by client
+            (random transforms, splits of different stores) or a batch norm couples those of a
+            batch, which can then not be padded, finished clients leave as on a CPU.
+
     Args:
         stack: The clients.
         phase: The phase.
         lengths: Lengths of the phase for the first clients of the stack, which take steps.
-        schedule: Steps of each of these clients.
+        steps: Steps of each of these clients.
+        places: Their rows in the tally.
     """
 
     def __init__(
@@ -40,25 +48,28 @@ class StackedFeed:
         stack: Stack,
         phase: Phase,
         lengths: Sequence[Length],
-        schedule: Sequence[Sequence[Step]],
+        steps: Sequence[Sequence[Step]],
+        places: Sequence[int],
     ) -> None:
         self._stack = stack
         self._phase = phase
         self._lengths = lengths
-        self._schedule = schedule
-        self._splits = stack.splits[: len(schedule)]
+        self._steps = steps
+        self._splits = stack.splits[: len(steps)]
         self._feeds = [
             batching.Feed(job, phase, split, None)
             for job, split in zip(stack.jobs, self._splits, strict=False)
         ]
-        device = stack.context.fabric.device
-        self._noise = Noise(phase, stack.jobs[: len(schedule)], len(schedule[0]), device)
+        context = stack.context
+        device = context.fabric.device
+        self._noise = Noise(phase, stack.jobs[: len(steps)], len(steps[0]), device)
         self._gather = self._gathered()
-        with stack.context.fabric.autocast():
+        with context.fabric.autocast():
             self._held = self._hold() if self._gather is None else None
-        if self._held is not None or self._gather is not None:
-            self._positions = _positions(schedule).to(device)
-            self._sizes = _sizes(schedule).to(device)
+        self._apart = context.couples_samples(phase.evals)
+        read = self._held is None and self._gather is None
+        fixed = device.type in STAYS and not read and not self._apart
+        self.schedule = (FixedSchedule if fixed else Schedule)(steps, places, device)
 
     def map_inputs(self, batch: Batch) -> Batch:
         """Apply the phase's map to one client's batch, unless it has been applied beforehand."""
@@ -67,41 +78,35 @@ class StackedFeed:
         with torch.no_grad():
             return batch._replace(x=self._phase.inputs(batch))
 
-    def groups(self, number: int, apart: bool) -> Iterator[Group]:
-        """Make the batches of a step; must be called once for each step, in order.
+    def inputs(self, number: int) -> Inputs:
+        """Make the inputs of a step ready; must be called once for each step, in order."""
+        return self.schedule.inputs(
+            number, self._noise.of_step(number, self.schedule.shape(number)[0])
+        )
 
-        Args:
-            number: Number of the step.
-            apart: As in :func:`pfl.engines.stack.groups`.
-        """
-        sizes = [len(s[number].positions) for s in self._schedule if len(s) > number]
-        noise = self._noise.of_step(number, len(sizes))
-        batch = self._samples(number, sizes)._replace(noise=noise)
-        return groups(sizes, batch, apart)
+    def groups(self, number: int, inputs: Inputs) -> Iterator[Group]:
+        """Make the batches of a step of its inputs."""
+        batch = self._samples(number, inputs)._replace(noise=inputs.noise)
+        return groups(self.schedule.sizes[number], batch, self._apart)
 
-    def _samples(self, number: int, sizes: Sequence[int]) -> Batch:
-        count, size = len(sizes), max(sizes)
+    def _samples(self, number: int, inputs: Inputs) -> Batch:
+        count, size = self.schedule.shape(number)
         if self._gather is not None:
-            batch = self._gather.batch(self._positions[:count, number, :size])
-            return self._weighted(batch, number, sizes)
-        if self._held is None:
-            pairs = zip(self._feeds[:count], self._schedule, strict=False)
+            batch = self._gather.batch(inputs.positions)
+        elif self._held is None:
+            pairs = zip(self._feeds[:count], self._steps, strict=False)
             return pad([feed.samples(steps[number].positions) for feed, steps in pairs])
-        if self._phase.full_batch:
+        elif self._phase.full_batch:
             x = each(lambda value: value[:count, :size], self._held.x)
-            y = self._held.y[:count, :size]
+            batch = Batch(x, self._held.y[:count, :size])
         else:
-            index = self._positions[:count, number, :size]
+            index = inputs.positions
             rows = torch.arange(count, device=index.device)[:, None]
             x = each(lambda value: value[rows, index], self._held.x)
-            y = self._held.y[rows, index]
-        return self._weighted(Batch(x, y), number, sizes)
-
-    def _weighted(self, batch: Batch, number: int, sizes: Sequence[int]) -> Batch:
-        """Add the weights of a step; numbers that lay on the CPU would have to be waited for."""
-        if min(sizes) == batch.y.shape[1]:
+            batch = Batch(x, self._held.y[rows, index])
+        if not self.schedule.padded(number):
             return batch
-        return batch._replace(weight=mask(self._sizes[: len(sizes), number], batch.x, batch.y))
+        return batch._replace(weight=mask(inputs.sizes, batch.x, batch.y))
 
     def _gathered(self) -> Gather | None:
         device, augmented = (
@@ -142,17 +147,3 @@ class StackedFeed:
         return pad(
             [Batch(torch.cat([b.x for b in own]), torch.cat([b.y for b in own])) for own in parts]
         )
-
-
-def _positions(schedule: Sequence[Sequence[Step]]) -> Tensor:
-    """Return (K, steps, B) positions of all steps, padded with zeros."""
-    padded = [pad_sequence([s.positions for s in own], batch_first=True) for own in schedule]
-    size = max(rows.shape[1] for rows in padded)
-    widened = [torch.nn.functional.pad(rows, (0, size - rows.shape[1])) for rows in padded]
-    return pad_sequence(widened, batch_first=True)
-
-
-def _sizes(schedule: Sequence[Sequence[Step]]) -> Tensor:
-    """(K, steps) numbers of samples of all steps; zeros where a client is done."""
-    numbers = [torch.tensor([len(step.positions) for step in own]) for own in schedule]
-    return pad_sequence(numbers, batch_first=True)

@@ -22,8 +22,8 @@ class StackedOptimizer:
     applies it to rows of the stack instead of the module's parameters.
 
     Attributes:
-        leaves: The trained parameters of the clients that are still training; they share memory
-            with the stack.
+        leaves: The trained parameters of the clients that a step computes; they share memory with
+            the stack.
 
     Args:
         optimizer: An optimiser of the module's parameters, without state.
@@ -31,6 +31,8 @@ class StackedOptimizer:
         stack: The clients.
         clients: Number of rows that take part, from the first.
         phase: The phase.
+        fixed: Whether all steps must call the same operations, on the device alone, so that they
+            can be captured as a CUDA graph.
     """
 
     def __init__(
@@ -40,10 +42,12 @@ class StackedOptimizer:
         stack: Stack,
         clients: int,
         phase: Phase,
+        fixed: bool = False,
     ) -> None:
         self._optimizer = optimizer
         self._phase = phase
-        self._started = self.clients = clients
+        self._fixed = fixed
+        self.clients = clients
         self.leaves = {
             name: stack.state[name][:clients].detach().requires_grad_() for name in trained
         }
@@ -57,15 +61,11 @@ class StackedOptimizer:
             for key in last[0].get(name, {}):
                 values = [of_client[name][key].to(leaf.device) for of_client in last]
                 optimizer.state[leaf][key] = torch.stack(values)
-        self._whole: dict[str, State] = {}
 
     def keep_first(self, clients: int) -> None:
         """Keep only the first ``clients`` rows; the other clients have finished."""
         if clients == self.clients:
             return
-        if not self._whole:
-            # The state of all clients, whose first rows later steps change in place.
-            self._whole = {n: dict(self._optimizer.state[v]) for n, v in self.leaves.items()}
         self.clients = clients
         old = self.leaves
         self.leaves = {n: v.detach()[:clients].requires_grad_() for n, v in old.items()}
@@ -85,20 +85,37 @@ class StackedOptimizer:
             clip([v.grad for v in self.leaves.values() if v.grad is not None], gradient_clip_val)
         self._optimizer.step()
         self._optimizer.zero_grad(set_to_none=True)
+        if self._fixed:
+            self._count_on_device()
 
-    def kept(self) -> list[State]:
-        """Return each client's optimiser state, under the names by which it is kept."""
-        last = {n: dict(self._optimizer.state[leaf]) for n, leaf in self.leaves.items()}
-        return [
-            optimizer_state.written(
-                self._phase.name,
-                {
-                    name: {k: v[row].clone() for k, v in state.items() if isinstance(v, Tensor)}
-                    for name, state in (self._whole or last).items()
-                },
-            )
-            for row in range(self._started)
-        ]
+    def _count_on_device(self) -> None:
+        """Let Adam count its steps on the device from now on; its first step makes the counter.
+
+        In float64, as the CPU does: powers of 0.999 in float32 have four digits of their distance
+        from one.
+        """
+        for group in self._optimizer.param_groups:
+            # Fused kernels count there by themselves.
+            if group.get("capturable", True) or group["fused"]:
+                continue
+            group["capturable"] = True
+            for leaf in group["params"]:
+                if state := self._optimizer.state.get(leaf):
+                    state["step"] = state["step"].to(leaf.device, torch.float64)
+
+    def kept(self, row: int) -> State:
+        """Return a client's optimiser state, under the names by which it is kept."""
+        return optimizer_state.written(
+            self._phase.name,
+            {
+                name: {
+                    key: value[row].clone()
+                    for key, value in self._optimizer.state[leaf].items()
+                    if isinstance(value, Tensor)
+                }
+                for name, leaf in self.leaves.items()
+            },
+        )
 
 
 def clip(gradients: list[Tensor], limit: float) -> None:

@@ -26,11 +26,13 @@ class StackedMeans:
         Args:
             name: Name of the value.
             clients: The clients.
-            rows: The same clients, as a tensor on the device of the values.
-            value: (clients,) values.
+            rows: The same clients, as a tensor on the device of the values; then -1 for each
+                finished client.
+            value: Values, one for each row.
         """
         if name not in self._sums:
-            self._sums[name] = value.new_zeros(self._clients)
+            # The last takes the values of finished clients, and is not read.
+            self._sums[name] = value.new_zeros(self._clients + 1)
             self._counts[name] = [0] * self._clients
         self._sums[name][rows] += value
         for client in clients:
@@ -44,7 +46,7 @@ class StackedMeans:
         counts = zip(*self._counts.values(), strict=True)
         return [
             {key: s / c for key, s, c in zip(self._sums, *row, strict=True) if c}
-            for row in zip(sums, counts, strict=True)
+            for row in zip(sums[:-1], counts, strict=True)
         ]
 
 
@@ -91,10 +93,10 @@ class StackedTally:
 
         Args:
             sizes: Number of real samples of each client, in the order of their rows.
-            found: (clients, B, ...) rows by name.
+            found: (clients, B, ...) rows by name; finished clients come last and are left out.
         """
         for name, values in found.items():
-            for (client, size), value in zip(sizes.items(), values, strict=True):
+            for (client, size), value in zip(sizes.items(), values, strict=False):
                 self.rows[client][name].append(value[:size].detach())
 
     def totals(self, row: int, sums: State) -> Totals:

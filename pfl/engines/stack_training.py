@@ -79,60 +79,68 @@ def run_phase(stack: Stack, phase: Phase, tally: StackedTally) -> dict[int, Stat
     rows = sorted((r for r, steps in enumerate(schedule) if steps), key=lambda r: -len(schedule[r]))
     if not rows:
         return {}
-    some = stack.some(rows)
-    feed = StackedFeed(some, phase, [lengths[r] for r in rows], [schedule[r] for r in rows])
-    kept = _take_steps(some, phase, feed, [schedule[r] for r in rows], tally, rows)
-    stack.put_back(rows, some)
-    return dict(zip(rows, kept, strict=False))
+    steps = [schedule[row] for row in rows]
+    part = stack.some(rows)
+    feed = StackedFeed(part, phase, [lengths[row] for row in rows], steps, rows)
+    if feed.schedule.overruns and part is stack:
+        part = stack.copied(rows)
+    for row in rows:
+        tally.steps[row] += len(schedule[row])
+        tally.samples[row] += sum(len(step.positions) for step in schedule[row])
+    return _take_steps(stack, part, rows, phase, feed, tally)
 
 
 def _take_steps(
     stack: Stack,
+    part: Stack,
+    places: Sequence[int],
     phase: Phase,
     feed: StackedFeed,
-    schedule: Sequence[Sequence[batching.Step]],
     tally: StackedTally,
-    places: Sequence[int],
-) -> list[State]:
-    """Train all clients of a stack, each for as many steps as its schedule has.
+) -> dict[int, State]:
+    """Train some clients of a stack, each for as many steps as the schedule has.
 
     Args:
-        stack: The clients, the one with the most steps first.
+        stack: The stack, which gets a client's states back when it has finished.
+        part: The clients that take steps, the one with the most first.
+        places: Their rows in the stack and the tally.
         phase: The phase.
         feed: The batches.
-        schedule: Steps of each client.
-        tally: Counts the steps.
-        places: The clients' rows in the tally.
+        tally: Counts the terms.
     """
-    context, module = stack.context, stack.context.module
+    context, module, schedule = stack.context, stack.context.module, feed.schedule
     trained = prepare(context, phase)
-    single = make_optimizer(module, phase, stack.jobs[0].info, trained)
-    optimizer = StackedOptimizer(single, trained, stack, len(schedule), phase)
+    single = make_optimizer(module, phase, part.jobs[0].info, trained)
+    optimizer = StackedOptimizer(single, trained, part, len(places), phase, schedule.fixed)
+    kept: dict[int, State] = {}
 
     def step(own: Batch) -> tuple[Outcome, State]:
         return run_objective(phase, feed.map_inputs(own)), module.take_logged()
 
-    apart = stack.couples_samples()
-    index = torch.tensor(places, device=context.fabric.device)
-    for number in range(len(schedule[0])):
+    def put_away(finished: Sequence[int]) -> None:
+        stack.put_back({row: places[row] for row in finished}, part)
+        if module.persist_optimizer:
+            kept.update({places[row]: optimizer.kept(row) for row in finished})
+
+    for number in range(len(schedule)):
         if context.stop.is_set():
             raise StoppedError
-        optimizer.keep_first(sum(len(steps) > number for steps in schedule))
+        put_away(schedule.finished(number))
+        optimizer.keep_first(schedule.shape(number)[0])
         losses, entries = [], list[tuple[Rows, State]]()
         with context.fabric.autocast():
-            for group in feed.groups(number, apart):
-                outcome, logged = stack.together(step, group.rows, group.batch, optimizer.leaves)
+            inputs = feed.inputs(number)
+            for group in feed.groups(number, inputs):
+                outcome, logged = part.together(step, group.rows, group.batch, optimizer.leaves)
                 losses.append(total(outcome.terms).sum())
                 entries.append((group.rows, outcome.entries))
                 sizes = {places[own]: size for own, size in group.sizes.items()}
-                tally.add(phase.name, sizes, index[group.rows], outcome.terms, logged)
+                tally.add(phase.name, sizes, inputs.places[group.rows], outcome.terms, logged)
                 tally.collect(sizes, outcome.rows)
         context.fabric.backward(sum(losses[1:], losses[0]))
         optimizer.step(context.gradient_clip_val)
         for rows, values in entries:
-            stack.write(rows, values)
-    for place, steps in zip(places, schedule, strict=True):
-        tally.steps[place] += len(steps)
-        tally.samples[place] += sum(len(step.positions) for step in steps)
+            part.write(rows, values)
+    put_away(schedule.finished(len(schedule)))
     release(context)
-    return optimizer.kept() if module.persist_optimizer else []
+    return kept

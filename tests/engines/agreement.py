@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from lightning_modules.fedavg import FedAvg
+from pfl.engines.stack_feed import StackedFeed
+from pfl.engines.stack_schedule import Schedule
 from pfl.federation.sampling import UniformSampler
 from pfl.loop import FederatedLoop
 from tests.helpers.discovery import build
@@ -32,6 +34,23 @@ def fit(module, engine, rounds=3, data=None, ckpt_path=None, **loop):
 def numbers(run):
     """Return the rows of all rounds, without the times."""
     return [{k: v for k, v in row.items() if not k.startswith("time/")} for row in run.history]
+
+
+def around_steps(monkeypatch, begins, ends):
+    """Call functions when a stacked step has its inputs, and when it is over."""
+    inputs, finished = StackedFeed.inputs, Schedule.finished
+
+    def beginning(feed, number):
+        found = inputs(feed, number)
+        begins()
+        return found
+
+    def ending(schedule, number):
+        ends()
+        return finished(schedule, number)
+
+    monkeypatch.setattr(StackedFeed, "inputs", beginning)
+    monkeypatch.setattr(Schedule, "finished", ending)
 
 
 class Logs(FedAvg):

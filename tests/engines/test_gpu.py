@@ -5,10 +5,12 @@ Runs where there is one: ``pytest tests/engines/test_gpu.py``.
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 import torch
 
-from datamodules import IID, CropFlip, Synthetic
+from datamodules import CropFlip, Dirichlet, Synthetic
 from lightning_modules.fedas import FedAS
 from lightning_modules.fedavg import FedAvg
 from lightning_modules.fedsimsup import FedSimSup
@@ -20,7 +22,7 @@ from pfl.core.noise import normals, numbers, streams_of
 from pfl.core.seeds import scoped
 from pfl.engines.sequential import SequentialEngine
 from pfl.engines.vectorised import VectorisedEngine
-from tests.engines.agreement import fit, module_of
+from tests.engines.agreement import around_steps, fit, module_of
 from tests.helpers.discovery import methods
 from tests.helpers.federation import HEAVY
 
@@ -30,18 +32,18 @@ CLOSE = {"rtol": 1e-8, "atol": 1e-8}
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 
 
-def images():
-    """Return three clients of unequal size, with random crops."""
+def images(crops=True):
+    """Return three clients of unequal size; finished ones leave a stack if crops are random."""
     return Synthetic(
-        samples=60,
+        samples=72,
         classes=3,
         channels=1,
         size=24,
         num_clients=3,
-        partition=IID(),
+        partition=Dirichlet(0.5),
         batch_size=4,
         test_fraction=0.25,
-        augment=CropFlip(padding=2),
+        augment=CropFlip(padding=2) if crops else None,
     )
 
 
@@ -57,13 +59,13 @@ def built(method):
     )
 
 
-def run(method, engine, accelerator=GPU, precision="64-true"):
-    """Run two rounds; clipped, as the steps are large."""
+def run(method, engine, accelerator=GPU, precision="64-true", crops=True):
+    """Run two rounds of a method or a module; clipped, as the steps are large."""
     return fit(
-        built(method),
+        built(method) if isinstance(method, type) else method,
         engine,
         rounds=2,
-        data=images(),
+        data=images(crops),
         accelerator=accelerator,
         precision=precision,
         gradient_clip_val=0.5,
@@ -84,11 +86,36 @@ def cpu(state):
 @pytest.mark.parametrize(
     "method", [m for m in methods() if m.vectorizable], ids=lambda m: m.__name__
 )
-def test_a_stack_agrees_with_one_after_another(method):
+@pytest.mark.parametrize("crops", [True, False], ids=["crops", "whole"])
+def test_a_stack_agrees_with_one_after_another(method, crops):
     """Float64, convolutions stacked to grouped ones."""
-    beside = run(method, VectorisedEngine())
+    beside = run(method, VectorisedEngine(), crops=crops)
     assert beside.header["engine"].startswith("vectorised")
-    same(beside, run(method, SequentialEngine()))
+    same(beside, run(method, SequentialEngine(), crops=crops))
+
+
+@pytest.mark.parametrize("foreach", [None, False])
+def test_adam_agrees_where_it_counts_on_the_gpu(foreach):
+    adam = partial(torch.optim.Adam, lr=0.01, foreach=foreach)
+    beside, alone = (
+        run(FedAvg(net(), optimizer=adam, epochs=2), engine, crops=False)
+        for engine in (VectorisedEngine(), SequentialEngine())
+    )
+    assert beside.header["engine"].startswith("vectorised")
+    same(beside, alone)
+
+
+@pytest.mark.parametrize("method", [FedAvg, PFedVEM])
+def test_no_step_of_a_stack_waits_for_the_gpu(method, monkeypatch):
+    """Torch raises an error where the host would have to wait."""
+    mode = torch.cuda.set_sync_debug_mode
+    around_steps(monkeypatch, lambda: mode("error"), lambda: mode("default"))
+    try:
+        header = run(method, VectorisedEngine(), crops=False).header["engine"]
+    finally:
+        mode("default")
+    # A step that waits in the check before the run makes the run sequential.
+    assert header.startswith("vectorised")
 
 
 @pytest.mark.parametrize("method", [FedAvg, FedAS, PFAKD, UniVarFL, PFedVEM, FedSimSup])

@@ -1,0 +1,137 @@
+"""The clients and samples that each step of a stack computes, as clients finish one by one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
+
+from pfl.core.state import copy_all
+from pfl.core.types import State
+from pfl.training.batching import Step
+
+
+class Inputs(NamedTuple):
+    """The inputs of one step of K clients, on the device.
+
+    Attributes:
+        positions: (K, B) positions of the samples in the clients' splits.
+        sizes: (K,) numbers of real samples; the rest is padding.
+        places: (K,) rows of the clients in the tally; -1 for finished clients.
+        noise: (K, ...) draws by name.
+    """
+
+    positions: Tensor
+    sizes: Tensor
+    places: Tensor
+    noise: State
+
+
+class Schedule:
+    """The steps of several clients in one phase; finished clients leave the stack.
+
+    A step computes the clients that are still training, which are the first rows, and as many
+    samples of each as the largest of their batches has.
+
+    Attributes:
+        fixed: Whether all steps have the same shape, as finished clients stay.
+        sizes: For each step, the numbers of samples of the clients that take it.
+        overruns: Whether rows of the stack change after their client has finished.
+
+    Args:
+        steps: Steps of each client, at least one; the client with the most comes first.
+        places: Rows of the clients in the tally.
+        device: The device of the stack.
+    """
+
+    fixed = False
+
+    def __init__(
+        self, steps: Sequence[Sequence[Step]], places: Sequence[int], device: torch.device
+    ) -> None:
+        sizes = [[len(step.positions) for step in own] for own in steps]
+        self.sizes = [
+            [own[number] for own in sizes if len(own) > number] for number in range(len(steps[0]))
+        ]
+        self.overruns = self.fixed and len(self.sizes[-1]) < len(steps)
+        self._clients, self._largest = len(steps), max(map(max, sizes))
+        table = pad_sequence([torch.tensor(own) for own in sizes], batch_first=True)
+        real = table > 0
+        # The batches of finished clients count as full, because a mean over none is not a number.
+        self._sizes = table.where(real, self._largest).to(device)
+        self._places = torch.tensor(places)[:, None].where(real, -1).to(device)
+        self._positions = _positions(steps, self._largest).to(device)
+
+    def __len__(self) -> int:
+        """Return the number of steps of the client with the most."""
+        return len(self.sizes)
+
+    def finished(self, number: int) -> range:
+        """Return the rows of the clients whose last step is right before a step."""
+        counts = [self._clients, *map(len, self.sizes), 0]
+        return range(counts[number + 1], counts[number])
+
+    def shape(self, number: int) -> tuple[int, int]:
+        """Return for how many clients, and how many samples of each, a step is computed."""
+        return len(self.sizes[number]), max(self.sizes[number])
+
+    def padded(self, number: int) -> bool:
+        """Return ``True`` if a step is computed for samples that are padding."""
+        return min(self.sizes[number]) < max(self.sizes[number])
+
+    def inputs(self, number: int, noise: State) -> Inputs:
+        """Return the inputs of a step; ``noise`` is one of them."""
+        count, size = self.shape(number)
+        return Inputs(
+            self._positions[:count, number, :size],
+            self._sizes[:count, number],
+            self._places[:count, number],
+            noise,
+        )
+
+
+class FixedSchedule(Schedule):
+    """The steps of several clients in one phase, all alike; finished clients stay in the stack.
+
+    Each step calls the same operations with the same shapes, and finds its inputs in the memory of
+    the step before. So it can be captured as a CUDA graph. A finished client repeats its first
+    sample: what it has learnt must be put away before, and its row is worth nothing afterwards.
+    """
+
+    fixed = True
+
+    def __init__(
+        self, steps: Sequence[Sequence[Step]], places: Sequence[int], device: torch.device
+    ) -> None:
+        super().__init__(steps, places, device)
+        self._padded = any(min(sizes) < self._largest for sizes in self.sizes)
+        self._memory: list[Tensor] = []
+
+    def shape(self, number: int) -> tuple[int, int]:
+        """Return the numbers of all clients and of the samples in the largest batch."""
+        return self._clients, self._largest
+
+    def padded(self, number: int) -> bool:
+        """Return ``True`` if any step is computed for samples that are padding."""
+        return self._padded
+
+    def inputs(self, number: int, noise: State) -> Inputs:
+        """Return the inputs of a step, which replace those of the step before."""
+        positions, sizes, places, noise = super().inputs(number, noise)
+        values = [positions, sizes, places, *noise.values()]
+        if self._memory:
+            copy_all(self._memory, values)
+        else:
+            self._memory = [value.clone() for value in values]
+        positions, sizes, places, *draws = self._memory
+        return Inputs(positions, sizes, places, dict(zip(noise, draws, strict=True)))
+
+
+def _positions(steps: Sequence[Sequence[Step]], size: int) -> Tensor:
+    """Return (K, steps, B) positions of all steps, padded with zeros."""
+    padded = [pad_sequence([s.positions for s in own], batch_first=True) for own in steps]
+    widened = [torch.nn.functional.pad(rows, (0, size - rows.shape[1])) for rows in padded]
+    return pad_sequence(widened, batch_first=True)
