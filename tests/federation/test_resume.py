@@ -267,7 +267,7 @@ def test_what_a_checkpoint_must_hold_is_checked_before_anything_changes(damage, 
 # Without what is no longer needed.
 
 
-@pytest.mark.parametrize("kept_memory", [None, 0.0])
+@pytest.mark.parametrize("kept_memory", [None, 1.0])
 def test_nothing_of_a_checkpoint_is_held_once_its_values_are_replaced(
     kept_memory, tmp_path, monkeypatch
 ):
