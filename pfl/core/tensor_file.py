@@ -10,7 +10,7 @@ import os
 import struct
 import sys
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, TypeAlias
@@ -150,17 +150,18 @@ def _verify(parts: Sequence[_Part]) -> None:
     Raises:
         DamagedError: A checksum is wrong.
     """
-    by_size = sorted(parts, key=lambda part: -part.entry.file_size)
+    # Largest first; each thread takes the next one, as cores may be busy with other things.
+    todo = iter(sorted(parts, key=lambda part: -part.entry.file_size))
     # Few bytes are verified sooner than threads start.
     size = sum(part.entry.file_size for part in parts)
     threads = min(torch.get_num_threads(), 1 + size // _SHARE)
     with ThreadPoolExecutor(threads) as pool:
         do = pool.map if threads > 1 else map
-        for _ in do(_verify_all, [by_size[n::threads] for n in range(threads)]):
+        for _ in do(_verify_all, [todo] * threads):
             pass
 
 
-def _verify_all(parts: Sequence[_Part]) -> None:
+def _verify_all(parts: Iterator[_Part]) -> None:
     for part in parts:
         part.verify()
 
