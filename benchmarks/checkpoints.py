@@ -1,6 +1,6 @@
 """What checksums and safe writing cost: our files of tensors beside plain torch's.
 
-    taskset -c 0 python -m benchmarks.checkpoints
+    taskset -c 0 python -m benchmarks.checkpoints     # with two cores: taskset -c 0,1
 
 Each measurement has a process of its own, as a run reads its checkpoint once: a process that reads
 again and again has its memory already. Variants take turns; ratios are those of medians.
@@ -23,7 +23,6 @@ import torch
 
 from pfl.core import tensor_file
 from pfl.engines.cores import usable
-from pfl.federation import checkpoint
 
 _LAYERS = 10
 _PROCESSES = get_context("fork")
@@ -38,7 +37,7 @@ def main() -> None:
     parser.add_argument("--folder", help="where the files are written")
     asked = parser.parse_args()
     print(f"{usable()} cores; seconds of torch.load and torch.save, ours as a multiple of them")
-    print("MB,tensors,clock,load,ours,ours with a copy,save,synced,ours")
+    print("MB,tensors,clock,load,read,mapped,save,synced,write")
     with tempfile.TemporaryDirectory(dir=asked.folder) as folder:
         for megabytes in asked.megabytes:
             for clients in asked.clients:
@@ -56,11 +55,11 @@ def compare(folder: Path, megabytes: int, clients: int, repeats: int) -> None:
     tensor_file.write(file, content)
     variants: dict[str, Callable[[], object]] = {
         "load": partial(torch.load, file, weights_only=True),
-        "ours": partial(tensor_file.read, file),
-        "copied": lambda: checkpoint.move(tensor_file.read(file), "cpu", copy=True),
+        "read": partial(tensor_file.read, file),
+        "mapped": partial(tensor_file.read, file, mapped=True),
         "save": partial(torch.save, content, folder / "plain.ckpt"),
         "save, synced": partial(_synced, content, folder / "plain.ckpt"),
-        "ours saves": partial(tensor_file.write, folder / "own.ckpt", content),
+        "write": partial(tensor_file.write, folder / "own.ckpt", content),
     }
     taken: dict[str, list[tuple[float, float]]] = {name: [] for name in variants}
     for _ in range(repeats):
@@ -68,14 +67,11 @@ def compare(folder: Path, megabytes: int, clients: int, repeats: int) -> None:
             taken[name].append(_measured(action))
     for which, clock in enumerate(("wall", "processor")):
         seconds = {name: median(pair[which] for pair in pairs) for name, pairs in taken.items()}
-        load, save = seconds.pop("load"), seconds.pop("save")
-        ratios = [value / (save if "save" in name else load) for name, value in seconds.items()]
-        ours, copied, synced, saved = ratios
-        print(
-            f"{megabytes},{clients * _LAYERS},{clock},{load:.4f},{ours:.2f},{copied:.2f},"
-            f"{save:.4f},{synced:.2f},{saved:.2f}",
-            flush=True,
-        )
+        load, save = seconds["load"], seconds["save"]
+        reads = [f"{seconds[name] / load:.2f}" for name in ("read", "mapped")]
+        writes = [f"{seconds[name] / save:.2f}" for name in ("save, synced", "write")]
+        row = [f"{load:.4f}", *reads, f"{save:.4f}", *writes]
+        print(megabytes, clients * _LAYERS, clock, *row, sep=",", flush=True)
 
 
 def _synced(content: object, path: Path) -> None:
@@ -90,6 +86,7 @@ def _measured(action: Callable[[], object]) -> tuple[float, float]:
     here, there = _PROCESSES.Pipe(duplex=False)
     process = _PROCESSES.Process(target=_measure, args=(action, there))
     process.start()
+    there.close()
     taken: tuple[float, float] = here.recv()
     process.join()
     return taken

@@ -122,6 +122,8 @@ def find_misspelling(
     """
     known = catalogue.classes()
     at: dict[Keys, type | None] = {(key,): kind for key, kind in top.items()}
+    # Made by a function, of which only the parser knows the arguments.
+    made = set[Keys]()
     for item in given:
         *parents, name = item.keys
         parent = tuple(parents)
@@ -131,9 +133,10 @@ def find_misspelling(
         kind = at.get(parent)
         if name in ("class_path", "help") and item.text is not None:
             at[parent] = _resolve(item, known)
+            made |= {parent} if at[parent] is None else set()
         elif kind is not None and name not in (takes := arguments(kind)):
             raise _unknown(item, f"{kind.__name__} has no argument {name!r}", takes)
-        elif kind is None and len(parent) == 1:
+        elif kind is None and len(parent) == 1 and parent not in made:
             raise _unknown(item, f"{parent[0]} has no class", ("class_path", "init_args"))
         elif item.text in known:
             at[item.keys] = known[item.text]
@@ -239,11 +242,13 @@ def locate(message: str, given: Sequence[Given], part: str) -> str:
     """
     words = re.findall(r"\w+", message)
     inner = [item for item in reversed(given) if item.keys[0] == part and len(item.keys) > 1]
-    named = [item for word in words for item in inner if item.keys[-1] == word]
+    named = [item for word in words for item in inner if _path(item.keys)[-1] == word]
     # A short value such as 3 may belong to any setting.
     shown = [item for item in inner if item.text and len(item.text) > 3 and item.text in message]
     itself = [item for item in inner if item.keys == (part, "class_path")]
-    for item in (*named, *shown, *itself):
+    # What was added to a file is more often wrong than what is in it.
+    flags = [item for item in (*named, *shown) if item.place.startswith("--")]
+    for item in (*flags, *named, *shown, *itself):
         return _line(item.place, item.keys, message)
     return message
 
@@ -298,8 +303,12 @@ def _unknown(item: Given, what: str, choices: Iterable[str]) -> UsageError:
 
 def _line(place: str, keys: Keys, what: str) -> str:
     """Return place, keys and message in one line; a flag already names its keys."""
-    path = ".".join(key for key in keys if key != "class_path")
+    path = ".".join(_path(keys))
     return ": ".join(part for part in (place, "" if place.startswith("--") else path, what) if part)
+
+
+def _path(keys: Keys) -> Keys:
+    return tuple(key for key in keys if key != "class_path")
 
 
 def _nearest(name: str, choices: Iterable[str]) -> str:

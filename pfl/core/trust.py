@@ -192,7 +192,7 @@ def check_export(
 def _exported(source: str | Path | IO[Any]) -> dict[str, Any]:
     """Return the arguments of the class in a file, from every key that Lightning reads."""
     if isinstance(source, str | Path):
-        content = tensor_file.read(Path(source))
+        content = tensor_file.read(Path(source), mapped=True)
     else:
         content = torch.load(source, map_location="cpu", weights_only=True)
         source.seek(0)

@@ -148,10 +148,10 @@ class RayEngine(Engine):
                 # Without an address, Ray would join the cluster last started on this machine, and
                 # wait a long time if that has died.
                 ray.init(address=address or "local", include_dashboard=False, logging_level="error")
-            except ConnectionError as error:
-                raise WorkerError(
-                    f"there is no Ray cluster at {self.address or 'RAY_ADDRESS'}: {error}"
-                ) from error
+            except Exception as error:
+                # Of a node that does not start in time, Ray raises a bare Exception.
+                what = f"no Ray cluster at {address}" if address else "Ray did not start"
+                raise WorkerError(f"{what}: {error}") from error
         self._connected = True
 
     def _reserve(self) -> Place:

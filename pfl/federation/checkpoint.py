@@ -30,8 +30,13 @@ def save(path: Path, content: Mapping[str, Any]) -> None:
     tensor_file.write(path, {"format": FORMAT, **content})
 
 
-def load(path: Path) -> dict[str, Any]:
-    """Return a checkpoint's content; see :func:`pfl.core.tensor_file.read`.
+def load(path: Path, mapped: bool = False) -> dict[str, Any]:
+    """Return a checkpoint's content.
+
+    Args:
+        path: The file.
+        mapped: Whether what clients keep stays in the file until it is used; see
+            :func:`pfl.core.tensor_file.read`.
 
     Raises:
         CheckpointError: The file is missing, damaged or not a checkpoint of this program.
@@ -39,12 +44,14 @@ def load(path: Path) -> dict[str, Any]:
     if not path.is_file():
         raise CheckpointError(f"there is no checkpoint at {path}")
     try:
-        content = tensor_file.read(path)
+        content = tensor_file.read(path, mapped)
     except tensor_file.DamagedError as error:
         raise CheckpointError(str(error)) from error
     if not isinstance(content, dict) or content.get("format") != FORMAT:
         raise CheckpointError(f"{path} is not a checkpoint of this program ({FORMAT})")
-    return content
+    if not mapped:
+        return content
+    return {k: v if k == "kept" else move(v, "cpu", copy=True) for k, v in content.items()}
 
 
 def pack(state: ServerState) -> dict[str, Any]:
@@ -54,9 +61,7 @@ def pack(state: ServerState) -> dict[str, Any]:
 
 def unpack(initial: StateT, content: Mapping[str, Any], device: torch.device | str) -> StateT:
     """Return the packed state as an object like ``initial``."""
-    return replace(
-        initial, **{name: move(value, device, copy=True) for name, value in content.items()}
-    )
+    return replace(initial, **{name: move(value, device) for name, value in content.items()})
 
 
 def move(value: Any, device: torch.device | str, copy: bool = False) -> Any:  # noqa: ANN401

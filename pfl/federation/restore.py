@@ -8,10 +8,11 @@ from typing import Any
 import torch
 
 from pfl.core.client import Client
-from pfl.core.state import clone
+from pfl.core.state import clone, to
 from pfl.core.types import ClientInfo, FederatedData, State
 from pfl.federation import checkpoint, schema
 from pfl.federation.run import Run
+from pfl.federation.store import KeptStates
 
 
 def template(
@@ -31,7 +32,7 @@ def template(
                 f"the checkpoint was written with the {what} {found}, but this run has {wanted}"
             )
     initial = schema.template(content, module)
-    return {name: value.to(device, copy=True) for name, value in initial.items()}
+    return to(initial, device)
 
 
 def stacked(content: Mapping[str, Any], device: torch.device) -> bool | None:
@@ -53,7 +54,8 @@ def restore(
     run.round = content["round"]
     run.server = checkpoint.unpack(run.server, content["server"], device)
     for client, kept in content["kept"].items():
-        run.kept[int(client)] = clone(kept)
+        # A bounded store gets copies, one at a time, of what is mapped from the file.
+        run.kept[int(client)] = clone(kept) if isinstance(run.kept, KeptStates) else kept
     run.history = content["history"]
     for callback in run.callbacks:
         callback.load_state_dict(content["callbacks"].get(callback.name, {}))

@@ -87,17 +87,22 @@ class Wanted:
         return []
 
 
-@dataclass(frozen=True)
 class Source:
     """A checkpoint that a run can use.
 
-    Attributes:
+    Args:
         file: The file.
         content: Its content.
     """
 
-    file: Path
-    content: Mapping[str, Any]
+    def __init__(self, file: Path, content: Mapping[str, Any]) -> None:
+        self.file = file
+        self._content = content
+
+    def take(self) -> Mapping[str, Any]:
+        """Return the content, once; it is not held here while the run goes on."""
+        content, self._content = self._content, {}
+        return content
 
     @property
     def folder(self) -> Path | None:
@@ -137,9 +142,13 @@ def opened(
         if trains and file.is_file() and (folder := folder_of(file)) is not None:
             stack.enter_context(locked(folder))
             clear(folder)
-        content = checkpoint.load(file)
-        check_settings(content, file, wanted)
-        yield Source(file, content)
+        yield _source(file, wanted)
+
+
+def _source(file: Path, wanted: Wanted) -> Source:
+    content = checkpoint.load(file, mapped=wanted.settings.kept_memory is not None)
+    check_settings(content, file, wanted)
+    return Source(file, content)
 
 
 def root_of(settings: Settings, module: Client, data: FederatedData) -> Path | None:

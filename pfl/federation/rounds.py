@@ -63,7 +63,7 @@ class Federation:
         self.settings = settings
         self.root = resume.root_of(settings, module, data)
         self.source = source
-        content = None if source is None else source.content
+        content = None if source is None else source.take()
         device = settings.fabric.device
         data.to(device)
         template = None if content is None else restore.template(content, module, data, device)

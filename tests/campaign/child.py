@@ -15,7 +15,7 @@ from datamodules.base import FederatedDataModule
 from pfl.callbacks.records import Records
 from pfl.cli import catalogue
 from pfl.cli.main import main
-from pfl.federation import checkpoint, resume
+from pfl.federation import checkpoint, restore, resume
 from pfl.federation.evaluation import Evaluator
 from pfl.federation.rounds import Federation
 from pfl.loop import FederatedLoop
@@ -36,7 +36,7 @@ STAGES = {
     "setup": (Federation, "__init__"),
     "opening": (resume, "clear"),
     "loading": (checkpoint, "load"),
-    "restoring": (Federation, "_restore"),
+    "restoring": (restore, "restore"),
     "start": (Records, "on_fit_start"),
     "training": (Federation, "_train"),
     "tests": (Evaluator, "evaluate"),

@@ -21,6 +21,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from lightning_modules.base import ClientModule
 from lightning_modules.fedavg import FedAvg
 from lightning_modules.fedper import FedPer
+from pfl.cli import explain
 from pfl.cli.config import Experiment
 from pfl.cli.explain import UsageError
 from pfl.cli.main import main
@@ -323,6 +324,7 @@ hidden | hiden | c.yaml:9: model.net.hiden: MLP has no argument 'hiden'; did you
 lr: 0 | lrr: 0 | c.yaml:10: model.optimizer.lrr: SGD has no argument 'lrr'; did you mean 'lr'?
 alpha | alfa | c.yaml:18: data.partition.alfa: Dirichlet has no argument 'alfa'; did you mean 'alpha'?
 init_args: {fr | init_arg: {fr | c.yaml:5: loop.sampler.init_arg: UniformSampler has no argument 'init_arg'; choose from fraction, train_all
+class_path: FedPer | class_path: os.system | c.yaml:7: model: Import path os.system does not correspond to a subclass of ClientModule
 class_path: FedPer | class: FedPer | c.yaml:7: model.class: model has no class; did you mean 'class_path'?
 FedPer | FedPerr | c.yaml:7: model: there is no class 'FedPerr'; did you mean 'FedPer'?
 MLP | MPL | c.yaml:9: model.net: there is no class 'MPL'; did you mean 'MLP'?
@@ -386,6 +388,7 @@ IN_FLAGS = """
 --model.net.hidden=x | --model.net.hidden: expected int, got x
 --data.num_clients=x | --data.num_clients: expected int, got x
 --data.num_clients=0 | --data.num_clients: num_clients must be at least 1, got 0
+--model.optimizer.class_path=torch.optim.LBFGS | --model.optimizer.class_path: optimizer LBFGS computes the loss several times in a step
 --data.partition=gone.json | --data.partition: partition: there is neither a file gone.json nor a partitioner of that name; pfl list partitions lists the partitioners
 --config=d.yaml | --config d.yaml: there is no such file; did you mean 'c.yaml'?
 --config=/ | --config /: there is no such file
@@ -413,6 +416,16 @@ def test_an_error_in_a_flag_names_the_flag(case, capsys):
     flag, message = case.split(" | ")
     assert pfl("fit", flag) == 2
     check(capsys, message)
+
+
+def test_an_error_about_a_flag_and_a_file_names_the_flag():
+    message = "80 samples are too few for 1000 domains"
+    given = [
+        explain.Given(("data", "samples"), "80", "c.yaml:3"),
+        explain.Given(("data", "num_clients"), "1000", "--data.num_clients"),
+    ]
+    assert explain.locate(message, given[:1], "data") == f"c.yaml:3: data.samples: {message}"
+    assert explain.locate(message, given, "data") == f"--data.num_clients: {message}"
 
 
 def test_a_class_whose_module_lacks_something(capsys):

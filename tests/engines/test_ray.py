@@ -358,6 +358,16 @@ def test_failures_of_the_cluster_are_told_in_a_sentence():
     assert issubclass(WorkerError, RUN_REFUSALS)
 
 
+def test_a_cluster_that_does_not_start_is_told_in_a_sentence(monkeypatch):
+    ray = MagicMock()
+    ray.is_initialized.return_value = False
+    ray.init.side_effect = Exception("The current node timed out during startup.")
+    monkeypatch.setattr("pfl.engines.ray.import_ray", lambda: ray)
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    with pytest.raises(WorkerError, match=r"Ray did not start: The current node timed out"):
+        RayEngine()._connect()
+
+
 @pytest.mark.parametrize("listens", [False, True], ids=["nobody", "another server"])
 def test_an_address_where_no_ray_answers_is_told_at_once(listens, capsys):
     with socket.socket() as server:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import random
 import subprocess
 import sys
+import weakref
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -18,7 +20,9 @@ import yaml
 from lightning_modules.fedper import FedPer
 from lightning_modules.pfedvem import PFedVEM
 from pfl.core.lock import BusyError, locked
+from pfl.federation import checkpoint
 from pfl.federation.checkpoint import CheckpointError
+from pfl.federation.run import Callback
 from pfl.federation.sampling import UniformSampler
 from pfl.federation.store import KeptStates
 from pfl.loop import FederatedLoop
@@ -258,6 +262,50 @@ def test_what_a_checkpoint_must_hold_is_checked_before_anything_changes(damage, 
         fit(tmp_path, rounds=4, ckpt_path=str(folder), module=module())
     assert "\n" not in str(caught.value)
     assert before == {path: path.read_bytes() for path in before}
+
+
+# Without what is no longer needed.
+
+
+@pytest.mark.parametrize("kept_memory", [None, 1.0])
+def test_nothing_of_a_checkpoint_is_held_once_its_values_are_replaced(
+    kept_memory, tmp_path, monkeypatch
+):
+    """The file is not mapped any more, and its tensors are gone a round after all have trained."""
+    loaded, load = [], checkpoint.load
+
+    def noted(*arguments, **options):
+        content = load(*arguments, **options)
+        tensors = [*content["server"]["shared"].values()]
+        tensors += [value for kept in content["kept"].values() for value in kept.values()]
+        loaded.extend(map(weakref.ref, tensors))
+        return content
+
+    class Looks(Callback):
+        def on_fit_start(self, run):
+            maps = Path("/proc/self/maps")
+            assert not maps.exists() or "last.ckpt" not in maps.read_text()
+
+        def on_round_end(self, run, result):
+            gc.collect()
+            left = [tensor for tensor in loaded if tensor() is not None]
+            assert loaded
+            assert result.round < 3 or not left
+
+    def run(rounds, ckpt_path=None, callbacks=()):
+        loop = FederatedLoop(
+            rounds,
+            engine="sequential",
+            callbacks=[*callbacks],
+            default_root_dir=str(tmp_path),
+            kept_memory=kept_memory,
+            progress=False,
+        )
+        return loop.fit(FedPer(mlp()), blobs(), ckpt_path)
+
+    run(1)
+    monkeypatch.setattr(checkpoint, "load", noted)
+    assert run(3, "last", [Looks()]).round == 3
 
 
 # By one process.
