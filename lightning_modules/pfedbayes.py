@@ -13,7 +13,6 @@ from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
-from torch.func import vjp
 
 from lightning_modules.base import ClientModule
 from lightning_modules.layers import (
@@ -23,6 +22,7 @@ from lightning_modules.layers import (
     draw_noise,
     frozen,
     softplus_std,
+    softplus_std_slope,
     statistics,
 )
 from lightning_modules.losses import (
@@ -144,6 +144,7 @@ class PFedBayes(ClientModule):
         self.personal = frozen(gaussian)
         self.first = _zeros(gaussian)
         self.second = _zeros(gaussian)
+        self._statistics = list(statistics(gaussian.mean))
         self.register_buffer("steps", torch.zeros(()))
         self.register_buffer("per_sample", torch.zeros(()))
 
@@ -239,16 +240,15 @@ class PFedBayes(ClientModule):
         """
         draws, weight = batch.noise or {}, self.kl_weight * self.per_sample
         means = {n.removeprefix("mean."): v for n, v in q.items() if n.startswith("mean.")}
-        stds, pulls = {}, {}
-        for name in prior:
-            stds[name], pulls[name] = vjp(softplus_std, q[f"raw_std.{name}"])[:2]
+        raws = {name: q[f"raw_std.{name}"] for name in prior}
+        stds = {name: softplus_std(raw) for name, raw in raws.items()}
         posterior = {name: (means[name], std) for name, std in stds.items()}
-        of_means = {name: torch.zeros_like(mean) for name, mean in means.items()}
+        of_means = {n: torch.zeros_like(mean) for n, mean in means.items() if n not in prior}
         of_stds: State = {}
         for name, (of_mean, of_std) in mean_field_kl_slopes(posterior, prior).items():
-            of_means[name], of_stds[name] = weight * of_mean, weight * of_std
+            of_means[name], of_stds[name] = of_mean.mul_(weight), of_std.mul_(weight)
         own = self.personal.module
-        after = {n: own.get_buffer(f"mean.{n}") for n in statistics(self.net.mean)}
+        after = {name: own.get_buffer(f"mean.{name}") for name in self._statistics}
         ce = weight.new_zeros(())
         for draw in range(self.mc_samples):
             noise = {n: self.eps_std * draws[f"{step}:{n}"][draw] for n in prior}
@@ -257,11 +257,12 @@ class PFedBayes(ClientModule):
             ce = ce + value / self.mc_samples
             for name, slope in slopes.items():
                 share = slope / self.mc_samples
-                of_means[name] = of_means[name] + share
+                of_means[name].add_(share)
                 if name in noise:
                     of_stds[name] = torch.addcmul(of_stds[name], share, noise[name])
         gradient = {f"mean.{name}": slope for name, slope in of_means.items()}
-        gradient |= {f"raw_std.{name}": pulls[name](slope)[0] for name, slope in of_stds.items()}
+        for name, slope in of_stds.items():
+            gradient[f"raw_std.{name}"] = softplus_std_slope(raws[name], stds[name], slope)
         return gradient, ce, {f"mean.{n}": v for n, v in after.items()}, posterior
 
     def _divergence(self, posterior: Moments, prior: Moments) -> Tensor:

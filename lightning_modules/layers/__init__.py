@@ -11,6 +11,7 @@ from lightning_modules.layers.variational import (
     draw_noise,
     inverse_softplus,
     softplus_std,
+    softplus_std_slope,
 )
 
 __all__ = [
@@ -28,5 +29,6 @@ __all__ = [
     "inverse_softplus",
     "make_constant",
     "softplus_std",
+    "softplus_std_slope",
     "statistics",
 ]

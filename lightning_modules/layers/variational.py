@@ -131,6 +131,20 @@ def softplus_std(raw: Tensor) -> Tensor:
     return F.softplus(raw).clamp_min(MIN_STD)
 
 
+def softplus_std_slope(raw: Tensor, std: Tensor, slope: Tensor) -> Tensor:
+    """Return the gradient with respect to raw parameters; zero where ``std`` is at its bound.
+
+    Args:
+        raw: (...) the raw parameters.
+        std: (...) their standard deviations, from :func:`softplus_std`.
+        slope: (...) the gradient with respect to the standard deviations.
+    """
+    # Beyond 20, torch's softplus is the identity.
+    inner = torch.where(std > MIN_STD, slope, 0.0)
+    result: Tensor = torch.ops.aten.softplus_backward(inner, raw, 1, 20)
+    return result
+
+
 def inverse_softplus(value: float) -> float:
     """Return the raw parameter whose softplus is ``value``."""
     return value + math.log(-math.expm1(-value))

@@ -65,6 +65,6 @@ def mean_field_kl_slopes(moments: Moments, prior: Moments) -> Moments:
     slopes = {}
     for name, (mean, std) in moments.items():
         prior_mean, prior_std = prior[name]
-        of_std = (std / prior_std).square().sub(1).div(std)
-        slopes[name] = (mean - prior_mean) / prior_std.square(), of_std
+        of_std = (std / prior_std).square().sub_(1).div_(std)
+        slopes[name] = (mean - prior_mean).div_(prior_std.square()), of_std
     return slopes

@@ -77,7 +77,8 @@ def adam_step(
     after = {}
     # 1 - beta ** step, without the cancellation in float32.
     unbias = [-torch.expm1(step * math.log(beta)) for beta in betas]
+    scale = -lr / unbias[0]
     for name, value in values.items():
-        root = (second[name] / unbias[1]).sqrt() + eps
-        after[name] = torch.addcdiv(value, first[name] * (-lr / unbias[0]), root)
+        root = (second[name] / unbias[1]).sqrt_().add_(eps)
+        after[name] = torch.addcdiv(value, first[name] * scale, root)
     return after, (first, second)

@@ -136,7 +136,8 @@ def _epoch(
 
 def chunks(samples: int, size: int) -> Sequence[Tensor]:
     """Return positions 0 to ``samples - 1`` in chunks of ``size``; no chunk without samples."""
-    return torch.split(torch.arange(samples), size) if samples else ()
+    starts = range(0, samples, size)
+    return [torch.arange(start, min(start + size, samples)) for start in starts]
 
 
 class Feed:

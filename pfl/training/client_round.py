@@ -157,11 +157,11 @@ def outputs(context: Context, split: ClientSplit) -> tuple[Tensor, Tensor]:
     """Return (n, D) outputs and (n, ...) targets of a split that has samples."""
     logits, labels = [], []
     context.set_mode(None)
-    for positions in chunks(len(split), context.data.eval_batch_size):
-        with context.fabric.autocast():
+    with context.fabric.autocast():
+        for positions in chunks(len(split), context.data.eval_batch_size):
             batch = split.batch(positions)
             logits.append(context.module(batch.x))
-        labels.append(batch.y)
+            labels.append(batch.y)
     return torch.cat(logits), torch.cat(labels)
 
 

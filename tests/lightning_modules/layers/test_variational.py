@@ -14,6 +14,8 @@ from lightning_modules.layers import (
     VariationalLinear,
     draw_noise,
     inverse_softplus,
+    softplus_std,
+    softplus_std_slope,
 )
 from lightning_modules.layers.variational import MIN_STD
 from lightning_modules.losses import monte_carlo_cross_entropy
@@ -107,6 +109,16 @@ def test_standard_deviations_do_not_vanish():
     assert torch.equal(built.std_weight, torch.full_like(built.std_weight, MIN_STD))
     value = built.kl(built.mean_weight.detach(), built.mean_bias.detach(), 1.0)
     assert value.isfinite()
+
+
+def test_the_slope_of_standard_deviations_is_their_gradient():
+    """Below the bound, just above it, and where softplus is the identity; bit for bit."""
+    raw = torch.tensor([-30.0, -13.5, -3.0, 0.0, 2.0, 19.0, 25.0], requires_grad=True)
+    std, slope = softplus_std(raw), torch.arange(1.0, 8.0)
+    std.backward(slope)
+    found = softplus_std_slope(raw.detach(), std.detach(), slope)
+    assert torch.equal(found, raw.grad)
+    assert found[0] == 0 < found[1]
 
 
 def test_kl_against_torch():

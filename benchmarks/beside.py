@@ -1,0 +1,90 @@
+"""A configuration in this checkout beside another one: processor seconds of a round and of a run.
+
+    git worktree add ../old 6179865
+    taskset -c 0 python -m benchmarks.beside ../old
+
+Each run is a process of its own with one op thread; the checkouts take turns. A round is the
+difference between a long and a short run, divided by the rounds between them, so that imports and
+what is done once a run do not count in it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import NamedTuple
+
+HERE = Path(__file__).resolve().parents[1]
+
+
+class Cost(NamedTuple):
+    """Seconds of a run."""
+
+    processor: float
+    wall: float
+
+
+def run(checkout: Path, config: str, rounds: int) -> Cost:
+    """Run a configuration with the code of a checkout.
+
+    Raises:
+        SystemExit: The run fails.
+    """
+    start = time.perf_counter()
+    with tempfile.TemporaryDirectory() as folder:
+        words = [sys.executable, "-m", "pfl", "fit", "--config", config]
+        words += [f"--loop.rounds={rounds}", f"--loop.default_root_dir={folder}"]
+        words.append("--loop.progress=false")
+        process = subprocess.Popen(
+            words,
+            cwd=checkout,
+            env={**os.environ, "PYTHONPATH": str(checkout), "OMP_NUM_THREADS": "1"},
+        )
+        _, status, usage = os.wait4(process.pid, 0)
+        process.returncode = os.waitstatus_to_exitcode(status)
+    if process.returncode:
+        raise SystemExit(f"the run in {checkout} failed")
+    return Cost(usage.ru_utime + usage.ru_stime, time.perf_counter() - start)
+
+
+def main() -> None:
+    """Print medians, and how many times as long the other checkout takes."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("other", type=Path, help="the other checkout")
+    parser.add_argument("--config", default="configs/quickstart.yaml", help="a file of both")
+    parser.add_argument("--rounds", type=int, nargs=2, default=[10, 110])
+    parser.add_argument("--repeats", type=int, default=3)
+    given = parser.parse_args()
+    short, long = given.rounds
+    checkouts = {"here": HERE, "other": given.other.resolve()}
+    found: dict[str, list[tuple[Cost, Cost]]] = {name: [] for name in checkouts}
+    for _ in range(given.repeats):
+        for name, checkout in checkouts.items():
+            costs = run(checkout, given.config, short), run(checkout, given.config, long)
+            found[name].append(costs)
+    for clock in Cost._fields:
+        whole = {n: [getattr(few, clock) for few, _ in pairs] for n, pairs in found.items()}
+        rounds = {
+            n: [(getattr(b, clock) - getattr(a, clock)) / (long - short) for a, b in pairs]
+            for n, pairs in found.items()
+        }
+        for label, values in {f"run of {short} rounds": whole, "round": rounds}.items():
+            ratios = [o / h for h, o in zip(values["here"], values["other"], strict=True)]
+            ours, theirs = (statistics.median(values[name]) for name in checkouts)
+            print(
+                f"{clock:>10} s, {label}: here {ours:.3f}, other {theirs:.3f}, times "
+                f"{statistics.median(ratios):.2f} ({min(ratios):.2f}-{max(ratios):.2f})",
+                flush=True,
+            )
+
+
+if __name__ == "__main__":
+    main()
