@@ -44,6 +44,7 @@ def run(checkout: Path, config: str, rounds: int) -> Cost:
         process = subprocess.Popen(
             words,
             cwd=checkout,
+            stdout=subprocess.DEVNULL,
             env={**os.environ, "PYTHONPATH": str(checkout), "OMP_NUM_THREADS": "1"},
         )
         _, status, usage = os.wait4(process.pid, 0)
