@@ -137,14 +137,16 @@ def _judged_by(row: Row) -> str:
 
 
 def _noted(members: Sequence[Row], what: str) -> str:
-    """Return what is noted of a table's cells; what does not hold for all names its cells."""
+    """Return what is noted of a table's cells, with the names of the cells where they differ."""
     phrases: dict[str, list[str]] = {}
     for row in members:
         for phrase in filter(None, getattr(row, what).split("; ")):
             phrases.setdefault(phrase, []).append(row.cell)
+    # A cell may have several notes, but has one commit and hardware: what most have needs no names.
+    enough = len(members) if what == "note" else len(members) // 2 + 1
     parts = [
-        phrase if len(cells) == len(members) else f"{phrase} (only {' and '.join(cells)})"
-        for phrase, cells in phrases.items()
+        phrase if len(cells) >= enough else f"{phrase} (only {' and '.join(cells)})"
+        for phrase, cells in sorted(phrases.items(), key=lambda pair: -len(pair[1]))
     ]
     return f"{what.capitalize()}: {'; '.join(parts)}." if parts else ""
 

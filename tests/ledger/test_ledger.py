@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -103,6 +104,37 @@ def test_a_note_that_is_not_of_all_cells_names_its_own(work):
     two = cells.Entry(**{**vars(entry), "row": "FedAS", "note": "JPEG images; tested less often"})
     text = page.page(page.rows([(one, run), (two, run)], {}), {})
     assert "Note: JPEG images; tested less often (only FedAS, beta 0.1)." in text
+
+
+def test_a_commit_that_most_cells_share_needs_no_names(work):
+    keep()
+    entry, run = cells.read(Path("results/ledger"))[0]
+
+    def commits(*names):
+        found = [
+            (cells.Entry(**{**vars(entry), "row": f"M{number}", "commit": name}), run)
+            for number, name in enumerate(names)
+        ]
+        return page.page(page.rows(found, {}), {})
+
+    assert "Commit: aa; bb (only M0, beta 0.1)." in commits("bb", "aa", "aa")
+    assert "Commit: aa (only M0, beta 0.1); bb (only M1, beta 0.1)." in commits("aa", "bb")
+
+
+def test_two_seeds_show_the_interval_that_judges_them(work):
+    """Of 0.80 and 0.82, with one degree of freedom: 0.81 and 12.706 times 0.01."""
+    keep()
+    entry, run = cells.read(Path("results/ledger"))[0]
+    runs = []
+    for seed, value in enumerate((0.80, 0.82)):
+        one = cells.Entry(**{**vars(entry), "seed": seed, "reported": 0.9, "spread": None})
+        summary = {**run.summary, "summary": {**run.summary["summary"], entry.metric: value}}
+        runs.append((one, SimpleNamespace(summary=summary)))
+    known = {(entry.paper, entry.table, page.cell_name(entry)): "only of cells that are out"}
+    (row,) = page.rows(runs, known)
+    text = page.page([row], {})
+    assert "interval of 2 seeds, 68.3 to 93.7" in text
+    assert (row.verdict, row.reason) == ("in", "")
 
 
 def test_what_is_not_finished_is_not_kept(work, capsys):
