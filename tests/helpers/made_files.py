@@ -41,7 +41,7 @@ def labels(classes, each):
     return np.tile(np.arange(classes), each)
 
 
-def cifar10(folder, train=60, test=6):
+def cifar10(folder, train=100, test=6):
     folder.mkdir(parents=True)
     names = [f"label_{label}" for label in range(10)]
     dump(folder / "batches.meta", {"label_names": names})
@@ -52,7 +52,7 @@ def cifar10(folder, train=60, test=6):
     dump(folder / "test_batch", {"data": noise(len(y), 3072), "labels": y.tolist()})
 
 
-def cifar100(folder, train=42, test=12):
+def cifar100(folder, train=50, test=12):
     folder.mkdir(parents=True)
     dump(folder / "meta", {"fine_label_names": list(CIFAR100_CLASSES)})
     for part, each in (("train", train), ("test", test)):
@@ -64,7 +64,7 @@ def dump(path, content):
     path.write_bytes(pickle.dumps(content))
 
 
-def fashion_mnist(folder, train=60, test=6):
+def fashion_mnist(folder, train=100, test=6):
     folder.mkdir(parents=True)
     for name, each in (("train", train), ("t10k", test)):
         y = labels(10, each).astype(np.uint8)
