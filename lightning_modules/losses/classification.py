@@ -9,6 +9,7 @@ from torch import Tensor
 
 from lightning_modules.losses.numerics import mean
 from pfl.core.checks import one_of
+from pfl.core.task import cross_entropies
 
 
 def cross_entropy(logits: Tensor, y: Tensor, weight: Tensor | None = None) -> Tensor:
@@ -26,7 +27,7 @@ def cross_entropy(logits: Tensor, y: Tensor, weight: Tensor | None = None) -> Te
     """
     if weight is None:
         return F.cross_entropy(logits, y)
-    return mean(F.cross_entropy(logits, y, reduction="none"), weight)
+    return mean(cross_entropies(logits, y), weight)
 
 
 def monte_carlo_cross_entropy(
@@ -58,7 +59,7 @@ def monte_carlo_cross_entropy(
     """
     one_of("reduction", reduction, ("mean", "sum"))
     draws, _, _ = logits.shape
-    values = F.cross_entropy(logits.flatten(0, 1), y.repeat(draws), reduction="none")
+    values = cross_entropies(logits.flatten(0, 1), y.repeat(draws))
     values = values.reshape(draws, -1).mean(0)
     if reduction == "mean":
         return mean(values, weight)

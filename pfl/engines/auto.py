@@ -112,8 +112,9 @@ class AutoEngine(Engine):
 
     def test(self, jobs: Sequence[Job]) -> Iterator[Scores]:
         """Test each job's model on its splits."""
-        # A forward pass alone is too short to be worth a stack on a CPU.
-        fits = bool(self._context.adapt) or self._context.fabric.device.type != "cpu"
+        # On a CPU, a forward pass alone is worth a stack only where calls are most of it.
+        on_gpu = self._context.fabric.device.type != "cpu"
+        fits = bool(self._context.adapt) or on_gpu or self._one_op_thread
         if self._stack is not None and fits and _busy(jobs, len(jobs)) >= BUSY:
             return self._short(self._stack.test, jobs)
         return self._short(self._choose(jobs).test, jobs)

@@ -6,7 +6,7 @@ import copy
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal, TypeAlias, TypeVar
+from typing import Literal, TypeAlias, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -128,15 +128,21 @@ class Stack:
             name: _rows((leaves or {}).get(name, value), rows) for name, value in self.state.items()
         }
 
-        def one(state: State, tensors: dict[str, Any], noise: State) -> ReturnT:
-            batch = Batch(tensors["x"], tensors["y"], tensors.get("weight"), noise or None)
-            return call_with(self.context.module, state, call, batch)
+        noise = dict(batch.noise or {})
 
-        tensors = {"x": batch.x, "y": batch.y}
-        if batch.weight is not None:
-            tensors["weight"] = batch.weight
+        def one(x: Inputs, y: Tensor, *others: Tensor) -> ReturnT:
+            values = iter(others)
+            own = {name: next(values) for name in state}
+            draws = {name: next(values) for name in noise}
+            given = Batch(x, y, next(values, None), draws or None)
+            return call_with(self.context.module, own, call, given)
+
         randomness = "different" if self.context.stochastic else draws
-        result: ReturnT = vmap(one, randomness=randomness)(state, tensors, dict(batch.noise or {}))
+        # As separate arguments, because vmap walks through dictionaries in Python, at every call.
+        others = [*state.values(), *noise.values()]
+        if batch.weight is not None:
+            others.append(batch.weight)
+        result: ReturnT = vmap(one, randomness=randomness)(batch.x, batch.y, *others)
         if isinstance(rows, Tensor):
             # These rows are copies, so changes that the call made must be written back.
             for name in self._buffers & state.keys():

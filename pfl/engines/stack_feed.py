@@ -104,8 +104,10 @@ class StackedFeed:
             rows = torch.arange(count, device=index.device)[:, None]
             x = each(lambda value: value[rows, index], self._held.x)
             batch = Batch(x, self._held.y[rows, index])
-        if not self.schedule.padded(number):
+        if self._apart:
             return batch
+        # Also where nothing is padded: all steps are then alike, and vmap computes the unweighted
+        # F.cross_entropy in Python.
         return batch._replace(weight=mask(inputs.sizes, batch.x, batch.y))
 
     def _gathered(self) -> Gather | None:

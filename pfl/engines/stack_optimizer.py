@@ -84,7 +84,8 @@ class StackedOptimizer:
         if gradient_clip_val is not None:
             clip([v.grad for v in self.leaves.values() if v.grad is not None], gradient_clip_val)
         self._optimizer.step()
-        self._optimizer.zero_grad(set_to_none=True)
+        for leaf in self.leaves.values():
+            leaf.grad = None
         if self._fixed:
             self._count_on_device()
 

@@ -78,10 +78,6 @@ class Schedule:
         """Return for how many clients, and how many samples of each, a step is computed."""
         return len(self.sizes[number]), max(self.sizes[number])
 
-    def padded(self, number: int) -> bool:
-        """Return ``True`` if a step is computed for samples that are padding."""
-        return min(self.sizes[number]) < max(self.sizes[number])
-
     def inputs(self, number: int, noise: State) -> Inputs:
         """Return the inputs of a step; ``noise`` is one of them."""
         count, size = self.shape(number)
@@ -107,16 +103,11 @@ class FixedSchedule(Schedule):
         self, steps: Sequence[Sequence[Step]], places: Sequence[int], device: torch.device
     ) -> None:
         super().__init__(steps, places, device)
-        self._padded = any(min(sizes) < self._largest for sizes in self.sizes)
         self._memory: list[Tensor] = []
 
     def shape(self, number: int) -> tuple[int, int]:
         """Return the numbers of all clients and of the samples in the largest batch."""
         return self._clients, self._largest
-
-    def padded(self, number: int) -> bool:
-        """Return ``True`` if any step is computed for samples that are padding."""
-        return self._padded
 
     def inputs(self, number: int, noise: State) -> Inputs:
         """Return the inputs of a step, which replace those of the step before."""

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 
 import pytest
 import torch
+import torch.nn.functional as F
 from hypothesis import given
 from hypothesis import strategies as st
+from torch.func import vmap
 from torchmetrics.functional.classification import (
     multiclass_accuracy,
     multiclass_calibration_error,
@@ -15,7 +18,8 @@ from torchmetrics.functional.classification import (
     multilabel_f1_score,
 )
 
-from pfl.core.task import Classification, MultiLabel, Regression
+from pfl.core.seeds import generator
+from pfl.core.task import Classification, MultiLabel, Regression, cross_entropies
 
 
 def named(task, outputs, y):
@@ -67,6 +71,33 @@ def test_multi_label_by_hand():
         },
         abs=1e-6,
     )
+
+
+@pytest.mark.parametrize("stacked", [False, True])
+@pytest.mark.parametrize("autocast", [False, True])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+def test_cross_entropies_have_the_bits_of_pytorch_in_a_stack_too(dtype, autocast, stacked):
+    """PyTorch's own are less exact in a stack under autocast."""
+    rng = generator(1)
+    logits = (5 * torch.randn(7, 10, generator=rng)).to(dtype)
+    logits[0, 3], logits[1] = math.inf, math.nan
+    y, weight = torch.randint(10, (7,), generator=rng), torch.rand(7, generator=rng)
+
+    def slopes(losses, call):
+        leaf = logits.clone().requires_grad_()
+        with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
+            values = call(losses)(leaf, y)
+        (values * weight).sum().backward()
+        return values.detach(), leaf.grad
+
+    def in_a_stack(losses):
+        return lambda leaf, y: vmap(losses)(leaf[None], y[None])[0]
+
+    alone = partial(F.cross_entropy, reduction="none")
+    expected = slopes(alone, lambda losses: losses)
+    found = slopes(cross_entropies, in_a_stack if stacked else lambda losses: losses)
+    for one, other in zip(found, expected, strict=True):
+        torch.testing.assert_close(one, other, rtol=0, atol=0, equal_nan=True)
 
 
 @pytest.mark.parametrize(

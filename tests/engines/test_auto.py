@@ -102,23 +102,25 @@ def test_tiny_networks_that_are_not_stacked_run_one_after_another(cores, monkeyp
     assert header().endswith("; steps are too short for threads")
 
 
-@pytest.mark.parametrize(("limit", "threads"), [(47, 2), (48, 1)])
-def test_the_shortest_steps_have_one_op_thread(cores, monkeypatch, limit, threads):
+@pytest.mark.parametrize(("limit", "seen"), [(47, {"train": 2}), (48, {"train": 1, "test": 1})])
+def test_the_shortest_steps_have_one_op_thread_and_stacked_tests(cores, monkeypatch, limit, seen):
     """The caller's number of op threads is restored after it."""
     cores(1)
     monkeypatch.setattr(auto, "SERIAL_STEP", limit)
-    before, seen = torch.get_num_threads(), []
-    train = VectorisedEngine.train
-    monkeypatch.setattr(
-        VectorisedEngine,
-        "train",
-        lambda self, jobs: (seen.append(torch.get_num_threads()), train(self, jobs))[1],
-    )
+    before, found = torch.get_num_threads(), {}
+    for verb in ("train", "test"):
+        run = getattr(VectorisedEngine, verb)
+
+        def noted(self, jobs, verb=verb, run=run):
+            found[verb] = torch.get_num_threads()
+            return run(self, jobs)
+
+        monkeypatch.setattr(VectorisedEngine, verb, noted)
     torch.set_num_threads(2)
     try:
         line = header(blobs((6,) * 5))
-        assert (seen, torch.get_num_threads()) == ([threads], 2)
-        assert line.endswith(", one op thread") == (threads == 1)
+        assert (found, torch.get_num_threads()) == (seen, 2)
+        assert line.endswith(", one op thread") == (seen["train"] == 1)
     finally:
         torch.set_num_threads(before)
 

@@ -213,7 +213,6 @@ def test_a_fixed_schedule_pads_what_the_other_leaves_out():
         kind(steps, [7, 4], torch.device("cpu")) for kind in (Schedule, FixedSchedule)
     )
     assert [leaving.shape(n) for n in range(3)] == [(2, 2), (1, 2), (1, 1)]
-    assert [leaving.padded(n) for n in range(3)] == [False] * 3
     assert [list(fixed.finished(n)) for n in range(4)] == [[], [1], [], [0]]
     assert fixed.overruns
     assert not leaving.overruns
@@ -223,7 +222,6 @@ def test_a_fixed_schedule_pads_what_the_other_leaves_out():
         (2, [[2, 0], [0, 0]], [1, 2], [7, -1]),
     ):
         assert fixed.shape(number) == (2, 2)
-        assert fixed.padded(number)
         found = fixed.inputs(number, {})
         assert [value.tolist() for value in found[:3]] == [positions, sizes, places]
         own = leaving.inputs(number, {})
