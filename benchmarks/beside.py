@@ -1,9 +1,9 @@
 """A configuration in this checkout beside another one: processor seconds of a round and of a run.
 
     git worktree add ../old 6179865
-    taskset -c 0 python -m benchmarks.beside ../old
+    taskset -c 0,1 python -m benchmarks.beside ../old
 
-Each run is a process of its own with one op thread; the checkouts take turns. A round is the
+Each run is a process of its own; the checkouts take turns. A round is the
 difference between a long and a short run, divided by the rounds between them, so that imports and
 what is done once a run do not count in it.
 """
@@ -45,7 +45,7 @@ def run(checkout: Path, config: str, rounds: int) -> Cost:
             words,
             cwd=checkout,
             stdout=subprocess.DEVNULL,
-            env={**os.environ, "PYTHONPATH": str(checkout), "OMP_NUM_THREADS": "1"},
+            env={**os.environ, "PYTHONPATH": str(checkout)},
         )
         _, status, usage = os.wait4(process.pid, 0)
         process.returncode = os.waitstatus_to_exitcode(status)
@@ -67,7 +67,8 @@ def main() -> None:
     short, long = given.rounds
     checkouts = {"here": HERE, "other": given.other.resolve()}
     found: dict[str, list[tuple[Cost, Cost]]] = {name: [] for name in checkouts}
-    for _ in range(given.repeats):
+    for turn in range(given.repeats):
+        print(f"turn {turn + 1} of {given.repeats}", file=sys.stderr, flush=True)
         for name, checkout in checkouts.items():
             costs = run(checkout, given.config, short), run(checkout, given.config, long)
             found[name].append(costs)
