@@ -264,21 +264,11 @@ def weights(sizes: Sequence[int], x: Inputs, y: Tensor) -> Tensor | None:
     """
     if min(sizes) == y.shape[1]:
         return None
-    return mask(torch.tensor(sizes, device=y.device), x, y)
-
-
-def mask(sizes: Tensor, x: Inputs, y: Tensor) -> Tensor:
-    """(K, B) ones for the first samples of each client, as many as are real, then zeros.
-
-    Args:
-        sizes: (K,) numbers of real samples, where the samples are.
-        x: As in :func:`weights`.
-        y: As in :func:`weights`.
-    """
     dtype = torch.get_default_dtype()
     if isinstance(x, Tensor) and x.is_floating_point():
         dtype = x.dtype
-    return (torch.arange(y.shape[1], device=y.device) < sizes[:, None]).to(dtype)
+    real = torch.tensor(sizes, device=y.device)[:, None]
+    return (torch.arange(y.shape[1], device=y.device) < real).to(dtype)
 
 
 def _at(value: Tensor, index: Tensor) -> Tensor:

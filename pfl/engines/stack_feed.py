@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 
 import torch
+from torch import Tensor
 
 from pfl.core.state import each
 from pfl.core.types import Batch, Phase
-from pfl.engines.stack import Group, Stack, groups, mask, pad, walk
+from pfl.engines.stack import Group, Stack, groups, pad, walk
 from pfl.engines.stack_gather import Gather
 from pfl.engines.stack_schedule import FixedSchedule, Inputs, Schedule
 from pfl.training import batching
@@ -66,6 +68,9 @@ class StackedFeed:
         self._gather = self._gathered()
         with context.fabric.autocast():
             self._held = self._hold() if self._gather is None else None
+        if self._held is not None:
+            held, most = self._held.y.shape[:2]
+            self._starts = most * torch.arange(held, device=device)[:, None]
         self._apart = context.couples_samples(phase.evals)
         read = self._held is None and self._gather is None
         fixed = device.type in STAYS and not read and not self._apart
@@ -100,15 +105,17 @@ class StackedFeed:
             x = each(lambda value: value[:count, :size], self._held.x)
             batch = Batch(x, self._held.y[:count, :size])
         else:
-            index = inputs.positions
-            rows = torch.arange(count, device=index.device)[:, None]
-            x = each(lambda value: value[rows, index], self._held.x)
-            batch = Batch(x, self._held.y[rows, index])
+            rows = (inputs.positions + self._starts[:count]).flatten()
+            taken = partial(_taken, rows=rows, shape=inputs.positions.shape)
+            batch = Batch(each(taken, self._held.x), taken(self._held.y))
         if self._apart:
             return batch
+        weight = inputs.weights
+        if isinstance(batch.x, Tensor) and batch.x.is_floating_point():
+            weight = weight.to(batch.x.dtype)
         # Also where nothing is padded: all steps are then alike, and vmap computes the unweighted
         # F.cross_entropy in Python.
-        return batch._replace(weight=mask(inputs.sizes, batch.x, batch.y))
+        return batch._replace(weight=weight)
 
     def _gathered(self) -> Gather | None:
         device, augmented = (
@@ -149,3 +156,9 @@ class StackedFeed:
         return pad(
             [Batch(torch.cat([b.x for b in own]), torch.cat([b.y for b in own])) for own in parts]
         )
+
+
+def _taken(value: Tensor, rows: Tensor, shape: torch.Size) -> Tensor:
+    """Return rows of (K, n, ...) samples, counted over all clients, in the shape of a batch."""
+    taken = value.flatten(0, 1).index_select(0, rows)
+    return taken.reshape(*shape, *value.shape[2:])

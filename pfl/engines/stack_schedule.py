@@ -19,13 +19,13 @@ class Inputs(NamedTuple):
 
     Attributes:
         positions: (K, B) positions of the samples in the clients' splits.
-        sizes: (K,) numbers of real samples; the rest is padding.
+        weights: (K, B) ones for real samples, zeros for padding.
         places: (K,) rows of the clients in the tally; -1 for finished clients.
         noise: (K, ...) draws by name.
     """
 
     positions: Tensor
-    sizes: Tensor
+    weights: Tensor
     places: Tensor
     noise: State
 
@@ -61,7 +61,9 @@ class Schedule:
         table = pad_sequence([torch.tensor(own) for own in sizes], batch_first=True)
         real = table > 0
         # The batches of finished clients count as full, because a mean over none is not a number.
-        self._sizes = table.where(real, self._largest).to(device)
+        table = table.where(real, self._largest)
+        weights = torch.arange(self._largest) < table[..., None]
+        self._weights = weights.to(torch.get_default_dtype()).to(device)
         self._places = torch.tensor(places)[:, None].where(real, -1).to(device)
         self._positions = _positions(steps, self._largest).to(device)
 
@@ -83,7 +85,7 @@ class Schedule:
         count, size = self.shape(number)
         return Inputs(
             self._positions[:count, number, :size],
-            self._sizes[:count, number],
+            self._weights[:count, number, :size],
             self._places[:count, number],
             noise,
         )
@@ -111,14 +113,14 @@ class FixedSchedule(Schedule):
 
     def inputs(self, number: int, noise: State) -> Inputs:
         """Return the inputs of a step, which replace those of the step before."""
-        positions, sizes, places, noise = super().inputs(number, noise)
-        values = [positions, sizes, places, *noise.values()]
+        *values, noise = super().inputs(number, noise)
+        values += noise.values()
         if self._memory:
             copy_all(self._memory, values)
         else:
             self._memory = [value.clone() for value in values]
-        positions, sizes, places, *draws = self._memory
-        return Inputs(positions, sizes, places, dict(zip(noise, draws, strict=True)))
+        positions, weights, places, *draws = self._memory
+        return Inputs(positions, weights, places, dict(zip(noise, draws, strict=True)))
 
 
 def _positions(steps: Sequence[Sequence[Step]], size: int) -> Tensor:

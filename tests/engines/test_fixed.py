@@ -216,14 +216,14 @@ def test_a_fixed_schedule_pads_what_the_other_leaves_out():
     assert [list(fixed.finished(n)) for n in range(4)] == [[], [1], [], [0]]
     assert fixed.overruns
     assert not leaving.overruns
-    for number, positions, sizes, places in (
-        (0, [[5, 0], [1, 0]], [2, 2], [7, 4]),
-        (1, [[3, 1], [0, 0]], [2, 2], [7, -1]),
-        (2, [[2, 0], [0, 0]], [1, 2], [7, -1]),
+    for number, positions, weights, places in (
+        (0, [[5, 0], [1, 0]], [[1, 1], [1, 1]], [7, 4]),
+        (1, [[3, 1], [0, 0]], [[1, 1], [1, 1]], [7, -1]),
+        (2, [[2, 0], [0, 0]], [[1, 0], [1, 1]], [7, -1]),
     ):
         assert fixed.shape(number) == (2, 2)
         found = fixed.inputs(number, {})
-        assert [value.tolist() for value in found[:3]] == [positions, sizes, places]
+        assert [value.tolist() for value in found[:3]] == [positions, weights, places]
         own = leaving.inputs(number, {})
         assert own.positions.tolist() == [list(c[number]) for c in batches if len(c) > number]
 
