@@ -272,11 +272,14 @@ class Client(L.LightningModule, ABC):
         if self._logged is None:
             super().log(name, value, *args, **options)
             return
-        number = value.detach() if isinstance(value, Tensor) else value
-        if not isinstance(number, Tensor | int | float) or torch.as_tensor(number).numel() != 1:
+        dtype, device = torch.get_default_dtype(), self.device
+        if isinstance(value, Tensor) and value.numel() == 1:
+            self._logged[name] = value.detach().to(device, dtype).reshape(())
+        elif isinstance(value, int | float):
+            # Filled there, as a copy to a GPU would be waited for.
+            self._logged[name] = torch.full((), value, dtype=dtype, device=device)
+        else:
             raise ValueError(f"self.log({name!r}, ...) takes one number, got {value!r}")
-        dtype = torch.get_default_dtype()
-        self._logged[name] = torch.as_tensor(number, dtype=dtype, device=self.device).reshape(())
 
     def log_dict(self, dictionary: Any, *args: Any, **options: Any) -> None:  # noqa: ANN401
         """Log several numbers; see :meth:`log`."""
