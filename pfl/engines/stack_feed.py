@@ -66,15 +66,15 @@ class StackedFeed:
         device = context.fabric.device
         self._noise = Noise(phase, stack.jobs[: len(steps)], len(steps[0]), device)
         self._gather = self._gathered()
+        self._apart = context.couples_samples(phase.evals)
         with context.fabric.autocast():
             self._held = self._hold() if self._gather is None else None
+            read = self._held is None and self._gather is None
+            fixed = device.type in STAYS and not read and not self._apart
+            self.schedule = (FixedSchedule if fixed else Schedule)(steps, places, device)
         if self._held is not None:
             held, most = self._held.y.shape[:2]
             self._starts = most * torch.arange(held, device=device)[:, None]
-        self._apart = context.couples_samples(phase.evals)
-        read = self._held is None and self._gather is None
-        fixed = device.type in STAYS and not read and not self._apart
-        self.schedule = (FixedSchedule if fixed else Schedule)(steps, places, device)
 
     def map_inputs(self, batch: Batch) -> Batch:
         """Apply the phase's map to one client's batch, unless it has been applied beforehand."""
@@ -110,12 +110,9 @@ class StackedFeed:
             batch = Batch(each(taken, self._held.x), taken(self._held.y))
         if self._apart:
             return batch
-        weight = inputs.weights
-        if isinstance(batch.x, Tensor) and batch.x.is_floating_point():
-            weight = weight.to(batch.x.dtype)
         # Also where nothing is padded: all steps are then alike, and vmap computes the unweighted
         # F.cross_entropy in Python.
-        return batch._replace(weight=weight)
+        return batch._replace(weight=inputs.weights)
 
     def _gathered(self) -> Gather | None:
         device, augmented = (

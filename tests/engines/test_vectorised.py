@@ -66,6 +66,20 @@ def spatial(momentum=0.1):
         return SplitNet(body, nn.Linear(16, 3))
 
 
+class Products(FedAvg):
+    """Weighs losses by a product of vectors, which must have one type."""
+
+    def losses(self, batch):
+        values = self.task.sample_losses(self(batch.x), batch.y)
+        weight = torch.ones_like(values) if batch.weight is None else batch.weight
+        return {"ce": values @ weight / weight.sum()}
+
+
+@pytest.mark.parametrize("sizes", [(6, 6, 6), (4, 9, 2)])
+def test_weights_have_the_type_of_the_precision(sizes):
+    check(lambda: module_of(Products, toy.mlp), data=blobs(sizes))
+
+
 @pytest.mark.parametrize("buffers", ["local", "average"])
 @pytest.mark.parametrize("mode", ["train", "eval"])
 @pytest.mark.parametrize("net", [normed, spatial])
