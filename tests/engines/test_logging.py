@@ -37,6 +37,13 @@ def test_each_client_has_the_mean_over_its_steps(tmp_path):
     assert [float(row["log/w"]) for row in rows] == pytest.approx([0.9, 0.85])
 
 
+def test_what_is_logged_keeps_no_graph_alive():
+    module = LogsWeight(Line(), optimizer=SGD)
+    module.collect_logged(True)
+    module.log("w", 2 * module.net.w.sum())
+    assert not module.take_logged()["w"].requires_grad
+
+
 @pytest.mark.parametrize("engine", [SequentialEngine(), ThreadsEngine(2), VectorisedEngine()])
 def test_every_engine_records_it_and_no_number_changes(engine):
     found = fit(Logs(mlp(), optimizer=SGD), engine, precision="64-true")
