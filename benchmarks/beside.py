@@ -1,11 +1,11 @@
-"""A configuration in this checkout beside another one: processor seconds of a round and of a run.
+"""A configuration in this checkout beside another one: seconds of a round and of a run.
 
     git worktree add ../old 6179865
     taskset -c 0,1 python -m benchmarks.beside ../old
 
-Each run is a process of its own; the checkouts take turns. A round is the
-difference between a long and a short run, divided by the rounds between them, so that imports and
-what is done once a run do not count in it.
+Each run is a process of its own; the checkouts take turns. A round is the difference between a long
+and a short run, divided by the rounds between them, so that imports and what is done once a run do
+not count in it.
 """
 
 from __future__ import annotations
