@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
 from pathlib import Path
@@ -57,8 +58,13 @@ def rows(runs: Runs, known: Mapping[tuple[str, str, str], str]) -> list[Row]:
 
     return [
         _row(list(members), known.get(place, ""))
-        for place, members in groupby(sorted(runs, key=where), key=where)
+        for place, members in groupby(sorted(runs, key=lambda run: _order(*where(run))), key=where)
     ]
+
+
+def _order(*texts: str) -> list[str]:
+    """Return a sort key by which "J 50" comes before "J 100"."""
+    return [re.sub(r"(?<![\d.])\d+", lambda found: found[0].zfill(9), text) for text in texts]
 
 
 def _row(members: Runs, reason: str) -> Row:
@@ -168,7 +174,8 @@ def curves(runs: Runs) -> Iterator[tuple[tuple[str, str], Figure]]:
 
 def _drawn(members: Runs) -> Figure:
     looks = {name: Look.of(n) for n, name in enumerate(sorted({e.row for e, _ in members}))}
-    columns = list(dict.fromkeys(tuple(entry.column.items()) for entry, _ in members))
+    found = {tuple(entry.column.items()) for entry, _ in members}
+    columns = sorted(found, key=lambda column: _order(*(label for _, label in column)))
     figure, axes = panels(len(columns), WIDTH, 2.6, sharey=True)
     for panel, column in zip(axes, columns, strict=True):
         named: set[str] = set()

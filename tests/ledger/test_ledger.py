@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -104,6 +105,16 @@ def test_a_note_that_is_not_of_all_cells_names_its_own(work):
     two = cells.Entry(**{**vars(entry), "row": "FedAS", "note": "JPEG images; tested less often"})
     text = page.page(page.rows([(one, run), (two, run)], {}), {})
     assert "Note: JPEG images; tested less often (only FedAS, beta 0.1)." in text
+
+
+def test_cells_are_in_the_order_of_their_numbers(work):
+    keep()
+    entry, run = cells.read(Path("results/ledger"))[0]
+    runs = [(replace(entry, column={"J": value}), run) for value in ("100", "0.5", "50", "0.15")]
+    found = page.rows(runs, {})
+    assert [row.cell for row in found] == [f"FedPer, J {n}" for n in ("0.15", "0.5", "50", "100")]
+    (_, figure), *_ = page.curves(runs)
+    assert [panel.get_title() for panel in figure.axes] == ["J 0.15", "J 0.5", "J 50", "J 100"]
 
 
 def test_a_commit_that_most_cells_share_needs_no_names(work):
