@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from typing import Literal
 
-import torch.nn.functional as F
 from torch import Tensor
 
 from lightning_modules.losses.numerics import mean
 from pfl.core.checks import one_of
-from pfl.core.task import cross_entropies
+from pfl.core.task import cross_entropies, mean_cross_entropy
 
 
 def cross_entropy(logits: Tensor, y: Tensor, weight: Tensor | None = None) -> Tensor:
@@ -26,7 +25,7 @@ def cross_entropy(logits: Tensor, y: Tensor, weight: Tensor | None = None) -> Te
         tensor(0.6931)
     """
     if weight is None:
-        return F.cross_entropy(logits, y)
+        return mean_cross_entropy(logits, y)
     return mean(cross_entropies(logits, y), weight)
 
 

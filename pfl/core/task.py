@@ -101,9 +101,24 @@ def cross_entropies(logits: Tensor, y: Tensor) -> Tensor:
         logits: (B, C).
         y: (B,) labels.
     """
-    if torch.is_autocast_enabled(logits.device.type) and logits.dtype in _HALVES:
-        logits = logits.float()
-    return -logits.log_softmax(-1).gather(-1, y[:, None]).squeeze(-1)
+    return -_as_autocast(logits).log_softmax(-1).gather(-1, y[:, None]).squeeze(-1)
+
+
+def mean_cross_entropy(logits: Tensor, y: Tensor) -> Tensor:
+    """Return the mean cross-entropy, with the bits of ``F.cross_entropy``, under vmap as well.
+
+    Args:
+        logits: (B, C).
+        y: (B,) labels.
+    """
+    # Not the mean of cross_entropies, which is rounded differently.
+    return F.cross_entropy(_as_autocast(logits), y)
+
+
+def _as_autocast(logits: Tensor) -> Tensor:
+    """Return logits in float32 where autocast computes losses in it, which vmap would leave out."""
+    halves = torch.is_autocast_enabled(logits.device.type) and logits.dtype in _HALVES
+    return logits.float() if halves else logits
 
 
 class Classification(Task):
@@ -123,8 +138,9 @@ class Classification(Task):
 
     def loss(self, outputs: Tensor, y: Tensor, weight: Tensor | None = None) -> Tensor:
         """Return the mean cross-entropy."""
-        # Not the mean of sample_losses, which is rounded differently.
-        return F.cross_entropy(outputs, y) if weight is None else super().loss(outputs, y, weight)
+        if weight is None:
+            return mean_cross_entropy(outputs, y)
+        return super().loss(outputs, y, weight)
 
     def scores_of(self, models: Sequence[tuple[Tensor, Tensor]]) -> Tensor:
         """Return the (K, 4) scores, computed over the samples of all models at once."""

@@ -46,6 +46,9 @@ threads."""
 STACKED = 32
 """Number of clients in one stack on a CPU."""
 
+TESTED = 128
+"""Number of clients in one stack on a CPU if they are only tested."""
+
 BUSY = 4
 """Average number of busy clients from which a stack is worthwhile."""
 
@@ -86,7 +89,7 @@ class AutoEngine(Engine):
         if self.stacks is False:
             why = why or "so the run began"
         if why is None:
-            stack = VectorisedEngine(STACKED if on_cpu else None)
+            stack = VectorisedEngine(STACKED, tested=TESTED) if on_cpu else VectorisedEngine()
             line, why = stack.setup(context), stack.obstacle
             if why is None:
                 self._stack, self.stacks = stack, True

@@ -9,6 +9,7 @@ import lightning as L
 import torch
 from torch import nn
 
+from pfl.core.checks import at_least_one
 from pfl.core.types import ClientInfo, Job, Phase, Result, Scores
 from pfl.engines import stack_round
 from pfl.engines.base import Engine
@@ -54,14 +55,18 @@ class VectorisedEngine(Engine):
         dropout: Stack networks with dropout too. All clients then draw from one stream: results
             equal the sequential engine's only in distribution, and repeat only for the same
             ``clients``, which must be given.
+        tested: Largest number of clients in a stack that is tested without training before it,
+            which needs less memory; ``None`` is as in training.
 
     Raises:
-        ValueError: ``clients`` is below one, or missing although ``dropout`` is set.
+        ValueError: ``clients`` or ``tested`` is below one, or ``clients`` is missing although
+            ``dropout`` is set.
     """
 
-    def __init__(self, clients: int | None = None, dropout: bool = False) -> None:
-        if clients is not None and clients < 1:
-            raise ValueError(f"clients must be at least 1, got {clients}")
+    def __init__(
+        self, clients: int | None = None, dropout: bool = False, tested: int | None = None
+    ) -> None:
+        at_least_one(clients=clients, tested=tested)
         if dropout and clients is None:
             raise ValueError(
                 "dropout=True needs a number of clients, got clients=None: results depend on which "
@@ -69,6 +74,7 @@ class VectorisedEngine(Engine):
             )
         self.clients = clients
         self.dropout = dropout
+        self.tested = tested
         self._sequential = SequentialEngine()
 
     def setup(self, context: Context) -> str:
@@ -88,25 +94,29 @@ class VectorisedEngine(Engine):
         """Run each client's round."""
         if self.obstacle:
             return self._sequential.train(jobs)
-        return self._run(stack_round.train, jobs)
+        return self._run(stack_round.train, jobs, self._size)
 
     def test(self, jobs: Sequence[Job]) -> Iterator[Scores]:
         """Test each job's model on its splits."""
         if self.obstacle:
             return self._sequential.test(jobs)
-        return self._run(stack_round.test, jobs)
+        tested = None if self._context.adapt else self.tested
+        return self._run(stack_round.test, jobs, tested or self._size)
 
     def close(self) -> None:
         """Do nothing: there is nothing to release."""
 
     def _run(
-        self, verb: Callable[[Context, Sequence[Job]], list[AnswerT]], jobs: Sequence[Job]
+        self,
+        verb: Callable[[Context, Sequence[Job]], list[AnswerT]],
+        jobs: Sequence[Job],
+        size: int,
     ) -> Iterator[AnswerT]:
         """Yield answers in the order of the jobs; the clients of a stack have similar sizes."""
         answers: dict[int, AnswerT] = {}
         for alike in _alike(self._context, jobs):
-            for start in range(0, len(alike), self._size):
-                chunk = alike[start : start + self._size]
+            for start in range(0, len(alike), size):
+                chunk = alike[start : start + size]
                 found = verb(self._context, [jobs[index] for index in chunk])
                 answers.update(zip(chunk, found, strict=True))
         for index in range(len(jobs)):

@@ -19,7 +19,13 @@ from torchmetrics.functional.classification import (
 )
 
 from pfl.core.seeds import generator
-from pfl.core.task import Classification, MultiLabel, Regression, cross_entropies
+from pfl.core.task import (
+    Classification,
+    MultiLabel,
+    Regression,
+    cross_entropies,
+    mean_cross_entropy,
+)
 
 
 def named(task, outputs, y):
@@ -76,11 +82,17 @@ def test_multi_label_by_hand():
 @pytest.mark.parametrize("stacked", [False, True])
 @pytest.mark.parametrize("autocast", [False, True])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
-def test_cross_entropies_have_the_bits_of_pytorch_in_a_stack_too(dtype, autocast, stacked):
+@pytest.mark.parametrize(
+    ("own", "reduction"), [(cross_entropies, "none"), (mean_cross_entropy, "mean")]
+)
+def test_cross_entropies_have_the_bits_of_pytorch_in_a_stack_too(
+    own, reduction, dtype, autocast, stacked
+):
     """PyTorch's own are less exact in a stack under autocast."""
     rng = generator(1)
     logits = (5 * torch.randn(7, 10, generator=rng)).to(dtype)
-    logits[0, 3], logits[1] = math.inf, math.nan
+    if reduction == "none":
+        logits[0, 3], logits[1] = math.inf, math.nan
     y, weight = torch.randint(10, (7,), generator=rng), torch.rand(7, generator=rng)
 
     def slopes(losses, call):
@@ -93,9 +105,9 @@ def test_cross_entropies_have_the_bits_of_pytorch_in_a_stack_too(dtype, autocast
     def in_a_stack(losses):
         return lambda leaf, y: vmap(losses)(leaf[None], y[None])[0]
 
-    alone = partial(F.cross_entropy, reduction="none")
+    alone = partial(F.cross_entropy, reduction=reduction)
     expected = slopes(alone, lambda losses: losses)
-    found = slopes(cross_entropies, in_a_stack if stacked else lambda losses: losses)
+    found = slopes(own, in_a_stack if stacked else lambda losses: losses)
     for one, other in zip(found, expected, strict=True):
         torch.testing.assert_close(one, other, rtol=0, atol=0, equal_nan=True)
 

@@ -14,13 +14,16 @@ import torch
 from torch import nn
 
 from lightning_modules.fedavg import FedAvg
+from lightning_modules.fedper import FedPer
 from lightning_modules.layers import frozen
 from lightning_modules.local import Local
 from lightning_modules.losses import mean
 from lightning_modules.nets import SplitNet
+from lightning_modules.perfedavg import PerFedAvg
 from lightning_modules.pfakd import PFAKD
 from pfl.core.seeds import scoped
 from pfl.core.types import Batch, Phase
+from pfl.engines import stack_round
 from pfl.engines.sequential import SequentialEngine
 from pfl.engines.stack import groups
 from pfl.engines.stack_optimizer import clip
@@ -150,6 +153,24 @@ def test_other_draws_are_not_stacked(layer, engine, reason):
 
     run = fit(module_of(FedAvg, net), engine, rounds=1)
     assert run.header["engine"].startswith(f"sequential, not vectorised: {reason}")
+
+
+@pytest.mark.parametrize(
+    ("method", "tested"), [(FedPer, 3), (PerFedAvg, 2)], ids=["no training", "adapts"]
+)
+def test_more_clients_are_tested_than_trained_at_once(monkeypatch, method, tested):
+    """Not where they train before the test, which needs the memory of training."""
+    largest = {"train": 0, "test": 0}
+    for verb in largest:
+        run = getattr(stack_round, verb)
+
+        def noted(context, jobs, run=run, verb=verb):
+            largest[verb] = max(largest[verb], len(jobs))
+            return run(context, jobs)
+
+        monkeypatch.setattr(stack_round, verb, noted)
+    fit(module_of(method, toy.mlp), VectorisedEngine(2, tested=3), 1, blobs((6,) * 5))
+    assert largest == {"train": 2, "test": tested}
 
 
 def test_dropout_needs_to_know_who_goes_together():
