@@ -31,11 +31,26 @@ from pfl.core.mapped import empty_alike
 from pfl.core.seeds import derive, generator
 from pfl.core.server import Server, ServerState
 from pfl.core.state import assign
-from pfl.core.types import Broadcast, ClientInfo, Count, Patterns, Phase, Plan, State, Upload
+from pfl.core.types import (
+    Batch,
+    Broadcast,
+    ClientInfo,
+    Count,
+    Inputs,
+    Patterns,
+    Phase,
+    Plan,
+    State,
+    Terms,
+    Upload,
+)
 
 AbsentRule: TypeAlias = Literal["similarity", "size_mix", "size_average", "none"]
 BLOCK = 2**14
 """Number of entries of each model that are mixed at a time."""
+
+INPUT, LOGITS = "fedsimsup/input", "fedsimsup/logits"
+"""Names of what a phase sees: a single input, and the frozen network's logits."""
 
 ZeroSimilarity: TypeAlias = Literal["keep", "size_weighted", "uniform"]
 
@@ -43,7 +58,8 @@ ZeroSimilarity: TypeAlias = Literal["keep", "size_weighted", "uniform"]
 class FedSimSup(ClientModule):
     """A private supervisor network beside a network that the server mixes for each client.
 
-    The inter-learning model ``net`` travels, the supervisor stays with its client.
+    The inter-learning model ``net`` travels, the supervisor stays with its client. The logits of
+    the network that a phase does not train are computed once, unless data are augmented.
 
     Under a plain Lightning Trainer, before any broadcast, both networks are trained together.
 
@@ -185,15 +201,29 @@ class FedSimSup(ClientModule):
         length: Count = self.lengths[name]
         if kind is not None:
             length = partial(_of_kind, kind, self.lengths[name])
+        # A method of one's own that changes these has its own idea of a step.
+        ours = type(self).losses is ClientModule.losses and type(self).forward is FedSimSup.forward
         return Phase(
             name=name + ending,
-            objective=self.losses,
+            objective=partial(self._beside, part) if ours else self.losses,
+            inputs=partial(self._with_logits, still) if ours else None,
             epochs=length,
             steps=length if self.local_unit == "steps" else None,
             trains=(f"{part}.*",),
             evals=(still, f"{still}.*"),
             optimizer=self.rates[name],
         )
+
+    def _with_logits(self, still: str, batch: Batch) -> Inputs:
+        """Return the inputs, and the logits of the network that is not trained."""
+        own = batch.x if isinstance(batch.x, dict) else {INPUT: batch.x}
+        return {**own, LOGITS: self._network(still)(batch.x)}
+
+    def _beside(self, part: str, batch: Batch) -> Terms:
+        """Return the loss of one network beside the other's logits."""
+        assert isinstance(batch.x, dict)
+        x = {name: value for name, value in batch.x.items() if name != LOGITS}
+        return self.supervised(self._network(part)(x.get(INPUT, x)) + batch.x[LOGITS], batch)
 
     def receive(self, broadcast: Broadcast, info: ClientInfo) -> None:
         """Load the server's copy; draw the supervisor at the first participation."""
@@ -208,6 +238,9 @@ class FedSimSup(ClientModule):
         if self.eval_inter == "server_copy" or not self.participated:
             assign(self, broadcast.shared)
         self._find_supervisor(info)
+
+    def _network(self, part: str) -> nn.Module:
+        return self.net if part == "net" else self._own_supervisor()
 
     def _own_supervisor(self) -> nn.Module:
         if isinstance(self.supervisor, nn.ModuleList):

@@ -112,7 +112,8 @@ class Phase:
         evals: Patterns of submodule names held in eval mode (frozen batch-norm statistics).
         inputs: A function of the batch whose result this phase does not change (such as features of
             a frozen backbone). It is applied once, before the first step, and the objective sees
-            its output as ``batch.x``; on augmented data it is applied at every step.
+            its output as ``batch.x``. It is applied at every step if data are augmented, if the
+            phase does not see all samples, or if a client's output would take more than 64 MB.
         noise: Shapes of the standard normal draws that each step needs, by name.
     """
 
@@ -128,7 +129,7 @@ class Phase:
     share: float = 1.0
     until: Callable[[Sequence[float]], bool] | None = None
     evals: Patterns = ()
-    inputs: Callable[[Batch], Tensor] | None = None
+    inputs: Callable[[Batch], Inputs] | None = None
     noise: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
 
     @property

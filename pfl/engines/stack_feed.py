@@ -8,7 +8,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from pfl.core.state import each
+from pfl.core.state import each, joined
 from pfl.core.types import Batch, Phase
 from pfl.engines.stack import Group, Stack, groups, pad, walk
 from pfl.engines.stack_gather import Gather
@@ -65,10 +65,13 @@ class StackedFeed:
         context = stack.context
         device = context.fabric.device
         self._noise = Noise(phase, stack.jobs[: len(steps)], len(steps[0]), device)
-        self._gather = self._gathered()
         self._apart = context.couples_samples(phase.evals)
         with context.fabric.autocast():
+            # What a map gives is held if possible, as it would be computed again in each step.
+            self._gather = self._gathered() if phase.inputs is None else None
             self._held = self._hold() if self._gather is None else None
+            if self._held is None and phase.inputs is not None:
+                self._gather = self._gathered()
             read = self._held is None and self._gather is None
             fixed = device.type in STAYS and not read and not self._apart
             self.schedule = (FixedSchedule if fixed else Schedule)(steps, places, device)
@@ -115,44 +118,53 @@ class StackedFeed:
         return batch._replace(weight=inputs.weights)
 
     def _gathered(self) -> Gather | None:
-        device, augmented = (
-            self._stack.context.fabric.device,
-            any(s.augmented for s in self._splits),
-        )
-        if device.type in HOLDS or self._phase.inputs is not None or augmented:
+        device = self._stack.context.fabric.device
+        if device.type in HOLDS or any(split.augmented for split in self._splits):
             return None
         gather = Gather.over(self._splits)
         return None if gather is None else gather.to(device)
 
     def _hold(self) -> Batch | None:
         """Return (K, n, ...) all samples of all clients as the phase sees them, or ``None``."""
-        augmented = any(split.augmented for split in self._splits)
-        if self._phase.inputs is not None and not augmented:
-            return self._constant_inputs()
-        size = self._stack.context.data.batch_size
-        held = []
+        context, held = self._stack.context, list[Batch]()
+        lengths = zip(self._lengths, self._splits, strict=True)
+        if not all(batching.constant(context, self._phase, own, split) for own, split in lengths):
+            return None
+        if self._phase.inputs is not None:
+            return self._mapped()
         for length, split in zip(self._lengths, self._splits, strict=True):
-            samples = batching.hold(self._phase, length, split, size)
+            samples = batching.hold(context, self._phase, length, split)
             if samples is None:
                 return None
             held.append(samples)
         return pad(held)
 
-    def _constant_inputs(self) -> Batch:
-        """Return all samples with the phase's constant map applied, in eval mode."""
+    def _mapped(self) -> Batch | None:
+        """Return all samples with the phase's map applied, in eval mode; ``None`` if too large."""
         assert self._phase.inputs is not None
         context, parts = self._stack.context, [list[Batch]() for _ in self._splits]
+        most = max(map(len, self._splits))
         context.set_mode(None)
         apart = self._stack.couples_samples()
         for group in walk(self._splits, context.data.eval_batch_size, apart):
             with torch.no_grad():
                 whole = group.batch._replace(weight=None)
-                outputs = self._stack.together(self._phase.inputs, group.rows, whole)
-            for (row, size), x, y in zip(group.sizes.items(), outputs, whole.y, strict=True):
-                parts[row].append(Batch(x[:size], y[:size]))
+                x = self._stack.together(self._phase.inputs, group.rows, whole)
+            if not batching.fits(self._phase, x, whole.y.shape[:2].numel(), most):
+                return None
+            for place, (row, size) in enumerate(group.sizes.items()):
+                own = each(partial(_row, row=place, size=size), x)
+                parts[row].append(Batch(own, whole.y[place, :size]))
         return pad(
-            [Batch(torch.cat([b.x for b in own]), torch.cat([b.y for b in own])) for own in parts]
+            [
+                Batch(joined(torch.cat, [b.x for b in own]), torch.cat([b.y for b in own]))
+                for own in parts
+            ]
         )
+
+
+def _row(value: Tensor, row: int, size: int) -> Tensor:
+    return value[row, :size]
 
 
 def _taken(value: Tensor, rows: Tensor, shape: torch.Size) -> Tensor:

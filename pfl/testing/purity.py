@@ -10,7 +10,7 @@ import torch
 
 from pfl.core.client import Client
 from pfl.core.server import Server
-from pfl.core.state import clone
+from pfl.core.state import clone, each
 from pfl.core.types import Batch, Plan
 from pfl.testing.compare import difference, distance, named
 from pfl.testing.federation import ToyFederation
@@ -158,9 +158,10 @@ def padding_does_not_count(subject: Subject) -> None:
 def _padded(batch: Batch) -> Batch:
     """Append copies of the first sample to a batch, with weight zero."""
     again = torch.cat([torch.arange(len(batch.y)), torch.zeros(PADDING, dtype=torch.int64)])
-    weight = torch.ones(len(again), dtype=batch.x.dtype)
+    weight = torch.ones(len(again))
     weight[-PADDING:] = 0
-    return batch._replace(x=batch.x[again], y=batch.y[again], weight=weight)
+    x = each(lambda value: value[again], batch.x)
+    return batch._replace(x=x, y=batch.y[again], weight=weight)
 
 
 @promise("upload changes nothing")

@@ -6,7 +6,7 @@ Every engine makes its batches here, so they are the same under all engines.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -14,12 +14,13 @@ import torch
 from torch import Tensor
 
 from pfl.core.seeds import generator
-from pfl.core.state import each, nbytes
-from pfl.core.types import Batch, ClientInfo, ClientSplit, Count, Job, Phase, State
+from pfl.core.state import each, joined, nbytes
+from pfl.core.types import Batch, ClientInfo, ClientSplit, Count, Inputs, Job, Phase, State
 from pfl.training.context import Context
 
 HELD_BYTES = 2**26
-"""Size in bytes up to which a client's samples are normalised once a phase, not in each batch."""
+"""Size in bytes up to which a client's samples are normalised and mapped once a phase, not in each
+batch."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,57 +144,81 @@ def chunks(samples: int, size: int) -> Sequence[Tensor]:
 class Feed:
     """The batches of one client in one phase.
 
+    Attributes:
+        held: All samples in stored order, if they are held.
+
     Args:
         job: The job, whose seed determines the transforms.
         phase: The phase.
         split: The client's training data.
-        held: All samples in stored order, as the phase sees them, if they are the same in every
-            step; ``split`` is not used then.
+        held: All samples in stored order, from :func:`hold`; ``split`` is not used then.
     """
 
     def __init__(self, job: Job, phase: Phase, split: ClientSplit, held: Batch | None) -> None:
         self._phase = phase
         self._split = split
-        self._held = held
+        self.held = held
         self._transforms = generator(job.seed, "augment", phase.name) if split.augmented else None
 
     def samples(self, positions: Tensor) -> Batch:
-        """Return the samples of a step; must be called once a step, in order."""
-        if self._held is None:
+        """Return the samples of a step; must be called once a step, in order.
+
+        The phase's map is applied only if they are held.
+        """
+        if self.held is None:
             return self._split.batch(positions, self._transforms)
         if self._phase.full_batch:
-            return self._held
-        index = positions.to(self._held.y.device)
-        x = each(lambda value: value.index_select(0, index), self._held.x)
-        return Batch(x, self._held.y.index_select(0, index))
+            return self.held
+        index = positions.to(self.held.y.device)
+        x = each(lambda value: value.index_select(0, index), self.held.x)
+        return Batch(x, self.held.y.index_select(0, index))
 
 
-def hold(phase: Phase, length: Length, split: ClientSplit, batch_size: int) -> Batch | None:
-    """Return all samples, normalised at once, or ``None``.
+def hold(context: Context, phase: Phase, length: Length, split: ClientSplit) -> Batch | None:
+    """Return all samples as a phase sees them, normalised and mapped at once, or ``None``.
 
-    It is ``None`` if the samples change from step to step, are too large, or are more than the
-    phase uses.
+    It is ``None`` if :func:`constant` says so, or if they are too large.
     """
-    size = phase.batch_size or batch_size
-    seen = len(split) if length.steps is None else length.steps * size
-    if split.augmented or (seen < len(split) and not phase.full_batch):
+    if not constant(context, phase, length, split):
         return None
+    if phase.inputs is not None:
+        return _mapped(context, phase, split)
     first = split.batch(torch.zeros(1, dtype=torch.int64)).x
-    sample = first.nbytes if isinstance(first, Tensor) else nbytes(first)
-    if sample * len(split) > HELD_BYTES and not phase.full_batch:
+    if not fits(phase, first, 1, len(split)):
         return None
     return split.batch(torch.arange(len(split)))
 
 
-def constant_inputs(
-    context: Context, inputs: Callable[[Batch], Tensor], split: ClientSplit
-) -> Batch:
-    """Return all samples with the phase's constant map applied, in eval mode."""
+def constant(context: Context, phase: Phase, length: Length, split: ClientSplit) -> bool:
+    """Return ``True`` if samples are the same in each step, and each is used at least once."""
+    size = phase.batch_size or context.data.batch_size
+    enough = length.steps is None or length.steps * size >= len(split) or phase.full_batch
+    return enough and not split.augmented
+
+
+def fits(phase: Phase, x: Inputs, count: int, samples: int) -> bool:
+    """Return ``True`` if all samples of a client may be held during a phase.
+
+    Args:
+        phase: The phase.
+        x: Inputs of some samples, as the phase sees them.
+        count: How many these are.
+        samples: How many the client has.
+    """
+    some = x.nbytes if isinstance(x, Tensor) else nbytes(x)
+    return phase.full_batch or some * samples <= HELD_BYTES * count
+
+
+def _mapped(context: Context, phase: Phase, split: ClientSplit) -> Batch | None:
+    """Return all samples with the phase's map applied, in eval mode; ``None`` if too large."""
+    assert phase.inputs is not None
     context.set_mode(None)
-    xs, ys = [], []
+    xs, ys = list[Inputs](), []
     with torch.no_grad():
         for positions in chunks(len(split), context.data.eval_batch_size):
             batch = split.batch(positions)
-            xs.append(inputs(batch))
+            xs.append(phase.inputs(batch))
             ys.append(batch.y)
-    return Batch(torch.cat(xs), torch.cat(ys))
+            if not fits(phase, xs[0], len(ys[0]), len(split)):
+                return None
+    return Batch(joined(torch.cat, xs), torch.cat(ys))

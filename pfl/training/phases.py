@@ -123,7 +123,7 @@ def run_phase(context: Context, job: Job, phase: Phase, split: ClientSplit, tall
         if step.index == 0:
             module.on_train_epoch_start()
         with fabric.autocast():
-            batch = _batch(feed, phase, step.positions, split)
+            batch = _batch(feed, phase, step.positions)
             if phase.noise:
                 draws = noise.of_step(number).items()
                 batch = batch._replace(noise={name: own[0] for name, own in draws})
@@ -216,17 +216,13 @@ def _feed(
     context: Context, job: Job, phase: Phase, length: batching.Length, split: ClientSplit
 ) -> batching.Feed:
     with context.fabric.autocast():
-        if phase.inputs is not None and not split.augmented:
-            held: Batch | None = batching.constant_inputs(context, phase.inputs, split)
-        else:
-            held = batching.hold(phase, length, split, context.data.batch_size)
-    return batching.Feed(job, phase, split, held)
+        return batching.Feed(job, phase, split, batching.hold(context, phase, length, split))
 
 
-def _batch(feed: batching.Feed, phase: Phase, positions: Tensor, split: ClientSplit) -> Batch:
+def _batch(feed: batching.Feed, phase: Phase, positions: Tensor) -> Batch:
     """Make a step's batch; apply the phase's map if it was not applied beforehand."""
     batch = feed.samples(positions)
-    if phase.inputs is not None and split.augmented:
+    if phase.inputs is not None and feed.held is None:
         with torch.no_grad():
             batch = batch._replace(x=phase.inputs(batch))
     return batch

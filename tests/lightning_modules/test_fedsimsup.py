@@ -10,17 +10,21 @@ import pytest
 import torch
 from torch import nn
 
+from datamodules import IID, TensorData
 from lightning_modules.fedavg import FedAvg
 from lightning_modules.fedsimsup import FedSimSup
 from lightning_modules.nets import LeNet5
 from pfl.core.types import Batch, Broadcast, ClientInfo, Job
 from pfl.federation.sampling import BernoulliSampler, UniformSampler
 from pfl.loop import FederatedLoop
+from pfl.testing.toy import ToySplit
 from pfl.training import client_round
 from tests.helpers.draws import normal
 from tests.helpers.federation import context, equal, follow
 from tests.helpers.stacking import check_vmap
 from tests.helpers.toy import ToyData, blobs, mlp
+
+NET, SUPERVISOR = "net", "supervisor"
 
 
 def make(net, **options):
@@ -127,19 +131,66 @@ def test_supervisors_stay_at_home_and_rest_while_their_clients_do():
     assert rested > 0
 
 
-def test_a_part_at_rest_is_in_eval_mode():
-    """Dropout and batch norm of the network that the phase does not train are switched off."""
-    module = make(mlp())
-    modes = []
-    forward = module.forward
+@pytest.mark.parametrize("augmented", [False, True])
+def test_a_part_at_rest_is_in_eval_mode_and_asked_once_a_phase(monkeypatch, augmented):
+    """Its dropout and batch norm are switched off; augmented samples are new in every step."""
+    monkeypatch.setattr(ToySplit, "augmented", augmented)
+    module, calls = make(mlp()), []
+    for name in (NET, SUPERVISOR):
+        network = getattr(module, name)
 
-    def spy(x):
-        modes.append((module.net.backbone.training, module.supervisor.backbone.training))
-        return forward(x)
+        def spy(x, name=name, network=network, forward=network.forward):
+            calls.append((name, network.backbone.training))
+            return forward(x)
 
-    module.forward = spy
+        network.forward = spy
     train(module, blobs(sizes=(4,)))
-    assert modes == [(False, True)] * 5 + [(True, False)] * 5
+    expected = []
+    for still, moving in [(NET, SUPERVISOR), (SUPERVISOR, NET)]:
+        asked, step = (still, False), (moving, True)
+        expected += 5 * [asked, step] if augmented else [asked, *5 * [step]]
+    assert calls == expected
+
+
+def test_logits_of_the_part_at_rest_are_those_of_every_step(monkeypatch):
+    once = train(make(mlp()), blobs(sizes=(9,)))
+    monkeypatch.setattr(ToySplit, "augmented", True)
+    anew = train(make(mlp()), blobs(sizes=(9,)))
+    torch.testing.assert_close(once.upload.shared, anew.upload.shared)
+    torch.testing.assert_close(once.kept, anew.kept)
+
+
+@pytest.mark.parametrize("verb", ["losses", "forward"])
+def test_a_method_of_ones_own_that_changes_a_step_takes_it(verb):
+    seen = []
+
+    def own(self, given):
+        seen.append(given)
+        return getattr(FedSimSup, verb)(self, given)
+
+    module = type("Own", (FedSimSup,), {verb: own})(mlp(), mlp(hidden=2, seed=7))
+    train(module, blobs(sizes=(4,)))
+    assert len(seen) == 10
+
+
+def test_networks_with_named_inputs_learn_the_same():
+    class Named(nn.Module):
+        def __init__(self, net):
+            super().__init__()
+            self.net = net
+
+        def forward(self, x):
+            return self.net(x["half"] + x["other"])
+
+    x, y = normal(12, 5).float(), torch.arange(12).numpy() % 3
+    whole, half = x.numpy(), (x / 2).numpy()
+    common = {"supervisor_init": "common"}
+    named = FedSimSup(Named(mlp()), Named(mlp(hidden=2, seed=7)), **common)
+    several = TensorData({"x.half": half, "x.other": half, "y": y}, 1, IID(), batch_size=4)
+    one = TensorData({"x": whole, "y": y}, 1, IID(), batch_size=4)
+    found, expected = fit(named, several, 1), fit(make(mlp(), **common), one, 1)
+    for name, value in expected.server.shared.items():
+        torch.testing.assert_close(found.server.shared[name.replace("net.", "net.net.", 1)], value)
 
 
 def test_local_unit_counts_epochs_or_steps():

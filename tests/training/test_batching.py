@@ -10,8 +10,10 @@ from lightning_modules.base import ClientModule
 from lightning_modules.nets import SplitNet
 from pfl.core.seeds import scoped
 from pfl.core.types import Batch, ClientInfo, Job, Phase
+from pfl.engines import vectorised
 from pfl.engines.sequential import SequentialEngine
 from pfl.engines.vectorised import VectorisedEngine
+from pfl.testing.toy import ToySplit
 from pfl.training import batching
 from pfl.training.batching import Feed, Length, steps
 from tests.engines.agreement import fit
@@ -79,12 +81,53 @@ def test_constant_features_are_those_of_the_eval_mode():
     split = ctx.data.split(0, "train")
     before = module.state_dict()["net.backbone.1.running_mean"].clone()
     module.train()
-    held = batching.constant_inputs(ctx, lambda batch: module.net.backbone(batch.x), split)
+    (head,) = ctx.plan
+    held = batching.hold(ctx, head, Length(1), split)
     assert torch.equal(module.state_dict()["net.backbone.1.running_mean"], before)
     module.eval()
     expected = module.net.backbone(split.batch(torch.arange(9)).x)
     torch.testing.assert_close(held.x, expected)
     assert torch.equal(held.y, split.targets)
+
+
+@pytest.mark.parametrize(
+    ("length", "limit", "held"),
+    [
+        (Length(1), 9 * 6 * 4, True),
+        (Length(1), 9 * 6 * 4 - 1, False),
+        (Length(1, steps=3), 2**20, True),
+        (Length(1, steps=2), 2**20, False),
+    ],
+)
+def test_features_are_held_if_they_fit_and_all_are_seen(monkeypatch, length, limit, held):
+    """6 features of 9 samples in float32; 3 steps of 4 samples see all of them."""
+    monkeypatch.setattr(batching, "HELD_BYTES", limit)
+    ctx = context(Head(normed()), blobs((9,)))
+    (head,) = ctx.plan
+    found = batching.hold(ctx, head, length, ctx.data.split(0, "train"))
+    assert (found is not None) == held
+
+
+@pytest.mark.parametrize("engine", [SequentialEngine(), VectorisedEngine()])
+@pytest.mark.parametrize("why", ["too large", "augmented"])
+def test_features_that_are_not_held_are_computed_in_each_step(monkeypatch, engine, why):
+    # Its two short rounds would be counted.
+    monkeypatch.setattr(vectorised, "disagreement", lambda context: None)
+
+    def run():
+        module, calls = Head(normed(), optimizer=SGD), []
+        module.net.backbone.register_forward_hook(lambda *_: calls.append(1))
+        found = fit(module, engine, 1, blobs((9, 9)), precision="64-true")
+        return found.server.shared, len(calls)
+
+    held, once = run()
+    if why == "augmented":
+        monkeypatch.setattr(ToySplit, "augmented", True)
+    else:
+        monkeypatch.setattr(batching, "HELD_BYTES", 1)
+    anew, often = run()
+    torch.testing.assert_close(anew, held, rtol=1e-10, atol=1e-10)
+    assert often > once + 2
 
 
 def test_stacked_clients_hold_the_same_constant_features():
