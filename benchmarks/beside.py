@@ -2,10 +2,11 @@
 
     git worktree add ../old 6179865
     taskset -c 0,1 python -m benchmarks.beside ../old
+    taskset -c 0,1 python -m benchmarks.beside ../old --rounds 1 4 --config FILE --model.epochs=2
 
-Each run is a process of its own; the checkouts take turns. A round is the difference between a long
-and a short run, divided by the rounds between them, so that imports and what is done once a run do
-not count in it.
+Other words are passed on to ``pfl fit``. Each run is a process of its own; the checkouts take turns.
+A round is the difference between a long and a short run, divided by the rounds between them, so
+that imports and what is done once a run do not count in it.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -30,19 +32,18 @@ class Cost(NamedTuple):
     wall: float
 
 
-def run(checkout: Path, config: str, rounds: int) -> Cost:
-    """Run a configuration with the code of a checkout.
+def run(checkout: Path, words: Sequence[str], rounds: int) -> Cost:
+    """Run ``pfl fit`` with the code of a checkout.
 
     Raises:
         SystemExit: The run fails.
     """
     start = time.perf_counter()
     with tempfile.TemporaryDirectory() as folder:
-        words = [sys.executable, "-m", "pfl", "fit", "--config", config]
-        words += [f"--loop.rounds={rounds}", f"--loop.default_root_dir={folder}"]
-        words.append("--loop.progress=false")
+        ours = [f"--loop.rounds={rounds}", f"--loop.default_root_dir={folder}"]
+        ours.append("--loop.progress=false")
         process = subprocess.Popen(
-            words,
+            [sys.executable, "-m", "pfl", "fit", *words, *ours],
             cwd=checkout,
             stdout=subprocess.DEVNULL,
             env={**os.environ, "PYTHONPATH": str(checkout)},
@@ -57,20 +58,22 @@ def run(checkout: Path, config: str, rounds: int) -> Cost:
 def main() -> None:
     """Print medians, and how many times as long the other checkout takes."""
     parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
     )
     parser.add_argument("other", type=Path, help="the other checkout")
-    parser.add_argument("--config", default="configs/quickstart.yaml", help="a file of both")
     parser.add_argument("--rounds", type=int, nargs=2, default=[10, 110])
     parser.add_argument("--repeats", type=int, default=3)
-    given = parser.parse_args()
+    given, words = parser.parse_known_args()
+    words = words or ["--config", "configs/quickstart.yaml"]
     short, long = given.rounds
     checkouts = {"here": HERE, "other": given.other.resolve()}
     found: dict[str, list[tuple[Cost, Cost]]] = {name: [] for name in checkouts}
     for turn in range(given.repeats):
         print(f"turn {turn + 1} of {given.repeats}", file=sys.stderr, flush=True)
         for name, checkout in checkouts.items():
-            costs = run(checkout, given.config, short), run(checkout, given.config, long)
+            costs = run(checkout, words, short), run(checkout, words, long)
             found[name].append(costs)
     for clock in Cost._fields:
         whole = {n: [getattr(few, clock) for few, _ in pairs] for n, pairs in found.items()}
