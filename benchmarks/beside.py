@@ -4,9 +4,9 @@
     taskset -c 0,1 python -m benchmarks.beside ../old
     taskset -c 0,1 python -m benchmarks.beside ../old --rounds 1 4 --config FILE --model.epochs=2
 
-Other words are passed on to ``pfl fit``. Each run is a process of its own; the checkouts take turns.
-A round is the difference between a long and a short run, divided by the rounds between them, so
-that imports and what is done once a run do not count in it.
+Other words are passed on to ``pfl fit``. Each run is a process of its own; the checkouts take
+turns. A round is the difference between a long and a short run, divided by the rounds between them,
+so that imports and what is done once a run do not count in it.
 """
 
 from __future__ import annotations

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from pfl.core.state import nbytes
 from pfl.core.types import Inputs, Phase
+from pfl.engines.stack_feed import STAYS
 from pfl.training.batching import HELD_BYTES
 from pfl.training.context import Context
 
@@ -50,7 +51,9 @@ def of_client(context: Context) -> int:
     sizes = [samples if p.full_batch else p.batch_size or data.batch_size for p in phases]
     noise = [number * sum(prod(shape) for shape in p.noise.values()) for p in phases]
     # The gradients of saved values are about as large as the values.
-    step = 2 * (sample + saved) * max(sizes, default=0) + 2 * max(noise, default=0)
+    # Fixed steps find their draws in memory of their own.
+    draws = 3 if context.fabric.device.type in STAYS else 2
+    step = 2 * (sample + saved) * max(sizes, default=0) + draws * max(noise, default=0)
     test = 2 * (sample + widest) * data.eval_batch_size
     # Samples are normalised client by client and then stacked, so they exist twice.
     return int(_COPIES * nbytes(context.template) + 2 * held + max(step, test)) + 1

@@ -11,6 +11,7 @@ from torch.profiler import ProfilerActivity, profile
 
 from lightning_modules.fedavg import FedAvg
 from lightning_modules.nets import MLP, LeNet5
+from lightning_modules.pfedbayes import PFedBayes
 from pfl.core.types import ClientInfo, Job
 from pfl.engines import memory, stack_round
 from pfl.engines.sequential import SequentialEngine
@@ -19,7 +20,7 @@ from pfl.federation.sampling import UniformSampler
 from pfl.training.context import Context
 from tests.engines.agreement import fit, module_of
 from tests.helpers import toy
-from tests.helpers.federation import HEAVY
+from tests.helpers.federation import HEAVY, context
 from tests.helpers.toy import blobs
 
 CLOSE = {"rtol": 1e-10, "atol": 1e-10}
@@ -107,3 +108,12 @@ def test_free_memory_keeps_within_a_container(tmp_path, monkeypatch):
 
 def test_a_machine_tells_what_it_has_left():
     assert memory._machine() > 2**20
+
+
+def test_fixed_steps_hold_their_draws_once_more(monkeypatch):
+    """Five draws of all 57 weights of an MLP with 5 inputs, 6 units and 3 outputs."""
+    ctx = context(PFedBayes(toy.mlp(), inner_steps=5), blobs())
+    before = memory.of_client(ctx)
+    monkeypatch.setattr(memory, "STAYS", ("cpu",))
+    weights = 5 * 6 + 6 + 6 * 3 + 3
+    assert memory.of_client(ctx) - before == 5 * weights * 4
