@@ -7,9 +7,10 @@ from collections.abc import Callable, Mapping
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call, grad
+from torch.func import grad
 
 from lightning_modules.losses import cross_entropy
+from pfl.core.state import call_with
 from pfl.core.types import Batch, State
 
 
@@ -41,12 +42,20 @@ def slopes_at(
 
     def loss(parameters: State) -> tuple[Tensor, tuple[Tensor, State]]:
         after = {name: value.clone() for name, value in buffers.items()}
-        outputs = functional_call(net, {**parameters, **after}, (batch.x,))
+        outputs: Tensor = call_with(net, {**parameters, **after}, net, batch.x)
         value = objective(outputs, batch.y, batch.weight)
         return value, (value, after)
 
-    slopes, (value, after) = grad(loss, has_aux=True)(parameters)
-    return slopes, value, after
+    if torch._C._functorch.peek_interpreter_stack() is not None:
+        slopes, (value, after) = grad(loss, has_aux=True)(parameters)
+        return slopes, value, after
+    # Outside of vmap the same numbers without torch.func, which takes half of a small step.
+    leaves = {name: value.detach().requires_grad_() for name, value in parameters.items()}
+    with torch.enable_grad():
+        value, (_, after) = loss(leaves)
+    found = torch.autograd.grad(value, [*leaves.values()], materialize_grads=True)
+    after = {name: entry.detach() for name, entry in after.items()}
+    return dict(zip(leaves, found, strict=True)), value.detach(), after
 
 
 def adam_step(
