@@ -7,10 +7,9 @@ from collections.abc import Callable, Mapping
 
 import torch
 from torch import Tensor, nn
-from torch.func import grad
+from torch.func import functional_call, grad
 
 from lightning_modules.losses import cross_entropy
-from pfl.core.state import call_with
 from pfl.core.types import Batch, State
 
 
@@ -42,7 +41,7 @@ def slopes_at(
 
     def loss(parameters: State) -> tuple[Tensor, tuple[Tensor, State]]:
         after = {name: value.clone() for name, value in buffers.items()}
-        outputs: Tensor = call_with(net, {**parameters, **after}, net, batch.x)
+        outputs = functional_call(net, {**parameters, **after}, (batch.x,))
         value = objective(outputs, batch.y, batch.weight)
         return value, (value, after)
 

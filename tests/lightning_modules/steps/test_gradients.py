@@ -56,3 +56,17 @@ def test_gradient_value_and_statistics_are_those_of_a_stack():
     for name, value in net.state_dict().items():
         assert torch.equal(value, before[name])
     assert all(parameter.grad is None for parameter in net.parameters())
+
+
+def test_a_weight_that_two_layers_share_is_replaced_in_both():
+    """The gradient of (w^2 x)^2 / 2 at w = 3, x = 1 is 2 w^3 = 54, whatever w the network has."""
+    net = nn.Sequential(nn.Linear(1, 1, bias=False), nn.Linear(1, 1, bias=False))
+    net[1].weight = net[0].weight
+    batch = Batch(torch.ones(1, 1), torch.zeros(1))
+
+    def half_square(outputs, y, weight):
+        return outputs.square().sum() / 2
+
+    slopes, value, _ = slopes_at(net, {"0.weight": torch.tensor([[3.0]])}, {}, batch, half_square)
+    assert slopes["0.weight"].item() == 54
+    assert value.item() == 40.5
