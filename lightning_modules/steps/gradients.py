@@ -22,7 +22,8 @@ def slopes_at(
 ) -> tuple[State, Tensor, State]:
     """Return gradient and value of a loss, and the buffers after the forward pass.
 
-    The network's own parameters and buffers do not change. Runs under ``torch.func.vmap``.
+    The network's own parameters and buffers do not change, and nothing can be differentiated
+    through the results. Runs under ``torch.func.vmap``.
 
     Args:
         net: A network with (B, D) outputs.
@@ -45,11 +46,12 @@ def slopes_at(
         value = objective(outputs, batch.y, batch.weight)
         return value, (value, after)
 
+    parameters = {name: value.detach() for name, value in parameters.items()}
     if torch._C._functorch.peek_interpreter_stack() is not None:
         slopes, (value, after) = grad(loss, has_aux=True)(parameters)
         return slopes, value, after
     # Outside of vmap the same numbers without torch.func, which takes half of a small step.
-    leaves = {name: value.detach().requires_grad_() for name, value in parameters.items()}
+    leaves = {name: value.requires_grad_() for name, value in parameters.items()}
     with torch.enable_grad():
         value, (_, after) = loss(leaves)
     found = torch.autograd.grad(value, [*leaves.values()], materialize_grads=True)

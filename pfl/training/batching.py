@@ -190,7 +190,7 @@ def hold(context: Context, phase: Phase, length: Length, split: ClientSplit) -> 
 
 
 def constant(context: Context, phase: Phase, length: Length, split: ClientSplit) -> bool:
-    """Return ``True`` if samples are the same in each step, and each is used at least once."""
+    """Return ``True`` if samples are the same in each step, and there are steps enough for all."""
     size = phase.batch_size or context.data.batch_size
     enough = length.steps is None or length.steps * size >= len(split) or phase.full_batch
     return enough and not split.augmented

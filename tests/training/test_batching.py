@@ -6,11 +6,12 @@ import pytest
 import torch
 from torch import nn
 
+from datamodules import IID, TensorData
 from lightning_modules.base import ClientModule
 from lightning_modules.nets import SplitNet
-from pfl.core.seeds import scoped
+from pfl.core.seeds import generator, scoped
 from pfl.core.types import Batch, ClientInfo, Job, Phase
-from pfl.engines import vectorised
+from pfl.engines import stack_feed, vectorised
 from pfl.engines.sequential import SequentialEngine
 from pfl.engines.vectorised import VectorisedEngine
 from pfl.testing.toy import ToySplit
@@ -128,6 +129,21 @@ def test_features_that_are_not_held_are_computed_in_each_step(monkeypatch, engin
     anew, often = run()
     torch.testing.assert_close(anew, held, rtol=1e-10, atol=1e-10)
     assert often > once + 2
+
+
+@pytest.mark.parametrize("limit", [2**20, 1])
+def test_features_on_a_gpu_are_held_or_computed_of_gathered_samples(monkeypatch, limit):
+    """On a CPU that is treated as a GPU, whose steps have a fixed shape."""
+    x, y = torch.rand(40, 5, generator=generator(1)), torch.arange(40) % 3
+    data = TensorData({"x": x.numpy(), "y": y.numpy()}, 3, IID(), batch_size=4)
+    options = {"data": data, "precision": "64-true"}
+    alone = fit(Head(normed(), optimizer=SGD), SequentialEngine(), **options)
+    monkeypatch.setattr(stack_feed, "HOLDS", ())
+    monkeypatch.setattr(stack_feed, "STAYS", ("cpu",))
+    monkeypatch.setattr(batching, "HELD_BYTES", limit)
+    beside = fit(Head(normed(), optimizer=SGD), VectorisedEngine(), **options)
+    assert beside.header["engine"].startswith("vectorised")
+    torch.testing.assert_close(beside.server.shared, alone.server.shared, rtol=1e-10, atol=1e-10)
 
 
 def test_stacked_clients_hold_the_same_constant_features():
