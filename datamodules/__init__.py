@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from datamodules.filedata import FileData as FileData
     from datamodules.filedata import Listing as Listing
     from datamodules.folder import PACS as PACS
+    from datamodules.folder import CIFAR100Folder as CIFAR100Folder
     from datamodules.folder import DomainFolder as DomainFolder
     from datamodules.folder import ImageFolder as ImageFolder
     from datamodules.ham10000 import HAM10000 as HAM10000
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from datamodules.partition import Dirichlet as Dirichlet
     from datamodules.partition import Partitioner as Partitioner
     from datamodules.partition import Shards as Shards
+    from datamodules.pfllib import PFLlibDirichlet as PFLlibDirichlet
     from datamodules.slices import ConceptDrift as ConceptDrift
     from datamodules.slices import FixedClasses as FixedClasses
     from datamodules.slices import QuantitySkew as QuantitySkew
@@ -38,6 +40,7 @@ if TYPE_CHECKING:
     from datamodules.torch_dataset import TorchDataset as TorchDataset
     from datamodules.torchvision_sets import CIFAR10 as CIFAR10
     from datamodules.torchvision_sets import CIFAR100 as CIFAR100
+    from datamodules.torchvision_sets import MNIST as MNIST
     from datamodules.torchvision_sets import STL10 as STL10
     from datamodules.torchvision_sets import FashionMNIST as FashionMNIST
 else:
@@ -51,7 +54,7 @@ else:
             "digits": ("Digits",),
             "femnist": ("FEMNIST",),
             "filedata": ("FileData", "Listing"),
-            "folder": ("PACS", "DomainFolder", "ImageFolder"),
+            "folder": ("PACS", "CIFAR100Folder", "DomainFolder", "ImageFolder"),
             "ham10000": ("HAM10000",),
             "huggingface": ("HFDataset",),
             "partition": (
@@ -63,6 +66,7 @@ else:
                 "Partitioner",
                 "Shards",
             ),
+            "pfllib": ("PFLlibDirichlet",),
             "slices": ("ConceptDrift", "FixedClasses", "QuantitySkew"),
             "sun397": ("SUN397",),
             "synthetic": ("Synthetic",),
@@ -70,6 +74,6 @@ else:
             "targets": ("Catalogue", "Targets"),
             "tensors": ("TensorData",),
             "torch_dataset": ("TorchDataset",),
-            "torchvision_sets": ("CIFAR10", "CIFAR100", "STL10", "FashionMNIST"),
+            "torchvision_sets": ("CIFAR10", "CIFAR100", "MNIST", "STL10", "FashionMNIST"),
         },
     )

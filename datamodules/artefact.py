@@ -12,6 +12,7 @@ import numpy as np
 from datamodules.partition import Partitioner
 from datamodules.splits import Division, Holding, Rule
 from datamodules.targets import Catalogue, Ints
+from pfl.disk import reading
 
 FORMAT = "pfl-partition-1"
 
@@ -78,18 +79,15 @@ def read(path: Path) -> dict[str, Any]:
 
     Raises:
         FileNotFoundError: The file does not exist.
-        ValueError: The file is not a partition file.
+        ValueError: The file is no JSON, too deep or too large, or not a partition file.
     """
     if not path.is_file():
         raise FileNotFoundError(
             f"partition: there is neither a file {path} nor a partitioner of that name; pfl list "
             "partitions lists the partitioners"
         )
-    try:
-        description = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise ValueError(f"the partition file {path} is not valid JSON: {error}") from error
-    if not isinstance(description, dict) or description.get("format") != FORMAT:
+    description = reading.read_json(path)
+    if description.get("format") != FORMAT:
         raise ValueError(f'{path} is not a partition file (it has no "format": "{FORMAT}")')
     return description
 

@@ -6,7 +6,7 @@ and results.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Literal, TypeAlias
 
 import numpy as np
@@ -72,12 +72,32 @@ def dirichlet(
         The positions of each client, or ``None`` if every client below the cap drew a share of zero
         (possible for tiny ``alpha``).
     """
+    drawn = (
+        (positions, rng.dirichlet(np.full(num_clients, alpha)))
+        for positions in members(labels, rng)
+    )
+    return by_shares(drawn, num_clients, len(labels), cap=cap)
+
+
+def by_shares(
+    drawn: Iterable[tuple[Ints, NDArray[np.float64]]], num_clients: int, count: int, *, cap: bool
+) -> list[Ints] | None:
+    """Divide each class over the clients by its own shares.
+
+    Args:
+        drawn: The positions of each class, and each client's share of them, (N,).
+        num_clients: Number of clients, N.
+        count: Number of samples of all classes, n.
+        cap: A client that already holds n/N samples gets nothing from the remaining classes.
+
+    Returns:
+        The positions of each client, or ``None`` if every client below the cap has a share of zero.
+    """
     pieces: list[list[Ints]] = [[] for _ in range(num_clients)]
     sizes = np.zeros(num_clients, dtype=np.int64)
-    for positions in members(labels, rng):
-        shares = rng.dirichlet(np.full(num_clients, alpha))
+    for positions, shares in drawn:
         if cap:
-            shares = shares * (sizes < len(labels) / num_clients)
+            shares = shares * (sizes < count / num_clients)
         if not shares.sum() > 0:
             return None
         cuts = (np.cumsum(shares / shares.sum())[:-1] * len(positions)).astype(np.int64)
@@ -150,6 +170,8 @@ def slices(
     quantity: Quantity,
     sigma: float,
     rng: np.random.Generator,
+    *,
+    last_first: bool = False,
 ) -> list[Ints]:
     """Cut every class at the same points; a client gets the next free block of each class it owns.
 
@@ -162,10 +184,14 @@ def slices(
         quantity: Distribution of block sizes; see :func:`cut_points`.
         sigma: Standard deviation of the logarithm of ``lognormal`` sizes.
         rng: Random generator.
+        last_first: The next free block is the last one, not the first.
     """
     pools = dict(zip(np.unique(classes).tolist(), members(classes, rng), strict=True))
     smallest = min(len(pool) for pool in pools.values())
     blocks = sum(len(own) for own in owned) // len(pools)
     points = cut_points(smallest, blocks, quantity, sigma, rng)
-    unused = {c: iter(np.split(pool, points * len(pool) // smallest)) for c, pool in pools.items()}
+    step = -1 if last_first else 1
+    unused = {
+        c: iter(np.split(pool, points * len(pool) // smallest)[::step]) for c, pool in pools.items()
+    }
     return join([[next(unused[c]) for c in own.tolist()] for own in owned])

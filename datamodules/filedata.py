@@ -110,8 +110,9 @@ class FileData(FederatedDataModule):
             return found
         if unknown := sorted(self.parents.keys() - set(found.classes)):
             raise ValueError(
-                f"{self.superclasses} names the class {unknown[0]!r}, but {self.root} has no image "
-                f"of it; its classes are {', '.join(sorted(set(found.classes))[:5])}, ..."
+                f"{self.superclasses or type(self).__name__} names the class {unknown[0]!r}, but "
+                f"{self.root} has no image of it; its classes are "
+                f"{', '.join(sorted(set(found.classes))[:5])}, ..."
             )
         return found.only(frozenset(self.parents))
 

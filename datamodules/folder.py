@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 from datamodules.filedata import FileData, Listing
 from datamodules.files import image_files, subfolders
+from datamodules.superclasses import CIFAR100
 
 
 class ImageFolder(FileData):
@@ -42,6 +45,35 @@ class ImageFolder(FileData):
             return self.root, None
         tests = [part for part in (self.root / "test", self.root / "val") if part.is_dir()]
         return train, tests[0] if tests else None
+
+
+class CIFAR100Folder(ImageFolder):
+    """CIFAR-100 as a folder of images, ``root/train/<class>/*`` and ``root/test/<class>/*``.
+
+    It takes the place of :class:`~datamodules.torchvision_sets.CIFAR100` in a configuration: the
+    folders bear the published names of the 100 classes, which are numbered as there.
+
+    Args:
+        root: The folder.
+        superclasses: Predict the 20 superclasses; the 100 classes are then the subclasses that
+            :class:`~datamodules.slices.ConceptDrift` divides.
+        options: Other arguments of :class:`~datamodules.filedata.FileData`.
+    """
+
+    default_mean = (0.5074, 0.4867, 0.4411)
+    default_std = (0.2011, 0.1987, 0.2025)
+    layout = "expected: root/{train,test}/<class>/*.png with CIFAR-100's 100 classes, as beaver"
+
+    def __init__(self, root: str, superclasses: bool = False, **options: Any) -> None:
+        super().__init__(root, **options)
+        self.coarse = superclasses
+
+    @cached_property
+    def parents(self) -> dict[str, str]:
+        """The superclass of each class; empty if the classes themselves are predicted."""
+        if not self.coarse:
+            return {}
+        return {name: parent for parent, names in CIFAR100.items() for name in names.split()}
 
 
 class DomainFolder(FileData):

@@ -11,7 +11,7 @@ from rich.console import Group
 from rich.table import Table
 
 from datamodules.base import FederatedDataModule
-from datamodules.survey import Survey, survey
+from datamodules.survey import Survey, count_hashes, survey
 from datamodules.targets import Floats, Ints
 
 if TYPE_CHECKING:
@@ -49,7 +49,10 @@ def table(data: FederatedDataModule) -> Group:
     numbers = (skew.min(), np.median(skew), skew.mean(), skew.max())
     what = "target" if seen.kind == "bins" else "label"
     about.add_row(f"{what} skew (0 none, 1 most)", *(f"{number:.2f}" for number in numbers), "")
-    about.caption = "no common test set" if pooled is None else f"common test set: {len(pooled):,}"
+    notes = ["no common test set" if pooled is None else f"common test set: {len(pooled):,}"]
+    if data.contents.targets.has_classes:
+        notes += [f"class counts, sha256 {name}: {h}" for name, h in count_hashes(data).items()]
+    about.caption = "\n".join(notes)
     if data.num_clients > LISTED_CLIENTS:
         return Group(about)
     return Group(about, _clients(seen))

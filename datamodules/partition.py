@@ -7,8 +7,9 @@ rng, it returns one array of positions per client; every sample occurs exactly o
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 
@@ -16,10 +17,18 @@ from datamodules import draws
 from datamodules.checks import require
 from datamodules.targets import Ints, Targets
 from pfl.core.checks import at_least_one, finite, not_negative, positive
+from pfl.core.seeds import derive
 
 
 class Partitioner(ABC):
-    """Base class of partitioners; a subclass implements :meth:`draw`."""
+    """Base class of partitioners; a subclass implements :meth:`draw`.
+
+    Attributes:
+        ordered: Whether a client's samples come in an order that was drawn with them. The division
+            into training and test samples keeps that order; otherwise it draws its own.
+    """
+
+    ordered: ClassVar[bool] = False
 
     def __call__(self, targets: Targets, num_clients: int, rng: np.random.Generator) -> list[Ints]:
         """Divide the samples over the clients.
@@ -42,6 +51,10 @@ class Partitioner(ABC):
     @abstractmethod
     def draw(self, targets: Targets, num_clients: int, rng: np.random.Generator) -> list[Ints]:
         """Divide the samples; ``__call__`` checks the result."""
+
+    def rng(self, seed: int) -> np.random.Generator:
+        """Return the random generator to which a split seed leads."""
+        return np.random.default_rng(derive(seed, "partition"))
 
     def groupings(self, targets: Targets) -> Sequence[Ints]:
         """Return the groupings by which official test samples follow training samples.
@@ -117,6 +130,20 @@ class Dirichlet(Partitioner):
 
     def draw(self, targets: Targets, num_clients: int, rng: np.random.Generator) -> list[Ints]:
         """Divide the samples; ``__call__`` checks the result."""
+        return self.enough(
+            targets,
+            num_clients,
+            lambda: draws.dirichlet(targets.classes, num_clients, self.alpha, rng, cap=self.cap),
+        )
+
+    def enough(
+        self, targets: Targets, num_clients: int, draw: Callable[[], list[Ints] | None]
+    ) -> list[Ints]:
+        """Repeat a draw until every client has ``min_samples``.
+
+        Raises:
+            ValueError: No draw gave every client enough.
+        """
         require(
             num_clients * self.min_samples <= len(targets),
             f"{num_clients} clients cannot all have min_samples={self.min_samples} of "
@@ -124,7 +151,7 @@ class Dirichlet(Partitioner):
         )
         best = 0
         for _ in range(self.max_tries):
-            shares = draws.dirichlet(targets.classes, num_clients, self.alpha, rng, cap=self.cap)
+            shares = draw()
             if shares is None:
                 continue
             smallest = min(len(share) for share in shares)
@@ -132,9 +159,10 @@ class Dirichlet(Partitioner):
                 return shares
             best = max(best, smallest)
         raise ValueError(
-            f"none of {self.max_tries} draws of Dirichlet(alpha={self.alpha}) gave each of "
-            f"{num_clients} clients min_samples={self.min_samples} samples; in the best draw the "
-            f"smallest has {best}. Lower min_samples or num_clients, or raise alpha or max_tries"
+            f"none of {self.max_tries} draws of {type(self).__name__}(alpha={self.alpha}) gave "
+            f"each of {num_clients} clients min_samples={self.min_samples} samples; in the best "
+            f"draw the smallest has {best}. Lower min_samples or num_clients, or raise alpha or "
+            "max_tries"
         )
 
 

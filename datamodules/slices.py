@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Sequence
+from copy import deepcopy
 from dataclasses import dataclass
 from typing import get_args
 
@@ -31,6 +32,8 @@ class Slices(Partitioner):
         quantity: How block sizes are drawn: ``random_cuts`` at distinct uniform points (pFedVEM),
             ``equal``, or ``lognormal``.
         sigma: Standard deviation of the logarithm of ``lognormal`` sizes.
+        released: Draw as pFedVEM's released code does: by the same split seed (42 there) clients
+            have as many samples of each class.
 
     Raises:
         ValueError: ``sigma`` is negative or infinite, or ``quantity`` is unknown.
@@ -38,11 +41,19 @@ class Slices(Partitioner):
 
     quantity: Quantity = "random_cuts"
     sigma: float = 1.0
+    released: bool = False
 
     def __post_init__(self) -> None:
         finite(sigma=self.sigma)
         not_negative(sigma=self.sigma)
         one_of("quantity", self.quantity, get_args(Quantity))
+
+    def rng(self, seed: int) -> np.random.Generator:
+        """Return the random generator to which a split seed leads."""
+        if not self.released:
+            return super().rng(seed)
+        not_negative(split_seed=seed)
+        return np.random.default_rng(seed)
 
     @abstractmethod
     def owned(
@@ -57,7 +68,9 @@ class Slices(Partitioner):
 
     def draw(self, targets: Targets, num_clients: int, rng: np.random.Generator) -> list[Ints]:
         """Divide the samples; ``__call__`` checks the result."""
-        classes, owned = self.owned(targets, num_clients, rng)
+        # The released code deals the classes from a generator of its own, with the same seed.
+        dealer = deepcopy(rng) if self.released else rng
+        classes, owned = self.owned(targets, num_clients, dealer)
         counts = np.unique(classes, return_counts=True)[1]
         blocks = sum(len(own) for own in owned) // len(counts)
         require(
@@ -65,7 +78,9 @@ class Slices(Partitioner):
             f"{type(self).__name__} cuts each class into {blocks} blocks for {num_clients} "
             f"clients, but the smallest has {counts.min()} samples; lower num_clients",
         )
-        return draws.slices(classes, owned, self.quantity, self.sigma, rng)
+        return draws.slices(
+            classes, owned, self.quantity, self.sigma, rng, last_first=self.released
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,6 +91,8 @@ class QuantitySkew(Slices):
         quantity: How block sizes are drawn: ``random_cuts`` at distinct uniform points (pFedVEM),
             ``equal``, or ``lognormal``.
         sigma: Standard deviation of the logarithm of ``lognormal`` sizes.
+        released: Draw as pFedVEM's released code does: by the same split seed (42 there) clients
+            have as many samples of each class.
     """
 
     def owned(
@@ -97,6 +114,8 @@ class FixedClasses(Slices):
         quantity: How block sizes are drawn: ``random_cuts`` at distinct uniform points (pFedVEM),
             ``equal``, or ``lognormal``.
         sigma: Standard deviation of the logarithm of ``lognormal`` sizes.
+        released: Draw as pFedVEM's released code does: by the same split seed (42 there) clients
+            have as many samples of each class.
 
     Raises:
         ValueError: ``classes_per_client`` is smaller than 1.
@@ -138,6 +157,8 @@ class ConceptDrift(Slices):
         quantity: How block sizes are drawn: ``random_cuts`` at distinct uniform points (pFedVEM),
             ``equal``, or ``lognormal``.
         sigma: Standard deviation of the logarithm of ``lognormal`` sizes.
+        released: Draw as pFedVEM's released code does: by the same split seed (42 there) clients
+            have as many samples of each class.
 
     Raises:
         ValueError: ``subclasses_per_client`` is smaller than 1.
@@ -176,6 +197,9 @@ class ConceptDrift(Slices):
         owned: list[Ints] = []
         for _ in range(num_clients // group):
             deal = np.stack([rng.permutation(subclasses) for subclasses in under])
+            if self.released:
+                # There each group's deal shuffles the one before.
+                under = list(deal)
             owned += [part.ravel() for part in np.split(deal, group, axis=1)]
         return targets.fine, owned
 

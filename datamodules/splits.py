@@ -129,20 +129,27 @@ def divide(data: Catalogue, partition: Partitioner, num_clients: int, rule: Rule
     train, test = _official(data, rule)
     if rule.pools:
         train = np.sort(np.concatenate([train, test]))
-    shares = partition(data.targets.take(train), num_clients, rule.rng("partition"))
+    shares = partition(data.targets.take(train), num_clients, partition.rng(rule.split_seed))
     owned = [train[share] for share in shares]
+
+    def rng(purpose: str, client: int) -> np.random.Generator | None:
+        return None if partition.ordered else rule.rng(purpose, client)
+
     if rule.test_protocol == "future":
         time = data.targets.column("time")
         return Division(
             tuple(_future(ids[np.argsort(time[ids], kind="stable")], rule) for ids in owned), None
         )
     if rule.pools:
-        return Division(tuple(_pooled(ids, client, rule) for client, ids in enumerate(owned)), None)
+        return Division(
+            tuple(_pooled(ids, rule, rng("test", i), rng("val", i)) for i, ids in enumerate(owned)),
+            None,
+        )
     groupings = partition.groupings(data.targets)
     tests = {"official_classes": _same_groups, "matched": _matched, "global": _none}
     tested = tests[rule.test_protocol](groupings, owned, test, rule.rng("matched"))
     holdings = [
-        Holding(*_set_aside(ids, rule.val_fraction, rule.rng("val", client)), test=own)
+        Holding(*_set_aside(ids, rule.val_fraction, rng("val", client)), test=own)
         for client, (ids, own) in enumerate(zip(owned, tested, strict=True))
     ]
     return Division(tuple(holdings), test)
@@ -195,17 +202,20 @@ def _grouped(ids: Ints, groups: Ints) -> dict[int, Ints]:
     return dict(zip(found.tolist(), cut(ordered, sizes), strict=True))
 
 
-def _set_aside(ids: Ints, fraction: float, rng: np.random.Generator) -> tuple[Ints, Ints]:
-    """Split off a ``fraction``, rounded up; at least one sample remains. Return the rest first."""
-    order = rng.permutation(ids)
+def _set_aside(ids: Ints, fraction: float, rng: np.random.Generator | None) -> tuple[Ints, Ints]:
+    """Split off a ``fraction``, rounded up; at least one sample remains. Return the rest first.
+
+    The order is drawn with ``rng``; without one it stays, and the first samples are split off.
+    """
+    order = ids if rng is None else rng.permutation(ids)
     # Subtracting 1e-9 keeps 0.07 * 100 = 7.000000000000001 at 7.
     count = min(int(np.ceil(fraction * len(ids) - 1e-9)), max(0, len(ids) - 1))
     return order[count:], order[:count]
 
 
-def _pooled(ids: Ints, client: int, rule: Rule) -> Holding:
-    rest, test = _set_aside(ids, rule.test_fraction, rule.rng("test", client))
-    train, val = _set_aside(rest, rule.val_fraction, rule.rng("val", client))
+def _pooled(ids: Ints, rule: Rule, *rngs: np.random.Generator | None) -> Holding:
+    rest, test = _set_aside(ids, rule.test_fraction, rngs[0])
+    train, val = _set_aside(rest, rule.val_fraction, rngs[1])
     return Holding(train, val, test)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -12,6 +13,7 @@ from datamodules.base import FederatedDataModule
 from datamodules.splits import Division
 from datamodules.targets import Floats, Ints
 from pfl.core.task import MultiLabel
+from pfl.core.types import Split
 
 # Number of bins in the histogram of a predicted number.
 _BINS = 12
@@ -63,6 +65,30 @@ class Survey:
         everybody = self.classes.sum(0) / max(1, self.classes.sum())
         distance: NDArray[np.float64] = np.abs(own - everybody).sum(1) / 2
         return distance
+
+
+def count_hashes(data: FederatedDataModule) -> dict[str, str]:
+    """Return a hash of how many samples each client has of each class, for each split and for all.
+
+    Two divisions of the same images in different orders share it, unlike the hash of a partition.
+
+    Returns:
+        The first 16 hexadecimal digits of the SHA-256 of (N, C) little-endian int64 numbers (C
+        subclasses, if there are any), by split; splits without samples are left out.
+    """
+    labels, holdings = data.contents.targets.finest, data.division.holdings
+    width = 1 + int(labels.max(initial=0))
+
+    def counted(name: Split) -> Ints:
+        return np.stack([np.bincount(labels[h.of(name)], minlength=width) for h in holdings])
+
+    found = {"train": counted("train"), "val": counted("val"), "test": counted("test")}
+    found = {name: counts for name, counts in found.items() if counts.any()}
+    found["all"] = np.sum([*found.values()], axis=0)
+    return {
+        name: hashlib.sha256(counts.astype("<i8").tobytes()).hexdigest()[:16]
+        for name, counts in found.items()
+    }
 
 
 def survey(data: FederatedDataModule) -> Survey:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import unicodedata
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
@@ -114,6 +115,10 @@ class Catalogue:
             ("subclass", targets.fine, self.fine_names),
             ("domain", targets.domains, self.domain_names),
         ):
+            # Names are printed, and a terminal would obey control characters.
+            for name in names:
+                if any(unicodedata.category(letter) == "Cc" for letter in str(name)):
+                    raise ValueError(f"the {kind} name {name!a} holds a control character")
             if (
                 values is not None
                 and len(values)

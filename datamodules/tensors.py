@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
+from zipfile import BadZipFile
 
 import numpy as np
 import torch
@@ -27,6 +28,8 @@ _TASKS: Mapping[str, type[Task]] = {
     "multilabel": MultiLabel,
     "regression": Regression,
 }
+# The largest number of classes that is inferred from labels: more are a mistake.
+_CLASSES = 1_000_000
 # Number of samples checked at a time.
 _PART = 4096
 
@@ -87,7 +90,8 @@ class TensorData(FederatedDataModule):
         try:
             with np.load(self.source, allow_pickle=False) as file:
                 return dict(file)
-        except (ValueError, OSError, EOFError) as error:
+        # A damaged header may ask for more memory than there is.
+        except (ValueError, OSError, EOFError, MemoryError, BadZipFile) as error:
             raise OSError(f"{self.source} is not an .npz file of plain arrays: {error}") from error
 
     @cached_property
@@ -169,9 +173,7 @@ class _Tensors:
         made = cls(x, y, kind, num_train)
         names = rest.pop("class_names", None)
         if kind.has_classes:
-            made.class_names = [
-                str(n) for n in (range(int(y.max()) + 1) if names is None else names)
-            ]
+            made.class_names = _class_names(y) if names is None else [str(n) for n in names]
         client = rest.pop("client", None)
         made.client = None if client is None else np.asarray(client)
         for name in [name for name in rest if name.startswith("column.")]:
@@ -225,6 +227,17 @@ class _Tensors:
         arrays = [np.asarray(value) for name, value in self.parts().items() if name != "client"]
         digest = array_digest(*arrays)
         return Catalogue(targets, self.num_train, class_names, (), names, digest)
+
+
+def _class_names(y: Tensor) -> Sequence[str]:
+    """Return the numbers of classes as their names."""
+    largest = int(y.max())
+    require(
+        largest < _CLASSES,
+        f"classes must be numbered from 0 to at most {_CLASSES - 1:,}, since a network gets an "
+        f"output for each; got {largest:,}",
+    )
+    return [str(number) for number in range(largest + 1)]
 
 
 def _named(given: dict[str, Any], name: str) -> Any:  # noqa: ANN401

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
@@ -14,6 +15,7 @@ from datamodules.superclasses import CIFAR100_CLASSES, CIFAR100_PARENTS
 from datamodules.targets import Catalogue, Ints, Targets
 
 _TRAIN_OR_NOT = ({"train": True}, {"train": False})
+_IDX_FILES = "{train,t10k}-{images-idx3,labels-idx1}-ubyte"
 
 
 class TorchvisionData(ArrayData):
@@ -21,6 +23,7 @@ class TorchvisionData(ArrayData):
 
     Attributes:
         source: Name of the class in ``torchvision.datasets``.
+        files: Where that class expects its files below ``root``, for error messages.
         parts: Arguments of that class for the official training set and for the official test set.
         published: Sizes of the two sets.
         published_classes: Number of classes; all have equally many samples.
@@ -32,6 +35,7 @@ class TorchvisionData(ArrayData):
     """
 
     source: ClassVar[str]
+    files: ClassVar[str]
     parts: ClassVar[Sequence[Mapping[str, Any]]] = _TRAIN_OR_NOT
     published: ClassVar[tuple[int, int]]
     published_classes: ClassVar[int] = 10
@@ -87,7 +91,8 @@ class TorchvisionData(ArrayData):
         except (RuntimeError, OSError) as error:
             advice = "" if self.download else "; set download: true to download it"
             raise FileNotFoundError(
-                f"torchvision's {self.source} cannot be read in {self.root!r} ({error}){advice}"
+                f"torchvision's {self.source} cannot be read in {self.root!r} ({error}); its files "
+                f"are {Path(self.root, self.files).as_posix()}{advice}"
             ) from error
         pixels = np.asarray(part.data, np.uint8)
         channels = self.input_shape[0]
@@ -114,6 +119,7 @@ class CIFAR10(TorchvisionData):
     default_mean = (0.4914, 0.4822, 0.4465)
     default_std = (0.2023, 0.1994, 0.2010)
     source = "CIFAR10"
+    files = "cifar-10-batches-py/{data_batch_1,...,data_batch_5,test_batch,batches.meta}"
     published = (50_000, 10_000)
     input_shape = (3, 32, 32)
     class_names = (
@@ -139,6 +145,7 @@ class CIFAR100(TorchvisionData):
     default_mean = (0.5074, 0.4867, 0.4411)
     default_std = (0.2011, 0.1987, 0.2025)
     source = "CIFAR100"
+    files = "cifar-100-python/{train,test,meta}"
     published, published_classes = (50_000, 10_000), 100
     input_shape = (3, 32, 32)
 
@@ -160,11 +167,29 @@ class CIFAR100(TorchvisionData):
         return Targets(np.array(CIFAR100_PARENTS, np.int64)[labels], fine=labels)
 
 
+class MNIST(TorchvisionData):
+    """70,000 handwritten digits, 28x28 pixels, 10 classes; 10,000 are the official test set.
+
+    Args:
+        root: The folder that contains ``MNIST/raw`` with the four unpacked ``idx`` files.
+        download: Download the data set into it, if it is not there yet (12 MB).
+        common: Arguments of :class:`~datamodules.base.FederatedDataModule`.
+    """
+
+    default_mean = (0.1307,)
+    default_std = (0.3081,)
+    source = "MNIST"
+    files = f"MNIST/raw/{_IDX_FILES}"
+    published = (60_000, 10_000)
+    input_shape = (1, 28, 28)
+    class_names = tuple("0123456789")
+
+
 class FashionMNIST(TorchvisionData):
     """70,000 grey pictures of clothes, 28x28 pixels, 10 classes; 10,000 are the official test set.
 
     Args:
-        root: The folder that contains ``FashionMNIST/raw``.
+        root: The folder that contains ``FashionMNIST/raw`` with the four unpacked ``idx`` files.
         download: Download the data set into it, if it is not there yet (30 MB).
         common: Arguments of :class:`~datamodules.base.FederatedDataModule`.
     """
@@ -172,6 +197,7 @@ class FashionMNIST(TorchvisionData):
     default_mean = (0.2860,)
     default_std = (0.3530,)
     source = "FashionMNIST"
+    files = f"FashionMNIST/raw/{_IDX_FILES}"
     published = (60_000, 10_000)
     input_shape = (1, 28, 28)
     class_names = (
@@ -192,6 +218,7 @@ class STL10(TorchvisionData):
     """
 
     source = "STL10"
+    files = "stl10_binary/{train,test}_{X,y}.bin"
     published = (5_000, 8_000)
     parts = ({"split": "train"}, {"split": "test"})
     input_shape = (3, 96, 96)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -13,6 +14,7 @@ from datamodules.augment import Augmentation
 from datamodules.checks import require
 from datamodules.splits import Division
 from datamodules.targets import Catalogue, Ints
+from pfl.core import devices
 from pfl.core.checks import finite
 from pfl.core.state import each, nbytes
 from pfl.core.types import Batch, ClientSplit, Inputs, Split
@@ -75,8 +77,7 @@ class Store:
         self.device = device
         self._constants = {}
         fits = True
-        if device.type == "cuda":
-            free, _ = torch.cuda.mem_get_info(device)
+        if (free := devices.free(device)) is not None:
             held = {"": self.inputs} if isinstance(self.inputs, Tensor) else self.inputs
             fits = nbytes(held) <= free // 2
         home = device if fits else torch.device("cpu")
@@ -129,7 +130,12 @@ class View(Dataset[Batch]):
         self._store = store
         self._rows = rows
         self._augment = augment
-        self.targets = store.targets.index_select(0, rows.to(store.targets.device)).cpu()
+
+    @cached_property
+    def targets(self) -> Tensor:
+        """(n, ...) targets in the order of the samples, on the CPU."""
+        targets = self._store.targets
+        return targets.index_select(0, self._rows.to(targets.device)).cpu()
 
     @property
     def augmented(self) -> bool:
@@ -146,11 +152,10 @@ class View(Dataset[Batch]):
             positions: (B,) positions within this split, on any device.
             rng: CPU generator of the random transforms; without it, none are applied.
         """
-        home = self._store.home
-        if self._rows.device != home:
-            self._rows = self._rows.to(home)
-        rows = self._rows.index_select(0, positions.to(home))
-        return self._store.batch(rows, self._augment, rng)
+        rows = self._at_home()
+        return self._store.batch(
+            rows.index_select(0, positions.to(rows.device)), self._augment, rng
+        )
 
     def joined(self, splits: Sequence[ClientSplit]) -> View | None:
         """Return the samples of several splits as one view, in order, without transforms."""
@@ -158,8 +163,15 @@ class View(Dataset[Batch]):
         for split in splits:
             if not isinstance(split, View) or split._store is not self._store:
                 return None
-            rows.append(split._rows)
+            rows.append(split._at_home())
         return View(self._store, torch.cat(rows))
+
+    def _at_home(self) -> Tensor:
+        """Return the rows where the samples are; they are moved there once."""
+        home = self._store.home
+        if self._rows.device != home:
+            self._rows = self._rows.to(home)
+        return self._rows
 
     def __getitem__(self, positions: Sequence[int]) -> Batch:
         # A plain Trainer draws the order from torch's default generator; so do transforms.

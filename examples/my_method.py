@@ -1,8 +1,8 @@
 """Your own method: each client keeps its head; its backbone stays near the received one."""
 
-from typing import Any
+from typing_extensions import Unpack
 
-from lightning_modules.base import ClientModule
+from lightning_modules.base import ClientModule, ClientOptions
 from lightning_modules.layers import copy_into, frozen, frozen_parameters
 from lightning_modules.losses import proximal
 from lightning_modules.nets import SplitNet
@@ -17,7 +17,9 @@ class MyMethod(ClientModule):
     vectorizable = True
     net: SplitNet
 
-    def __init__(self, net: SplitNet, *, pull: float = 0.1, **options: Any) -> None:
+    def __init__(
+        self, net: SplitNet, *, pull: float = 0.1, **options: Unpack[ClientOptions]
+    ) -> None:
         super().__init__(net, **options)
         self.pull = pull
         self.received = frozen(net.backbone)  # a copy in buffers: it takes no gradient

@@ -6,13 +6,14 @@ Deng et al., "Adaptive Personalized Federated Learning", 2020, arXiv 2003.13461.
 from __future__ import annotations
 
 import copy
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
+from typing_extensions import Unpack
 
-from lightning_modules.base import ClientModule
+from lightning_modules.base import ClientModule, ClientOptions
 from lightning_modules.layers import statistics
 from lightning_modules.losses import linear
 from lightning_modules.steps.gradients import slopes_at
@@ -63,7 +64,7 @@ class APFL(ClientModule):
         alpha: float = 0.5,
         alpha_update: Literal["round", "step", "never"] = "round",
         v_grad: Literal["chain", "plain"] = "chain",
-        **options: Any,
+        **options: Unpack[ClientOptions],
     ) -> None:
         super().__init__(net, **options)
         within("[0, 1]", alpha=alpha)
@@ -98,8 +99,8 @@ class APFL(ClientModule):
         received = dict(self.net.named_parameters())
         # Exactly w at 0 and v at 1.
         return {
-            name: torch.lerp(received[name], own, self.alpha)
-            for name, own in self.personal.named_parameters()
+            name: torch.lerp(received[name], personal, self.alpha)
+            for name, personal in self.personal.named_parameters()
         }
 
     def _step(self, batch: Batch) -> Outcome:
@@ -108,11 +109,11 @@ class APFL(ClientModule):
         mixture = {name: value.detach() for name, value in self._mixture().items()}
         buffers = statistics(self.personal)
         slopes, mixed, after = slopes_at(self.personal, mixture, buffers, batch, self.task.loss)
-        own = dict(self.personal.named_parameters())
-        apart = [own[name].detach() - p.detach() for name, p in self.net.named_parameters()]
+        personal = dict(self.personal.named_parameters())
+        apart = [personal[name].detach() - p.detach() for name, p in self.net.named_parameters()]
         slope = linear(apart, slopes.values())
-        part = self.alpha if self.v_grad == "chain" else 1.0
-        surrogate = linear(own.values(), [part * slopes[name] for name in own])
+        factor = self.alpha if self.v_grad == "chain" else 1.0
+        surrogate = linear(personal.values(), [factor * slopes[name] for name in personal])
         entries = {f"personal.{name}": value for name, value in after.items()}
         entries["alpha"] = (self.alpha - self.rate * slope).clamp(0, 1)
         entries["rate"] = self.rate if self.alpha_update == "step" else torch.zeros_like(self.rate)

@@ -8,18 +8,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
+from typing_extensions import Unpack
 
-from lightning_modules.base import ClientModule
+from lightning_modules.base import ClientModule, ClientOptions
 from lightning_modules.layers import frozen, statistics
 from lightning_modules.losses import symmetric_kl
 from lightning_modules.nets.channels import Division, divisions, paste, shared_part
 from pfl.core.checks import not_negative, within
-from pfl.core.server import Server, ServerState, weight_report
+from pfl.core.server import Server, ServerState
 from pfl.core.state import clone, weighted_mean
 from pfl.core.types import (
     Batch,
@@ -87,7 +88,7 @@ class CD2PFed(ClientModule):
         distillation: float = 1.0,
         average_max: float = 0.9,
         average_ramp: float = 0.1,
-        **options: Any,
+        **options: Unpack[ClientOptions],
     ) -> None:
         super().__init__(net, **options)
         within(
@@ -114,15 +115,15 @@ class CD2PFed(ClientModule):
 
     def receive(self, broadcast: Broadcast, info: ClientInfo) -> None:
         """Assemble the network from the received shared entries and the client's private ones."""
-        net, own = self.net.state_dict(), self.own.module.state_dict()
+        net, last = self.net.state_dict(), self.own.module.state_dict()
         for index, (name, division) in enumerate(self.divisions.items()):
-            part = broadcast.shared.get(f"net.{name}")
-            if part is None:
+            public = broadcast.shared.get(f"net.{name}")
+            if public is None:
                 continue
-            self.private[index] = division.size - part.shape[division.dim]
+            self.private[index] = division.size - public.shape[division.dim]
             # A channel that turns private later starts from the value last received.
-            paste(own[name], part)
-            net[name].copy_(own[name])
+            paste(last[name], public)
+            net[name].copy_(last[name])
         ramp = self.average_ramp * info.rounds
         self.average.fill_(self.average_max * (min(1.0, info.round / ramp) if ramp else 1.0))
 
@@ -178,12 +179,12 @@ class CD2PFed(ClientModule):
     def _average(self, totals: Totals) -> State:
         """Move the kept private entries towards the trained ones by the factor b; store them."""
         del totals
-        net, own, masks = self.net.state_dict(), self.own.module.state_dict(), self._masks()
+        net, last, masks = self.net.state_dict(), self.own.module.state_dict(), self._masks()
         values: State = {}
         for name in self.divisions:
-            private = torch.lerp(own[name], net[name], self.average.to(net[name]))
+            private = torch.lerp(last[name], net[name], self.average.to(net[name]))
             values[f"net.{name}"] = torch.where(masks[name], private, net[name])
-            values[f"own.module.{name}"] = torch.where(masks[name], private, own[name])
+            values[f"own.module.{name}"] = torch.where(masks[name], private, last[name])
         return values
 
     def _masks(self) -> dict[str, Tensor]:
@@ -201,8 +202,9 @@ class CD2PFed(ClientModule):
             division.size if name in parameters and division.channels > 1 else 0
             for name, division in self.divisions.items()
         ]
-        size = torch.tensor(sizes, device=self.private.device)
-        return ((size == 0) | ((self.private > 0) & (self.private < size))).all()
+        # No tensor of the sizes: in each step it would be copied to the device.
+        both = [(own > 0) & (own < s) for own, s in zip(self.private, sizes, strict=True) if s]
+        return torch.stack(both).all() if both else torch.ones_like(self.private[:0]).all()
 
 
 @dataclass(frozen=True)
@@ -272,5 +274,5 @@ class CD2Server(Server[CD2State]):
             shared=shared,
             round=state.round + 1,
             report={"private_share": self.share(state.round + 1, state.rounds)},
-            client_report={"weight": weight_report(uploads, weights)},
+            client_report=self.reported(uploads, weight=weights),
         )

@@ -7,11 +7,11 @@ Li et al., "Ditto: Fair and Robust Federated Learning Through Personalization", 
 from __future__ import annotations
 
 import copy
-from typing import Any
 
 from torch import Tensor, nn
+from typing_extensions import Unpack
 
-from lightning_modules.base import ClientModule
+from lightning_modules.base import ClientModule, ClientOptions
 from lightning_modules.losses import proximal
 from lightning_modules.steps.optimizers import warn_of_overshoot, with_lr
 from pfl.core.checks import not_negative
@@ -59,7 +59,7 @@ class Ditto(ClientModule):
         personal_epochs: int | None = None,
         personal_lr: float | None = None,
         refresh_before_eval: bool = False,
-        **options: Any,
+        **options: Unpack[ClientOptions],
     ) -> None:
         super().__init__(net, **options)
         not_negative(proximity=proximity, personal_epochs=personal_epochs)

@@ -14,8 +14,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
+from typing_extensions import Unpack
 
-from lightning_modules.base import ClientModule
+from lightning_modules.base import ClientModule, ClientOptions
 from lightning_modules.layers import frozen, statistics
 from lightning_modules.nets import last_layers
 from pfl.core.checks import at_least_one, not_negative, within
@@ -67,7 +68,7 @@ class FedALA(ClientModule):
         threshold: float = 0.1,
         window: int = 10,
         max_init_epochs: int = 50,
-        **options: Any,
+        **options: Unpack[ClientOptions],
     ) -> None:
         super().__init__(net, **options)
         within("(0, 100]", mix_percent=mix_percent)
@@ -103,11 +104,14 @@ class FedALA(ClientModule):
             trains=("mix.*",),
             optimizer=partial(UnitIntervalSGD, lr=self.mix_lr),
         )
-        return [learn, Pass(name="mixed", then=self._mix, when=lambda own, _: bool(own["visits"]))]
+        return [
+            learn,
+            Pass(name="mixed", then=self._mix, when=lambda entries, _: bool(entries["visits"])),
+        ]
 
-    def _mixing_epochs(self, own: State, info: ClientInfo) -> int:
+    def _mixing_epochs(self, entries: State, info: ClientInfo) -> int:
         """Return the epochs: none the first time, ``max_init_epochs`` the second, then one."""
-        return (0, self.max_init_epochs, 1)[min(int(own["visits"]), 2)]
+        return (0, self.max_init_epochs, 1)[min(int(entries["visits"]), 2)]
 
     def _mixing(self, batch: Batch) -> Terms:
         """Return the cross-entropy of the mix, as a function of W alone."""
@@ -117,10 +121,10 @@ class FedALA(ClientModule):
         return self.supervised(logits, batch)
 
     def _mixed_top(self) -> State:
-        own = dict(self.own.module.named_buffers())
+        last = dict(self.own.module.named_buffers())
         received = dict(self.net.named_parameters())
         # Exactly the client's own value at 0 and the global one at 1.
-        return {n: torch.lerp(own[n], received[n].detach(), self.mix[_key(n)]) for n in self.top}
+        return {n: torch.lerp(last[n], received[n].detach(), self.mix[_key(n)]) for n in self.top}
 
     def _mix(self, totals: Totals) -> State:
         del totals
@@ -130,8 +134,8 @@ class FedALA(ClientModule):
         """Return the trained network as the client's own."""
         del totals
         trained = self.net.state_dict()
-        own = {f"own.module.{name}": value for name, value in trained.items()}
-        return {**own, "visits": self.visits + 1}
+        last = {f"own.module.{name}": value for name, value in trained.items()}
+        return {**last, "visits": self.visits + 1}
 
     def _settled(self, losses: Sequence[float]) -> bool:
         recent = losses[-self.window :]

@@ -23,7 +23,7 @@ from lightning_modules.steps.alignment import (
     remember_backbone,
 )
 from lightning_modules.steps.fisher import FisherEstimator, fisher_share, fisher_trace
-from pfl.core.server import Server, ServerState, weight_report
+from pfl.core.server import Server, ServerState, received
 from pfl.core.state import add, assign, subtract
 from pfl.core.types import Batch, Broadcast, ClientInfo, Pass, Phase, Plan, State, Totals, Upload
 
@@ -84,7 +84,6 @@ class FedAS(ClientModule):
     evaluate_at = "post_local"
     vectorizable = True
     net: SplitNet
-    trace: Tensor
     class_means: Tensor
 
     def __init__(
@@ -138,11 +137,6 @@ class FedAS(ClientModule):
         parts.append(remember_backbone(self))
         return parts
 
-    def upload(self, info: ClientInfo) -> Upload:
-        """Return the backbone and the trace."""
-        extra = {"trace": self.trace.clone()} if self.synchronisation else {}
-        return replace(super().upload(info), extra=extra)
-
     def personalise(self, broadcast: Broadcast | None, info: ClientInfo) -> None:
         """Become the client's own last backbone and head; the broadcast is not used."""
         assign(self.net.backbone, self.previous.module.state_dict())
@@ -187,7 +181,7 @@ class FedASServer(Server[ServerState]):
 
     def weights(self, uploads: Sequence[Upload]) -> Tensor:
         """Return (len(uploads),) float64 weights that sum to one."""
-        scores = self._scores(_traces(uploads))
+        scores = self._scores(uploads)
         return super().weights(uploads) if scores is None else scores / scores.sum()
 
     def aggregate(self, state: ServerState, uploads: Sequence[Upload]) -> ServerState:
@@ -195,27 +189,17 @@ class FedASServer(Server[ServerState]):
         after = super().aggregate(state, uploads)
         if not uploads:
             return after
-        traces = _traces(uploads)
         if self.step_scale == "one_over_m":
             step = subtract(after.shared, state.shared)
             after = replace(after, shared=add(state.shared, step, scale=1 / len(uploads)))
-        return replace(
-            after,
-            report={"trace_fallback": float(self._scores(traces) is None)},
-            client_report={**(after.client_report or {}), "trace": weight_report(uploads, traces)},
-        )
+        return replace(after, report={"trace_fallback": float(self._scores(uploads) is None)})
 
-    def _scores(self, traces: Tensor) -> Tensor | None:
+    def _scores(self, uploads: Sequence[Upload]) -> Tensor | None:
         """Return (m,) unnormalised weights, or ``None`` if the traces give none."""
-        scores = traces
+        scores = traces = received(uploads, "trace").cpu().double()
         if self.normaliser == "softmax":
             scores = traces.softmax(0)
         elif self.normaliser == "min_max":
             scores = (traces - traces.min()) / (traces.max() - traces.min())
         told = traces.isfinite().all() and traces.any() and scores.isfinite().all()
         return scores if told else None
-
-
-def _traces(uploads: Sequence[Upload]) -> Tensor:
-    """Return (len(uploads),) traces in float64."""
-    return torch.stack([upload.extra["trace"].cpu().double() for upload in uploads])

@@ -18,7 +18,7 @@ from lightning_modules.steps.alignment import misalignment
 from lightning_modules.steps.prototypes import class_means, class_sums, known, unknown_prototypes
 from pfl.core.checks import not_negative
 from pfl.core.server import Server, ServerState
-from pfl.core.state import assign, clone
+from pfl.core.state import assign
 from pfl.core.types import (
     Batch,
     Broadcast,
@@ -64,8 +64,6 @@ class FedASVariant(FedAS):
     """
 
     global_means: Tensor
-    feature_sums: Tensor
-    feature_counts: Tensor
 
     def __init__(
         self,
@@ -94,8 +92,8 @@ class FedASVariant(FedAS):
     @property
     def extra(self) -> tuple[str, ...]:
         """The trace; with global features also their sums and counts for each class."""
-        own = super().extra
-        return (*own, "feature_sums", "feature_counts") if self.to_all else own
+        features = ("feature_sums", "feature_counts") if self.to_all else ()
+        return (*super().extra, *features)
 
     def receive(self, broadcast: Broadcast, info: ClientInfo) -> None:
         """Load the backbone and the global class means."""
@@ -118,14 +116,6 @@ class FedASVariant(FedAS):
             if part.name == "targets" and self.to_all:
                 parts.append(Pass(name="global_targets", then=self._global_targets))
         return parts
-
-    def upload(self, info: ClientInfo) -> Upload:
-        """Return the backbone and the trace; with global features also their sums and counts."""
-        sent = super().upload(info)
-        if not self.to_all:
-            return sent
-        held = {"feature_sums": self.feature_sums, "feature_counts": self.feature_counts}
-        return replace(sent, extra=sent.extra | clone(held))
 
     def server(self) -> Server[ServerState]:
         """Return FedAS's server; with global features, one that stores them."""

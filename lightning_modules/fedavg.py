@@ -19,6 +19,7 @@ class FedAvg(ClientModule):
     """
 
     vectorizable = True
+    one_model = True
 
 
 class FedAvgP(FineTuned, FedAvg):

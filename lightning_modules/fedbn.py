@@ -7,12 +7,12 @@ arXiv 2102.07623; the authors' released code.
 from __future__ import annotations
 
 import warnings
-from typing import Any
 
 from torch import nn
+from typing_extensions import Unpack
 
-from lightning_modules.base import ClientModule
-from lightning_modules.layers import batch_norms
+from lightning_modules.base import ClientModule, ClientOptions
+from pfl.core.batch_norms import batch_norms
 from pfl.core.state import matches
 from pfl.core.types import Patterns
 
@@ -38,8 +38,9 @@ class FedBN(ClientModule):
     """
 
     vectorizable = True
+    one_model = True
 
-    def __init__(self, net: nn.Module, **options: Any) -> None:
+    def __init__(self, net: nn.Module, **options: Unpack[ClientOptions]) -> None:
         super().__init__(net, **options)
         self.norms = tuple(f"{name}.*" for name in batch_norms(self))
         self.global_model = not self.norms

@@ -66,7 +66,7 @@ class FedDyn(ClientModule):
 
     kept = ("travelled",)
     vectorizable = True
-    receives_global = True
+    one_model = True
     travelled: Tensor
     start: Tensor
 

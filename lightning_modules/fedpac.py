@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 import torch
 from torch import Tensor
+from typing_extensions import Unpack
 
-from lightning_modules.base import ClientModule
+from lightning_modules.base import ClientModule, ClientOptions
 from lightning_modules.losses import cross_entropy, prototype_mse
 from lightning_modules.nets import SplitNet
 from lightning_modules.steps.optimizers import with_lr
@@ -28,7 +29,7 @@ from lightning_modules.steps.prototypes import (
 )
 from lightning_modules.steps.simplex import simplex_minimum
 from pfl.core.checks import not_negative, within
-from pfl.core.server import Server, ServerState, weight_report
+from pfl.core.server import Server, ServerState, received
 from pfl.core.state import select, weighted_mean
 from pfl.core.types import Batch, Broadcast, ClientInfo, Pass, Plan, State, Terms, Totals, Upload
 
@@ -76,8 +77,6 @@ class FedPAC(ClientModule):
     centroids: Tensor
     targets: Tensor
     aligned: Tensor
-    variance: Tensor
-    profile: Tensor
 
     def __init__(
         self,
@@ -87,7 +86,7 @@ class FedPAC(ClientModule):
         head_lr: float = 0.1,
         head_epochs: int = 1,
         min_share: float = 1e-3,
-        **options: Any,
+        **options: Unpack[ClientOptions],
     ) -> None:
         super().__init__(net, **options)
         not_negative(alignment=alignment, head_epochs=head_epochs)
@@ -100,6 +99,7 @@ class FedPAC(ClientModule):
         self.register_buffer("centroids", unknown_prototypes(*size))
         self.register_buffer("targets", torch.zeros(size))
         self.register_buffer("aligned", torch.zeros(net.num_classes))
+        self.register_buffer("counts", torch.zeros(net.num_classes, dtype=torch.int32))
         self.register_buffer("variance", torch.zeros(()))
         self.register_buffer("profile", torch.zeros(size))
 
@@ -111,15 +111,6 @@ class FedPAC(ClientModule):
             part_phase(self, "body", self.epochs, objective=self._guided),
             Pass(name="centroids", statistic=self._sums, then=self._centroids),
         ]
-
-    def upload(self, info: ClientInfo) -> Upload:
-        """Return backbone, head, centroids with their counts, and the two statistics."""
-        extra = {
-            "counts": info.class_counts.to(torch.int32),
-            "variance": self.variance.clone(),
-            "profile": self.profile.clone(),
-        }
-        return replace(super().upload(info), extra=extra)
 
     def server(self) -> Server[FedPACState]:
         """Return a server that averages backbones and centroids and mixes heads."""
@@ -154,6 +145,7 @@ class FedPAC(ClientModule):
         values, present = known(self.centroids)
         means = class_means(sums, counts)
         return {
+            "counts": counts.to(torch.int32),
             "profile": profile,
             "variance": variance,
             "targets": torch.where(present[:, None] > 0, values, means),
@@ -208,9 +200,7 @@ class FedPACServer(Server[FedPACState]):
         weights = self.weights(uploads)
         heads = [select(upload.shared, HEAD) for upload in uploads]
         shares = head_shares(
-            torch.stack([upload.extra["variance"] for upload in uploads]),
-            torch.stack([upload.extra["profile"] for upload in uploads]),
-            self.min_share,
+            received(uploads, "variance"), received(uploads, "profile"), self.min_share
         )
         mixed = {
             u.client: weighted_mean(heads, row) for u, row in zip(uploads, shares, strict=True)
@@ -218,7 +208,7 @@ class FedPACServer(Server[FedPACState]):
         centroids = merge_prototypes(
             state.shared["centroids"],
             [upload.shared["centroids"] for upload in uploads],
-            [upload.extra["counts"] for upload in uploads],
+            list(received(uploads, "counts")),
         )
         bodies = weighted_mean([select(upload.shared, BODY) for upload in uploads], weights)
         return replace(
@@ -226,10 +216,7 @@ class FedPACServer(Server[FedPACState]):
             shared={**state.shared, **bodies, "centroids": centroids},
             round=state.round + 1,
             heads={**state.heads, **mixed},
-            client_report={
-                "weight": weight_report(uploads, weights),
-                "own_head": weight_report(uploads, shares.diagonal()),
-            },
+            client_report=self.reported(uploads, weight=weights, own_head=shares.diagonal()),
         )
 
 

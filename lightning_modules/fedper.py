@@ -6,12 +6,11 @@ is no released code.
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor, nn
+from typing_extensions import Unpack
 
-from lightning_modules.base import ClientModule
+from lightning_modules.base import ClientModule, ClientOptions
 from lightning_modules.nets import last_layers
 from pfl.core.checks import not_negative
 from pfl.core.types import Broadcast, ClientInfo, Patterns, Phase, Plan
@@ -46,7 +45,7 @@ class FedPer(ClientModule):
         *,
         personal_layers: int | None = None,
         fit_head_before_eval: int = 0,
-        **options: Any,
+        **options: Unpack[ClientOptions],
     ) -> None:
         super().__init__(net, **options)
         not_negative(fit_head_before_eval=fit_head_before_eval)
@@ -87,7 +86,9 @@ class FedPer(ClientModule):
             Phase(
                 name="fit_head",
                 objective=self.losses,
-                epochs=lambda own, info: 0 if own["participated"] else self.fit_head_before_eval,
+                epochs=lambda entries, info: (
+                    0 if entries["participated"] else self.fit_head_before_eval
+                ),
                 trains=self.personal,
                 evals=tuple(pattern.removesuffix(".*") for pattern in self.body),
             )

@@ -82,7 +82,7 @@ class FedProto(ClientModule):
     net: SplitNet
     prototypes: Tensor
     means: Tensor
-    own: Tensor
+    counts: Tensor
 
     def __init__(
         self,
@@ -102,12 +102,12 @@ class FedProto(ClientModule):
         size = net.num_classes, net.features
         self.register_buffer("prototypes", unknown_prototypes(*size))
         self.register_buffer("means", torch.zeros(size))
-        self.register_buffer("own", torch.ones(net.num_classes))
+        self.register_buffer("counts", torch.ones(net.num_classes))
 
     def receive(self, broadcast: Broadcast, info: ClientInfo) -> None:
-        """Load the global prototypes, and store which classes the client holds."""
+        """Load the global prototypes, and store how many samples of each class the client holds."""
         super().receive(broadcast, info)
-        self.own.copy_(info.class_counts > 0)
+        self.counts.copy_(info.class_counts)
 
     def plan(self) -> Plan:
         """Declare training, then a pass that computes the client's own prototypes."""
@@ -154,7 +154,7 @@ class FedProto(ClientModule):
         if self.prediction == "classifier":
             return logits
         values, present = known(self.prototypes)
-        candidate = present * self.own if self.candidates == "own" else present
+        candidate = present * (self.counts > 0) if self.candidates == "own" else present
         near = -torch.cdist(z, values.to(z.dtype))
         last = near.amin(-1, keepdim=True) - 1
         near = torch.where(candidate > 0, near, last)

@@ -10,8 +10,9 @@ from collections.abc import Callable
 from typing import Any
 
 from torch import nn
+from typing_extensions import Unpack
 
-from lightning_modules.base import ClientModule
+from lightning_modules.base import ClientModule, ClientOptions
 from lightning_modules.finetune import FineTuned
 from lightning_modules.layers import copy_into, frozen, frozen_parameters
 from lightning_modules.losses import proximal
@@ -46,9 +47,11 @@ class FedProx(ClientModule):
     """
 
     vectorizable = True
-    receives_global = True
+    one_model = True
 
-    def __init__(self, net: nn.Module, *, mu: float = 0.01, **options: Any) -> None:
+    def __init__(
+        self, net: nn.Module, *, mu: float = 0.01, **options: Unpack[ClientOptions]
+    ) -> None:
         super().__init__(net, **options)
         not_negative(mu=mu)
         self.mu = mu

@@ -6,9 +6,11 @@ arXiv 2102.07078.
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Literal
 
-from lightning_modules.base import ClientModule
+from typing_extensions import Unpack
+
+from lightning_modules.base import ClientModule, ClientOptions
 from lightning_modules.nets import SplitNet
 from lightning_modules.steps.phases import part_phase
 from pfl.core.checks import not_negative
@@ -53,7 +55,7 @@ class FedRep(ClientModule):
         body_epochs: int = 1,
         frozen_bn: Literal["eval", "train"] = "eval",
         final_head_epochs: int = 0,
-        **options: Any,
+        **options: Unpack[ClientOptions],
     ) -> None:
         super().__init__(net, **options)
         self.head_epochs = self.epochs - body_epochs if head_epochs is None else head_epochs

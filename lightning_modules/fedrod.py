@@ -7,12 +7,13 @@ ICLR 2022, arXiv 2107.00778. There is no released code.
 from __future__ import annotations
 
 import copy
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor
+from typing_extensions import Unpack
 
-from lightning_modules.base import ClientModule
+from lightning_modules.base import ClientModule, ClientOptions
 from lightning_modules.losses import cross_entropy
 from lightning_modules.nets import SplitNet
 from lightning_modules.nets.initial import zero_last_layer
@@ -57,7 +58,7 @@ class FedROD(ClientModule):
         *,
         gamma: float = 1.0,
         head_init: Literal["zero", "copy"] = "zero",
-        **options: Any,
+        **options: Unpack[ClientOptions],
     ) -> None:
         super().__init__(net, **options)
         not_negative(gamma=gamma)

@@ -27,6 +27,7 @@ from lightning_modules.base import ClientModule
 from lightning_modules.nets.initial import redraw, seed_of, zero_last_layer
 from lightning_modules.steps.optimizers import with_lr
 from pfl.core.checks import not_negative
+from pfl.core.devices import widest
 from pfl.core.mapped import empty_alike
 from pfl.core.seeds import derive, generator
 from pfl.core.server import Server, ServerState
@@ -41,7 +42,6 @@ from pfl.core.types import (
     Phase,
     Plan,
     State,
-    Terms,
     Upload,
 )
 
@@ -49,7 +49,8 @@ AbsentRule: TypeAlias = Literal["similarity", "size_mix", "size_average", "none"
 BLOCK = 2**14
 """Number of entries of each model that are mixed at a time."""
 
-INPUT, LOGITS = "fedsimsup/input", "fedsimsup/logits"
+LOGITS = "fedsimsup/logits/"
+INPUT = "fedsimsup/input"
 """Names of what a phase sees: a single input, and the frozen network's logits."""
 
 ZeroSimilarity: TypeAlias = Literal["keep", "size_weighted", "uniform"]
@@ -157,16 +158,16 @@ class FedSimSup(ClientModule):
     @property
     def kept(self) -> Patterns:
         """The supervisor; the inter-learning model too if the client's own is tested."""
-        own = ("supervisor.*", "participated")
-        return (*own, "net.*") if self.eval_inter == "last_local" else own
+        names = ("supervisor.*", "participated")
+        return (*names, "net.*") if self.eval_inter == "last_local" else names
 
     def kept_names(self, info: ClientInfo | None = None) -> tuple[str, ...]:
         """Return the names of what stays with a client; of several supervisors, its own only."""
         names = super().kept_names(info)
         if info is None or not self.kinds:
             return names
-        own = f"supervisor.{self.group(info)}."
-        return tuple(n for n in names if n.startswith(own) or not n.startswith("supervisor."))
+        prefix = f"supervisor.{self.group(info)}."
+        return tuple(n for n in names if n.startswith(prefix) or not n.startswith("supervisor."))
 
     @property
     def groups(self) -> tuple[str, ...]:
@@ -181,10 +182,9 @@ class FedSimSup(ClientModule):
         block, place = divmod(info.client, count)
         return int(torch.randperm(count, generator=generator(seed, block))[place])
 
-    def forward(self, x: Tensor) -> Tensor:
-        """Return (B, C) logits, the sum over both networks."""
-        logits: Tensor = self.net(x) + self._own_supervisor()(x)
-        return logits
+    def forward(self, x: Inputs) -> Tensor:
+        """Return (B, C) logits, the sum over both networks; given logits are not computed again."""
+        return self._logits("net", x) + self._logits("supervisor", x)
 
     def plan(self) -> Plan:
         """Train the supervisor against the received model, then that model."""
@@ -195,35 +195,37 @@ class FedSimSup(ClientModule):
         return [*supervisors, self._phase("inter", "net", "supervisor")]
 
     def _phase(
-        self, name: str, part: str, still: str, ending: str = "", kind: int | None = None
+        self, name: str, trained: str, still: str, ending: str = "", kind: int | None = None
     ) -> Phase:
         """Return a phase that trains one network, of one kind of clients or of all."""
         length: Count = self.lengths[name]
         if kind is not None:
             length = partial(_of_kind, kind, self.lengths[name])
-        # A method of one's own that changes these has its own idea of a step.
-        ours = type(self).losses is ClientModule.losses and type(self).forward is FedSimSup.forward
         return Phase(
             name=name + ending,
-            objective=partial(self._beside, part) if ours else self.losses,
-            inputs=partial(self._with_logits, still) if ours else None,
+            objective=self.losses,
+            inputs=partial(self._with_logits, still),
             epochs=length,
             steps=length if self.local_unit == "steps" else None,
-            trains=(f"{part}.*",),
+            trains=(f"{trained}.*",),
             evals=(still, f"{still}.*"),
             optimizer=self.rates[name],
         )
 
     def _with_logits(self, still: str, batch: Batch) -> Inputs:
         """Return the inputs, and the logits of the network that is not trained."""
-        own = batch.x if isinstance(batch.x, dict) else {INPUT: batch.x}
-        return {**own, LOGITS: self._network(still)(batch.x)}
+        inputs = batch.x if isinstance(batch.x, dict) else {INPUT: batch.x}
+        return {**inputs, f"{LOGITS}{still}": self._logits(still, batch.x)}
 
-    def _beside(self, part: str, batch: Batch) -> Terms:
-        """Return the loss of one network beside the other's logits."""
-        assert isinstance(batch.x, dict)
-        x = {name: value for name, value in batch.x.items() if name != LOGITS}
-        return self.supervised(self._network(part)(x.get(INPUT, x)) + batch.x[LOGITS], batch)
+    def _logits(self, name: str, x: Inputs) -> Tensor:
+        """Return the logits of one network: those in ``x``, if it holds them."""
+        if isinstance(x, dict):
+            if f"{LOGITS}{name}" in x:
+                return x[f"{LOGITS}{name}"]
+            given = {key: value for key, value in x.items() if not key.startswith(LOGITS)}
+            x = given.get(INPUT, given)
+        logits: Tensor = (self.net if name == "net" else self._own_supervisor())(x)
+        return logits
 
     def receive(self, broadcast: Broadcast, info: ClientInfo) -> None:
         """Load the server's copy; draw the supervisor at the first participation."""
@@ -239,9 +241,6 @@ class FedSimSup(ClientModule):
             assign(self, broadcast.shared)
         self._find_supervisor(info)
 
-    def _network(self, part: str) -> nn.Module:
-        return self.net if part == "net" else self._own_supervisor()
-
     def _own_supervisor(self) -> nn.Module:
         if isinstance(self.supervisor, nn.ModuleList):
             return self.supervisor[int(self.kind)]
@@ -252,12 +251,12 @@ class FedSimSup(ClientModule):
             self.kind.fill_(self.group(info))
         if self.supervisor_init == "common" or self.participated:
             return
-        own = self._own_supervisor()
+        supervisor = self._own_supervisor()
         # The seed comes from the given values and the client's number: so it is the same in every
         # process and after a resume.
-        redraw(own, derive(seed_of(own), "supervisor", info.client))
+        redraw(supervisor, derive(seed_of(supervisor), "supervisor", info.client))
         if self.sup_zero_init:
-            zero_last_layer(own)
+            zero_last_layer(supervisor)
 
     def server(self) -> Server[SimSupState]:
         """Return the server, which holds an inter-learning model for each client."""
@@ -273,10 +272,10 @@ def _labels(kinds: Sequence[nn.Module]) -> tuple[str, ...]:
     )
 
 
-def _of_kind(kind: int, length: int, own: State, info: ClientInfo) -> int:
+def _of_kind(kind: int, length: int, entries: State, info: ClientInfo) -> int:
     """Return a phase's length for clients of one kind, zero for the others."""
     del info
-    return length if int(own["kind"]) == kind else 0
+    return length if int(entries["kind"]) == kind else 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -333,7 +332,7 @@ class SimSupServer(Server[SimSupState]):
         device = next(iter(shared.values())).device
         return SimSupState(
             shared={n: v.expand(len(clients), *v.shape) for n, v in shared.items()},
-            similarity=label_similarity(counts).to(_wide(device)),
+            similarity=label_similarity(counts).to(widest(device)),
             samples=torch.tensor([info.samples for info in clients]),
             rounds=rounds,
         )
@@ -420,24 +419,19 @@ def time_factor(round: int, rounds: int, mix_C: float, mix_gamma: float) -> floa
     return 1.0 if round < turn else (turn / round) ** 2
 
 
-def _wide(device: torch.device) -> torch.dtype:
-    """Return the widest floating-point type that the device has."""
-    return torch.float32 if device.type == "mps" else torch.float64
-
-
 def _mix(models: Tensor, sent: Sequence[Tensor], strength: Tensor, partners: Tensor) -> Tensor:
     """Apply Eq. 7 to one entry: move (n, ...) models towards their shares of K uploads (...).
 
     Mixed block by block: all models at once in the widest type would need several times their
     memory.
     """
-    wide, mixed = _wide(models.device), empty_alike(models)
+    wide, mixed = widest(models.device), empty_alike(models)
     alpha = strength.to(models.device, wide)[:, None]
     shares = partners.to(models.device, wide)
     old, after = models.flatten(1), mixed.view(len(models), -1)
     uploads = [value.flatten() for value in sent]
     for start in range(0, old.shape[1], BLOCK):
-        part = slice(start, start + BLOCK)
-        new = torch.stack([value[part] for value in uploads]).to(models.device, wide)
-        after[:, part] = (1 - alpha) * old[:, part].to(wide) + alpha * (shares @ new)
+        block = slice(start, start + BLOCK)
+        new = torch.stack([value[block] for value in uploads]).to(models.device, wide)
+        after[:, block] = (1 - alpha) * old[:, block].to(wide) + alpha * (shares @ new)
     return mixed

@@ -5,9 +5,9 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing_extensions import Unpack
 
-from lightning_modules.base import ClientModule
+from lightning_modules.base import ClientModule, ClientOptions
 from lightning_modules.fedsimsup import AbsentRule, SimSupServer, SimSupState
 from lightning_modules.nets import SplitNet
 from lightning_modules.steps.phases import part_phase
@@ -52,7 +52,7 @@ class FedSimSupSerial(ClientModule):
         mix_C: float = 40.0,  # noqa: N803 (the paper's letter)
         mix_gamma: float = 3 / 7,
         absent_rule: AbsentRule = "similarity",
-        **options: Any,
+        **options: Unpack[ClientOptions],
     ) -> None:
         super().__init__(net, **options)
         not_negative(head_epochs=head_epochs, mix_C=mix_C, mix_gamma=mix_gamma)

@@ -13,9 +13,9 @@ from typing import Any, Literal
 from torch import nn
 
 from lightning_modules.base import ClientModule
-from lightning_modules.layers import batch_norms
 from lightning_modules.steps.optimizers import with_lr
 from lightning_modules.steps.phases import Part, part_phase
+from pfl.core.batch_norms import batch_norms
 from pfl.core.checks import not_negative
 from pfl.core.types import Batch, EvaluationPoint, Plan, Terms
 

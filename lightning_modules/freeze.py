@@ -7,11 +7,12 @@ training of FedBABU (Oh et al., ICLR 2022, arXiv 2106.06042) without its persona
 from __future__ import annotations
 
 import warnings
-from typing import Any, Literal
+from typing import Literal
 
 from torch import nn
+from typing_extensions import Unpack
 
-from lightning_modules.base import ClientModule
+from lightning_modules.base import ClientModule, ClientOptions
 from lightning_modules.nets import SplitNet
 from lightning_modules.nets.initial import orthogonalise
 from lightning_modules.steps.phases import part_phase
@@ -38,6 +39,7 @@ class Freeze(ClientModule):
     shared = ("net.backbone.*",)
     global_model = True
     vectorizable = True
+    one_model = True
 
     def __init__(
         self,
@@ -45,10 +47,10 @@ class Freeze(ClientModule):
         *,
         head_init: Literal["default", "orthogonal"] = "default",
         head_bias: bool = True,
-        **options: Any,
+        **options: Unpack[ClientOptions],
     ) -> None:
         super().__init__(net, **options)
-        for layer in (part for part in net.head.modules() if isinstance(part, nn.Linear)):
+        for layer in (child for child in net.head.modules() if isinstance(child, nn.Linear)):
             if head_init == "orthogonal":
                 _make_orthogonal(layer)
             if not head_bias and layer.bias is not None:

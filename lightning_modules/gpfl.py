@@ -6,13 +6,14 @@ Personalized Federated Learning", ICCV 2023, arXiv 2308.10279; the authors' rele
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
+from typing_extensions import Unpack
 
-from lightning_modules.base import ClientModule
+from lightning_modules.base import ClientModule, ClientOptions
 from lightning_modules.layers import ConditionalValve
 from lightning_modules.losses import angular, cross_entropy, magnitude
 from lightning_modules.nets import SplitNet
@@ -71,7 +72,7 @@ class GPFL(ClientModule):
         guide_decay: float = 0.1,
         mag_reduction: Literal["batch_norm", "sample_mean"] = "batch_norm",
         stale_conditions: bool = False,
-        **options: Any,
+        **options: Unpack[ClientOptions],
     ) -> None:
         super().__init__(net, **options)
         not_negative(magnitude_weight=magnitude_weight, guide_decay=guide_decay)

@@ -9,17 +9,18 @@ from __future__ import annotations
 import copy
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
+from typing_extensions import Unpack
 
-from lightning_modules.base import ClientModule
+from lightning_modules.base import ClientModule, ClientOptions
 from lightning_modules.nets.initial import redraw, seed_of
 from pfl.core.checks import at_least_one
 from pfl.core.seeds import derive
-from pfl.core.server import Server, ServerState, weight_report
-from pfl.core.state import assign, matches, weighted_mean
+from pfl.core.server import Server, ServerState, received
+from pfl.core.state import assign, matches, select, weighted_mean
 from pfl.core.types import Batch, Broadcast, ClientInfo, Pass, Phase, Plan, State, Totals, Upload
 
 BODY = ("backbone.*",)
@@ -64,7 +65,7 @@ class IFCA(ClientModule):
         k: int = 2,
         averaging: Literal["model", "gradient"] = "model",
         share_body: bool = False,
-        **options: Any,
+        **options: Unpack[ClientOptions],
     ) -> None:
         super().__init__(net, **options)
         at_least_one(k=k)
@@ -76,7 +77,7 @@ class IFCA(ClientModule):
             fresh = cluster.get_submodule("head") if share_body else cluster
             if number > 0:
                 redraw(fresh, derive(seed_of(net), "cluster", number))
-        self.register_buffer("cluster", torch.tensor(0))
+        self.register_buffer("cluster", torch.tensor(0, dtype=torch.int32))
 
     def receive(self, broadcast: Broadcast, info: ClientInfo) -> None:
         """Load all models; a shared backbone is sent only once."""
@@ -100,14 +101,8 @@ class IFCA(ClientModule):
 
     def upload(self, info: ClientInfo) -> Upload:
         """Return the trained model and its number."""
-        entries, prefix = self.state_dict(), f"clusters.{int(self.cluster)}."
-        names = [name for name in self.shared_names() if name.startswith(prefix)]
-        return Upload(
-            client=info.client,
-            samples=info.samples,
-            shared={name: entries[name].clone() for name in names},
-            extra={"cluster": self.cluster.to(torch.int32)},
-        )
+        sent, trained = super().upload(info), (f"clusters.{int(self.cluster)}.*",)
+        return replace(sent, shared=select(sent.shared, trained))
 
     def server(self) -> Server[ServerState]:
         """Return a server that averages each cluster."""
@@ -122,7 +117,8 @@ class IFCA(ClientModule):
         """Choose the cluster with the lowest loss, the first one in a tie."""
         choice = totals.sums["loss"].argmin()
         chosen = self.clusters[int(choice)].state_dict()
-        return {"cluster": choice, **{f"net.{name}": value for name, value in chosen.items()}}
+        number = choice.to(self.cluster.dtype)
+        return {"cluster": number, **{f"net.{name}": value for name, value in chosen.items()}}
 
     def _put_back(self, totals: Totals) -> State:
         trained, number = self.net.state_dict(), int(self.cluster)
@@ -163,8 +159,8 @@ class IFCAServer(Server[ServerState]):
         if not uploads:
             return super().aggregate(state, uploads)
         groups: list[list[int]] = [[] for _ in range(self.k)]
-        for position, upload in enumerate(uploads):
-            groups[int(upload.extra["cluster"])].append(position)
+        for position, number in enumerate(received(uploads, "cluster")):
+            groups[int(number)].append(position)
         shared = dict(state.shared)
         for members in filter(None, groups):
             shared |= self._average(state, uploads, members)
@@ -176,10 +172,7 @@ class IFCAServer(Server[ServerState]):
             shared=shared,
             round=state.round + 1,
             report={f"cluster_{number}": len(members) for number, members in enumerate(groups)},
-            client_report={
-                "weight": weight_report(uploads, weights),
-                "cluster": {u.client: float(u.extra["cluster"]) for u in uploads},
-            },
+            client_report=self.reported(uploads, weight=weights),
         )
 
     def _average(

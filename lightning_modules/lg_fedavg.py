@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
+from typing_extensions import Unpack
 
-from lightning_modules.base import ClientModule
+from lightning_modules.base import ClientModule, ClientOptions
 from lightning_modules.nets import last_layers
 from pfl.core.checks import not_negative
 from pfl.core.server import Server, ServerState
@@ -55,7 +56,7 @@ class LGFedAvg(ClientModule):
         *,
         num_global_layers: int = 1,
         warm_start_rounds: int = 0,
-        **options: Any,
+        **options: Unpack[ClientOptions],
     ) -> None:
         super().__init__(net, **options)
         not_negative(warm_start_rounds=warm_start_rounds)

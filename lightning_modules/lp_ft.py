@@ -7,13 +7,16 @@ Heterogeneous Federated Learning", 2025, arXiv 2511.12695, for their use on a fe
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Literal
 
+from typing_extensions import Unpack
+
+from lightning_modules.base import ClientOptions
 from lightning_modules.fedavg import FedAvg
-from lightning_modules.layers import batch_norms
 from lightning_modules.nets import SplitNet
 from lightning_modules.steps.optimizers import learning_rate, with_lr
 from lightning_modules.steps.phases import part_phase
+from pfl.core.batch_norms import batch_norms
 from pfl.core.checks import not_negative
 from pfl.core.types import Plan
 
@@ -53,7 +56,7 @@ class LPFT(FedAvg):
         ft_epochs: int = 10,
         ft_lr: float | None = None,
         ft_bn: Literal["eval", "train"] = "eval",
-        **options: Any,
+        **options: Unpack[ClientOptions],
     ) -> None:
         super().__init__(net, **options)
         not_negative(lp_epochs=lp_epochs, ft_epochs=ft_epochs)

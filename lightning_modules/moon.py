@@ -5,12 +5,11 @@ Li et al., "Model-Contrastive Federated Learning", CVPR 2021, arXiv 2103.16257.
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor
+from typing_extensions import Unpack
 
-from lightning_modules.base import ClientModule
+from lightning_modules.base import ClientModule, ClientOptions
 from lightning_modules.layers import copy_into, frozen
 from lightning_modules.losses import model_contrastive
 from lightning_modules.nets import Projected, SplitNet
@@ -50,7 +49,7 @@ class MOON(ClientModule):
 
     kept = ("previous.*", "participated")
     vectorizable = True
-    receives_global = True
+    one_model = True
     net: SplitNet
     participated: Tensor
 
@@ -62,7 +61,7 @@ class MOON(ClientModule):
         tau: float = 0.5,
         projector: bool = True,
         out_dim: int = 256,
-        **options: Any,
+        **options: Unpack[ClientOptions],
     ) -> None:
         not_negative(mu=mu)
         positive(tau=tau)

@@ -83,9 +83,9 @@ class PerFedAvg(ClientModule):
         # A batch norm in train mode cannot use a batch of one sample.
         norms = nn.modules.batchnorm._BatchNorm
         resting = {
-            part for home in net.modules() if isinstance(home, Frozen) for part in home.modules()
+            child for home in net.modules() if isinstance(home, Frozen) for child in home.modules()
         }
-        coupled = any(isinstance(part, norms) for part in set(net.modules()) - resting)
+        coupled = any(isinstance(child, norms) for child in set(net.modules()) - resting)
         self.least = 2 if coupled else 1
 
     def plan(self) -> Plan:
@@ -156,12 +156,12 @@ def split_batch(batch: Batch, parts: int, least: int = 1) -> list[Batch]:
     count = len(batch.y)
     if least > 1 and count < least * parts:
         return [batch] * parts
-    found = []
+    batches = []
     for k in range(parts):
         rows = slice(k if k < count else 0, None, parts)
         weight = None if batch.weight is None else batch.weight[rows]
-        found.append(Batch(each(partial(_at, rows=rows), batch.x), batch.y[rows], weight))
-    return [_unless_empty(part, found[0]) for part in found]
+        batches.append(Batch(each(partial(_at, rows=rows), batch.x), batch.y[rows], weight))
+    return [_unless_empty(part, batches[0]) for part in batches]
 
 
 def _at(value: Tensor, rows: slice) -> Tensor:

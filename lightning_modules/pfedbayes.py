@@ -98,7 +98,7 @@ class PFedBayes(ClientModule):
         ValueError: A number is out of range, or a word is unknown.
     """
 
-    kept = (*(f"{part}.*" for part in COPIES), "steps")
+    kept = (*(f"{copy}.*" for copy in COPIES), "steps")
     vectorizable = True
     draws_noise = True
     needs_classes = True
@@ -206,7 +206,7 @@ class PFedBayes(ClientModule):
     def _fit(self, batch: Batch) -> Outcome:
         """Take the steps of q, and return the objective of v."""
         stored, first, second = (
-            dict(self.get_submodule(f"{part}.module").named_buffers()) for part in COPIES
+            dict(self.get_submodule(f"{copy}.module").named_buffers()) for copy in COPIES
         )
         names = [name for name, _ in self.net.named_parameters()]
         q = {name: stored[name] for name in names}
@@ -220,8 +220,8 @@ class PFedBayes(ClientModule):
             q, moments = adam_step(q, slopes, moments, self.steps + step + 1, self.inner_lr)
         kl = self._divergence(posterior, prior)
         entries = {"steps": self.steps + self.inner_steps}
-        for part, found in zip(COPIES, (q | running, *moments), strict=True):
-            entries |= {f"{part}.module.{name}": value for name, value in found.items()}
+        for copy, state in zip(COPIES, (q | running, *moments), strict=True):
+            entries |= {f"{copy}.module.{name}": value for name, value in state.items()}
         final = {n: (q[f"mean.{n}"], softplus_std(q[f"raw_std.{n}"])) for n in prior}
         return Outcome({"ce": ce, "kl": kl, "prior": self._divergence(final, received)}, entries)
 
@@ -247,8 +247,8 @@ class PFedBayes(ClientModule):
         of_stds: State = {}
         for name, (of_mean, of_std) in mean_field_kl_slopes(posterior, prior).items():
             of_means[name], of_stds[name] = of_mean.mul_(weight), of_std.mul_(weight)
-        own = self.personal.module
-        after = {name: own.get_buffer(f"mean.{name}") for name in self._statistics}
+        personal = self.personal.module
+        after = {name: personal.get_buffer(f"mean.{name}") for name in self._statistics}
         ce = weight.new_zeros(())
         for draw in range(self.mc_samples):
             noise = {n: self.eps_std * draws[f"{step}:{n}"][draw] for n in prior}
@@ -274,7 +274,7 @@ def _plain(net: nn.Module) -> State:
     """Return the entries of a mean-field network, or of a copy of it, that are not Gaussian."""
     entries = net.state_dict()
     stems = {name.removeprefix("raw_std.") for name in entries if name.startswith("raw_std.")}
-    gaussian = {f"{kind}.{stem}" for stem in stems for kind in ("mean", "raw_std")}
+    gaussian = {f"{moment}.{stem}" for stem in stems for moment in ("mean", "raw_std")}
     return {name: value for name, value in entries.items() if name not in gaussian}
 
 

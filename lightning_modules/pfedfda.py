@@ -6,13 +6,14 @@ released code.
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from typing_extensions import Unpack
 
-from lightning_modules.base import ClientModule
+from lightning_modules.base import ClientModule, ClientOptions
 from lightning_modules.losses import cross_entropy
 from lightning_modules.nets import SplitNet
 from lightning_modules.nets.initial import seed_of
@@ -96,7 +97,7 @@ class PFedFDA(ClientModule):
         cov_reg: CovarianceRegulariser = "official",
         single_beta: bool = False,
         local_beta: bool = False,
-        **options: Any,
+        **options: Unpack[ClientOptions],
     ) -> None:
         super().__init__(net, **options)
         within("(0, 1)", eps=eps)

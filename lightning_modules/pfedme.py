@@ -7,12 +7,12 @@ Dinh et al., "Personalized Federated Learning with Moreau Envelopes", NeurIPS 20
 from __future__ import annotations
 
 from functools import partial
-from typing import Any
 
 import torch
 from torch import Tensor, nn
+from typing_extensions import Unpack
 
-from lightning_modules.base import ClientModule
+from lightning_modules.base import ClientModule, ClientOptions
 from lightning_modules.layers import copy_into, frozen, statistics
 from lightning_modules.losses import linear, proximal
 from lightning_modules.steps.gradients import slopes_at
@@ -73,7 +73,7 @@ class PFedMe(ClientModule):
         local_steps: int | None = None,
         server_step: float = 1.0,
         adapt_untrained: bool = True,
-        **options: Any,
+        **options: Unpack[ClientOptions],
     ) -> None:
         super().__init__(net, **options)
         not_negative(proximity=proximity, inner_wd=inner_wd, server_step=server_step)
@@ -120,7 +120,7 @@ class PFedMe(ClientModule):
             Phase(
                 name="adapt",
                 objective=self._approach,
-                epochs=lambda own, info: 0 if own["trained"] else 1,
+                epochs=lambda entries, info: 0 if entries["trained"] else 1,
                 optimizer=partial(torch.optim.SGD, lr=self.inner_lr),
             )
         ]

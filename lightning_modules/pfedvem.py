@@ -21,7 +21,7 @@ from lightning_modules.nets.initial import seed_of
 from lightning_modules.steps.optimizers import with_lr
 from pfl.core.checks import not_negative, within
 from pfl.core.seeds import scoped
-from pfl.core.server import Server, ServerState, weight_report
+from pfl.core.server import Server, ServerState, received
 from pfl.core.state import assign, clone, weighted_mean
 from pfl.core.types import (
     Batch,
@@ -194,8 +194,7 @@ class PFedVEM(ClientModule):
         """Return the base, the posterior means as the server's head, and the confidence."""
         sent = super().upload(info)
         means = {name: getattr(self.head, mean) for name, mean in SERVER_HEAD.items()}
-        extra = clone({"confidence": self.confidence})
-        return replace(sent, shared=sent.shared | clone(means), extra=extra)
+        return replace(sent, shared=sent.shared | clone(means))
 
     def load_global(self, broadcast: Broadcast) -> None:
         """Load the aggregated base under the server's head."""
@@ -253,18 +252,11 @@ class VEMServer(Server[ServerState]):
         averaged = super().aggregate(state, uploads)
         if not uploads:
             return averaged
-        taus = torch.stack([upload.extra["confidence"] for upload in uploads]).cpu().double()
+        taus = received(uploads, "confidence").cpu().double()
         heads: list[State] = [{n: u.shared[n] for n in SERVER_HEAD} for u in uploads]
         average = averaged.shared | weighted_mean(heads, taus / taus.sum())
         momentum = torch.tensor([self.momentum, 1 - self.momentum], dtype=torch.float64)
-        return replace(
-            averaged,
-            shared=weighted_mean([state.shared, average], momentum),
-            client_report={
-                **(averaged.client_report or {}),
-                "confidence": weight_report(uploads, taus),
-            },
-        )
+        return replace(averaged, shared=weighted_mean([state.shared, average], momentum))
 
 
 def confidence(mean: Tensor, std: Tensor, prior: Tensor, terms: TauTerms = "both") -> Tensor:

@@ -20,7 +20,7 @@ from lightning_modules.losses import linear
 from lightning_modules.steps.gradients import slopes_at
 from lightning_modules.steps.optimizers import learning_rate
 from pfl.core.checks import positive
-from pfl.core.server import Server, ServerState
+from pfl.core.server import Server, ServerState, received
 from pfl.core.state import add, select, subtract
 from pfl.core.types import (
     Batch,
@@ -66,10 +66,10 @@ class SCAFFOLD(ClientModule):
             the gradient times the learning rate.
     """
 
-    extra = ("control",)
+    extra = ("change",)
     kept = ("control",)
     vectorizable = True
-    receives_global = True
+    one_model = True
     control: Tensor
     common: Tensor
     start: Tensor
@@ -120,10 +120,6 @@ class SCAFFOLD(ClientModule):
         """Return ``ce`` and the linear term whose gradient is ``c - c_i``."""
         drift = linear([self._weights()], [self.common - self.control])
         return {**super().losses(batch), "control": drift}
-
-    def upload(self, info: ClientInfo) -> Upload:
-        """Return the network and the change of c_i."""
-        return replace(super().upload(info), extra={"control": self.change.clone()})
 
     def server(self) -> Server[ScaffoldState]:
         """Return a server that averages models and adds up the changes of control variates."""
@@ -205,16 +201,16 @@ class ScaffoldServer(Server[ScaffoldState]):
             old = select(state.shared, self.controlled)
             moved = add(old, subtract(select(after.shared, self.controlled), old), self.eta_g)
             after = replace(after, shared={**after.shared, **moved})
-        changes = torch.stack([upload.extra["control"] for upload in uploads])
+        changes = received(uploads, "change")
         return replace(after, control=state.control + changes.sum(0) / state.clients)
 
 
 def _warn_unless_plain(optimizer: torch.optim.Optimizer) -> None:
     momentum = any(group.get("momentum", 0) > 0 for group in optimizer.param_groups)
     if momentum or not isinstance(optimizer, torch.optim.SGD):
-        kind = type(optimizer).__name__ + (" with momentum" if momentum else "")
+        name = type(optimizer).__name__ + (" with momentum" if momentum else "")
         warnings.warn(
-            f"SCAFFOLD's control variates assume plain SGD, got {kind}: they will be of the wrong "
+            f"SCAFFOLD's control variates assume plain SGD, got {name}: they will be of the wrong "
             "size",
             stacklevel=3,
         )

@@ -6,6 +6,7 @@ arXiv 2506.08167.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import torch.nn.functional as F
@@ -22,6 +23,9 @@ from lightning_modules.losses import (
 from lightning_modules.nets import SplitNet
 from pfl.core.checks import not_negative, positive
 from pfl.core.types import Batch, Terms
+
+# Part of the energy's bound above which about that part of all pairs coincides.
+_COINCIDENT = 0.1
 
 
 class UniVarFL(ClientModule):
@@ -63,6 +67,7 @@ class UniVarFL(ClientModule):
     """
 
     vectorizable = True
+    one_model = True
     needs_classes = True
     net: SplitNet
 
@@ -107,6 +112,19 @@ class UniVarFL(ClientModule):
             short = classifier_variance(logits, batch.weight, self.cv_statistic, self.cv_unbiased)
             terms["cv"] = self.w_cv * short
         return terms
+
+    def concern(self, losses: Mapping[str, float]) -> str | None:
+        """Return a warning if the energy is so near its bound 1 / eps that features coincide."""
+        if self.he_form not in ("inverse", "chord"):
+            return None
+        energy = losses.get("local/he", 0.0) / (self.w_he or 1.0)
+        if energy * self.eps < _COINCIDENT:
+            return None
+        return (
+            f"the features of many samples coincide (the energy is above {_COINCIDENT:g} / eps), "
+            "and there it has no gradient that could part them. Take he_form: log, a larger eps "
+            f"than {self.eps:g}, or a smaller w_he than {self.w_he:g}, or a network with batch norm"
+        )
 
     def _classify(self, z: Tensor) -> Tensor:
         logits: Tensor = self.net.head(F.normalize(z, dim=-1) if self.normalize_for_head else z)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
@@ -16,12 +16,15 @@ from pfl.callbacks.checkpoint import Checkpoint
 from pfl.callbacks.lightning_logger import LightningLogger
 from pfl.callbacks.progress import ProgressBar
 from pfl.callbacks.records import Records
+from pfl.core import devices as core_devices
 from pfl.core import export
 from pfl.core.checks import at_least_one, finite, not_negative, positive
 from pfl.core.types import EvaluationPoint, FederatedData, Result, RoundResult, Split
 from pfl.engines.base import Engine
 from pfl.engines.named import EngineName, make_engine
-from pfl.federation.resume import opened
+from pfl.federation import soundness
+from pfl.federation.prepare import prepared
+from pfl.federation.resume import Wanted
 from pfl.federation.rounds import Federation
 from pfl.federation.run import Callback, Run
 from pfl.federation.sampling import Sampler, UniformSampler
@@ -31,7 +34,7 @@ if TYPE_CHECKING:
     from lightning.pytorch.loggers import Logger
     from torch import Tensor
 
-    from pfl.core.client import Client
+    from pfl.core.client import ClientModule
 
 Precision: TypeAlias = Literal["32-true", "64-true", "bf16-mixed", "16-mixed"]
 
@@ -51,11 +54,11 @@ class FederatedLoop:
         sampler: Draws the clients that train, and those that upload, in each round.
         engine: Runs the clients of a round; an object or a name. ``auto`` chooses by device,
             method, network and client sizes, and the run's header shows the choice.
-        workers: For an engine given by name: the largest number of cores for ``auto``, of threads
-            for ``threads``, of actors for ``ray``; ``None`` takes what is free, shared with other
-            runs.
+        workers: For an engine given by name: the number of cores for ``auto``, of threads for
+            ``threads``, of actors for ``ray``; ``None`` takes what is free, shared with other runs.
         evaluate_every: Rounds from one test of the models to the next; the last round is always
             tested.
+        evaluate_from: Round of the first test; ``None`` is ``evaluate_every``.
         evaluate_clients: Number of clients to test, drawn once for the whole run from those with
             test data (``evaluated_clients`` in the records). The planned last round tests all of
             them in any case; ``None`` always does.
@@ -95,6 +98,7 @@ class FederatedLoop:
         engine: Engine | EngineName = "auto",
         workers: int | None = None,
         evaluate_every: int = 1,
+        evaluate_from: int | None = None,
         evaluate_clients: int | None = None,
         evaluate_at: list[EvaluationPoint] | None = None,
         accelerator: str = "auto",
@@ -114,7 +118,9 @@ class FederatedLoop:
         at_least_one(
             rounds=rounds, evaluate_every=evaluate_every, checkpoint_every=checkpoint_every
         )
-        at_least_one(evaluate_clients=evaluate_clients, workers=workers)
+        at_least_one(
+            evaluate_from=evaluate_from, evaluate_clients=evaluate_clients, workers=workers
+        )
         positive(gradient_clip_val=gradient_clip_val)
         not_negative(kept_memory=kept_memory)
         finite(kept_memory=kept_memory)
@@ -130,6 +136,7 @@ class FederatedLoop:
             )
         self.engine = make_engine(engine, workers) if isinstance(engine, str) else engine
         self.evaluate_every = evaluate_every
+        self.evaluate_from = evaluate_from
         self.evaluate_clients = evaluate_clients
         self.evaluate_at = evaluate_at
         self.gradient_clip_val = gradient_clip_val
@@ -151,7 +158,7 @@ class FederatedLoop:
 
     def fit(
         self,
-        module: Client,
+        module: ClientModule,
         data: FederatedData,
         ckpt_path: str | None = None,
         config: str | None = None,
@@ -169,19 +176,20 @@ class FederatedLoop:
                 the data are compared.
 
         Raises:
-            NonFiniteError: See ``on_nonfinite``.
+            NonFiniteError: See ``on_nonfinite``; or the server's numbers are not finite, or no
+                client was left in any round.
             CheckpointError: ``ckpt_path`` cannot be used.
             BusyError: Another process is working on the run.
             KeyboardInterrupt: The run was interrupted; its checkpoint was saved.
         """
-        with self._training(module, data, ckpt_path, config) as federation:
+        with self._training(module, data, ckpt_path, config) as federation, federation.computing():
             for _ in self._rounds(federation):
                 pass
         return federation.run
 
     def rounds_of(
         self,
-        module: Client,
+        module: ClientModule,
         data: FederatedData,
         ckpt_path: str | None = None,
         config: str | None = None,
@@ -200,13 +208,16 @@ class FederatedLoop:
 
         The arguments and errors are those of :meth:`fit`.
         """
-        with self._training(module, data, ckpt_path, config) as federation:
-            for result in self._rounds(federation):
+        with (
+            self._training(module, data, ckpt_path, config) as federation,
+            closing(self._rounds(federation)) as rounds,
+        ):
+            while (result := _next(federation, rounds)) is not None:
                 yield federation.run, result
 
     def test(
         self,
-        module: Client,
+        module: ClientModule,
         data: FederatedData,
         ckpt_path: str | None = None,
         config: str | None = None,
@@ -218,18 +229,17 @@ class FederatedLoop:
         Raises:
             CheckpointError: ``ckpt_path`` cannot be used.
         """
-        with (
-            opened(self, module, data, ckpt_path, config) as source,
-            closing(Federation(self, module, data, source)) as federation,
-        ):
+        wanted = Wanted(self, module, data, ckpt_path, config)
+        with prepared(wanted) as federation, federation.computing():
             state = federation.run.server
             everyone = range(data.num_clients)
-            row, _ = federation.evaluator.evaluate(everyone, {}, state, state)
+            row, clients = federation.evaluator.evaluate(everyone, {}, state, state)
+            federation.evaluator.undefined(clients)
         return row
 
     def personal(
         self,
-        module: Client,
+        module: ClientModule,
         data: FederatedData,
         ckpt_path: str,
         client: int,
@@ -245,15 +255,13 @@ class FederatedLoop:
             raise ValueError(
                 f"there is no client {client}; the clients are 0 to {data.num_clients - 1}"
             )
-        with (
-            opened(self, module, data, ckpt_path, config) as source,
-            closing(Federation(self, module, data, source)) as federation,
-        ):
-            federation.personal(client)
+        wanted = Wanted(self, module, data, ckpt_path, config)
+        with prepared(wanted) as federation, federation.computing():
+            federation.run.personal(client)
 
     def export(
         self,
-        module: Client,
+        module: ClientModule,
         data: FederatedData,
         ckpt_path: str,
         client: int,
@@ -274,7 +282,7 @@ class FederatedLoop:
 
     def predict(
         self,
-        module: Client,
+        module: ClientModule,
         data: FederatedData,
         ckpt_path: str,
         split: Split = "test",
@@ -288,33 +296,28 @@ class FederatedLoop:
         Raises:
             CheckpointError: ``ckpt_path`` cannot be used.
         """
-        with (
-            opened(self, module, data, ckpt_path, config) as source,
-            closing(Federation(self, module, data, source)) as federation,
-        ):
+        with prepared(Wanted(self, module, data, ckpt_path, config)) as federation:
             for client in range(data.num_clients):
                 samples = data.split(client, split)
                 if len(samples) == 0:
                     continue
-                federation.personal(client)
-                with torch.inference_mode():
-                    outputs, targets = client_round.outputs(federation.context, samples)
+                with federation.computing():
+                    federation.run.personal(client)
+                    with torch.inference_mode():
+                        outputs, targets = client_round.outputs(federation.context, samples)
                 predicted = data.task.predictions(outputs)
                 yield client, predicted.cpu(), data.task.targets(targets).cpu()
 
     @contextmanager
     def _training(
-        self, module: Client, data: FederatedData, ckpt_path: str | None, config: str | None
+        self, module: ClientModule, data: FederatedData, ckpt_path: str | None, config: str | None
     ) -> Iterator[Federation]:
-        with (
-            opened(self, module, data, ckpt_path, config, trains=True) as source,
-            closing(Federation(self, module, data, source)) as federation,
-            federation.folder(),
-        ):
+        wanted = Wanted(self, module, data, ckpt_path, config, trains=True)
+        with prepared(wanted) as federation, federation.folder():
             federation.run.config = config
             yield federation
 
-    def _rounds(self, federation: Federation) -> Iterator[RoundResult]:
+    def _rounds(self, federation: Federation) -> Generator[RoundResult, None, None]:
         """Run the rounds; yield each one before the callbacks are called."""
         run = federation.run
         self._notify("on_fit_start", run)
@@ -324,6 +327,7 @@ class FederatedLoop:
                 self._notify("on_round_end", run, result)
                 if any(callback.should_stop for callback in self.callbacks):
                     break
+            soundness.check_anything_trained(run.history)
         except BaseException:
             self._notify("on_interrupt", run)
             raise
@@ -335,6 +339,11 @@ class FederatedLoop:
     def _notify(self, event: str, *arguments: Any) -> None:
         for callback in self.callbacks:
             getattr(callback, event)(*arguments)
+
+
+def _next(federation: Federation, rounds: Iterator[RoundResult]) -> RoundResult | None:
+    with federation.computing():
+        return next(rounds, None)
 
 
 def _check_callback(callback: object) -> None:
@@ -350,7 +359,7 @@ def _fabric(accelerator: str, devices: int | str, precision: Precision) -> Fabri
         ValueError: There is no such device, or more than one is asked for.
     """
     try:
-        fabric = Fabric(accelerator=accelerator, devices=devices, precision=precision)
+        fabric = core_devices.fabric(accelerator, devices, precision)
     except (RuntimeError, MisconfigurationException) as error:
         raise ValueError(f"accelerator {accelerator}, devices {devices}: {error}") from error
     if fabric.world_size > 1:

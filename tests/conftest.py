@@ -6,9 +6,12 @@ not an example's; ``pytest --hypothesis-profile=explore`` draws new ones.
 
 import os
 import signal
+from collections import Counter
+from pathlib import Path
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
+import pytest
 import torch
 from hypothesis import settings
 
@@ -23,6 +26,29 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_addoption(parser):
-    """Add the options of the campaign; see ``tests/campaign``."""
+    """Add the options of the campaign (see ``tests/campaign``) and of ``.ci/run``."""
     parser.addoption("--campaign", choices=("default", "full"), default="default")
     parser.addoption("--campaign-seed", type=int, default=0, metavar="N")
+    parser.addoption(
+        "--expected-skips",
+        type=Path,
+        metavar="FILE",
+        help="count the skips by reason, and fail if a reason is not a line of this file",
+    )
+
+
+def pytest_sessionfinish(session):
+    """Compare the reasons of skipped tests with those that are expected."""
+    file = session.config.getoption("expected_skips")
+    reporter = session.config.pluginmanager.get_plugin("terminalreporter")
+    if file is None or reporter is None:  # a worker of xdist reports nothing
+        return
+    expected = file.read_text(encoding="utf-8").splitlines()
+    skipped = reporter.stats.get("skipped", ())
+    reasons = Counter(report.longrepr[2].removeprefix("Skipped: ") for report in skipped)
+    reporter.write_sep("=", "skips by reason")
+    for reason, count in sorted(reasons.items()):
+        note = "" if reason in expected else f" (not in {file})"
+        reporter.write_line(f"{count} {reason}{note}")
+    if not set(reasons) <= {*expected}:
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED

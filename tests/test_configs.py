@@ -28,7 +28,7 @@ CONFIGS = sorted(path for path in FILES if path.parent.name != "tables")
 # Classes and channels of sets of image files, which are known only once the files are there.
 UNSEEN = {
     **{"SUN397": (3, 3), "ImageFolder": (1000, 3), "PACS": (7, 3), "HAM10000": (7, 3)},
-    "DomainFolder": (10, 3),
+    **{"DomainFolder": (10, 3), "CIFAR100Folder": (100, 3)},
 }
 METHODS = methods()
 COMMON = inspect.signature(ClientModule).parameters.keys()

@@ -204,9 +204,7 @@ def run(words, monkeypatch):
             plan_sweep(options, monkeypatch)
         case ["pfl", *options]:
             monkeypatch.setattr("pfl.tables.command.run_all", lambda *_: {})
-            monkeypatch.setattr(
-                "pfl.tables.command.expand", lambda *selected: expand(*selected)[:2]
-            )
+            monkeypatch.setattr("pfl.tables.cells.expand", lambda *selected: expand(*selected)[:2])
             assert ended(options) == 0
         case _:
             pytest.fail(f"no test knows the command {words}")

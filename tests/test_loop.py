@@ -12,9 +12,9 @@ from lightning_modules.fedavg import FedAvg
 from lightning_modules.fedper import FedPer
 from lightning_modules.local import Local
 from pfl.callbacks.early_stopping import EarlyStopping
+from pfl.core.failure import NonFiniteError
 from pfl.core.types import Cohort
 from pfl.federation.checkpoint import CheckpointError, load, save
-from pfl.federation.rounds import NonFiniteError
 from pfl.federation.run import Callback
 from pfl.federation.sampling import BernoulliSampler, Sampler, UniformSampler
 from pfl.loop import FederatedLoop

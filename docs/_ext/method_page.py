@@ -80,13 +80,13 @@ def _ledger(names: set[str]) -> Iterator[str]:
     if cells:
         yield "Runs at a paper's own length, per cent ([ledger](../ledger.md)):"
         yield ""
-        yield "| paper, table, cell | here | reported | verdict |"
+        yield "| paper, table, cell, whose partition | here | reported | verdict |"
         yield "| --- | ---: | ---: | --- |"
     for cell in cells:
         here, reported = (
             f"{100 * float(cell[key]):.2f}" if cell[key] else "-" for key in ("ours", "reported")
         )
-        where = f"{cell['paper']}, {cell['table']}, {cell['cell']}"
+        where = f"{cell['paper']}, {cell['table']}, {cell['cell']}, {cell['partition']} partition"
         yield f"| {where} | {here} | {reported} | {cell['verdict']} |"
 
 

@@ -1,6 +1,5 @@
 """Layers and module wrappers that torch does not provide."""
 
-from lightning_modules.layers.batch_norms import batch_norms
 from lightning_modules.layers.constants import Frozen, make_constant, statistics
 from lightning_modules.layers.copies import copy_into, frozen, frozen_parameters
 from lightning_modules.layers.low_rank import LowRankLinear
@@ -20,7 +19,6 @@ __all__ = [
     "LowRankLinear",
     "MeanFieldNet",
     "VariationalLinear",
-    "batch_norms",
     "constant",
     "copy_into",
     "draw_noise",

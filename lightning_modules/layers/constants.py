@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
-from lightning_modules.layers.batch_norms import batch_norms
+from pfl.core.batch_norms import batch_norms
 from pfl.core.state import matches
 from pfl.core.types import Patterns, State
 
@@ -31,17 +31,17 @@ class Frozen(nn.Module):
         return output
 
 
-def as_buffer(part: nn.Module, name: str, persistent: bool = True) -> None:
+def as_buffer(module: nn.Module, name: str, persistent: bool = True) -> None:
     """Turn a parameter or buffer of a module into a buffer, in place.
 
     Args:
-        part: The module that owns it.
+        module: The module that owns it.
         name: Name of the parameter or buffer.
         persistent: Whether the buffer is part of the state dict.
     """
-    value = getattr(part, name).detach()
-    delattr(part, name)
-    part.register_buffer(name, value, persistent)
+    value = getattr(module, name).detach()
+    delattr(module, name)
+    module.register_buffer(name, value, persistent)
 
 
 def statistics(net: nn.Module) -> State:
@@ -68,11 +68,11 @@ def make_constant(net: nn.Module, patterns: Patterns) -> None:
         >>> list(net.train().state_dict()), net[1].module.training
         (['2.weight', '2.bias'], False)
     """
-    for home, part in list(net.named_modules()):
-        own = [*part.named_parameters(recurse=False), *part.named_buffers(recurse=False)]
-        for name, _ in own:
+    for home, child in list(net.named_modules()):
+        held = [*child.named_parameters(recurse=False), *child.named_buffers(recurse=False)]
+        for name, _ in held:
             if matches(f"{home}.{name}" if home else name, patterns):
-                as_buffer(part, name, persistent=False)
+                as_buffer(child, name, persistent=False)
     for name in batch_norms(net):
         norm = net.get_submodule(name)
         if norm.running_mean is not None and "running_mean" not in norm.state_dict():

@@ -29,16 +29,16 @@ def frozen(module: nn.Module, batch_statistics: bool = False) -> Frozen:
         ([], ['module.weight', 'module.bias'], False)
     """
     duplicate = copy.deepcopy(module)
-    for part in duplicate.modules():
-        for name, _ in list(part.named_parameters(recurse=False)):
-            as_buffer(part, name)
+    for child in duplicate.modules():
+        for name, _ in list(child.named_parameters(recurse=False)):
+            as_buffer(child, name)
         if (
             batch_statistics
-            and isinstance(part, nn.modules.batchnorm._BatchNorm)
-            and "running_mean" in part.state_dict()
+            and isinstance(child, nn.modules.batchnorm._BatchNorm)
+            and "running_mean" in child.state_dict()
         ):
-            part.track_running_stats = False
-            part.running_mean = part.running_var = part.num_batches_tracked = None
+            child.track_running_stats = False
+            child.running_mean = child.running_var = child.num_batches_tracked = None
     return Frozen(duplicate)
 
 

@@ -182,8 +182,8 @@ def check_noise(
     Raises:
         ValueError: Names, shapes or the number of draws are not as expected.
     """
-    found = {name: tuple(draw.shape) for name, draw in noise.items()}
-    count = next((shape[0] for shape in found.values()), 0) if samples is None else samples
-    if found != (expected := shapes(count)):
-        raise ValueError(f"noise must have the shapes {expected}, got {found}")
+    drawn = {name: tuple(draw.shape) for name, draw in noise.items()}
+    count = next((shape[0] for shape in drawn.values()), 0) if samples is None else samples
+    if drawn != (expected := shapes(count)):
+        raise ValueError(f"noise must have the shapes {expected}, got {drawn}")
     return count

@@ -60,9 +60,9 @@ def widths(hidden: int | Sequence[int]) -> tuple[int, ...]:
     Raises:
         ValueError: A width is below one.
     """
-    found = (hidden,) if isinstance(hidden, int) else tuple(hidden)
-    at_least_one(hidden=min(found, default=None))
-    return found
+    widths = (hidden,) if isinstance(hidden, int) else tuple(hidden)
+    at_least_one(hidden=min(widths, default=None))
+    return widths
 
 
 def mean_over_image() -> list[nn.Module]:

@@ -65,8 +65,8 @@ def divisions(net: nn.Module) -> dict[str, Division]:
 
     Example:
         >>> net = nn.Sequential(nn.Conv2d(3, 4, 3), nn.Flatten(), nn.Linear(36, 2))
-        >>> found = divisions(net)
-        >>> found["0.weight"], found["2.weight"], found["2.bias"]  # 9 inputs per channel
+        >>> known = divisions(net)
+        >>> known["0.weight"], known["2.weight"], known["2.bias"]  # 9 inputs per channel
         (Division(dim=0, channels=4, width=1), Division(dim=1, channels=4, width=9), \
 Division(dim=0, channels=1, width=2))
     """
@@ -75,7 +75,7 @@ Division(dim=0, channels=1, width=2))
     if not linears:
         raise ValueError(f"{type(net).__name__} has no linear layer to classify with")
     classifier = linears[-1]
-    found = {name: Division(0, 1, len(v)) for name, v in net.state_dict().items() if v.dim()}
+    known = {name: Division(0, 1, len(v)) for name, v in net.state_dict().items() if v.dim()}
     before = 0
     for name, module in net.named_modules():
         if name == classifier:
@@ -86,15 +86,15 @@ Division(dim=0, channels=1, width=2))
                     f"the classifier {name!r} has {inputs} inputs, which is not a multiple of the "
                     f"{channels} channels of the layer before it"
                 )
-            found[f"{name}.weight"] = Division(1, channels, inputs // channels)
+            known[f"{name}.weight"] = Division(1, channels, inputs // channels)
         elif name in layers or isinstance(module, NORMALISATIONS):
-            own = [*module.named_parameters(recurse=False), *module.named_buffers(recurse=False)]
-            for entry, value in own:
+            held = [*module.named_parameters(recurse=False), *module.named_buffers(recurse=False)]
+            for entry, value in held:
                 if value.dim():
-                    found[f"{name}.{entry}"] = Division(0, len(value), 1)
+                    known[f"{name}.{entry}"] = Division(0, len(value), 1)
             before = len(layers[name].weight) if name in layers else before
     entries = net.state_dict()
-    return {name: division for name, division in found.items() if name in entries}
+    return {name: division for name, division in known.items() if name in entries}
 
 
 def shared_part(state: Mapping[str, Tensor], private: Mapping[str, tuple[int, int]]) -> State:

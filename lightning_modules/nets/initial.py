@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from lightning_modules.nets.split import last_layers
 from pfl.core.seeds import scoped
@@ -34,14 +34,23 @@ def redraw(net: nn.Module, seed: int) -> None:
     everything inside them. The draws are made on the CPU in float32, so that they depend neither on
     the device nor on the precision.
     """
-    fresh = copy.deepcopy(net).cpu().float()
-    pretrained = [part for part in fresh.modules() if getattr(part, "pretrained", False)]
-    held = {module for part in pretrained for module in part.modules()}
+    # Not by Module.cpu, which refuses the tensors that stand for a client's weights in a stack.
+    entries = [*net.parameters(), *net.buffers()]
+    fresh = copy.deepcopy(net, {id(value): _drawable(value) for value in entries})
+    pretrained = [child for child in fresh.modules() if getattr(child, "pretrained", False)]
+    held = {module for child in pretrained for module in child.modules()}
     with scoped(seed):
         for module in fresh.modules():
             if module not in held and callable(reset := getattr(module, "reset_parameters", None)):
                 reset()
     assign(net, fresh.state_dict())
+
+
+def _drawable(value: Tensor) -> Tensor:
+    """Return a copy on the CPU, in float32 if it is a float."""
+    dtype = torch.float32 if value.is_floating_point() else value.dtype
+    copied = value.detach().to("cpu", dtype, copy=True)
+    return nn.Parameter(copied) if isinstance(value, nn.Parameter) else copied
 
 
 def zero_last_layer(net: nn.Module) -> None:

@@ -13,6 +13,9 @@ from torch import Tensor, nn
 from lightning_modules.nets.blocks import ImageShape
 from lightning_modules.nets.split import SplitNet
 
+# Arguments of ``timm.create_model`` that name weights.
+_WEIGHTS = {"pretrained", "pretrained_cfg", "pretrained_cfg_overlay", "checkpoint_path"}
+
 
 class Timm(SplitNet):
     """A network of the timm library, with a new linear layer as its head.
@@ -52,6 +55,9 @@ class Timm(SplitNet):
 
 
 def _made(name: str, options: Mapping[str, Any]) -> nn.Module:
+    # With these timm itself would download weights, or unpickle a file.
+    if taken := _WEIGHTS & options.keys():
+        raise ValueError(f"give the file of the weights as weights, not {min(taken)} in options")
     try:
         timm = import_module("timm")
     except ImportError as error:
@@ -85,10 +91,10 @@ def _features(net: nn.Module, name: str, shape: ImageShape) -> int:
 
 def _load(net: nn.Module, file: Path, name: str) -> None:
     """Load pretrained weights, except the classifier's."""
-    found = _read(file)
+    weights = _read(file)
     classifier = getattr(net, "pretrained_cfg", {}).get("classifier") or ()
     heads = (classifier,) if isinstance(classifier, str) else tuple(classifier)
-    given = {n: v for n, v in found.items() if not n.startswith(tuple(f"{h}." for h in heads))}
+    given = {n: v for n, v in weights.items() if not n.startswith(tuple(f"{h}." for h in heads))}
     try:
         net.load_state_dict(given)
     except RuntimeError as error:
@@ -102,11 +108,11 @@ def _read(file: Path) -> Mapping[str, Tensor]:
         raise FileNotFoundError(f"there is no weights file {file}")
     try:
         if file.suffix == ".safetensors":
-            found = import_module("safetensors.torch").load_file(file)
+            weights = import_module("safetensors.torch").load_file(file)
         else:
-            found = torch.load(file, map_location="cpu", weights_only=True)
+            weights = torch.load(file, map_location="cpu", weights_only=True)
     except Exception as error:
         raise OSError(f"{file} cannot be read as a weights file: {error}") from error
-    if not (isinstance(found, Mapping) and all(isinstance(v, Tensor) for v in found.values())):
+    if not (isinstance(weights, Mapping) and all(isinstance(v, Tensor) for v in weights.values())):
         raise OSError(f"{file} is not a state dict, which maps names to tensors")
-    return found
+    return weights

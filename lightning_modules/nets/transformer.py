@@ -103,8 +103,8 @@ class _Block(nn.Module):
         parts = projected.unflatten(-1, (3, self.heads, -1)).movedim(2, 0).transpose(-3, -2)
         attended = F.scaled_dot_product_attention(*parts.unbind(0))
         x = x + self.join(attended.transpose(-3, -2).flatten(-2))
-        found: Tensor = x + self.mlp(x)
-        return found
+        tokens: Tensor = x + self.mlp(x)
+        return tokens
 
 
 class _ClassToken(nn.Module):

@@ -16,6 +16,8 @@ from scipy.optimize import minimize
 from sklearn.model_selection import StratifiedKFold
 from torch import Tensor
 
+from pfl.core.devices import widest
+
 CovarianceRegulariser: TypeAlias = Literal["official", "small"]
 
 REGULARISERS: dict[CovarianceRegulariser, tuple[float, float]] = {
@@ -155,7 +157,7 @@ def choose_coefficients(
             (slope,) = torch.autograd.grad(loss, inner)
         return float(loss.detach()), slope.cpu().numpy()
 
-    found = minimize(
+    optimum = minimize(
         objective,
         start.cpu().numpy(),
         jac=True,
@@ -163,7 +165,7 @@ def choose_coefficients(
         bounds=[(0.0, 1.0)] * len(start),
         options={"maxiter": 10},
     )
-    return torch.from_numpy(found.x).to(z).clamp(0, 1).expand(2).clone()
+    return torch.from_numpy(optimum.x).to(z).clamp(0, 1).expand(2).clone()
 
 
 def pack(symmetric: Tensor) -> Tensor:
@@ -195,7 +197,8 @@ def unpack(packed: Tensor) -> Tensor:
 
 def wide(value: Tensor) -> Tensor:
     """Convert to float64, on the CPU if the device has no float64."""
-    return value.cpu().double() if value.device.type == "mps" else value.double()
+    double = widest(value.device) is torch.float64
+    return value.double() if double else value.cpu().double()
 
 
 def _solve(covariance: Tensor, means: Tensor, eps: float) -> Tensor:

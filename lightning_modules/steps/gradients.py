@@ -54,9 +54,9 @@ def slopes_at(
     leaves = {name: value.requires_grad_() for name, value in parameters.items()}
     with torch.enable_grad():
         value, (_, after) = loss(leaves)
-    found = torch.autograd.grad(value, [*leaves.values()], materialize_grads=True)
+    slopes = torch.autograd.grad(value, [*leaves.values()], materialize_grads=True)
     after = {name: entry.detach() for name, entry in after.items()}
-    return dict(zip(leaves, found, strict=True)), value.detach(), after
+    return dict(zip(leaves, slopes, strict=True)), value.detach(), after
 
 
 def adam_step(

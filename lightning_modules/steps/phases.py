@@ -8,7 +8,7 @@ from typing import Literal, TypeAlias, cast
 from torch import Tensor
 
 from lightning_modules.nets import SplitNet
-from pfl.core.client import Client
+from pfl.core.client import ClientModule
 from pfl.core.types import Batch, OptimizerFactory, Patterns, Phase, Terms
 
 Part: TypeAlias = Literal["all", "head", "body"]
@@ -22,7 +22,7 @@ STILL: dict[Part, Patterns] = {"all": (), "head": ("net.backbone",), "body": ("n
 
 
 def part_phase(
-    module: Client,
+    module: ClientModule,
     part: Part,
     epochs: int,
     *,

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from lightning_modules.losses.numerics import at_least_float32, full_precision, one_hot
+from pfl.core.devices import widest
 
 
 def class_sums(
@@ -98,7 +99,7 @@ def merge_prototypes(
         >>> merge_prototypes(torch.tensor([[9.0], [9.0]]), tables, counts).tolist()
         [[2.0], [9.0]]
     """
-    wide = torch.float32 if previous.device.type == "mps" else torch.float64
+    wide = widest(previous.device)
     total, mass = torch.zeros_like(previous, dtype=wide), previous.new_zeros(len(previous)).to(wide)
     for table, count in zip(prototypes, counts, strict=True):
         weight = count.to(mass)

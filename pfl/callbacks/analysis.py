@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping
-from pathlib import Path
-from typing import ClassVar
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, ClassVar
 
-from pfl.callbacks.records import append, drop_after
+from pfl.callbacks.row_file import NO_ROWS, RowFile
 from pfl.core.types import RoundResult
 from pfl.federation.run import Callback, Run
 
@@ -23,26 +22,40 @@ class Analysis(Callback, ABC):
     """
 
     file: ClassVar[str]
+    _rows: RowFile | None = None
+    _wanted: Mapping[str, Any] | None = None
+
+    @property
+    def files(self) -> Sequence[str]:
+        """The file."""
+        return (self.file,)
 
     def on_fit_start(self, run: Run) -> None:
         """Drop the rows of rounds that will be run again.
 
         Raises:
             ValueError: The run has no folder.
+            CheckpointError: The file holds other rows than those of the run.
         """
-        drop_after(self._path(run), run.round)
+        if run.folder is None:
+            name = type(self).__name__
+            raise ValueError(f"{name} needs a folder: give the loop a default_root_dir")
+        self._rows = RowFile(run.folder / self.file)
+        self._rows.cut(run.round, self._wanted)
 
     def on_round_end(self, run: Run, result: RoundResult) -> None:
         """Append the rows of an evaluated round."""
-        if result.evaluated:
-            append(self._path(run), list(self.rows(run, result)))
+        if result.evaluated and self._rows is not None:
+            self._rows.append(list(self.rows(run, result)))
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return number and digest of the rows."""
+        return {self.file: NO_ROWS if self._rows is None else self._rows.state()}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Take the number and digest that the rows must have."""
+        self._wanted = state.get(self.file)
 
     @abstractmethod
     def rows(self, run: Run, result: RoundResult) -> Iterable[Mapping[str, float]]:
         """Return the rows of a round."""
-
-    def _path(self, run: Run) -> Path:
-        if run.folder is None:
-            name = type(self).__name__
-            raise ValueError(f"{name} needs a folder: give the loop a default_root_dir")
-        return run.folder / self.file

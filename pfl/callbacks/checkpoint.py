@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
+
 from pfl.core.types import RoundResult
 from pfl.federation import checkpoint
 from pfl.federation.resume import FILE
@@ -17,6 +19,8 @@ class Checkpoint(Callback):
         every: Number of rounds between two checkpoints. One is always saved after the last round
             and on an interruption.
     """
+
+    files = (FILE.as_posix(),)
 
     def __init__(self, every: int = 10) -> None:
         self.every = every
@@ -57,7 +61,9 @@ class Checkpoint(Callback):
             "constants": run.constants,
             "stacked": run.stacked,
             "noise": run.noise,
+            "op_threads": torch.get_num_threads(),
             "history": run.history,
+            "failures": run.failures,
             "partition": run.data.description().get("hash"),
             "config": run.config,
             "callbacks": {callback.name: callback.state_dict() for callback in run.callbacks},

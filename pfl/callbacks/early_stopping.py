@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any, Literal
 
@@ -44,7 +45,9 @@ class EarlyStopping(Callback):
             known = ", ".join(sorted(k for k in result.metrics if k.startswith(("val/", "test/"))))
             raise ValueError(f"EarlyStopping monitors {self.monitor!r}; known metrics: {known}")
         value = result.metrics[self.monitor] * (1 if self.mode == "max" else -1)
-        if self.best is None or value > self.best + self.min_delta:
+        best = -math.inf if self.best is None else self.best + self.min_delta
+        # NaN is no improvement, not even as the first value.
+        if value > best:
             self.best, self.waited = value, 0
         else:
             self.waited += 1

@@ -17,7 +17,7 @@ class ModelNumbers(Analysis):
     Absent clients are included.
 
     The file has the columns ``round, client, samples`` and those of
-    :meth:`~pfl.core.client.Client.describe`.
+    :meth:`~pfl.core.client.ClientModule.describe`.
 
     Raises:
         ValueError: At the start, if the method reports no numbers.

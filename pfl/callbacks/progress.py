@@ -9,6 +9,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
+from pfl.core.failure import named
 from pfl.core.types import Result, RoundResult
 from pfl.federation.run import Callback
 
@@ -57,12 +58,8 @@ class ProgressBar(Callback):
         """Advance the bar of rounds and show the round's scores."""
         if self._progress is None:
             return
-        score = next(iter(run.scores))
-        notes = [
-            f"{label} {result.metrics[f'test/{label}/{score}']:.4f}"
-            for label in ("personal", "global", "pooled")
-            if f"test/{label}/{score}" in result.metrics
-        ]
+        scores = last_scores(run).items()
+        notes = [f"{name.split('/')[1]} {value:.4f}" for name, value in scores]
         if notes:
             self._progress.update(self._rounds, note=" ".join(notes))
         self._progress.advance(self._rounds)
@@ -84,6 +81,13 @@ class ProgressBar(Callback):
             self._progress = None
 
 
+def last_scores(run: Run) -> dict[str, float]:
+    """Return the main score of each kind of model after the last round, by its name."""
+    row, score = run.history[-1] if run.history else {}, next(iter(run.scores))
+    names = (f"test/{model}/{score}" for model in ("personal", "global", "pooled"))
+    return {name: row[name] for name in names if name in row}
+
+
 def closing_table(run: Run, seconds: float) -> Table:
     """Build the closing table: the score, bytes moved, seconds and fingerprint."""
     summary, score = run.summary, next(iter(run.scores))
@@ -103,6 +107,8 @@ def closing_table(run: Run, seconds: float) -> Table:
     for label, key in scores.items():
         if (value := summary.get(f"{key}/last")) is not None:
             table.add_row(label, f"{value:.4f}")
+    for what, failed in run.failures.items():
+        table.add_row(what, named(sorted(failed)))
     moved = run.history[-1]["comm/bytes_total"] if run.history else 0
     table.add_row("bytes moved", readable_bytes(moved))
     table.add_row("seconds", f"{seconds:.1f}")

@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-import csv
 import json
 import os
 import platform
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 
+from pfl.callbacks.row_file import NO_ROWS, RowFile
 from pfl.core.kernels import kernels
-from pfl.core.tensor_file import scratch_of
 from pfl.core.types import ClientInfo, FederatedData, RoundResult
+from pfl.disk.writing import write
+from pfl.engines.cores import processor
 from pfl.federation.run import Callback
 
 if TYPE_CHECKING:
@@ -31,11 +32,30 @@ class Records(Callback):
     resume, both tables hold exactly the finished rounds.
     """
 
+    files = (
+        *("config.yaml", "environment.json", "partition.json", "summary.json"),
+        *("metrics.csv", "clients.csv"),
+    )
+
+    def __init__(self) -> None:
+        self._metrics: RowFile | None = None
+        self._clients: RowFile | None = None
+        self._wanted: Mapping[str, Any] | None = None
+
     def on_fit_start(self, run: Run) -> None:
-        """Write what is known before the first round."""
+        """Write what is known before the first round.
+
+        Raises:
+            CheckpointError: ``clients.csv`` holds other rows than those of the run.
+        """
         folder = _folder(run)
+        self._metrics = RowFile(folder / "metrics.csv")
+        self._clients = RowFile(folder / "clients.csv")
+        if run.round > 0:
+            self._clients.cut(run.round, self._wanted)
+            self._metrics.write(run.history)
         if run.config is not None:
-            _write(folder / "config.yaml", run.config)
+            write(folder / "config.yaml", run.config)
         asked = {
             "seed": run.seed,
             "rounds": run.rounds,
@@ -49,22 +69,37 @@ class Records(Callback):
         counts = {"label_counts": label_counts(run.data)} if run.data.task.has_classes else {}
         # Not indented, because it lists every sample.
         _write_json(folder / "partition.json", run.data.description() | counts, indent=None)
-        _agree(run)
 
     def on_round_end(self, run: Run, result: RoundResult) -> None:
         """Append this round's rows; the one in ``metrics.csv`` says that all of them are there."""
-        folder = _folder(run)
-        append(folder / "clients.csv", result.clients)
-        append(folder / "metrics.csv", [result.metrics])
+        if self._clients is not None and self._metrics is not None:
+            self._clients.append(result.clients)
+            self._metrics.append([result.metrics])
 
     def on_interrupt(self, run: Run) -> None:
         """Bring both tables up to the last finished round, whose rows may be missing."""
-        _agree(run)
+        if self._clients is None or self._metrics is None:
+            return
+        if run.history:
+            self._metrics.write(run.history)
+        if run.latest is None:
+            self._clients.replace(run.round, [])
+        else:
+            self._clients.replace(run.latest.round - 1, run.latest.clients)
 
     def on_fit_end(self, run: Run) -> None:
         """Write the summary."""
         content = {"rounds": run.round, "fingerprint": run.fingerprint, "summary": run.summary}
-        _write_json(_folder(run) / "summary.json", content)
+        failures = {"failures": run.failures} if run.failures else {}
+        _write_json(_folder(run) / "summary.json", content | failures)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return number and digest of the rows of ``clients.csv``, all of which are on the disk."""
+        return {"clients.csv": NO_ROWS if self._clients is None else self._clients.state()}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Take the number and digest that the rows must have; earlier versions stored none."""
+        self._wanted = state.get("clients.csv")
 
 
 def environment() -> dict[str, Any]:
@@ -73,6 +108,8 @@ def environment() -> dict[str, Any]:
     return {
         "python": sys.version.split()[0],
         "platform": platform.platform(),
+        "processor": processor(),
+        "instructions": torch.backends.cpu.get_cpu_capability(),
         "cpus": os.cpu_count(),
         # The number of threads changes how sums are rounded.
         "op_threads": torch.get_num_threads(),
@@ -93,75 +130,5 @@ def _folder(run: Run) -> Path:
     return run.folder
 
 
-def _agree(run: Run) -> None:
-    """Make both tables hold exactly the rows of the finished rounds."""
-    folder = _folder(run)
-    if run.history:
-        _rewrite(folder / "metrics.csv", _columns(run.history), run.history)
-    path, latest = folder / "clients.csv", run.latest
-    rows: list[Mapping[str, Any]] = []
-    for row in _read(path):
-        if int(row["round"]) <= run.round and (latest is None or int(row["round"]) < latest.round):
-            rows.append(row)
-    rows += [] if latest is None else latest.clients
-    if rows or path.exists():
-        _rewrite(path, list(dict.fromkeys([*_header(path), *_columns(rows)])), rows)
-
-
 def _write_json(path: Path, content: Mapping[str, Any], indent: int | None = 1) -> None:
-    _write(path, json.dumps(content, indent=indent))
-
-
-def _write(path: Path, text: str) -> None:
-    scratch = scratch_of(path)
-    scratch.write_text(text)
-    scratch.replace(path)
-
-
-def append(path: Path, rows: Sequence[Mapping[str, float]]) -> None:
-    """Append rows to a CSV file; if they have a new column, the file is rewritten."""
-    if not rows:
-        return
-    columns = _columns(rows)
-    header = _header(path)
-    if set(columns) <= set(header):
-        with path.open("a", newline="") as file:
-            csv.DictWriter(file, header, restval="").writerows(rows)
-        return
-    header += [column for column in columns if column not in header]
-    _rewrite(path, header, [*_read(path), *rows])
-
-
-def drop_after(path: Path, number: int) -> None:
-    """Drop the rows after round ``number`` from a table with a column ``round``."""
-    if rows := _read(path):
-        _rewrite(path, _header(path), [row for row in rows if int(row["round"]) <= number])
-
-
-def _columns(rows: Sequence[Mapping[str, float]]) -> list[str]:
-    return list(dict.fromkeys(key for row in rows for key in row))
-
-
-def _header(path: Path) -> list[str]:
-    if not path.exists():
-        return []
-    with path.open(newline="") as file:
-        return next(csv.reader(file), [])
-
-
-def _read(path: Path) -> list[dict[str, str]]:
-    if not path.exists():
-        return []
-    lines = path.read_text().splitlines(keepends=True)
-    # A process that was killed may have left an incomplete line.
-    whole = [line for line in lines if line.endswith("\n")]
-    return list(csv.DictReader(whole))
-
-
-def _rewrite(path: Path, header: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> None:
-    scratch = scratch_of(path)
-    with scratch.open("w", newline="") as file:
-        writer = csv.DictWriter(file, header, restval="")
-        writer.writeheader()
-        writer.writerows(rows)
-    scratch.replace(path)
+    write(path, json.dumps(content, indent=indent))

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from pfl.callbacks.analysis import Analysis
-from pfl.core.client import Client
+from pfl.core.client import ClientModule
 from pfl.core.types import Result, RoundResult
 from pfl.federation.run import Row, Run
 
@@ -51,7 +51,7 @@ class ClassifierSpectrum(Analysis):
                 yield {"round": result.round, "client": client, "index": index, "value": value}
 
 
-def classifier(module: Client) -> str:
+def classifier(module: ClientModule) -> str:
     """Return the name of the weight of a network's last linear layer.
 
     Raises:

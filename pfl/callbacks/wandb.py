@@ -81,7 +81,7 @@ class WandB(Callback):
         earlier = {} if self._id is None else {"id": self._id, "resume": "allow"}
         try:
             self._run = wandb.init(
-                dir=run.folder,
+                dir=str(run.folder),
                 config=run.hyperparameters,
                 settings=wandb.Settings(init_timeout=SECONDS),
                 **{"name": run.name, **self._options, **earlier},

@@ -6,6 +6,7 @@ import pkgutil
 import sys
 import traceback
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
 from functools import cache
 from importlib import import_module
 from pathlib import Path
@@ -55,10 +56,14 @@ def load() -> None:
         print(f"pfl: {file} is left out because it cannot be imported: {fault}", file=sys.stderr)
 
 
-def see_working_folder() -> None:
-    """Add the working folder to the import path, so that a user's own classes are found."""
-    if str(Path.cwd()) not in sys.path:
-        sys.path.append(str(Path.cwd()))
+def import_own(path: str) -> None:
+    """Import the module of a dotted path if it lies in the working folder.
+
+    Errors are left to whoever looks for the object.
+    """
+    if _is_own(path.rpartition(".")[0]):
+        with suppress(ImportError):
+            _imported(path)
 
 
 def find(path: str) -> Any:  # noqa: ANN401
@@ -144,7 +149,8 @@ def _imported(path: str) -> Any:  # noqa: ANN401
     if not all(part.isidentifier() for part in path.split(".")):
         raise ImportError(f"there is no {path}")
     try:
-        return getattr(import_module(home), name)
+        with _working_folder(home):
+            return getattr(import_module(home), name)
     except (AttributeError, ValueError) as error:
         raise ImportError(f"there is no {path}") from error
     except ModuleNotFoundError as error:
@@ -153,6 +159,34 @@ def _imported(path: str) -> Any:  # noqa: ANN401
         raise BrokenError(f"{path} cannot be imported: {error}") from error
     except Exception as error:
         raise BrokenError(f"{path} cannot be imported: {_one_line(error)}") from error
+
+
+@contextmanager
+def _working_folder(module: str) -> Iterator[None]:
+    """Add the working folder to the import path while one of its modules is imported.
+
+    Otherwise a library that looks for an optional package might find a file of its name there.
+    """
+    folder = str(Path.cwd())
+    if not {folder, ""}.isdisjoint(sys.path) or not _is_own(module):
+        yield
+        return
+    sys.path.append(folder)
+    try:
+        yield
+    finally:
+        sys.path.remove(folder)
+
+
+def _is_own(module: str) -> bool:
+    """Return ``True`` if a module lies in the working folder."""
+    parts = module.split(".")
+    places = (
+        Path(f"{parts[0]}.py"),
+        Path(parts[0], "__init__.py"),
+        Path(*parts[:-1], f"{parts[-1]}.py"),
+    )
+    return all(part.isidentifier() for part in parts) and any(map(Path.is_file, places))
 
 
 def _is_former(path: str, kind: type) -> bool:

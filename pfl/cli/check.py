@@ -11,11 +11,13 @@ from torch import nn
 
 from pfl.cli import catalogue
 from pfl.cli.config import REFUSALS, Experiment
-from pfl.cli.explain import UsageError, explained, named_class
+from pfl.cli.configured import VERBS
+from pfl.cli.explain import UsageError, explained
+from pfl.cli.misspelt import named_class
 from pfl.cli.parser import Parser, from_data, make_parser
-from pfl.core.client import Client
+from pfl.core.client import ClientModule
 from pfl.testing.contract import PROMISES
-from pfl.testing.promise import BrokenPromiseError, Subject
+from pfl.testing.promise import BrokenPromiseError, RaisedError, Subject
 from pfl.testing.toy import mlp
 
 
@@ -26,7 +28,7 @@ class _Parser(Parser):
         self, class_type: type, nested_key: str | None = None, *args: Any, **options: Any
     ) -> list[str]:
         """Add a class's arguments; a method's ``net`` becomes optional."""
-        if not (inspect.isclass(class_type) and issubclass(class_type, Client)):
+        if not (inspect.isclass(class_type) and issubclass(class_type, ClientModule)):
             return super().add_class_arguments(class_type, nested_key, *args, **options)
         options["skip"] = {*(options.get("skip") or ()), "net"}
         added = super().add_class_arguments(class_type, nested_key, *args, **options)
@@ -42,12 +44,10 @@ def check(argv: Sequence[str]) -> None:
         UsageError: The method cannot be built.
         SystemExit: The method breaks a promise.
     """
-    if argv and not argv[0].startswith("-"):
-        subject = _named(argv[0]) if len(argv) == 1 else _configured(["--model.class_path", *argv])
-    else:
-        subject = _configured(argv)
+    words = VERBS["check"].words(argv)
+    subject = _named(argv[0]) if len(argv) == 1 < len(words) else _configured(words)
     name = subject.method.__name__
-    findings: set[str] = set()
+    findings: dict[str, str] = {}
     for promise in PROMISES:
         try:
             mark, finding = "kept" if promise.hold(subject) else "-", ""
@@ -56,12 +56,16 @@ def check(argv: Sequence[str]) -> None:
                 raise UsageError(f"{name} cannot be built: {error.finding}") from error
             # An error seen before says nothing about this promise.
             known = error.finding in findings
-            mark, finding = ("?", "") if known else ("BROKEN", f": {error.finding}")
-            findings.add(error.finding)
+            mark = "RAISES" if isinstance(error, RaisedError) else "BROKEN"
+            mark, finding = ("?", "") if known else (mark, f": {error.finding}")
+            findings.setdefault(error.finding, mark)
         print(f"{mark:<8}{promise.sentence}{finding}", flush=True)
     if findings:
+        broken = [*findings.values()].count("BROKEN")
+        raised = len(findings) - broken
+        errors = f" and raises {raised} error{'s' * (raised > 1)}" if raised else ""
         print(
-            f"{name} breaks {len(findings)} of {len(PROMISES)} promises (-: does not apply, "
+            f"{name} breaks {broken} of {len(PROMISES)} promises{errors} (-: does not apply, "
             "?: could not be checked)"
         )
         raise SystemExit(1)
@@ -71,9 +75,8 @@ def check(argv: Sequence[str]) -> None:
 def _named(path: str) -> Subject:
     """Find a method by its class name; its arguments need no type annotations."""
     catalogue.load()
-    catalogue.see_working_folder()
     method = named_class(path)
-    if method is None or not issubclass(method, Client):
+    if method is None or not issubclass(method, ClientModule):
         raise UsageError(
             f"{path} is not a method: it is not a subclass of lightning_modules.ClientModule"
         )
@@ -85,18 +88,18 @@ def _configured(argv: Sequence[str]) -> Subject:
     experiment = Experiment.parse(make_parser("check", _Parser), argv)
     model: Namespace = experiment.values.model
 
-    def build(net: nn.Module, **options: Any) -> Client:
+    def build(net: nn.Module, **options: Any) -> ClientModule:
         with explained(experiment.given, *REFUSALS, part="model"):
             made = experiment.make(
-                "model", model, [(_later, Client, True), (_small, nn.Module, True)]
+                "model", model, [(_later, ClientModule, True), (_small, nn.Module, True)]
             )
-        client: Client = made(**{"net": net, **options})
+        client: ClientModule = made(**{"net": net, **options})
         return client
 
     return Subject(catalogue.find(model.class_path), build)
 
 
-def _later(kind: Callable[..., Client], **given: Any) -> Callable[..., Client]:
+def _later(kind: Callable[..., ClientModule], **given: Any) -> Callable[..., ClientModule]:
     """Return a function that builds a method once it is given the remaining arguments."""
     return lambda **more: kind(**{**given, **more})
 

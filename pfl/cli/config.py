@@ -16,20 +16,21 @@ from pfl.cli import catalogue, shipped
 from pfl.cli.explain import (
     Given,
     UsageError,
-    explain,
     explained,
-    find_misspelling,
     place,
     sources,
 )
+from pfl.cli.misspelt import Names, check_names, explain, find_misspelling, resolve
+from pfl.cli.nulls import check_nulls
 from pfl.cli.parser import FROM_DATA, Parser, arguments, from_data, spelled_out
+from pfl.core.hints import types_of
 from pfl.core.seeds import derive, scoped
 from pfl.core.task import Classification
-from pfl.core.trust import TrustError, check_calls, check_nulls, types_of
+from pfl.core.trust import Trust, TrustError, check_calls
 from pfl.loop import FederatedLoop
 
 if TYPE_CHECKING:
-    from pfl.core.client import Client
+    from pfl.core.client import ClientModule
     from pfl.core.types import DataSource
 
 # (function that makes the objects, their class, whether it makes those of subclasses too)
@@ -59,13 +60,13 @@ class Experiment:
         Raises:
             UsageError: The command line or a configuration file is wrong.
         """
-        catalogue.see_working_folder()
         argv = shipped.spelled_out(argv)
         given = sources(argv)
         # The parser would take this key of a file for its own list of files.
         if any(item.keys[0] == "config" and item.place != "--config" for item in given):
             raise UsageError(place("give further files with --config", ("config",), given))
         try:
+            check_names(given)
             values = parser.parse_args(spelled_out(argv))
             types = types_of(parser)
             # The parser reads a number in place of a section as a section without keys.
@@ -74,12 +75,14 @@ class Experiment:
                     raise TrustError("expected keys and values", (section,))
             nulls = [item.keys for item in given if item.is_null]
             check_nulls({key: values.get(key) for key in types}, types, nulls, from_data)
+            trust = Trust(weights=bool(values.get("download_weights")))
             for key, hint in types.items():
                 if key in values:
-                    check_calls(values[key], hint, key.split("."))
+                    check_calls(values[key], hint, key.split("."), trust)
         except ArgumentError as error:
             top = dict.fromkeys(("config", "seed", "model", "data", "print_config", *parser.own))
-            find_misspelling(given, {**top, "loop": FederatedLoop}, arguments)
+            names = Names(catalogue.classes(), resolve, arguments, lambda kind: kind.__name__)
+            find_misspelling(given, {**top, "loop": FederatedLoop}, names)
             raise UsageError(explain(error, given)) from error
         except TrustError as error:
             raise UsageError(place(error.what, error.keys, given)) from error
@@ -114,12 +117,12 @@ class Experiment:
         return model
 
     @cached_property
-    def module(self) -> Client:
+    def module(self) -> ClientModule:
         """The method, with initial weights that depend only on the seed."""
         model, data = self.model, self.data
         with explained(self.given, *REFUSALS, part="model"):
             with scoped(derive(self.values.seed, "init")):
-                module: Client = self.make("model", model)
+                module: ClientModule = self.make("model", model)
             check_fit(module, data)
         return module
 
@@ -157,7 +160,7 @@ def fill(value: Any, data: DataSource) -> None:  # noqa: ANN401
             fill(item, data)
 
 
-def check_fit(module: Client, data: DataSource) -> None:
+def check_fit(module: ClientModule, data: DataSource) -> None:
     """Try out the optimizer, and the network on two blank inputs.
 
     Raises:

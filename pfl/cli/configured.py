@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -24,13 +24,20 @@ class Verb:
             configuration.
         model: Whether the verb needs a model.
         data: Whether it needs data.
+        named: Whether the first word may be the name of the model.
         description: First lines of its help.
     """
 
     own: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     model: bool = True
     data: bool = True
+    named: bool = False
     description: str | None = None
+
+    def words(self, argv: Sequence[str]) -> Sequence[str]:
+        """Return a command line with the flag of a model that is named by the first word."""
+        bare = self.named and argv and not argv[0].startswith("-")
+        return ["--model.class_path", *argv] if bare else argv
 
 
 VERBS = {
@@ -88,6 +95,7 @@ VERBS = {
     ),
     "check": Verb(
         data=False,
+        named=True,
         description="Check that a method keeps every promise that the loop and the engines rely "
         "on: for example, that all engines agree and that a resumed run equals an uninterrupted "
         "one. The checks use three to five clients with a few samples of five numbers in three "
@@ -99,6 +107,13 @@ VERBS = {
         "Exit code: 0 if all promises are kept, 1 if one is broken, 2 if the method cannot be "
         "built.",
     ),
+}
+# Arguments of every verb that are not part of the configuration.
+COMMON: Mapping[str, Mapping[str, Any]] = {
+    "--download_weights": {
+        "action": "store_true",
+        "help": "let networks of torchvision download pretrained weights",
+    }
 }
 CONFIG_HELP = "a YAML file; later files and flags override earlier ones"
 SEED_HELP = "seed of all random choices"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from difflib import get_close_matches
@@ -12,10 +12,9 @@ from textwrap import shorten
 
 import yaml
 
-from pfl.callbacks import foreign
-from pfl.cli import catalogue
-from pfl.cli.outline import BrokenError
-from pfl.cli.yaml_text import YamlError, read
+from pfl.core.failure import told
+from pfl.disk import reading
+from pfl.disk.yaml_text import YamlError, checked
 
 Keys = tuple[str, ...]
 # Keys that only spell out a class and its arguments; "model.net.hidden" leaves them out.
@@ -23,7 +22,19 @@ _SPELLING = ("init_args", "dict_kwargs")
 
 
 class UsageError(Exception):
-    """A request that cannot be met; its message is shown to the user without a traceback."""
+    """A request that cannot be met; its message is shown to the user without a traceback.
+
+    Attributes:
+        code: The command's exit code.
+    """
+
+    code = 2
+
+
+class FailedError(UsageError):
+    """A run failed at work: its numbers are not finite, or the method raised an error."""
+
+    code = 1
 
 
 @dataclass(frozen=True)
@@ -62,16 +73,18 @@ def sources(argv: Sequence[str]) -> list[Given]:
             found += _file(Path(text))
         else:
             keys = flag.removeprefix("--").rstrip("+").split(".")
-            found.append(Given(_spoken(keys), text, flag))
+            found.append(Given(spoken(keys), text, flag))
     return found
 
 
 def _file(path: Path) -> list[Given]:
     if not path.is_file():
-        near = _nearest(path.name, [file.name for file in path.parent.glob("*.yaml")])
+        near = nearest(path.name, [file.name for file in path.parent.glob("*.yaml")])
         raise UsageError(f"--config {path}: there is no such file{near}")
     try:
-        node = yaml.compose(read(path), yaml.SafeLoader)
+        node = yaml.compose(checked(reading.text(path) or ""), yaml.SafeLoader)
+    except reading.FileError as error:
+        raise UsageError(str(error)) from error
     except YamlError as error:
         raise UsageError(f"{path}:{error.line}: {error}") from error
     except yaml.MarkedYAMLError as error:
@@ -89,144 +102,32 @@ def _walk(node: yaml.Node, keys: Keys, path: Path) -> Iterator[Given]:
     if not isinstance(node, yaml.MappingNode):
         return
     seen = set[str]()
-    for key, value in node.value:
+    # A class comes before its arguments, wherever it is written.
+    for key, value in sorted(node.value, key=lambda pair: pair[0].value != "class_path"):
         place = f"{path}:{key.start_mark.line + 1}"
         if key.value in seen:
             raise UsageError(f"{place}: the key {key.value!r} is given twice")
         seen.add(key.value)
         # The parser accepts dotted keys too, as W&B writes them.
-        inner = _spoken((*keys, *str(key.value).split(".")))
+        inner = spoken((*keys, *str(key.value).split(".")))
         if inner != keys:
             yield Given(inner, value.value if isinstance(value, yaml.ScalarNode) else None, place)
         yield from _walk(value, inner, path)
 
 
-def _spoken(keys: Iterable[str]) -> Keys:
+def spoken(keys: Iterable[str]) -> Keys:
+    """Return keys without those that only spell out a class."""
     return tuple(key for key in keys if key not in _SPELLING)
-
-
-def find_misspelling(
-    given: Sequence[Given],
-    top: Mapping[str, type | None],
-    arguments: Callable[[type], Sequence[str]],
-) -> None:
-    """Check that every key and every class exists.
-
-    Args:
-        given: All settings.
-        top: The top-level keys, each with its class if that is fixed.
-        arguments: Returns the names of a class's arguments.
-
-    Raises:
-        UsageError: A key or a class does not exist.
-    """
-    known = catalogue.classes()
-    at: dict[Keys, type | None] = {(key,): kind for key, kind in top.items()}
-    # Made by a function, of which only the parser knows the arguments.
-    made = set[Keys]()
-    for item in given:
-        *parents, name = item.keys
-        parent = tuple(parents)
-        if item.keys[0] not in top:
-            section = Given(item.keys[:1], item.text, item.place)
-            raise _unknown(section, f"there is no key {item.keys[0]!r}", top)
-        kind = at.get(parent)
-        if name in ("class_path", "help") and item.text is not None:
-            at[parent] = _resolve(item, known)
-            made |= {parent} if at[parent] is None else set()
-        elif kind is not None and name not in (takes := arguments(kind)):
-            raise _unknown(item, f"{kind.__name__} has no argument {name!r}", takes)
-        elif kind is None and len(parent) == 1 and parent not in made:
-            raise _unknown(item, f"{parent[0]} has no class", ("class_path", "init_args"))
-        elif item.text in known:
-            at[item.keys] = known[item.text]
-
-
-def _resolve(item: Given, known: Mapping[str, type]) -> type | None:
-    """Return the class that a setting names; ``None`` for a function that makes objects."""
-    name = str(item.text)
-    if item.keys[:2] == ("loop", "callbacks"):
-        _check_callback(item)
-    if name in known:
-        return known[name]
-    try:
-        kind = catalogue.find(name)
-    except BrokenError as error:
-        raise UsageError(_line(item.place, item.keys, str(error))) from error
-    except ImportError as error:
-        near = _nearest(name, catalogue.neighbours(name) or known)
-        what = f"there is no class {name!r}{near}"
-        raise UsageError(_line(item.place, item.keys, what)) from error
-    return kind if isinstance(kind, type) else None
-
-
-def _check_callback(item: Given) -> None:
-    """Refuse a callback of Lightning, named with or without its module.
-
-    Raises:
-        UsageError: The callback is Lightning's; the message names what to use instead.
-    """
-    name = str(item.text)
-    bare = name in foreign.REPLACEMENTS and name not in catalogue.classes()
-    if bare or name.startswith(("lightning.", "pytorch_lightning.")):
-        raise UsageError(_line(item.place, item.keys, foreign.refusal(name.rpartition(".")[2])))
-
-
-def named_class(name: str) -> type | None:
-    """Return the class of a name or a dotted path; ``None`` if the path names something else.
-
-    Raises:
-        UsageError: The name or path does not exist.
-    """
-    return _resolve(Given((), name, ""), catalogue.classes())
-
-
-def explain(error: Exception, given: Sequence[Given]) -> str:
-    """Return a one-line message for an error of the parser.
-
-    The parser nests its errors, one for each level of keys; the innermost says what is wrong.
-
-    Raises:
-        UsageError: The cause is a misspelt class or a callback of Lightning, which has a clearer
-            message of its own.
-    """
-    keys: list[str] = []
-    words: list[str] = []
-    message = last = ""
-    cause: BaseException = error
-    link: BaseException | None = error
-    while link is not None:
-        cause, message = link, str(link)
-        if message != last and (found := re.match(r'Parser key "([^"]+)":', message)):
-            keys += found[1].split(".")
-        words = _literals(message) or words
-        last = message
-        link = link.__cause__ or link.__context__
-    path = _spoken(keys)
-    if not path:
-        return _plain(message)
-    there = _there(given, path)
-    known = catalogue.classes()
-    if there and path[:2] == ("loop", "callbacks"):
-        _check_callback(there[-1])
-    if there and isinstance(cause, AttributeError | ImportError):
-        _resolve(there[-1], known)
-    said = _plain(message)
-    if unknown := re.search(r"dot import path string: (\S+)", message):
-        name, what = unknown[1], f"not one of {', '.join(words)}, nor a class"
-        said = f"there is no class {name!r}" if not words else f"{name!r} is {what}"
-        said += _nearest(name, words) or _nearest(name, known)
-    return _line(there[-1].place if there else "", path, said)
 
 
 def place(what: str, keys: Sequence[str], given: Sequence[Given]) -> str:
     """Return a message about a key, preceded by the place where the key is set."""
-    path = _spoken(keys)
-    there = _there(given, path)
-    return _line(there[-1].place if there else "", path, what)
+    path = spoken(keys)
+    there = settings_of(given, path)
+    return line(there[-1].place if there else "", path, what)
 
 
-def _there(given: Sequence[Given], path: Keys) -> list[Given]:
+def settings_of(given: Sequence[Given], path: Keys) -> list[Given]:
     """Return the settings of a key, or of the class given for it."""
     return [item for item in given if item.keys in (path, (*path, "class_path"))]
 
@@ -249,13 +150,13 @@ def locate(message: str, given: Sequence[Given], part: str) -> str:
     # What was added to a file is more often wrong than what is in it.
     flags = [item for item in (*named, *shown) if item.place.startswith("--")]
     for item in (*flags, *named, *shown, *itself):
-        return _line(item.place, item.keys, message)
+        return line(item.place, item.keys, message)
     return message
 
 
 @contextmanager
 def explained(given: Sequence[Given], *kinds: type[Exception], part: str = "") -> Iterator[None]:
-    """Turn errors of these kinds into usage errors that name the place of their cause.
+    """Turn failures of a run, and errors of these kinds, into messages for the user.
 
     Args:
         given: All settings.
@@ -263,12 +164,18 @@ def explained(given: Sequence[Given], *kinds: type[Exception], part: str = "") -
         part: See :func:`locate`.
 
     Raises:
-        UsageError: An error of these kinds was raised inside.
+        FailedError: A run failed inside; see :mod:`pfl.core.failure`.
+        UsageError: An error of these kinds was raised inside; the message names the place of its
+            cause.
     """
     try:
         yield
-    except kinds as error:
-        raise UsageError(locate(_plain(str(_cause(error)), 1500), given, part)) from error
+    except Exception as error:
+        if failure := told(error):
+            raise FailedError(failure) from error
+        if not isinstance(error, kinds):
+            raise
+        raise UsageError(locate(plain(str(_cause(error)), 1500), given, part)) from error
 
 
 def _cause(error: BaseException) -> BaseException:
@@ -281,7 +188,7 @@ def _cause(error: BaseException) -> BaseException:
     return _cause(inner) if home.startswith("jsonargparse.") and inner is not None else error
 
 
-def _plain(message: str, limit: int = 400) -> str:
+def plain(message: str, limit: int = 400) -> str:
     """Return a message of the parser in plain words, without Python's notation for types."""
     message = re.sub(r"<class '(?:\w+\.)*(\w+)'>", r"\1", message.strip())
     message = re.sub(r"(?:typing\.)?Literal\[(.*?)\]", r"one of \1", message)
@@ -289,19 +196,7 @@ def _plain(message: str, limit: int = 400) -> str:
     return shorten(message, limit)
 
 
-def _literals(message: str) -> list[str]:
-    """Return the words that a setting accepts beside a class."""
-    found = re.search(r"Subtypes: .*Literal\[(.*?)\]", message)
-    return [] if found is None else [word.strip("' ") for word in found[1].split(",")]
-
-
-def _unknown(item: Given, what: str, choices: Iterable[str]) -> UsageError:
-    name = item.keys[-1]
-    near = _nearest(name, choices) or f"; choose from {', '.join(sorted(choices))}"
-    return UsageError(_line(item.place, item.keys, what + near))
-
-
-def _line(place: str, keys: Keys, what: str) -> str:
+def line(place: str, keys: Keys, what: str) -> str:
     """Return place, keys and message in one line; a flag already names its keys."""
     path = ".".join(_path(keys))
     return ": ".join(part for part in (place, "" if place.startswith("--") else path, what) if part)
@@ -311,8 +206,15 @@ def _path(keys: Keys) -> Keys:
     return tuple(key for key in keys if key != "class_path")
 
 
-def _nearest(name: str, choices: Iterable[str]) -> str:
+def nearest(name: str, choices: Iterable[str]) -> str:
+    """Return the end of a message that names the nearest choice; empty if none is near."""
     known = list(choices)
     same = [choice for choice in known if choice.lower() == name.lower()]
     close = same[-1:] or get_close_matches(name, known, n=1)
     return f"; did you mean {close[0]!r}?" if close else ""
+
+
+def hint(name: str, choices: Iterable[str]) -> str:
+    """Return the end of a message that names the nearest choice, or all of them."""
+    known = list(choices)
+    return nearest(name, known) or f"; choose from {', '.join(known)}"

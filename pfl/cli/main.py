@@ -5,6 +5,8 @@ Heavy packages are imported only once a command needs them.
 
 from __future__ import annotations
 
+import io
+import os
 import signal
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -31,6 +33,7 @@ COMMANDS = {
     "plot": ("cli.results.plot", "plot runs: curves, clients, weights, calibration"),
     "compare": ("cli.results.compare", "compare runs: scores, costs, paired tests"),
     "report": ("cli.results.report", "write an HTML report of one run"),
+    "reproduce": ("cli.reproduce.reproduce", "run a finished run again and compare the numbers"),
     "sweep": ("sweeps.verb.sweep", "run a W&B sweep file on this machine, with Optuna"),
     "table": ("tables.verb.table", "run the experiments behind a paper's table, and print it"),
     "ledger": ("ledger.verb.ledger", "compare full-length runs with the papers"),
@@ -44,6 +47,8 @@ pfl COMMAND [options]: personalised federated learning on PyTorch Lightning. Fir
 
 pfl --help shows all commands."""
 USAGE_ERROR = 2
+# Lengths above which a word, and a whole message, are cut.
+WORD, MESSAGE = 400, 3000
 
 
 class Terminated(KeyboardInterrupt):
@@ -56,6 +61,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     Args:
         argv: The words after ``pfl``; by default those of this process.
     """
+    # Where the terminal or pipe has no "±", a "?" is better than a traceback.
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")
+    # Op threads that spin for long while they wait take tens of times as long on a busy machine;
+    # without any spinning they take twice as long on an idle one. Read when torch is loaded, by
+    # GNU's OpenMP; the numbers are the same.
+    if "OMP_WAIT_POLICY" not in os.environ:
+        os.environ.setdefault("GOMP_SPINCOUNT", "10000")
     words = list(sys.argv[1:] if argv is None else argv)
     debug = "--debug" in words
     words = [word for word in words if word != "--debug"]
@@ -70,7 +83,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 0
     name = _command(words)
     if name is None:
-        print(f"pfl: error: {_advice(words)}", file=sys.stderr)
+        print(f"pfl: error: {_shown(_advice(words))}", file=sys.stderr)
         return USAGE_ERROR
     return _run(name, words[len(name.split()) :], debug)
 
@@ -107,25 +120,44 @@ def _advice(words: Sequence[str]) -> str:
 
 
 def _run(name: str, words: Sequence[str], debug: bool) -> int:
-    if list(words) in (["--help"], ["-h"]) and name in import_module("pfl.cli.configured").VERBS:
+    configured = name in import_module("pfl.cli.configured").VERBS
+    if configured and list(words) in (["--help"], ["-h"]):
         print(import_module("pfl.cli.overview").overview(name), end="")
         return 0
     explain, outline = import_module("pfl.cli.explain"), import_module("pfl.cli.outline")
     command: Callable[[Sequence[str]], None]
     try:
         with _terminable():
+            if configured:
+                import_module("pfl.cli.slips").check(name, words)
             home, _, function = COMMANDS[name][0].rpartition(".")
             command = getattr(import_module(f"pfl.{home}"), function)
             command(words)
     except (explain.UsageError, outline.BrokenError) as error:
         if debug:
             raise
-        print(f"pfl {name}: error: {error}", file=sys.stderr)
+        print(f"pfl {name}: error: {_shown(str(error))}", file=sys.stderr)
+        return error.code if isinstance(error, explain.UsageError) else USAGE_ERROR
+    except (MemoryError, RuntimeError) as error:
+        failure = import_module("pfl.core.failure")
+        if debug or not failure.is_memory(error):
+            raise
+        said = str(error).partition("\n")[0] or "it gave out"
+        print(f"pfl {name}: error: out of memory: {_shown(said)}", file=sys.stderr)
         return USAGE_ERROR
     except KeyboardInterrupt as interruption:
         terminated = isinstance(interruption, Terminated)
         return 128 + (signal.SIGTERM if terminated else signal.SIGINT)
     return 0
+
+
+def _shown(message: str) -> str:
+    """Return a message without control characters, and with what is very long cut."""
+    import re
+
+    plain = "".join(c if c.isprintable() or c == "\n" else ascii(c)[1:-1] for c in message)
+    cut = re.sub(rf"\S{{{WORD},}}", lambda word: f"{word[0][: WORD // 2]}...", plain)
+    return cut if len(cut) <= MESSAGE else f"{cut[:MESSAGE]}..."
 
 
 @contextmanager

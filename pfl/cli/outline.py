@@ -21,6 +21,11 @@ KINDS = {
     "partitions": "datamodules.Partitioner",
 }
 
+# Packages whose classes a configuration may name.
+NAMED = ("lightning_modules", "datamodules", "pfl.engines", "pfl.callbacks", "pfl.federation")
+
+LOOP = "pfl.loop.FederatedLoop"
+
 # The group of plug-ins without a base class in this project.
 METRICS = "pfl.metrics"
 
@@ -98,11 +103,17 @@ class Sources:
         base = self.find(KINDS[kind])
         if base is None:
             raise BrokenError(f"{KINDS[kind]} cannot be found")
+        package, _, _ = KINDS[kind].partition(".")
         groups = [group for group in plugins.GROUPS if group != METRICS]
-        named = {item.name: item for item in (*self._own(base.package), *self._brought(*groups))}
+        named = {item.name: item for item in (*self._own(package), *self._brought(*groups))}
         found = (item for item in named.values() if item != base and not item.name.startswith("_"))
         usable = (item for item in found if base in self.line(item) and not self.is_abstract(item))
         return sorted(usable, key=lambda item: item.name.lower())
+
+    def own(self) -> Iterator[Outline]:
+        """Yield all classes of the packages whose classes a configuration may name."""
+        for package in NAMED:
+            yield from self._own(package)
 
     def metrics(self) -> list[Outline]:
         """Return the metrics of plug-ins; all others are those of torchmetrics."""
@@ -125,8 +136,9 @@ class Sources:
         for base in item.node.bases:
             name = ast.unparse(base.value if isinstance(base, ast.Subscript) else base)
             if (found := self.find(f"{item.module}.{name}")) is not None:
-                line += [one for one in self.line(found) if one not in line]
-        return line
+                line += self.line(found)
+        # A base that several classes have comes after all of them, as in Python.
+        return list(dict.fromkeys(reversed(line)))[::-1]
 
     def _own(self, package: str) -> Iterator[Outline]:
         for folder in folders(package):
@@ -142,6 +154,23 @@ class Sources:
                 yield found
             elif _file_of(point.module) is None:
                 self.faults[f"the plug-in {point.value}"] = f"there is no module {point.module}"
+
+    def arguments(self, item: Outline) -> list[str] | None:
+        """Return the names of a class's arguments, with those that it passes on to its bases.
+
+        ``None`` if they are passed on to what is not read here.
+        """
+        names: list[str] = []
+        for one in self.line(item):
+            fields = _fields(one.node)
+            if (start := _start(one.node)) is not None:
+                takes = start.args
+                names += [a.arg for a in (*takes.posonlyargs, *takes.args, *takes.kwonlyargs)[1:]]
+                if takes.kwarg is None:
+                    return list(dict.fromkeys(names))
+            elif fields is not None:
+                names += fields
+        return names if names and _fields(item.node) is not None else None
 
     def is_abstract(self, item: Outline) -> bool:
         """Return ``True`` if a class leaves an abstract method of its bases undefined."""
@@ -237,6 +266,24 @@ def _absolute(node: ast.ImportFrom, package: str) -> str:
     parts = package.split(".")
     base = ".".join(parts[: len(parts) - node.level + 1])
     return f"{base}.{node.module}" if node.module else base
+
+
+def _start(node: ast.ClassDef) -> ast.FunctionDef | None:
+    """Return the definition of a class's ``__init__``, if it has one of its own."""
+    found = (n for n in node.body if isinstance(n, ast.FunctionDef) and n.name == "__init__")
+    return next(found, None)
+
+
+def _fields(node: ast.ClassDef) -> list[str] | None:
+    """Return the fields of a dataclass; ``None`` for any other class."""
+    if not any(ast.unparse(mark).startswith("dataclass") for mark in node.decorator_list):
+        return None
+    declared = [n for n in node.body if isinstance(n, ast.AnnAssign)]
+    return [
+        ast.unparse(n.target)
+        for n in declared
+        if not ast.unparse(n.annotation).startswith("ClassVar")
+    ]
 
 
 def _members(node: ast.ClassDef) -> dict[str, bool]:

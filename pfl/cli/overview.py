@@ -10,10 +10,9 @@ import argparse
 import ast
 import re
 
-from pfl.cli.configured import CONFIG_HELP, LOOP_DEFAULTS, SEED_HELP, VERBS, usage
-from pfl.cli.outline import Outline, Sources
+from pfl.cli.configured import COMMON, CONFIG_HELP, LOOP_DEFAULTS, SEED_HELP, VERBS, usage
+from pfl.cli.outline import LOOP, Outline, Sources
 
-LOOP = "pfl.loop.FederatedLoop"
 _FROM_CLI = {name: str(value) for name, value in LOOP_DEFAULTS.items() if isinstance(value, str)}
 
 
@@ -27,7 +26,7 @@ def overview(command: str) -> str:
         epilog="A configuration file has the keys seed, loop, model and data; flags of the same "
         "names that follow it override it.",
     )
-    for name, settings in verb.own.items():
+    for name, settings in {**verb.own, **COMMON}.items():
         parser.add_argument(name, **{k: v for k, v in settings.items() if k != "type"})
     parser.add_argument("--config", metavar="FILE", help=CONFIG_HELP)
     parser.add_argument(

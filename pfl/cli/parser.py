@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import inspect
 import re
+import sys
 from argparse import Action
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -20,13 +21,14 @@ from jsonargparse import (
     get_loader,
     set_dumper,
     set_loader,
+    set_parsing_settings,
 )
 from torch import nn
 
 from pfl.cli import catalogue
-from pfl.cli.configured import CONFIG_HELP, LOOP_DEFAULTS, SEED_HELP, VERBS, usage
+from pfl.cli.configured import COMMON, CONFIG_HELP, LOOP_DEFAULTS, SEED_HELP, VERBS, usage
 from pfl.cli.outline import Sources
-from pfl.core.trust import declared
+from pfl.core.hints import declared
 from pfl.loop import FederatedLoop
 from pfl.results.identity import PACKAGES
 
@@ -118,6 +120,8 @@ class Parser(ArgumentParser):
 def _with_paths(value: Any) -> Any:  # noqa: ANN401
     if isinstance(value, list):
         return [_with_paths(item) for item in value]
+    if isinstance(value, str):
+        catalogue.import_own(value)
     if not isinstance(value, dict):
         return value
     found = {key: _with_paths(item) for key, item in value.items()}
@@ -169,19 +173,21 @@ def make_parser(command: str, kind: type[Parser] = Parser) -> Parser:
     """
     verb = VERBS[command]
     catalogue.load()
+    # Named in a configuration, a module of Python's is not even imported.
+    set_parsing_settings(import_path_denylist=sorted(sys.stdlib_module_names))
     read = get_loader("yaml")
     set_loader(MODE, lambda text: _with_paths(read(text)), (yaml.YAMLError,))
     set_dumper(MODE, lambda content: yaml.safe_dump(content, sort_keys=False))
     parser = kind(
         prog=f"pfl {command}",
         usage=usage(verb.own),
-        own=[name.removeprefix("--") for name in verb.own],
+        own=[name.removeprefix("--") for name in (*verb.own, *COMMON)],
         exit_on_error=False,
         allow_abbrev=False,
         parser_mode=MODE,
     )
     parser.description = verb.description
-    for name, settings in verb.own.items():
+    for name, settings in {**verb.own, **COMMON}.items():
         parser.add_argument(name, **settings)
     parser.add_argument("--config", action="config", help=CONFIG_HELP)
     parser.add_argument("--seed", type=int, default=42, help=SEED_HELP)
@@ -191,5 +197,6 @@ def make_parser(command: str, kind: type[Parser] = Parser) -> Parser:
         ("model", "lightning_modules.base.ClientModule", verb.model),
         ("data", "datamodules.FederatedDataModule", verb.data),
     ):
-        parser.add_subclass_arguments(catalogue.find(base), key, required=required)
+        # Not as subclass arguments, with which text that names a file is replaced by its content.
+        parser.add_argument(f"--{key}", type=catalogue.find(base) | None, required=required)
     return parser

@@ -1,4 +1,7 @@
-"""The work of ``pfl plot``, ``pfl compare`` and ``pfl report``."""
+"""The work of ``pfl plot``, ``pfl compare`` and ``pfl report``.
+
+What draws and computes is imported once the runs are found.
+"""
 
 from __future__ import annotations
 
@@ -11,11 +14,9 @@ from pathlib import Path
 from rich.console import Console
 
 from pfl.cli.explain import UsageError
-from pfl.results import names, pictures, sheets
-from pfl.results.compare import compare as compare_settings
-from pfl.results.compare_sheets import sheets as comparison_sheets
+from pfl.disk.writing import no_link, write
+from pfl.results import names, sheets
 from pfl.results.find import PLOTS, common_score, find
-from pfl.results.report import report as report_of
 from pfl.results.runs import RunFolder
 from pfl.results.settings import Setting, group
 
@@ -24,7 +25,9 @@ def plot(options: argparse.Namespace) -> None:
     """Plot runs."""
     with _refusals():
         runs = _found(options.runs)
-        folder = options.out or _beside(runs) / PLOTS
+        from pfl.results import pictures
+
+        folder = options.out or no_link(_beside(runs) / PLOTS)
         metric = options.metric or common_score(runs)
         drawn = pictures.draw(_settings(runs), options.only, metric, options.at)
         missing = [f"{picture.name}: {picture.refusal}" for picture in drawn if picture.refusal]
@@ -40,6 +43,9 @@ def compare(options: argparse.Namespace) -> None:
     """Print tables that compare runs, and write them to files."""
     with _refusals():
         settings = _settings(_found(options.runs))
+        from pfl.results.compare import compare as compare_settings
+        from pfl.results.compare_sheets import sheets as comparison_sheets
+
         found = compare_settings(settings, options.metric, options.at, options.reference)
         tables = comparison_sheets(found)
         for file in options.out:
@@ -56,9 +62,11 @@ def report(options: argparse.Namespace) -> None:
     with _refusals():
         *_, run = find([options.run])
         print(f"reads {run.path}")
+        from pfl.results.report import report as report_of
+
         file = options.out or run.path / "report.html"
         judged_by = names.described(common_score([run]))
-        file.write_text(report_of(run), encoding="utf-8")
+        write(file, report_of(run))
     print(f"wrote {file} ({judged_by})")
 
 

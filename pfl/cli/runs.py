@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import io
 import os
 import shlex
 import sys
@@ -16,19 +17,18 @@ from rich.console import Console
 from rich.table import Table
 from torch import Tensor
 
+from pfl.callbacks.progress import last_scores
 from pfl.cli.config import REFUSALS, Experiment
 from pfl.cli.explain import UsageError, explained
 from pfl.cli.parser import make_parser
+from pfl.core.export import INSTANTIATORS, untrusted
 from pfl.core.export import write as write_export
-from pfl.core.trust import untrusted
+from pfl.disk.writing import no_link, write
 from pfl.federation import reliability, resume
-from pfl.federation.rounds import NonFiniteError
 from pfl.federation.run import Callback, Run
 from pfl.training.declaration import MethodError
 
-# A TypeError of a running method is a bug in the method, so its traceback is shown.
-RUN_REFUSALS = (ValueError, OSError, ImportError, NonFiniteError, MethodError)
-INSTANTIATOR = "lightning.pytorch.cli.instantiate_module"
+RUN_REFUSALS = (ValueError, OSError, ImportError, MethodError)
 
 
 class _Watch(Callback):
@@ -83,6 +83,8 @@ def fit(argv: Sequence[str], callbacks: Sequence[Callback] = ()) -> Run:
         print(watch.advice(), file=sys.stderr)
         raise
     if not experiment.values.loop.progress:
+        last = last_scores(run).items()
+        print(", ".join(f"{name} {value:.4f}" for name, value in last))
         print(f"fingerprint {run.fingerprint}")
     return run
 
@@ -138,7 +140,7 @@ def predict(argv: Sequence[str]) -> None:
         run = resume.folder_of(Path(source))
         if values.out is None and run is None:
             raise UsageError(f"{source} is not in a run folder: give the folder to write as --out")
-        folder = Path(values.out or Path(run or "", "predictions"))
+        folder = Path(values.out or no_link(Path(run or "", "predictions")))
         folder.mkdir(parents=True, exist_ok=True)
         found = loop.predict(module, data, source, values.split, experiment.text)
         for client, predicted, targets in found:
@@ -157,10 +159,11 @@ def _write_predictions(path: Path, predicted: Tensor, targets: Tensor) -> None:
             columns[name] = values.tolist()
         else:
             columns |= {f"{name}_{n}": one.tolist() for n, one in enumerate(values.unbind(1))}
-    with path.open("w", newline="") as file:
-        writer = csv.writer(file)
-        writer.writerow(columns)
-        writer.writerows(zip(*columns.values(), strict=True))
+    text = io.StringIO()
+    writer = csv.writer(text)
+    writer.writerow(columns)
+    writer.writerows(zip(*columns.values(), strict=True))
+    write(path, text.getvalue())
 
 
 def export(argv: Sequence[str]) -> None:
@@ -185,9 +188,8 @@ def export(argv: Sequence[str]) -> None:
 def _source(experiment: Experiment, trains: bool = False) -> str:
     """Return the checkpoint file that ``--ckpt_path`` names, and print its path."""
     loop, module = experiment.loop, experiment.module
-    wanted = resume.Wanted(loop, module, experiment.text, trains)
-    root = resume.root_of(loop, module, experiment.data)
-    file = resume.find(experiment.values.ckpt_path, root, wanted)
+    path, text = experiment.values.ckpt_path, experiment.text
+    file = resume.find(path, resume.Wanted(loop, module, experiment.data, path, text, trains))
     if file.is_file():
         print(f"reads {file}")
     return str(file)
@@ -202,4 +204,4 @@ def recipe_of(experiment: Experiment) -> dict[str, Any]:
     built = Namespace(model=experiment.model)
     content = yaml.safe_load(experiment.parser.dump(built, skip_validation=True))
     arguments: dict[str, Any] = content["model"]["init_args"]
-    return {**arguments, "_instantiator": INSTANTIATOR}
+    return {**arguments, "_instantiator": INSTANTIATORS[0]}

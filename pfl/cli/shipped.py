@@ -21,25 +21,26 @@ def root() -> Path:
     return inside if inside.is_dir() else package.parent
 
 
-def config(word: str) -> str:
-    """Return the file that ``--config`` names: the given one, or a shipped configuration.
+def config(word: str, folder: Path = Path()) -> str:
+    """Return the file of a configuration: the given one, or one that comes with pfl.
 
     Args:
         word: A file, or the name of a shipped configuration (``quickstart``,
             ``baselines/fedper``).
+        folder: The folder that files are relative to.
 
     Raises:
         UsageError: There is neither a file nor a shipped configuration of this name.
     """
-    if Path(word).suffix or Path(word).exists():
-        return word
+    if Path(word).suffix or (folder / word).is_file():
+        return str(folder / word)
     home = root() / "configs"
     file = home / f"{word}.yaml"
     if file.is_file():
         return str(file)
     near = get_close_matches(word, names(), n=3)
     hint = f"did you mean {', '.join(near)}?" if near else "pfl init copies all of them"
-    raise UsageError(f"--config {word}: there is no such file or shipped configuration; {hint}")
+    raise UsageError(f"{word}: there is no such file or shipped configuration; {hint}")
 
 
 def names() -> list[str]:
@@ -50,15 +51,22 @@ def names() -> list[str]:
 
 
 def spelled_out(argv: Sequence[str]) -> list[str]:
-    """Replace the names of shipped configurations in a command line by their files."""
+    """Replace the names of shipped configurations in a command line by their files.
+
+    Raises:
+        UsageError: See :func:`config`.
+    """
     words: list[str] = []
-    for word in argv:
-        if words and words[-1] == "--config":
-            words.append(config(word))
-        elif word.startswith("--config="):
-            words.append(f"--config={config(word.removeprefix('--config='))}")
-        else:
-            words.append(word)
+    try:
+        for word in argv:
+            if words and words[-1] == "--config":
+                words.append(config(word))
+            elif word.startswith("--config="):
+                words.append(f"--config={config(word.removeprefix('--config='))}")
+            else:
+                words.append(word)
+    except UsageError as error:
+        raise UsageError(f"--config {error}") from error
     return words
 
 

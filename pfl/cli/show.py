@@ -15,12 +15,15 @@ METRICS = "metrics"
 
 
 def show(argv: Sequence[str]) -> None:
-    """List everything of one kind, with the first line of each description."""
+    """List everything of one kind, with the first line of each description, or the kinds."""
     parser = argparse.ArgumentParser(
         prog="pfl list", description="List the known methods, nets, data, partitions or metrics."
     )
-    parser.add_argument("kind", type=str.lower, choices=(*KINDS, METRICS))
+    parser.add_argument("kind", nargs="?", type=str.lower, choices=(*KINDS, METRICS))
     kind = parser.parse_args(argv).kind
+    if kind is None:
+        print("\n".join(f"pfl list {kind}" for kind in (*KINDS, METRICS)))
+        return
     sources = Sources()
     found = sources.metrics() if kind == METRICS else sources.of_kind(kind)
     for file, fault in sources.faults.items():

@@ -7,10 +7,9 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
-from jsonargparse import get_loader
 from yaml import YAMLError
 
-from pfl.cli.explain import Given, UsageError, sources
+from pfl.cli.explain import Given, UsageError, hint, sources, spoken
 
 
 class YamlFile:
@@ -39,6 +38,9 @@ class YamlFile:
         Raises:
             UsageError: It holds tags or other things outside plain YAML.
         """
+        # Imported here, as the verbs that read a file tell a missing one before.
+        from jsonargparse import get_loader
+
         try:
             content: Mapping[str, Any] = get_loader("yaml")(self.path.read_text(encoding="utf-8"))
         except YAMLError as error:
@@ -53,7 +55,7 @@ class YamlFile:
         if not keys:
             return UsageError(f"{self.path}: {what}")
         # Places are stored under the single parts of dotted keys, without init_args.
-        parts = tuple(part for part in ".".join(keys).split(".") if part != "init_args")
+        parts = spoken(".".join(keys).split("."))
         places = [given.place for given in self._given if given.keys in (keys, parts)]
         return UsageError(f"{places[-1] if places else self.path}: {'.'.join(keys)}: {what}")
 
@@ -65,9 +67,8 @@ class YamlFile:
         """
         for key in given:
             if key not in known:
-                near = get_close_matches(str(key), known, n=1)
-                hint = f"did you mean {near[0]!r}?" if near else f"choose from {', '.join(known)}"
-                raise self.error(f"this key is not supported; {hint}", *keys, str(key))
+                what = f"this key is not supported{hint(str(key), known)}"
+                raise self.error(what, *keys, str(key))
 
     def mapping(self, content: Mapping[str, Any], *keys: str) -> Mapping[str, Any]:
         """Return a part of the file that must be a mapping.

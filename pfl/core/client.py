@@ -1,332 +1,335 @@
-"""The interface of a client, as the loop and the engines use it."""
+"""The client: an ordinary LightningModule that also declares what travels and what stays."""
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
-from typing import IO, Any, Self
+import inspect
+import math
+from collections.abc import Mapping
+from typing import Any, Literal, TypeAlias, TypedDict
 
-import lightning as L
 import torch
-from lightning.pytorch.core.optimizer import LightningOptimizer
-from torch import Tensor, nn
-from torch.optim import Optimizer
+from torch import nn
 
+from pfl.core.batch_norms import batch_norms
+from pfl.core.checks import known_words, not_negative, within
+from pfl.core.learner import Learner
+from pfl.core.noise import GENERATOR
 from pfl.core.server import Server
-from pfl.core.state import clone, constants, total
-from pfl.core.task import Task
-from pfl.core.trust import check_export
+from pfl.core.state import assign, clone, entry, matches
+from pfl.core.task import Classification, Task
 from pfl.core.types import (
-    Batch,
     Broadcast,
     ClientInfo,
     EvaluationPoint,
+    OptimizerFactory,
     Patterns,
+    Phase,
     Plan,
     State,
-    Terms,
     Upload,
 )
 
+Schedule: TypeAlias = Literal["constant", "cosine"]
 
-class Client(L.LightningModule, ABC):
-    """A LightningModule that plays every client of a federation, one at a time.
+# Methods on which the tested model depends.
+_TESTED = {"receive", "personalise", "load_global", "forward", "server"}
 
-    Its state dict is the client's state: before each job it is reset to the initial values and the
-    client's kept values. Methods subclass ``lightning_modules.base.ClientModule``, which defines
-    the default behaviour of each verb.
 
-    Attributes:
-        net: The network.
-        vectorizable: Whether objectives and statistics run under ``torch.func.vmap``.
-        persist_optimizer: Whether a client keeps the optimiser's state from round to round.
-        draws_noise: Whether a phase draws noise, so that results depend on its generator.
-        task: The kind of prediction.
-        buffer_policy: How batch-norm statistics of the shared part are treated.
+class ClientOptions(TypedDict, total=False):
+    """The options of :class:`ClientModule`, for constructors that pass them on.
+
+    ``**options: Unpack[ClientOptions]`` lets a type checker find a misspelt option. A constructor
+    that gives one of them another default, or passes on more than these, takes ``Any``: a type
+    checker refuses a name that stands in both places.
     """
 
-    vectorizable: bool
+    optimizer: OptimizerFactory
+    epochs: int
+    buffers: Literal["average", "local"]
+    weighting: Literal["samples", "uniform"]
+    lr_decay: float
+    lr_schedule: Schedule
     persist_optimizer: bool
+    task: Task | None
+
+
+class ClientModule(Learner):
+    """One client of a federation; on its own, a plain supervised learner.
+
+    A method is a subclass. It declares in ``shared`` what travels and in ``kept`` what stays with
+    the client, and overrides the methods in which it differs from FedAvg. An entry that is in
+    neither tuple does not survive the round: before each job the module is reset to its initial
+    values and to those that the client kept. Everything that a client must remember, even within
+    one round, is therefore a parameter or a buffer. One module plays all clients in turn.
+
+    Attributes:
+        vectorizable: Whether objectives and statistics run under ``torch.func.vmap``. The contract
+            test checks the claim.
+        global_model: Whether the server holds a complete model that can be tested. ``None`` derives
+            the answer: it does if every parameter of the network travels.
+        one_model: Whether every client is tested with the server's model, which is then tested once
+            for all. A class that overrides :meth:`receive`, :meth:`personalise`,
+            :meth:`load_global`, ``forward`` or :meth:`server` does not inherit the declaration.
+        draws_noise: Whether phases may declare noise. Results then depend on its generator, whose
+            name is recorded.
+        objects: Names of arguments that are objects; they are not saved as hyperparameters.
+
+    Args:
+        net: The network, with outputs of shape (B, D): logits in classification. Methods that split
+            the network need a ``SplitNet``.
+        optimizer: Builds the optimiser of a round from the parameters to train.
+        epochs: Local epochs per round, E.
+        buffers: Whether the batch-norm statistics of the part that travels are averaged with it
+            (``average``) or stay with the client (``local``). Counters never travel.
+        weighting: Whether the default server weights uploads by their samples or all equally.
+        lr_decay: The learning rate of round t is multiplied by ``lr_decay ** (t - 1)``.
+        lr_schedule: ``cosine`` also multiplies the learning rate by ``(1 + cos(pi (t - 1) / T)) /
+            2``, where T is the planned number of rounds, so that it falls from its full value to
+            almost zero.
+        persist_optimizer: Keep the optimiser's state, such as momentum, from round to round instead
+            of resetting it.
+        task: What is predicted; the data module sets it. Classification if not given.
+
+    Raises:
+        ValueError: A number is out of range, a word is unknown, or a pattern matches nothing in the
+            network.
+    """
+
+    vectorizable: bool = False
+    global_model: bool | None = None
+    one_model: bool = False
     draws_noise: bool = False
-    buffer_policy: str
-    task: Task
-    net: nn.Module
-    # The arguments that build the module, in plain values, if it came from an export.
-    _recipe: Mapping[str, Any] | None = None
-    # What the current step logs, while an engine takes steps.
-    _logged: State | None = None
+    objects: tuple[str, ...] = ("net", "optimizer", "task")
 
-    # Read-only: a method defines a class attribute, or a property if its options decide.
+    def __init__(
+        self,
+        net: nn.Module,
+        optimizer: OptimizerFactory = lambda params: torch.optim.SGD(params, lr=0.01),
+        epochs: int = 1,
+        buffers: Literal["average", "local"] = "average",
+        weighting: Literal["samples", "uniform"] = "samples",
+        lr_decay: float = 1.0,
+        lr_schedule: Schedule = "constant",
+        persist_optimizer: bool = False,
+        task: Task | None = None,
+    ) -> None:
+        super().__init__(net, optimizer, Classification() if task is None else task)
+        not_negative(epochs=epochs)
+        within("(0, 1]", lr_decay=lr_decay)
+        self.save_hyperparameters(ignore=self.objects)
+        known_words(type(self), self.hparams)
+        self.epochs = epochs
+        self.buffer_policy = buffers
+        self.weighting = weighting
+        self.lr_decay = lr_decay
+        self.lr_schedule: Schedule = lr_schedule
+        self.persist_optimizer = persist_optimizer
+        self._matched: dict[tuple[object, ...], tuple[tuple[str, ...], tuple[str, ...]]] = {}
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        """Hide the type of ``**options``, and end a base's ``one_model`` where it may not hold."""
+        super().__init_subclass__(**kwargs)
+        if "one_model" not in vars(cls) and _TESTED & vars(cls).keys():
+            cls.one_model = False
+        # jsonargparse would read the options from their type, without defaults and descriptions,
+        # in place of the constructors that super().__init__ calls.
+        start = vars(cls).get("__init__")
+        if start is not None and (name := inspect.getfullargspec(start).varkw) is not None:
+            start.__annotations__[name] = Any
+
+    # Declarations of a method: class attributes, or properties where they depend on options.
 
     @property
-    @abstractmethod
     def shared(self) -> Patterns:
-        """Patterns of the state-dict entries that are shared with the server."""
+        """Patterns of the state-dict names that travel."""
+        return ("net.*",)
 
     @property
-    @abstractmethod
     def kept(self) -> Patterns:
-        """Patterns of the state-dict entries that stay with the client."""
+        """Patterns of the names that stay with the client from round to round."""
+        return ()
 
     @property
-    @abstractmethod
     def extra(self) -> tuple[str, ...]:
-        """Names of what :meth:`upload` sends besides weights."""
+        """Names of the buffers that :meth:`upload` sends beside the entries in ``shared``.
+
+        The server reads them with :func:`pfl.core.server.received`.
+        """
+        return ()
 
     @property
-    @abstractmethod
     def needs_classes(self) -> bool:
-        """``True`` if the method needs classes, and so works for classification only."""
+        """``True`` if the method works on classes and cannot serve other tasks."""
+        return False
 
     @property
-    @abstractmethod
     def evaluate_at(self) -> EvaluationPoint:
-        """The point at which personalised models are tested, unless the run sets another."""
+        """When the method's personalised models are tested."""
+        return "post_broadcast"
 
     @property
-    @abstractmethod
     def uses_rounds(self) -> bool:
         """``True`` if results depend on the planned number of rounds T (``ClientInfo.rounds``).
 
-        Such a run cannot be resumed with more rounds than were planned.
+        ``lr_schedule: cosine`` is such a case. The run cannot be resumed with more rounds than were
+        planned.
         """
+        return self.lr_schedule == "cosine"
 
     @property
-    @abstractmethod
     def groups(self) -> tuple[str, ...]:
-        """Labels of groups of clients, over which scores are averaged too; empty for none."""
+        """Labels of groups of clients, for instance of clients with the same network.
 
-    @abstractmethod
+        Scores are also averaged over each group (``test/personal/acc@<label>``).
+        """
+        return ()
+
     def group(self, info: ClientInfo) -> int:
-        """Return the index in :attr:`groups` of a client's group, which never changes in a run."""
+        """Return the index in ``groups`` of a client's group, which is constant during a run."""
+        return 0
 
-    @abstractmethod
+    @classmethod
+    def noise_generator(cls) -> str | None:
+        """Return the name of the generator of noise; ``None`` if no phase draws any."""
+        return GENERATOR if cls.draws_noise else None
+
+    # The client's round, in the order in which the engine calls these methods.
+
     def receive(self, broadcast: Broadcast, info: ClientInfo) -> None:
         """Load what the server sent."""
+        assign(self, broadcast.shared)
 
-    @abstractmethod
     def plan(self) -> Plan:
-        """Declare the client's round after :meth:`receive`; it is the same for every client.
+        """Declare the client's round after :meth:`receive`: by default one phase of :meth:`losses`.
 
-        Called once for each copy of the module, whose entries have no values then.
+        Called once, when entries have no values yet. Anything that differs between clients is a
+        function in the plan (:attr:`pfl.core.types.Phase.epochs`,
+        :attr:`pfl.core.types.Pass.when`).
         """
+        return [Phase(name="local", objective=self.losses, epochs=self.epochs)]
 
-    @abstractmethod
     def lr_factor(self, info: ClientInfo) -> float:
-        """Return the factor on every learning rate of this round."""
+        """Return the factor that multiplies every learning rate in this round."""
+        done = max(0, info.round - 1)
+        factor = self.lr_decay**done
+        if self.lr_schedule == "cosine" and info.rounds > 0:
+            factor *= (1 + math.cos(math.pi * done / info.rounds)) / 2
+        return factor
 
-    @abstractmethod
     def upload(self, info: ClientInfo) -> Upload:
-        """Return the message to the server, with copies of the tensors; change nothing."""
+        """Return the message to the server, made of copies; change nothing."""
+        shared = clone({name: entry(self, name) for name in self.shared_names()})
+        extra = clone({name: entry(self, name) for name in self.extra})
+        return Upload(client=info.client, samples=info.samples, shared=shared, extra=extra)
 
-    @abstractmethod
-    def personalise(self, broadcast: Broadcast | None, info: ClientInfo) -> None:
-        """Become the client's personalised model.
+    def concern(self, losses: Mapping[str, float]) -> str | None:
+        """Return a warning about a round's mean losses, if they show that a term has failed.
 
         Args:
-            broadcast: What the server sent; ``None`` right after training, which keeps the model
-                as training left it.
-            info: The client and the round.
+            losses: Means over clients, named by phase and term (``local/ce``).
         """
+        return None
 
-    @abstractmethod
+    # The model that is tested.
+
+    def personalise(self, broadcast: Broadcast | None, info: ClientInfo) -> None:
+        """Become the client's personalised model, given its kept state and a broadcast.
+
+        Without a broadcast, that is right after training, the model stays as training left it.
+        """
+        if broadcast is not None:
+            self.receive(broadcast, info)
+
     def adapt(self) -> Plan:
-        """Declare what to run between :meth:`personalise` and the test, on a copy."""
+        """Declare what to run on the client's training data before the test.
 
-    @abstractmethod
+        It runs after :meth:`personalise`, on a copy that is discarded after the test.
+        """
+        return ()
+
     def load_global(self, broadcast: Broadcast) -> None:
         """Become the server's global model."""
+        assign(self, broadcast.shared)
 
-    @abstractmethod
     def server(self) -> Server[Any]:
-        """Return the server of the method."""
+        """Return the server's part of the method."""
+        return Server(weighting=self.weighting)
 
-    @abstractmethod
-    def losses(self, batch: Batch) -> Terms:
-        """Return the named terms of the objective; their sum is minimised."""
-
-    @abstractmethod
-    def supervised(self, outputs: Tensor, batch: Batch) -> Terms:
-        """Return the task's loss of (B, D) outputs, under its name."""
-
-    @abstractmethod
-    def configure_optimizers(self) -> Optimizer:
-        """Return the optimiser over all parameters that are trained in the current phase."""
-
-    @abstractmethod
-    def shared_names(self) -> tuple[str, ...]:
-        """Return the names of the state-dict entries that are shared with the server."""
-
-    @abstractmethod
-    def kept_names(self, info: ClientInfo | None = None) -> tuple[str, ...]:
-        """Return the names of the entries that a client keeps; without ``info``, that any keeps."""
-
-    @abstractmethod
-    def has_global_model(self) -> bool:
-        """Return ``True`` if :meth:`load_global` gives a complete model."""
-
-    def describe(self) -> Mapping[str, Tensor]:
+    def describe(self) -> State:
         """Return named scalars that describe the current model, for analyses; by default none."""
         return {}
 
-    @abstractmethod
+    # Names of what travels and what stays.
+
+    def shared_names(self) -> tuple[str, ...]:
+        """Return the names of the entries that travel, with the buffer policy applied."""
+        return self._names()[0]
+
+    def kept_names(self, info: ClientInfo | None = None) -> tuple[str, ...]:
+        """Return the names of the entries that stay with a client, with the buffer policy applied.
+
+        Args:
+            info: The client; ``None`` asks for all entries that any client keeps.
+        """
+        return self._names()[1]
+
+    def has_global_model(self) -> bool:
+        """Return ``True`` if :meth:`load_global` gives a complete model."""
+        if self.buffer_policy == "local" and self._norm_statistics():
+            # The server has no batch-norm statistics that fit its weights.
+            return False
+        if self.global_model is not None:
+            return self.global_model
+        shared = set(self.shared_names())
+        return all(f"net.{name}" in shared for name, _ in self.net.named_parameters())
+
     def personal_is_global(self) -> bool:
-        """Return ``True`` if every client's personalised model is the server's global one."""
+        """Return ``True`` if clients are tested with the server's model and nothing of their own.
 
-    # Reading and writing files.
-
-    @classmethod
-    def load_from_checkpoint(
-        cls,
-        checkpoint_path: str | Path | IO[Any],
-        map_location: Any = None,  # noqa: ANN401
-        hparams_file: str | Path | None = None,
-        strict: bool | None = None,
-        weights_only: bool | None = True,
-        trust: Sequence[str] = (),
-        **kwargs: Any,
-    ) -> Self:
-        """Load a module from a file of ``pfl export`` or of a Trainer, as Lightning does.
-
-        Every object that the file names is checked before it is built.
-
-        Args:
-            checkpoint_path: The file.
-            map_location: As in ``torch.load``.
-            hparams_file: A YAML file with arguments of the class, which replace those in the
-                checkpoint.
-            strict: Whether the entries of the file must be exactly those of the module.
-            weights_only: As in ``torch.load``.
-            trust: Dotted paths of further modules and classes that the file may name.
-            **kwargs: Arguments of the class, which replace those in the checkpoint.
-
-        Raises:
-            TrustError: The file names an object that is not trusted or has the wrong type.
-            DamagedError: The file was changed after it was written.
-            OSError: The file cannot be read.
+        That is the case if the class declares ``one_model``, no client keeps a part of the
+        network, and nothing is fitted before the test.
         """
-        check_export(checkpoint_path, cls, trust, kwargs)
-        module: Self = super().load_from_checkpoint(
-            checkpoint_path, map_location, hparams_file, strict, weights_only, **kwargs
-        )
-        return module
+        keeps = any(name.startswith("net.") for name in self.kept_names())
+        return self.one_model and not keeps and not self.adapt() and self.has_global_model()
 
-    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Add what the state dict lacks: frozen parts of a network, and an export's arguments."""
-        checkpoint["constants"] = clone(constants(self))
-        if self._recipe is not None:
-            # A Trainer saves the arguments without objects such as the network.
-            for name in ("hparams_name", "hparams_type"):
-                checkpoint.pop(name, None)
-            checkpoint["hyper_parameters"] = dict(self._recipe)
+    def _names(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """Return what travels and what stays; cached, as the set of entries does not change."""
+        key = self.shared, self.kept, self.buffer_policy
+        if key not in self._matched:
+            self._matched[key] = self._match()
+        return self._matched[key]
 
-    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Load what :meth:`on_save_checkpoint` added."""
-        arguments = checkpoint.get("hyper_parameters", {})
-        if "_instantiator" in arguments:
-            self._recipe = arguments
-        given = checkpoint.get("constants", {})
-        for name, value in constants(self).items():
-            if name in given:
-                value.copy_(given[name])
+    def _match(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        entries = self.state_dict()
+        names = tuple(entries)
+        for field, patterns in (("shared", self.shared), ("kept", self.kept)):
+            for pattern in patterns:
+                if not any(matches(name, (pattern,)) for name in names):
+                    raise ValueError(
+                        f"{type(self).__name__}.{field} has the pattern {pattern!r}, which matches "
+                        f"nothing in the network; its entries are {', '.join(names[:6])}, ... "
+                        "(a method that splits the network needs a lightning_modules.nets.SplitNet)"
+                    )
+        # Counters of batch norms do not travel: nothing averages them, and only a batch norm
+        # without momentum reads them.
+        travels = [
+            name
+            for name, value in entries.items()
+            if matches(name, self.shared) and value.is_floating_point()
+        ]
+        stays = [name for name in names if matches(name, self.kept)]
+        if self.buffer_policy == "local":
+            # Only batch-norm statistics stay; prototypes and other buffers of a method still
+            # travel.
+            statistics = self._norm_statistics()
+            stays += [n for n in travels if n in statistics and n not in stays]
+            travels = [name for name in travels if name not in statistics]
+        return tuple(travels), tuple(stays)
 
-    # A training step, in a federation or under a plain Trainer.
-
-    def training_step(self, batch: Any, batch_idx: int) -> dict[str, Tensor]:  # noqa: ANN401
-        """Take a step under a plain Trainer: return the objective as ``"loss"``, and its terms.
-
-        A federation minimises the objectives of :meth:`plan` instead, so it refuses a method that
-        overrides this one.
-        """
-        terms = self.losses(Batch(*batch))
-        return {"loss": total(terms), **{name: term.detach() for name, term in terms.items()}}
-
-    def predict_step(self, batch: Any, batch_idx: int) -> Tensor:  # noqa: ANN401
-        """Return predictions under a plain Trainer: probabilities, or values in regression.
-
-        Args:
-            batch: (B, ...) inputs, or a tuple whose first item they are.
-            batch_idx: Not used.
-        """
-        x = batch[0] if isinstance(batch, tuple | list) else batch
-        return self.task.predictions(self(x))
-
-    def log(self, name: str, value: Any, *args: Any, **options: Any) -> None:  # noqa: ANN401
-        """Log a number; under a Trainer, exactly as Lightning does.
-
-        In a federation, a training step may log under any engine. A client's mean over the steps
-        that logged the name is recorded as ``log/<name>`` in ``clients.csv``, and the mean over
-        clients in ``metrics.csv``. Logging changes nothing else. A mean over the batch must use
-        ``batch.weight``, as loss terms do.
-
-        Args:
-            name: Name of the number.
-            value: A number, or a tensor with one element.
-            *args: As in Lightning; a federation ignores them.
-            **options: As in Lightning; a federation ignores them.
-
-        Raises:
-            ValueError: In a federation, if the value is not a single number.
-        """
-        if self._logged is None:
-            super().log(name, value, *args, **options)
-            return
-        dtype, device = torch.get_default_dtype(), self.device
-        if isinstance(value, Tensor) and value.numel() == 1:
-            self._logged[name] = value.detach().to(device, dtype).reshape(())
-        elif isinstance(value, int | float):
-            # Filled there, as a copy to a GPU would be waited for.
-            self._logged[name] = torch.full((), value, dtype=dtype, device=device)
-        else:
-            raise ValueError(f"self.log({name!r}, ...) takes one number, got {value!r}")
-
-    def log_dict(self, dictionary: Any, *args: Any, **options: Any) -> None:  # noqa: ANN401
-        """Log several numbers; see :meth:`log`."""
-        if self._logged is None:
-            super().log_dict(dictionary, *args, **options)
-            return
-        for name, value in dictionary.items():
-            self.log(name, value)
-
-    def collect_logged(self, on: bool) -> None:
-        """Start or stop collecting what steps log; called by engines."""
-        self._logged = {} if on else None
-
-    def take_logged(self) -> State:
-        """Return what was logged since the last call; called by engines."""
-        found = self._logged
-        if not found:
-            return {}
-        self._logged = {}
-        return found
-
-    def configure_gradient_clipping(
-        self,
-        optimizer: Optimizer,
-        gradient_clip_val: float | None = None,
-        gradient_clip_algorithm: str | None = None,
-    ) -> None:
-        """Clip gradients by norm in a federation; under a Trainer, as the Trainer is set."""
-        if self.fabric is None:
-            super().configure_gradient_clipping(
-                optimizer, gradient_clip_val, gradient_clip_algorithm
-            )
-        else:
-            # A non-finite norm is not an error here: a loss scaler skips such a step.
-            self.fabric.clip_gradients(
-                self, optimizer, max_norm=gradient_clip_val, error_if_nonfinite=False
-            )
-
-    def optimizer_step(
-        self,
-        epoch: int,
-        batch_idx: int,
-        optimizer: Optimizer | LightningOptimizer,
-        optimizer_closure: Callable[[], Any] | None = None,
-    ) -> None:
-        """Take one step; a federation has already run the backward pass and passes no closure."""
-        if optimizer_closure is None:
-            optimizer.step()
-        else:
-            optimizer.step(closure=optimizer_closure)
+    def _norm_statistics(self) -> set[str]:
+        """Return the names of all batch norms' buffers."""
+        return {
+            f"{norm}.{name}"
+            for norm in batch_norms(self)
+            for name, _ in self.get_submodule(norm).named_buffers()
+        }

@@ -3,16 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import lightning
+import torch
+import yaml
+from lightning.pytorch.core.saving import CHECKPOINT_PAST_HPARAMS_KEYS, load_hparams_from_tags_csv
 
 from pfl.core import tensor_file
-from pfl.core.client import Client
+from pfl.core.hints import declared
+from pfl.core.trust import Trust, TrustError, check_calls, checked, is_listed
+
+# Functions that build objects from the plain values of a file: Lightning's own.
+INSTANTIATORS = (
+    "lightning.pytorch.cli.instantiate_module",
+    "pytorch_lightning.cli.instantiate_module",
+)
 
 
-def write(path: Path, module: Client, arguments: Mapping[str, Any]) -> None:
+def write(path: Path, module: lightning.LightningModule, arguments: Mapping[str, Any]) -> None:
     """Write a module as a Lightning checkpoint.
 
     Args:
@@ -30,3 +41,100 @@ def write(path: Path, module: Client, arguments: Mapping[str, Any]) -> None:
     }
     module.on_save_checkpoint(content)
     tensor_file.write(path, content)
+
+
+def check(
+    source: str | Path | IO[Any],
+    kind: type,
+    trust: Trust,
+    more: Mapping[str, Any],
+    given: Mapping[str, Any],
+) -> None:
+    """Refuse an exported model that names an untrusted object.
+
+    Args:
+        source: The file, of ``pfl export`` or of a Trainer.
+        kind: The class to build.
+        trust: What the file may name.
+        more: Arguments of another file, which replace those of the first.
+        given: Arguments that the caller gives and no file decides.
+
+    Raises:
+        TrustError: An object is not trusted, or does not fit the type declared for its place.
+        DamagedError: The file was changed after it was written.
+        OSError: The file cannot be read.
+    """
+    arguments = {**_exported(source), **more, **given}
+    # Without an instantiator, the class gets plain values as they are; no object is built.
+    if (instantiator := arguments.pop("_instantiator", None)) is None:
+        return
+    try:
+        if instantiator not in INSTANTIATORS:
+            raise TrustError(f"names {instantiator!r} to build objects, not Lightning's own")
+        if (path := arguments.pop("_class_path", None)) is not None:
+            kind = checked(str(path), kind, ("_class_path",), trust)
+        types = declared(kind)
+        # Before the parser, which imports what is named; and after it, as it understood the file.
+        for read in (dict, partial(_parsed, kind)):
+            for name, item in read(arguments).items():
+                if name not in given:
+                    check_calls(item, types.get(name), (name,), trust)
+    except (TrustError, ImportError) as error:
+        raise TrustError(f"{source}: {error}") from error
+
+
+def _parsed(kind: type, arguments: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return arguments as Lightning's instantiator parses them."""
+    from jsonargparse import ArgumentParser
+
+    parser = ArgumentParser(exit_on_error=False)
+    parser.add_class_arguments(kind, "module", fail_untyped=False)
+    found: Mapping[str, Any] = vars(parser.parse_object({"module": dict(arguments)}).module)
+    return found
+
+
+def arguments_of(file: Path) -> dict[str, Any]:
+    """Return the arguments of a class in a YAML or CSV file.
+
+    Raises:
+        ValueError: The file is neither.
+        OSError: The file cannot be read.
+    """
+    if file.suffix.lower() == ".csv":
+        return load_hparams_from_tags_csv(file)
+    try:
+        content = yaml.safe_load(file.read_text(encoding="utf-8"))
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise ValueError(f"{file} is not YAML: {error}") from error
+    if not isinstance(content, dict):
+        raise ValueError(f"{file} holds no arguments by name")
+    return content
+
+
+def _exported(source: str | Path | IO[Any]) -> dict[str, Any]:
+    """Return the arguments of the class in a file, from every key that Lightning reads."""
+    if isinstance(source, str | Path):
+        content = tensor_file.read(Path(source), mapped=True)
+    else:
+        content = torch.load(source, map_location="cpu", weights_only=True)
+        source.seek(0)
+    if not isinstance(content, dict):
+        raise tensor_file.DamagedError(f"{source} holds no module")
+    found: dict[str, Any] = {}
+    for key in (
+        *CHECKPOINT_PAST_HPARAMS_KEYS,
+        lightning.LightningModule.CHECKPOINT_HYPER_PARAMS_KEY,
+    ):
+        found |= content.get(key) or {}
+    return found
+
+
+def untrusted(content: Any) -> list[str]:  # noqa: ANN401
+    """Return the class paths that :func:`check` admits only if they are in ``trust``."""
+    if isinstance(content, Mapping):
+        path = content.get("class_path")
+        own = [path] if isinstance(path, str) and not is_listed(path) else []
+        return own + [name for item in content.values() for name in untrusted(item)]
+    if isinstance(content, list | tuple):
+        return [name for item in content for name in untrusted(item)]
+    return []

@@ -1,12 +1,21 @@
-"""Locks on folders, so that two processes never work on one; they end with their process."""
+"""Locks on folders, so that two processes never work on one; they end with their process.
+
+Some file systems, mostly of networks, have no such locks. There a folder is marked by a file, which
+a killed process leaves behind.
+"""
 
 from __future__ import annotations
 
+import errno
 import os
+import re
 import socket
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+
+from pfl.disk.writing import naming, opened
 
 try:
     import fcntl
@@ -14,15 +23,32 @@ except ImportError:  # Windows has no such locks
     fcntl = None  # type: ignore[assignment]
 
 NAME = ".lock"
+# Where there are no locks: exists while a process is working on the folder.
+MARK = ".lock.held"
+_LACKING = {errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOTSUP, errno.ENOSYS}
+# A host's name in full; nothing else is repeated in a message.
+_OWNER = re.compile(r"process (\d{1,9}) on ([\w.-]{1,255})")
 
 
 class BusyError(OSError):
     """Another process is working on a folder."""
 
 
+class NoLocksError(OSError):
+    """A file system has no locks."""
+
+
+class NoLocksWarning(UserWarning):
+    """A file system has no locks, so that a folder is marked by a file."""
+
+
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
     """Lock a folder against other processes of this machine; create it if it is missing.
+
+    Where the file system has no locks, it is locked against all machines, by a file. One that a
+    killed process of this machine left is taken over; one of another machine has to be removed by
+    hand.
 
     Raises:
         BusyError: Another process holds the lock; the message names it.
@@ -30,13 +56,18 @@ def locked(folder: Path) -> Iterator[None]:
     """
     folder.mkdir(parents=True, exist_ok=True)
     file = folder / NAME
-    descriptor = hold(file, os.O_RDWR | os.O_CREAT)
-    if descriptor is None:
-        owner = file.read_text(encoding="utf-8").strip() or "another process"
-        raise BusyError(f"{owner} is already working on {folder}")
     try:
-        os.truncate(descriptor, 0)
-        os.write(descriptor, f"process {os.getpid()} on {socket.gethostname()}".encode())
+        descriptor = hold(file, os.O_RDWR | os.O_CREAT)
+    except NoLocksError as error:
+        with _marked(folder, error):
+            yield
+        return
+    if descriptor is None:
+        raise BusyError(f"{_owner(file)} is already working on {folder}")
+    try:
+        with naming(file):
+            os.truncate(descriptor, 0)
+            os.write(descriptor, _own().encode())
         yield
     finally:
         os.close(descriptor)
@@ -48,13 +79,73 @@ def hold(path: Path, flags: int = os.O_RDONLY) -> int | None:
     The lock ends when the descriptor is closed, at the latest when the process ends.
 
     Raises:
-        OSError: The path cannot be opened.
+        NoLocksError: The file system has no locks.
+        OSError: The path cannot be opened, or is a link.
     """
-    descriptor = os.open(path, flags, 0o644)
-    if fcntl is not None:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            os.close(descriptor)
+    descriptor = opened(path, flags)
+    if fcntl is None:
+        return descriptor
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        os.close(descriptor)
+        if isinstance(error, BlockingIOError):
             return None
+        if error.errno in _LACKING:
+            raise NoLocksError(f"the file system of {path} has no locks ({error})") from error
+        raise
     return descriptor
+
+
+@contextmanager
+def _marked(folder: Path, why: NoLocksError) -> Iterator[None]:
+    """Mark a folder by a file.
+
+    Raises:
+        BusyError: It is marked; the message names the process and the file.
+    """
+    mark = folder / MARK
+    if mark.exists() and _ended(_owner(mark)):
+        # Two processes that find this at the same moment might both go on.
+        mark.unlink(missing_ok=True)
+    try:
+        with naming(mark), mark.open("x", encoding="utf-8") as file:
+            file.write(_own())
+    except FileExistsError:
+        raise BusyError(
+            f"{_owner(mark)} is already working on {folder}; if it has ended, remove {mark}"
+        ) from None
+    try:
+        warnings.warn(
+            f"{why}: {mark} keeps other processes out until this one has ended",
+            NoLocksWarning,
+            stacklevel=4,
+        )
+        yield
+    finally:
+        mark.unlink(missing_ok=True)
+
+
+def _own() -> str:
+    return f"process {os.getpid()} on {socket.gethostname()}"
+
+
+def _owner(file: Path) -> str:
+    """Return who wrote a lock's file."""
+    with file.open("rb") as stream:
+        text = stream.read(300).decode("utf-8", "replace").strip()
+    return text if _OWNER.fullmatch(text) else "another process"
+
+
+def _ended(owner: str) -> bool:
+    """Return ``True`` if a process was one of this machine and has ended."""
+    found = _OWNER.fullmatch(owner)
+    if found is None or found[2] != socket.gethostname():
+        return False
+    try:
+        os.kill(int(found[1]), 0)
+    except ProcessLookupError:
+        return True
+    except OSError:
+        return False
+    return False

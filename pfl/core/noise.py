@@ -14,6 +14,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from pfl.core.devices import on_host
+
 GENERATOR = "splitmix64"
 """Recorded with runs that draw noise, as another generator would draw other numbers."""
 
@@ -23,14 +25,13 @@ _GOLDEN = 0x9E3779B97F4A7C15
 # Shifts and factors of two hashes, of numbers and of a stream's gamma; a last shift follows.
 _MIX = ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB), (31, 1))
 _MIX_GAMMA = ((33, 0xFF51AFD7ED558CCD), (33, 0xC4CEB9FE1A85EC53), (33, 1))
-# Pairs of draws that are made at once: on a CPU as many as its caches hold.
-_AT_ONCE = {"cpu": 2**16}
-_LARGEST = 2**22
+# Pairs of draws that are made at once; on the host as many as a CPU's caches hold.
+_AT_ONCE, _AT_ONCE_ON_HOST = 2**22, 2**16
 
 
 def block(device: torch.device) -> int:
     """Return how many draws are made at once on a device; fewer cost as many calls."""
-    return 2 * _AT_ONCE.get(device.type, _LARGEST)
+    return 2 * (_AT_ONCE_ON_HOST if on_host(device) else _AT_ONCE)
 
 
 def normals(streams: Tensor, first: int, steps: int, count: int, dtype: torch.dtype) -> Tensor:

@@ -14,6 +14,8 @@ from contextlib import contextmanager
 
 import torch
 
+from pfl.core.devices import on_host
+
 _DEFAULT_STREAM = threading.RLock()
 
 
@@ -46,12 +48,11 @@ def scoped(seed: int, device: torch.device | None = None) -> Iterator[None]:
     Such code is the initialisers of ``torch.nn`` and dropout layers. The default stream is restored
     on exit. Only one thread at a time can be inside.
     """
-    cuda = device is not None and device.type == "cuda"
-    devices = [device] if cuda and device is not None else []
-    with _DEFAULT_STREAM, torch.random.fork_rng(devices=devices):
+    place = torch.device("cpu") if device is None else device
+    others = [] if on_host(place) else [place]
+    with _DEFAULT_STREAM, torch.random.fork_rng(devices=others, device_type=place.type):
         torch.set_rng_state(torch.Generator().manual_seed(seed).get_state())
-        if cuda and device is not None:
-            torch.cuda.set_rng_state(
-                torch.Generator(device).manual_seed(seed).get_state(), device=device
-            )
+        for other in others:
+            start = torch.Generator(other).manual_seed(seed).get_state()
+            torch.get_device_module(other).set_rng_state(start, other)
         yield

@@ -45,7 +45,8 @@ class Server(Generic[StateT]):
     arguments.
 
     Attributes:
-        reports: Names of the values in ``client_report``, with the captions of their pictures.
+        reports: Names of the values in ``client_report``, with the captions of their pictures. A
+            number that clients send (``ClientModule.extra``) is reported if it is named here.
         per_client: Whether ``shared`` of the state holds a model for each client, along a leading
             axis. Such models are stored in files if they exceed ``loop.kept_memory``.
 
@@ -93,10 +94,23 @@ class Server(Generic[StateT]):
             state,
             shared=weighted_mean([upload.shared for upload in uploads], weights),
             round=state.round + 1,
-            client_report={"weight": weight_report(uploads, weights)},
+            client_report=self.reported(uploads, weight=weights),
         )
 
+    def reported(self, uploads: Sequence[Upload], **values: Tensor) -> dict[str, dict[int, float]]:
+        """Return numbers for each uploading client: some values, and what ``reports`` names.
 
-def weight_report(uploads: Sequence[Upload], weights: Tensor) -> dict[int, float]:
-    """Return each uploading client's aggregation weight, for the per-client records."""
-    return {upload.client: float(w) for upload, w in zip(uploads, weights, strict=True)}
+        Args:
+            uploads: The uploads of a round, at least one.
+            values: (len(uploads),) each, by name.
+        """
+        sent = {name: received(uploads, name) for name in self.reports if name in uploads[0].extra}
+        return {
+            name: {u.client: float(value) for u, value in zip(uploads, row, strict=True)}
+            for name, row in (values | sent).items()
+        }
+
+
+def received(uploads: Sequence[Upload], name: str) -> Tensor:
+    """Return (len(uploads), ...) values of ``extra``, in the order of the uploads' weights."""
+    return torch.stack([upload.extra[name] for upload in uploads])

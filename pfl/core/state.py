@@ -10,6 +10,7 @@ from typing import TypeVar, cast
 import torch
 from torch import Tensor, nn
 
+from pfl.core.devices import on_host, widest
 from pfl.core.types import Inputs, Patterns, State
 
 Name = TypeVar("Name")
@@ -175,7 +176,7 @@ def weighted_mean(states: Sequence[Mapping[str, Tensor]], weights: Tensor) -> St
         if not first.is_floating_point():
             mean[name] = torch.stack([state[name] for state in states]).amax(0)
             continue
-        wide = torch.float32 if first.device.type == "mps" else torch.float64
+        wide = widest(first.device)
         total = first.to(wide) * factors[0]
         for state, factor in zip(states[1:], factors[1:], strict=True):
             total.add_(state[name].to(wide), alpha=factor)
@@ -201,9 +202,19 @@ def finite(state: Mapping[str, Tensor]) -> bool:
     values = [value for value in state.values() if value.is_floating_point()]
     # If a sum is finite, all its terms are; this costs a fraction of checking each term. A sum of
     # finite terms can overflow, so an infinite sum is checked term by term.
-    if not values or torch.stack([value.sum().float() for value in values]).isfinite().all():
+    if not values or together([value.sum().float() for value in values]).isfinite().all():
         return True
-    return bool(torch.stack([value.isfinite().all() for value in values]).all())
+    return bool(together([value.isfinite().all() for value in values]).all())
+
+
+def together(numbers: Sequence[Tensor]) -> Tensor:
+    """Stack (n,) single numbers, at least one, on the device that has any of them.
+
+    Those of an optimiser's counters lie on the host.
+    """
+    devices = [number.device for number in numbers]
+    device = next((device for device in devices if not on_host(device)), devices[0])
+    return torch.stack([number.to(device) for number in numbers])
 
 
 def fingerprint(states: Iterable[Mapping[str, Tensor]]) -> str:

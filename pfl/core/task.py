@@ -64,7 +64,7 @@ class Task(ABC):
     def scores_of(self, models: Sequence[tuple[Tensor, Tensor]]) -> Tensor:
         """Return the (K, S) scores of K models, in the order of ``scores_better``.
 
-        A model's scores do not depend on the other models.
+        A model's scores do not depend on the other models. All are NaN if an output is.
 
         Args:
             models: (n, D) outputs and (n, ...) targets of each model; n and K are at least 1.
@@ -92,7 +92,7 @@ class Task(ABC):
 
 
 def cross_entropies(logits: Tensor, y: Tensor) -> Tensor:
-    """Return the (B,) cross-entropies, with the bits of ``F.cross_entropy(reduction="none")``.
+    """Return the (B,) cross-entropies, as ``F.cross_entropy(reduction="none")`` does.
 
     ``torch.func.vmap`` computes that function in two dozen steps of Python, and in bfloat16 where
     it would be computed in float32 without vmap.
@@ -105,7 +105,7 @@ def cross_entropies(logits: Tensor, y: Tensor) -> Tensor:
 
 
 def mean_cross_entropy(logits: Tensor, y: Tensor) -> Tensor:
-    """Return the mean cross-entropy, with the bits of ``F.cross_entropy``, under vmap as well.
+    """Return the mean cross-entropy, as ``F.cross_entropy`` does, and as exactly under vmap.
 
     Args:
         logits: (B, C).
@@ -153,24 +153,21 @@ class Classification(Task):
         )
         parts = zip(torch.split(logits.log_softmax(-1), sizes), torch.split(y, sizes), strict=True)
         losses = torch.stack([F.nll_loss(own, labels) for own, labels in parts])
-        # Rows that are not finite count as a uniform guess.
         classes = logits.shape[-1]
-        confidence, guess = logits.softmax(-1).nan_to_num(1.0 / classes).max(-1)
+        confidence, guess = logits.softmax(-1).max(-1)
         tally = partial(_sums, owner, len(sizes))
         predicted = logits.argmax(-1)
         hits = tally((predicted == y).to(logits.dtype), y, classes)
         ones = torch.ones_like(confidence)
         found = tally(ones, predicted, classes) + tally(ones, y, classes)
         right = (guess == y).to(logits.dtype)
-        return torch.stack(
-            [
-                hits.sum(1) / samples,
-                losses,
-                _macro_f1(hits, found),
-                _calibration_error(tally, confidence, right),
-            ],
-            dim=1,
-        )
+        scores = [
+            hits.sum(1) / samples,
+            losses,
+            _macro_f1(hits, found),
+            _calibration_error(tally, confidence, right),
+        ]
+        return _defined(torch.stack(scores, dim=1), losses[:, None])
 
     def predictions(self, outputs: Tensor) -> Tensor:
         """Return (n, C) probabilities."""
@@ -212,7 +209,8 @@ class MultiLabel(Task):
         # The F1 of a label that is neither present nor predicted is zero, as in torchmetrics.
         f1 = (2 * hits / (guess.sum(0) + truth.sum(0))).nan_to_num()
         loss = self.sample_losses(logits, y).mean()
-        return torch.stack([right.mean(), loss, f1.mean(), right.amin(-1).mean()])
+        scores = torch.stack([right.mean(), loss, f1.mean(), right.amin(-1).mean()])
+        return _defined(scores, loss)
 
     def predictions(self, outputs: Tensor) -> Tensor:
         """Return (n, L) probabilities."""
@@ -251,7 +249,9 @@ class Regression(Task):
         error = F.mse_loss(values, y)
         spread = (y - y.mean(0)).square().mean()
         r2 = torch.where(spread > 0, 1 - error / spread, torch.zeros_like(error))
-        return torch.stack([error, error.sqrt(), F.l1_loss(values, y), r2])
+        scores = torch.stack([error, error.sqrt(), F.l1_loss(values, y), r2])
+        # Zero times infinity is NaN.
+        return _defined(scores, 0 * error)
 
     def predictions(self, outputs: Tensor) -> Tensor:
         """Return (n, D) values, or (n,) where D is one."""
@@ -269,6 +269,11 @@ class Regression(Task):
 def wide(values: Tensor) -> Tensor:
     """Return values in single precision or, if they are float64, unchanged."""
     return values if values.dtype == torch.float64 else values.float()
+
+
+def _defined(scores: Tensor, loss: Tensor) -> Tensor:
+    """Return scores, all NaN where the loss is: some output then says nothing of its sample."""
+    return torch.where(loss.isnan(), loss, scores)
 
 
 def _macro_f1(hits: Tensor, found: Tensor) -> Tensor:

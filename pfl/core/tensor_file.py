@@ -6,6 +6,7 @@ them.
 
 from __future__ import annotations
 
+import errno
 import os
 import struct
 import sys
@@ -20,14 +21,15 @@ import numpy as np
 import torch
 from torch import UntypedStorage
 
+from pfl.core.failure import is_memory
+from pfl.disk.writing import written
+
 Bytes: TypeAlias = np.ndarray[Any, np.dtype[np.uint8]]
 
 # In a zip entry's local header: its fixed length, and the offset of two variable lengths.
 _HEADER, _LENGTHS = 30, 26
 # Bytes that are copied at once, and that are worth a thread.
 _CHUNK, _SHARE = 2**18, 2**21
-# Pattern of the names of files that are being written; see scratch_of.
-SCRATCH = r"\..+\.\d+"
 
 
 class DamagedError(ValueError):
@@ -45,18 +47,12 @@ def write(path: Path, content: Any) -> None:  # noqa: ANN401
         OSError: The file cannot be written.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    scratch = scratch_of(path)
-    try:
-        with scratch.open("wb") as file:
+    with written(path, synced=True) as file:
+        try:
             torch.save(content, file)
-            file.flush()
-            os.fsync(file.fileno())
-        scratch.replace(path)
-    except RuntimeError as error:
-        # torch reports that its archive cannot be closed; the error before that is the cause.
-        raise _cause(error) from None
-    finally:
-        scratch.unlink(missing_ok=True)
+        except RuntimeError as error:
+            # torch reports that its archive cannot be closed; the error before that is the cause.
+            raise _cause(error) from None
 
 
 def read(path: Path, mapped: bool = False) -> Any:  # noqa: ANN401
@@ -69,7 +65,7 @@ def read(path: Path, mapped: bool = False) -> Any:  # noqa: ANN401
 
     Raises:
         DamagedError: The file was not written by :func:`write`, or was changed since.
-        OSError: The file cannot be read.
+        OSError: The file cannot be read, or not enough memory is free.
     """
     try:
         with path.open("rb") as file:
@@ -77,14 +73,11 @@ def read(path: Path, mapped: bool = False) -> Any:  # noqa: ANN401
     except OSError:
         raise
     except Exception as error:
+        if is_memory(error):
+            raise OSError(errno.ENOMEM, os.strerror(errno.ENOMEM), str(path)) from error
         raise DamagedError(
             f"{path} is damaged, or was written by another program ({_short(error)})"
         ) from error
-
-
-def scratch_of(path: Path) -> Path:
-    """Return the temporary path to which this process writes before it replaces ``path``."""
-    return path.with_name(f".{path.name}.{os.getpid()}")
 
 
 def _read(file: BinaryIO, mapped: bool) -> Any:  # noqa: ANN401

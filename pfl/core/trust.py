@@ -1,41 +1,48 @@
 """Checks of the objects that a configuration or an exported model names, before any is called.
 
 Plain values name an object as ``{"class_path": ..., "init_args": {...}}``, or by its dotted path
-alone. An object is called only if it fits the type declared for its place: a class must be a
-subclass of that type, and a function must be annotated to return it.
+alone. It must belong to :data:`LISTED`, to an installed plug-in, or to modules of the user
+(:class:`Trust`), and fit the type declared for its place: a class must be a subclass of that type.
+Of functions only torchvision's builders of networks and those of the user's modules may be named,
+if they are annotated to return that type.
 """
 
 from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
-from functools import cache
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
-from types import UnionType
-from typing import IO, TYPE_CHECKING, Any, Literal, Union, get_args, get_origin, get_type_hints
+from typing import Any, get_args, get_type_hints
 
-import torch
-from lightning import LightningModule
-from lightning.pytorch.core.saving import CHECKPOINT_PAST_HPARAMS_KEYS
+import yaml
 
-from pfl.core import plugins, tensor_file
-
-if TYPE_CHECKING:
-    from jsonargparse import ArgumentParser
-
-# Modules whose objects a file from somebody else may name.
-TRUSTED = (
-    *("pfl", "lightning_modules", "datamodules"),
-    *("torch.nn", "torch.optim", "torchmetrics", "torchvision.models"),
+from pfl.core import plugins
+from pfl.core.hints import (
+    classes,
+    declared,
+    defaults,
+    is_plain,
+    takes_callables,
+    takes_mappings,
+    values_of,
 )
-# Types of plain values: where only these are declared, no object may be named.
-_PLAIN = (object, type(None), bool, int, float, complex, str, bytes, list, tuple, dict, set)
-# Types whose arguments are the types of their values.
-_CONTAINERS = (list, tuple, set, dict, Sequence, Mapping)
 
-Admit = Callable[[str], None]
+# Modules whose classes any file may name; of their packages nothing else may be named.
+LISTED = (
+    *("pfl", "lightning_modules", "datamodules"),
+    *("torch.nn", "torch.optim", "torchmetrics"),
+    *("torchvision.models", "torchvision.transforms", "torchvision.datasets"),
+    "lightning.pytorch.loggers",
+)
+_CLOSED = {*sys.stdlib_module_names, *(name.partition(".")[0] for name in LISTED)}
+# One above the largest whole number that tensors can hold.
+LIMIT = 2**63
+# Folders of installed packages.
+_INSTALLED = {"site-packages", "dist-packages"}
 
 
 class TrustError(ValueError):
@@ -52,23 +59,66 @@ class TrustError(ValueError):
         self.keys = tuple(keys)
 
 
+@dataclass(frozen=True)
+class Trust:
+    """What may be named besides :data:`LISTED` and installed plug-ins.
+
+    Attributes:
+        own: Dotted paths of modules and objects. ``None``, for a configuration of the user: all
+            modules that are not installed, and classes of other installed packages.
+        weights: Whether networks may download pretrained weights.
+    """
+
+    own: Sequence[str] | None = None
+    weights: bool = False
+
+    def check_name(self, path: str, keys: Sequence[str] = ()) -> None:
+        """Refuse the path of an object that may not be named, without importing it.
+
+        Raises:
+            TrustError: It may not be named.
+        """
+        if is_listed(path) or _below(path, self.own or ()):
+            return
+        if self.own is None and path.partition(".")[0] not in _CLOSED:
+            return
+        own = "your own modules" if self.own is None else f"a plug-in (or pass trust=[{path!r}])"
+        known = ", ".join(LISTED[3:])
+        raise TrustError(
+            f"names {path}, which belongs neither to this project nor to {known} or {own}", keys
+        )
+
+    def owns(self, module: str) -> bool:
+        """Return ``True`` if a module is the user's own, whose functions may be named too."""
+        if self.own is not None:
+            return _below(module, self.own)
+        file = getattr(sys.modules.get(module), "__file__", None)
+        if file is None or module.partition(".")[0] in _CLOSED:
+            return False
+        return _below(module, _plugins()) or _INSTALLED.isdisjoint(Path(file).parts)
+
+
+# A configuration of the user.
+CONFIGURATION = Trust()
+
+
 def check_calls(
     value: Any,  # noqa: ANN401
     hint: Any,  # noqa: ANN401
     keys: Sequence[str] = (),
-    admit: Admit = lambda path: None,
+    trust: Trust = CONFIGURATION,
 ) -> None:
-    """Refuse every object named in a value that does not fit the type declared for its place.
+    """Refuse every object named in a value that is not trusted or does not fit its place.
 
     Args:
-        value: A part of a configuration.
+        value: A part of a configuration, as it was parsed or in plain values.
         hint: The type declared for it.
         keys: Keys of the part.
-        admit: Called with each dotted path before it is imported, and with the path at which the
-            object is defined; raises :class:`TrustError` to refuse it.
+        trust: What may be named.
 
     Raises:
-        TrustError: An object has the wrong type, or a number is NaN or must be finite.
+        TrustError: An object is not trusted or has the wrong type, text describes an object, or a
+            number is NaN or must be finite.
         ImportError: A path names nothing.
     """
     if isinstance(value, float) and not math.isfinite(value):
@@ -77,195 +127,118 @@ def check_calls(
         # Optimisers accept infinity, but then the first step is not finite.
         if "optimizer" in keys:
             raise TrustError(f"expected a finite number, got {value}", keys)
-    if isinstance(value, list | tuple):
-        for number, item in enumerate(value):
-            check_calls(item, hint, (*keys, str(number)), admit)
-        return
-    kinds = tuple(_classes(hint))
-    given = _plain(value)
-    if isinstance(given, Mapping):
-        path = given.get("class_path")
-        if path is None and len(kinds) != 1:
-            for key, item in given.items():
-                check_calls(item, hint, (*keys, str(key)), admit)
-            return
-        if not kinds and _takes_mappings(hint):
-            # The code that declares a mapping builds the object itself, and checks it.
-            return
-        made = kinds[0] if path is None else _checked(str(path), kinds, keys, admit)
-        # A data class is given without its path.
-        arguments = given if path is None else _plain(given.get("init_args") or {})
-        types = declared(made)
-        for name, item in arguments.items():
-            check_calls(item, types.get(name), (*keys, name), admit)
-    elif kinds and isinstance(value, str) and _is_path(value):
-        # Where any text is allowed too, the parser decides whether it is a class.
-        admit(value) if str in get_args(hint) else _checked(value, kinds, keys, admit)
-    elif kinds and inspect.isroutine(value):
-        # The parser has already replaced a path by its function.
-        _check_type(value, f"{value.__module__}.{value.__qualname__}", kinds, keys)
+    if isinstance(value, int) and not -LIMIT <= value < LIMIT:
+        raise TrustError("expected a number below 2**63, which tensors can hold", keys)
+    given = plain(value)
+    if isinstance(given, list | tuple | set):
+        for number, item in enumerate(given):
+            check_calls(item, hint, (*keys, str(number)), trust)
+    elif isinstance(given, Mapping):
+        _check_mapping(given, hint, keys, trust)
+    elif isinstance(value, str):
+        _check_text(value, hint, keys, trust)
+    elif inspect.isclass(value) or (callable(value) and takes_callables(hint)):
+        # The parser has already replaced a path by its class or function.
+        _check_object(value, _home(value), hint, keys, trust)
 
 
-def check_nulls(
-    values: Mapping[str, Any],
-    types: Mapping[str, Any],
-    nulls: Iterable[Sequence[str]],
-    optional: Callable[[Any], Container[str]] = lambda kind: (),
+def _check_mapping(
+    given: Mapping[str, Any],
+    hint: Any,  # noqa: ANN401
+    keys: Sequence[str],
+    trust: Trust,
 ) -> None:
-    """Refuse null for an argument that needs a value.
-
-    Args:
-        values: A configuration by dotted keys.
-        types: Declared types of the values, by the same keys.
-        nulls: Keys whose value is written as null, without ``init_args``.
-        optional: Returns the arguments of a class that may be null whatever their declared type.
-
-    Raises:
-        TrustError: An argument that needs a value is null.
-    """
-    for keys in nulls:
-        name = ".".join(keys)
-        top = next((key for key in types if f"{name}.".startswith(f"{key}.")), None)
-        if top is None:
-            if any(key.startswith(f"{name}.") for key in types):
-                raise TrustError("expected keys and values, got null", keys)
-            continue
-        hint, value = types[top], values.get(top)
-        for key in keys[top.count(".") + 1 :]:
-            given = _plain(value)
-            if not isinstance(given, Mapping) or "class_path" not in given:
-                break
-            kind = _named(str(given["class_path"]))
-            hint = None if key in optional(kind) else declared(kind).get(key)
-            value = _plain(given.get("init_args") or {}).get(key)
-        else:
-            if value is None and not _optional(hint):
-                kinds = [hint] if inspect.isclass(hint) else [*_classes(hint)]
-                names = " or ".join(kind.__name__ for kind in kinds) or "a value"
-                raise TrustError(f"expected {names}, got null", keys)
-
-
-def _optional(hint: Any) -> bool:  # noqa: ANN401
-    return hint in (None, Any, object) or type(None) in get_args(hint) or None in get_args(hint)
-
-
-def check_export(
-    source: str | Path | IO[Any], kind: type, trust: Sequence[str], given: Container[str] = ()
-) -> None:
-    """Refuse an exported model that names an untrusted object.
-
-    Args:
-        source: The file, of ``pfl export`` or of a Trainer.
-        kind: The class to build.
-        trust: Dotted paths of modules and objects that the file may name, besides :data:`TRUSTED`
-            and installed plug-ins.
-        given: Arguments that the caller gives and the file does not decide.
-
-    Raises:
-        TrustError: An object is not trusted, or does not fit the type declared for its place.
-        DamagedError: The file was changed after it was written.
-        OSError: The file cannot be read.
-    """
-    known = (*TRUSTED, *_plugins(), *trust)
-    arguments = {k: v for k, v in _exported(source).items() if k not in given}
-    # Without an instantiator, the class gets plain values as they are; no object is built.
-    if arguments.pop("_instantiator", None) is None:
+    path, kinds = given.get("class_path"), tuple(classes(hint))
+    mapped = takes_mappings(hint) and (path is None or not kinds)
+    if mapped or (path is None and len(kinds) != 1):
+        # A mapping that is declared as one is no object, but its values may be.
+        inner = values_of(hint) if mapped else hint
+        for key, item in given.items():
+            check_calls(item, inner, (*keys, str(key)), trust)
         return
-
-    def admit(path: str) -> None:
-        if not any(f"{path}.".startswith(f"{name}.") for name in known):
+    made = kinds[0] if path is None else checked(str(path), hint, keys, trust)
+    arguments = given
+    # A data class is given without its path.
+    if path is not None or "init_args" in given:
+        parts = (plain(given.get(name) or {}) for name in ("init_args", "dict_kwargs"))
+        arguments = {name: item for part in parts for name, item in dict(part).items()}
+    types, usual = declared(made), defaults(made)
+    builder = _below(_home(made), ("torchvision.models",))
+    for name, item in arguments.items():
+        if builder and name.startswith(("weights", "pretrained")) and item and not trust.weights:
             raise TrustError(
-                f"{source} names {path}, which belongs neither to this project nor to "
-                f"{', '.join(TRUSTED[3:])} or a plug-in; if you trust it, pass trust=[{path!r}]"
+                f"{name} may be downloaded only with "
+                + ("--download_weights" if trust.own is None else "download_weights=True"),
+                (*keys, name),
             )
-
-    try:
-        if (path := arguments.pop("_class_path", None)) is not None:
-            kind = _checked(str(path), (kind,), ("_class_path",), admit)
-        types = declared(kind)
-        for name, item in arguments.items():
-            check_calls(item, types.get(name), (name,), admit)
-    except ImportError as error:
-        raise TrustError(f"{source}: {error}") from error
+        if not _same(item, usual.get(name)):
+            check_calls(item, types.get(name), (*keys, name), trust)
 
 
-def _exported(source: str | Path | IO[Any]) -> dict[str, Any]:
-    """Return the arguments of the class in a file, from every key that Lightning reads."""
-    if isinstance(source, str | Path):
-        content = tensor_file.read(Path(source), mapped=True)
-    else:
-        content = torch.load(source, map_location="cpu", weights_only=True)
-        source.seek(0)
-    if not isinstance(content, dict):
-        raise tensor_file.DamagedError(f"{source} holds no module")
-    found: dict[str, Any] = {}
-    for key in (*CHECKPOINT_PAST_HPARAMS_KEYS, LightningModule.CHECKPOINT_HYPER_PARAMS_KEY):
-        found |= content.get(key) or {}
+def _check_text(text: str, hint: Any, keys: Sequence[str], trust: Trust) -> None:  # noqa: ANN401
+    kinds, words = tuple(classes(hint)), get_args(hint)
+    if (kinds or takes_callables(hint)) and _is_path(text):
+        # Where any text is allowed too, the parser decides whether it is a class.
+        if str not in words:
+            checked(text, hint, keys, trust)
+        elif trust.own is not None:
+            trust.check_name(text, keys)
+    elif trust.own is not None and not is_plain(hint) and _is_collection(text):
+        raise TrustError("expected keys and values or a list, got text that describes them", keys)
+
+
+def checked(path: str, hint: Any, keys: Sequence[str], trust: Trust) -> Any:  # noqa: ANN401
+    """Return the object at a path, if it may be named and fits a place of the declared type."""
+    trust.check_name(path, keys)
+    found = named(path)
+    _check_object(found, path, hint, keys, trust)
     return found
 
 
-def untrusted(content: Any) -> list[str]:  # noqa: ANN401
-    """Return the class paths that :func:`check_export` admits only if they are in ``trust``."""
-    if isinstance(content, Mapping):
-        path = content.get("class_path")
-        own = [path] if isinstance(path, str) and not path.startswith(_prefixes()) else []
-        return own + [name for item in content.values() for name in untrusted(item)]
-    if isinstance(content, list | tuple):
-        return [name for item in content for name in untrusted(item)]
-    return []
-
-
-@cache
-def declared(kind: Callable[..., Any]) -> Mapping[str, Any]:
-    """Return the declared types of the arguments of a class or a function.
-
-    They include arguments that it passes on to its bases or to a function.
-    """
-    # Imported here because only code that builds objects from plain values needs it.
-    from jsonargparse import ArgumentParser
-
-    parser = ArgumentParser()
-    add = parser.add_class_arguments if inspect.isclass(kind) else parser.add_function_arguments
-    names = add(kind, fail_untyped=False)
-    types = types_of(parser)
-    return {name: types.get(name) for name in names}
-
-
-def types_of(parser: ArgumentParser) -> dict[str, Any]:
-    """Return the declared types of a parser's arguments, where it knows them."""
-    kinds = ((action.dest, getattr(action, "_typehint", None)) for action in parser._actions)
-    return {name: kind for name, kind in kinds if kind is not None and not name.endswith(".help")}
-
-
-def _checked(path: str, kinds: tuple[type, ...], keys: Sequence[str], admit: Admit) -> Any:  # noqa: ANN401
-    """Return the object at a path, if it fits a place that declares ``kinds``."""
-    admit(path)
-    found = _named(path)
-    if inspect.isclass(found) or inspect.isroutine(found):
-        # torch.nn.modules.module.warnings.warn does not belong to torch.nn.
-        admit(f"{found.__module__}.{found.__qualname__}")
-    if not kinds:
-        raise TrustError(f"{path} is not allowed here: the argument declares no class", keys)
-    _check_type(found, path, kinds, keys)
-    return found
-
-
-def _check_type(
+def _check_object(
     found: Any,  # noqa: ANN401
     path: str,
-    kinds: tuple[type, ...],
+    hint: Any,  # noqa: ANN401
     keys: Sequence[str],
+    trust: Trust,
 ) -> None:
+    """Refuse an object that may not be named or does not fit a place of the declared type."""
+    kinds, home = tuple(classes(hint)), _home(found)
     names = " or ".join(kind.__name__ for kind in kinds)
-    if inspect.isclass(found):
-        if not any(kind in found.__mro__ for kind in kinds):
-            raise TrustError(f"{path} is not a subclass of {names}", keys)
-    elif callable(found):
-        returned = tuple(_classes(_returns(found)))
-        if not returned or not all(any(k in one.__mro__ for k in kinds) for one in returned):
-            raise TrustError(f"{path} is not annotated to return {names}", keys)
-    else:
+    if not kinds and not takes_callables(hint):
+        raise TrustError(f"{path} is not allowed here: the argument declares no class", keys)
+    if not inspect.isclass(found) and not inspect.isroutine(found):
         raise TrustError(f"{path} is neither a class nor a function", keys)
+    # torch.nn.modules.module.warnings.warn does not belong to torch.nn.
+    trust.check_name(home, keys)
+    if inspect.isclass(found):
+        if kinds and not any(kind in found.__mro__ for kind in kinds):
+            raise TrustError(f"{path} is not a subclass of {names}", keys)
+        called = any("__call__" in vars(base) for base in found.__mro__)
+        if not kinds and not (called and (is_listed(home) or trust.owns(found.__module__))):
+            raise TrustError(f"{path} is not allowed here: its objects are not functions", keys)
+        return
+    returned = tuple(classes(_returns(found)))
+    fits = returned and all(any(kind in one.__mro__ for kind in kinds) for one in returned)
+    if kinds and not fits:
+        raise TrustError(f"{path} is not annotated to return {names}", keys)
+    if not trust.owns(found.__module__) and found not in _builders(home):
+        raise TrustError(f"the function {path} is not allowed here: name a class", keys)
+
+
+def _home(found: Any) -> str:  # noqa: ANN401
+    """Return the path at which a class or a function is defined, or that of an object's class."""
+    if not inspect.isclass(found) and not inspect.isroutine(found):
+        found = type(found)
+    return f"{found.__module__}.{found.__qualname__}"
+
+
+def _builders(home: str) -> list[Callable[..., Any]]:
+    """Return torchvision's functions that build networks."""
+    if not _below(home, ("torchvision.models",)):
+        return []
+    models = import_module("torchvision.models")
+    return [models.get_model_builder(name) for name in models.list_models()]
 
 
 def _returns(function: Callable[..., Any]) -> Any:  # noqa: ANN401
@@ -275,29 +248,12 @@ def _returns(function: Callable[..., Any]) -> Any:  # noqa: ANN401
         return None
 
 
-def _classes(hint: Any) -> Iterator[type]:  # noqa: ANN401
-    """Yield the classes whose objects a place can hold; for a factory, those that it returns."""
-    origin, inner = get_origin(hint), get_args(hint)
-    if origin in (Union, UnionType, *_CONTAINERS):
-        for item in inner:
-            yield from _classes(item)
-    elif Callable in (origin, hint):
-        yield from _classes(inner[-1] if inner else None)
-    elif origin is not None and origin is not Literal:
-        yield from _classes(origin)
-    elif inspect.isclass(hint) and hint not in _PLAIN and hint is not Any:
-        yield hint
+def named(path: str) -> Any:  # noqa: ANN401
+    """Return the object at a dotted path.
 
-
-def _takes_mappings(hint: Any) -> bool:  # noqa: ANN401
-    """Return ``True`` if a place declares a mapping, or a container of mappings."""
-    origin = get_origin(hint)
-    if origin in (dict, Mapping):
-        return True
-    return origin in (Union, UnionType, *_CONTAINERS) and any(map(_takes_mappings, get_args(hint)))
-
-
-def _named(path: str) -> Any:  # noqa: ANN401
+    Raises:
+        ImportError: The path names nothing.
+    """
     home, _, name = path.rpartition(".")
     if not home:
         raise ImportError(f"there is no {path}")
@@ -306,12 +262,12 @@ def _named(path: str) -> Any:  # noqa: ANN401
     except ModuleNotFoundError as error:
         if not f"{home}.".startswith(f"{error.name}."):
             raise
-        return getattr(_named(home), name)
+        return getattr(named(home), name)
     except AttributeError as error:
         raise ImportError(f"there is no {path}") from error
 
 
-def _plain(value: Any) -> Any:  # noqa: ANN401
+def plain(value: Any) -> Any:  # noqa: ANN401
     """Return a parser's namespace as a mapping."""
     return vars(value) if type(value).__name__ == "Namespace" else value
 
@@ -320,8 +276,30 @@ def _is_path(text: str) -> bool:
     return "." in text and all(part.isidentifier() for part in text.split("."))
 
 
-def _prefixes() -> tuple[str, ...]:
-    return tuple(f"{name}." for name in (*TRUSTED, *_plugins()))
+def _is_collection(text: str) -> bool:
+    """Return ``True`` if a parser reads a text as a mapping or a list."""
+    try:
+        found = yaml.parse(text, yaml.SafeLoader)
+        nodes = (event for event in found if isinstance(event, yaml.NodeEvent))
+        return isinstance(next(nodes, None), yaml.CollectionStartEvent)
+    except yaml.YAMLError:
+        return False
+
+
+def _same(value: Any, default: Any) -> bool:  # noqa: ANN401
+    """Return ``True`` for an argument's default, which the parser copies, or keeps as its path."""
+    if isinstance(default, str) and callable(value) and _is_path(default):
+        return named(default) is value
+    return callable(value) and repr(value) == repr(default)
+
+
+def _below(path: str, homes: Iterable[str]) -> bool:
+    return any(f"{path}.".startswith(f"{home}.") for home in homes)
+
+
+def is_listed(path: str) -> bool:
+    """Return ``True`` for a path in :data:`LISTED` or in an installed plug-in."""
+    return _below(path, (*LISTED, *_plugins()))
 
 
 def _plugins() -> list[str]:

@@ -133,6 +133,11 @@ class Phase:
     noise: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
 
     @property
+    def label(self) -> str:
+        """Return what messages call it."""
+        return f"phase {self.name!r}"
+
+    @property
     def varies(self) -> bool:
         """``True`` if its length depends on the client."""
         return callable(self.epochs) or callable(self.steps)
@@ -161,6 +166,11 @@ class Pass:
     statistic: Callable[[Batch], State] | None = None
     collect: Callable[[Batch], State] | None = None
     when: Callable[[State, ClientInfo], bool] | None = None
+
+    @property
+    def label(self) -> str:
+        """Return what messages call it."""
+        return f"pass {self.name!r}"
 
     @property
     def walks(self) -> bool:
@@ -232,7 +242,7 @@ class Upload:
         samples: Number of its training samples (known to the server from the start; not counted as
             traffic).
         shared: The client's values of the entries that travel.
-        extra: What the method sends in addition; names are declared in ``ClientModule.extra``.
+        extra: What the method sends in addition; declared in ``ClientModule.extra``.
     """
 
     client: int

@@ -30,10 +30,6 @@ class WorkerError(OSError):
     """The cluster or a worker failed, independently of what the method computes."""
 
 
-class JobError(RuntimeError):
-    """A client's job raised an error in its worker; the message contains that error."""
-
-
 def import_ray() -> Any:  # noqa: ANN401
     """Import and return Ray, an optional dependency.
 
@@ -80,6 +76,7 @@ class Pool:
 
         Raises:
             JobError: A job raised an error.
+            MethodError: The method breaks a promise.
             WorkerError: Several workers died while running the same job, or a replacement did not
                 start, or the cluster died.
         """
@@ -120,7 +117,7 @@ class Pool:
         try:
             pending.done[index] = ray.get(ref)
         except ray.exceptions.RayTaskError as error:
-            raise JobError(f"{pending.name(index)}: {error.cause!r}") from error
+            raise error.cause from error
         except ray.exceptions.RayError as error:
             pending.deaths[index] += 1
             if pending.deaths[index] == ATTEMPTS:

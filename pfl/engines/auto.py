@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import TypeVar
 
 import torch
-from torch.utils.flop_counter import FlopCounterMode
 
 from pfl.core.checks import at_least_one
+from pfl.core.devices import on_host, widest
 from pfl.core.types import Job, Result, Scores
-from pfl.engines import threads
+from pfl.engines import cores, threads
 from pfl.engines.base import Engine
 from pfl.engines.cores import Share
+from pfl.engines.op_threads import multiplications
 from pfl.engines.sequential import SequentialEngine
 from pfl.engines.threads import ThreadsEngine
 from pfl.engines.vectorised import VectorisedEngine
@@ -39,9 +40,8 @@ fit into its caches."""
 TINY_STEP = 100_000
 """Multiplications per sample up to which threads mostly wait for the Python interpreter."""
 
-SERIAL_STEP = 20_000
-"""Multiplications per sample up to which a step's operations are too short for several op
-threads."""
+TINY_TEST = 20_000
+"""Multiplications per sample up to which a test alone is worth a stack on a CPU."""
 
 STACKED = 32
 """Number of clients in one stack on a CPU."""
@@ -58,12 +58,13 @@ class AutoEngine(Engine):
 
     Small networks are stacked, and networks on a GPU. Whether clients are stacked depends only on
     the device, the method, the network and the clients' sizes, never on cores or timing, so a run
-    is reproducible; a resumed run keeps its choice. On a CPU, the smallest networks use one op
-    thread. The number of cores decides between threads and one client after another, which give the
-    same bits with one op thread.
+    is reproducible; a resumed run keeps its choice. Whether the clients of a round run side by
+    side, with one op thread each, or one after another depends on the cores of the machine and the
+    sizes of the clients. If other runs take cores, fewer clients run at a time, with the same
+    numbers.
 
     Args:
-        workers: Largest number of cores; ``None`` uses all that are free.
+        workers: Number of cores to use; ``None`` uses all that are free.
 
     Raises:
         ValueError: ``workers`` is below one.
@@ -76,14 +77,15 @@ class AutoEngine(Engine):
         self._parallel: ThreadsEngine | None = None
         self._stack: VectorisedEngine | None = None
         self._share: Share | None = None
-        self._one_op_thread = False
+        self._cores = 1
+        self._tiny = False
 
     def setup(self, context: Context) -> str:
         """Choose the engine for a run; return the choice and the reason."""
         self.close()
-        self._context, on_cpu = context, context.fabric.device.type == "cpu"
-        size = _multiplications(context) if on_cpu else 0
-        self._one_op_thread = on_cpu and size <= SERIAL_STEP
+        self._context, on_cpu = context, on_host(context.fabric.device)
+        size = multiplications(context).total if on_cpu else 0
+        self._tiny = on_cpu and size <= TINY_TEST
         alone = self._sequential.setup(context)
         why = None if self.stacks else _unfit(context, size)
         if self.stacks is False:
@@ -93,34 +95,34 @@ class AutoEngine(Engine):
             line, why = stack.setup(context), stack.obstacle
             if why is None:
                 self._stack, self.stacks = stack, True
-                return f"auto: {line}{', one op thread' if self._one_op_thread else ''}"
+                return f"auto: {line}"
         self.stacks = False
         if not on_cpu:
             return f"auto: {alone}; {why}"
-        self._share = Share(self.workers)
-        self._workers = min(self._share.cores, context.data.num_clients)
-        reason = threads.obstacle(context, self._workers)
+        self._cores = min(self.workers or cores.usable(), context.data.num_clients)
+        reason = threads.obstacle(context, self._cores)
         if reason is None and size <= TINY_STEP:
             reason = "steps are too short for threads"
         if reason is not None:
+            self._share = Share(self.workers)
             return f"auto: {alone}; {reason}"
-        self._parallel = ThreadsEngine(self._workers)
+        self._parallel = ThreadsEngine(self.workers)
         return f"auto: {self._parallel.setup(context)}"
 
     def train(self, jobs: Sequence[Job]) -> Iterator[Result]:
         """Run each client's round."""
         if self._stack is not None and _busy(jobs, len(jobs)) >= BUSY:
-            return self._short(self._stack.train, jobs)
-        return self._short(self._choose(jobs).train, jobs)
+            return self._stack.train(jobs)
+        return self._choose(jobs).train(jobs)
 
     def test(self, jobs: Sequence[Job]) -> Iterator[Scores]:
         """Test each job's model on its splits."""
         # On a CPU, a forward pass alone is worth a stack only where calls are most of it.
-        on_gpu = self._context.fabric.device.type != "cpu"
-        fits = bool(self._context.adapt) or on_gpu or self._one_op_thread
+        apart = not on_host(self._context.fabric.device)
+        fits = bool(self._context.adapt) or apart or self._tiny
         if self._stack is not None and fits and _busy(jobs, len(jobs)) >= BUSY:
-            return self._short(self._stack.test, jobs)
-        return self._short(self._choose(jobs).test, jobs)
+            return self._stack.test(jobs)
+        return self._choose(jobs).test(jobs)
 
     def close(self) -> None:
         """Release the chosen engine."""
@@ -135,23 +137,10 @@ class AutoEngine(Engine):
         """Return threads, or the sequential engine if most workers would be idle."""
         if self._parallel is None or len(jobs) < 2:
             return self._sequential
-        if _busy(jobs, self._workers) < 1 + OP_THREADS_GAIN * math.log2(self._workers):
+        # By the machine's cores, not the free ones: the two round differently.
+        if _busy(jobs, self._cores) < 1 + OP_THREADS_GAIN * math.log2(self._cores):
             return self._sequential
         return self._parallel
-
-    def _short(
-        self, run: Callable[[Sequence[Job]], Iterator[AnswerT]], jobs: Sequence[Job]
-    ) -> Iterator[AnswerT]:
-        """Run jobs, with one op thread if a step is too short for several."""
-        if not self._one_op_thread:
-            yield from run(jobs)
-            return
-        before = torch.get_num_threads()
-        torch.set_num_threads(1)
-        try:
-            yield from run(jobs)
-        finally:
-            torch.set_num_threads(before)
 
 
 def parallelism(samples: Sequence[int], workers: int) -> float:
@@ -183,26 +172,15 @@ def _unfit(context: Context, size: int) -> str | None:
         size: Multiplications per sample on a CPU.
     """
     parameters = sum(p.numel() for p in context.module.parameters() if p.requires_grad)
-    kind = context.fabric.device.type
-    if kind == "cuda":
+    device = context.fabric.device
+    if not on_host(device):
+        if widest(device) is not torch.float64:
+            return f"{device.type} has no float64, in which stacks are checked"
         fills = parameters > SMALL_NETWORK
         return f"a network of {parameters:,} parameters fills the device" if fills else None
-    if kind != "cpu":
-        return f"{kind} has no engine for several clients"
     if parameters > CACHED or size > SHORT_STEP:
         return "the network is too large for a stack"
     sizes = [len(context.data.split(client, "train")) for client in range(context.data.num_clients)]
     if parallelism(sizes, len(sizes)) < BUSY:
         return "there are too few clients for a stack"
     return None
-
-
-def _multiplications(context: Context) -> int:
-    """Count the network's multiplications for one sample of the first client with data."""
-    splits = (context.data.split(client, "train") for client in range(context.data.num_clients))
-    split = next(split for split in splits if len(split))
-    context.set_mode(None)
-    counter = FlopCounterMode(display=False)
-    with torch.inference_mode(), context.fabric.autocast(), counter:
-        context.module(split.batch(torch.zeros(1, dtype=torch.int64)).x)
-    return int(counter.get_total_flops()) // 2

@@ -29,4 +29,4 @@ class Engine(Protocol):
         """Test each job's model on its splits."""
 
     def close(self) -> None:
-        """Release what :meth:`setup` acquired."""
+        """Release what :meth:`setup` acquired, even if it failed."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import os
+import platform
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,6 +17,8 @@ from pfl.core import lock
 
 CGROUP = Path("/sys/fs/cgroup")
 CPUINFO = Path("/proc/cpuinfo")
+# Of the files of runs.
+_PREFIX = "run-"
 # Without these units, arithmetic of bfloat16 is several times as slow as that of float32.
 _BF16 = {"amx_bf16", "avx512_bf16"}
 
@@ -24,15 +27,16 @@ class Share:
     """A run's share of the cores of this machine, from its creation to :meth:`release`.
 
     Args:
-        limit: Largest number of cores; ``None`` sets no limit.
+        wanted: Number of cores, taken at its word; ``None`` takes what other runs leave.
 
     Attributes:
-        cores: Number of usable cores divided by the number of runs that share them, at least one.
+        cores: The wanted number, or the number of usable cores divided by the number of runs that
+            share them, at least one.
     """
 
-    def __init__(self, limit: int | None = None) -> None:
+    def __init__(self, wanted: int | None = None) -> None:
         self._file, self._descriptor, others = _join()
-        self.cores = max(1, min(usable() // (1 + others), limit or usable()))
+        self.cores = wanted or max(1, usable() // (1 + others))
 
     def release(self) -> None:
         """Leave the cores to others."""
@@ -50,12 +54,21 @@ def usable() -> int:
 
 def has_bf16() -> bool:
     """Return ``True`` if Linux reports that the processor has units for bfloat16."""
+    return bool(_BF16 & set(_told("flags").split()))
+
+
+def processor() -> str:
+    """Return the name of the kind of processor, as far as the system tells."""
+    return _told("model name") or platform.processor() or platform.machine()
+
+
+def _told(key: str) -> str:
+    """Return what Linux reports about the first processor; empty elsewhere."""
     try:
         lines = CPUINFO.read_text().splitlines()
     except OSError:
-        return False
-    flags = (line.partition(":")[2].split() for line in lines if line.startswith("flags"))
-    return bool(_BF16 & set(next(flags, [])))
+        return ""
+    return next((line.partition(":")[2].strip() for line in lines if line.startswith(key)), "")
 
 
 def _mask() -> set[int]:
@@ -87,8 +100,11 @@ def _join() -> tuple[Path | None, int | None, int]:
     folder = Path(tempfile.gettempdir(), name, mask or "all")
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        others = sum(_held(file) for file in folder.iterdir())
-        descriptor, path = tempfile.mkstemp(dir=folder)
+        # Another user could have made it, as a link to any folder.
+        if folder.is_symlink() or folder.parent.is_symlink():
+            return None, None, 0
+        others = sum(_held(file) for file in folder.glob(f"{_PREFIX}*"))
+        descriptor, path = tempfile.mkstemp(prefix=_PREFIX, dir=folder)
         os.close(descriptor)
         return Path(path), lock.hold(Path(path), os.O_RDWR), others
     except OSError:

@@ -14,14 +14,12 @@ from dataclasses import replace
 from typing import Any
 
 import torch
-from lightning.fabric import Fabric
 from torch import Tensor
 
-from pfl.core.seeds import derive
+from pfl.core import devices
 from pfl.core.state import each
 from pfl.core.types import (
     Batch,
-    ClientInfo,
     ClientSplit,
     Count,
     FederatedData,
@@ -35,6 +33,7 @@ from pfl.core.types import (
 from pfl.engines import stack_round
 from pfl.training import client_round
 from pfl.training.context import DROPOUTS, Context
+from pfl.training.server_round import Coordinator, uploads_of
 
 # Padding repeats samples; one of four repeated changes every mean.
 SAMPLES = (8, 7)
@@ -138,8 +137,8 @@ def _clients(data: FederatedData) -> list[tuple[int, int]]:
 def _copy(context: Context, clients: Sequence[tuple[int, int]]) -> Context:
     """Return a copy of a context in float64, with a plan of few steps and without dropout."""
     device = context.fabric.device
-    devices: int | list[int] = 1 if device.index is None else [device.index]
-    fabric = Fabric(accelerator=device.type, devices=devices, precision="64-true")
+    index: int | list[int] = 1 if device.index is None else [device.index]
+    fabric = devices.fabric(device.type, index, "64-true")
     module = copy.deepcopy(context.module, {id(context.fabric): fabric})
     for child in module.modules():
         if isinstance(child, DROPOUTS):
@@ -180,23 +179,11 @@ def _shortened(plan: Plan) -> Plan:
 
 def _played(context: Context, play: Play) -> Iterator[tuple[str, Tensor]]:
     """Run two rounds; yield every resulting tensor with a descriptive name."""
-    module, data = context.module, context.data
-    infos = [ClientInfo.of(data, client, rounds=2) for client in range(data.num_clients)]
-    server = module.server()
-    names = module.shared_names()
-    state = server.init({n: context.template[n].clone() for n in names}, infos)
-    kept: list[State] = [{} for _ in infos]
+    coordinator = Coordinator(context, rounds=2, seed=0)
+    state = coordinator.start()
+    kept: dict[int, State] = {}
     for number in (1, 2):
-        jobs = [
-            Job(
-                info=replace(info, round=number),
-                kept=kept[info.client],
-                broadcast=server.broadcast(state, info.client, number),
-                seed=derive(0, "guard", number, info.client),
-                splits=("test",),
-            )
-            for info in infos
-        ]
+        jobs = [coordinator.job(state, kept, client, number, ("test",)) for client in (0, 1)]
         found = play(context, jobs)
         for result, tested in found:
             upload, whose = result.upload, f"(client {result.client}, round {number})"
@@ -208,9 +195,8 @@ def _played(context: Context, play: Play) -> Iterator[tuple[str, Tensor]]:
             ):
                 for name, value in values.items():
                     yield f"{kind} {name} {whose}", value
-        kept = [result.kept for result, _ in found]
-        uploads = [result.upload for result, _ in found if result.upload is not None]
-        state = server.aggregate(state, uploads)
+        kept = {result.client: result.kept for result, _ in found}
+        state = coordinator.aggregate(state, uploads_of(result for result, _ in found))
 
 
 def _alone(context: Context, jobs: Sequence[Job]) -> list[tuple[Result, State]]:

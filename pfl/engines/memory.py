@@ -9,9 +9,9 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from pfl.core import devices
 from pfl.core.state import nbytes
 from pfl.core.types import Inputs, Phase
-from pfl.engines.stack_feed import STAYS
 from pfl.training.batching import HELD_BYTES
 from pfl.training.context import Context
 
@@ -52,7 +52,7 @@ def of_client(context: Context) -> int:
     noise = [number * sum(prod(shape) for shape in p.noise.values()) for p in phases]
     # The gradients of saved values are about as large as the values.
     # Fixed steps find their draws in memory of their own.
-    draws = 3 if context.fabric.device.type in STAYS else 2
+    draws = 3 if devices.repeats(context.fabric.device) else 2
     step = 2 * (sample + saved) * max(sizes, default=0) + draws * max(noise, default=0)
     test = 2 * (sample + widest) * data.eval_batch_size
     # Samples are normalised client by client and then stacked, so they exist twice.
@@ -60,13 +60,9 @@ def of_client(context: Context) -> int:
 
 
 def free(device: torch.device) -> int:
-    """Return the free bytes of a device, within the limit of a container."""
-    if device.type == "cuda":
-        left, _ = torch.cuda.mem_get_info(device)
-        # Memory that torch has reserved but does not use is free too.
-        unused = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
-        return int(left + unused)
-    return min(_machine(), *(_group(*files) for files in _GROUPS))
+    """Return the free bytes of a device: its own, or the host's within a container's limit."""
+    left = devices.free(device)
+    return left if left is not None else min(_machine(), *(_group(*files) for files in _GROUPS))
 
 
 def _machine() -> int:

@@ -12,6 +12,7 @@ from importlib import import_module
 from typing import Any, TypeAlias, cast
 from urllib.parse import urlsplit
 
+from pfl.core.devices import on_host
 from pfl.core.types import Job, Result, Scores
 from pfl.engines.actors import Pool, Reply, WorkerError, import_ray
 from pfl.engines.base import Engine
@@ -79,7 +80,7 @@ class RayEngine(Engine):
         ray = import_ray()
         strategies = import_module("ray.util.scheduling_strategies")
         self._device, gpus = context.fabric.device, self.gpus_per_worker
-        if self._device.type != "cpu" and not gpus:
+        if not on_host(self._device) and not gpus:
             raise ValueError(
                 f"the loop runs on {self._device}, but its Ray workers have no GPU: set "
                 "gpus_per_worker (for example, to 0.25), or loop.accelerator to cpu"

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import vmap
 
+from pfl.core.failure import during
 from pfl.core.state import call_with, copy_all, each, joined
 from pfl.core.types import Batch, ClientSplit, Inputs, Job, State
 from pfl.engines.stack_gather import Gather
@@ -61,7 +62,8 @@ class Stack:
         part = copy.copy(self)
         part.jobs = [self.jobs[row] for row in rows]
         part.splits = [self.splits[row] for row in rows]
-        part.state = {name: value[torch.tensor(rows)] for name, value in self.state.items()}
+        index = torch.tensor(rows, device=self.context.fabric.device)
+        part.state = {name: value[index] for name, value in self.state.items()}
         return part
 
     def put_back(self, rows: Mapping[int, int], part: Stack) -> None:
@@ -101,7 +103,7 @@ class Stack:
 
     def alone(self, row: int, call: Callable[..., ReturnT], *arguments: object) -> ReturnT:
         """Call a method of the module as one client, whose entries it may change in place."""
-        with torch.no_grad():
+        with torch.no_grad(), during(f"client {self.jobs[row].info.client}"):
             return call_with(self.context.module, self.own(row), call, *arguments)
 
     def together(

@@ -8,6 +8,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
+from pfl.core import devices
 from pfl.core.state import each, joined
 from pfl.core.types import Batch, Phase
 from pfl.engines.stack import Group, Stack, groups, pad, walk
@@ -16,11 +17,6 @@ from pfl.engines.stack_schedule import FixedSchedule, Inputs, Schedule
 from pfl.training import batching
 from pfl.training.batching import Length, Step
 from pfl.training.noise import Noise
-
-# Types of devices whose memory can hold the samples of all clients as floats.
-HOLDS = ("cpu",)
-# Types of devices on which finished clients stay in the stack, so that all steps are alike.
-STAYS = ("cuda",)
 
 
 class StackedFeed:
@@ -73,7 +69,7 @@ class StackedFeed:
             if self._held is None and phase.inputs is not None:
                 self._gather = self._gathered()
             read = self._held is None and self._gather is None
-            fixed = device.type in STAYS and not read and not self._apart
+            fixed = devices.repeats(device) and not read and not self._apart
             self.schedule = (FixedSchedule if fixed else Schedule)(steps, places, device)
         if self._held is not None:
             held, most = self._held.y.shape[:2]
@@ -119,7 +115,7 @@ class StackedFeed:
 
     def _gathered(self) -> Gather | None:
         device = self._stack.context.fabric.device
-        if device.type in HOLDS or any(split.augmented for split in self._splits):
+        if devices.roomy(device) or any(split.augmented for split in self._splits):
             return None
         gather = Gather.over(self._splits)
         return None if gather is None else gather.to(device)

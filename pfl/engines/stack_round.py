@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from pfl.core.state import finite
+from pfl.core.state import finite, together
 from pfl.core.types import (
     Batch,
     ClientSplit,
@@ -140,5 +140,5 @@ def _finite(states: Sequence[State]) -> list[bool]:
         sum((value.sum().float() for value in state.values()), start=torch.zeros(()))
         for state in states
     ]
-    told = torch.stack([value.cpu() for value in sums]).isfinite().tolist()
+    told = together(sums).isfinite().tolist()
     return [sound or finite(state) for sound, state in zip(told, states, strict=True)]

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
+from pfl.core.failure import during
 from pfl.core.state import total
 from pfl.core.types import Batch, Outcome, Pass, Phase, Plan, State
 from pfl.engines.stack import Rows, Stack, walk
@@ -22,11 +23,12 @@ def run_plan(stack: Stack, plan: Plan, tally: StackedTally) -> list[State]:
     """Run phases and passes in order; return the optimiser state that each client keeps."""
     kept: list[State] = [{} for _ in stack.jobs]
     for part in plan:
-        if isinstance(part, Phase):
-            for row, state in run_phase(stack, part, tally).items():
-                kept[row] |= state
-        else:
-            run_pass(stack, part, tally)
+        with during(part.label):
+            if isinstance(part, Phase):
+                for row, state in run_phase(stack, part, tally).items():
+                    kept[row] |= state
+            else:
+                run_pass(stack, part, tally)
     return kept
 
 

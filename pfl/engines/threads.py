@@ -12,7 +12,9 @@ import torch
 from lightning.fabric import Fabric
 
 from pfl.core.checks import at_least_one
+from pfl.core.devices import on_host
 from pfl.core.types import Job, Result, Scores
+from pfl.engines import cores
 from pfl.engines.base import Engine
 from pfl.engines.cores import Share
 from pfl.engines.sequential import SequentialEngine
@@ -47,15 +49,17 @@ class ThreadsEngine(Engine):
     def setup(self, context: Context) -> str:
         """Copy the module for each worker and start the threads."""
         self.close()
-        if self.workers is None:
-            self._share = Share()
-        cores = self._share.cores if self._share is not None else self.workers
-        count = min(cores or 1, context.data.num_clients)
-        if reason := obstacle(context, count):
+        self._share = Share(self.workers)
+        clients = context.data.num_clients
+        if reason := obstacle(context, min(self.workers or cores.usable(), clients)):
             self._sequential.setup(context)
             return f"sequential, not threads: {reason}"
+        # One thread if other runs take the other cores: the numbers are then the same.
+        count = min(self._share.cores, clients)
         self._stop, self._scorer = threading.Event(), context.scorer
         self._pool = self._start([_replica(context, self._stop) for _ in range(count)])
+        if count == 1:
+            return "threads: one client at a time, as other runs take the cores, one op thread"
         return f"threads: {count} clients side by side, one op thread each"
 
     def train(self, jobs: Sequence[Job]) -> Iterator[Result]:
@@ -137,7 +141,7 @@ class ThreadsEngine(Engine):
 
 def obstacle(context: Context, workers: int) -> str | None:
     """Return why ``workers`` threads cannot train clients or bring no gain; ``None`` if they do."""
-    if context.fabric.device.type != "cpu":
+    if not on_host(context.fabric.device):
         return f"threads bring no gain on {context.fabric.device}"
     if workers == 1:
         return "there is only one core or one client"

@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from pfl.core.checks import at_least_one
+from pfl.core.failure import at_work, during
 from pfl.core.types import ClientInfo, Job, Phase, Result, Scores
 from pfl.engines import stack_round
 from pfl.engines.base import Engine
@@ -117,7 +118,9 @@ class VectorisedEngine(Engine):
         for alike in _alike(self._context, jobs):
             for start in range(0, len(alike), size):
                 chunk = alike[start : start + size]
-                found = verb(self._context, [jobs[index] for index in chunk])
+                together = [jobs[index] for index in chunk]
+                with during(at_work(together)):
+                    found = verb(self._context, together)
                 answers.update(zip(chunk, found, strict=True))
         for index in range(len(jobs)):
             yield answers[index]

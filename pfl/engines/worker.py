@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import copy
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from lightning.fabric import Fabric
 
+from pfl.core.failure import ExplainedError, JobError, said, told
 from pfl.core.kernels import repeatable
 from pfl.core.state import to
 from pfl.core.types import FederatedData, Scores, State
@@ -18,7 +21,7 @@ from pfl.training import client_round
 from pfl.training.context import Context
 
 if TYPE_CHECKING:
-    from pfl.core.client import Client
+    from pfl.core.client import ClientModule
 
 
 @dataclass(frozen=True)
@@ -39,7 +42,7 @@ class Recipe:
         deterministic: Use only deterministic algorithms of torch.
     """
 
-    module: Client
+    module: ClientModule
     data: FederatedData
     template: State
     trainable: set[str]
@@ -102,10 +105,22 @@ class Worker:
     def train(self, message: Message, shared_payload: bytes) -> Message:
         """Run a client's round and return its encoded result."""
         job = decode_job(message, shared_payload, self._context.fabric.device)
-        return encode_result(client_round.train(self._context, job))
+        with _in_words():
+            return encode_result(client_round.train(self._context, job))
 
     def test(self, message: Message, shared_payload: bytes) -> Scores:
         """Test a job's model and return its scores."""
-        return client_round.test(
-            self._context, decode_job(message, shared_payload, self._context.fabric.device)
-        )
+        job = decode_job(message, shared_payload, self._context.fabric.device)
+        with _in_words():
+            return client_round.test(self._context, job)
+
+
+@contextmanager
+def _in_words() -> Iterator[None]:
+    """Turn an error into its words: the original may not survive the way to the run's process."""
+    try:
+        yield
+    except ExplainedError:
+        raise
+    except Exception as error:
+        raise JobError(told(error) or said(error)) from error

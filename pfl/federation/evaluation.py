@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Literal
 
-from pfl.core.client import Client
 from pfl.core.seeds import derive
 from pfl.core.server import ServerState
-from pfl.core.types import ClientInfo, EvaluationPoint, FederatedData, Job, Result, Scores
+from pfl.core.types import ClientInfo, EvaluationPoint, Job, Result, Scores
 from pfl.engines.base import Engine
+from pfl.federation import soundness
 from pfl.federation.run import Row
-from pfl.training.metrics import Scorer
+from pfl.training.context import Context
 
 MakeJob = Callable[[int, ServerState], Job]
 # Jobs made at a time: each holds its client's kept state, and thousands would fill the memory.
@@ -24,36 +25,28 @@ class Evaluator:
 
     Args:
         engine: Runs the tests.
-        data: The federation's data.
+        context: The data, and the method at its initial values; it determines whether there is a
+            global model, whether personalised models equal it, and each client's group.
         clients: All clients.
         points: Points at which personalised models are tested; scores of the first are named
             ``personal``, those of others ``personal_<point>``.
-        module: The method at its initial values; it determines whether there is a global model,
-            whether personalised models equal it, and each client's group.
-        scorer: Summarises scores over clients.
         job: Makes a client's job from a state of the server.
     """
 
     def __init__(
         self,
         engine: Engine,
-        data: FederatedData,
+        context: Context,
         clients: Sequence[ClientInfo],
         points: Sequence[EvaluationPoint],
-        module: Client,
-        scorer: Scorer,
         job: MakeJob,
     ) -> None:
-        self.engine = engine
-        self.data = data
-        self.clients = clients
-        self.points = points
+        module, self.data, self.scorer = context.module, context.data, context.scorer
+        self.engine, self.clients, self.points, self.job = engine, clients, points, job
         self.has_global_model = module.has_global_model()
         self.personal_is_global = module.personal_is_global()
         self.labels = module.groups
         self.groups = [module.group(info) for info in clients if self.labels]
-        self.scorer = scorer
-        self.job = job
 
     def group_sizes(self) -> str:
         """Return the number and label of each group (as in ``clients.csv``), and its size."""
@@ -117,6 +110,22 @@ class Evaluator:
             for client in values.keys() & rows.keys():
                 rows[client][name] = values[client]
         return row, list(rows.values())
+
+    def undefined(self, rows: Sequence[Row]) -> list[int]:
+        """Return the clients of which a model has no finite main score; warn of them.
+
+        Args:
+            rows: The rows of the tested clients.
+        """
+        main = next(iter(self.scorer.better))
+        found = [
+            row
+            for row in rows
+            if not all(math.isfinite(row[name]) for name in row if name.endswith(f"/{main}"))
+        ]
+        clients = [int(row["client"]) for row in found]
+        soundness.warn_of_undefined(clients, int(found[0]["round"]) if found else 0)
+        return clients
 
     def _as_trained(
         self, tested: Sequence[int], results: Mapping[int, Result], before: ServerState

@@ -2,26 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from dataclasses import replace
 
 from lightning.fabric import Fabric
 
-from pfl.core.client import Client
+from pfl.core.client import ClientModule
+from pfl.core.devices import on_host
 from pfl.core.types import FederatedData
 from pfl.engines import cores
-from pfl.federation.evaluation import Evaluator
-from pfl.federation.run import Run
+from pfl.engines.op_threads import OpThreads
+from pfl.federation.rounds import Federation
+from pfl.training.client_round import samples_seen
+
+# What a repetition gives; docs/ideas.md says more.
+SAME_BITS = "with the same versions, kind of processor and op threads; elsewhere equal to rounding"
 
 
-def describe(run: Run, evaluator: Evaluator, fabric: Fabric, engine: str) -> dict[str, str]:
+def describe(federation: Federation, engine: str, threads: OpThreads) -> dict[str, str]:
     """Return the header's lines by topic.
 
     Args:
-        run: The run before its first round.
-        evaluator: Runs the tests.
-        fabric: Device and precision.
+        federation: The federation before its first round.
         engine: The line that describes the engine.
+        threads: The number of op threads.
     """
+    run, evaluator, fabric = federation.run, federation.evaluator, federation.settings.fabric
     module, data = run.module, run.data
     training = sum(info.samples > 0 for info in evaluator.clients)
     local = module.buffer_policy == "local" and not evaluator.has_global_model
@@ -36,28 +42,32 @@ def describe(run: Run, evaluator: Evaluator, fabric: Fabric, engine: str) -> dic
         "evaluated": ", ".join(evaluator.points),
         "engine": engine,
         **({"groups": sizes} if sizes else {}),
+        **_op_threads(threads, fabric),
+        **_slow_tests(federation),
     }
 
 
-def slow_tests(
-    evaluator: Evaluator, tested: Sequence[int], every: int, samples: Sequence[int]
-) -> dict[str, str]:
-    """Return a warning line if tests will take longer than training, judging by the first round.
+def _op_threads(chosen: OpThreads, fabric: Fabric) -> dict[str, str]:
+    """Return the line about op threads of a run on a CPU, and what its numbers hold for."""
+    if not on_host(fabric.device):
+        return {}
+    return {"op threads": str(chosen), "same bits": SAME_BITS}
 
-    Args:
-        evaluator: Runs the tests.
-        tested: The clients that are tested.
-        every: Rounds from one test to the next.
-        samples: Number of samples that each participant of the round trains on, with repetition.
-    """
+
+def _slow_tests(federation: Federation) -> dict[str, str]:
+    """Return a warning line if tests will take longer than training, judging by the first round."""
+    tested, trained = federation.tested(1), federation.cohort(1).trains
+    infos = [replace(federation.coordinator.clients[client], round=1) for client in trained]
+    samples = sum(samples_seen(federation.context, info) for info in infos)
+    tests = federation.evaluator.cost(tested) / federation.settings.evaluate_every
     # The backward pass of a step takes twice as long as the forward pass.
-    ratio = evaluator.cost(tested) / every / max(1, 3 * sum(samples))
+    ratio = tests / max(1, 3 * samples)
     if ratio <= 1:
         return {}
     return {
         "tests": (
             f"will take about {ratio:.2g} times as long as training: {len(tested):,} clients "
-            f"are tested, but {len(samples):,} train in a round; reduce this with "
+            f"are tested, but {len(trained):,} train in a round; reduce this with "
             "loop.evaluate_clients or loop.evaluate_every"
         )
     }
@@ -67,12 +77,12 @@ def _device(fabric: Fabric) -> str:
     """Describe device and precision, with a hint if another precision is faster."""
     precision = fabric.strategy.precision.precision
     line = f"{fabric.device}, {precision}"
-    if fabric.device.type == "cpu" and precision == "32-true" and cores.has_bf16():
+    if on_host(fabric.device) and precision == "32-true" and cores.has_bf16():
         line += " (this processor has units for bf16-mixed, 1.3 times as fast on small CNNs)"
     return line
 
 
-def _network(module: Client) -> str:
+def _network(module: ClientModule) -> str:
     """Describe a network: its class and its number of parameters."""
     count = sum(parameter.numel() for parameter in module.net.parameters())
     return f"{type(module.net).__name__}, {count:,} parameters"

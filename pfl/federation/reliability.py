@@ -8,16 +8,18 @@ confidence that is not empty; ``pfl plot`` and ``pfl report`` draw it.
 from __future__ import annotations
 
 import csv
+import io
 from collections.abc import Iterator
-from contextlib import closing
 from pathlib import Path
 
 import numpy as np
 import torch
 
-from pfl.core.client import Client
+from pfl.core.client import ClientModule
 from pfl.core.types import FederatedData
-from pfl.federation.resume import opened
+from pfl.disk.writing import write
+from pfl.federation.prepare import prepared
+from pfl.federation.resume import Wanted
 from pfl.federation.rounds import Federation
 from pfl.federation.settings import Settings
 from pfl.results.files import Floats, RunError
@@ -29,7 +31,7 @@ BINS = 15
 
 def measure(
     settings: Settings,
-    module: Client,
+    module: ClientModule,
     data: FederatedData,
     ckpt_path: str,
     config: str | None = None,
@@ -40,31 +42,27 @@ def measure(
         CheckpointError: ``ckpt_path`` cannot be used.
         RunError: The checkpoint is not in a run folder.
     """
-    with (
-        opened(settings, module, data, ckpt_path, config) as source,
-        closing(Federation(settings, module, data, source)) as federation,
-    ):
-        folder = None if source is None else source.folder
-        if folder is None:
+    with prepared(Wanted(settings, module, data, ckpt_path, config)) as federation:
+        if (folder := federation.origin) is None:
             raise RunError(f"the checkpoint {ckpt_path} is not in a run folder")
         rows = list(_rows(module, data, federation))
-    path = folder / FILE
-    with path.open("w", newline="") as file:
-        writer = csv.DictWriter(file, rows[0])
-        writer.writeheader()
-        writer.writerows(rows)
+    path, text = folder / FILE, io.StringIO()
+    writer = csv.DictWriter(text, rows[0])
+    writer.writeheader()
+    writer.writerows(rows)
+    write(path, text.getvalue())
     return path
 
 
 def _rows(
-    module: Client, data: FederatedData, federation: Federation
+    module: ClientModule, data: FederatedData, federation: Federation
 ) -> Iterator[dict[str, float]]:
     """Yield the rows of all clients."""
     for client in range(data.num_clients):
         split = data.split(client, "test")
         if len(split) == 0:
             continue
-        federation.personal(client)
+        federation.run.personal(client)
         sure, right = [], []
         with torch.inference_mode(), federation.context.fabric.autocast():
             for positions in chunks(len(split), data.eval_batch_size):

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from pfl.core.client import Client
+from pfl.core.client import ClientModule
 from pfl.core.state import clone, to
 from pfl.core.types import ClientInfo, FederatedData, State
 from pfl.federation import checkpoint, schema
@@ -16,7 +16,7 @@ from pfl.federation.store import KeptStates
 
 
 def template(
-    content: Mapping[str, Any], module: Client, data: FederatedData, device: torch.device
+    content: Mapping[str, Any], module: ClientModule, data: FederatedData, device: torch.device
 ) -> State:
     """Return the initial state in a checkpoint.
 
@@ -42,6 +42,12 @@ def stacked(content: Mapping[str, Any], device: torch.device) -> bool | None:
     return chosen
 
 
+def op_threads(content: Mapping[str, Any]) -> int | None:
+    """Return the number of op threads when the run began; older runs did not record it."""
+    count: int | None = content.get("op_threads")
+    return count
+
+
 def restore(
     content: Mapping[str, Any], run: Run, clients: Sequence[ClientInfo], device: torch.device
 ) -> None:
@@ -57,5 +63,7 @@ def restore(
         # A bounded store gets copies, one at a time, of what is mapped from the file.
         run.kept[int(client)] = clone(kept) if isinstance(run.kept, KeptStates) else kept
     run.history = content["history"]
+    # Earlier versions did not count them.
+    run.failures = content.get("failures", {})
     for callback in run.callbacks:
         callback.load_state_dict(content["callbacks"].get(callback.name, {}))

@@ -2,51 +2,63 @@
 
 from __future__ import annotations
 
-import json
-import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import yaml
-
-from pfl.core.client import Client
+from pfl.core.client import ClientModule
 from pfl.core.lock import locked
 from pfl.core.noise import GENERATOR
-from pfl.core.tensor_file import SCRATCH
 from pfl.core.types import FederatedData
-from pfl.federation import checkpoint
+from pfl.disk import reading, writing
+from pfl.federation import checkpoint, schema
 from pfl.federation.checkpoint import CheckpointError
 from pfl.federation.settings import Settings
 from pfl.results import identity
-from pfl.training.declaration import noise_of
 
 FILE = Path("checkpoints", "last.ckpt")
 ROUNDS = "loop.rounds"
 # Settings that a trained model does not depend on.
 _TESTS = (
-    *("loop.evaluate_at", "loop.evaluate_every", "loop.evaluate_clients"),
+    *("loop.evaluate_at", "loop.evaluate_every", "loop.evaluate_from", "loop.evaluate_clients"),
     *("loop.callbacks", "loop.on_nonfinite"),
 )
 
 
 @dataclass(frozen=True)
 class Wanted:
-    """The run that a checkpoint must belong to.
+    """A run that is asked for, to which a checkpoint must belong.
 
     Attributes:
         settings: Settings of the loop.
         module: The method.
+        data: The federation's data.
+        ckpt_path: The checkpoint: a file, a run folder, or ``last`` for the newest run below
+            :attr:`root` with the same settings and seed; ``None`` reads none.
         config: The resolved configuration as YAML; ``None`` for a run started from Python.
         trains: Whether rounds will be added; otherwise the checkpoint is only read.
     """
 
     settings: Settings
-    module: Client
-    config: str | None
-    trains: bool
+    module: ClientModule
+    data: FederatedData
+    ckpt_path: str | None = None
+    config: str | None = None
+    trains: bool = False
+
+    @property
+    def name(self) -> str:
+        """The name of the experiment: the given one, or one made of method and data."""
+        made = f"{type(self.module).__name__}_{type(self.data).__name__}".lower()
+        return self.settings.name or made
+
+    @property
+    def root(self) -> Path | None:
+        """The folder of all runs with the name: ``<default_root_dir>/<name>``."""
+        top = self.settings.default_root_dir
+        return None if top is None else Path(top, self.name)
 
     def differences(self, config: str | None, seed: int | None, noise: str | None) -> list[str]:
         """Return the settings that rule out a run, each with its value and the wanted one.
@@ -56,7 +68,7 @@ class Wanted:
             seed: The run's seed.
             noise: The generator of its noise; ``None`` if it drew none or did not record it.
         """
-        wanted = noise_of(self.module) if self.trains else None
+        wanted = self.module.noise_generator() if self.trains else None
         if wanted is None or noise == wanted:
             return self._settings(config, seed)
         drawn = f"noise of {noise or 'the generator of earlier versions'} (now {wanted})"
@@ -67,7 +79,11 @@ class Wanted:
         if self.config is None or config is None:
             same = seed is None or seed == self.settings.seed
             return [] if same else [f"seed {seed} (now {self.settings.seed})"]
-        old, new = (identity.of_run(yaml.safe_load(text)) for text in (config, self.config))
+        known = {"of the checkpoint": config, "of this run": self.config}
+        old, new = (
+            identity.of_run(reading.mapping_of_yaml(text, f"the configuration {whose}"))
+            for whose, text in known.items()
+        )
         then, now = (found.pop(ROUNDS, None) for found in (old, new))
         found = [
             f"{key} {old.get(key)} (now {new.get(key)})"
@@ -111,56 +127,33 @@ class Source:
 
 
 @contextmanager
-def opened(
-    settings: Settings,
-    module: Client,
-    data: FederatedData,
-    ckpt_path: str | None,
-    config: str | None = None,
-    trains: bool = False,
-) -> Iterator[Source | None]:
+def opened(wanted: Wanted) -> Iterator[Source | None]:
     """Read a checkpoint; while rounds are added to its run, the run folder is locked.
-
-    Args:
-        settings: Settings of the loop.
-        module: The method.
-        data: The federation's data.
-        ckpt_path: See :func:`find`; ``None`` reads none.
-        config: See :class:`Wanted`.
-        trains: See :class:`Wanted`.
 
     Raises:
         CheckpointError: The checkpoint cannot be used.
         BusyError: Another process is working on its run.
     """
-    if ckpt_path is None:
+    if wanted.ckpt_path is None:
         yield None
         return
-    wanted = Wanted(settings, module, config, trains)
-    file = find(ckpt_path, root_of(settings, module, data), wanted)
+    file = find(wanted.ckpt_path, wanted)
     with ExitStack() as stack:
-        if trains and file.is_file() and (folder := folder_of(file)) is not None:
+        if wanted.trains and file.is_file() and (folder := folder_of(file)) is not None:
             stack.enter_context(locked(folder))
-            clear(folder)
+            files = [name for callback in wanted.settings.callbacks for name in callback.files]
+            clear(folder, files)
         yield _source(file, wanted)
 
 
 def _source(file: Path, wanted: Wanted) -> Source:
     content = checkpoint.load(file, mapped=wanted.settings.kept_memory is not None)
-    check_settings(content, file, wanted)
+    schema.check_types(content)
+    try:
+        check_settings(content, file, wanted)
+    except reading.FileError as error:
+        raise CheckpointError(f"{file}: {error}") from error
     return Source(file, content)
-
-
-def root_of(settings: Settings, module: Client, data: FederatedData) -> Path | None:
-    """Return the folder of all runs with a name: ``<default_root_dir>/<name>``."""
-    if settings.default_root_dir is None:
-        return None
-    return Path(settings.default_root_dir, name_of(settings, module, data))
-
-
-def name_of(settings: Settings, module: Client, data: FederatedData) -> str:
-    """Return the name of the experiment: the given one, or one made of method and data."""
-    return settings.name or f"{type(module).__name__}_{type(data).__name__}".lower()
 
 
 def folder_of(file: Path) -> Path | None:
@@ -168,14 +161,8 @@ def folder_of(file: Path) -> Path | None:
     return file.parent.parent if file.parent.name == FILE.parent.name else None
 
 
-def find(path: str, root: Path | None, wanted: Wanted) -> Path:
-    """Return the checkpoint file for ``last`` or a path.
-
-    Args:
-        path: ``"last"`` for the newest run below ``root`` with the wanted settings and seed, a
-            run folder, or a file.
-        root: ``<default_root_dir>/<name>``.
-        wanted: The run to resume.
+def find(path: str, wanted: Wanted) -> Path:
+    """Return the checkpoint file that a path or ``last`` names; see :class:`Wanted`.
 
     Raises:
         CheckpointError: ``last`` matches no run.
@@ -183,6 +170,7 @@ def find(path: str, root: Path | None, wanted: Wanted) -> Path:
     if path != "last":
         given = Path(path)
         return given / FILE if given.is_dir() else given
+    root = wanted.root
     # A run is named by its starting time, so the last name is the newest run.
     folders = sorted((root or Path()).glob(f"*/{FILE}"), key=lambda file: file.parts[-3])
     refusals: dict[Path, list[str]] = {}
@@ -213,22 +201,29 @@ def check_settings(content: Mapping[str, Any], file: Path, wanted: Wanted) -> No
         raise CheckpointError(f"{file} is from a run with other settings: {'; '.join(differing)}")
 
 
-def clear(folder: Path) -> None:
-    """Remove partly written files of processes that were killed."""
-    for file in (*folder.glob(".*"), *(folder / FILE).parent.glob(".*")):
-        if re.fullmatch(SCRATCH, file.name) and file.is_file():
-            file.unlink(missing_ok=True)
+def clear(folder: Path, files: Iterable[str]) -> None:
+    """Remove what killed processes have left of files that they were writing.
+
+    Args:
+        folder: The run folder.
+        files: The files, by their paths in it.
+
+    Raises:
+        OSError: The folder of the checkpoint is a link, through which none could be saved.
+    """
+    writing.no_link(folder / FILE.parent)
+    for file in map(Path, files):
+        writing.clear(folder / file.parent, [file.name])
 
 
 def _kept(folder: Path) -> tuple[str | None, int | None, str | None]:
     """Return the configuration, seed and noise generator of a run, if its folder has them."""
-    config, environment = folder / "config.yaml", folder / "environment.json"
     try:
-        text = config.read_text(encoding="utf-8") if config.is_file() else None
-        yaml.safe_load(text or "")
-        found = json.loads(environment.read_text(encoding="utf-8"))
-        seed, noise = found.get("seed"), found.get("noise")
-    except (OSError, ValueError, AttributeError, yaml.YAMLError):
+        config = folder / "config.yaml"
+        text = reading.text(config)
+        reading.mapping_of_yaml(text or "", config)
+        found = reading.read_json(folder / "environment.json")
+    except (OSError, reading.FileError):
         # The checkpoint tells.
         return None, None, GENERATOR
-    return text, seed, noise
+    return text, found.get("seed"), found.get("noise")

@@ -3,131 +3,84 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
-from contextlib import ExitStack, contextmanager
-from dataclasses import replace
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
 
-from pfl.core.client import Client
 from pfl.core.kernels import repeatable
 from pfl.core.lock import locked
-from pfl.core.mapped import in_file
-from pfl.core.seeds import derive, generator
-from pfl.core.server import Server, ServerState
-from pfl.core.state import clone, constants, fingerprint, nbytes, to
-from pfl.core.types import (
-    ClientInfo,
-    Cohort,
-    FederatedData,
-    Job,
-    Result,
-    RoundResult,
-    State,
-    Upload,
-)
-from pfl.federation import header, restore, resume, rows, sampling
+from pfl.core.seeds import generator
+from pfl.core.server import ServerState
+from pfl.core.types import Cohort, Job, Result, RoundResult, Upload
+from pfl.engines import op_threads
+from pfl.federation import rows, soundness
 from pfl.federation.evaluation import Evaluator
-from pfl.federation.resume import Source
 from pfl.federation.run import Row, Run
-from pfl.federation.settings import Settings
-from pfl.federation.store import KeptStates
-from pfl.training import client_round
+from pfl.federation.settings import Settings, is_tested
 from pfl.training.context import Context
+from pfl.training.server_round import Coordinator, uploads_of
 
 
-class NonFiniteError(ArithmeticError):
-    """A client's loss or weights are no longer finite numbers."""
+@dataclass(frozen=True)
+class Played:
+    """A round before its outcome is entered into the run.
+
+    Attributes:
+        cohort: Who trained and who uploads.
+        jobs: Of the clients that trained.
+        results: Those that count, by client.
+        uploads: What reached the server.
+        before: The server's state before the round.
+        after: The server's state after the round.
+    """
+
+    cohort: Cohort
+    jobs: Sequence[Job]
+    results: Mapping[int, Result]
+    uploads: Sequence[Upload]
+    before: ServerState
+    after: ServerState
+
+    @property
+    def discarded(self) -> list[int]:
+        """The clients whose results were not finite and do not count."""
+        return [client for client in self.cohort.trains if client not in self.results]
 
 
+@dataclass
 class Federation:
     """Runs the rounds: sample, broadcast, train, aggregate, evaluate.
 
-    Args:
+    Attributes:
         settings: Of the run.
-        module: The method, with its network's initial weights.
-        data: The federation's data.
-        source: The checkpoint to resume from.
-
-    Raises:
-        ValueError: No client has training data.
-        CheckpointError: The checkpoint is of another federation, or damaged.
+        context: The method with its data and device.
+        coordinator: Makes the clients' jobs and aggregates their uploads.
+        evaluator: Tests the models.
+        run: What callbacks read and a checkpoint stores.
+        root: Folder of all runs of this name; ``None`` writes none.
+        origin: The run folder of the checkpoint that the run goes on from.
+        op_threads: Number of threads that an operation uses on a CPU.
     """
 
-    def __init__(
-        self,
-        settings: Settings,
-        module: Client,
-        data: FederatedData,
-        source: Source | None = None,
-    ) -> None:
-        self.settings = settings
-        self.root = resume.root_of(settings, module, data)
-        self.source = source
-        content = None if source is None else source.take()
-        device = settings.fabric.device
-        data.to(device)
-        template = None if content is None else restore.template(content, module, data, device)
-        self.context = Context(
-            module, data, settings.fabric, settings.gradient_clip_val, template=template
-        )
-        clients = [
-            ClientInfo.of(data, client, settings.rounds) for client in range(data.num_clients)
-        ]
-        self.clients = clients
-        self.eligible = [info.client for info in clients if info.samples > 0]
-        if not self.eligible:
-            raise ValueError("no client has training data")
-        tested = None
-        if settings.evaluate_clients is not None:
-            holders = [c for c in range(data.num_clients) if _has_tests(data, c)]
-            rng = generator(settings.seed, "evaluate")
-            tested = sampling.subset(holders, settings.evaluate_clients, rng)
-        self.server: Server[Any] = module.server()
-        shared = clone({n: self.context.template[n] for n in module.shared_names()})
-        kept: MutableMapping[int, State] = {}
-        if settings.kept_memory is not None:
-            kept = KeptStates(int(settings.kept_memory * 1e9), self.root)
-        self.run = Run(
-            module=module,
-            data=data,
-            seed=settings.seed,
-            rounds=settings.rounds,
-            name=resume.name_of(settings, module, data),
-            personal=self.personal,
-            server=self.server.init(shared, clients),
-            kept=kept,
-            template=self.context.template,
-            constants=fingerprint([constants(module)]),
-            reports=self.server.reports,
-            scores=self.context.scorer.better,
-            tested=tested,
-            callbacks=settings.callbacks,
-        )
-        # What a client keeps, and its group, may depend on the initial values.
-        self.context.load({})
-        if content is not None:
-            restore.restore(content, self.run, clients, device)
-        self.run.server = self._bounded(self.run.server)
-        points = settings.evaluate_at or [module.evaluate_at]
-        self.evaluator = Evaluator(
-            settings.engine, data, clients, points, module, self.context.scorer, self._job
-        )
-        settings.engine.stacks = None if content is None else restore.stacked(content, device)
-        engine = settings.engine.setup(self.context)
-        self.run.stacked = settings.engine.stacks
-        first = [replace(clients[client], round=1) for client in self._cohort(1).trains]
-        samples = [client_round.samples_seen(self.context, info) for info in first]
-        self.run.header = header.describe(self.run, self.evaluator, settings.fabric, engine)
-        self.run.header |= header.slow_tests(
-            self.evaluator, self._tested(1), settings.evaluate_every, samples
-        )
-        self._kernels = ExitStack()
-        self._kernels.enter_context(repeatable())
+    settings: Settings
+    context: Context
+    coordinator: Coordinator
+    evaluator: Evaluator
+    run: Run
+    root: Path | None
+    origin: Path | None
+    op_threads: int = 1
 
-    def close(self) -> None:
-        """Release the engine and restore how the process computes."""
-        self._kernels.close()
-        self.settings.engine.close()
+    @contextmanager
+    def computing(self) -> Iterator[None]:
+        """Let the process compute as this run does, in this scope.
+
+        It must not stay open while a caller's code runs: two runs that take turns would each
+        restore the other's settings.
+        """
+        with op_threads.using(self.op_threads), repeatable():
+            yield
 
     @contextmanager
     def folder(self) -> Iterator[None]:
@@ -136,8 +89,8 @@ class Federation:
         Raises:
             OSError: It cannot be made.
         """
-        if self.root is None or (self.source is not None and self.source.folder is not None):
-            self.run.folder = None if self.source is None else self.source.folder
+        if self.root is None or self.origin is not None:
+            self.run.folder = self.origin
             yield
             return
         stamp, number = time.strftime("%Y%m%d-%H%M%S"), 0
@@ -156,101 +109,51 @@ class Federation:
         """Run the remaining rounds; ``done`` is called after each client.
 
         Raises:
-            NonFiniteError: A client's numbers are not finite, and the loop is to stop then.
+            NonFiniteError: The server's numbers are not finite, or a client's are and the loop is
+                to stop then.
         """
-        run, settings = self.run, self.settings
-        while run.round < settings.rounds:
-            clock = rows.Clock()
-            number = run.round + 1
-            cohort = self._cohort(number)
-            evaluated = number % settings.evaluate_every == 0 or number == settings.rounds
-            before = run.server
-            jobs = [self._job(client, before, number) for client in cohort.trains]
-            tested = self._tested(number) if evaluated else []
-            if "post_local" in self.evaluator.points:
-                jobs = _with_tests(jobs, tested)
-            results = self._train(jobs, done)
-            clock.lap("time/train")
-            uploads = _uploads(results, cohort)
-            after = self.server.aggregate(before, uploads)
-            clock.lap("time/aggregate")
-            row: Row = {"round": number, **rows.of_training(results, len(jobs) - len(results))}
-            row |= rows.of_traffic(jobs, uploads, run.history)
-            row |= {f"server/{name}": value for name, value in (after.report or {}).items()}
-            row |= rows.over_clients(results, "log", lambda result: result.logged)
-            clients: list[Row] = []
-            with self._outcome(jobs, results, after):
-                if evaluated:
-                    scores, clients = self.evaluator.evaluate(tested, results, before, after)
-                    row |= scores
-                    trained, uploaded = set(cohort.trains), set(cohort.uploads)
-                    for client_row in clients:
-                        client = int(client_row["client"])
-                        client_row["trained"] = client in trained
-                        client_row["uploaded"] = client in uploaded
-                        logged = results[client].logged if client in results else {}
-                        client_row |= {f"log/{name}": value for name, value in logged.items()}
-                clock.lap("time/evaluate")
-                row |= clock.laps
-                run.history.append(row)
-                run.latest = RoundResult(number, cohort, row, clients, evaluated)
-            yield run.latest
+        while self.run.round < self.settings.rounds:
+            # Apart, so that nothing of a round is held while the next one trains.
+            yield self._play_round(done)
 
-    def _bounded(self, state: ServerState) -> ServerState:
-        """Move the models that a server holds for each client into files, beyond the bound."""
-        memory = self.settings.kept_memory
-        small = memory is None or nbytes(state.shared) <= memory * 1e9
-        if small or not self.server.per_client:
-            return state
-        shared = {name: in_file(value, self.root) for name, value in state.shared.items()}
-        return replace(state, shared=shared)
+    def _play_round(self, done: Callable[[Result], None]) -> RoundResult:
+        run, clock = self.run, rows.Clock()
+        cohort = self.cohort(run.round + 1)
+        jobs = self._jobs(cohort)
+        results = self._train(jobs, done)
+        clock.lap("time/train")
+        uploads = uploads_of(results[c] for c in cohort.uploads if c in results)
+        after = self.coordinator.aggregate(run.server, uploads)
+        soundness.check_aggregate(self.coordinator.server, run.server, after)
+        clock.lap("time/aggregate")
+        played = Played(cohort, jobs, results, uploads, run.server, after)
+        row = self._row(played)
+        with self._entered(played):
+            run.latest = self._evaluated(played, row, clock)
+        return run.latest
 
-    def _cohort(self, number: int) -> Cohort:
+    def cohort(self, number: int) -> Cohort:
         """Draw the clients of a round."""
         rng = generator(self.settings.seed, "cohort", number)
-        return self.settings.sampler(self.eligible, rng, number)
+        return self.settings.sampler(self.coordinator.eligible, rng, number)
 
-    def _tested(self, number: int) -> Sequence[int]:
-        """Return the clients that are tested after a round."""
-        everyone = [info.client for info in self.clients]
+    def tested(self, number: int) -> Sequence[int]:
+        """Return the clients that are tested after a round, if any are."""
+        everyone = range(self.run.data.num_clients)
         last = number == self.settings.rounds
         return everyone if last or self.run.tested is None else self.run.tested
 
-    @contextmanager
-    def _outcome(
-        self, jobs: Sequence[Job], results: Mapping[int, Result], after: ServerState
-    ) -> Iterator[None]:
-        """Enter a round's outcome into the run; take it back if its tests are interrupted.
-
-        A resume then repeats the round, and no row of the history is missing.
-        """
-        run, before, number, latest = self.run, self.run.server, self.run.round, self.run.latest
-        try:
-            run.kept.update({client: result.kept for client, result in results.items()})
-            run.server, run.round = after, number + 1
-            yield
-        except BaseException:
-            run.server, run.round, run.latest = before, number, latest
-            del run.history[number:]
-            for job in jobs:
-                run.kept.pop(job.info.client, None)
-            run.kept.update({job.info.client: job.kept for job in jobs if job.kept})
-            raise
-
-    def personal(self, client: int) -> Context:
-        """Turn the module into the client's personalised model, and return its context."""
-        client_round.become_tested(self.context, self._job(client, self.run.server))
-        return self.context
-
-    def _job(self, client: int, state: ServerState, number: int | None = None) -> Job:
-        """Make a client's job from a server's state; the round is the current one by default."""
-        number = self.run.round if number is None else number
-        return Job(
-            info=replace(self.clients[client], round=number),
-            kept=to(self.run.kept.get(client, {}), self.settings.fabric.device),
-            broadcast=self.server.broadcast(state, client, number),
-            seed=derive(self.settings.seed, "client", number, client),
-        )
+    def _jobs(self, cohort: Cohort) -> list[Job]:
+        """Make the jobs of a round; who is tested as trained is scored right after training."""
+        run, number = self.run, self.run.round + 1
+        at_once = is_tested(self.settings, number) and "post_local" in self.evaluator.points
+        scored = set(self.tested(number) if at_once else ())
+        return [
+            self.coordinator.job(
+                run.server, run.kept, client, number, ("val", "test") if client in scored else ()
+            )
+            for client in cohort.trains
+        ]
 
     def _train(self, jobs: Sequence[Job], done: Callable[[Result], None]) -> dict[int, Result]:
         results = {}
@@ -258,30 +161,54 @@ class Federation:
             if result.finite:
                 results[result.client] = result
             elif self.settings.on_nonfinite == "stop":
-                losses = ", ".join(f"{name} {value:g}" for name, value in result.train.items())
-                raise NonFiniteError(
-                    f"round {self.run.round + 1}, client {result.client}: the loss or the weights "
-                    f"are not finite (losses: {losses}). Lower the learning rate, clip gradients "
-                    "(loop.gradient_clip_val), or go on without such clients "
-                    "(loop.on_nonfinite: skip)"
-                )
+                raise soundness.error_of(result, self.run.round + 1)
             done(result)
         return results
 
+    def _row(self, played: Played) -> Row:
+        """Return the round's row of metrics before its tests, and warn of what it shows."""
+        run, number, results = self.run, self.run.round + 1, played.results
+        row: Row = {"round": number, **rows.of_training(results, len(played.discarded))}
+        soundness.warn_of_loss(played.discarded, results, number)
+        soundness.warn_of_concern(run.module, row)
+        row |= rows.of_traffic(played.jobs, played.uploads, run.history)
+        row |= {f"server/{name}": value for name, value in (played.after.report or {}).items()}
+        return row | rows.over_clients(results, "log", lambda result: result.logged)
 
-def _has_tests(data: FederatedData, client: int) -> bool:
-    return len(data.split(client, "test")) > 0
+    @contextmanager
+    def _entered(self, played: Played) -> Iterator[None]:
+        """Enter a round's outcome into the run; take it back if its tests are interrupted.
 
+        A resume then repeats the round, and no row of the history is missing.
+        """
+        run, number, latest, failures = self.run, self.run.round, self.run.latest, self.run.failures
+        try:
+            run.kept.update({client: result.kept for client, result in played.results.items()})
+            run.server, run.round = played.after, number + 1
+            yield
+        except BaseException:
+            run.server, run.round, run.latest = played.before, number, latest
+            run.failures = failures
+            del run.history[number:]
+            for job in played.jobs:
+                run.kept.pop(job.info.client, None)
+            run.kept.update({job.info.client: job.kept for job in played.jobs if job.kept})
+            raise
 
-def _uploads(results: Mapping[int, Result], cohort: Cohort) -> list[Upload]:
-    """Return the uploads that reach the server, in ascending order of clients."""
-    found = [results[client].upload for client in cohort.uploads if client in results]
-    return [upload for upload in found if upload is not None]
-
-
-def _with_tests(jobs: Sequence[Job], tested: Sequence[int]) -> list[Job]:
-    """Have the tested ones among the training clients scored right after their training."""
-    chosen = set(tested)
-    return [
-        replace(job, splits=("val", "test")) if job.info.client in chosen else job for job in jobs
-    ]
+    def _evaluated(self, played: Played, row: Row, clock: rows.Clock) -> RoundResult:
+        """Test the models after a round if it is time, and enter its row into the history."""
+        run, results, discarded = self.run, played.results, played.discarded
+        clients, undefined = list[Row](), list[int]()
+        if evaluated := is_tested(self.settings, run.round):
+            tested = self.tested(run.round)
+            scores, clients = self.evaluator.evaluate(tested, results, played.before, played.after)
+            undefined = self.evaluator.undefined(clients)
+            sent = {upload.client for upload in played.uploads}
+            row |= scores
+            for client_row in clients:
+                client_row |= rows.of_client(client_row, results, sent, discarded)
+        clock.lap("time/evaluate")
+        row |= clock.laps
+        run.history.append(row)
+        run.failures = soundness.counted(run.failures, discarded=discarded, undefined=undefined)
+        return RoundResult(run.round, played.cohort, row, clients, evaluated)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 
 from pfl.core.state import nbytes
 from pfl.core.types import Job, Result, Upload
@@ -32,6 +32,27 @@ def of_training(results: Mapping[int, Result], discarded: int) -> Row:
     row["train/steps"] = sum(result.steps for result in results.values())
     row["train/discarded"] = discarded
     return row
+
+
+def of_client(
+    row: Row, results: Mapping[int, Result], uploaded: Container[int], discarded: Container[int]
+) -> Row:
+    """Return what a client did in a round, for its row in the records.
+
+    Args:
+        row: The client's row.
+        results: The results that count, by client.
+        uploaded: The clients whose uploads reached the server.
+        discarded: The clients whose results were not finite and do not count.
+    """
+    client = int(row["client"])
+    logged = results[client].logged if client in results else {}
+    return {
+        "trained": client in results,
+        "uploaded": client in uploaded,
+        "discarded": client in discarded,
+        **{f"log/{name}": value for name, value in logged.items()},
+    }
 
 
 def of_traffic(jobs: Sequence[Job], uploads: Sequence[Upload], history: Sequence[Row]) -> Row:

@@ -4,22 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
 from itertools import chain
 from pathlib import Path
 from typing import Any, TypeAlias
 
 import yaml
 
-from pfl.core.client import Client
+from pfl.core.client import ClientModule
 from pfl.core.server import ServerState
 from pfl.core.state import fingerprint
 from pfl.core.types import FederatedData, Result, RoundResult, State
 from pfl.results.summary import SCORES, summarise
 from pfl.training.context import Context
-from pfl.training.declaration import noise_of
 
 Row: TypeAlias = dict[str, float]
+# What happened (discarded, undefined), client -> number of rounds.
+Failures: TypeAlias = Mapping[str, Mapping[int, int]]
 
 
 @dataclass
@@ -41,6 +41,8 @@ class Run:
         server: The server's state after the last finished round.
         kept: Each client's state from its last participation.
         history: One row of metrics for each round.
+        failures: Number of rounds in which a client's training was ``discarded``, as it was not
+            finite, or a tested model of it was ``undefined``, as its outputs were not; by client.
         latest: The last round finished by this process.
         template: The state that every client starts from.
         constants: Hash of what no state holds, such as the frozen parts of a network.
@@ -52,7 +54,7 @@ class Run:
         callbacks: The callbacks of the run.
     """
 
-    module: Client
+    module: ClientModule
     data: FederatedData
     seed: int
     rounds: int
@@ -65,6 +67,7 @@ class Run:
     server: ServerState = field(default_factory=lambda: ServerState(shared={}))
     kept: MutableMapping[int, State] = field(default_factory=dict)
     history: list[Row] = field(default_factory=list)
+    failures: Failures = field(default_factory=dict)
     latest: RoundResult | None = None
     template: State = field(default_factory=dict)
     constants: str = ""
@@ -79,10 +82,10 @@ class Run:
         """A hash of the server's weights and every client's kept state."""
         return fingerprint(chain([self.server.shared], (self.kept[c] for c in sorted(self.kept))))
 
-    @cached_property
+    @property
     def noise(self) -> str | None:
         """Return the generator of the noise that clients draw; ``None`` if they draw none."""
-        return noise_of(self.module)
+        return self.module.noise_generator()
 
     @property
     def hyperparameters(self) -> dict[str, Any]:
@@ -109,6 +112,14 @@ class Callback:
     def name(self) -> str:
         """The key of this callback's state in a checkpoint."""
         return type(self).__name__
+
+    @property
+    def files(self) -> Sequence[str]:
+        """The files that it writes, by their paths in the run folder.
+
+        What killed processes have left of them is removed on a resume.
+        """
+        return ()
 
     def on_fit_start(self, run: Run) -> None:
         """Run before the first round, or before the first round after a resume."""

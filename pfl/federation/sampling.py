@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+import numpy as np
 import torch
 from torch.distributions import Binomial
 
-from pfl.core.checks import within
+from pfl.core.checks import not_negative, within
 from pfl.core.seeds import generator
 from pfl.core.types import Cohort
 
@@ -38,23 +39,32 @@ class UniformSampler(Sampler):
         fraction: Share of clients that upload (participation or join ratio), in (0, 1].
         train_all: Every client trains in every round, but only the sampled ones upload (the
             protocol of pFedVEM and of the authors' pFedMe; for Local the schedule "every round").
+        numpy_seed: Draw the cohorts of PFLlib's code, from numpy's legacy generator with this seed,
+            whatever the run's seed is (FedAS's released code: 0); ``None`` follows the run's seed.
 
     Raises:
-        ValueError: ``fraction`` is outside (0, 1].
+        ValueError: ``fraction`` is outside (0, 1], or ``numpy_seed`` is negative.
     """
 
     fraction: float = 1.0
     train_all: bool = False
+    numpy_seed: int | None = None
 
     def __post_init__(self) -> None:
         if not 0 < self.fraction <= 1:
             raise ValueError(f"fraction must lie in (0, 1], got {self.fraction}")
+        not_negative(numpy_seed=self.numpy_seed)
 
     def __call__(self, clients: Sequence[int], rng: torch.Generator, round: int) -> Cohort:
         """Draw the round's cohort."""
         # The added 1e-9 keeps 0.29 * 100 = 28.999999999999996 at 29 clients.
         count = min(len(clients), max(1, int(self.fraction * len(clients) + 1e-9)))
-        return _cohort(subset(clients, count, rng), clients, self.train_all)
+        chosen = subset(clients, count, rng)
+        if self.numpy_seed is not None:
+            stream = np.random.RandomState(self.numpy_seed)
+            for _ in range(round):
+                chosen = stream.choice(clients, count, replace=False).tolist()
+        return _cohort(chosen, clients, self.train_all)
 
 
 @dataclass(frozen=True)
@@ -66,21 +76,25 @@ class BernoulliSampler(Sampler):
         minimum: Smallest accepted number of uploads (pFedVEM's official code: 2); 0 allows rounds
             without uploads.
         train_all: As in :class:`UniformSampler`; pFedVEM's default.
+        numpy_seed: Draw the cohorts of pFedVEM's code, from numpy's generator with this seed,
+            whatever the run's seed is (there 1234); ``None`` follows the run's seed.
 
     Raises:
-        ValueError: ``probability`` is outside (0, 1], ``minimum`` is negative, or so many uploads
-            are too unlikely with the given clients.
+        ValueError: ``probability`` is outside (0, 1], ``minimum`` or ``numpy_seed`` is negative, or
+            so many uploads are too unlikely with the given clients.
     """
 
     probability: float = 0.1
     minimum: int = 2
     train_all: bool = True
+    numpy_seed: int | None = None
 
     def __post_init__(self) -> None:
         if not 0 < self.probability <= 1:
             raise ValueError(f"probability must lie in (0, 1], got {self.probability}")
         if self.minimum < 0:
             raise ValueError(f"minimum must not be negative, got {self.minimum}")
+        not_negative(numpy_seed=self.numpy_seed)
 
     def __call__(self, clients: Sequence[int], rng: torch.Generator, round: int) -> Cohort:
         """Draw the round's cohort."""
@@ -92,11 +106,15 @@ class BernoulliSampler(Sampler):
                 f"from {len(clients)} clients: raise probability (at {enough:.2g} it gives that "
                 "many on average), or lower minimum"
             )
-        while True:
-            joined = (torch.rand(len(clients), generator=rng) < self.probability).tolist()
-            chosen = [client for client, joins in zip(clients, joined, strict=True) if joins]
-            if len(chosen) >= minimum:
-                return _cohort(chosen, clients, self.train_all)
+        count, rate = len(clients), self.probability
+        if self.numpy_seed is None:
+            joined = _enough(lambda: (torch.rand(count, generator=rng) < rate).tolist(), minimum)
+        else:
+            stream = np.random.default_rng(self.numpy_seed)
+            for _ in range(round):
+                joined = _enough(lambda: (stream.uniform(size=count) < rate).tolist(), minimum)
+        chosen = [client for client, joins in zip(clients, joined, strict=True) if joins]
+        return _cohort(chosen, clients, self.train_all)
 
 
 @dataclass(frozen=True)
@@ -135,6 +153,13 @@ def subset(clients: Sequence[int], count: int, rng: torch.Generator) -> list[int
     """Return ``count`` random clients, or all if there are fewer; ascending."""
     chosen = torch.randperm(len(clients), generator=rng)[:count].tolist()
     return sorted(clients[index] for index in chosen)
+
+
+def _enough(draw: Callable[[], list[bool]], minimum: int) -> list[bool]:
+    """Draw who uploads until at least ``minimum`` clients do."""
+    while sum(joined := draw()) < minimum:
+        pass
+    return joined
 
 
 def _chance(count: int, probability: float, minimum: int) -> float:

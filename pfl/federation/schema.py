@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pfl.core.client import Client
+from pfl.core.client import ClientModule
 from pfl.core.server import ServerState
 from pfl.core.types import ClientInfo, State
 from pfl.federation.checkpoint import CheckpointError
@@ -29,11 +29,11 @@ _TYPES: dict[str, type | tuple[type, ...]] = {
 }
 
 
-def template(content: Mapping[str, Any], module: Client) -> State:
-    """Return the initial state in a checkpoint of a method.
+def check_types(content: Mapping[str, Any]) -> None:
+    """Check the keys of a checkpoint, and the types of their values.
 
     Raises:
-        CheckpointError: A key is missing, or the state belongs to another network.
+        CheckpointError: A key is missing, or its value has another type.
     """
     for key, kind in _TYPES.items():
         if key not in content:
@@ -41,6 +41,14 @@ def template(content: Mapping[str, Any], module: Client) -> State:
         if not isinstance(content[key], kind) or isinstance(content[key], bool):
             name = kind.__name__ if isinstance(kind, type) else "str or null"
             raise _wrong(f"{key} must be {name}, got {_shown(content[key])}")
+
+
+def template(content: Mapping[str, Any], module: ClientModule) -> State:
+    """Return the initial state in a checkpoint of a method.
+
+    Raises:
+        CheckpointError: The state belongs to another network.
+    """
     _check_tensors("template", content["template"], module.state_dict())
     found: State = content["template"]
     return found
@@ -62,9 +70,13 @@ def check(content: Mapping[str, Any], run: Run, clients: Sequence[ClientInfo]) -
             "the checkpoint belongs to a network with other frozen weights, which a checkpoint "
             "does not contain: build the network with the same frozen weights as then"
         )
+    count = content.get("op_threads")
+    if count is not None and (type(count) is not int or not 1 <= count <= 4096):
+        raise _wrong(f"op_threads must be a whole number from 1, got {_shown(count)}")
     if content.get("stacked") not in (None, True, False):
         raise _wrong(f"stacked must be true, false or null, got {_shown(content['stacked'])}")
     _check_history(content)
+    _check_failures(content.get("failures", {}), len(clients) - 1)
     _check_server(content["server"], run.server, content["round"])
     _check_kept(content["kept"], run, clients)
     for callback in run.callbacks:
@@ -96,10 +108,24 @@ def _check_history(content: Mapping[str, Any]) -> None:
         raise _wrong(f"round is {number}, but its history has {len(rows)} rows")
     for count, row in enumerate(rows, 1):
         sound = isinstance(row, dict) and row.get("round") == count
-        if not sound or not all(isinstance(value, int | float) for value in row.values()):
+        if not sound or not all(map(_is_number, row.values())):
             raise _wrong(f"history: row {count} is not of round {count}: {_shown(row)}")
         if "comm/bytes_total" not in row:
             raise _wrong(f"history: row {count} lacks comm/bytes_total")
+
+
+def _check_failures(found: Any, last: int) -> None:  # noqa: ANN401
+    counts = found.values() if isinstance(found, dict) else [None]
+    for rounds in counts:
+        if not isinstance(rounds, dict) or not all(
+            type(client) is int and 0 <= client <= last and type(count) is int
+            for client, count in rounds.items()
+        ):
+            raise _wrong(f"failures must be numbers of rounds by client, got {_shown(found)}")
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, float) or (isinstance(value, int) and abs(value) < 2**63)
 
 
 def _check_server(found: Mapping[str, Any], initial: ServerState, number: int) -> None:

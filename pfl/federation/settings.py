@@ -19,6 +19,7 @@ class Settings(Protocol):
     sampler: Sampler
     engine: Engine
     evaluate_every: int
+    evaluate_from: int | None
     evaluate_clients: int | None
     evaluate_at: list[EvaluationPoint] | None
     fabric: Fabric
@@ -29,3 +30,11 @@ class Settings(Protocol):
     name: str | None
     kept_memory: float | None
     seed: int
+
+
+def is_tested(settings: Settings, number: int) -> bool:
+    """Return ``True`` if models are tested after a round."""
+    every = settings.evaluate_every
+    first = every if settings.evaluate_from is None else settings.evaluate_from
+    regular = number >= first and (number - first) % every == 0
+    return regular or number == settings.rounds

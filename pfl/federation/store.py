@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import tempfile
 import weakref
@@ -15,11 +16,12 @@ from typing import Any, NamedTuple
 
 import torch
 
-from pfl.core.lock import hold
+from pfl.core.lock import NoLocksError, hold
 from pfl.core.state import compact, nbytes, to
 from pfl.core.types import State
 
 _PREFIX = ".kept-"
+_FOLDER, _FILE = re.compile(r"\.kept-\w+"), re.compile(r"\d+-\d+\.pt")
 
 
 class _Held(NamedTuple):
@@ -53,7 +55,8 @@ class KeptStates(MutableMapping[int, State]):
             clear(parent)
         self.folder, lock = _own_folder(parent)
         # Finalizers run in reverse order.
-        weakref.finalize(self, os.close, lock)
+        if lock is not None:
+            weakref.finalize(self, os.close, lock)
         weakref.finalize(self, shutil.rmtree, self.folder, ignore_errors=True)
         self._numbers = count()
         # Least recently used first. If a client is in memory, its file is out of date.
@@ -139,22 +142,38 @@ class KeptStates(MutableMapping[int, State]):
 
 
 def clear(parent: Path) -> None:
-    """Remove folders that killed processes have left behind."""
+    """Remove folders that killed processes have left behind.
+
+    Where the file system has no locks they stay, as nobody can tell that their process has ended.
+    """
     for folder in parent.glob(f"{_PREFIX}*"):
-        # Another process may have removed the folder first.
-        with suppress(FileNotFoundError):
-            if (lock := hold(folder)) is not None:
-                shutil.rmtree(folder, ignore_errors=True)
-                os.close(lock)
+        # Another process may have removed the folder first, and what is no folder of ours stays.
+        with suppress(FileNotFoundError, NotADirectoryError, NoLocksError):
+            if not _is_own(folder) or (lock := hold(folder)) is None:
+                continue
+            shutil.rmtree(folder, ignore_errors=True)
+            os.close(lock)
 
 
-def _own_folder(parent: Path | None) -> tuple[Path, int]:
+def _is_own(folder: Path) -> bool:
+    """Return ``True`` if a folder holds nothing but states of clients."""
+    if folder.is_symlink() or not _FOLDER.fullmatch(folder.name):
+        return False
+    return all(_FILE.fullmatch(file.name) for file in folder.iterdir())
+
+
+def _own_folder(parent: Path | None) -> tuple[Path, int | None]:
     """Create a folder; return it and its lock, which other processes need to remove it."""
     while True:
         folder = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=parent))
-        with suppress(FileNotFoundError):
-            if (lock := hold(folder)) is not None and folder.exists():
-                return folder, lock
+        try:
+            lock = hold(folder)
+        except FileNotFoundError:
+            continue
+        except NoLocksError:
+            return folder, None
+        if lock is not None and folder.exists():
+            return folder, lock
 
 
 def _hold(state: State) -> _Held:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import platform
 import re
@@ -20,8 +21,10 @@ from pfl.tables import kept
 from pfl.tables.plan import Plan
 from pfl.tables.spec import TableFile
 
-# Files of a run that the ledger stores.
-FILES = ("config.yaml", "environment.json", "metrics.csv", "summary.json")
+# Files of a run that the ledger stores, and those of them that are compressed if they are long.
+PACKED = ("clients.csv", "partition.json")
+FILES = ("config.yaml", "environment.json", "metrics.csv", "summary.json", *PACKED)
+_LONG = 50_000  # bytes
 
 
 @dataclass(frozen=True)
@@ -38,6 +41,8 @@ class Entry:
         reported: The paper's number as a fraction; ``None`` if it prints none.
         spread: The number after the paper's ±, as a fraction; ``None`` if it prints none.
         partition: Hash of the assignment of samples to clients.
+        released: Whether it has the paper's own numbers of samples by client and class, from its
+            released code; otherwise it is a draw of our own from the same law.
         commit: The project's commit that ran it.
         hardware: Processor and cores.
         note: Differences from the paper's set-up, such as the images.
@@ -55,12 +60,13 @@ class Entry:
     commit: str
     hardware: str
     note: str
+    released: bool = False
 
     @property
     def key(self) -> str:
         """Name of the entry's folder."""
         parts = [self.paper, self.table, self.row, *(f"{k} {v}" for k, v in self.column.items())]
-        words = [*parts, f"seed {self.seed}"]
+        words = [*parts, f"seed {self.seed}", *(["released partition"] if self.released else [])]
         return "_".join(re.sub(r"[^a-z0-9.]+", "-", word.lower()).strip("-") for word in words)
 
 
@@ -109,7 +115,16 @@ def _entry(
         commit=commit,
         hardware=hardware(run.environment),
         note=note,
+        released=_is_released(run.partition.get("partition")),
     )
+
+
+def _is_released(recipe: object) -> bool:
+    """Return whether a partition is a released code's, by its class or its option."""
+    if not isinstance(recipe, Mapping):
+        return False
+    released = recipe["class_path"].endswith(".PFLlibDirichlet")
+    return released or bool(recipe["init_args"].get("released"))
 
 
 def _copy(source: Path, target: Path, entry: Entry) -> None:
@@ -118,7 +133,12 @@ def _copy(source: Path, target: Path, entry: Entry) -> None:
     shutil.rmtree(made, ignore_errors=True)
     made.mkdir(parents=True)
     for name in FILES:
-        shutil.copyfile(source / name, made / name)
+        content = (source / name).read_bytes()
+        if name in PACKED and len(content) > _LONG:
+            # Without a time the same content is the same file.
+            (made / f"{name}.gz").write_bytes(gzip.compress(content, mtime=0))
+        else:
+            (made / name).write_bytes(content)
     text = json.dumps(asdict(entry), indent=1, ensure_ascii=False)
     (made / "cell.json").write_text(text + "\n", encoding="utf-8")
     shutil.rmtree(target, ignore_errors=True)

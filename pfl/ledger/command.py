@@ -8,33 +8,32 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from pfl.cli.explain import UsageError
-from pfl.ledger import cells, page, rows
+from pfl.disk.writing import written
+from pfl.ledger import cells, gaps, judge, page, pictures, rows
 from pfl.results.files import RunError
 from pfl.results.style import save, styled
 from pfl.tables.cells import expand
 from pfl.tables.plan import plan
-from pfl.tables.reader import read
+from pfl.tables.spec import TableFile
 
 
-def ledger(options: argparse.Namespace, overrides: Sequence[str]) -> None:
+def ledger(options: argparse.Namespace, table: TableFile | None, overrides: Sequence[str]) -> None:
     """Copy the finished runs of a table, if one is given; write page, CSV file and pictures.
 
     Args:
         options: Options of the verb.
+        table: The table whose runs are kept; ``None`` only writes.
         overrides: Flags that the table was run with.
     """
     try:
-        if options.keep is not None:
-            _keep(options, overrides)
-        elif overrides:
-            raise UsageError(f"{overrides[0]}: flags of pfl fit are allowed only with --keep TABLE")
+        if table is not None:
+            _keep(options, table, overrides)
         _write(options)
     except (RunError, OSError) as error:
         raise UsageError(str(error)) from error
 
 
-def _keep(options: argparse.Namespace, overrides: Sequence[str]) -> None:
-    table = read(options.keep)
+def _keep(options: argparse.Namespace, table: TableFile, overrides: Sequence[str]) -> None:
     commit = cells.present_commit(options.commit)
     chosen = expand(table, options.rows, options.columns)
     planned = plan(table, chosen, options.seeds or table.seeds, overrides=overrides)
@@ -48,15 +47,19 @@ def _write(options: argparse.Namespace) -> None:
         raise UsageError(
             f"there is no run in {options.folder}: add some with pfl ledger --keep TABLE"
         )
-    compared = page.rows(found, page.reasons(options.folder / "reasons.csv"))
+    known = judge.Known.read(options.folder)
+    scored = [judge.Scored.of(entry, run) for entry, run in found]
+    compared = judge.rows(scored, known)
     out: Path = options.out
     out.mkdir(parents=True, exist_ok=True)
-    pictures = {}
+    drawn = {}
     with styled():
-        for place, figure in page.curves(found):
+        for place, figure in pictures.curves(found):
             name = "ledger_" + re.sub(r"[^a-z0-9]+", "_", " ".join(place).lower()) + ".svg"
-            save(figure, out / name, "svg")
-            pictures[place] = name
+            with written(out / name) as file:
+                save(figure, file, "svg")
+            drawn[place] = name
     (out / "ledger.csv").write_text(rows.write(compared), encoding="utf-8")
-    (out / "ledger.md").write_text(page.page(compared, pictures), encoding="utf-8")
+    text = page.page(compared, gaps.draws(scored, known), gaps.groups(scored, known), drawn)
+    (out / "ledger.md").write_text(text, encoding="utf-8")
     print(f"{len(compared)} cells: wrote {out / 'ledger.md'}, {out / 'ledger.csv'}")

@@ -1,145 +1,193 @@
-"""The rows, page and pictures of the ledger, made from its folders."""
+"""The page of the ledger, made from its runs."""
 
 from __future__ import annotations
 
-import csv
-import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from itertools import groupby
-from pathlib import Path
 
 import numpy as np
-from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator, PercentFormatter
 
-from pfl.ledger.cells import Entry
-from pfl.ledger.rows import UNEXPLAINED, Row, interval, verdict
-from pfl.results.runs import RunFolder
+from pfl.ledger.gaps import Draw, Group, printed_gap
+from pfl.ledger.rows import Row
 from pfl.results.sheets import Sheet, markdown
-from pfl.results.style import WIDTH, Look, legend_above, panels
-
-Runs = Sequence[tuple[Entry, RunFolder]]
 
 HEAD = """\
 # Ledger
 
 Cells of the papers' tables that this project has run at their own length. `pfl ledger` makes this
-page, [ledger.csv](ledger.csv) and the pictures from the folders of `results/ledger`, which hold the
-configuration of each run, a row a round, and its summary. Numbers are per cent.
+page, [ledger.csv](ledger.csv) and the pictures from the folders of `results/ledger`. Numbers are
+per cent.
 
-A cell with several seeds is *in* if the paper's number lies in our 95 % interval (Student's t),
-which is wide for two seeds; the number after our ± is the standard error. One seed has no interval:
-it is judged by the spread that the paper prints, and where it prints none, it is *near* within two
-points. A cell that is *out* says why, as far as that is known. What an average
-partition would give is estimated from the clients of the run (`python -m benchmarks.skew RUN`): the
-accuracy of a client follows the share of its largest class. "sd" is a partition's standard
-deviation.
+**What is compared.** A cell's number by the paper's criterion, named below each table, with the
+paper's number. The last and the best round stand beside it with verdicts of their own. Which one
+counts was fixed before the runs and is not chosen afterwards.
+
+**Whose partition.** *released*: each client has as many samples of each class as in the paper's
+released code. *own*: another draw from the same law, whose luck the paper does not share.
+
+**When a cell is in.** Its difference to the paper is within the 95 % interval of what chance alone
+gives (Student's t), shown after the ±:
+
+- The paper prints a spread, and we have one run: the prediction interval of one run. A standard
+  error of 5 runs gives 2.776 sqrt(6) = 6.8 times itself. Of FedSimSup's and UniVarFL's spreads the
+  meaning is not printed: they are read as standard deviations of 3 runs, the narrower reading.
+- We have several seeds as well: Welch's interval of the difference.
+- The paper prints one run: what single runs differ by, measured here between partitions or, on the
+  paper's own partition, between seeds (`results/ledger/spreads.csv` has the commands). Where only
+  the spread between partitions is known, it is an upper bound for cells on the paper's own.
+- Otherwise there is no verdict: "-".
+
+A wide interval says little, so *in* is worth what its ± is small. "rounds" is the standard
+deviation of the last eight tests of the second half: what the choice of one round alone can do.
+
+**Draws.** Runs that share a partition share its luck. They are one draw, which is in if the median
+of their differences is within the median of their intervals.
+
+**Claims.** "A beats B" holds (*yes*) if our gap has the paper's sign and is outside its interval,
+does not (*no*) if it has the other sign and is outside, and is *within noise* otherwise. Both run
+on one partition. The noise of a method is the printed spread or, without one, what is left of the
+differences to the paper within the partitions of that paper once each partition's median is taken
+off (median absolute deviation). Pairs of one partition are not independent.
 """
 
 
-def cell_name(entry: Entry) -> str:
-    """Return a cell's row and column, such as ``FedAS, beta 0.1, P 0.2``."""
-    return ", ".join([entry.row, *(f"{axis} {label}" for axis, label in entry.column.items())])
-
-
-def reasons(file: Path) -> dict[tuple[str, str, str], str]:
-    """Read the reasons why cells are out, by paper, table and cell; empty without the file."""
-    if not file.is_file():
-        return {}
-    with file.open(newline="", encoding="utf-8") as stream:
-        return {(r["paper"], r["table"], r["cell"]): r["reason"] for r in csv.DictReader(stream)}
-
-
-def rows(runs: Runs, known: Mapping[tuple[str, str, str], str]) -> list[Row]:
-    """Return one row for each cell, over its seeds."""
-
-    def where(run: tuple[Entry, RunFolder]) -> tuple[str, str, str]:
-        return run[0].paper, run[0].table, cell_name(run[0])
-
-    return [
-        _row(list(members), known.get(place, ""))
-        for place, members in groupby(sorted(runs, key=lambda run: _order(*where(run))), key=where)
-    ]
-
-
-def _order(*texts: str) -> list[str]:
-    """Return a sort key by which "J 50" comes before "J 100"."""
-    return [re.sub(r"(?<![\d.])\d+", lambda found: found[0].zfill(9), text) for text in texts]
-
-
-def _row(members: Runs, reason: str) -> Row:
-    members = sorted(members, key=lambda run: run[0].seed)
-    first = members[0][0]
-    values = [float(run.summary["summary"][entry.metric]) for entry, run in members]
-    error, low, high = interval(values) or (None, None, None)
-    judged, by = verdict(values, first.reported, first.spread)
-    return Row(
-        paper=first.paper,
-        table=first.table,
-        cell=cell_name(first),
-        seeds=" ".join(str(entry.seed) for entry, _ in members),
-        ours=float(np.mean(values)),
-        error=error,
-        low=low,
-        high=high,
-        reported=first.reported,
-        spread=first.spread,
-        verdict=judged,
-        by=by,
-        reason=(reason or UNEXPLAINED) if judged == "out" else "",
-        partitions=_once(entry.partition for entry, _ in members),
-        commit=_once(entry.commit for entry, _ in members),
-        hardware=_once(entry.hardware for entry, _ in members),
-        note=_once(entry.note for entry, _ in members),
-    )
-
-
-def _once(words: Iterator[str]) -> str:
-    return " ".join(dict.fromkeys(words))
-
-
-def page(found: Sequence[Row], pictures: Mapping[tuple[str, str], str]) -> str:
+def page(
+    found: Sequence[Row],
+    draws: Sequence[Draw],
+    groups: Sequence[Group],
+    pictures: Mapping[tuple[str, str], str],
+) -> str:
     """Return the page in Markdown.
 
     Args:
         found: All rows.
+        draws: All partitions with their runs.
+        groups: Methods that ran on one partition.
         pictures: File name of each table's picture, by paper and table.
     """
-    counts = {word: sum(row.verdict == word for row in found) for word in ("in", "near", "out")}
-    told = ", ".join(f"{count} {word}" for word, count in counts.items())
-    parts = [HEAD, f"{len(found)} cells: {told}.\n"]
+    parts = [HEAD, _headline(found, draws, groups)]
     for place, members in groupby(found, key=lambda row: (row.paper, row.table)):
         parts.append(f"## {place[0]}, {place[1]}\n")
         parts.append(_table(list(members)))
+        runs = [group for group in groups if _place(group) == place]
+        parts += [_gaps(group) for group in runs]
         if place in pictures:
             parts.append(f"![{place[0]}, {place[1]}: score over rounds]({pictures[place]})\n")
     return "\n".join(parts)
 
 
+def _place(group: Group) -> tuple[str, str]:
+    return group.runs[0].entry.paper, group.runs[0].entry.table
+
+
+def _headline(found: Sequence[Row], draws: Sequence[Draw], groups: Sequence[Group]) -> str:
+    """Return the table of papers: draws that agree, cells, and claims that hold."""
+    lines = []
+    for paper in dict.fromkeys(row.paper for row in found):
+        rows = [row for row in found if row.paper == paper]
+        own = [draw for draw in draws if draw.runs[0].entry.paper == paper]
+        claims: Counter[str] = Counter()
+        for group in groups:
+            claims += group.claims() if group.runs[0].entry.paper == paper else Counter()
+        lines.append(
+            [
+                paper,
+                _counted(Counter(draw.verdict for draw in own)),
+                _counted(Counter(row.verdict for row in rows)),
+                _counted(Counter(row.verdict_last for row in rows)),
+                _counted(Counter(row.verdict_best for row in rows)),
+                *(str(claims[word]) for word in ("yes", "no", "within noise")),
+            ]
+        )
+    columns = [
+        *("paper", "draws", "cells", "by the last round", "by the best"),
+        *("A beats B: yes", "no", "within noise"),
+    ]
+    together = Counter(draw.verdict for draw in draws)
+    told = (
+        f"{len(found)} cells are {len(draws)} independent draws, of which {together['in']} agree "
+        f"with their papers, {together['out']} do not, and {together['-']} cannot be judged."
+    )
+    return f"{told}\n\n{_markdown(columns, lines)}"
+
+
+def _counted(counts: Counter[str]) -> str:
+    words = [f"{counts[word]} {word}" for word in ("in", "out") if counts[word]]
+    return ", ".join([*words, *([f"{counts['-']} open"] if counts["-"] else [])])
+
+
 def _table(members: Sequence[Row]) -> str:
-    columns = ["cell", "ours", "reported", "difference", "seeds", "verdict", "by", "reason"]
+    columns = [
+        *("cell", "partition", "seeds", "ours", "reported", "difference", "verdict"),
+        *("last", "best", "rounds", "interval"),
+    ]
     cells = [
         [
-            row.cell,
-            _percent(row.ours, row.error),
+            *(row.cell, row.partition, row.seeds, f"{100 * row.ours:.2f}"),
             "-" if row.reported is None else _percent(row.reported, row.spread),
-            "-" if row.difference is None else f"{100 * row.difference:+.2f}",
-            row.seeds,
+            _difference(row),
             row.verdict,
-            _judged_by(row),
-            row.reason or "-",
+            f"{100 * row.last:.2f} {row.verdict_last}",
+            f"{100 * row.best:.2f} {row.verdict_best}",
+            f"{100 * row.rounds:.2f}",
+            row.by,
         ]
         for row in members
     ]
-    notes = [_noted(members, what) for what in ("commit", "hardware", "note")]
-    text = markdown([Sheet("", columns, cells)]).partition("\n\n")[2]
-    return "\n\n".join([text.rstrip("\n"), *filter(None, notes)]) + "\n"
+    notes = [_noted(members, what) for what in ("metric", "commit", "hardware", "note")]
+    parts = [_markdown(columns, cells).rstrip("\n"), _reasons(members), *notes]
+    return "\n\n".join(filter(None, parts)) + "\n"
 
 
-def _judged_by(row: Row) -> str:
-    if row.low is None or row.high is None:
-        return row.by
-    return f"{row.by}, {100 * row.low:.1f} to {100 * row.high:.1f}"
+def _difference(row: Row) -> str:
+    if row.difference is None:
+        return "-"
+    half = "" if row.half is None else f" ± {100 * row.half:.2f}"
+    return f"{100 * row.difference:+.2f}{half}"
+
+
+def _reasons(members: Sequence[Row]) -> str:
+    """List the cells that are out, with what is known and the command that shows it."""
+    lines = ["Out:", ""]
+    for row in members:
+        if row.reason:
+            command = f" (`{row.command}`)" if row.command else ""
+            lines.append(f"- {row.cell}, {row.partition} partition: {row.reason}{command}")
+    return "\n".join(lines) if len(lines) > 2 else ""
+
+
+def _gaps(group: Group) -> str:
+    """Return the table of one partition: each method's gap to the reference, ours and printed."""
+    reference = group.reference
+    lines, apart = [], []
+    for run in group.runs:
+        if run is reference:
+            continue
+        ours, theirs, half = run.ours - reference.ours, printed_gap(run, reference), None
+        half = group.half(run, reference)
+        apart.append(abs(ours - theirs))
+        interval = "" if half is None else f" ± {100 * half:.2f}"
+        lines.append(
+            [
+                run.entry.row,
+                f"{100 * ours:+.2f}{interval}",
+                f"{100 * theirs:+.2f}",
+                f"{100 * (ours - theirs):+.2f}",
+            ]
+        )
+    columns = [f"gap to {reference.entry.row}", "ours", "printed", "difference"]
+    rank = group.rank_correlation
+    told = f"Gaps, {group.title}: "
+    told += "" if rank is None else f"rank correlation with the paper {rank:.2f}; "
+    told += f"they differ from the printed ones by {100 * np.median(apart):.2f} in the median"
+    counts = group.claims()
+    words = ", ".join(f"{counts[word]} {word}" for word in ("yes", "no", "within noise"))
+    return f"{told}. A beats B: {words}.\n\n{_markdown(columns, lines)}"
+
+
+def _markdown(columns: Sequence[str], cells: Sequence[Sequence[str]]) -> str:
+    return markdown([Sheet("", columns, cells)]).partition("\n\n")[2]
 
 
 def _noted(members: Sequence[Row], what: str) -> str:
@@ -160,45 +208,3 @@ def _noted(members: Sequence[Row], what: str) -> str:
 def _percent(value: float, error: float | None) -> str:
     text = f"{100 * value:.2f}"
     return text if error is None else f"{text} ± {100 * error:.2f}"
-
-
-def curves(runs: Runs) -> Iterator[tuple[tuple[str, str], Figure]]:
-    """Draw each table's scores over rounds: one panel for each column, reported values as lines."""
-
-    def where(run: tuple[Entry, RunFolder]) -> tuple[str, str]:
-        return run[0].paper, run[0].table
-
-    for place, members in groupby(sorted(runs, key=where), key=where):
-        yield place, _drawn(list(members))
-
-
-def _drawn(members: Runs) -> Figure:
-    looks = {name: Look.of(n) for n, name in enumerate(sorted({e.row for e, _ in members}))}
-    found = {tuple(entry.column.items()) for entry, _ in members}
-    columns = sorted(found, key=lambda column: _order(*(label for _, label in column)))
-    figure, axes = panels(len(columns), WIDTH, 2.6, sharey=True)
-    for panel, column in zip(axes, columns, strict=True):
-        named: set[str] = set()
-        for entry, run in members:
-            if tuple(entry.column.items()) != column:
-                continue
-            metric, look = entry.metric.rpartition("/")[0], looks[entry.row]
-            tested = run.evaluated(metric)
-            label = None if entry.row in named else entry.row
-            panel.plot(
-                tested,
-                run.values(metric, tested),
-                color=look.color,
-                linestyle=look.linestyle,
-                label=label,
-            )
-            if entry.reported is not None and label is not None:
-                panel.axhline(entry.reported, color=look.color, linewidth=0.6)
-            named.add(entry.row)
-        panel.set_title(", ".join(f"{axis} {label}" for axis, label in column))
-        panel.set_xlabel("communication rounds")
-        panel.xaxis.set_major_locator(MaxNLocator(5, integer=True))
-        panel.yaxis.set_major_formatter(PercentFormatter(1, decimals=0))
-    axes[0].set_ylabel("score; thin lines: reported")
-    legend_above(figure, axes[0])
-    return figure

@@ -13,13 +13,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, get_type_hints
 
-import numpy as np
-from scipy import stats
-
-CONFIDENCE = 0.95
-# A single seed has no interval; within this distance of the paper's number it is "near".
-NEAR = 0.02
-UNEXPLAINED = "unexplained"
+from pfl.results.statistics import Estimate, agree, half_width
 
 
 @dataclass(frozen=True)
@@ -30,16 +24,22 @@ class Row:
         paper: The paper.
         table: Name of the table in the paper.
         cell: Row and column.
+        partition: Whose partition it is: ``released`` or ``own``.
+        metric: Name of the number in ``summary.json``, which is the paper's criterion.
         seeds: Seeds of the runs, ascending.
-        ours: Mean over the seeds, as a fraction.
-        error: Standard error of the mean; ``None`` for one seed.
-        low: Lower end of Student's 95 % interval of the mean; ``None`` for one seed.
-        high: Upper end of the interval; ``None`` for one seed.
+        ours: Mean over the seeds by the paper's criterion, as a fraction.
+        last: Mean of the last round.
+        best: Mean of the best round.
+        rounds: Standard deviation of the last eight tests of the second half of the rounds.
         reported: The paper's number; ``None`` if it prints none.
         spread: The number after the paper's ±; ``None`` if it prints none.
-        verdict: ``in``, ``near`` or ``out``; ``-`` without a reported number.
-        by: The criterion of the verdict.
-        reason: Why a cell is out, if known.
+        half: Half the 95 % interval of the difference; ``None`` if no spread is known.
+        by: Where the interval comes from.
+        verdict: ``in`` if the difference is in the interval, ``out`` if not; ``-`` without one.
+        verdict_last: The same for the last round.
+        verdict_best: The same for the best round.
+        reason: What is known of the reason why a cell is out.
+        command: The command that shows it.
         partitions: Hashes of the assignment of samples to clients.
         commit: The project's commit that ran it.
         hardware: Processor and cores.
@@ -49,16 +49,22 @@ class Row:
     paper: str
     table: str
     cell: str
+    partition: str
+    metric: str
     seeds: str
     ours: float
-    error: float | None
-    low: float | None
-    high: float | None
+    last: float
+    best: float
+    rounds: float
     reported: float | None
     spread: float | None
-    verdict: str
+    half: float | None
     by: str
+    verdict: str
+    verdict_last: str
+    verdict_best: str
     reason: str
+    command: str
     partitions: str
     commit: str
     hardware: str
@@ -70,42 +76,21 @@ class Row:
         return None if self.reported is None else self.ours - self.reported
 
 
-def interval(values: Sequence[float]) -> tuple[float, float, float] | None:
-    """Return a mean's standard error and Student's interval; ``None`` for a single value."""
-    if len(values) < 2:
-        return None
-    mean, error = float(np.mean(values)), float(np.std(values, ddof=1) / np.sqrt(len(values)))
-    half = float(stats.t.ppf((1 + CONFIDENCE) / 2, len(values) - 1)) * error
-    return error, mean - half, mean + half
-
-
-def verdict(
-    values: Sequence[float], reported: float | None, spread: float | None
-) -> tuple[str, str]:
-    """Compare our values with a paper's number; return the verdict and its criterion.
-
-    Several seeds are judged by their own interval. A single seed is judged by the spread that the
-    paper prints or, if it prints none, by a distance of two points.
-
-    Args:
-        values: One value for each seed.
-        reported: The paper's number; ``None`` if it prints none.
-        spread: The number after the paper's ±; ``None`` if it prints none.
+def verdict(ours: Estimate, theirs: Estimate | None) -> str:
+    """Return ``in`` or ``out``; ``-`` if nothing is printed or no spread is known.
 
     Example:
-        >>> verdict([0.88], 0.8992, None)
-        ('near', 'within 2 points')
+        >>> from pfl.results.statistics import Spread
+        >>> verdict(Estimate.of([0.58]), Estimate(0.60, 5, Spread(0.01, 4)))
+        'in'
     """
-    if reported is None:
-        return "-", "no number is printed"
-    if (own := interval(values)) is not None:
-        inside = own[1] <= reported <= own[2]
-        return ("in" if inside else "out"), f"interval of {len(values)} seeds"
-    # Rounded: 0.81 is within 0.80 ± 0.01.
-    apart = round(abs(values[0] - reported), 6)
-    if spread is not None:
-        return ("in" if apart <= spread else "out"), "the paper's spread"
-    return ("near" if apart <= NEAR else "out"), "within 2 points"
+    inside = None if theirs is None else agree(ours, theirs)
+    return "-" if inside is None else ("in" if inside else "out")
+
+
+def half(ours: Estimate, theirs: Estimate | None) -> float | None:
+    """Return half the interval of the difference, if there is one."""
+    return None if theirs is None else half_width(ours, theirs)
 
 
 def write(rows: Sequence[Row]) -> str:

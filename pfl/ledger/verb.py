@@ -6,13 +6,22 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
+from pfl.cli.explain import UsageError
+
 
 def ledger(argv: Sequence[str]) -> None:
     """Copy the finished runs of a table into the ledger, and write its page."""
     options, overrides = _parser().parse_known_args(argv)
+    if options.keep is None and overrides:
+        raise UsageError(f"{overrides[0]}: flags of pfl fit are allowed only with --keep TABLE")
+    if options.keep is None and not options.folder.is_dir():
+        raise UsageError(f"there is no folder {options.folder}: pfl ledger --keep TABLE makes one")
+    from pfl.tables.reader import read
+
+    table = None if options.keep is None else read(options.keep)
     from pfl.ledger import command
 
-    command.ledger(options, overrides)
+    command.ledger(options, table, overrides)
 
 
 def _parser() -> argparse.ArgumentParser:

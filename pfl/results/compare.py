@@ -13,30 +13,7 @@ from pfl.results.find import common_score
 from pfl.results.paired import Paired, adjusted, paired
 from pfl.results.runs import At
 from pfl.results.settings import Setting
-
-NONE = "-"
-
-
-@dataclass(frozen=True)
-class Estimate:
-    """Mean over runs and its standard error; ``None`` for a single run."""
-
-    mean: float
-    error: float | None
-
-    @classmethod
-    def of(cls, values: Floats) -> Estimate:
-        """Estimate from (runs,) values, one for each run."""
-        count = len(values)
-        error = float(values.std(ddof=1) / np.sqrt(count)) if count > 1 else None
-        return cls(float(values.mean()), error)
-
-    def text(self, scale: float = 1, digits: int = 2) -> str:
-        """Format the estimate, for instance as ``81.20 ± 0.35``."""
-        if np.isnan(self.mean):
-            return NONE
-        mean = f"{scale * self.mean:.{digits}f}"
-        return mean if self.error is None else f"{mean} ± {scale * self.error:.{digits}f}"
+from pfl.results.statistics import Estimate
 
 
 @dataclass(frozen=True)

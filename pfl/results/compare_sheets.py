@@ -8,9 +8,10 @@ from typing import Literal, TypeAlias
 from matplotlib.ticker import EngFormatter
 
 from pfl.results import names
-from pfl.results.compare import NONE, Comparison, Estimate
+from pfl.results.compare import Comparison
 from pfl.results.paired import Paired
 from pfl.results.sheets import Record, Sheet
+from pfl.results.statistics import NONE, Estimate
 
 Pairs: TypeAlias = Literal["clients", "replicates"]
 

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
-import csv
-import json
-import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
-import yaml
 from numpy.typing import NDArray
 
+from pfl.disk import reading
+from pfl.results import shapes
+
 Floats: TypeAlias = NDArray[np.float64]
+Flags: TypeAlias = NDArray[np.bool_]
+
+# Of rounds and of clients.
+LARGEST = 10**7
 
 
 class RunError(ValueError):
@@ -29,31 +33,38 @@ class Table:
     Attributes:
         columns: (rows,) values of each column.
         source: The file, for error messages.
+        undefined: (rows,) whether a cell says NaN, and is not missing, of columns with such a cell.
     """
 
     columns: Mapping[str, Floats]
     source: str
+    undefined: Mapping[str, Flags] = field(default_factory=dict)
 
     @classmethod
     def read(cls, path: Path) -> Table:
         """Read a CSV file, without the part of a line that a killed process may have left.
 
-        A missing file has no columns.
+        A missing file has no columns; see :func:`read_text`.
 
         Raises:
-            RunError: A cell is neither a number nor a truth value.
+            RunError: A cell is neither a number nor a truth value, or the number of a round or a
+                client is none; or see :func:`pfl.disk.reading.read_csv`.
         """
-        if not path.is_file():
-            return cls({}, str(path))
-        with path.open(newline="") as file:
-            whole = (line for line in file if line.endswith("\n"))
-            header, *rows = list(csv.reader(whole)) or [[]]
+        with of_run():
+            lines = reading.read_csv(path)
         try:
-            cells = [[_number(cell) for cell in row] for row in rows]
-            values = np.array(cells, np.float64).reshape(len(rows), len(header))
+            cells = [[_number(cell) for cell in row] for row in lines.rows]
+            values = np.array(cells, np.float64).reshape(len(lines.rows), len(lines.header))
         except ValueError as error:
             raise RunError(f"{path} is not a table of numbers ({error})") from error
-        return cls(dict(zip(header, values.T, strict=True)), str(path))
+        columns = dict(zip(lines.header, values.T, strict=True))
+        for name in ("round", "client"):
+            if name in columns:
+                _check_counted(columns[name], f"{path}: {name}")
+        flags = np.array([[cell == "nan" for cell in row] for row in lines.rows], np.bool_)
+        named = zip(lines.header, flags.reshape(values.shape).T, strict=True)
+        undefined = {name: flag for name, flag in named if flag.any()}
+        return cls(columns, str(path), undefined)
 
     def __len__(self) -> int:
         return len(next(iter(self.columns.values()), ()))
@@ -63,13 +74,25 @@ class Table:
         if len(self) == 0:
             return self
         kept = self["round"] <= number
-        return replace(self, columns={name: values[kept] for name, values in self.columns.items()})
+        columns = {name: values[kept] for name, values in self.columns.items()}
+        undefined = {name: flags[kept] for name, flags in self.undefined.items()}
+        return replace(self, columns=columns, undefined=undefined)
+
+    def filled(self, name: str) -> Flags:
+        """Return (rows,) whether a cell of a column is there; it may say NaN.
+
+        Raises:
+            RunError: There is no such column.
+        """
+        found: Flags = ~np.isnan(self[name])
+        return found | self.undefined[name] if name in self.undefined else found
 
     def rows(self) -> Iterator[dict[str, float]]:
         """Yield each row without its missing cells."""
-        for row in zip(*self.columns.values(), strict=True):
-            pairs = zip(self.columns, map(float, row), strict=True)
-            yield {name: value for name, value in pairs if not math.isnan(value)}
+        filled = [self.filled(name) for name in self.columns]
+        for number, row in enumerate(zip(*self.columns.values(), strict=True)):
+            cells = zip(self.columns, map(float, row), filled, strict=True)
+            yield {name: value for name, value, flags in cells if flags[number]}
 
     def __contains__(self, name: str) -> bool:
         return name in self.columns
@@ -93,29 +116,57 @@ def _number(cell: str) -> float:
     return float(cell)
 
 
+def _check_counted(values: Floats, what: str) -> None:
+    """Refuse numbers of rounds or clients that are not whole; -1 stands for the server.
+
+    Raises:
+        RunError: A number is not whole, or too large.
+    """
+    wrong = values[~((values >= -1) & (values <= LARGEST) & (values == np.round(values)))]
+    if len(wrong):
+        raise RunError(f"{what} must be a whole number of at most {LARGEST:,}, got {wrong[0]:g}")
+
+
+@contextmanager
+def of_run() -> Iterator[None]:
+    """Turn the error of a file into one of its run."""
+    try:
+        yield
+    except reading.FileError as error:
+        raise RunError(str(error)) from error
+
+
+def read_text(path: Path) -> str:
+    """Read a text; a missing file gives an empty one.
+
+    Raises:
+        RunError: It is too large, or not UTF-8.
+    """
+    with of_run():
+        return reading.text(path) or ""
+
+
 def read_yaml(path: Path) -> dict[str, Any]:
     """Read a YAML mapping; a missing file gives an empty one.
 
     Raises:
-        RunError: The file is damaged.
+        RunError: The file is damaged, or beyond the limits of a configuration.
     """
-    if not path.is_file():
-        return {}
-    try:
-        return dict(yaml.safe_load(path.read_text(encoding="utf-8")) or {})
-    except (yaml.YAMLError, TypeError, ValueError) as error:
-        raise RunError(f"{path} is damaged ({error})") from error
+    with of_run():
+        return reading.read_yaml(path)
 
 
-def read_json(path: Path) -> dict[str, Any]:
-    """Read a JSON object; a missing file gives an empty one.
+def read_json(path: Path, shape: Mapping[str, Any]) -> dict[str, Any]:
+    """Read a JSON object without its null values; a missing file gives an empty one.
+
+    Args:
+        path: The file.
+        shape: See :func:`pfl.results.shapes.check`.
 
     Raises:
-        RunError: The file is damaged.
+        RunError: The file is damaged, or a value is not of its shape.
     """
-    if not path.is_file():
-        return {}
-    try:
-        return dict(json.loads(path.read_text(encoding="utf-8")))
-    except (TypeError, ValueError) as error:
-        raise RunError(f"{path} is damaged ({error})") from error
+    with of_run():
+        content = reading.read_json(path)
+        shapes.check(content, shape, path)
+    return {key: value for key, value in content.items() if value is not None}

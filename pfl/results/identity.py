@@ -34,7 +34,9 @@ _CAME_OR_WENT: dict[str, Any] = {
     **{"data.shuffle": True, "data.max_train_samples": None},
     "model.supervisor_draw": "random",
     **{"data.hierarchy": None, "data.classes_per_superclass": 50},
-    "loop.evaluate_clients": None,
+    **{"loop.evaluate_clients": None, "loop.evaluate_from": None},
+    **{f"{name}.released": False for name in ("ConceptDrift", "FixedClasses", "QuantitySkew")},
+    **{f"{name}.numpy_seed": None for name in ("BernoulliSampler", "UniformSampler")},
 }
 # Settings of where and how a run is executed; and the loop's seed, which repeats the run's.
 _PLACES = {
@@ -91,15 +93,17 @@ def _flat(value: Any, key: str) -> Identity:  # noqa: ANN401
 
 def _options(value: Mapping[str, Any], key: str) -> Identity:
     """Return a class with its options, or a plain mapping."""
-    kind = class_name(value["class_path"]) if "class_path" in value else None
+    kind = class_name(str(value["class_path"])) if "class_path" in value else None
     found: Identity = {} if kind is None else {key: kind}
-    given = {**value, **(value.get("init_args") or {}), **(value.get("dict_kwargs") or {})}
+    given = dict(value)
+    for name in ("init_args", "dict_kwargs"):
+        given |= value[name] if isinstance(value.get(name), Mapping) else {}
     for name, item in given.items():
         if name in ("class_path", "init_args", "dict_kwargs"):
             continue
         inner = f"{key}.{name}" if key else str(name)
-        if inner == "loop.callbacks":
-            item = [one for one in item or [] if not _listens(one)] or None
+        if inner == "loop.callbacks" and isinstance(item, list):
+            item = [one for one in item if not _listens(one)] or None
         if f"{kind}.{name}" in _NAMED and isinstance(item, str):
             found[inner] = Path(item).name
             continue
@@ -115,5 +119,5 @@ def class_name(path: str) -> str:
 
 
 def _listens(callback: Any) -> bool:  # noqa: ANN401
-    path = callback.get("class_path", "") if isinstance(callback, Mapping) else str(callback)
-    return class_name(path) in _LISTENERS
+    path = callback.get("class_path", "") if isinstance(callback, Mapping) else callback
+    return class_name(str(path)) in _LISTENERS

@@ -9,8 +9,8 @@ import numpy as np
 from scipy import stats
 
 from pfl.results.files import Floats
+from pfl.results.statistics import margin
 
-CONFIDENCE = 0.95
 # Stored scores are rounded to single precision; differences beyond these digits count as zero.
 _DIGITS = 6
 
@@ -61,12 +61,12 @@ def paired(ours: Floats, theirs: Floats) -> Paired | None:
         p = float(mean == 0)
     else:
         effect, p = mean / spread, float(stats.ttest_1samp(differences, 0).pvalue)
-    margin = float(stats.t.ppf((1 + CONFIDENCE) / 2, count - 1)) * spread / np.sqrt(count)
+    half = margin(spread / np.sqrt(count), count - 1)
     return Paired(
         pairs=count,
         difference=mean,
-        low=mean - margin,
-        high=mean + margin,
+        low=mean - half,
+        high=mean + half,
         effect=effect,
         p=p,
         p_holm=p,

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from matplotlib.figure import Figure
 
+from pfl.disk.writing import written
 from pfl.results import analyses, matrices, plots, reliability
 from pfl.results.captions import ASKED, FIRST, LAST
 from pfl.results.differences import differences
@@ -106,5 +107,6 @@ def write(
         folder.mkdir(parents=True, exist_ok=True)
         for ending in formats:
             files.append(folder / f"{picture.name}.{ending}")
-            save(picture.figure, files[-1], ending)
+            with written(files[-1]) as file:
+                save(picture.figure, file, ending)
     return files

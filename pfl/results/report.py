@@ -8,7 +8,7 @@ import numpy as np
 from matplotlib.ticker import EngFormatter
 
 from pfl.results import names, page
-from pfl.results.files import Floats
+from pfl.results.files import Floats, read_text
 from pfl.results.find import common_score
 from pfl.results.page import Markup
 from pfl.results.pictures import draw
@@ -32,7 +32,8 @@ def report(run: RunFolder) -> str:
     about = [run.path.resolve().name, state]
     about += [] if run.seed is None else [f"seed {run.seed}"]
     about += [f"judged by {names.described(judged_by)}"]
-    about += [f"fingerprint {run.summary['fingerprint']}"] if run.finished and run.summary else []
+    ended = run.finished and "fingerprint" in run.summary
+    about += [f"fingerprint {run.summary['fingerprint']}"] if ended else []
     config = run.path / "config.yaml"
     parts = [
         page.section("Results", _scores(run, judged_by)),
@@ -42,7 +43,7 @@ def report(run: RunFolder) -> str:
         page.section("Run", _facts(run)),
     ]
     if config.is_file():
-        parts.append(page.section("Configuration", page.verbatim(config.read_text("utf-8"))))
+        parts.append(page.section("Configuration", page.verbatim(read_text(config))))
     return page.page(f"{run.method}{data}", ", ".join(about), parts)
 
 
@@ -117,6 +118,9 @@ def _clients(run: RunFolder, judged_by: str) -> Markup:
     group = _group(judged_by)
     # The column "uploaded" is left out: aggregation weights show it.
     plain = {"test_samples", "trained", *run.reported}
+    # Earlier versions did not record it.
+    if "discarded" in run.clients and run.clients["discarded"].any():
+        plain.add("discarded")
     shown = [name for name in run.clients.columns if name in plain or _is_listed(name, group)]
     values = {name: run.over_rounds(name, rounds)[0] for name in shown}
     labels = [] if counts is None else ["labels held", ""]
@@ -151,7 +155,7 @@ def _heading(column: str, group: str) -> str:
 def _cell(column: str, value: float) -> str:
     if np.isnan(value):
         return "-"
-    if column == "trained":
+    if column in ("trained", "discarded"):
         return "yes" if value else "no"
     if column == "test_samples":
         return f"{value:,.0f}"

@@ -11,16 +11,35 @@ from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
-from pfl.results import names
-from pfl.results.files import Floats, RunError, Table, read_json, read_yaml
+from pfl.results import names, shapes
+from pfl.results.files import Floats, RunError, Table, of_run, read_json, read_yaml
 from pfl.results.summary import SCORES
 
 Replicate: TypeAlias = tuple[int, int]
 # The words of pfl.results.summary.KINDS.
 At: TypeAlias = Literal["last", "mean_last10", "best_by_val", "best_on_test"]
 
+# See pfl.results.shapes.
+_ENVIRONMENT: Mapping[str, Any] = {
+    **{"header": {str: str}, "seed": int, "rounds": int, "noise": str, "packages": {str: str}},
+    **{"reports": {str: str}, "scores": {str: bool}, "evaluated_clients": [int]},
+}
+_PARTITION: Mapping[str, Any] = {
+    **{"data": str, "hash": str, "split_seed": int, "num_clients": int},
+    **{"clients": [{}], "label_counts": [[float]]},
+}
+_SUMMARY: Mapping[str, Any] = {"rounds": int, "fingerprint": str, "summary": {str: float}}
+_CONFIG: Mapping[str, Any] = {"seed": int}
+# Columns of metrics.csv that are summed up, and how large their values may be.
+_COUNTS, _LARGEST = ("comm/", "time/", "train/samples", "train/steps"), 1e18
+# Of a partition that does not tell the number of clients.
+_CLIENTS = 100_000
+
 # Columns of clients.csv that the loop writes; others without a slash are reported by the server.
-_OF_LOOP = ("round", "client", "samples", "test_samples", "group", "trained", "uploaded")
+_OF_LOOP = (
+    *("round", "client", "samples", "test_samples", "group"),
+    *("trained", "uploaded", "discarded"),
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,6 +73,9 @@ class RunFolder:
         path = Path(path)
         if not path.is_dir():
             raise RunError(f"there is no folder {path}")
+        # Commands print the name, and a terminal would obey it.
+        if not str(path).isprintable():
+            raise RunError(f"rename {str(path)!r}: its name has control characters")
         if not (path / "environment.json").is_file():
             below = [str(file.parent) for file in sorted(path.glob("**/environment.json"))]
             hint = f"; there are runs below it: {', '.join(below[-3:])}" if below else ""
@@ -61,14 +83,40 @@ class RunFolder:
         metrics = Table.read(path / "metrics.csv")
         if len(metrics) == 0:
             raise RunError(f"the run {path} has not finished any round")
-        return cls(
+        rounds = metrics["round"]
+        if rounds[0] < 1 or np.any(np.diff(rounds) < 1):
+            raise RunError(f"{metrics.source}: the rounds must ascend from 1 or more")
+        for name, values in metrics.columns.items():
+            if name.startswith(_COUNTS) and np.any(np.abs(values) > _LARGEST):
+                raise RunError(f"{metrics.source}: {name} is larger than {_LARGEST:g}")
+        run = cls(
             path,
             config=read_yaml(path / "config.yaml"),
-            environment=read_json(path / "environment.json"),
-            summary=read_json(path / "summary.json"),
+            environment=read_json(path / "environment.json", _ENVIRONMENT),
+            summary=read_json(path / "summary.json", _SUMMARY),
             metrics=metrics,
-            partition=read_json(path / "partition.json"),
+            partition=read_json(path / "partition.json", _PARTITION),
         )
+        run._check()
+        return run
+
+    def _check(self) -> None:
+        """Compare what the files say of each other.
+
+        Raises:
+            RunError: They contradict each other.
+        """
+        with of_run():
+            shapes.check(self.config, _CONFIG, self.path / "config.yaml")
+        if "method" not in (self.environment.get("header") or {}):
+            raise RunError(f"{self.path / 'environment.json'} lacks header.method")
+        file, known = self.path / "partition.json", self.partition.get("num_clients")
+        for key in ("clients", "label_counts"):
+            told = self.partition.get(key)
+            if None not in (known, told) and len(told or ()) != known:
+                raise RunError(f"{file}: {key} has {len(told or ())} entries for {known} clients")
+        if len({len(counts) for counts in self.partition.get("label_counts") or ()}) > 1:
+            raise RunError(f"{file}: label_counts must have one number for each class")
 
     @property
     def method(self) -> str:
@@ -118,8 +166,18 @@ class RunFolder:
         """Return ``clients.csv``: one row for each tested client and evaluated round.
 
         Rows of a round that a killed process did not finish are left out.
+
+        Raises:
+            RunError: The file is damaged, or names a client that the partition lacks.
         """
-        return Table.read(self.path / "clients.csv").up_to(self.round)
+        table = Table.read(self.path / "clients.csv").up_to(self.round)
+        clients = table["client"] if len(table) else np.zeros(1)
+        counts = self.partition.get("label_counts") or ()
+        known = self.partition.get("num_clients") or len(counts) or _CLIENTS
+        if clients.min() < 0 or clients.max() >= known:
+            wrong = clients[(clients < 0) | (clients >= known)][0]
+            raise RunError(f"{table.source}: there is no client {wrong:g}, there are {known:,}")
+        return table
 
     @cached_property
     def bytes(self) -> Floats:
@@ -167,7 +225,7 @@ class RunFolder:
         return names.point(metric, points[0]) or None
 
     def evaluated(self, metric: str | None = None) -> Floats:
-        """Return the rounds after which a metric has a value, ascending.
+        """Return the rounds after which a metric has a value, which may be NaN, ascending.
 
         Args:
             metric: A column of ``metrics.csv``; ``None`` stands for any test score.
@@ -179,7 +237,7 @@ class RunFolder:
             columns = [name for name in self.metrics.columns if name.startswith("test/")]
         else:
             columns = [metric.removesuffix(names.SMALLEST)]
-        present = [~np.isnan(self.metrics[name]) for name in columns]
+        present = [self.metrics.filled(name) for name in columns]
         rounds: Floats = self.metrics["round"][np.any(present, axis=0)] if present else np.empty(0)
         if len(rounds) == 0:
             lacks = "was never tested" if metric is None else f"has no value of {metric}"
@@ -207,7 +265,9 @@ class RunFolder:
             raise RunError(f"the run {self.path} has no validation data to choose a round by")
         rounds = self.evaluated(by)
         values = self.values(by, rounds)
-        best: Floats = rounds[[int(np.argmax(values) if more else np.argmin(values))]]
+        if np.isnan(values).all():
+            raise RunError(f"the run {self.path} has no round in which {by} is a number")
+        best: Floats = rounds[[int(np.nanargmax(values) if more else np.nanargmin(values))]]
         return best
 
     def values(self, metric: str, rounds: Floats) -> Floats:
@@ -223,7 +283,8 @@ class RunFolder:
     def _of_smallest(self, column: str, rounds: Floats) -> Floats:
         """Return the mean over the tenth of tested clients with the fewest training samples."""
         values = self.over_rounds(column, rounds)
-        tested = np.flatnonzero(~np.isnan(values).any(0))
+        row = np.isin(self.clients["round"], rounds) & self.clients.filled(column)
+        tested = np.unique(self.clients["client"][row]).astype(np.int64)
         order = tested[np.argsort(self.samples[tested], kind="stable")]
         means: Floats = values[:, order[: math.ceil(len(order) / 10)]].mean(1)
         return means
@@ -244,7 +305,7 @@ class RunFolder:
         table = self.clients
         client = table["client"].astype(np.int64)
         # If only some clients were tested, those with the highest numbers may be missing.
-        count = max(int(client.max()) + 1, int(self.partition.get("num_clients", 0)))
+        count = max(int(client.max()) + 1, self.partition.get("num_clients") or 0)
         found = np.full((len(rounds), count), np.nan)
         row = np.isin(table["round"], rounds)
         found[np.searchsorted(rounds, table["round"][row]), client[row]] = table[column][row]

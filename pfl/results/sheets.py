@@ -11,6 +11,8 @@ from pathlib import Path
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
+from pfl.disk.writing import write as write_text
+
 Record = Mapping[str, str | float | int | None]
 
 _LATEX = str.maketrans(
@@ -145,4 +147,4 @@ def write(sheets: Sequence[Sheet], path: Path) -> None:
     if path.suffix not in FORMATS:
         raise ValueError(f"{path}: use one of {', '.join(FORMATS)} for a table")
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(FORMATS[path.suffix](sheets), encoding="utf-8")
+    write_text(path, FORMATS[path.suffix](sheets))

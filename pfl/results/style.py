@@ -11,7 +11,6 @@ import textwrap
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import IO, Any
 
 from matplotlib import style
@@ -124,7 +123,7 @@ def _broken(word: str, width: int) -> list[str]:
     return lines
 
 
-def save(figure: Figure, target: Path | IO[str], format: str) -> None:
+def save(figure: Figure, target: IO[Any], format: str) -> None:
     """Write a figure as ``png`` or ``svg``; the same figure gives the same file."""
     with styled():
         figure.savefig(target, format=format, metadata={"Date": None} if format == "svg" else {})

@@ -6,6 +6,7 @@ be chosen by validation data or, as often happens without being stated, on the t
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 
 from pfl.results import names
@@ -28,19 +29,20 @@ def summarise(
     rounds, selected on the test data. The score is the first of ``scores``: in classification, the
     accuracy.
 
+    A round in which a client had no score (NaN) counts as evaluated, but never as the best.
+
     Args:
         history: One row for each round.
         scores: Names of the scores, the main score first; ``True`` if more is better.
     """
     name, more = next(iter(scores.items()))
-    best, by = (max if more else min), f"val/personal/{name}"
+    by = f"val/personal/{name}"
     rows = [row for row in history if any(key.startswith("test/") for key in row)]
     if not rows:
         return {}
     last = rows[-1]
     recent = [row for row in rows if row["round"] > last["round"] - 10]
-    validated = [row for row in rows if by in row]
-    chosen = best(validated, key=lambda row: row[by]) if validated else None
+    chosen = _best(rows, by, more)
     summary: dict[str, float] = {}
     for key in (key for key in last if key.startswith("test/")):
         summary[f"{key}/last"] = last[key]
@@ -50,5 +52,12 @@ def summarise(
         if chosen is not None and key in chosen:
             summary[f"{key}/best_by_val"] = chosen[key]
         if names.is_score(key, name):
-            summary[f"{key}/best_on_test"] = best(row[key] for row in rows if key in row)
+            best = _best(rows, key, more)
+            summary[f"{key}/best_on_test"] = math.nan if best is None else best[key]
     return summary
+
+
+def _best(rows: Sequence[Mapping[str, float]], key: str, more: bool) -> Mapping[str, float] | None:
+    """Return the first row with the best number of a metric; ``None`` if no row has a number."""
+    scored = [row for row in rows if not math.isnan(row.get(key, math.nan))]
+    return (max if more else min)(scored, key=lambda row: row[key], default=None)

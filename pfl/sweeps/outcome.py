@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import io
 import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,6 +13,7 @@ from typing import Any
 from optuna.trial import FrozenTrial, TrialState
 from rich.table import Table
 
+from pfl.disk.writing import write as write_text
 from pfl.results import names
 from pfl.sweeps.file import Sweep
 from pfl.sweeps.program import flag_words
@@ -142,13 +144,14 @@ def reasons(found: Sequence[Outcome]) -> dict[str, list[int]]:
 def write(sweep: Sweep, found: Sequence[Outcome], file: Path) -> None:
     """Write all points to a CSV file, best first."""
     own = ("point", "state", sweep.metric.name, "seconds", "folder", "reason")
-    with file.open("w", newline="", encoding="utf-8") as stream:
-        writer = csv.writer(stream)
-        writer.writerow([*own[:2], *sweep.space.varied, *own[2:]])
-        for one in found:
-            values = one.values.values()
-            row = [one.value, one.seconds, one.folder, one.reason]
-            writer.writerow([one.number, one.state, *values, *row])
+    stream = io.StringIO()
+    writer = csv.writer(stream)
+    writer.writerow([*own[:2], *sweep.space.varied, *own[2:]])
+    for one in found:
+        values = one.values.values()
+        row = [one.value, one.seconds, one.folder, one.reason]
+        writer.writerow([one.number, one.state, *values, *row])
+    write_text(file, stream.getvalue())
 
 
 def command_line(sweep: Sweep, outcome: Outcome, flags: Sequence[str]) -> str:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from pfl.cli.explain import UsageError
+from pfl.disk.writing import write
 from pfl.sweeps.file import Sweep
 
 _PYTHON = ("python", "python3")
@@ -29,7 +30,7 @@ def fit_words(sweep: Sweep, point: Mapping[str, Any], file: Path) -> list[str]:
     """
     if "${args_json_file}" in sweep.command:
         file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(json.dumps(point, indent=1), encoding="utf-8")
+        write(file, json.dumps(point, indent=1))
     return _fit(sweep, point, ["${args_json_file}"], [str(file)])
 
 

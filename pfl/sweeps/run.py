@@ -15,7 +15,7 @@ import optuna
 from optuna.trial import Trial
 from rich.console import Console
 
-from pfl.cli import runs
+from pfl.cli import runs, shipped
 from pfl.cli.explain import UsageError
 from pfl.results.pictures import write as write_pictures
 from pfl.sweeps import outcome as outcomes
@@ -133,7 +133,7 @@ def _try(sweep: Sweep, flags: Sequence[str], file: Path) -> list[str]:
     Raises:
         UsageError: The configuration is wrong.
     """
-    words = [*fit_words(sweep, sweep.space.example(), file), *flags]
+    words = shipped.spelled_out([*fit_words(sweep, sweep.space.example(), file), *flags])
     runs.fit_experiment(words)
     file.unlink(missing_ok=True)
     parts = [part for word in words for part in re.split("(?<=^--config)=", word)]

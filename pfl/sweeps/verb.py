@@ -8,6 +8,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from pfl.cli.explain import UsageError
+from pfl.cli.yaml_file import YamlFile
 
 
 def sweep(argv: Sequence[str]) -> None:
@@ -45,6 +46,8 @@ def sweep(argv: Sequence[str]) -> None:
         raise UsageError("pfl sweep needs Optuna: pip install 'pfl-lightning[sweep]'")
     if options.trials is not None and options.trials < 1:
         raise UsageError(f"--trials: expected a whole number, at least 1, got {options.trials}")
+    # A missing file is told before Optuna and torch are imported.
+    YamlFile(options.file, "sweep file")
     from pfl.sweeps.run import run
 
     storage = options.storage or Path("runs", "sweeps", f"{options.file.stem}.db")

@@ -18,33 +18,44 @@ from pfl.cli.explain import UsageError
 from pfl.results import sheets as forms
 from pfl.results.captions import NAMES
 from pfl.tables import estimate, illustrate
-from pfl.tables.cells import expand
+from pfl.tables.cells import Cell
 from pfl.tables.outcome import Outcome, outcome
 from pfl.tables.plan import ROOT, Plan, plan
-from pfl.tables.reader import read, unknown
+from pfl.tables.reader import unknown
 from pfl.tables.render import sheets
 from pfl.tables.runner import bars, run_all, unfinished
 from pfl.tables.spec import TableFile
 
 
-def table(options: argparse.Namespace, overrides: Sequence[str], argv: Sequence[str]) -> None:
+def table(
+    described: TableFile,
+    cells: Sequence[Cell],
+    options: argparse.Namespace,
+    overrides: Sequence[str],
+    argv: Sequence[str],
+) -> None:
     """Run, resume or read the runs behind a table, and print it.
 
     Args:
+        described: The table.
+        cells: The chosen cells.
         options: Options of the verb.
         overrides: Flags for all runs.
         argv: The whole command line, for the advice on how to resume.
     """
-    described = read(options.table)
     _check_seeds(described, overrides)
-    cells = expand(described, options.rows, options.columns)
     seeds = list(dict.fromkeys(options.seeds or described.seeds))
+    if min(seeds) < 0:
+        raise UsageError(f"{described.path}: seeds: expected numbers from 0, got {min(seeds)}")
     console = Console(stderr=True)
     parsed = track(cells, "configurations", console=console, disable=not options.dry_run)
     planned = plan(described, parsed, seeds, options.scale, overrides)
     wanted = _pictures(described, options)
     if options.dry_run:
-        _print([_estimated(described, planned, console)])
+        costs, failed = _estimated(described, planned, console)
+        _print([costs])
+        if failed:
+            raise UsageError(f"no estimate of {'; '.join(failed)}: see the notes above")
         return
     failures: dict[str, str] = {}
     try:
@@ -59,7 +70,9 @@ def table(options: argparse.Namespace, overrides: Sequence[str], argv: Sequence[
         raise UsageError(f"{len(failures)} of {len(planned.runs)} runs failed; see the notes above")
 
 
-def _estimated(described: TableFile, planned: Plan, console: Console) -> forms.Sheet:
+def _estimated(
+    described: TableFile, planned: Plan, console: Console
+) -> tuple[forms.Sheet, Sequence[str]]:
     """Estimate the cost of the remaining runs; print each estimate as soon as it is made."""
     with bars(console) as progress:
         task = progress.add_task("runs", total=len(planned.runs))

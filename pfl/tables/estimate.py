@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 
 from pfl.callbacks.progress import readable_bytes
 from pfl.cli.config import REFUSALS
-from pfl.cli.explain import explained
+from pfl.cli.explain import UsageError, explained
 from pfl.core.seeds import generator
-from pfl.results.compare import NONE
+from pfl.federation.settings import is_tested
 from pfl.results.sheets import Sheet
+from pfl.results.statistics import NONE
 from pfl.tables import kept
 from pfl.tables.measure import Rates, Watch, measure
 from pfl.tables.plan import Plan, PlannedRun
@@ -30,7 +31,7 @@ class Cost:
 
     Attributes:
         seconds: One client after another, on one core of this machine.
-        memory: Bytes of images, models and kept states.
+        memory: Bytes of inputs, models and kept states.
         moved: Bytes both ways.
     """
 
@@ -39,18 +40,23 @@ class Cost:
     moved: float
 
 
-def sheet(table: TableFile, plan: Plan, tell: Callable[[str], None]) -> Sheet:
+def sheet(table: TableFile, plan: Plan, tell: Callable[[str], None]) -> tuple[Sheet, Sequence[str]]:
     """Make a row for each run: what is done, and what the rest costs.
 
     Args:
         table: The table.
         plan: Its runs.
         tell: Called with each run's row, as a line, once it is known.
+
+    Returns:
+        The rows, and the labels of runs whose estimate failed for another reason than their
+        settings or missing data.
     """
     estimator = _Estimator()
     rows: list[list[str]] = []
     footnotes: dict[str, int] = {}
     costs: list[Cost] = []
+    failed: list[str] = []
     done = 0
     for run in plan.runs.values():
         cells = [NONE] * 3
@@ -66,6 +72,7 @@ def sheet(table: TableFile, plan: Plan, tell: Callable[[str], None]) -> Sheet:
             except Exception as error:  # whatever a method raises, the others are estimated
                 number = footnotes.setdefault(reason(error), len(footnotes) + 1)
                 state += f" [{number}]"
+                failed += [] if isinstance(error, UsageError) else [run.label]
         rows.append([run.label, state, *cells])
         tell(f"{run.label}: {', '.join([state, *cells])}")
     total = Cost(
@@ -74,18 +81,19 @@ def sheet(table: TableFile, plan: Plan, tell: Callable[[str], None]) -> Sheet:
         moved=sum(cost.moved for cost in costs),
     )
     rows.append(["together", f"{done} of {len(plan.runs)} done", *_cells(total)])
-    return Sheet(
+    found = Sheet(
         title=f"{table.caption}{shortened(plan)}: what is left to run",
         columns=["run", "state", "time", "memory", "moved"],
         rows=rows,
         notes=[
             "Estimated from a few steps on made-up data, one client after another, on one core of "
             "this machine; without reading the data. Engines that use several cores divide the "
-            "time by almost as many. Memory: images, models and what clients keep.",
+            "time by almost as many. Memory: inputs, models and what clients keep.",
             *estimator.watch.complaints(),
             *(f"[{number}] {what}" for what, number in footnotes.items()),
         ],
     )
+    return found, failed
 
 
 def _state(run: PlannedRun) -> tuple[str, int]:
@@ -124,7 +132,7 @@ class _Estimator:
             trained = sum(batches[client] for client in cohort.trains)
             seconds += rates.train.seconds(len(cohort.trains), trained)
             moved += rates.down * len(cohort.trains) + rates.up * len(cohort.uploads)
-            if number % loop.evaluate_every == 0 or number == run.rounds:
+            if is_tested(loop, number):
                 seconds += rates.test.seconds(len(batches), walked)
         memory = found.bytes + rates.keeps * len(eligible) + _COPIES * rates.model
         return Cost(seconds, memory, moved)
@@ -132,10 +140,15 @@ class _Estimator:
     def _measured(self, run: PlannedRun, found: Sizes) -> Rates:
         model = {key: value for key, value in run.identity.items() if key.startswith("model")}
         size = run.experiment.values.data.init_args.batch_size
-        key = json.dumps([model, found.shape, found.classes, size], default=str)
+        kinds = [[name, value.shape, value.dtype] for name, value in found.blank.items()]
+        task = [type(found.task).__name__, found.outputs]
+        key = json.dumps([model, kinds, task, size], default=str)
         if key not in self._rates:
             with self.watch.on_one_core():
-                self._rates[key] = measure(run.experiment, found)
+                rates = measure(run.experiment, found)
+            # Waiting for the core is no cost of the method.
+            train, test = (line.times(self.watch.share) for line in (rates.train, rates.test))
+            self._rates[key] = replace(rates, train=train, test=test)
         return self._rates[key]
 
 

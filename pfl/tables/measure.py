@@ -15,6 +15,7 @@ from torch import Tensor
 
 from pfl.cli.config import Experiment
 from pfl.core.state import nbytes
+from pfl.core.task import Classification, MultiLabel
 from pfl.federation import checkpoint
 from pfl.federation.run import Run
 from pfl.tables.sizes import Sizes
@@ -43,6 +44,10 @@ class Line(NamedTuple):
         """Return the line through the costs of a small and a large client."""
         batch = max(0.0, large - small) / (_LARGE - _SMALL)
         return cls(max(0.0, small - _SMALL * batch), batch)
+
+    def times(self, share: float) -> Line:
+        """Return the line of a machine that gave ``share`` of a core to it."""
+        return Line(share * self.start, share * self.batch)
 
     def seconds(self, clients: int, batches: float) -> float:
         """Return the seconds of some clients, which have ``batches`` batches in total."""
@@ -73,9 +78,14 @@ class Rates:
 
 
 class Watch:
-    """Records whether the machine was idle otherwise during a measurement."""
+    """Records whether the machine was idle otherwise during a measurement.
+
+    Attributes:
+        share: The share of a core that the last measurement had, at most 1.
+    """
 
     def __init__(self) -> None:
+        self.share = 1.0
         self._passed = self._worked = self._load = 0.0
 
     @contextmanager
@@ -87,20 +97,23 @@ class Watch:
         try:
             yield
         finally:
-            self._passed += time.perf_counter() - start[0]
-            self._worked += time.process_time() - start[1]
+            passed, worked = time.perf_counter() - start[0], time.process_time() - start[1]
+            self.share = min(1.0, worked / passed)
+            self._passed += passed
+            self._worked += worked
             self._load = max(self._load, os.getloadavg()[0] if hasattr(os, "getloadavg") else 0)
             torch.set_num_threads(op_threads)
 
     def complaints(self) -> list[str]:
         """Return a warning if the machine was too busy; otherwise an empty list."""
         cores = os.cpu_count() or 1
-        if self._passed < BUSY * self._worked and self._load <= cores:
+        if self._passed <= BUSY * self._worked and self._load <= cores:
             return []
         return [
             f"THE MACHINE WAS BUSY: the measurement had {self._worked / self._passed:.0%} of a "
-            f"core, and {self._load:.1f} programs wanted {cores} cores. The times are too long; "
-            "repeat the estimate when the machine is idle."
+            f"core, and {self._load:.1f} programs wanted {cores} cores. The times are multiplied "
+            "by this share, and may be off by a factor of two; repeat the estimate when the "
+            "machine is idle."
         ]
 
 
@@ -160,14 +173,12 @@ def _made_up(experiment: Experiment, found: Sizes, batches: int) -> Namespace:
     values = experiment.values.clone()
     size = values.data.init_args.batch_size
     values.data = Namespace(
-        class_path="datamodules.Synthetic",
+        class_path="datamodules.TensorData",
         init_args=Namespace(
+            source=_samples(found, _CLIENTS * 2 * batches * size),
             num_clients=_CLIENTS,
             partition=Namespace(class_path="datamodules.IID", init_args=Namespace()),
-            samples=_CLIENTS * 2 * batches * size,
-            classes=found.classes,
-            channels=found.shape[0],
-            size=round((found.shape[1] * found.shape[2]) ** 0.5),
+            task=type(found.task).__name__.lower(),
             batch_size=size,
             test_fraction=0.5,
         ),
@@ -186,3 +197,29 @@ def _made_up(experiment: Experiment, found: Sizes, batches: int) -> Namespace:
     }.items():
         values.loop[key] = value
     return values
+
+
+def _samples(found: Sizes, count: int) -> dict[str, Any]:
+    """Return made-up samples of this kind, as ``TensorData`` takes them.
+
+    Numbers and pixels are random. Tokens are ones, as zero often stands for none.
+    """
+    rng = torch.Generator().manual_seed(0)
+
+    def drawn(blank: Tensor) -> Tensor:
+        shape = (count, *blank.shape[1:])
+        if blank.is_floating_point():
+            return torch.randn(shape, generator=rng)
+        if blank.dtype == torch.uint8:
+            return torch.randint(256, shape, generator=rng, dtype=torch.uint8)
+        return torch.ones(shape, dtype=blank.dtype)
+
+    inputs = {name: drawn(blank) for name, blank in found.blank.items()}
+    if isinstance(found.task, Classification):
+        return {
+            **inputs,
+            "y": torch.arange(count) % found.outputs,
+            "class_names": range(found.outputs),
+        }
+    numbers = torch.randn(count, found.outputs, generator=rng)
+    return {**inputs, "y": (numbers > 0).long() if isinstance(found.task, MultiLabel) else numbers}

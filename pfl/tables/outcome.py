@@ -6,16 +6,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
-from scipy import stats
 
-from pfl.results.compare import Estimate
 from pfl.results.files import Floats, RunError
 from pfl.results.runs import RunFolder
+from pfl.results.statistics import Estimate, agree
 from pfl.tables import kept
 from pfl.tables.cells import Cell
 from pfl.tables.plan import Plan
-
-CONFIDENCE = 0.95
 
 
 @dataclass(frozen=True)
@@ -40,15 +37,6 @@ class Outcome:
         return Estimate.of(self.values) if len(self.values) else None
 
     @property
-    def interval(self) -> tuple[float, float] | None:
-        """Student's interval of the mean; ``None`` for one seed."""
-        count, ours = len(self.values), self.ours
-        if ours is None or ours.error is None:
-            return None
-        half = float(stats.t.ppf((1 + CONFIDENCE) / 2, count - 1)) * ours.error
-        return ours.mean - half, ours.mean + half
-
-    @property
     def difference(self) -> float | None:
         """Our number minus the reported one."""
         if self.ours is None or self.cell.reported is None:
@@ -57,11 +45,10 @@ class Outcome:
 
     @property
     def inside(self) -> bool | None:
-        """Whether the reported number is in our interval; ``None`` without one of them."""
-        if self.interval is None or self.cell.reported is None:
+        """Whether chance alone may part the two numbers; ``None`` without a number or a spread."""
+        if self.ours is None or self.cell.reported is None:
             return None
-        low, high = self.interval
-        return low <= self.cell.reported.value <= high
+        return agree(self.ours, self.cell.reported.estimate)
 
 
 def outcome(cell: Cell, plan: Plan, failures: Mapping[str, str]) -> Outcome:

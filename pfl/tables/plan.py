@@ -15,7 +15,7 @@ from pfl.cli import catalogue
 from pfl.cli.config import Experiment
 from pfl.cli.explain import UsageError
 from pfl.cli.parser import Parser, make_parser
-from pfl.core.noise import GENERATOR
+from pfl.core.client import ClientModule
 from pfl.results import identity
 from pfl.results.identity import Identity
 from pfl.tables.cells import Cell
@@ -154,26 +154,21 @@ def _planned(
         reduce(getitem, parents, config)[last] = seed
     values["loop.seed"] = values["seed"]
     whole = scale == 1 or values.get("data.init_args.max_samples")
-    draws = catalogue.find(config["model"]["class_path"]).draws_noise
-    content = identity.of_run(config, GENERATOR if draws else None)
-    name = _name(content, 1 if whole else scale)
+    method: type[ClientModule] = catalogue.find(config["model"]["class_path"])
+    content = identity.of_run(config, method.noise_generator())
+    name = name_of(content, 1 if whole else scale)
     values["loop.name"] = name
     experiment = Experiment(first.parser, values, first.given)
     return PlannedRun(name, f"{cell.label}, seed {seed}", experiment, content, scale)
 
 
-def name_of(config: Mapping[str, Any], scale: float = 1, noise: str | None = None) -> str:
+def name_of(content: Identity, scale: float = 1) -> str:
     """Return the name of a run: its method, its data, and the digest of its identity.
 
     Args:
-        config: The resolved configuration.
+        content: The identity.
         scale: Share of the data, if the configuration does not yet limit the samples.
-        noise: See :func:`pfl.results.identity.of_run`.
     """
-    return _name(identity.of_run(config, noise), scale)
-
-
-def _name(content: Identity, scale: float) -> str:
     model, data = (content[part].rpartition(".")[2] for part in ("model", "data"))
     scaled = {} if scale == 1 else {"scale": scale}
     return f"{model}_{data}_{identity.digest(content | scaled)}".lower()

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
-from pfl.cli.explain import Keys
+from pfl.cli import shipped
+from pfl.cli.explain import Keys, UsageError, hint, nearest
 from pfl.cli.yaml_file import YamlFile
 from pfl.results.summary import KINDS
 from pfl.tables.reported import KEYS
@@ -160,11 +160,13 @@ class _Reader:
         return tuple(found)
 
     def file(self, name: str, keys: Keys) -> Path:
-        path = self.path.parent / name
+        try:
+            path = Path(shipped.config(name, self.path.parent))
+        except UsageError as error:
+            self.refuse(keys, str(error))
         if not path.is_file():
-            near = get_close_matches(path.name, [f.name for f in path.parent.glob("*.yaml")], n=1)
-            hint = f"; did you mean {near[0]}?" if near else ""
-            self.refuse(keys, f"there is no file {path}{hint}")
+            near = nearest(path.name, [file.name for file in path.parent.glob("*.yaml")])
+            self.refuse(keys, f"there is no file {path}{near}")
         return path
 
     # Checks of values.
@@ -189,7 +191,7 @@ class _Reader:
         content = self.labelled(value, keys)
         for key in content:
             if key not in known:
-                self.refuse((*keys, key), unknown(key, list(known)))
+                self.refuse((*keys, key), unknown(key, known))
         return content
 
 
@@ -202,8 +204,6 @@ _NAMES: Mapping[type, str] = {
 }
 
 
-def unknown(name: str, choices: Sequence[str]) -> str:
+def unknown(name: str, choices: Iterable[str]) -> str:
     """Return the message for an unknown name, with the nearest known one or all of them."""
-    near = get_close_matches(name, choices, n=1)
-    hint = f"did you mean {near[0]!r}?" if near else f"choose from {', '.join(choices)}"
-    return f"there is no {name!r} here; {hint}"
+    return f"there is no {name!r} here{hint(name, choices)}"

@@ -7,8 +7,8 @@ from dataclasses import replace
 from itertools import groupby
 
 from pfl.results import names
-from pfl.results.compare import NONE
 from pfl.results.sheets import Record, Sheet
+from pfl.results.statistics import NONE
 from pfl.tables.outcome import Outcome
 from pfl.tables.plan import Plan
 from pfl.tables.reported import Unit
@@ -88,8 +88,8 @@ def _legend(outcomes: Sequence[Outcome], plan: Plan) -> str:
     legend = f"{what}. Ours: mean ± standard error over seeds ({seeds})"
     if any(outcome.cell.reported for outcome in outcomes):
         legend += (
-            "; in brackets: the reported number, ours minus it, and whether it is in our 95 % "
-            "interval (Student's t; one seed has none)"
+            "; in brackets: the reported number, ours minus it, and whether this difference is in "
+            "its 95 % interval (Student's t, by both spreads; a single run has none of its own)"
         )
     return legend + "."
 
@@ -131,7 +131,8 @@ def _named(option: tuple[str, str]) -> str:
 
 
 def _record(plan: Plan, outcome: Outcome) -> Record:
-    cell, ours, interval = outcome.cell, outcome.ours, outcome.interval
+    cell, ours = outcome.cell, outcome.ours
+    interval = None if ours is None else ours.interval
     reported = cell.reported
     return {
         "row": cell.row,

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from functools import cache
 from importlib import resources
 
+from pfl.results.statistics import Estimate, Spread
+
 # Columns that identify a number; the others hold the number itself.
 KEYS = (
     *("paper", "table", "dataset", "partition", "param", "clients", "participation"),
@@ -35,14 +37,37 @@ class Reported:
     """A paper's number.
 
     Attributes:
+        paper: The paper.
         value: The number as a fraction.
         error: The number after the paper's ± as a fraction; ``None`` if it prints none.
         unit: Format in the paper.
     """
 
+    paper: str
     value: float
     error: float | None
     unit: Unit
+
+    @property
+    def estimate(self) -> Estimate:
+        """The number as a mean of runs, with their spread if it is printed."""
+        return printed(self.paper, self.value, self.error)
+
+
+def printed(paper: str, value: float, error: float | None) -> Estimate:
+    """Return a paper's number as a mean of runs.
+
+    Args:
+        paper: The paper; one that is not known prints single runs.
+        value: The number.
+        error: The number after the paper's ±; ``None`` if it prints none.
+    """
+    told = _means().get(paper)
+    count = 1 if told is None else int(told["runs"])
+    if told is None or error is None:
+        return Estimate(value, count, None)
+    deviation = error * (count**0.5 if told["spread"] == "standard error" else 1)
+    return Estimate(value, count, Spread(deviation, count - 1))
 
 
 def find(wanted: Mapping[str, str]) -> Reported:
@@ -66,13 +91,22 @@ def find(wanted: Mapping[str, str]) -> Reported:
     row = rows[0]
     unit = Unit(_FACTORS[row["metric"]], len(row["value"].partition(".")[2]))
     error = float(row["stderr"]) / unit.factor if row["stderr"] else None
-    return Reported(float(row["value"]) / unit.factor, error, unit)
+    return Reported(row["paper"], float(row["value"]) / unit.factor, error, unit)
 
 
 @cache
-def _rows() -> list[dict[str, str]]:
-    file = resources.files("pfl.tables") / "reported.csv"
+def _rows(name: str = "reported.csv") -> list[dict[str, str]]:
+    file = resources.files("pfl.tables") / name
     return list(csv.DictReader(file.read_text(encoding="utf-8").splitlines()))
+
+
+def _means() -> dict[str, dict[str, str]]:
+    """Return how many runs each paper's printed means are of, and what stands after its ±.
+
+    Of FedSimSup's and UniVarFL's ± it is not said, nor FedSimSup's number of runs; the file has the
+    narrower reading.
+    """
+    return {row["paper"]: row for row in _rows("means.csv")}
 
 
 def _same(cell: str, wanted: str) -> bool:

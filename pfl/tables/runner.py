@@ -22,7 +22,6 @@ from pfl.cli.explain import UsageError, explained
 from pfl.core.lock import BusyError
 from pfl.core.types import RoundResult
 from pfl.federation.checkpoint import CheckpointError
-from pfl.federation.rounds import NonFiniteError
 from pfl.federation.run import Callback, Run
 from pfl.tables import kept
 from pfl.tables.plan import Plan, PlannedRun
@@ -103,7 +102,7 @@ def _run(run: PlannedRun, watch: Callback) -> None:
     experiment = Experiment(planned.parser, planned.values.clone(), planned.given)
     with (
         kept.locked(run.root, run.name),
-        explained(experiment.given, *REFUSALS, NonFiniteError),
+        explained(experiment.given, *REFUSALS),
     ):
         if kept.finished(run) is not None:
             return

@@ -1,14 +1,18 @@
-"""Sizes of a run's clients, found without reading or writing images."""
+"""Sizes and kind of a run's data, found without reading or writing images."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from math import prod
 from typing import Any
 
+import torch
 from jsonargparse import Namespace
+from torch import Tensor
 
+from pfl.core.state import nbytes
+from pfl.core.task import Task
+from pfl.core.types import Inputs
 from pfl.tables.plan import PlannedRun
 from pfl.tables.shorten import part_of
 
@@ -24,22 +28,24 @@ class Sizes:
         train: (N,) numbers of training samples of each client.
         tested: Number of test samples of all clients together.
         pooled: Number of samples in the common test set.
-        images: Number of distinct samples in use; clients may share test samples.
-        shape: Channels, height and width.
-        classes: Number of classes, C.
+        samples: Number of distinct samples in use; clients may share test samples.
+        blank: One sample of zeros, (1, ...), in the shapes and types that are stored.
+        outputs: D, the number of outputs that a network needs.
+        task: What is predicted.
     """
 
     train: Sequence[int]
     tested: int
     pooled: int
-    images: int
-    shape: tuple[int, int, int]
-    classes: int
+    samples: int
+    blank: Mapping[str, Tensor]
+    outputs: int
+    task: Task
 
     @property
     def bytes(self) -> int:
-        """The bytes of all images, at one byte for each pixel and channel."""
-        return self.images * prod(self.shape)
+        """The bytes of the inputs of all samples; one for each pixel and channel of an image."""
+        return self.samples * nbytes(self.blank)
 
 
 class Surveyor:
@@ -76,10 +82,19 @@ class Surveyor:
             train=division.sizes[:, 0].tolist(),
             tested=int(division.sizes[:, 2].sum()),
             pooled=0 if division.pooled_test is None else len(division.pooled_test),
-            images=len(division.samples()),
-            shape=data.input_shape,
-            classes=data.outputs,
+            samples=len(division.samples()),
+            blank=_stored(data.blank(1)),
+            outputs=data.outputs,
+            task=data.task,
         )
+
+
+def _stored(blank: Inputs) -> dict[str, Tensor]:
+    """Return inputs by their names in a file of ``TensorData``; images are stored as bytes."""
+    if not isinstance(blank, Tensor):
+        return {f"x.{name}": value for name, value in blank.items()}
+    image = blank.is_floating_point() and blank.dim() == 4
+    return {"x": blank.to(torch.uint8) if image else blank}
 
 
 def _untouched(values: Namespace) -> Namespace:

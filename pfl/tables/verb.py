@@ -6,6 +6,7 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
+from pfl.cli import slips
 from pfl.cli.explain import UsageError
 from pfl.results.sheets import FORMATS
 
@@ -21,9 +22,19 @@ def table(argv: Sequence[str]) -> None:
     """Run, resume or read the runs behind a table, and print it."""
     options, overrides = _parser().parse_known_args(argv)
     _check(options, overrides)
+    from pfl.tables.cells import expand
+    from pfl.tables.reader import read
+
+    described = read(options.table)
+    cells = expand(described, options.rows, options.columns)
+    for cell in [cell for cell in cells if cell.skip is None][:1]:
+        try:
+            slips.check("fit", [*cell.words, *overrides])
+        except UsageError as error:
+            raise UsageError(f"{options.table}: {cell.label}: {error}") from error
     from pfl.tables import command
 
-    command.table(options, overrides, argv)
+    command.table(described, cells, options, overrides, argv)
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, TensorDataset
 
-from pfl.core.client import Client
+from pfl.core.client import ClientModule
 from pfl.core.seeds import scoped
 from pfl.core.state import matches
 from pfl.core.types import Batch
@@ -25,7 +25,7 @@ RATES = (0.05, 0.0005)
 def builds(subject: Subject) -> None:
     """Compute the logits of two inputs."""
     module = subject.module()
-    if not isinstance(module, Client):
+    if not isinstance(module, ClientModule):
         raise BrokenPromiseError(f"{type(module).__name__} is not a lightning_modules.ClientModule")
     with torch.no_grad(), scoped(0):
         shape = tuple(module.eval()(torch.zeros(2, 5)).shape)
@@ -63,7 +63,7 @@ def refuses_unknown_words(subject: Subject) -> None:
 def _words(method: type) -> Iterator[str]:
     """Yield the names of the arguments that are annotated as one of several words."""
     for base in method.__mro__:
-        if "__init__" in vars(base) and issubclass(base, Client):
+        if "__init__" in vars(base) and issubclass(base, ClientModule):
             hints: dict[str, Any] = get_type_hints(vars(base)["__init__"])
             yield from (name for name, hint in hints.items() if get_origin(hint) is Literal)
 
@@ -97,7 +97,7 @@ def fits_without_federation(subject: Subject) -> None:
     )
 
 
-def _fit(module: Client, data: ToyData) -> tuple[float, float]:
+def _fit(module: ClientModule, data: ToyData) -> tuple[float, float]:
     """Return the loss before and after training."""
     split = data.split(0, "train")
     trainer = L.Trainer(
@@ -115,7 +115,7 @@ def _fit(module: Client, data: ToyData) -> tuple[float, float]:
         return before, _loss(module, split.x, split.targets)
 
 
-def _loss(module: Client, x: Tensor, y: Tensor) -> float:
+def _loss(module: ClientModule, x: Tensor, y: Tensor) -> float:
     """Return the module's own objective, averaged over draws in case it is random."""
     module.eval()
     # A Trainer accepts logged values only while it fits.

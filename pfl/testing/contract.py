@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from pfl.core.client import Client
+from pfl.core.client import ClientModule
 from pfl.core.task import Task
 from pfl.testing import building, engines, jobs, purity, runs
 from pfl.testing.promise import Formula, Promise, Subject
@@ -38,12 +38,13 @@ PROMISES: tuple[Promise, ...] = (
     runs.nan_reaches_nobody,
     engines.threads_agree,
     engines.stacked_agrees,
+    engines.works_on_any_device,
 )
 
 
 def check_method(
-    method: type[Client],
-    build: Callable[..., Client] | None = None,
+    method: type[ClientModule],
+    build: Callable[..., ClientModule] | None = None,
     floats: Formula | None = None,
     task: Task | None = None,
 ) -> None:

@@ -1,4 +1,4 @@
-"""The promise that every engine gives the same numbers."""
+"""The promises that every engine gives the same numbers, and runs on any device."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from pfl.core.failure import line_of
 from pfl.engines.base import Engine
 from pfl.engines.sequential import SequentialEngine
 from pfl.engines.threads import ThreadsEngine
@@ -14,8 +15,16 @@ from pfl.engines.vectorised import VectorisedEngine
 from pfl.federation.run import Run
 from pfl.federation.sampling import UniformSampler
 from pfl.testing.compare import difference, distance, named
+from pfl.testing.device import NAME, MixedDevicesError, simulated
 from pfl.testing.federation import fit, outcome
-from pfl.testing.promise import BrokenPromiseError, Net, Subject, promise, vectorizable
+from pfl.testing.promise import (
+    BrokenPromiseError,
+    Net,
+    Subject,
+    UnexaminedError,
+    promise,
+    vectorizable,
+)
 from pfl.testing.toy import mlp, normed
 
 SIZES = (4, 9, 1, 6)
@@ -63,3 +72,22 @@ def stacked_agrees(subject: Subject) -> None:
                 raise BrokenPromiseError(
                     f"{name!r} differs{kind} by {apart:.1e} of its largest value"
                 )
+
+
+@promise("it works on any device")
+def works_on_any_device(subject: Subject) -> None:
+    """Run two rounds on a simulated device, one client after another and stacked.
+
+    Other errors than tensors on two devices may be limits of the simulation.
+    """
+    engines: list[Engine] = [SequentialEngine()]
+    if vectorizable(subject):
+        engines.append(VectorisedEngine())
+    for engine in engines:
+        try:
+            with simulated():
+                _run(subject, engine, accelerator=NAME)
+        except MixedDevicesError as error:
+            raise BrokenPromiseError(f"{error}{line_of(error)}") from error
+        except Exception as error:
+            raise UnexaminedError from error

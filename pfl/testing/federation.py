@@ -8,17 +8,15 @@ from typing import Any
 
 from lightning.fabric import Fabric
 
-from pfl.core.client import Client
-from pfl.core.seeds import derive
-from pfl.core.server import Server
-from pfl.core.state import clone
-from pfl.core.types import ClientInfo, FederatedData, Job, Result, State
+from pfl.core.client import ClientModule
+from pfl.core.types import ClientInfo, FederatedData, Job, Result, Split, State
 from pfl.federation.run import Run
 from pfl.federation.sampling import UniformSampler
 from pfl.loop import FederatedLoop
 from pfl.testing.toy import ToyData, blobs
 from pfl.training import client_round
 from pfl.training.context import Context
+from pfl.training.server_round import Coordinator, uploads_of
 
 
 class ToyFederation:
@@ -43,7 +41,7 @@ class ToyFederation:
 
     def __init__(
         self,
-        module: Client,
+        module: ClientModule,
         data: FederatedData | None = None,
         rounds: int = 10,
         seed: int = 3,
@@ -52,27 +50,20 @@ class ToyFederation:
         self.data = blobs(task=module.task) if data is None else data
         fabric = Fabric(accelerator="cpu", devices=1, precision=precision)
         self.context = Context(module, self.data, fabric)
-        self.module, self.seed, self.number = module, seed, 0
+        self.module, self.number = module, 0
         self.kept: dict[int, State] = {}
-        clients = range(self.data.num_clients)
-        self.infos = [client_info(self.data, client, rounds=rounds) for client in clients]
-        self.server: Server[Any] = module.server()
-        shared = clone({name: self.context.template[name] for name in module.shared_names()})
-        self.state = self.server.init(shared, self.infos)
+        self.coordinator = Coordinator(self.context, rounds, seed)
+        self.infos, self.server = self.coordinator.clients, self.coordinator.server
+        self.state = self.coordinator.start()
 
-    def job(self, client: int, number: int | None = None) -> Job:
+    def job(self, client: int, number: int | None = None, splits: tuple[Split, ...] = ()) -> Job:
         """Return a client's job in a round, by default the next one."""
         number = self.number + 1 if number is None else number
-        return Job(
-            info=replace(self.infos[client], round=number),
-            kept=self.kept.get(client, {}),
-            broadcast=self.server.broadcast(self.state, client, number),
-            seed=derive(self.seed, "client", number, client),
-        )
+        return self.coordinator.job(self.state, self.kept, client, number, splits)
 
     def jobs(self) -> list[Job]:
         """Return the jobs of all clients in the next round, each with a test."""
-        return [replace(self.job(info.client), splits=("test",)) for info in self.infos]
+        return [self.job(info.client, splits=("test",)) for info in self.infos]
 
     def train(self, client: int) -> Result:
         """Return a client's result in the next round, without changing the federation."""
@@ -82,8 +73,7 @@ class ToyFederation:
         """Run a round with some clients, by default all: train, keep states, aggregate."""
         results = [self.train(client) for client in clients or range(self.data.num_clients)]
         self.kept.update({result.client: result.kept for result in results})
-        uploads = [result.upload for result in results if result.upload is not None]
-        self.state = self.server.aggregate(self.state, uploads)
+        self.state = self.coordinator.aggregate(self.state, uploads_of(results))
         self.number += 1
         return results
 
@@ -94,7 +84,7 @@ def client_info(data: FederatedData, client: int, round: int = 0, rounds: int = 
 
 
 def fit(
-    module: Client,
+    module: ClientModule,
     data: ToyData | None = None,
     rounds: int = 3,
     ckpt_path: str | None = None,
@@ -116,7 +106,7 @@ def outcome(run: Run) -> dict[str, Any]:
     return {"server": run.server, "kept": dict(run.kept), "history": rows}
 
 
-def second_round(module: Client, **options: Any) -> tuple[ToyFederation, Sequence[Job]]:
+def second_round(module: ClientModule, **options: Any) -> tuple[ToyFederation, Sequence[Job]]:
     """Return a federation after its first round, and the jobs of the second."""
     federation = ToyFederation(module, **options)
     federation.round()

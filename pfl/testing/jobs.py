@@ -7,7 +7,7 @@ from typing import cast
 
 from torch import Tensor
 
-from pfl.core.client import Client
+from pfl.core.client import ClientModule
 from pfl.core.state import clone, nbytes
 from pfl.core.types import Job, State, Upload
 from pfl.testing.compare import difference, named
@@ -55,7 +55,7 @@ def uploads_are_declared(subject: Subject) -> None:
         federation.round()
 
 
-def _check(upload: object, job: Job, module: Client) -> None:
+def _check(upload: object, job: Job, module: ClientModule) -> None:
     if not isinstance(upload, Upload):
         raise BrokenPromiseError(f"upload returns {type(upload).__name__}, not an Upload")
     if (upload.client, upload.samples) != (job.info.client, job.info.samples):
@@ -161,7 +161,7 @@ def personal_is_global_where_said(subject: Subject) -> None:
             if name := difference(named(own), named(common)):
                 raise BrokenPromiseError(
                     f"{name} of client {job.info.client} differs from that of the global model: "
-                    "personal_is_global() must return False (receives_global = False)"
+                    "it must not declare one_model = True"
                 )
 
 

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from pfl.core.client import Client
+from pfl.core.client import ClientModule
 from pfl.core.state import clone
 from pfl.core.types import Pass, Phase, Plan, State
 from pfl.testing.compare import difference
@@ -35,18 +35,17 @@ def wrapped(plan: Plan, wrap: Wrap) -> Plan:
     """
     parts = list[Phase | Pass]()
     for part in plan:
-        kind = "phase" if isinstance(part, Phase) else "pass"
         changes: dict[str, Any] = {}
         for name in (item.name for item in fields(part)):
             if callable(value := getattr(part, name)) and name != "optimizer":
-                changes[name] = wrap(value, name, f"{name} of {kind} {part.name!r}")
+                changes[name] = wrap(value, name, f"{name} of {part.label}")
         parts.append(replace(part, **changes))
     return parts
 
 
 @contextmanager
 def leaves_alone(
-    who: str, module: Client, function: Callable[..., Any], norms: bool = False
+    who: str, module: ClientModule, function: Callable[..., Any], norms: bool = False
 ) -> Iterator[None]:
     """Check that a call inside changes neither entries nor attributes of a module.
 

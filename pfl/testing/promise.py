@@ -13,7 +13,8 @@ from typing import Any, TypeAlias
 import torch
 from torch import nn
 
-from pfl.core.client import Client
+from pfl.core.client import ClientModule
+from pfl.core.failure import NonFiniteError, line_of, said
 from pfl.core.seeds import scoped
 from pfl.core.task import Task
 from pfl.core.types import ClientInfo
@@ -25,7 +26,7 @@ SGD = partial(torch.optim.SGD, lr=0.05)
 MOMENTUM = partial(torch.optim.SGD, lr=0.1, momentum=0.9, weight_decay=0.01)
 
 Net: TypeAlias = Callable[[], nn.Module]
-Formula: TypeAlias = Callable[[Client, ClientInfo], tuple[int, int]]
+Formula: TypeAlias = Callable[[ClientModule, ClientInfo], tuple[int, int]]
 
 
 class BrokenPromiseError(AssertionError):
@@ -38,6 +39,14 @@ class BrokenPromiseError(AssertionError):
     def __init__(self, finding: str, promise: str = "") -> None:
         super().__init__(f"{promise}: {finding}" if promise else finding)
         self.finding = finding
+
+
+class UnexaminedError(Exception):
+    """A promise cannot be examined on this method, which says nothing about it."""
+
+
+class RaisedError(BrokenPromiseError):
+    """A method raised an error while a promise was examined."""
 
 
 @dataclass(frozen=True)
@@ -53,8 +62,8 @@ class Subject:
         task: The task; classification by default.
     """
 
-    method: type[Client]
-    build: Callable[..., Client] | None = None
+    method: type[ClientModule]
+    build: Callable[..., ClientModule] | None = None
     floats: Formula | None = None
     task: Task | None = None
 
@@ -62,7 +71,7 @@ class Subject:
         """Return data for the task, with these numbers of training samples."""
         return blobs(sizes, task=self.task)
 
-    def module(self, net: Net = mlp, **options: Any) -> Client:
+    def module(self, net: Net = mlp, **options: Any) -> ClientModule:
         """Return the method on a network; its optimiser is plain SGD unless the options differ."""
         make = self.build or self.method
         # Makes weights that a constructor draws the same in every module.
@@ -72,7 +81,7 @@ class Subject:
     def _told(self) -> dict[str, Any]:
         return {} if self.task is None else {"task": self.task}
 
-    def with_momentum(self, net: Net = mlp, **options: Any) -> Client:
+    def with_momentum(self, net: Net = mlp, **options: Any) -> ClientModule:
         """Return the method with momentum and weight decay, or without if it refuses them."""
         module = self.module(net, **{"optimizer": MOMENTUM, **options})
         try:
@@ -99,26 +108,27 @@ class Promise:
     applies: Callable[[Subject], bool]
 
     def hold(self, subject: Subject) -> bool:
-        """Check a method; return ``False`` if the promise does not apply to it.
+        """Check a method; return ``False`` if the promise does not apply, or cannot be examined.
 
         Raises:
             BrokenPromiseError: The method breaks it.
+            RaisedError: The method raises an error, which the message places.
         """
+        name = subject.method.__name__
         try:
             with _quiet():
                 if not self.applies(subject):
                     return False
                 self.examine(subject)
-        except (BrokenPromiseError, MethodError) as error:
-            raise self._broken(subject, str(error)) from None
+        except UnexaminedError:
+            return False
+        except (BrokenPromiseError, MethodError, NonFiniteError) as error:
+            told = f"{name} breaks the promise that {self.sentence}"
+            raise BrokenPromiseError(str(error), told) from None
         except Exception as error:
-            first = str(error).partition("\n")[0]
-            raise self._broken(subject, f"{type(error).__name__}: {first}") from error
+            told = f"{name} raises an error, while it is examined whether {self.sentence}"
+            raise RaisedError(f"{said(error)}{line_of(error)}", told) from error
         return True
-
-    def _broken(self, subject: Subject, finding: str) -> BrokenPromiseError:
-        name = subject.method.__name__
-        return BrokenPromiseError(finding, f"{name} breaks the promise that {self.sentence}")
 
 
 def promise(

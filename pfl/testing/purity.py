@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 import torch
 
-from pfl.core.client import Client
+from pfl.core.client import ClientModule
 from pfl.core.server import Server
 from pfl.core.state import clone, each
 from pfl.core.types import Batch, Plan
@@ -89,7 +89,7 @@ def streams_are_left_alone(subject: Subject) -> None:
 
         return call
 
-    def watch_all(owner: Client | Server[Any], *verbs: str) -> None:
+    def watch_all(owner: ClientModule | Server[Any], *verbs: str) -> None:
         for verb in verbs:
             setattr(owner, verb, watch(getattr(owner, verb), verb, verb))
 
@@ -108,7 +108,7 @@ def functions_are_pure(subject: Subject) -> None:
         module = federation.module
 
         def twice(
-            function: Callable[..., Any], name: str, who: str, module: Client = module
+            function: Callable[..., Any], name: str, who: str, module: ClientModule = module
         ) -> Callable[..., Any]:
             def call(*arguments: Any) -> Any:  # noqa: ANN401
                 given, moving, stream = named(arguments), statistics(module), torch.get_rng_state()

@@ -7,9 +7,9 @@ from tempfile import TemporaryDirectory
 
 import torch
 
+from pfl.core.failure import NonFiniteError
 from pfl.core.state import finite
 from pfl.core.types import RoundResult
-from pfl.federation.rounds import NonFiniteError
 from pfl.federation.run import Callback, Run
 from pfl.federation.sampling import BernoulliSampler, UniformSampler
 from pfl.testing.compare import difference, named

@@ -12,6 +12,7 @@ from pfl.core.seeds import generator, scoped
 from pfl.core.task import Classification, MultiLabel, Task
 from pfl.core.types import Batch, MetricSpec, Split
 
+CPU = torch.device("cpu")
 # Training samples of each client.
 SIZES = (9, 6, 4)
 Samples: TypeAlias = tuple[Tensor, Tensor]
@@ -66,19 +67,20 @@ class ToySplit:
     Args:
         x: (n, ...) inputs.
         y: (n,) labels.
+        device: The device of the batches.
     """
 
     augmented = False
 
-    def __init__(self, x: Tensor, y: Tensor) -> None:
-        self.x, self.targets = x, y
+    def __init__(self, x: Tensor, y: Tensor, device: torch.device = CPU) -> None:
+        self.x, self.targets, self._device = x, y, device
 
     def __len__(self) -> int:
         return len(self.targets)
 
     def batch(self, positions: Tensor, rng: torch.Generator | None = None) -> Batch:
         """Return the samples at ``positions``."""
-        x, y = self.x[positions], self.targets[positions]
+        x, y = self.x[positions].to(self._device), self.targets[positions].to(self._device)
         dtype = torch.get_default_dtype()
         return Batch(x.to(dtype), y.to(dtype) if y.is_floating_point() else y)
 
@@ -119,21 +121,22 @@ class ToyData:
             "test": list(test or train),
             "val": list(val or nothing),
         }
-        self._pooled = pooled
+        self._pooled, self._device = pooled, CPU
         self.num_clients, self.outputs = len(train), outputs
         self.task = Classification() if task is None else task
         self.num_classes = outputs if self.task.has_classes else None
 
     def split(self, client: int, name: Split) -> ToySplit:
         """Return one split of one client."""
-        return ToySplit(*self.splits[name][client])
+        return ToySplit(*self.splits[name][client], self._device)
 
     def pooled_test(self) -> ToySplit | None:
         """Return the common test set, if there is one."""
-        return None if self._pooled is None else ToySplit(*self._pooled)
+        return None if self._pooled is None else ToySplit(*self._pooled, self._device)
 
     def to(self, device: torch.device) -> None:
-        """Stay on the CPU."""
+        """Make batches on a device."""
+        self._device = device
 
     def description(self) -> dict[str, Any]:
         """Return what identifies the data."""

@@ -13,6 +13,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from pfl.core.failure import ExplainedError
 from pfl.core.seeds import generator
 from pfl.core.state import each, joined, nbytes
 from pfl.core.types import Batch, ClientInfo, ClientSplit, Count, Inputs, Job, Phase, State
@@ -21,6 +22,10 @@ from pfl.training.context import Context
 HELD_BYTES = 2**26
 """Size in bytes up to which a client's samples are normalised and mapped once a phase, not in each
 batch."""
+
+
+class BatchError(ExplainedError, ValueError):
+    """The batch size of the configuration does not suit the network."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +85,7 @@ def steps(context: Context, job: Job, phase: Phase, length: Length, samples: int
     without other batches takes no step, and a warning names it.
 
     Raises:
-        ValueError: The batch size is one, so that every batch would be left out.
+        BatchError: The batch size is one, so that every batch would be left out.
     """
     size = samples if phase.full_batch else phase.batch_size or context.data.batch_size
     limit = length.epochs if length.steps is None else length.steps
@@ -125,7 +130,7 @@ def _epoch(
     short = len(batches[-1])
     lonely = short == 1 and context.couples_samples(phase.evals)
     if lonely and size == 1 and not phase.full_batch:
-        raise ValueError(
+        raise BatchError(
             f"the batches of phase {phase.name!r} have one sample each, but batch norm needs at "
             "least two: set batch_size to 2 or more, or use group norm in the network (norm: group)"
         )

@@ -12,6 +12,7 @@ from typing import TypeAlias
 import torch
 from torch import Tensor
 
+from pfl.core.failure import at_work, during
 from pfl.core.state import clone, finite
 from pfl.core.types import (
     ClientInfo,
@@ -45,6 +46,11 @@ def train(context: Context, job: Job) -> Result:
     Raises:
         TypeError: The module's optimiser configuration is not a single optimiser.
     """
+    with during(at_work([job])):
+        return _train(context, job)
+
+
+def _train(context: Context, job: Job) -> Result:
     module, info = context.module, job.info
     tally = Tally()
     with context.isolated(job):
@@ -87,7 +93,8 @@ def test(context: Context, job: Job) -> Scores:
 def answers(context: Context, job: Job) -> Answers:
     """Return the outputs and targets on the job's splits, of the model that the job tests."""
     become_tested(context, job)
-    return on_splits(context, job.info.client, job.splits)
+    with during(f"{at_work([job])}, the test"):
+        return on_splits(context, job.info.client, job.splits)
 
 
 def all_answers(context: Context, jobs: Iterable[Job]) -> Iterator[Answers]:
@@ -97,7 +104,9 @@ def all_answers(context: Context, jobs: Iterable[Job]) -> Iterator[Answers]:
         if loaded is None or not _shares_model(loaded, job):
             become_tested(context, job)
         loaded = job
-        yield on_splits(context, job.info.client, job.splits)
+        with during(f"{at_work([job])}, the test"):
+            found = on_splits(context, job.info.client, job.splits)
+        yield found
 
 
 def _shares_model(one: Job, other: Job) -> bool:
@@ -130,7 +139,7 @@ def _scored(scorer: Scorer, found: Sequence[Answers]) -> list[Scores]:
 def become_tested(context: Context, job: Job) -> None:
     """Turn the module into the model that a job tests."""
     module = context.module
-    with context.isolated(job):
+    with during(f"{at_work([job])}, before the test"), context.isolated(job):
         context.load(job.kept)
         if job.broadcast is not None and job.model == "global":
             with torch.no_grad():
@@ -185,10 +194,11 @@ def run_plan(context: Context, job: Job, plan: Plan, tally: Tally) -> State:
     kept: State = {}
     split = context.data.split(job.info.client, "train")
     for part in plan:
-        if isinstance(part, Phase):
-            kept |= run_phase(context, job, part, split, tally)
-        else:
-            run_pass(context, job, part, split, tally)
+        with during(part.label):
+            if isinstance(part, Phase):
+                kept |= run_phase(context, job, part, split, tally)
+            else:
+                run_pass(context, job, part, split, tally)
     return kept
 
 

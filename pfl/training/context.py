@@ -10,7 +10,8 @@ import torch
 from lightning.fabric import Fabric
 from torch import nn
 
-from pfl.core.client import Client
+from pfl.core.client import ClientModule
+from pfl.core.failure import ExplainedError
 from pfl.core.seeds import derive, scoped
 from pfl.core.state import clone, copy_all, matches
 from pfl.core.types import FederatedData, Job, Patterns, Plan, State
@@ -20,7 +21,7 @@ from pfl.training.metrics import Scorer
 DROPOUTS = (nn.modules.dropout._DropoutNd, nn.RReLU)
 
 
-class StoppedError(Exception):
+class StoppedError(ExplainedError):
     """A job was stopped in the middle because the run is ending."""
 
 
@@ -60,7 +61,7 @@ class Context:
 
     def __init__(
         self,
-        module: Client,
+        module: ClientModule,
         data: FederatedData,
         fabric: Fabric,
         gradient_clip_val: float | None = None,
@@ -70,7 +71,7 @@ class Context:
         trainable: set[str] | None = None,
     ) -> None:
         kind = type(module)
-        if kind.training_step is not Client.training_step:
+        if kind.training_step is not ClientModule.training_step:
             raise MethodError(
                 f"{kind.__name__} overrides training_step, which a federation does not call; "
                 "override losses instead"

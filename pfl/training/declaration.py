@@ -12,12 +12,12 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves, tree_map
 
-from pfl.core.noise import GENERATOR
+from pfl.core.failure import ExplainedError
 from pfl.core.state import call_with
 from pfl.core.types import Pass, Phase, Plan, State
 
 if TYPE_CHECKING:
-    from pfl.core.client import Client
+    from pfl.core.client import ClientModule
 
 # Functions that turn a tensor into plain numbers; every other one fails on the meta device.
 _READS = frozenset(
@@ -29,7 +29,7 @@ _READS = frozenset(
 )
 
 
-class MethodError(TypeError):
+class MethodError(ExplainedError, TypeError):
     """A method breaks a promise on which every engine relies."""
 
 
@@ -59,12 +59,12 @@ class _Unread(Tensor):
         return tree_map(lambda item: _marked(item, question), result)
 
 
-def declared(module: Client, verb: Literal["plan", "adapt"]) -> Plan:
+def declared(module: ClientModule, verb: Literal["plan", "adapt"]) -> Plan:
     """Return what ``module.plan()`` or ``module.adapt()`` declares for every client.
 
     Raises:
         MethodError: The method reads the value of an entry, returns something other than phases and
-            passes, or uses a name twice.
+            passes, uses a name twice, or draws noise without saying so.
     """
     method = type(module).__name__
     entries = {
@@ -85,14 +85,13 @@ def declared(module: Client, verb: Literal["plan", "adapt"]) -> Plan:
             )
         if part.name in names:
             raise MethodError(f"{method}.{verb}() has two parts named {part.name!r}")
+        if isinstance(part, Phase) and part.noise and not module.draws_noise:
+            raise MethodError(
+                f"{method}.{verb}() declares noise in the phase {part.name!r}: set draws_noise = "
+                f"True in {method}, so that the generator is recorded"
+            )
         names.add(part.name)
     return plan
-
-
-def noise_of(module: Client) -> str | None:
-    """Return the generator of the noise that a module's phases draw; ``None`` if they draw none."""
-    parts = (*declared(module, "plan"), *declared(module, "adapt"))
-    return GENERATOR if any(isinstance(part, Phase) and part.noise for part in parts) else None
 
 
 def _once(entries: State) -> State:

@@ -29,8 +29,9 @@ def fisher_information(context: Context, client: int) -> State:
     split = data.split(client, "train")
     found: State = {}
     for positions in chunks(len(split), data.batch_size):
-        batch = split.batch(positions)
-        with torch.enable_grad():
+        # In the precision of the run, which a participant's own passes have too.
+        with torch.enable_grad(), context.fabric.autocast():
+            batch = split.batch(positions)
             outputs = functional_call(module, values, (batch.x,))
             loss = module.task.loss(outputs, batch.y, batch.weight)
         slopes = torch.autograd.grad(loss, list(values.values()), allow_unused=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import inspect
 import math
 import re
@@ -22,6 +21,7 @@ from torchmetrics.classification import (
 
 from pfl.core import plugins
 from pfl.core.task import Task
+from pfl.core.trust import CONFIGURATION, TrustError, checked
 from pfl.core.types import MetricSpec
 
 _RANKINGS = (
@@ -68,6 +68,8 @@ class Scorer:
     def scores(self, found: Sequence[tuple[Tensor, Tensor]]) -> list[dict[str, float]]:
         """Return the scores of several models; a metric that is undefined for one is left out.
 
+        All scores of a model are NaN if one of its outputs is.
+
         Args:
             found: (n, D) outputs and (n, ...) targets of each model; n is at least 1.
         """
@@ -77,8 +79,9 @@ class Scorer:
         with torch.inference_mode():
             values = self.task.scores_of(found).tolist()
         return [
-            dict(zip(self.task.scores_better, row, strict=True)) | self._more(outputs, y)
-            for row, (outputs, y) in zip(values, found, strict=True)
+            dict(zip(self.task.scores_better, row, strict=True))
+            | (self._more(*model) if math.isfinite(row[0]) else dict.fromkeys(self.added, math.nan))
+            for row, model in zip(values, found, strict=True)
         ]
 
     def _more(self, outputs: Tensor, y: Tensor) -> dict[str, float]:
@@ -110,7 +113,8 @@ class Scorer:
             over the worst tenth of the clients, at least one), ``acc_std`` (population standard
             deviation over clients) and ``acc@<label>`` (mean over the clients of a group). For an
             added metric also ``<name>_clients``, the number of clients on which it is defined.
-            Empty if no client has samples.
+            Empty if no client has samples. The score of a client whose model gives NaN is NaN, and
+            so is every mean that the client belongs to.
         """
         labels = groups or [""] * len(rows)
         clients = [one for one in zip(rows, sizes, labels, strict=True) if one[1] > 0]
@@ -127,7 +131,8 @@ class Scorer:
             summary[f"{prefix}/{name}"] = float(values.mean())
             if position == 0 or name in self.added:
                 ranked = values.sort(descending=not self.better[name]).values
-                worst = ranked[: math.ceil(len(values) / 10)]
+                # A model without a score is not among the better ones.
+                worst = values if values.isnan().any() else ranked[: math.ceil(len(values) / 10)]
                 details[f"{prefix}/{name}_weighted"] = float(
                     (values * weights).sum() / weights.sum()
                 )
@@ -163,14 +168,10 @@ def _made(spec: MetricSpec, task: Task, outputs: int) -> tuple[str, Metric]:
 
 
 def _found(path: str) -> type[Metric]:
-    module, _, name = path.rpartition(".")
     brought = [point for point in plugins.installed("pfl.metrics") if point.name == path]
     try:
-        if brought:
-            kind = brought[0].load()
-        else:
-            kind = getattr(importlib.import_module(module), name) if module else None
-    except (ImportError, AttributeError):
+        kind = brought[0].load() if brought else checked(path, Metric, (), CONFIGURATION)
+    except (ImportError, AttributeError, TrustError):
         kind = None
     if not (inspect.isclass(kind) and issubclass(kind, Metric)):
         raise ValueError(

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from pfl.core.client import Client
+from pfl.core.client import ClientModule
 from pfl.core.state import clone, total
 from pfl.core.types import Batch, ClientInfo, ClientSplit, Job, Outcome, Phase, State, Totals
 from pfl.training import batching, optimizer_state
@@ -109,7 +109,7 @@ def run_phase(context: Context, job: Job, phase: Phase, split: ClientSplit, tall
     optimizer = make_optimizer(module, phase, job.info, trained)
     for name, state in optimizer_state.read(phase.name, job.kept).items():
         if name in trained:
-            optimizer.state[trained[name]] = clone(state)
+            optimizer.state[trained[name]] = _restored(optimizer, state)
     # The wrapper is needed only for the loss scaler, and costs as much as a small step.
     wrapped = optimizer
     if context.scaler is not None:
@@ -177,7 +177,7 @@ def release(context: Context) -> None:
 
 
 def make_optimizer(
-    module: Client, phase: Phase, info: ClientInfo, trained: Mapping[str, nn.Parameter]
+    module: ClientModule, phase: Phase, info: ClientInfo, trained: Mapping[str, nn.Parameter]
 ) -> Optimizer:
     """Make a new optimiser for a phase, with the learning rates of the round.
 
@@ -198,6 +198,16 @@ def make_optimizer(
     for group in optimizer.param_groups:
         group["lr"] *= factor
     return optimizer
+
+
+def _restored(optimizer: Optimizer, state: State) -> State:
+    """Return a copy of a parameter's kept state, with its counter where the optimiser counts."""
+    own = clone(state)
+    on_device = any(g.get("capturable") or g.get("fused") for g in optimizer.param_groups)
+    if "step" in own and not on_device:
+        # Otherwise each step would wait for the device to read it.
+        own["step"] = own["step"].cpu()
+    return own
 
 
 def _state(optimizer: Optimizer, trained: Mapping[str, nn.Parameter]) -> OptimizerState:

@@ -37,8 +37,10 @@ def rows(folder, file):
     return list(Table.read(folder / file).rows())
 
 
-def test_traces_are_those_that_participants_send(tmp_path):
-    found = run(tmp_path, FedAS(mlp(), optimizer=SGD), FisherTraces(), sampler=HALF)
+@pytest.mark.parametrize("precision", ["32-true", "64-true"])
+def test_traces_are_those_that_participants_send(tmp_path, precision):
+    module = FedAS(mlp(), optimizer=SGD)
+    found = run(tmp_path, module, FisherTraces(), sampler=HALF, precision=precision)
     sent = {(r["round"], r["client"]): r for r in rows(found.folder, "clients.csv")}
     traces = rows(found.folder, "fisher.csv")
     assert [(row["round"], row["client"]) for row in traces] == [*sent]

@@ -19,6 +19,12 @@ from pfl.loop import FederatedLoop
 from tests.helpers.toy import blobs, mlp
 
 
+@pytest.fixture(autouse=True)
+def _wandb_writes_here(tmp_path, monkeypatch):
+    """There may be no home."""
+    monkeypatch.setenv("WANDB_DATA_DIR", str(tmp_path / "wandb data"))
+
+
 def records(path):
     """The records of a ``.wandb`` file: a LevelDB log of blocks of 32 KiB after 7 bytes of header.
 

@@ -15,7 +15,7 @@ from datamodules.base import FederatedDataModule
 from pfl.callbacks.records import Records
 from pfl.cli import catalogue
 from pfl.cli.main import main
-from pfl.federation import checkpoint, restore, resume
+from pfl.federation import checkpoint, prepare, restore, resume
 from pfl.federation.evaluation import Evaluator
 from pfl.federation.rounds import Federation
 from pfl.loop import FederatedLoop
@@ -33,7 +33,7 @@ MEMORY = 4 * 2**30
 STAGES = {
     "fit": (FederatedLoop, "fit"),
     "data": (FederatedDataModule, "setup"),
-    "setup": (Federation, "__init__"),
+    "setup": (prepare, "prepare"),
     "opening": (resume, "clear"),
     "loading": (checkpoint, "load"),
     "restoring": (restore, "restore"),

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import torch
 
-from pfl.core.tensor_file import SCRATCH
-
 CHECKPOINT = Path("checkpoints", "last.ckpt")
+# Names of files that are being written.
+SCRATCH = r"\..+\.\d+"
 
 
 def runs(folder: Path) -> list[Path]:

@@ -174,6 +174,8 @@ def test_the_packages_need_neither_wandb_nor_jsonargparse_nor_ray():
     ],
 )
 def test_list(kind, names, capsys):
+    assert main(["list"]) == 0
+    assert f"pfl list {kind}" in capsys.readouterr().out.splitlines()
     assert main(["list", kind]) == 0
     first_words = [line.split(" ")[0] for line in capsys.readouterr().out.splitlines()]
     assert set(names) <= set(first_words)
@@ -281,6 +283,22 @@ def test_an_explicit_value_wins():
     assert experiment("--model.net.num_classes=12").module.net.head.out_features == 12
 
 
+def test_a_sampler_of_ones_own_without_types_is_told_what_is_expected(capsys):
+    """It need not inherit anything by Python's rules, but the parser knows it by its types."""
+    body = "(self, clients, rng, round):\n        return Cohort(tuple(clients), tuple(clients))\n"
+    Path("my_sampler.py").write_text(
+        "from pfl.core.types import Cohort\n"
+        "from pfl.federation.sampling import Sampler\n"
+        f"class Bare:\n    def __call__{body}"
+        f"class Heir(Sampler):\n    def __call__{body}"
+    )
+    for name in ("Bare", "Heir"):
+        assert pfl("fit", f"--loop.sampler=my_sampler.{name}") == 2
+        said = capsys.readouterr().err
+        assert f"my_sampler.{name} does not look like a Sampler: derive it from pfl." in said
+        assert "(self, clients: Sequence[int], rng: torch.Generator, round: int) -> Cohort" in said
+
+
 def test_a_network_of_ones_own_needs_no_such_arguments():
     Path("my_net.py").write_text(
         "from torch import nn\n"
@@ -323,8 +341,8 @@ loop: | lop: | c.yaml:2: lop: there is no key 'lop'; did you mean 'loop'?
 hidden | hiden | c.yaml:9: model.net.hiden: MLP has no argument 'hiden'; did you mean 'hidden'?
 lr: 0 | lrr: 0 | c.yaml:10: model.optimizer.lrr: SGD has no argument 'lrr'; did you mean 'lr'?
 alpha | alfa | c.yaml:18: data.partition.alfa: Dirichlet has no argument 'alfa'; did you mean 'alpha'?
-init_args: {fr | init_arg: {fr | c.yaml:5: loop.sampler.init_arg: UniformSampler has no argument 'init_arg'; choose from fraction, train_all
-class_path: FedPer | class_path: os.system | c.yaml:7: model: Import path os.system does not correspond to a subclass of ClientModule
+init_args: {fr | init_arg: {fr | c.yaml:5: loop.sampler.init_arg: UniformSampler has no argument 'init_arg'; choose from fraction, numpy_seed, train_all
+class_path: FedPer | class_path: os.system | c.yaml:7: model: names os.system, which belongs neither to this project nor to torch.nn
 class_path: FedPer | class: FedPer | c.yaml:7: model.class: model has no class; did you mean 'class_path'?
 FedPer | FedPerr | c.yaml:7: model: there is no class 'FedPerr'; did you mean 'FedPer'?
 MLP | MPL | c.yaml:9: model.net: there is no class 'MPL'; did you mean 'MLP'?
@@ -366,12 +384,13 @@ lr: 0.005 | lr: .nan | c.yaml:10: model.optimizer.lr: expected a number, got nan
 samples: 200 | samples: 200\n    mean: .nan | c.yaml:18: data.mean: expected a number, got nan
 hidden: 7 | hidden: 0 | c.yaml:9: model.net.hidden: hidden must be at least 1, got 0
 {class_path: UniformSampler, init_args: {fraction: 0.5}} | {class_path: BernoulliSampler, init_args: {probability: 1.0e-12}} | probability=1e-12 hardly ever gives minimum=2 uploads from 4 clients
-{class_path: torch.optim.SGD, init_args: {lr: 0.005}} | {class_path: os.system, init_args: {command: touch ran}} | c.yaml:10: model.optimizer: os.system is not annotated to return Optimizer
+{class_path: torch.optim.SGD, init_args: {lr: 0.005}} | {class_path: os.system, init_args: {command: touch ran}} | c.yaml:10: model.optimizer: names os.system, which belongs neither to this project nor to torch.nn
 rounds: 2 | name: ../../x | c.yaml:3: loop.name: name must be a path below default_root_dir, got '../../x'
 rounds: 2 | name: /x | c.yaml:3: loop.name: name must be a path below default_root_dir, got '/x'
-rounds: 2 | name: "\0" | c.yaml:3: loop.name: name must be a path below default_root_dir, got '\x00'
+rounds: 2 | name: "\0" | c.yaml:3: text must not hold the control character '\x00'
+rounds: 2 | name: "a\e[2Jb" | c.yaml:3: text must not hold the control character '\x1b'
+clients: 4 | clients: 10000000000000000000 | c.yaml:16: data.num_clients: expected a number below 2**63
   class_path: Digits\n |   class_path: ImageFolder\n | c.yaml:14: data: the following arguments are required: root
-lr: 0.005 | lr: 1e30 | round 1, client 2: the loss or the weights are not finite
 """  # noqa: E501
 
 # A flag, and what is said of it.
@@ -534,7 +553,9 @@ def test_fit_prints_the_same_fingerprint_twice(capsys):
     for _ in range(2):
         assert pfl("fit") == 0
         said.append(capsys.readouterr().out)
-    assert said[0] == said[1] == f"fingerprint {fingerprint()}\n"
+    summary = json.loads((newest() / "summary.json").read_text())["summary"]
+    score = f"test/personal/acc {summary['test/personal/acc/last']:.4f}"
+    assert said[0] == said[1] == f"{score}\nfingerprint {fingerprint()}\n"
 
 
 def test_fit_ends_with_a_table(capsys):

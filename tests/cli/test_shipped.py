@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,12 @@ import pytest
 from pfl.cli import shipped
 from pfl.cli.explain import UsageError
 from pfl.cli.main import main
+
+
+@pytest.fixture
+def _toys(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
 
 
 def test_a_shipped_configuration_is_found_by_its_name(tmp_path, monkeypatch):
@@ -26,7 +33,35 @@ def test_a_file_of_ones_own_wins(tmp_path, monkeypatch):
 
 def test_a_misspelt_name_is_told_its_neighbour():
     with pytest.raises(UsageError, match=r"--config quikstart: .* did you mean quickstart"):
-        shipped.config("quikstart")
+        shipped.spelled_out(["--config", "quikstart"])
+
+
+@pytest.mark.usefixtures("_toys")
+def test_a_table_and_a_sweep_find_it_by_its_name_too(capsys):
+    Path("t.yaml").write_text(
+        "caption: Toys\nmetric: test/personal/acc/last\nreported: false\nconfig: quickstart\n"
+        "rows: {FedPer: , FedProx: baselines/fedprox}\n"
+    )
+    less = ["--config", "quickstart", "--loop.rounds=1"]
+    assert main(["table", "t.yaml", "--rows", "FedProx", *less]) == 0
+    assert "FedProx" in capsys.readouterr().out
+    Path("s.yaml").write_text(
+        "method: grid\nmetric: {name: test/personal/acc, goal: maximize}\n"
+        "parameters: {model.init_args.epochs: {values: [1]}}\n"
+        "command: [pfl, fit, --config, quickstart, '${args}']\n"
+    )
+    assert main(["sweep", "s.yaml", "--loop.rounds=1"]) == 0
+    assert "best: point 1" in capsys.readouterr().out
+
+
+@pytest.mark.usefixtures("_toys")
+def test_a_misspelt_name_in_a_table_is_told_its_line(capsys):
+    Path("t.yaml").write_text(
+        "caption: Toys\nmetric: test/personal/acc/last\nconfig: quikstart\nrows: {FedPer: }\n"
+    )
+    assert main(["table", "t.yaml"]) == 2
+    said = "t.yaml:3: config: quikstart: there is no such file or shipped configuration; did you"
+    assert said in capsys.readouterr().err
 
 
 def test_both_forms_of_the_flag_are_read():

@@ -1,6 +1,8 @@
+from typing import ClassVar
+
 import torch
 
-from pfl.core.server import Server, ServerState
+from pfl.core.server import Server, ServerState, received
 from pfl.core.types import Upload
 
 
@@ -26,3 +28,14 @@ def test_nobody_uploads():
     after = Server().aggregate(state, [])
     assert after.shared is state.shared
     assert after.round == 1
+
+
+def test_a_number_that_clients_send_is_reported_if_the_server_names_it():
+    class Own(Server):
+        reports: ClassVar = {**Server.reports, "trace": "trace"}
+
+    extra = [{"trace": torch.tensor(t), "other": torch.tensor(0.0)} for t in (1.5, 0.5)]
+    uploads = [Upload(c, 1, {"w": torch.zeros(1)}, extra[i]) for i, c in enumerate((2, 5))]
+    assert received(uploads, "trace").tolist() == [1.5, 0.5]
+    after = Own().aggregate(ServerState({"w": torch.zeros(1)}), uploads)
+    assert after.client_report == {"weight": {2: 0.5, 5: 0.5}, "trace": {2: 1.5, 5: 0.5}}

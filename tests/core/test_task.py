@@ -85,10 +85,13 @@ def test_multi_label_by_hand():
 @pytest.mark.parametrize(
     ("own", "reduction"), [(cross_entropies, "none"), (mean_cross_entropy, "mean")]
 )
-def test_cross_entropies_have_the_bits_of_pytorch_in_a_stack_too(
+def test_cross_entropies_are_those_of_pytorch_in_a_stack_too(
     own, reduction, dtype, autocast, stacked
 ):
-    """PyTorch's own are less exact in a stack under autocast."""
+    """To a few units of the dtype, as its kernels are rounded differently on other processors.
+
+    PyTorch's own lose half of the digits in a stack under autocast.
+    """
     rng = generator(1)
     logits = (5 * torch.randn(7, 10, generator=rng)).to(dtype)
     if reduction == "none":
@@ -109,7 +112,8 @@ def test_cross_entropies_have_the_bits_of_pytorch_in_a_stack_too(
     expected = slopes(alone, lambda losses: losses)
     found = slopes(own, in_a_stack if stacked else lambda losses: losses)
     for one, other in zip(found, expected, strict=True):
-        torch.testing.assert_close(one, other, rtol=0, atol=0, equal_nan=True)
+        few = 4 * torch.finfo(other.dtype).eps
+        torch.testing.assert_close(one, other, rtol=few, atol=few, equal_nan=True)
 
 
 @pytest.mark.parametrize(
@@ -177,12 +181,18 @@ def test_scores_of_double_precision_are_exact_to_its_digits():
     assert ece == pytest.approx(1 / (1 + math.exp(-1)) - 2 / 3, rel=1e-13)
 
 
-def test_a_row_that_is_not_finite_counts_as_a_uniform_guess():
-    """Of class 0, as torch's argmax has it for the logits."""
-    logits = torch.tensor([[math.nan, 0.0], [0.0, 9.0]])
-    acc, loss, _, ece = Classification().scores(logits, torch.tensor([1, 1])).tolist()
-    assert (acc, math.isnan(loss)) == (0.5, True)
-    assert ece == pytest.approx((0.5 + 1 / (1 + math.exp(9))) / 2, abs=1e-4)
+@pytest.mark.parametrize("bad", [math.nan, math.inf])
+@pytest.mark.parametrize("task", [Classification(), MultiLabel(), Regression()], ids=repr)
+def test_a_model_with_an_output_that_is_not_finite_has_no_score(task, bad):
+    """The other model, which is scored together with it, keeps its scores."""
+    good = torch.tensor([[1.0, 0.0], [0.0, 9.0]])
+    y = torch.tensor([1, 1]) if task.has_classes else torch.ones(2, 2)
+    broken = good.clone()
+    broken[0, 0] = bad
+    found = task.scores_of([(broken, y), (good, y)])
+    assert found[0].isfinite().sum() == 0
+    assert torch.equal(found[1], task.scores(good, y))
+    assert found[1].isfinite().all()
 
 
 @given(seed=st.integers(0, 2**31), samples=st.integers(1, 40), labels=st.integers(2, 6))

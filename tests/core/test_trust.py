@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+import functools
 import importlib.metadata
+import json
+import os
+import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
+import yaml
+from lightning.pytorch.loggers import Logger
 from torch import nn
 
 from lightning_modules.fedper import FedPer
 from lightning_modules.nets import MLP
 from pfl.core.tensor_file import DamagedError
-from pfl.core.trust import TrustError, check_calls
+from pfl.core.trust import Trust, TrustError, check_calls
 from pfl.core.types import OptimizerFactory
 from pfl.federation.sampling import Sampler
 
@@ -23,6 +30,18 @@ SGD = {"class_path": "torch.optim.SGD", "init_args": {"lr": 0.1}}
 
 def sgd(params, lr: float = 0.1) -> torch.optim.SGD:
     return torch.optim.SGD(params, lr=lr)
+
+
+NORM = functools.partial(nn.LayerNorm, eps=1e-6)
+
+
+class Activated(nn.Module):
+    def __init__(
+        self,
+        first: Callable[[torch.Tensor], torch.Tensor] = torch.nn.functional.gelu,
+        second: Callable[..., nn.Module] = NORM,
+    ):
+        super().__init__()
 
 
 def unannotated(params):
@@ -58,14 +77,14 @@ def test_what_has_the_declared_type_passes(value, hint):
         (
             {"class_path": "os.system", "init_args": {"command": "true"}},
             OptimizerFactory,
-            "os.system is not annotated to return Optimizer",
+            "names os.system, which belongs neither",
         ),
-        ("os.system", OptimizerFactory, "os.system is not annotated to return Optimizer"),
+        ("os.system", OptimizerFactory, "names os.system, which belongs neither"),
         (unannotated, OptimizerFactory, "unannotated is not annotated to return Optimizer"),
         (
             {"class_path": "subprocess.Popen"},
             OptimizerFactory,
-            "subprocess.Popen is not a subclass of Optimizer",
+            "names subprocess.Popen, which belongs neither",
         ),
         (SGD, nn.Module, "torch.optim.SGD is not a subclass of Module"),
         ([SGD], Sequence[nn.Module], "0: torch.optim.SGD is not a subclass of Module"),
@@ -77,7 +96,11 @@ def test_what_has_the_declared_type_passes(value, hint):
             nn.Module,
             "device: torch.optim.SGD is not allowed here: the argument declares no class",
         ),
-        ({"class_path": "torch.pi"}, nn.Module, "torch.pi is neither a class nor a function"),
+        (
+            {"class_path": "torch.nn.functional"},
+            nn.Module,
+            "torch.nn.functional is neither a class nor a function",
+        ),
         (SGD, Callable, "torch.optim.SGD is not allowed here"),
     ],
 )
@@ -85,6 +108,122 @@ def test_what_has_another_type_is_refused(value, hint, message):
     with pytest.raises(TrustError) as caught:
         check_calls(value, hint)
     assert message in str(caught.value)
+
+
+CALL = {"class_path": "os.system", "init_args": {"command": "true"}}
+# A function of PyTorch that is annotated to return a network, and executes source.
+REDUCE = "torch.fx.graph_module.reduce_graph_module"
+LAMBDA = "torchvision.transforms.v2.Lambda"
+
+
+@pytest.mark.parametrize(
+    ("value", "hint", "message"),
+    [
+        ({"class_path": REDUCE}, nn.Module, f"names {REDUCE}, which belongs neither"),
+        # A listed module lends no name to another.
+        (
+            {"class_path": "torch.nn.modules.module.warnings.warn"},
+            nn.Module,
+            "names _warnings.warn, which belongs neither|warnings.warn, which belongs neither",
+        ),
+        (
+            {"class_path": "torch.nn.utils.fusion.fuse_conv_bn_eval"},
+            nn.Module,
+            "is not annotated to return Module|name a class",
+        ),
+        (
+            {"class_path": "torchvision.models.get_model"},
+            nn.Module,
+            "the function torchvision.models.get_model is not allowed here: name a class",
+        ),
+        ({"class_path": "torch.utils.data.Subset"}, torch.utils.data.Dataset, "names torch.utils"),
+        # Functions, and classes whose objects are called, in arguments for functions.
+        (
+            {"class_path": LAMBDA, "init_args": {"lambd": os.abort}},
+            nn.Module,
+            r"lambd: names (posix|nt)\.abort",
+        ),
+        (
+            {
+                "class_path": "torchmetrics.metric.CompositionalMetric",
+                "init_args": {"operator": "os.kill", "metric_a": 1.0, "metric_b": 2.0},
+            },
+            nn.Module,
+            r"operator: names os\.kill",
+        ),
+        (yaml.unsafe_load, Callable, "the function yaml.unsafe_load is not allowed here"),
+        (functools.partial(os.abort), Callable, "functools.partial is neither a class nor"),
+        (yaml.unsafe_load, Callable[[str], Any] | None, "yaml.unsafe_load is not allowed here"),
+        ({"class_path": "subprocess.Popen"}, Callable, "names subprocess.Popen"),
+        (subprocess.Popen, type, "names subprocess.Popen"),
+        # Objects in mappings that hold anything.
+        ({"a": CALL}, Mapping[str, Any], r"a: names os\.system"),
+        ({"a": [{"b": CALL}]}, Mapping[str, Any] | None, r"a\.0\.b: names os\.system"),
+        (
+            {"class_path": "torch.nn.Linear", "dict_kwargs": {"other": CALL}},
+            nn.Module,
+            r"other: names os\.system",
+        ),
+        # Pretrained weights.
+        (
+            {"class_path": "torchvision.models.resnet18", "init_args": {"weights": "DEFAULT"}},
+            nn.Module,
+            "weights may be downloaded only with --download_weights",
+        ),
+        (
+            {"class_path": "torchvision.models.resnet18", "dict_kwargs": {"pretrained": True}},
+            nn.Module,
+            "pretrained may be downloaded only with --download_weights",
+        ),
+    ],
+)
+def test_what_is_not_on_the_list_is_refused(value, hint, message):
+    with pytest.raises(TrustError, match=message):
+        check_calls(value, hint)
+
+
+@pytest.mark.parametrize(
+    ("value", "hint"),
+    [
+        ({"class_path": LAMBDA, "init_args": {"lambd": sgd}}, nn.Module),
+        (sgd, Callable),
+        (
+            {
+                "class_path": "torchvision.datasets.FakeData",
+                "init_args": {"transform": {"class_path": "torchvision.transforms.ToTensor"}},
+            },
+            torch.utils.data.Dataset,
+        ),
+        ({"class_path": "torch.nn.Linear"}, dict[str, nn.Module]),
+        ({"a": {"class_path": "torch.nn.Linear"}}, dict[str, nn.Module]),
+        # A function that the class itself gives.
+        (
+            {
+                "class_path": "torch.nn.TransformerEncoderLayer",
+                "init_args": {"activation": torch.nn.functional.relu},
+            },
+            nn.Module,
+        ),
+        (
+            {
+                "class_path": f"{HERE}.Activated",
+                "init_args": {
+                    "first": torch.nn.functional.gelu,
+                    "second": functools.partial(nn.LayerNorm, eps=1e-6),
+                },
+            },
+            nn.Module,
+        ),
+        ({"class_path": "lightning.pytorch.loggers.CSVLogger"}, Logger),
+    ],
+)
+def test_what_is_on_the_list_passes(value, hint):
+    check_calls(value, hint)
+
+
+def test_pretrained_weights_are_loaded_if_an_option_says_so():
+    value = {"class_path": "torchvision.models.resnet18", "init_args": {"weights": "DEFAULT"}}
+    check_calls(value, nn.Module, trust=Trust(weights=True))
 
 
 def test_it_is_refused_at_any_depth_and_by_its_keys():
@@ -140,6 +279,83 @@ def test_an_exported_model_runs_no_command(where, export, tmp_path):
     with pytest.raises(TrustError, match="is not annotated to return Optimizer"):
         FedPer.load_from_checkpoint(export(where, optimizer=command), trust=["os", "posix"])
     assert not path.exists()
+
+
+NETS = "lightning_modules.nets"
+
+
+@pytest.mark.parametrize("write", [json.dumps, yaml.safe_dump])
+@pytest.mark.parametrize(
+    "place",
+    [
+        lambda call: {"optimizer": call},
+        lambda call: {"net": call},
+        # At any depth: where an object, a mapping of anything, or nothing is declared.
+        lambda call: {
+            "net": {
+                "class_path": f"{NETS}.SplitNet",
+                "init_args": {"backbone": call, "head": {"class_path": "torch.nn.Identity"}},
+            }
+        },
+        lambda call: {
+            "net": {
+                "class_path": f"{NETS}.SplitNet",
+                "dict_kwargs": {"backbone": call, "head": {"class_path": "torch.nn.Identity"}},
+            }
+        },
+        lambda call: {
+            "net": {
+                "class_path": f"{NETS}.Timm",
+                "init_args": {"num_classes": 3, "name": "x", "options": {"a": call}},
+            }
+        },
+        lambda call: {
+            "net": {
+                "class_path": "torch.nn.Linear",
+                "init_args": {"in_features": 2, "out_features": 2, "device": call},
+            }
+        },
+    ],
+)
+def test_text_in_an_export_runs_no_command(place, write, export, tmp_path):
+    path = tmp_path / "ran"
+    call = {"class_path": "os.system", "init_args": {"command": f"touch {path}"}}
+    for given in (write(call), write([call]), call):
+        with pytest.raises(TrustError):
+            FedPer.load_from_checkpoint(export(**place(given)))
+        assert not path.exists()
+
+
+@pytest.mark.parametrize("name", ["os.system", "builtins.exec", 3, ["os.system"]])
+def test_only_lightning_builds_the_objects_of_an_export(name, export):
+    with pytest.raises(TrustError, match="to build objects, not Lightning's own"):
+        FedPer.load_from_checkpoint(export(_instantiator=name))
+
+
+def test_a_file_of_arguments_is_checked_as_well(export, tmp_path):
+    path, file = tmp_path / "ran", tmp_path / "more.yaml"
+    call = {"class_path": "os.system", "init_args": {"command": f"touch {path}"}}
+    for given in ({"optimizer": call}, {"optimizer": json.dumps(call)}, {"_instantiator": "os.x"}):
+        file.write_text(yaml.safe_dump(given))
+        with pytest.raises(TrustError):
+            FedPer.load_from_checkpoint(export(), hparams_file=file)
+    assert not path.exists()
+    file.write_text(yaml.safe_dump({"epochs": 7}))
+    assert FedPer.load_from_checkpoint(export(), hparams_file=file).epochs == 7
+    file.write_text("[1, 2]")
+    with pytest.raises(ValueError, match="holds no arguments by name"):
+        FedPer.load_from_checkpoint(export(), hparams_file=file)
+
+
+def test_an_export_downloads_no_weights(export, monkeypatch):
+    def download(*arguments, **options):
+        raise OSError("downloads")
+
+    monkeypatch.setattr("torch.hub.download_url_to_file", download)
+    monkeypatch.setattr("torch.hub.get_dir", lambda: "/no/such/folder")
+    net = {"class_path": "torchvision.models.resnet18", "init_args": {"weights": "DEFAULT"}}
+    with pytest.raises(TrustError, match="weights may be downloaded only with download_weights="):
+        FedPer.load_from_checkpoint(export(net=net))
 
 
 def test_a_trusted_module_lends_no_name_to_another(export):

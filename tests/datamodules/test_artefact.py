@@ -72,7 +72,13 @@ def test_a_missing_file_may_be_a_misspelt_partitioner():
 
 def test_what_is_not_json_is_refused(saved):
     saved.write_text(saved.read_text()[:-20])
-    with pytest.raises(ValueError, match="not valid JSON"):
+    with pytest.raises(ValueError, match=r"partition\.json is damaged"):
+        digits(saved).setup()
+
+
+def test_what_is_too_deep_is_refused(saved):
+    saved.write_text("[" * 200_000)
+    with pytest.raises(ValueError, match=r"partition\.json has more than 50 levels"):
         digits(saved).setup()
 
 

@@ -19,9 +19,11 @@ from datamodules import (
     FEMNIST,
     HAM10000,
     IID,
+    MNIST,
     STL10,
     SUN397,
     ByDomain,
+    CIFAR100Folder,
     ConceptDrift,
     FashionMNIST,
 )
@@ -102,9 +104,52 @@ def test_superclasses_are_twenty_of_five():
     assert np.bincount(CIFAR100_PARENTS).tolist() == [5] * 20
 
 
-def test_a_missing_set_says_how_to_fetch_it(cifar):
-    with pytest.raises(FileNotFoundError, match=r"CIFAR10 cannot be read in 'nowhere'.*download"):
+def test_a_missing_set_says_where_its_files_belong_and_how_to_fetch_it(cifar):
+    with pytest.raises(FileNotFoundError, match="CIFAR10 cannot be read in 'nowhere'") as error:
         make(CIFAR10, root="nowhere").setup()
+    assert "nowhere/cifar-10-batches-py/{data_batch_1," in str(error.value)
+    assert "download: true" in str(error.value)
+
+
+@pytest.fixture
+def cifar_folder(tmp_path):
+    """CIFAR-100 with two training images and one test image a class, coloured by its number."""
+    for number, name in enumerate(CIFAR100_CLASSES):
+        for part, count in (("train", 2), ("test", 1)):
+            folder = tmp_path / part / name
+            folder.mkdir(parents=True)
+            for i in range(count):
+                Image.new("RGB", (32, 32), (number, i, 0)).save(folder / f"{i:03d}.png")
+    return str(tmp_path)
+
+
+@pytest.mark.parametrize("superclasses", [False, True])
+def test_a_folder_of_cifar100_has_torchvisions_classes(cifar, cifar_folder, superclasses):
+    """Both number classes and superclasses alike, so that a partition deals the same classes."""
+    folder = make(CIFAR100Folder, root=cifar_folder, superclasses=superclasses)
+    published = make(CIFAR100, superclasses=superclasses)
+    assert folder.class_names == published.class_names
+    assert (folder.default_mean, folder.default_std) == (
+        CIFAR100.default_mean,
+        CIFAR100.default_std,
+    )
+    assert (folder.contents.num_train, len(folder.contents.targets)) == (200, 300)
+    targets = folder.contents.targets
+    pixels, places = folder.inputs(np.arange(300))
+    shown = pixels[places][:, 0, 0, 0].tolist()
+    expected = [CIFAR100_PARENTS[number] for number in shown] if superclasses else shown
+    assert targets.labels.tolist() == expected
+    assert targets.fine is None or targets.fine.tolist() == shown
+
+
+def test_a_folder_of_cifar100_without_a_class_has_no_superclasses(cifar_folder):
+    for part in ("train", "test"):
+        folder = Path(cifar_folder, part, "beaver")
+        for file in folder.iterdir():
+            file.unlink()
+        folder.rmdir()
+    with pytest.raises(ValueError, match="CIFAR100Folder names the class 'beaver'"):
+        make(CIFAR100Folder, root=cifar_folder, superclasses=True).setup()
 
 
 def write_idx(path, values):
@@ -115,15 +160,16 @@ def write_idx(path, values):
     path.write_bytes(header + values.tobytes())
 
 
-def test_fashion_mnist_in_its_own_format(tmp_path):
-    raw = tmp_path / "FashionMNIST" / "raw"
+@pytest.mark.parametrize("kind", [MNIST, FashionMNIST])
+def test_mnist_in_its_own_format(tmp_path, kind):
+    raw = tmp_path / kind.__name__ / "raw"
     for name, count in (("train", 20), ("t10k", 10)):
         write_idx(
             raw / f"{name}-images-idx3-ubyte",
             np.tile(np.arange(count, dtype=np.uint8)[:, None, None], (1, 28, 28)),
         )
         write_idx(raw / f"{name}-labels-idx1-ubyte", np.arange(count, dtype=np.uint8) % 10)
-    data = make(FashionMNIST, root=str(tmp_path))
+    data = make(kind, root=str(tmp_path))
     assert data.arrays.pixels.shape == (30, 1, 28, 28)
     assert data.arrays.pixels[:, 0, 5, 5].tolist() == [*range(20), *range(10)]
     assert data.contents.targets.labels.tolist() == [*range(10)] * 3

@@ -61,3 +61,8 @@ def test_the_digest_of_an_array_depends_on_shape_and_values():
 def test_numbers_without_a_name_are_refused(names, message):
     with pytest.raises(ValueError, match=message):
         replace(CATALOGUE, **names)
+
+
+def test_a_name_that_a_terminal_would_obey_is_refused():
+    with pytest.raises(ValueError, match=r"the class name 'a\\x1b\[2J' holds a control character"):
+        replace(CATALOGUE, class_names=("a\x1b[2J", "b"))

@@ -1,6 +1,8 @@
 """Tensors of any shape and type: what they are taken for, and what is refused."""
 
 import pickle
+from io import BytesIO
+from zipfile import ZipFile
 
 import numpy as np
 import pytest
@@ -153,6 +155,22 @@ def test_a_file_holds_the_same_as_a_mapping(tmp_path):
     (tmp_path / "text.npz").write_text("x,y\n")
     with pytest.raises(OSError, match=r"text\.npz is not an \.npz file of plain arrays"):
         TensorData(str(tmp_path / "text.npz"), 2, IID()).setup()
+
+
+def test_a_header_that_asks_for_more_than_the_memory_is_refused(tmp_path):
+    """4 EiB of numbers, of which the file has none."""
+    head = BytesIO()
+    shape = {"descr": "<f4", "fortran_order": False, "shape": (2**60,)}
+    np.lib.format.write_array_header_1_0(head, shape)
+    with ZipFile(tmp_path / "large.npz", "w") as file:
+        file.writestr("x.npy", head.getvalue())
+    with pytest.raises(OSError, match=r"large\.npz is not an \.npz file of plain arrays"):
+        TensorData(str(tmp_path / "large.npz"), 2, IID()).setup()
+
+
+def test_a_label_that_would_need_a_billion_outputs_is_refused():
+    with pytest.raises(ValueError, match=r"at most 999,999, .* got 1,000,000,000"):
+        tensors(x=FLOATS, y=CLASSES * 500_000_000).setup()
 
 
 def test_a_copy_for_another_process_reads_again():

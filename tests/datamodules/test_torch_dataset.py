@@ -159,5 +159,7 @@ def test_a_configuration_names_the_data_set_by_its_class(tmp_path):
 
 @pytest.mark.parametrize("path", ["torch.nn.Identity", "builtins.dict", "datamodules.IID"])
 def test_only_data_sets_are_called(tmp_path, path):
-    with pytest.raises(UsageError, match=r"dataset: .*(not a|subclass)"):
+    with pytest.raises(
+        UsageError, match=r"dataset: .*(not a|subclass|names builtins\.dict, which belongs neither)"
+    ):
         configured(tmp_path, {"class_path": path})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import tempfile
+from functools import partial
 
 import pytest
 import torch
@@ -14,10 +15,11 @@ from lightning.fabric import Fabric
 from lightning_modules.fedavg import FedAvg
 from lightning_modules.nets import MLP
 from pfl.core.seeds import scoped
-from pfl.engines import auto
+from pfl.engines import auto, op_threads
 from pfl.engines import cores as machine
 from pfl.engines.auto import AutoEngine, parallelism
 from pfl.engines.named import ENGINES, make_engine
+from pfl.engines.op_threads import multiplications
 from pfl.engines.sequential import SequentialEngine
 from pfl.engines.vectorised import VectorisedEngine
 from pfl.loop import FederatedLoop
@@ -78,7 +80,7 @@ def test_many_small_clients_are_stacked_however_many_cores_there_are(cores):
     for count in (1, 4):
         cores(count)
         line = header(blobs((6,) * 5))
-        assert line == "auto: vectorised: all clients in one stack, one op thread"
+        assert line == "auto: vectorised: all clients in one stack"
         assert "vectorised" not in header(blobs((60, 6, 6, 6, 6)))
 
 
@@ -93,7 +95,7 @@ def test_larger_networks_are_not_stacked(cores, monkeypatch, limit):
 def test_multiplications_by_hand():
     """5 x 6 in the backbone, 6 x 3 in the head, whatever the batch."""
     context = Context(FedAvg(mlp()), blobs((6, 6)), Fabric(accelerator="cpu", devices=1))
-    assert auto._multiplications(context) == 5 * 6 + 6 * 3
+    assert multiplications(context) == (5 * 6 + 6 * 3, (5 * 6 + 6 * 3) / 2)
 
 
 def test_tiny_networks_that_are_not_stacked_run_one_after_another(cores, monkeypatch):
@@ -102,27 +104,36 @@ def test_tiny_networks_that_are_not_stacked_run_one_after_another(cores, monkeyp
     assert header().endswith("; steps are too short for threads")
 
 
-@pytest.mark.parametrize(("limit", "seen"), [(47, {"train": 2}), (48, {"train": 1, "test": 1})])
-def test_the_shortest_steps_have_one_op_thread_and_stacked_tests(cores, monkeypatch, limit, seen):
-    """The caller's number of op threads is restored after it."""
+@pytest.mark.parametrize(("limit", "seen"), [(47, {"train"}), (48, {"train", "test"})])
+def test_tests_of_the_tiniest_networks_are_stacked(cores, monkeypatch, limit, seen):
     cores(1)
-    monkeypatch.setattr(auto, "SERIAL_STEP", limit)
-    before, found = torch.get_num_threads(), {}
+    monkeypatch.setattr(auto, "TINY_TEST", limit)
+    found = set()
     for verb in ("train", "test"):
         run = getattr(VectorisedEngine, verb)
 
         def noted(self, jobs, verb=verb, run=run):
-            found[verb] = torch.get_num_threads()
+            found.add(verb)
             return run(self, jobs)
 
         monkeypatch.setattr(VectorisedEngine, verb, noted)
-    torch.set_num_threads(2)
-    try:
-        line = header(blobs((6,) * 5))
-        assert (found, torch.get_num_threads()) == (seen, 2)
-        assert line.endswith(", one op thread") == (seen["train"] == 1)
-    finally:
-        torch.set_num_threads(before)
+    header(blobs((6,) * 5))
+    assert found == seen
+
+
+def test_other_runs_take_cores_but_change_no_number(cores, monkeypatch):
+    """Beside another run one client runs at a time, still with one op thread."""
+    cores(2)
+    monkeypatch.setattr(op_threads, "SHORT_OPERATION", 0)
+    run = partial(fit, engine="auto", rounds=2, data=blobs((6, 6, 6)))
+    alone = run(FedAvg(mlp(), optimizer=SGD))
+    other = machine.Share()
+    beside = run(FedAvg(mlp(), optimizer=SGD))
+    assert "2 clients side by side" in alone.header["engine"]
+    assert "one client at a time, as other runs take the cores" in beside.header["engine"]
+    assert alone.fingerprint == beside.fingerprint
+    assert "2 clients side by side" in header(workers=2)
+    other.release()
 
 
 def test_a_resumed_run_keeps_what_was_chosen(cores, monkeypatch, tmp_path):

@@ -14,8 +14,9 @@ from datamodules import IID, Dirichlet, Synthetic
 from lightning_modules.fedavg import FedAvg
 from lightning_modules.nets import LeNet5
 from lightning_modules.pfedvem import PFedVEM
+from pfl.core import devices
 from pfl.core.types import Broadcast, ClientInfo, Job
-from pfl.engines import stack, stack_feed, stack_gather, stack_round
+from pfl.engines import stack, stack_gather, stack_round
 from pfl.engines.sequential import SequentialEngine
 from pfl.engines.vectorised import VectorisedEngine
 from pfl.training.context import Context
@@ -97,7 +98,7 @@ def test_a_test_of_twenty_clients_is_few_operations():
 @pytest.fixture(params=["held", "gathered"])
 def _way(request, monkeypatch):
     """Samples held as floats, as on a CPU, or read at each step, as on a GPU."""
-    monkeypatch.setattr(stack_feed, "HOLDS", ("cpu",) if request.param == "held" else ())
+    monkeypatch.setattr(devices, "roomy", lambda device: request.param == "held")
 
 
 @pytest.mark.usefixtures("_way")
@@ -179,7 +180,7 @@ def test_samples_read_at_each_step_give_the_numbers_of_held_ones(monkeypatch):
         return fit(method, engine, data=data, precision="64-true")
 
     held = run(VectorisedEngine())
-    monkeypatch.setattr(stack_feed, "HOLDS", ())
+    monkeypatch.setattr(devices, "roomy", lambda device: False)
     read = run(VectorisedEngine())
     assert numbers(read) == numbers(held)
     alone = run(SequentialEngine())

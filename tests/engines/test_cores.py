@@ -55,7 +55,7 @@ def test_runs_share_the_cores_and_leave_them_to_others(eight):
     assert (first.cores, second.cores, third.cores) == (8, 4, 2)
     first.release()
     third.release()
-    assert cores.Share(limit=3).cores == 3
+    assert cores.Share(wanted=3).cores == 3
     second.release()
 
 

@@ -12,6 +12,7 @@ from torch.profiler import ProfilerActivity, profile
 from lightning_modules.fedavg import FedAvg
 from lightning_modules.nets import MLP, LeNet5
 from lightning_modules.pfedbayes import PFedBayes
+from pfl.core import devices
 from pfl.core.types import ClientInfo, Job
 from pfl.engines import memory, stack_round
 from pfl.engines.sequential import SequentialEngine
@@ -114,6 +115,6 @@ def test_fixed_steps_hold_their_draws_once_more(monkeypatch):
     """Five draws of all 57 weights of an MLP with 5 inputs, 6 units and 3 outputs."""
     ctx = context(PFedBayes(toy.mlp(), inner_steps=5), blobs())
     before = memory.of_client(ctx)
-    monkeypatch.setattr(memory, "STAYS", ("cpu",))
+    monkeypatch.setattr(devices, "repeats", lambda device: True)
     weights = 5 * 6 + 6 + 6 * 3 + 3
     assert memory.of_client(ctx) - before == 5 * weights * 4

@@ -23,9 +23,10 @@ from lightning_modules.fedper import FedPer
 from lightning_modules.nets import SplitNet
 from pfl.cli.main import main
 from pfl.cli.runs import RUN_REFUSALS
+from pfl.core.failure import JobError
 from pfl.core.seeds import scoped
 from pfl.core.types import Broadcast, Result, Upload
-from pfl.engines.actors import JobError, Pool, WorkerError, _exit_detail, _last_words
+from pfl.engines.actors import Pool, WorkerError, _exit_detail, _last_words
 from pfl.engines.messages import MessageEncoder, decode_job, decode_result, encode_result
 from pfl.engines.ray import RayEngine, _answers
 from pfl.engines.sequential import SequentialEngine
@@ -302,7 +303,7 @@ class TestOnARunningCluster:
         engine.setup(context(Fails(mlp()), data))
         bad = [job(data, client, Broadcast({})) for client in (1, 2)]
         with pytest.raises(
-            JobError, match=r"client [12] in round 1: ArithmeticError\('no luck for"
+            JobError, match=r"round 1, client [12] \(.*, line \d+\): ArithmeticError: no luck for"
         ):
             list(engine.train(bad))
         (result,) = engine.train([job(data, 0, Broadcast({}))])

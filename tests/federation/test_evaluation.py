@@ -156,3 +156,19 @@ def test_the_header_warns_where_tests_take_longer_than_training():
         "tests"
         not in fit(FedAvg(mlp(), optimizer=SGD), data, 9, evaluate_every=9, **options).header
     )
+
+
+@pytest.mark.parametrize(
+    ("every", "first", "rounds"),
+    [
+        (5, None, [5, 10, 12]),
+        # pFedVEM's released code tests after rounds 1, 6, ..., and the last one.
+        (5, 1, [1, 6, 11, 12]),
+        (1, 11, [11, 12]),
+        (5, 20, [12]),
+    ],
+)
+def test_the_first_test_may_come_early_or_late(every, first, rounds):
+    module = FedAvg(mlp(), optimizer=SGD)
+    run = fit(module, blobs(), 12, evaluate_every=every, evaluate_from=first)
+    assert [r["round"] for r in run.history if "test/personal/acc" in r] == rounds

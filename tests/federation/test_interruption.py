@@ -79,6 +79,7 @@ def test_an_interrupted_round_leaves_no_trace(engine, callbacks, tmp_path):
 
 KEEPERS = ("federation/rounds.py", "callbacks/records.py", "callbacks/checkpoint.py")
 KEEPERS += ("core/tensor_file.py", "federation/checkpoint.py", "/loop.py")
+KEEPERS += ("callbacks/row_file.py", "disk/writing.py")
 
 
 class Signal:

@@ -1,3 +1,4 @@
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -96,3 +97,30 @@ def test_stragglers_take_part_by_chance():
     sampler = FixedStragglers(0.5, 0.2)
     drawn = sum(len(sampler(range(20), generator(0, i), i).uploads) - 10 for i in range(400))
     assert abs(drawn - 800) < 127
+
+
+def test_numpy_seed_draws_pfllibs_cohorts():
+    """FedAS's released code seeds numpy's global stream with 0 and chooses 4 of 20 once a round."""
+    stream, sampler = np.random.RandomState(0), UniformSampler(0.2, numpy_seed=0)
+    for number in range(1, 6):
+        wanted = sorted(stream.choice(20, 4, replace=False).tolist())
+        assert list(sampler(range(20), generator(number), number).uploads) == wanted
+    assert sampler(range(20), generator(0), 1).uploads == (1, 8, 18, 19)
+
+
+def test_numpy_seed_draws_pfedvems_cohorts():
+    """Its released code draws 100 uniform numbers, again while fewer than two are below 0.1."""
+    stream, sampler = np.random.default_rng(1234), BernoulliSampler(0.02, numpy_seed=1234)
+    for number in range(1, 8):
+        joined = []
+        while len(joined) < 2:
+            joined = np.flatnonzero(stream.uniform(size=100) < 0.02).tolist()
+        cohort = sampler(range(100), generator(number), number)
+        assert list(cohort.uploads) == joined
+        assert cohort.trains == tuple(range(100))
+
+
+@pytest.mark.parametrize("sampler", [UniformSampler, BernoulliSampler])
+def test_a_negative_numpy_seed_is_refused(sampler):
+    with pytest.raises(ValueError, match=r"numpy_seed.*-1"):
+        sampler(numpy_seed=-1)

@@ -20,9 +20,10 @@ def methods() -> list[type[ClientModule]]:
         found += [
             item
             for _, item in inspect.getmembers(module, inspect.isclass)
-            if issubclass(item, ClientModule)
+            # First, as Python 3.10 takes aliases such as tuple[str, ...] for classes.
+            if item.__module__ == module.__name__
+            and issubclass(item, ClientModule)
             and item is not ClientModule
-            and item.__module__ == module.__name__
             and not inspect.isabstract(item)
         ]
     return found

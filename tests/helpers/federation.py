@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
 
@@ -73,7 +73,7 @@ class Federation(ToyFederation):
 
     def test(self, client, split="test"):
         """Return the scores of the client's personalised model, and leave the module in it."""
-        job = replace(self.job(client, self.number), splits=(split,))
+        job = self.job(client, self.number, (split,))
         return client_round.test(self.context, job).get(split)
 
     def personal(self, client):

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
 from pfl.cli.main import main
-from pfl.ledger import cells, page, rows
+from pfl.ledger import cells, judge, page, pictures, rows
+from pfl.results.files import RunError
 
 ROOT = Path(__file__).parents[2]
+NOTHING = judge.Known({}, {})
 TABLE = """\
 caption: "Made up"
 paper: FedAS
@@ -66,15 +68,19 @@ def keep(*words):
     return main(["ledger", "--keep", "table.yaml", "--commit", "0123456789", *words])
 
 
+def written(runs):
+    scored = [judge.Scored.of(entry, run) for entry, run in runs]
+    return page.page(judge.rows(scored, NOTHING), [], [], {})
+
+
 def test_finished_runs_are_kept_and_compared(work, capsys):
     assert keep("--note", "made up") == 0
     assert "FedPer, beta=0.1, seed 1: kept" in capsys.readouterr().out
     kept = cells.read(Path("results/ledger"))
     assert [entry.seed for entry, _ in kept] == [0, 1]
-    assert {file.name for file in Path("results/ledger", kept[0][0].key).iterdir()} == {
-        *cells.FILES,
-        "cell.json",
-    }
+    assert {
+        file.name.removesuffix(".gz") for file in Path("results/ledger", kept[0][0].key).iterdir()
+    } == {*cells.FILES, "cell.json"}
     (row,) = rows.read(Path("docs/ledger.csv"))
     assert (row.cell, row.seeds, row.note) == ("FedPer, beta 0.1", "0 1", "made up")
     scores = [run.summary["summary"]["test/personal/acc_weighted/last"] for _, run in kept]
@@ -87,23 +93,12 @@ def test_finished_runs_are_kept_and_compared(work, capsys):
     assert [file.read_bytes() for file in sorted(Path("docs").iterdir())] == first
 
 
-def test_a_reason_is_told_for_a_cell_that_is_out(work):
-    keep()
-    entry, run = cells.read(Path("results/ledger"))[0]
-    far = cells.Entry(**{**vars(entry), "reported": 0.0, "spread": 1e-9})
-    (row,) = page.rows([(far, run)], {})
-    assert (row.verdict, row.reason) == ("out", "unexplained")
-    known = {("FedAS", "Table 3", "FedPer, beta 0.1"): "JPEG images"}
-    (row,) = page.rows([(far, run)], known)
-    assert row.reason == "JPEG images"
-
-
 def test_a_note_that_is_not_of_all_cells_names_its_own(work):
     keep()
     entry, run = cells.read(Path("results/ledger"))[0]
     one = cells.Entry(**{**vars(entry), "note": "JPEG images"})
     two = cells.Entry(**{**vars(entry), "row": "FedAS", "note": "JPEG images; tested less often"})
-    text = page.page(page.rows([(one, run), (two, run)], {}), {})
+    text = written([(one, run), (two, run)])
     assert "Note: JPEG images; tested less often (only FedAS, beta 0.1)." in text
 
 
@@ -111,9 +106,9 @@ def test_cells_are_in_the_order_of_their_numbers(work):
     keep()
     entry, run = cells.read(Path("results/ledger"))[0]
     runs = [(replace(entry, column={"J": value}), run) for value in ("100", "0.5", "50", "0.15")]
-    found = page.rows(runs, {})
+    found = judge.rows([judge.Scored.of(*run) for run in runs], NOTHING)
     assert [row.cell for row in found] == [f"FedPer, J {n}" for n in ("0.15", "0.5", "50", "100")]
-    (_, figure), *_ = page.curves(runs)
+    (_, figure), *_ = pictures.curves(runs)
     assert [panel.get_title() for panel in figure.axes] == ["J 0.15", "J 0.5", "J 50", "J 100"]
 
 
@@ -126,26 +121,59 @@ def test_a_commit_that_most_cells_share_needs_no_names(work):
             (cells.Entry(**{**vars(entry), "row": f"M{number}", "commit": name}), run)
             for number, name in enumerate(names)
         ]
-        return page.page(page.rows(found, {}), {})
+        return written(found)
 
     assert "Commit: aa; bb (only M0, beta 0.1)." in commits("bb", "aa", "aa")
     assert "Commit: aa (only M0, beta 0.1); bb (only M1, beta 0.1)." in commits("aa", "bb")
 
 
-def test_two_seeds_show_the_interval_that_judges_them(work):
-    """Of 0.80 and 0.82, with one degree of freedom: 0.81 and 12.706 times 0.01."""
-    keep()
-    entry, run = cells.read(Path("results/ledger"))[0]
-    runs = []
-    for seed, value in enumerate((0.80, 0.82)):
-        one = cells.Entry(**{**vars(entry), "seed": seed, "reported": 0.9, "spread": None})
-        summary = {**run.summary, "summary": {**run.summary["summary"], entry.metric: value}}
-        runs.append((one, SimpleNamespace(summary=summary)))
-    known = {(entry.paper, entry.table, page.cell_name(entry)): "only of cells that are out"}
-    (row,) = page.rows(runs, known)
-    text = page.page([row], {})
-    assert "interval of 2 seeds, 68.3 to 93.7" in text
-    assert (row.verdict, row.reason) == ("in", "")
+def test_what_is_kept_tells_of_each_client_and_partition(work):
+    """Long files are compressed, to the same bytes each time, and read as if they were not."""
+    keep("--seeds", "0")
+    (entry, run), folder = cells.read(Path("results/ledger"))[0], Path("results/ledger")
+    assert run.partition["hash"] == entry.partition
+    assert run.label_counts.shape == (3, 10)
+    assert run.by_client("test/personal/acc", run.evaluated()[-1:]).shape == (3,)
+    before = run.clients.columns
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(cells, "_LONG", 100)
+        keep("--seeds", "0")
+        packed = {file: file.read_bytes() for file in folder.glob("*/*.gz")}
+        keep("--seeds", "0")
+    assert {"clients.csv.gz", "partition.json.gz"} <= {file.name for file in packed}
+    assert all(file.read_bytes() == content for file, content in packed.items())
+    ((_, run),) = cells.read(folder)
+    assert run.partition["hash"] == entry.partition
+    assert {n: v.tolist() for n, v in run.clients.columns.items()} == {
+        n: v.tolist() for n, v in before.items()
+    }
+    damaged = next(file for file in packed if file.name == "clients.csv.gz")
+    damaged.write_bytes(packed[damaged][:50])
+    with pytest.raises(RunError, match=r"clients\.csv\.gz is damaged"):
+        _ = cells.read(folder)[0][1].clients
+
+
+@pytest.mark.parametrize(
+    ("recipe", "released"),
+    [
+        ({"class_path": "datamodules.pfllib.PFLlibDirichlet", "init_args": {}}, True),
+        ({"class_path": "datamodules.slices.FixedClasses", "init_args": {"released": True}}, True),
+        (
+            {"class_path": "datamodules.slices.FixedClasses", "init_args": {"released": False}},
+            False,
+        ),
+        ({"class_path": "datamodules.partition.Dirichlet", "init_args": {"alpha": 0.1}}, False),
+    ],
+)
+def test_a_released_partition_is_kept_beside_our_own(work, recipe, released):
+    """A cell may have both, so the folder's name tells them apart."""
+    for file in Path("runs/tables").glob("*/*/partition.json"):
+        content = json.loads(file.read_text())
+        file.write_text(json.dumps(content | {"partition": recipe}))
+    keep("--seeds", "0")
+    ((entry, _),) = cells.read(Path("results/ledger"))
+    assert entry.released is released
+    assert entry.key.endswith("_released-partition") is released
 
 
 def test_what_is_not_finished_is_not_kept(work, capsys):

@@ -2,27 +2,34 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 
 import pytest
 
-from pfl.ledger.rows import Row, interval, read, verdict, write
+from pfl.ledger.rows import Row, half, read, verdict, write
+from pfl.results.statistics import Estimate, Spread
+from pfl.tables.reported import printed
 
 ROW = Row(
     paper="FedAS",
     table="Table 3",
     cell="FedPer, beta 0.1, P 0.2",
+    partition="released",
+    metric="test/personal/acc/last",
     seeds="0 1",
     ours=0.85,
-    error=0.01,
-    low=0.8,
-    high=0.9,
+    last=0.84,
+    best=0.85,
+    rounds=0.01,
     reported=0.8851,
     spread=None,
-    verdict="in",
-    by="interval of 2 seeds",
-    reason="",
+    half=0.02,
+    by="measured between partitions",
+    verdict="out",
+    verdict_last="out",
+    verdict_best="out",
+    reason="unexplained",
+    command="",
     partitions="abc, def",
     commit="0123456789",
     hardware="a processor, 4 cores",
@@ -30,34 +37,40 @@ ROW = Row(
 )
 
 
-def test_the_interval_of_two_seeds_by_hand():
-    """Values 1 and 3: mean 2, standard error 1, and t(0.975, 1) = 12.7062."""
-    error, low, high = interval([1.0, 3.0])
-    assert error == pytest.approx(1)
-    assert (low, high) == pytest.approx((2 - 12.7062, 2 + 12.7062), abs=1e-3)
-    assert interval([1.0]) is None
-
-
 @pytest.mark.parametrize(
-    ("values", "reported", "spread", "expected"),
+    ("values", "paper", "spread", "expected"),
     [
-        ([0.80], None, None, ("-", "no number is printed")),
-        ([0.80], 0.82, None, ("near", "within 2 points")),
-        ([0.80], 0.8201, None, ("out", "within 2 points")),
-        ([0.80], 0.81, 0.01, ("in", "the paper's spread")),
-        ([0.80], 0.8101, 0.01, ("out", "the paper's spread")),
-        ([0.79, 0.81], 0.92, 0.5, ("in", "interval of 2 seeds")),
-        ([0.79, 0.80, 0.81], 0.83, 0.5, ("out", "interval of 3 seeds")),
+        # 2.776 sqrt(6) times 0.01 is 0.068.
+        ([0.667], "pFedVEM", 0.01, "in"),
+        ([0.669], "pFedVEM", 0.01, "out"),
+        # 4.303 sqrt(4 / 3) times 0.01 is 0.0497.
+        ([0.649], "FedSimSup", 0.01, "in"),
+        ([0.651], "FedSimSup", 0.01, "out"),
+        ([0.601], "FedAS", None, "-"),
+        # Two seeds and a paper without a spread: 12.706 sqrt(3 / 2) 0.0141 is 0.22.
+        ([0.79, 0.81], "FedAS", None, "in"),
+        ([0.82, 0.84], "FedAS", None, "out"),
     ],
 )
-def test_verdicts_by_hand(values, reported, spread, expected):
-    """Three seeds: standard error 0.01 / sqrt 3, times t(0.975, 2) = 4.303 is 0.0248."""
-    assert math.isclose(sum(values) / len(values), 0.80)
-    assert verdict(values, reported, spread) == expected
+def test_verdicts_by_hand(values, paper, spread, expected):
+    assert verdict(Estimate.of(values), printed(paper, 0.60, spread)) == expected
+
+
+def test_a_cell_without_a_printed_number_has_no_verdict():
+    assert verdict(Estimate.of([0.5]), None) == "-"
+    assert half(Estimate.of([0.5]), None) is None
+
+
+def test_a_measured_spread_judges_what_a_paper_prints_without_one():
+    """sd 0.02 with 18 degrees of freedom, one run against one: 2.101 sqrt(2) 0.02 is 0.0594."""
+    theirs = replace(printed("FedAS", 0.80, None), spread=Spread(0.02, 18))
+    assert half(Estimate.of([0.85]), theirs) == pytest.approx(0.05942, abs=1e-5)
+    assert verdict(Estimate.of([0.859]), theirs) == "in"
+    assert verdict(Estimate.of([0.860]), theirs) == "out"
 
 
 def test_rows_come_back_from_their_file(tmp_path):
-    rows = [ROW, replace(ROW, error=None, low=None, high=None, reported=None, cell='a "b", c')]
+    rows = [ROW, replace(ROW, half=None, reported=None, cell='a "b", c')]
     (tmp_path / "rows.csv").write_text(write(rows))
     assert read(tmp_path / "rows.csv") == rows
 

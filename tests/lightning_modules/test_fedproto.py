@@ -148,7 +148,7 @@ def test_readings():
     ):
         module = FedProto(net, **options)
         module.prototypes.copy_(table)
-        module.own.copy_(torch.tensor([0.0, 1.0, 1.0]))
+        module.counts.copy_(torch.tensor([0.0, 1.0, 1.0]))
         logits = module(x)
         assert logits.isfinite().all()
         assert logits.argmax(-1).tolist() == expected

@@ -101,10 +101,20 @@ def test_both_phases_by_hand(net):
     assert close(after, {f"net.{name}": value for name, value in own.state_dict().items()}, 1e-10)
 
 
+def two_norms():
+    """A network with a batch norm at each of two depths."""
+    net = normed()
+    net.backbone = torch.nn.Sequential(
+        *net.backbone, torch.nn.Linear(6, 6), torch.nn.BatchNorm1d(6), torch.nn.ReLU()
+    )
+    return net
+
+
+@pytest.mark.parametrize("net", [normed, two_norms])
 @pytest.mark.parametrize("ft_bn", ["eval", "train"])
-def test_statistics_stay_unless_they_are_asked_to_move(ft_bn):
-    """Invariant 7."""
-    before, after = tuned(LPFT(normed(), optimizer=SGD, ft_bn=ft_bn))
+def test_statistics_stay_unless_they_are_asked_to_move(ft_bn, net):
+    """Invariant 7. Of every batch norm."""
+    before, after = tuned(LPFT(net(), optimizer=SGD, ft_bn=ft_bn))
     moved = {name for name in differing(before, after) if "running" in name}
     assert moved == (set() if ft_bn == "eval" else {n for n in before if "running" in n})
 

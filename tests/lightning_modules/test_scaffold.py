@@ -109,7 +109,7 @@ def test_changes_add_up():
     state = server.init({"net.w": torch.tensor([1.0])}, infos)
     state = type(state)(shared=state.shared, control=torch.tensor([1.0]), clients=3)
     uploads = [
-        Upload(c, 1, {"net.w": torch.tensor([w])}, {"control": torch.tensor([d])})
+        Upload(c, 1, {"net.w": torch.tensor([w])}, {"change": torch.tensor([d])})
         for c, w, d in ((0, 3.0, 2.0), (2, 5.0, 4.0))
     ]
     after = server.aggregate(state, uploads)
@@ -125,8 +125,8 @@ def test_the_servers_step_scales_parameters_and_leaves_statistics():
     uploads = [
         Upload(c, 1, {"net.w": torch.tensor([w]), "net.mean": torch.tensor([w])}, extra)
         for c, w, extra in (
-            (0, 3.0, {"control": torch.zeros(1)}),
-            (1, 5.0, {"control": torch.zeros(1)}),
+            (0, 3.0, {"change": torch.zeros(1)}),
+            (1, 5.0, {"change": torch.zeros(1)}),
         )
     ]
     shared = server.aggregate(state, uploads).shared
@@ -152,7 +152,7 @@ def test_no_steps_leave_the_variate(option):
     kept = {"control": torch.tensor([7.0])}
     result = client_round.train(context(module, data), job(data, broadcast=sent, kept=kept))
     assert result.kept["control"].item() == 7.0
-    assert result.upload.extra["control"].item() == 0.0
+    assert result.upload.extra["change"].item() == 0.0
 
 
 @pytest.mark.parametrize("net", [mlp, normed])
@@ -169,7 +169,7 @@ def test_option_one_is_the_full_gradient_at_the_received_model(net):
     loss = cross_entropy(own(split.x), split.targets)
     expected = torch.cat([g.flatten() for g in torch.autograd.grad(loss, list(own.parameters()))])
     assert torch.allclose(result.kept["control"], expected, atol=1e-6)
-    assert torch.equal(result.upload.extra["control"], result.kept["control"])
+    assert torch.equal(result.upload.extra["change"], result.kept["control"])
 
 
 def test_frozen_parameters_have_no_variate():

@@ -222,3 +222,26 @@ def test_runs_over_stacked_clients(form):
 def test_numbers_out_of_range_are_refused(options, message):
     with pytest.raises(ValueError, match=message):
         UniVarFL(mlp(), **options)
+
+
+def test_features_that_coincide_are_warned_of():
+    """Equal inputs have equal features, whose energy is 1 / eps = 1,000 in every step."""
+    same = torch.linspace(-2, 2, 5).expand(6, 5)
+    data = ToyData([(same, torch.arange(6) % 3)] * 2)
+    with pytest.warns(UserWarning, match="UniVarFL: the features of many samples coincide"):
+        fit(make(mlp()), data, rounds=1)
+
+
+@pytest.mark.parametrize(
+    ("options", "he", "told"),
+    [
+        # A tenth of the bound 1 / eps = 1,000 is 100, and he has the weight.
+        ({"w_he": 0.5}, 50.1, True),
+        ({"w_he": 0.5}, 49.9, False),
+        ({"w_he": 0.5, "he_form": "log"}, 50.1, False),
+        ({"w_he": 0.0}, None, False),
+    ],
+)
+def test_only_an_energy_near_its_bound_is_warned_of(options, he, told):
+    losses = {"local/ce": 1.0} if he is None else {"local/ce": 1.0, "local/he": he}
+    assert (make(mlp(), **options).concern(losses) is not None) is told

@@ -80,3 +80,48 @@ def test_the_documentation_sets_all_differences_side_by_side(config):
             assert told == [*(found.get(way, {}).get(key) for way in WAYS), ours[key]], key
     for way, other in found.items():
         assert {key for key in ours if ours[key] != other.get(key)} <= listed, way
+
+
+@pytest.mark.parametrize(
+    ("config", "wanted"),
+    [
+        (
+            "fedas_cifar10",
+            {
+                "data.partition.class_path": "PFLlibDirichlet",
+                "data.partition.alpha": 0.1,
+                "data.partition.min_samples": 40,
+                "data.split_seed": 1,
+                "data.shuffle": False,
+                "data.drop_last": True,
+                "loop.sampler.fraction": 1.0,
+                "loop.sampler.numpy_seed": 0,
+            },
+        ),
+        (
+            "pfakd_cifar100",
+            {
+                "data.partition.class_path": "PFLlibDirichlet",
+                "data.partition.alpha": 0.5,
+                "data.partition.min_samples": 1,
+                "data.split_seed": 42,
+                "data.shuffle": True,
+            },
+        ),
+        (
+            "pfedvem_cifar100",
+            {
+                "data.partition.class_path": "ConceptDrift",
+                "data.partition.released": True,
+                "data.split_seed": 42,
+                "loop.evaluate_from": 1,
+                "loop.evaluate_every": 5,
+                "loop.sampler.minimum": 2,
+                "loop.sampler.numpy_seed": 1234,
+            },
+        ),
+    ],
+)
+def test_the_released_data_are_laid_over_any_configuration(config, wanted):
+    found = switches(config, f"overlays/{method(config)}_data_as_released")
+    assert {key: found[key] for key in wanted} == wanted

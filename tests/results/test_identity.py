@@ -9,12 +9,8 @@ import yaml
 
 from pfl.cli.config import Experiment
 from pfl.cli.parser import make_parser
-from pfl.core.noise import GENERATOR
 from pfl.results import identity
-from pfl.tables.plan import name_of
-from pfl.training.declaration import noise_of
-from tests.helpers.discovery import build, methods
-from tests.helpers.toy import mlp
+from pfl.tables import plan
 
 CONFIGURATION = {
     "seed": 1,
@@ -52,6 +48,10 @@ def changed(path, value):
         place = place[parent]
     place[last] = value
     return copy
+
+
+def name_of(config, scale=1, noise=None):
+    return plan.name_of(identity.of_run(config, noise), scale)
 
 
 def came_or_went(monkeypatch, **entries):
@@ -233,8 +233,3 @@ def test_a_run_whose_noise_was_drawn_otherwise_is_another_run():
     settings = [identity.of_setting(CONFIGURATION, noise) for noise in (None, "dice", "coins")]
     assert len({identity.digest(setting) for setting in settings}) == 3
     assert name_of(CONFIGURATION) != name_of(CONFIGURATION, noise="dice")
-
-
-@pytest.mark.parametrize("method", methods(), ids=lambda method: method.__name__)
-def test_a_method_says_whether_it_draws_noise(method):
-    assert (noise_of(build(method, mlp())) == GENERATOR) is method.draws_noise

@@ -12,8 +12,10 @@ from tests.sweeps.conftest import CONFIG, LR, sweep, write
 wandb = pytest.importorskip("wandb")
 
 
-def test_each_point_writes_its_run_and_prints_nothing_of_it(monkeypatch, capfd):
+def test_each_point_writes_its_run_and_prints_nothing_of_it(tmp_path, monkeypatch, capfd):
     monkeypatch.setenv("WANDB_MODE", "offline")
+    for name in ("WANDB_DATA_DIR", "WANDB_CACHE_DIR"):  # there may be no home
+        monkeypatch.setenv(name, str(tmp_path / name))
     # W&B reads its environment once a process; an earlier test may have been without it.
     wandb.teardown()
     Path("c.yaml").write_text(CONFIG.replace("loop:", "loop:\n  callbacks: [{class_path: WandB}]"))

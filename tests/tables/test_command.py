@@ -11,6 +11,7 @@ import pytest
 import yaml
 
 from pfl.callbacks.progress import readable_bytes
+from pfl.results import identity
 from pfl.results.runs import RunFolder
 from pfl.tables.plan import name_of
 from tests.results.folders import write_run
@@ -79,7 +80,7 @@ def test_the_grid_is_rows_by_columns_by_seeds(fits, capsys):
     models = sorted((c["seed"], c["model"]["class_path"].rpartition(".")[2]) for c in configs)
     assert models == [(s, m) for s in (1, 2) for m in ("FedAvg", "FedAvg", "FedPer", "FedPer")]
     # A run is called as the configuration that it keeps.
-    called = [name_of(config) for config in configs]
+    called = [name_of(identity.of_run(config)) for config in configs]
     assert called == [folder.parent.name for folder in finished()]
     # Our number is what the run itself says.
     folder = next(f for f, c in zip(finished(), configs, strict=True) if c["seed"] == 1)
@@ -102,6 +103,14 @@ def test_some_rows_columns_and_seeds(fits):
     config = yaml.safe_load((folder / "config.yaml").read_text())
     assert config["model"]["class_path"] == "lightning_modules.FedAvg"
     assert config["model"]["init_args"]["optimizer"]["init_args"]["lr"] == 0.2
+
+
+@pytest.mark.parametrize("words", [[], ["--dry-run"], ["--read"]])
+def test_a_negative_seed_is_refused_before_anything_runs(words, fits, capsys):
+    write(seeds=[1, -3], rows=ROWS)
+    assert table(*words) == 2
+    assert "t.yaml: seeds: expected numbers from 0, got -3" in capsys.readouterr().err
+    assert not fits
 
 
 # Only reading, only estimating.
@@ -248,20 +257,21 @@ def test_our_number_beside_the_reported_one(capsys):
     """Worked by hand, with t(0.975, 2 degrees of freedom) = 4.3027.
 
     P=0.2: 0.25, 0.27, 0.29 have mean 0.27 and standard deviation 0.02, so standard error 0.02 /
-    sqrt(3) = 0.011547 and the interval 0.27 +- 0.049683; 27.61 lies in it, 0.61 above our mean.
-    P=0.4: 0.40, 0.41, 0.42 have mean 0.41, standard error 0.0057735, interval 0.41 +- 0.024841;
-    36.42 lies below it.
+    sqrt(3) = 0.011547 and the interval 0.27 +- 0.049683. The paper's single run may spread as ours
+    do, so the difference has 4.3027 * 0.02 * sqrt(1 + 1/3) = 0.099365; 0.61 points are within.
+    P=0.4: 0.41, 0.42, 0.43 have mean 0.42 and standard deviation 0.01, so the difference has
+    0.049683; 5.58 points are outside.
     """
-    by_hand([1, 2, 3], [[0.25, 0.27, 0.29], [0.40, 0.41, 0.42]])
+    by_hand([1, 2, 3], [[0.25, 0.27, 0.29], [0.41, 0.42, 0.43]])
     assert table("--read", "--out", "t.md", "t.csv", "t.tex") == 0
-    first, second = "27.00 ± 1.15 (27.61, -0.61, in)", "41.00 ± 0.58 (36.42, +4.58, out)"
+    first, second = "27.00 ± 1.15 (27.61, -0.61, in)", "42.00 ± 0.58 (36.42, +5.58, out)"
     lines = Path("t.md").read_text(encoding="utf-8").splitlines()
     assert lines[0] == "**Toys (%)**"
     assert cells(lines[2]) == ["", "P 0.2", "P 0.4"]
     assert set(lines[3]) <= set("|-: ")
     assert cells(lines[4]) == ["FedAvg-P", first, second]
     assert "(1, 2, 3)" in lines[6]
-    assert "95 % interval (Student's t; one seed has none)" in lines[6]
+    assert "in its 95 % interval (Student's t, by both spreads;" in lines[6]
     tex = Path("t.tex").read_text(encoding="utf-8")
     assert r"    FedAvg-P & 27.00 $\pm$ 1.15 (27.61, -0.61, in) & " in tex
     assert r"95 \% interval" in tex

@@ -1,9 +1,7 @@
-"""Runs that an earlier version kept, under its names and paths, are found and resumed."""
+"""Runs that an earlier version kept are read, found and resumed, wherever its classes were."""
 
 from __future__ import annotations
 
-import json
-import os
 import shutil
 import sys
 from pathlib import Path
@@ -32,22 +30,13 @@ def earlier():
     return finished()
 
 
-def renamed(folder, change=None):
-    """A kept run under the name that an earlier version might have given it."""
-    home = folder.parent.with_name(f"{folder.parent.name.rpartition('_')[0]}_000000000000")
-    folder.parent.rename(home)
-    file = home / folder.name / "config.yaml"
-    if change is not None:
-        content = yaml.safe_load(file.read_text())
-        change(content)
-        file.write_text(yaml.safe_dump(content))
-    return home / folder.name
-
-
-def elsewhere(config):
-    """Its classes in files where they are no more."""
+def elsewhere(folder):
+    """Let a run's configuration name its classes in files where they are no more."""
+    file = folder / "config.yaml"
+    config = yaml.safe_load(file.read_text())
     config["model"]["class_path"] = "lightning_modules.methods.FedPer"
     config["model"]["init_args"]["net"]["class_path"] = "lightning_modules.parts.toys.MLP"
+    file.write_text(yaml.safe_dump(config))
 
 
 # Reading.
@@ -122,7 +111,8 @@ def test_with_a_new_option_the_run_is_found(ours, fits, monkeypatch):
     mine("epochs: int = 1, extra: int = 3")
     assert table() == 0
     assert len(fits) == 2
-    monkeypatch.setattr(identity, "_CAME_OR_WENT", {"mine.Mine.extra": 3})
+    entries = {**identity._CAME_OR_WENT, "mine.Mine.extra": 3}
+    monkeypatch.setattr(identity, "_CAME_OR_WENT", entries)
     fits.clear()
     for extra, made in ((3, 0), (4, 1), (3, 1)):
         assert table(f"--model.extra={extra}") == 0
@@ -137,69 +127,6 @@ def test_with_a_new_default_it_is_not(ours, fits):
     assert len(fits) == len(finished()) == 2
 
 
-def test_of_a_method_whose_noise_was_drawn_otherwise_it_is_not(fits):
-    """Under another name a run is known by its configuration and the generator that it names."""
-    write(columns=None, rows={"PFedVEM": {"set": {"model": "PFedVEM"}}})
-    assert table() == 0
-    home = renamed(finished()[0])
-    assert table() == 0
-    assert len(fits) == 1
-    file = home / "environment.json"
-    content = json.loads(file.read_text())
-    assert content.pop("noise") == "splitmix64"
-    file.write_text(json.dumps(content))
-    # A configuration is read again after a change of its own.
-    os.utime(home / "config.yaml", (1, 1))
-    assert table() == 0
-    assert len(fits) == 2
-
-
-def test_of_a_class_that_moved_it_is_found(fits):
-    write(columns=None, rows={"FedPer": None})
-    assert table() == 0
-    (config,) = (folder / "config.yaml" for folder in finished())
-    text = config.read_text()
-    config.write_text(
-        text.replace(": lightning_modules.FedPer", ": lightning_modules.people.FedPer")
-    )
-    assert config.read_text() != text
-    assert table() == 0
-    assert fits == [(1, 1)]
-
-
-def test_under_another_name_and_from_other_files_it_is_found(fits):
-    write(columns=None, rows={"FedPer": None}, seeds=[1, 2])
-    assert table() == 0
-    for folder in finished()[:1]:
-        renamed(folder, elsewhere)
-    fits.clear()
-    assert table() == 0
-    assert fits == []
-
-
-def test_one_that_was_shortened_is_found_at_its_scale(fits):
-    """Of 200 samples 100 are left, and of one round one: only the samples tell the scale."""
-    write(columns=None, rows={"FedPer": {"set": {"loop.rounds": 1}}})
-    assert table("--scale=0.5") == 0
-    renamed(finished()[0])
-    fits.clear()
-    assert table("--scale=0.5") == 0
-    assert fits == []
-    assert table("--scale=0.6") == 0
-    assert table("--data.max_samples=100") == 0
-    assert len(fits) == 1
-
-
-def test_what_looks_like_a_run_and_is_none(fits):
-    write(columns=None, rows={"FedPer": None})
-    for number, text in enumerate(("", "[1", "model: 3", "data: {class_path: 1}")):
-        folder = RUNS / f"fedper_synthetic_{number}" / "20260101-000000"
-        folder.mkdir(parents=True)
-        (folder / "config.yaml").write_text(text)
-    assert table() == 0
-    assert fits == [(1, 1)]
-
-
 # Going on.
 
 
@@ -208,8 +135,8 @@ def test_one_that_was_begun_is_gone_on_with_in_its_own_folder(fits, failing):
     failing(KeyboardInterrupt(), seed=1, number=1)
     assert table() == 130
     failing(None)
-    (first,) = RUNS.glob("*/2*")
-    folder = renamed(first, elsewhere)
+    (folder,) = RUNS.glob("*/2*")
+    elsewhere(folder)
     fits.clear()
     assert table() == 0
     assert fits == [(1, 2)]
@@ -222,8 +149,8 @@ def test_the_configuration_of_one_that_was_begun_goes_on_with_it(failing, capsys
     failing(KeyboardInterrupt(), seed=1, number=1)
     assert table() == 130
     failing(None)
-    (first,) = RUNS.glob("*/2*")
-    folder = renamed(first, elsewhere)
+    (folder,) = RUNS.glob("*/2*")
+    elsewhere(folder)
     words = ["fit", "--config", str(folder / "config.yaml"), "--ckpt_path", str(folder)]
     assert main(words) == 0
     assert finished() == [folder]

@@ -1,9 +1,14 @@
-"""Estimates: each run is told of as it goes."""
+"""Estimates: each run is told of as it goes, whatever its data are."""
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
+import numpy as np
 import pytest
 
+from pfl.tables.measure import Line, Rates, Watch
 from tests.tables.conftest import table, write
 
 
@@ -15,3 +20,70 @@ def test_each_run_is_told_of_as_it_goes(capsys):
     for name in ("FedPer", "FedAvg"):
         assert f"{name}, seed 1: missing, " in said.err
     assert "together" in said.out
+
+
+def kinds():
+    """Arrays of data that are no images, each with the settings that it needs."""
+    rng = np.random.default_rng(0)
+    x, tokens = rng.normal(size=(60, 5)), rng.integers(0, 9, (60, 7))
+    text = {"model.net": "TextNet", "model.net.vocabulary": 9}
+    return {
+        "numbers": ({"x": x, "y": rng.integers(0, 3, 60)}, {}),
+        "regression": ({"x": x, "y": rng.normal(size=(60, 2))}, {}),
+        "labels": ({"x": x, "y": rng.integers(0, 2, (60, 4))}, {}),
+        "series": ({"x": rng.normal(size=(60, 4, 3)), "y": rng.integers(0, 3, 60)}, {}),
+        "text": ({"x": tokens, "y": rng.integers(0, 3, 60)}, text),
+    }
+
+
+@pytest.mark.usefixtures("_in_a_folder_of_its_own")
+def test_every_kind_of_data_has_an_estimate(capsys):
+    rows = {}
+    for name, (arrays, settings) in kinds().items():
+        np.savez(f"{name}.npz", **arrays)
+        data = {"data": "TensorData", "data.source": f"{name}.npz", "data.num_clients": 3}
+        rows[name] = {"set": {**data, "data.partition": "IID", **settings}}
+    np.savetxt("t.csv", np.random.default_rng(0).normal(size=(60, 3)), "%g", ",", header="a,b,y")
+    Path("t.csv").write_text(Path("t.csv").read_text().removeprefix("# "))
+    given = {"data": "TabularData", "data.path": "t.csv", "data.target": "y"}
+    more = {"data.task": "regression", "data.num_clients": 3, "data.partition": "IID"}
+    rows["table"] = {"set": {**given, **more}}
+    write(columns=None, rows=rows)
+    assert table("--dry-run") == 0
+    said = capsys.readouterr()
+    for name in rows:
+        assert f"{name}, seed 1: missing, " in said.err
+    assert "[1]" not in said.out
+
+
+@pytest.mark.usefixtures("_in_a_folder_of_its_own")
+def test_an_estimate_that_fails_is_no_success(monkeypatch, capsys):
+    """What a configuration or missing data explain is a note; anything else is a fault."""
+
+    def broken(*_):
+        raise IndexError("tuple index out of range")
+
+    write(columns=None)
+    monkeypatch.setattr("pfl.tables.estimate.measure", broken)
+    assert table("--dry-run") == 2
+    said = capsys.readouterr()
+    assert "[1] IndexError: tuple index out of range" in said.out
+    assert "no estimate of FedPer, seed 1; FedAvg, seed 1" in said.err
+
+
+@pytest.mark.usefixtures("_in_a_folder_of_its_own")
+def test_a_time_is_that_of_a_whole_core(monkeypatch, capsys):
+    """1 s for each of 2 rounds of 3 clients, measured with a quarter of a core, is 0.25 s."""
+    rates = Rates(Line(1.0, 0.0), Line(0.0, 0.0), False, 0.0, 0.0, 0.0, 0.0)
+    monkeypatch.setattr("pfl.tables.estimate.measure", lambda *_: rates)
+    monkeypatch.setattr(Watch, "share", property(lambda _: 0.25, lambda *_: None), raising=False)
+    write(columns=None)
+    assert table("--dry-run") == 0
+    quarter = _seconds(capsys.readouterr().err)
+    monkeypatch.setattr(Watch, "share", property(lambda _: 1.0, lambda *_: None), raising=False)
+    assert table("--dry-run") == 0
+    assert quarter == pytest.approx(_seconds(capsys.readouterr().err) / 4)
+
+
+def _seconds(said):
+    return float(re.search(r"FedPer, seed 1: missing, ([\d.]+) s", said)[1])

@@ -165,7 +165,7 @@ def test_a_reported_number_that_is_not_the_one_is_refused(selection, message, ca
         ({"rows": {"a": 3}}, "rows.a: expected a mapping, got 3"),
         (
             {"rows": {"a": "cc.yaml"}},
-            "rows.a.config: there is no file cc.yaml; did you mean c.yaml?",
+            "rows.a.config: there is no file cc.yaml; did you mean 'c.yaml'?",
         ),
         ({"config": "nowhere/x.yaml"}, "config: there is no file nowhere/x.yaml\n"),
         ({"config": [3]}, "config: expected a text, got 3"),

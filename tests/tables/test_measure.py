@@ -27,6 +27,17 @@ def test_noise_makes_no_cost_negative():
     assert Line.through(1.0, 9.0) == (0.0, 4.0)
 
 
+def test_what_waits_for_a_core_costs_its_share_of_the_time():
+    assert Line(3.0, 2.0).times(0.25) == (0.75, 0.5)
+    watch = Watch()
+    with watch.on_one_core():
+        time.sleep(0.1)
+    assert watch.share < 0.5
+    with watch.on_one_core():
+        work()
+    assert 0 < watch.share <= 1
+
+
 def watched(load, monkeypatch, work):
     monkeypatch.setattr("os.getloadavg", lambda: (load, 0, 0))
     monkeypatch.setattr("os.cpu_count", lambda: 4)
@@ -50,6 +61,10 @@ def test_waiting_and_a_long_queue_are_said_to_spoil_an_estimate(monkeypatch):
     monkeypatch.setattr(measure, "BUSY", 1.2)
     (complaint,) = watched(1.0, monkeypatch, lambda: time.sleep(0.05))
     assert complaint.startswith("THE MACHINE WAS BUSY")
+
+
+def test_without_a_measurement_nothing_is_said():
+    assert Watch().complaints() == []
 
 
 def test_it_is_measured_with_one_op_thread(monkeypatch):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from typing import Literal
 
 import numpy as np
@@ -101,6 +102,29 @@ class PlansForOneClient(Method):
 class DrawsInObjective(Method):
     def losses(self, batch):
         return super().losses(batch._replace(x=batch.x + 0.1 * torch.randn_like(batch.x)))
+
+
+class WeighsOnTheHost(Method):
+    def losses(self, batch):
+        return super().losses(batch._replace(x=batch.x * torch.ones(batch.x.shape[-1])))
+
+
+class AddsOnTheHost(Method):
+    def server(self):
+        class Shifted(Server):
+            def aggregate(self, state, uploads):
+                after = super().aggregate(state, uploads)
+                return replace(
+                    after, shared={n: v + torch.zeros(v.shape) for n, v in after.shared.items()}
+                )
+
+        return Shifted()
+
+
+class UsesNumpy(Method):
+    def losses(self, batch):
+        batch.y.numpy()
+        return super().losses(batch)
 
 
 class DrawsInReceive(Method):

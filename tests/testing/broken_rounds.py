@@ -157,7 +157,7 @@ class SaysItIsGlobal(Method):
 
     shared = ("net.*",)
     kept = ()
-    receives_global = True
+    one_model = True
 
     def receive(self, broadcast, info):
         super().receive(broadcast, info)

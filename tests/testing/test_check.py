@@ -5,9 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import torch
 
 from lightning_modules.fedsimsup import FedSimSup
+from pfl.core.server import Server
 from pfl.testing import PROMISES, BrokenPromiseError, Subject, check_method, mlp
+from pfl.testing.promise import RaisedError
 from tests.engines.agreement import Logs
 from tests.testing import broken
 from tests.testing import broken_rounds as rounds
@@ -90,6 +93,8 @@ FINDINGS = [
         rounds.ScalesBySamples,
         "ScalesBySamples gives different numbers when stacked",
     ),
+    ("works_on_any_device", broken.WeighsOnTheHost, "(4, 5) on lazy:0, (5,) on cpu ("),
+    ("works_on_any_device", broken.AddsOnTheHost, "aten::add: tensors on two"),
 ]
 
 
@@ -114,6 +119,29 @@ def test_a_promise_finds_a_method_that_breaks_it(name, method, finding):
     assert finding in str(found.value)
 
 
+class ServerFails(broken.Method):
+    """Its server has a mistake that has nothing to do with any promise."""
+
+    def server(self):
+        class Mine(Server):
+            def aggregate(self, state, uploads):
+                return {}["net.haed"]
+
+        return Mine()
+
+
+@pytest.mark.parametrize("name", ["functions_are_pure", "servers_are_pure", "resumes"])
+def test_an_error_of_the_method_is_no_broken_promise(name):
+    """The file and the line are named."""
+    with pytest.raises(RaisedError) as found:
+        BY_NAME[name].hold(Subject(ServerFails))
+    told = str(found.value)
+    assert told.startswith("ServerFails raises an error, while it is examined whether ")
+    assert "KeyError: 'net.haed' (" in told
+    assert "test_check.py, line " in told
+    assert "breaks" not in told
+
+
 def test_every_promise_can_be_broken():
     assert {name for name, _, _ in FINDINGS} == set(BY_NAME)
 
@@ -128,6 +156,16 @@ def test_a_method_with_arguments_of_its_own_needs_to_be_built():
         check_method(FedSimSup)
     subject = Subject(FedSimSup, lambda net, **options: FedSimSup(net, mlp(), **options))
     assert BY_NAME["tests_repeat"].hold(subject)
+
+
+def test_only_tensors_on_two_devices_break_the_promise_of_devices():
+    """Other errors may be limits of the simulation; nothing of it stays, whatever was raised."""
+    before = torch.autocast, torch.Generator, torch.inference_mode, torch.is_autocast_enabled
+    assert not BY_NAME["works_on_any_device"].hold(Subject(broken.UsesNumpy))
+    after = torch.autocast, torch.Generator, torch.inference_mode, torch.is_autocast_enabled
+    assert after == before
+    assert not hasattr(torch, "lazy")
+    assert BY_NAME["works_on_any_device"].hold(Subject(broken.Method))
 
 
 def test_the_method_of_the_readme_keeps_its_promises():

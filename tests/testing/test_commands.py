@@ -12,10 +12,20 @@ from pfl.testing import PROMISES
 
 MINE = """\
 from lightning_modules.base import ClientModule
+from pfl.core.server import Server
 
 
 class Mine(ClientModule):
     pass
+
+
+class Fails(Mine):
+    def server(self):
+        class Own(Server):
+            def aggregate(self, state, uploads):
+                return uploads[99]
+
+        return Own()
 
 
 class Forgetful(Mine):
@@ -78,6 +88,16 @@ def test_a_broken_promise_is_told_and_the_others_are_examined(capsys):
     # What the server says of it is told once.
     assert sum("KeyError" in line for line in lines) == 1
     assert last.startswith("Forgetful breaks ")
+
+
+def test_an_error_is_told_once_with_its_line(capsys):
+    assert check("mine.Fails") == 1
+    *lines, last = capsys.readouterr().out.splitlines()
+    (told,) = (line for line in lines if line.startswith("RAISES"))
+    assert told.endswith(": IndexError: list index out of range (mine.py, line 13)")
+    assert not [line for line in lines if line.startswith("BROKEN")]
+    start = f"Fails breaks 0 of {len(PROMISES)} promises and raises 1 error ("
+    assert last.startswith(start)
 
 
 @pytest.mark.parametrize(

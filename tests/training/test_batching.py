@@ -9,9 +9,10 @@ from torch import nn
 from datamodules import IID, TensorData
 from lightning_modules.base import ClientModule
 from lightning_modules.nets import SplitNet
+from pfl.core import devices
 from pfl.core.seeds import generator, scoped
 from pfl.core.types import Batch, ClientInfo, Job, Phase
-from pfl.engines import stack_feed, vectorised
+from pfl.engines import vectorised
 from pfl.engines.sequential import SequentialEngine
 from pfl.engines.vectorised import VectorisedEngine
 from pfl.testing.toy import ToySplit
@@ -138,8 +139,8 @@ def test_features_on_a_gpu_are_held_or_computed_of_gathered_samples(monkeypatch,
     data = TensorData({"x": x.numpy(), "y": y.numpy()}, 3, IID(), batch_size=4)
     options = {"data": data, "precision": "64-true"}
     alone = fit(Head(normed(), optimizer=SGD), SequentialEngine(), **options)
-    monkeypatch.setattr(stack_feed, "HOLDS", ())
-    monkeypatch.setattr(stack_feed, "STAYS", ("cpu",))
+    monkeypatch.setattr(devices, "roomy", lambda device: False)
+    monkeypatch.setattr(devices, "repeats", lambda device: True)
     monkeypatch.setattr(batching, "HELD_BYTES", limit)
     beside = fit(Head(normed(), optimizer=SGD), VectorisedEngine(), **options)
     assert beside.header["engine"].startswith("vectorised")

@@ -282,6 +282,8 @@ def test_constant_inputs_and_noise():
     seen = []
 
     class Features(ClientModule):
+        draws_noise = True
+
         def plan(self):
             return [
                 Phase(

@@ -10,6 +10,7 @@ from pfl.engines import stack_round
 from pfl.training import client_round
 from pfl.training.declaration import MethodError, declared
 from pfl.training.optimizer_state import of_all_phases
+from tests.helpers.discovery import build, methods
 from tests.helpers.federation import HEAVY, context, fit, job
 from tests.helpers.toy import blobs, mlp, normed
 
@@ -252,3 +253,26 @@ def test_an_entry_that_the_module_does_not_have_cannot_be_set():
     for engine in ("sequential", "vectorised"):
         with pytest.raises(MethodError, match="Sets sets the entry 'mean'"):
             fit(Sets(nn.Linear(5, 3)), blobs(), engine=engine)
+
+
+@pytest.mark.parametrize("draws", [False, True])
+def test_a_phase_draws_noise_only_if_its_class_says_so(draws):
+    class Noisy(ClientModule):
+        draws_noise = draws
+
+        def plan(self):
+            return [Phase(name="local", objective=self.losses, noise={"eps": (2,)})]
+
+    if draws:
+        assert declared(Noisy(mlp()), "plan")[0].noise == {"eps": (2,)}
+    else:
+        with pytest.raises(MethodError, match=r"noise in the phase 'local'.* draws_noise = True"):
+            declared(Noisy(mlp()), "plan")
+
+
+def test_only_classes_whose_phases_draw_noise_say_so():
+    """The generator of all others is not recorded, so that their runs outlive a change of it."""
+    for method in methods():
+        plan = declared(build(method, mlp()), "plan")
+        drawn = any(isinstance(part, Phase) and part.noise for part in plan)
+        assert drawn is method.draws_noise, method

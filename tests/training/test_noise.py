@@ -38,7 +38,7 @@ def test_phases_and_clients_have_draws_of_their_own():
 def test_a_stack_draws_what_its_clients_draw_alone(monkeypatch):
     """Whoever is done draws no more; few or many steps at once, and steps that are left out."""
     for at_once in (4, 10, 2**10):
-        monkeypatch.setattr(noise, "_AT_ONCE", {"cpu": at_once})
+        monkeypatch.setattr(noise, "_AT_ONCE_ON_HOST", at_once)
         together, alone = draws(7, 8, 9), [draws(seed) for seed in (7, 8, 9)]
         for number, clients in ((0, 3), (1, 3), (3, 2), (4, 1)):
             found = together.of_step(number, clients)

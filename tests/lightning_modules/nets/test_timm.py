@@ -18,6 +18,12 @@ def test_without_timm_the_message_says_what_to_install(monkeypatch):
         Timm(3, "resnet10t")
 
 
+@pytest.mark.parametrize("name", ["pretrained", "pretrained_cfg", "checkpoint_path"])
+def test_timm_itself_neither_downloads_nor_unpickles_weights(name):
+    with pytest.raises(ValueError, match=f"as weights, not {name} in options"):
+        Timm(3, "resnet10t", SHAPE, options={name: "weights.pth"})
+
+
 def test_weights_come_from_a_file_without_the_classifier(tmp_path):
     timm = pytest.importorskip("timm")
     from safetensors.torch import save_file

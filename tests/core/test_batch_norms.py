@@ -3,8 +3,8 @@
 import pytest
 from torch import nn
 
-from lightning_modules.layers import batch_norms
 from lightning_modules.nets import ResNet18
+from pfl.core.batch_norms import batch_norms
 
 
 @pytest.mark.parametrize(

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
-from pathlib import Path
 
 import yaml
 
-# Largest depth, and largest number of values after aliases are expanded.
-DEPTH, SIZE = 50, 100_000
+# Largest number of letters, depth, and number of values after aliases are expanded.
+LENGTH, DEPTH, SIZE = 2**22, 50, 100_000
 
 
 class YamlError(ValueError):
@@ -34,19 +34,14 @@ class _Open:
     items: int = 0
 
 
-def read(path: Path) -> str:
-    """Return the text of a YAML file.
+def checked(text: str) -> str:
+    """Return a YAML text.
 
     Raises:
-        YamlError: It is not UTF-8 or not YAML, too deep or too large, or a key is not a word.
-        OSError: The file cannot be read.
+        YamlError: It is not YAML, too deep or too large, or a key is not a word.
     """
-    content = path.read_bytes()
-    try:
-        text = content.decode("utf-8")
-    except UnicodeDecodeError as error:
-        line = content[: error.start].count(b"\n") + 1
-        raise YamlError(line, f"this is not UTF-8 (byte {content[error.start]:#04x})") from error
+    if len(text) > LENGTH:
+        raise YamlError(1, f"there are {len(text):,} letters; at most {LENGTH:,} are read")
     try:
         _check(text)
     except yaml.MarkedYAMLError as error:
@@ -82,6 +77,8 @@ def _check(text: str) -> None:
             parents.append(_Open(mapping, event.anchor))
             continue
         elif isinstance(event, yaml.ScalarEvent):
+            if bad := re.search(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]", event.value):
+                raise YamlError(line, f"text must not hold the control character {bad[0]!a}")
             size = 1
             if event.anchor is not None:
                 sizes[event.anchor] = size

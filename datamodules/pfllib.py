@@ -1,0 +1,65 @@
+"""The partition that the released codes of FedAS and PFAKD make, from the generator of PFLlib."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+
+from datamodules import draws
+from datamodules.checks import require
+from datamodules.partition import Dirichlet
+from datamodules.targets import Floats, Ints, Targets
+
+
+@dataclass(frozen=True)
+class PFLlibDirichlet(Dirichlet):
+    """:class:`Dirichlet` by PFLlib's stream of random numbers, which also draws the test samples.
+
+    The number of samples that a client has of each class follows from the split seed alone. On a
+    data set in its original order the samples are those of the released code as well, in its order
+    (``shuffle: false`` keeps it). It needs ``test_protocol: pooled``, and FedAS's generator has
+    ``split_seed: 1`` and 40 samples, PFAKD's 42 and 1.
+
+    Source: the released generator of Yang, Huang and Ye, "FedAS: Bridging inconsistency in
+    personalized federated learning", CVPR 2024, which is that of PFLlib.
+
+    Args:
+        alpha: Concentration; below 0.1 a client has few classes.
+        min_samples: Minimum number of samples of a client.
+        cap: A client that already holds its n/N samples gets nothing from the remaining classes.
+        max_tries: Maximum number of draws.
+    """
+
+    ordered: ClassVar[bool] = True
+
+    min_samples: int = 40
+
+    def rng(self, seed: int) -> np.random.Generator:
+        """Return the random generator to which a split seed leads: numpy's legacy one."""
+        require(
+            0 <= seed < 2**32, f"PFLlibDirichlet takes a split_seed from 0 to 2**32 - 1, got {seed}"
+        )
+        state: Any = np.random.RandomState(seed).get_state(legacy=False)
+        bits = np.random.MT19937()
+        bits.state = state
+        return np.random.Generator(bits)
+
+    def draw(self, targets: Targets, num_clients: int, rng: np.random.Generator) -> list[Ints]:
+        """Divide the samples; ``__call__`` checks the result."""
+        stream, labels = np.random.RandomState(rng.bit_generator), targets.classes
+
+        def shares() -> Iterator[tuple[Ints, Floats]]:
+            for label in np.unique(labels):
+                positions = stream.permutation(np.flatnonzero(labels == label))
+                yield positions, stream.dirichlet(np.full(num_clients, self.alpha))
+
+        found = self.enough(
+            targets,
+            num_clients,
+            lambda: draws.by_shares(shares(), num_clients, len(labels), cap=self.cap),
+        )
+        # The first of each client's samples are its test samples, as many as the rule asks for.
+        return [own[stream.permutation(len(own))] for own in found]

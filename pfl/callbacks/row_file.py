@@ -1,0 +1,163 @@
+"""A CSV file of a run to which rounds add rows; a checkpoint tells which rows it must hold."""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import io
+import warnings
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from pfl.disk import writing
+from pfl.disk.reading import FileError, read_csv
+from pfl.federation.checkpoint import CheckpointError
+
+Cells = Mapping[str, str]
+
+# The state of a file that does not exist.
+NO_ROWS: Mapping[str, Any] = {"rows": 0, "digest": ""}
+
+
+class RowFile:
+    """A CSV file with a column ``round``, and number and digest of its rows.
+
+    A column that comes later leaves the cells of earlier rows empty. Neither this nor the order of
+    the columns changes the digest.
+
+    Attributes:
+        path: The file.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._digest = _Digest()
+
+    def state(self) -> dict[str, Any]:
+        """Return number and digest of the rows, once they are on the disk.
+
+        A checkpoint then never knows of rows that a power cut took.
+        """
+        writing.sync(self.path)
+        return self._digest.state()
+
+    def append(self, rows: Sequence[Mapping[str, object]]) -> None:
+        """Append rows; if they have a new column, the file is written anew.
+
+        Raises:
+            OSError: The file cannot be written; it is as before.
+        """
+        if not rows:
+            return
+        cells = [_cells(row) for row in rows]
+        header = _header(self.path)
+        if {name for row in cells for name in row} <= {*header}:
+            writing.append(self.path, _text(header, cells))
+            self._digest.add(cells)
+        else:
+            self.write([*_read(self.path), *cells], header)
+
+    def cut(self, last: int, wanted: Mapping[str, Any] | None = None) -> None:
+        """Drop the rows after a round, and lines that a killed process has left.
+
+        Args:
+            last: The round.
+            wanted: The state that the rows up to this round must have, if it is known.
+
+        Raises:
+            CheckpointError: They are other rows. The file is as before.
+            OSError: The file cannot be written.
+        """
+        if not self.path.exists():
+            if wanted is not None and wanted.get("rows"):
+                warnings.warn(
+                    f"{self.path} is missing: the rows up to round {last} are lost", stacklevel=2
+                )
+            return
+        kept = [row for row in _read(self.path) if _round(row, self.path) <= last]
+        found = _Digest()
+        found.add(kept)
+        if wanted is not None and found.state() != wanted:
+            raise CheckpointError(
+                f"the {found.rows} rows of {self.path} up to round {last} are not the "
+                f"{wanted.get('rows')} of the checkpoint: they are of another run, or were changed "
+                "or lost. Put the file back, or remove it to go on without these rows"
+            )
+        self.write(kept, _header(self.path))
+
+    def replace(self, last: int, rows: Sequence[Mapping[str, object]]) -> None:
+        """Let the file hold its rows up to a round, and then the given ones.
+
+        Raises:
+            OSError: The file cannot be written; it is as before.
+        """
+        kept = [row for row in _read(self.path) if _round(row, self.path) <= last]
+        if rows or self.path.exists():
+            self.write([*kept, *rows], _header(self.path))
+
+    def write(self, rows: Sequence[Mapping[str, object]], header: Iterable[str] = ()) -> None:
+        """Let the file hold these rows alone.
+
+        Args:
+            rows: The rows.
+            header: Columns that come first, whether a row has them or not.
+
+        Raises:
+            OSError: The file cannot be written; it is as before.
+        """
+        cells = [_cells(row) for row in rows]
+        columns = list(dict.fromkeys([*header, *(name for row in cells for name in row)]))
+        writing.write(self.path, _text(columns, cells, headed=True))
+        self._digest = _Digest()
+        self._digest.add(cells)
+
+
+class _Digest:
+    """Number and digest of rows."""
+
+    def __init__(self) -> None:
+        self.rows = 0
+        self._hash = hashlib.blake2b(digest_size=16)
+
+    def add(self, rows: Iterable[Cells]) -> None:
+        for row in rows:
+            self.rows += 1
+            told = sorted(f"{name}={cell}" for name, cell in row.items() if cell)
+            self._hash.update("\0".join([*told, "\n"]).encode())
+
+    def state(self) -> dict[str, Any]:
+        return {"rows": self.rows, "digest": self._hash.hexdigest()}
+
+
+def _cells(row: Mapping[str, object]) -> Cells:
+    return {name: "" if value is None else str(value) for name, value in row.items()}
+
+
+def _text(header: Sequence[str], rows: Iterable[Cells], headed: bool = False) -> str:
+    stream = io.StringIO()
+    writer = csv.DictWriter(stream, header, restval="")
+    if headed:
+        writer.writeheader()
+    writer.writerows(rows)
+    return stream.getvalue()
+
+
+def _header(path: Path) -> list[str]:
+    """Return the columns of a table that this process has written or checked."""
+    if not path.exists():
+        return []
+    with path.open(newline="", encoding="utf-8") as file:
+        return next(csv.reader(file), [])
+
+
+def _read(path: Path) -> list[Cells]:
+    lines = read_csv(path)
+    return [dict(zip(lines.header, row, strict=True)) for row in lines.rows]
+
+
+def _round(row: Cells, path: Path) -> int:
+    number = row.get("round", "")
+    if not number.isdecimal():
+        raise FileError(f"{path}: round must be a whole number, got {number[:60]!r}")
+    return int(number)

@@ -1,0 +1,78 @@
+"""``pfl reproduce``: run a finished run's configuration again, and compare the numbers."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pfl.cli.explain import UsageError
+
+if TYPE_CHECKING:
+    from pfl.results.runs import RunFolder
+
+
+def reproduce(argv: Sequence[str]) -> None:
+    """Run a finished run again and say whether its numbers are the same.
+
+    Raises:
+        UsageError: The run cannot be repeated.
+        SystemExit: The numbers differ by more than rounding.
+    """
+    parser = argparse.ArgumentParser(
+        prog="pfl reproduce",
+        description="Run the configuration of a finished run again, from its first round, and "
+        "compare fingerprint and metrics: same bits, equal to rounding, or different, with what "
+        "differs in the environment. The bits are the same with the same versions, kind of "
+        "processor and number of op threads. Exit code: 0, or 1 if the numbers are different.",
+        allow_abbrev=False,
+    )
+    parser.add_argument("run", metavar="RUN", help="the folder of a finished run")
+    parser.add_argument(
+        "--out",
+        type=Path,
+        help="the folder for the repetition (default: a new one among the temporary files)",
+    )
+    options = parser.parse_args(argv)
+    from pfl.results.reproduced import compare
+    from pfl.results.runs import RunFolder
+
+    first = _finished(options.run)
+    out = options.out or Path(tempfile.mkdtemp(prefix="pfl-reproduce-"))
+    print(f"runs {first.path} again in {out}", flush=True)
+    # The repetition is logged nowhere else.
+    os.environ["WANDB_MODE"] = "disabled"
+    from pfl.cli import runs
+
+    config = str(first.path / "config.yaml")
+    places = [f"--loop.default_root_dir={out}", "--loop.name=again", "--loop.loggers=null"]
+    run = runs.fit(["--config", config, *places, "--loop.progress=false"])
+    found = compare(first, RunFolder.read(run.folder or out))
+    print(found)
+    for line in found.environment or ("the environment is the same",):
+        print(f"  {line}")
+    if found.verdict == "different":
+        raise SystemExit(1)
+
+
+def _finished(path: str) -> RunFolder:
+    """Return a run that can be repeated.
+
+    Raises:
+        UsageError: It is none, has not ended, or has no configuration.
+    """
+    from pfl.results.files import RunError
+    from pfl.results.runs import RunFolder
+
+    try:
+        run = RunFolder.read(path)
+    except RunError as error:
+        raise UsageError(str(error)) from error
+    if not run.config:
+        raise UsageError(f"{path} has no config.yaml: it was started from Python, so repeat that")
+    if "fingerprint" not in run.summary or not run.finished:
+        raise UsageError(f"{path} is not finished, so there is nothing to compare with")
+    return run

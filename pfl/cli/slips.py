@@ -1,0 +1,90 @@
+"""Slips of a command line that its words and the source files show, before torch is imported.
+
+Only what is certainly wrong is refused here; the parser judges the rest.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from operator import attrgetter
+from pathlib import Path
+
+from pfl.cli import shipped
+from pfl.cli.configured import VERBS, Verb
+from pfl.cli.explain import Given, UsageError, line, nearest, sources
+from pfl.cli.misspelt import Names, find_misspelling
+from pfl.cli.outline import LOOP, Outline, Sources
+from pfl.core import plugins
+from pfl.results.identity import PACKAGES
+
+_DOTTED = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)+")
+# The keys under which a class of methods or of data stands.
+_CLASSES = [(key, *end) for key in ("model", "data") for end in ((), ("class_path",), ("help",))]
+# Packages that bring no methods and no data.
+_LIBRARIES = ("torch.", "torchvision.", "torchmetrics.", "lightning.")
+# What every verb that runs on a configuration understands.
+_COMMON = ("config", "seed", "model", "data", "print_config", "help")
+
+
+def check(verb: str, argv: Sequence[str]) -> None:
+    """Look up the files, methods, data and keys that a command line names.
+
+    Args:
+        verb: One of :data:`pfl.cli.configured.VERBS`.
+        argv: The words after it.
+
+    Raises:
+        UsageError: A file is missing, a name is misspelt, or a needed flag is not given.
+    """
+    told = VERBS[verb]
+    given = sources(shipped.spelled_out(told.words(argv)))
+    if not _brings_classes(given):
+        names, loop = _names()
+        for item in given:
+            _check_class(item, names.known)
+        top = dict.fromkeys((*_COMMON, *(flag.lstrip("-") for flag in told.own)))
+        find_misspelling(given, {**top, "loop": loop}, names)
+    for path in [item.text for item in given if item.keys == ("ckpt_path",) and item.text]:
+        if path not in ("last", "null") and not Path(path).exists():
+            raise UsageError(f"there is no checkpoint at {path}")
+    _check_needed(told, given)
+
+
+def _brings_classes(given: Sequence[Given]) -> bool:
+    """Return ``True`` if classes may be named whose sources are not among those read here."""
+    paths = [item.text for item in given if item.text and _DOTTED.fullmatch(item.text)]
+    foreign = [path for path in paths if not path.startswith((*PACKAGES, *_LIBRARIES))]
+    return bool(foreign or plugins.installed())
+
+
+def _names() -> tuple[Names[Outline], Outline | None]:
+    """Return what the project's own source files define, and the loop."""
+    read = Sources()
+    known = {item.name: item for item in read.own()}
+
+    def resolve(item: Given) -> Outline | None:
+        name = str(item.text)
+        return read.find(name) if name.startswith(PACKAGES) else known.get(name)
+
+    return Names(known, resolve, read.arguments, attrgetter("name")), read.find(LOOP)
+
+
+def _check_class(item: Given, known: Mapping[str, Outline]) -> None:
+    """Refuse a method or a data module that does not exist."""
+    name = item.text or ""
+    if item.keys in _CLASSES and name.isidentifier() and not item.is_null and name not in known:
+        what = f"there is no class {name!r}{nearest(name, known)}"
+        raise UsageError(line(item.place, item.keys, what))
+
+
+def _check_needed(verb: Verb, given: Sequence[Given]) -> None:
+    """Refuse a command line that lacks what its verb needs."""
+    if any(item.keys[0] in ("help", "print_config") or item.keys[-1] == "help" for item in given):
+        return
+    flags = {name: how for name, how in verb.own.items() if name.startswith("--")}
+    needed = {name.removeprefix("--"): how.get("required", False) for name, how in flags.items()}
+    needed |= {"data": verb.data, "model": verb.model}
+    present = {item.keys[0] for item in given}
+    if missing := [name for name, wanted in needed.items() if wanted and name not in present]:
+        raise UsageError(f"the following arguments are required: {', '.join(missing)}")

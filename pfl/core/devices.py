@@ -1,0 +1,71 @@
+"""What devices can do: the one place that tells their types apart.
+
+A device that Lightning does not know can be used once it is registered with Lightning as an
+accelerator and with torch as a device (``torch.get_device_module`` finds its functions).
+"""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import torch
+from lightning.fabric import Fabric
+from lightning.fabric.accelerators.cpu import CPUAccelerator
+from lightning.fabric.plugins.precision.amp import MixedPrecision
+from lightning.fabric.strategies.single_device import SingleDeviceStrategy
+
+
+def fabric(accelerator: str, devices: int | str | list[int], precision: Any) -> Fabric:  # noqa: ANN401
+    """Return Lightning's Fabric with a device and a precision; all arguments are Lightning's.
+
+    Raises:
+        RuntimeError: There is no such device.
+        MisconfigurationException: There are not that many.
+    """
+    made = Fabric(accelerator=accelerator, devices=devices, precision=precision)
+    own, place, plugin = made.strategy.accelerator, made.device, made.strategy.precision
+    if own is not None and not isinstance(own, CPUAccelerator) and on_host(place):
+        # Lightning finds a registered accelerator, but would use the CPU.
+        place, *_ = own.get_parallel_devices(own.parse_devices(devices))
+    if isinstance(plugin, MixedPrecision) and plugin.device != place.type:
+        # For all devices but the CPU it takes CUDA's autocast, which then does nothing.
+        plugin = MixedPrecision(cast(Any, plugin.precision), place.type)
+    if place == made.device and plugin is made.strategy.precision:
+        return made
+    strategy = SingleDeviceStrategy(device=place, accelerator=own)
+    return Fabric(strategy=strategy, devices=1, plugins=plugin)
+
+
+def on_host(device: torch.device) -> bool:
+    """Return ``True`` for the CPU, whose memory is the host's and whose results need no waiting."""
+    return device.type == "cpu"
+
+
+def roomy(device: torch.device) -> bool:
+    """Return ``True`` if a device's memory can hold the samples of all clients as floats."""
+    return on_host(device)
+
+
+def repeats(device: torch.device) -> bool:
+    """Return ``True`` if steps should be all alike, so that they can be captured as a graph."""
+    # On MPS, torch's Adam cannot count its steps on the device.
+    return not on_host(device) and device.type != "mps"
+
+
+def widest(device: torch.device) -> torch.dtype:
+    """Return the widest floating-point type that a device has."""
+    return torch.float32 if device.type == "mps" else torch.float64
+
+
+def free(device: torch.device) -> int | None:
+    """Return the free bytes of a device's own memory; ``None`` if it has none, or does not tell."""
+    module = torch.get_device_module(device)
+    if hasattr(module, "mem_get_info"):
+        left, _ = module.mem_get_info(device)
+        # Memory that torch has reserved but does not use is free too.
+        if hasattr(module, "memory_reserved"):
+            left += module.memory_reserved(device) - module.memory_allocated(device)
+        return int(left)
+    if hasattr(module, "recommended_max_memory"):
+        return int(module.recommended_max_memory() - module.driver_allocated_memory())
+    return None

@@ -1,0 +1,124 @@
+"""Failures of a run at work: what it was doing, for whom, and in which line of the method."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from textwrap import shorten
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pfl.core.types import Job
+
+_NOTE = "pfl: in "
+_LONGEST = 400
+_NAMED = 10  # clients that are named
+# Packages whose lines say nothing about a method, and ours, whose lines say less than the user's.
+_LIBRARIES = (
+    *(*sys.stdlib_module_names, "pfl", "torch", "lightning", "lightning_fabric"),
+    *("lightning_utilities", "torchmetrics", "torchvision", "numpy"),
+)
+_OURS = ("lightning_modules", "datamodules")
+_ADVICE = "lower data.batch_size, or train fewer clients at a time"
+
+
+class NonFiniteError(ArithmeticError):
+    """Numbers of a client or of the server are no longer finite, and the run has to end."""
+
+
+class ExplainedError(Exception):
+    """An error that says all in its message, so that nothing is noted on it."""
+
+
+class JobError(RuntimeError):
+    """A client's job failed in another process; the message names client, phase and line."""
+
+
+@contextmanager
+def during(what: str) -> Iterator[None]:
+    """Note on an error what was being done when it was raised; enclosing notes come later.
+
+    From Python 3.11 on, tracebacks show such notes.
+
+    Args:
+        what: Such as ``"phase 'local'"``. The first note adds the method's line.
+    """
+    try:
+        yield
+    except ExplainedError:
+        raise
+    except Exception as error:
+        line = "" if _notes(error) else line_of(error)
+        # As error.add_note does, which Python 3.10 lacks.
+        earlier = getattr(error, "__notes__", [])
+        error.__notes__ = [*earlier, f"{_NOTE}{what}{line}"]
+        raise
+
+
+def at_work(jobs: Sequence[Job]) -> str:
+    """Return the round and the clients of some jobs in words, for :func:`during`."""
+    together = " as one stack" if len(jobs) > 1 else ""
+    return f"round {jobs[0].info.round}, {named([job.info.client for job in jobs])}{together}"
+
+
+def named(clients: Sequence[int]) -> str:
+    """Return clients in words: ``client 3``, ``clients 1, 2``, or some and the number of more."""
+    word = "client" if len(clients) == 1 else "clients"
+    more = f" and {len(clients) - _NAMED} more" if len(clients) > _NAMED else ""
+    return f"{word} {', '.join(map(str, clients[:_NAMED]))}{more}"
+
+
+def told(error: BaseException) -> str | None:
+    """Return where and why a run failed, in one line; ``None`` if nothing is noted on the error.
+
+    Example:
+        ``round 3, client 5, phase 'local' (mine.py, line 12): KeyError: 'net.head.bias'``
+    """
+    if isinstance(error, JobError | NonFiniteError):
+        return str(error)
+    notes = [note.removeprefix(_NOTE) for note in reversed(_notes(error))]
+    return f"{', '.join(notes)}: {said(error)}" if notes else None
+
+
+def said(error: BaseException) -> str:
+    """Return the type and the first line of an error, and advice if memory is exhausted."""
+    kind, first = type(error).__name__, str(error).strip().partition("\n")[0]
+    text = shorten(f"{kind}: {first}" if first else kind, _LONGEST)
+    return f"out of memory ({text}): {_ADVICE}" if is_memory(error) else text
+
+
+def is_memory(error: BaseException) -> bool:
+    """Return ``True`` if memory is exhausted; on a CPU, torch has no type for it."""
+    typed = isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError"
+    return typed or "can't allocate memory" in str(error)
+
+
+def line_of(error: BaseException) -> str:
+    """Return `` (<file>, line <n>)``, the innermost line of the user's code, or else of a method.
+
+    It is empty if the error was raised elsewhere.
+    """
+    return _innermost(error, _OURS) or _innermost(error, ())
+
+
+def _innermost(error: BaseException, apart: Sequence[str]) -> str:
+    found, trace = "", error.__traceback__
+    while trace is not None:
+        package = str(trace.tb_frame.f_globals.get("__name__")).partition(".")[0]
+        if package not in (*_LIBRARIES, *apart):
+            found = f" ({_shown(trace.tb_frame.f_code.co_filename)}, line {trace.tb_lineno})"
+        trace = trace.tb_next
+    return found
+
+
+def _shown(file: str) -> str:
+    """Return a file's path, relative to the working folder if it lies below."""
+    path, here = Path(file), Path.cwd()
+    return str(path.relative_to(here) if path.is_relative_to(here) else path)
+
+
+def _notes(error: BaseException) -> list[str]:
+    found = getattr(error, "__notes__", [])
+    return [note for note in found if isinstance(note, str) and note.startswith(_NOTE)]

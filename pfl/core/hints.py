@@ -1,0 +1,101 @@
+"""The types that classes and functions declare for their arguments."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from enum import Enum
+from functools import cache, reduce
+from operator import or_
+from types import UnionType
+from typing import TYPE_CHECKING, Any, Literal, Union, get_args, get_origin
+
+if TYPE_CHECKING:
+    from jsonargparse import ArgumentParser
+
+# Types of plain values: where only these are declared, no object may be named.
+_VALUES = (type(None), bool, int, float, complex, str, bytes)
+_PLAIN = (*_VALUES, object, list, tuple, dict, set)
+# Types whose arguments are the types of their values.
+_CONTAINERS = (list, tuple, set, dict, Sequence, Mapping)
+
+
+@cache
+def declared(kind: Callable[..., Any]) -> Mapping[str, Any]:
+    """Return the declared types of the arguments of a class or a function.
+
+    They include arguments that it passes on to its bases or to a function.
+    """
+    names, parser = _arguments(kind)
+    types = types_of(parser)
+    return {name: types.get(name) for name in names}
+
+
+@cache
+def defaults(kind: Callable[..., Any]) -> Mapping[str, Any]:
+    """Return the default values of the arguments of a class or a function."""
+    return {action.dest: action.default for action in _arguments(kind)[1]._actions}
+
+
+@cache
+def _arguments(kind: Callable[..., Any]) -> tuple[Sequence[str], ArgumentParser]:
+    """Return the names of the arguments of a class or a function, and a parser of them."""
+    # Imported here because only code that builds objects from plain values needs it.
+    from jsonargparse import ArgumentParser
+
+    parser = ArgumentParser()
+    add = parser.add_class_arguments if inspect.isclass(kind) else parser.add_function_arguments
+    return add(kind, fail_untyped=False), parser
+
+
+def types_of(parser: ArgumentParser) -> dict[str, Any]:
+    """Return the declared types of a parser's arguments, where it knows them."""
+    kinds = ((action.dest, getattr(action, "_typehint", None)) for action in parser._actions)
+    return {name: kind for name, kind in kinds if kind is not None and not name.endswith(".help")}
+
+
+def classes(hint: Any) -> Iterator[type]:  # noqa: ANN401
+    """Yield the classes whose objects a place can hold; for a factory, those that it returns."""
+    origin, inner = get_origin(hint), get_args(hint)
+    if origin in (Union, UnionType, *_CONTAINERS):
+        for item in inner:
+            yield from classes(item)
+    elif not {Callable, type}.isdisjoint((origin, hint)):
+        yield from classes(inner[-1] if inner else None)
+    elif origin is not None and origin is not Literal:
+        yield from classes(origin)
+    elif inspect.isclass(hint) and hint not in _PLAIN and hint is not Any:
+        yield hint
+
+
+def takes_mappings(hint: Any) -> bool:  # noqa: ANN401
+    """Return ``True`` if a place declares a mapping, or a container of mappings."""
+    origin = get_origin(hint)
+    if origin in (dict, Mapping) or hint in (dict, Mapping):
+        return True
+    return origin in (Union, UnionType, *_CONTAINERS) and any(map(takes_mappings, get_args(hint)))
+
+
+def values_of(hint: Any) -> Any:  # noqa: ANN401
+    """Return the type of the values of the mappings that a place declares."""
+    if get_origin(hint) in (dict, Mapping):
+        return get_args(hint)[1]
+    inner = [values_of(part) for part in get_args(hint) if takes_mappings(part)]
+    return reduce(or_, inner) if inner else None
+
+
+def takes_callables(hint: Any) -> bool:  # noqa: ANN401
+    """Return ``True`` if a place declares a function or a class, or a container of them."""
+    origin = get_origin(hint)
+    if not {Callable, type}.isdisjoint((origin, hint)):
+        return True
+    return origin in (Union, UnionType, *_CONTAINERS) and any(map(takes_callables, get_args(hint)))
+
+
+def is_plain(hint: Any) -> bool:  # noqa: ANN401
+    """Return ``True`` if a place declares text, numbers and words alone, or containers of them."""
+    origin = get_origin(hint)
+    if origin in (Union, UnionType, *_CONTAINERS):
+        return all(part is ... or is_plain(part) for part in get_args(hint))
+    enumerated = inspect.isclass(hint) and issubclass(hint, Enum)
+    return origin is Literal or enumerated or hint in _VALUES

@@ -1,0 +1,1 @@
+"""Files: written whole and never through a link, read within limits."""

@@ -1,0 +1,180 @@
+"""Files of run folders, read within limits: whatever they hold, reading ends and names the file."""
+
+from __future__ import annotations
+
+import csv
+import errno
+import gzip
+import io
+import json
+import os
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from pfl.disk import yaml_text
+
+# Bytes of a file, letters of a table's cell, levels of lists and mappings in each other.
+BYTES, CELL, DEPTH = 2**30, 1000, 50
+
+
+class FileError(ValueError):
+    """A file does not hold what it should; the message names it."""
+
+
+def text(path: Path) -> str | None:
+    """Return the text of a file, or of its compressed form ``<name>.gz``; ``None`` if missing.
+
+    Raises:
+        FileError: It is too large, or not UTF-8, or damaged.
+        OSError: It cannot be read.
+    """
+    packed = path.with_name(f"{path.name}.gz")
+    if not path.exists() and not packed.exists():
+        return None
+    try:
+        content = _bytes(path if path.exists() else packed)
+        return content.decode("utf-8")
+    except UnicodeDecodeError as error:
+        line = content[: error.start].count(b"\n") + 1
+        byte = content[error.start]
+        raise FileError(f"{path}:{line}: this is not UTF-8 (byte {byte:#04x})") from error
+    except MemoryError:
+        raise OSError(errno.ENOMEM, os.strerror(errno.ENOMEM), str(path)) from None
+
+
+def _bytes(path: Path) -> bytes:
+    if not path.is_file():
+        raise FileError(f"{path} is not a file")
+    with path.open("rb") as file:
+        if path.suffix != ".gz":
+            content = file.read(BYTES + 1)
+        else:
+            try:
+                content = gzip.GzipFile(fileobj=file).read(BYTES + 1)
+            except (gzip.BadGzipFile, EOFError, zlib.error) as error:
+                raise FileError(f"{path} is damaged ({error})") from error
+    if len(content) > BYTES:
+        raise FileError(f"{path} has more than {BYTES:,} bytes, which are not read")
+    return content
+
+
+def mapping_of_yaml(content: str, source: object) -> dict[str, Any]:
+    """Return the mapping in a YAML text; an empty text gives an empty one.
+
+    Args:
+        content: The text.
+        source: Where it is from, for messages.
+
+    Raises:
+        FileError: It is no YAML, too deep or too large, or no mapping.
+    """
+    try:
+        found = yaml.safe_load(yaml_text.checked(content))
+    except yaml_text.YamlError as error:
+        raise FileError(f"{source}:{error.line}: {error}") from error
+    except (yaml.YAMLError, ValueError) as error:
+        # A tag, such as a date that does not exist.
+        raise FileError(f"{source} is damaged ({_first_line(error)})") from error
+    return _mapping({} if found is None else found, source)
+
+
+def read_yaml(path: Path) -> dict[str, Any]:
+    """Read a YAML mapping; a missing file gives an empty one.
+
+    Raises:
+        FileError: See :func:`mapping_of_yaml` and :func:`text`.
+        OSError: It cannot be read.
+    """
+    return mapping_of_yaml(text(path) or "", path)
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """Read a JSON object; a missing file gives an empty one.
+
+    Raises:
+        FileError: It is no JSON, too deep or too large, or no object.
+        OSError: It cannot be read.
+    """
+    try:
+        content = text(path)
+        found = {} if content is None else json.loads(content)
+        _check_depth(found)
+    except RecursionError:
+        raise FileError(f"{path} has more than {DEPTH} levels") from None
+    except FileError:
+        raise
+    except ValueError as error:
+        raise FileError(f"{path} is damaged ({_first_line(error)})") from error
+    return _mapping(found, path)
+
+
+@dataclass(frozen=True)
+class Lines:
+    """The lines of a CSV file.
+
+    Attributes:
+        header: Names of the columns, none of them twice.
+        rows: Cells of each further line, as many as there are columns.
+    """
+
+    header: list[str]
+    rows: list[list[str]]
+
+
+def read_csv(path: Path) -> Lines:
+    """Read a CSV file, without the part of a line that a killed process may have left.
+
+    A missing file has no columns.
+
+    Raises:
+        FileError: It is no CSV, too large, a cell is too long, or a line has other columns.
+        OSError: It cannot be read.
+    """
+    stream = io.StringIO(text(path) or "", newline="")
+    whole = (line for line in stream if line.endswith("\n"))
+    lines = list(_cells(path, whole)) or [[]]
+    header, *rows = lines
+    if len({*header}) < len(header):
+        raise FileError(f"{path}:1: a column is named twice")
+    for number, row in enumerate(rows, 2):
+        if len(row) != len(header):
+            raise FileError(
+                f"{path}:{number}: there are {len(row)} cells for {len(header)} columns"
+            )
+    return Lines(header, rows)
+
+
+def _cells(path: Path, lines: Iterator[str]) -> Iterator[list[str]]:
+    reader = csv.reader(lines, strict=True)
+    try:
+        for row in reader:
+            if any(len(cell) > CELL for cell in row):
+                raise FileError(f"{path}:{reader.line_num}: a cell has more than {CELL:,} letters")
+            yield row
+    except csv.Error as error:
+        raise FileError(f"{path}:{reader.line_num}: this is not a table ({error})") from error
+
+
+def _mapping(found: Any, source: object) -> dict[str, Any]:  # noqa: ANN401
+    if not isinstance(found, dict) or not all(isinstance(key, str) for key in found):
+        raise FileError(f"{source} must hold keys and values, not a {type(found).__name__}")
+    return found
+
+
+def _check_depth(found: Any, left: int = DEPTH) -> None:  # noqa: ANN401
+    """Raise RecursionError where lists and mappings are too deep in each other."""
+    if not left:
+        raise RecursionError
+    if isinstance(found, dict | list):
+        for item in found.values() if isinstance(found, dict) else found:
+            if isinstance(item, dict | list):
+                _check_depth(item, left - 1)
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0]

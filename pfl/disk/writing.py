@@ -1,0 +1,151 @@
+"""Files that are written whole or not at all, and never through a link.
+
+A run folder may have come from somebody else. A link in it could lead anywhere, so that no link is
+followed for writing or removing. Where a file is changed in place, a second name of it (a hard
+link) counts as one.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import BinaryIO
+
+# Windows has no such flag; there the check before it must do.
+_NO_LINK: int = getattr(os, "O_NOFOLLOW", 0)
+
+
+def no_link(path: Path) -> Path:
+    """Return a path to write at: it is a file or a folder, or nothing yet.
+
+    Raises:
+        OSError: It is a link, or a device.
+    """
+    try:
+        kind = path.lstat().st_mode
+    except FileNotFoundError:
+        return path
+    if stat.S_ISLNK(kind):
+        raise _linked(path)
+    if not stat.S_ISREG(kind) and not stat.S_ISDIR(kind):
+        raise OSError(f"{path} is not a file that can be written: remove it")
+    return path
+
+
+def opened(path: Path, flags: int) -> int:
+    """Open a file to change it in place, or a folder; return its descriptor.
+
+    Raises:
+        OSError: It cannot be opened, or is a link.
+    """
+    descriptor = os.open(no_link(path), flags | _NO_LINK, 0o666)
+    found = os.fstat(descriptor)
+    if stat.S_ISREG(found.st_mode) and found.st_nlink > 1:
+        os.close(descriptor)
+        raise _linked(path)
+    return descriptor
+
+
+@contextmanager
+def naming(path: Path) -> Iterator[None]:
+    """Have a system's error name the file; that of a write, such as on a full disk, names none."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno is not None and error.filename is None:
+            error.filename = str(path)
+        raise
+
+
+@contextmanager
+def written(path: Path, synced: bool = False) -> Iterator[BinaryIO]:
+    """Open a file to write it anew: it changes once the block has ended, and not if that fails.
+
+    Args:
+        path: The file.
+        synced: Whether the content is on the disk, whatever happens to the machine, before the new
+            file takes the place of the old one.
+
+    Raises:
+        OSError: The file cannot be written, or is a link; the error names it.
+    """
+    no_link(path)
+    scratch = _scratch(path)
+    try:
+        with naming(path):
+            # Left by a process that was killed and had the same number.
+            scratch.unlink(missing_ok=True)
+            # "x" makes a new file, so that it follows no link.
+            with scratch.open("xb") as file:
+                yield file
+                if synced:
+                    file.flush()
+                    os.fsync(file.fileno())
+            scratch.replace(path)
+    finally:
+        scratch.unlink(missing_ok=True)
+
+
+def write(path: Path, text: str) -> None:
+    """Write a text; see :func:`written`."""
+    with written(path) as file:
+        file.write(text.encode())
+
+
+def append(path: Path, text: str) -> None:
+    """Append a text to a file, wholly or not at all.
+
+    Raises:
+        OSError: The file cannot be written, or is a link; the error names it.
+    """
+    with naming(path):
+        descriptor = opened(path, os.O_WRONLY | os.O_APPEND)
+        try:
+            size, left = os.fstat(descriptor).st_size, text.encode()
+            try:
+                while left:
+                    left = left[os.write(descriptor, left) :]
+            except BaseException:
+                os.ftruncate(descriptor, size)
+                raise
+        finally:
+            os.close(descriptor)
+
+
+def sync(path: Path) -> None:
+    """Wait until a file's content is on the disk; a missing file is none.
+
+    Raises:
+        OSError: The disk fails.
+    """
+    if path.is_file():
+        with naming(path), path.open("rb") as file:
+            os.fsync(file.fileno())
+
+
+def clear(folder: Path, names: Iterable[str]) -> None:
+    """Remove what killed processes have left of files that they were writing.
+
+    Args:
+        folder: The folder; it is none if it is a link.
+        names: Names of the files.
+    """
+    if folder.is_symlink() or not folder.is_dir():
+        return
+    own = re.compile(rf"\.({'|'.join(map(re.escape, names))})\.\d+")
+    for file in folder.iterdir():
+        if own.fullmatch(file.name) and file.is_file() and not file.is_symlink():
+            file.unlink(missing_ok=True)
+
+
+def _scratch(path: Path) -> Path:
+    """Return the path to which this process writes before it replaces ``path``; see clear."""
+    return path.with_name(f".{path.name}.{os.getpid()}")
+
+
+def _linked(path: Path) -> OSError:
+    return OSError(f"{path} is a link, and nothing is written through links: remove it")

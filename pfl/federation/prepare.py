@@ -1,0 +1,136 @@
+"""How a federation is made, of settings, a method, data and perhaps a checkpoint."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, MutableMapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from pfl.core.mapped import in_file
+from pfl.core.seeds import generator
+from pfl.core.server import ServerState
+from pfl.core.state import constants, fingerprint, nbytes
+from pfl.core.types import FederatedData, Job, State
+from pfl.engines import op_threads
+from pfl.federation import header, restore, resume, sampling
+from pfl.federation.evaluation import Evaluator
+from pfl.federation.resume import Source, Wanted
+from pfl.federation.rounds import Federation
+from pfl.federation.run import Run
+from pfl.federation.settings import Settings
+from pfl.federation.store import KeptStates
+from pfl.training import client_round
+from pfl.training.context import Context
+from pfl.training.server_round import Coordinator
+
+
+@contextmanager
+def prepared(wanted: Wanted) -> Iterator[Federation]:
+    """Prepare a federation; afterwards, release its engine.
+
+    Raises:
+        ValueError: No client has training data.
+        CheckpointError: The checkpoint cannot be used.
+        BusyError: Another process is working on its run.
+    """
+    with resume.opened(wanted) as source, ExitStack() as scope:
+        yield prepare(wanted, source, scope)
+
+
+def prepare(wanted: Wanted, source: Source | None, scope: ExitStack) -> Federation:
+    """Return a federation before its first round, or as a checkpoint has it.
+
+    Args:
+        wanted: The run; its method has the network's initial weights.
+        source: The checkpoint to resume from.
+        scope: Releases the engine.
+    """
+    settings, module, data, root = wanted.settings, wanted.module, wanted.data, wanted.root
+    content = None if source is None else source.take()
+    context = _context(wanted, content)
+    coordinator = Coordinator(context, settings.rounds, settings.seed)
+    clients = coordinator.clients
+    if not coordinator.eligible:
+        raise ValueError("no client has training data")
+
+    def job(client: int, state: ServerState) -> Job:
+        return coordinator.job(state, run.kept, client, run.round)
+
+    def personal(client: int) -> Context:
+        client_round.become_tested(context, job(client, run.server))
+        return context
+
+    kept: MutableMapping[int, State] = {}
+    if settings.kept_memory is not None:
+        kept = KeptStates(int(settings.kept_memory * 1e9), root)
+    run = Run(
+        module=module,
+        data=data,
+        seed=settings.seed,
+        rounds=settings.rounds,
+        name=wanted.name,
+        personal=personal,
+        server=coordinator.start(),
+        kept=kept,
+        template=context.template,
+        constants=fingerprint([constants(module)]),
+        reports=coordinator.server.reports,
+        scores=context.scorer.better,
+        tested=_tested(settings, data),
+        callbacks=settings.callbacks,
+    )
+    # What a client keeps, and its group, may depend on the initial values.
+    context.load({})
+    if content is not None:
+        restore.restore(content, run, clients, settings.fabric.device)
+    if coordinator.server.per_client:
+        run.server = _bounded(run.server, settings.kept_memory, root)
+    points = settings.evaluate_at or [module.evaluate_at]
+    evaluator = Evaluator(settings.engine, context, clients, points, job)
+    origin = None if source is None else source.folder
+    federation = Federation(settings, context, coordinator, evaluator, run, root, origin)
+    _start(federation, content, scope)
+    return federation
+
+
+def _context(wanted: Wanted, content: Mapping[str, Any] | None) -> Context:
+    """Return the context of a run, with the initial values of its checkpoint if it has one."""
+    settings, module, data = wanted.settings, wanted.module, wanted.data
+    device = settings.fabric.device
+    data.to(device)
+    # A checkpoint has the types of the run's precision, and is compared with the module.
+    settings.fabric.strategy.precision.convert_module(module)
+    template = None if content is None else restore.template(content, module, data, device)
+    return Context(module, data, settings.fabric, settings.gradient_clip_val, template=template)
+
+
+def _tested(settings: Settings, data: FederatedData) -> list[int] | None:
+    """Draw the clients that are tested before the last round; ``None`` for all."""
+    if settings.evaluate_clients is None:
+        return None
+    holders = [client for client in range(data.num_clients) if len(data.split(client, "test"))]
+    rng = generator(settings.seed, "evaluate")
+    return sampling.subset(holders, settings.evaluate_clients, rng)
+
+
+def _bounded(state: ServerState, memory: float | None, root: Path | None) -> ServerState:
+    """Move the models that a server holds for each client into files, beyond the bound."""
+    if memory is None or nbytes(state.shared) <= memory * 1e9:
+        return state
+    return replace(state, shared={n: in_file(value, root) for n, value in state.shared.items()})
+
+
+def _start(federation: Federation, content: Mapping[str, Any] | None, scope: ExitStack) -> None:
+    """Set up the engine, and tell in the run's header what was decided."""
+    settings, context, run = federation.settings, federation.context, federation.run
+    engine, device = settings.engine, settings.fabric.device
+    engine.stacks = None if content is None else restore.stacked(content, device)
+    threads = op_threads.choose(context, None if content is None else restore.op_threads(content))
+    federation.op_threads = threads.count
+    scope.callback(engine.close)
+    with federation.computing():
+        line = engine.setup(context)
+        run.header = header.describe(federation, line, threads)
+    run.stacked = engine.stacks

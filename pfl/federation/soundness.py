@@ -1,0 +1,160 @@
+"""Numbers that are not finite: who is left out of a round, and when a run has to end."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import fields
+from typing import Any
+
+from torch import Tensor
+
+from pfl.core.client import ClientModule
+from pfl.core.failure import NonFiniteError, named
+from pfl.core.server import Server, ServerState
+from pfl.core.state import finite
+from pfl.core.types import Result, State
+from pfl.federation.run import Failures, Row
+
+
+def error_of(result: Result, number: int) -> NonFiniteError:
+    """Return the error that ends a run because of a client's numbers.
+
+    Args:
+        result: The client's result.
+        number: The round.
+    """
+    losses = ", ".join(f"{name} {value:g}" for name, value in result.train.items())
+    return NonFiniteError(
+        f"round {number}, client {result.client}: the loss or the weights are not finite (losses: "
+        f"{losses}). Lower the learning rate, clip gradients (loop.gradient_clip_val), or go on "
+        "without such clients (loop.on_nonfinite: skip)"
+    )
+
+
+def warn_of_loss(discarded: Sequence[int], left: Collection[int], number: int) -> None:
+    """Warn if all clients of a round were discarded.
+
+    Args:
+        discarded: The discarded clients.
+        left: The other clients that trained.
+        number: The round.
+    """
+    if discarded and not left:
+        warnings.warn(
+            f"round {number}: every client was discarded (loop.on_nonfinite: skip), so nothing was "
+            "uploaded",
+            stacklevel=2,
+        )
+
+
+def warn_of_concern(module: ClientModule, row: Row) -> None:
+    """Warn if the method finds fault with a round's losses; the same warning comes once a run.
+
+    Args:
+        module: The method.
+        row: The round's row of metrics.
+    """
+    losses = {
+        name.removeprefix("train/"): value for name, value in row.items() if name[:6] == "train/"
+    }
+    if (concern := module.concern(losses)) is not None:
+        warnings.warn(f"{type(module).__name__}: {concern}", stacklevel=2)
+
+
+def warn_of_undefined(clients: Sequence[int], number: int) -> None:
+    """Warn if tested models of clients gave outputs that are not numbers.
+
+    Args:
+        clients: The clients.
+        number: Rounds before the test.
+    """
+    if clients:
+        warnings.warn(
+            f"tested after round {number}: the outputs of the models of {named(clients)} are not "
+            "finite, and so neither are their scores and the means over clients",
+            stacklevel=2,
+        )
+
+
+def counted(failures: Failures, **clients: Sequence[int]) -> Failures:
+    """Return failures with one round more for some clients.
+
+    Args:
+        failures: See :class:`pfl.federation.run.Run`.
+        clients: The clients that failed in the round, by what happened to them.
+    """
+    found = {kind: dict(rounds) for kind, rounds in failures.items()}
+    for kind, failed in clients.items():
+        for client in failed:
+            rounds = found.setdefault(kind, {})
+            rounds[client] = rounds.get(client, 0) + 1
+    return found
+
+
+def check_anything_trained(history: Sequence[Row]) -> None:
+    """Refuse a run of which every client's round was discarded.
+
+    Raises:
+        NonFiniteError: No client that trained was left in any round.
+    """
+    lost = sum(row.get("train/discarded", 0) for row in history)
+    if lost and not any(row.get("train/steps") for row in history):
+        raise NonFiniteError(
+            f"no client was left in any round: the loss or the weights were not finite {lost:g} "
+            "times, and loop.on_nonfinite is skip. The models are the initial ones. Lower the "
+            "learning rate, or clip gradients (loop.gradient_clip_val)"
+        )
+
+
+def check_aggregate(server: Server[Any], before: ServerState, after: ServerState) -> None:
+    """Refuse a server's new state that is not finite where the old one was.
+
+    A NaN in both stands for a value that is not known yet.
+
+    Args:
+        server: The server.
+        before: Its state before the round.
+        after: Its state after the round.
+
+    Raises:
+        NonFiniteError: The state is not finite; the message names the entry.
+    """
+    old = _entries(before)
+    new = {name: value for name, value in _entries(after).items() if value is not old.get(name)}
+    # One synchronisation for each device that holds a part of the state.
+    for device in dict.fromkeys(value.device for value in new.values()):
+        if finite(own := {name: value for name, value in new.items() if value.device == device}):
+            continue
+        for name, value in own.items():
+            wrong = ~value.isfinite()
+            if name in old and old[name].shape == value.shape:
+                wrong &= old[name].to(device).isfinite()
+            if bool(wrong.any()):
+                raise NonFiniteError(
+                    f"round {before.round + 1}, the server's aggregation: the new entry {name!r} "
+                    "is not finite, although the weights of all uploads are. No client is to "
+                    f"blame: look at the weights and the step of {type(server).__name__}, or at "
+                    "uploads too large to be added. loop.on_nonfinite: skip leaves out clients, "
+                    "not an aggregate"
+                )
+
+
+def _entries(state: ServerState) -> State:
+    """Return all tensors of a state; those of ``shared`` under their own names."""
+    own = {item.name: getattr(state, item.name) for item in fields(state) if item.name != "shared"}
+    return {**state.shared, **_inside(own, "")}
+
+
+def _inside(value: object, name: str) -> State:
+    if isinstance(value, Tensor):
+        return {name: value}
+    items: Mapping[Any, object] = {}
+    if isinstance(value, Mapping):
+        items = value
+    elif isinstance(value, list | tuple):
+        items = dict(enumerate(value))
+    found: State = {}
+    for key, item in items.items():
+        found |= _inside(item, f"{name}.{key}" if name else str(key))
+    return found

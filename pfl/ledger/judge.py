@@ -1,0 +1,199 @@
+"""From the runs of the ledger to its rows: each cell's numbers, its interval and its verdict."""
+
+from __future__ import annotations
+
+import csv
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import groupby
+from pathlib import Path
+
+import numpy as np
+
+from pfl.ledger.cells import Entry
+from pfl.ledger.rows import Row, half, verdict
+from pfl.results.runs import RunFolder
+from pfl.results.statistics import Estimate, Spread
+from pfl.tables.reported import printed
+
+# Tests at the end of a run whose spread is shown.
+TESTS = 8
+Key = tuple[str, str, str, str]
+
+
+@dataclass(frozen=True)
+class Scored:
+    """The numbers of one run.
+
+    Attributes:
+        entry: Its cell.
+        ours: By the paper's criterion.
+        last: After the last round.
+        best: After the best round.
+        rounds: Standard deviation of the last eight tests of the second half of the rounds.
+    """
+
+    entry: Entry
+    ours: float
+    last: float
+    best: float
+    rounds: float
+
+    @classmethod
+    def of(cls, entry: Entry, run: RunFolder) -> Scored:
+        """Take the numbers from a run.
+
+        Raises:
+            RunError: The run lacks the metric.
+        """
+        metric = entry.metric.rpartition("/")[0]
+        tested = run.evaluated(metric)
+        values = run.values(metric, tested)
+        late = values[tested > tested[-1] / 2][-TESTS:]
+        more = next(iter(run.scores.values()))
+        return cls(
+            entry,
+            ours=float(run.summary["summary"][entry.metric]),
+            last=float(values[-1]),
+            best=float(values.max() if more else values.min()),
+            rounds=float(late.std(ddof=1)) if len(late) > 1 else 0.0,
+        )
+
+    @property
+    def draw(self) -> tuple[str, str]:
+        """Runs with the same one share a partition, and count as one draw."""
+        return self.entry.paper, self.entry.partition
+
+
+@dataclass(frozen=True)
+class Known:
+    """What is known beside the runs.
+
+    Attributes:
+        reasons: Reason and command of cells that are out, by paper, table, cell and whose
+            partition.
+        spreads: Measured spreads of single runs where a paper prints none, by paper, table and
+            column, and by what they are measured between: ``partitions`` or ``seeds``.
+        references: Rows to which the others of a column are compared: the first that it has.
+    """
+
+    reasons: Mapping[Key, tuple[str, str]]
+    spreads: Mapping[Key, Spread]
+    references: Sequence[str] = ()
+
+    @classmethod
+    def read(cls, folder: Path) -> Known:
+        """Read ``reasons.csv``, ``spreads.csv`` and ``references.csv``, which may be missing."""
+        return cls(
+            {
+                (r["paper"], r["table"], r["cell"], r["partition"]): (r["reason"], r["command"])
+                for r in _records(folder / "reasons.csv")
+            },
+            {
+                (r["paper"], r["table"], r["column"], r["between"]): Spread(
+                    float(r["sd"]), float(r["df"])
+                )
+                for r in _records(folder / "spreads.csv")
+            },
+            [r["row"] for r in _records(folder / "references.csv")],
+        )
+
+    def theirs(self, entry: Entry) -> tuple[Estimate | None, str]:
+        """Return a paper's number with the spread of its runs, and where that is from."""
+        if entry.reported is None:
+            return None, "no number is printed"
+        found = printed(entry.paper, entry.reported, entry.spread)
+        if found.spread is not None:
+            return found, f"printed, {found.count} runs"
+        for between in ("seeds", "partitions") if entry.released else ("partitions",):
+            spread = self.spreads.get((entry.paper, entry.table, column_name(entry), between))
+            if spread is not None:
+                return replace(found, spread=spread), f"measured between {between}"
+        return found, "no spread is known"
+
+
+def _records(file: Path) -> list[dict[str, str]]:
+    if not file.is_file():
+        return []
+    with file.open(newline="", encoding="utf-8") as stream:
+        return list(csv.DictReader(stream))
+
+
+def column_name(entry: Entry) -> str:
+    """Return a cell's column, such as ``beta 0.1, P 0.2``."""
+    return ", ".join(f"{axis} {label}" for axis, label in entry.column.items())
+
+
+def cell_name(entry: Entry) -> str:
+    """Return a cell's row and column, such as ``FedAS, beta 0.1, P 0.2``."""
+    return ", ".join(filter(None, [entry.row, column_name(entry)]))
+
+
+def partition_name(entry: Entry) -> str:
+    """Return whose partition a cell's runs have."""
+    return "released" if entry.released else "own"
+
+
+def natural(*texts: str) -> list[str]:
+    """Return a sort key by which "J 50" comes before "J 100"."""
+    return [re.sub(r"(?<![\d.])\d+", lambda found: found[0].zfill(9), text) for text in texts]
+
+
+def rows(runs: Iterable[Scored], known: Known) -> list[Row]:
+    """Return one row for each cell and kind of partition, over its seeds."""
+
+    def where(run: Scored) -> list[str]:
+        entry = run.entry
+        return natural(entry.paper, entry.table, cell_name(entry), partition_name(entry))
+
+    return [
+        _row(sorted(members, key=lambda run: run.entry.seed), known)
+        for _, members in groupby(sorted(runs, key=where), key=where)
+    ]
+
+
+def _row(members: Sequence[Scored], known: Known) -> Row:
+    entries = [run.entry for run in members]
+    first = entries[0]
+    theirs, by = known.theirs(first)
+    measured = first.spread is None and theirs is not None and theirs.spread is not None
+
+    def mean(name: str) -> Estimate:
+        found = Estimate.of([getattr(run, name) for run in members])
+        # A measured spread is that of both sides.
+        return replace(found, spread=None) if measured else found
+
+    ours, last, best = mean("ours"), mean("last"), mean("best")
+    told = verdict(ours, theirs)
+    place = (first.paper, first.table, cell_name(first), partition_name(first))
+    reason, command = known.reasons.get(place, ("unexplained", ""))
+    return Row(
+        paper=first.paper,
+        table=first.table,
+        cell=place[2],
+        partition=place[3],
+        metric=_once(entry.metric for entry in entries),
+        seeds=" ".join(str(entry.seed) for entry in entries),
+        ours=ours.mean,
+        last=last.mean,
+        best=best.mean,
+        rounds=float(np.mean([run.rounds for run in members])),
+        reported=first.reported,
+        spread=first.spread,
+        half=half(ours, theirs),
+        by=by,
+        verdict=told,
+        verdict_last=verdict(last, theirs),
+        verdict_best=verdict(best, theirs),
+        reason=reason if told == "out" else "",
+        command=command if told == "out" else "",
+        partitions=_once(entry.partition for entry in entries),
+        commit=_once(entry.commit for entry in entries),
+        hardware=_once(entry.hardware for entry in entries),
+        note=_once(entry.note for entry in entries),
+    )
+
+
+def _once(words: Iterable[str]) -> str:
+    return " ".join(dict.fromkeys(words))

@@ -1,0 +1,154 @@
+"""Runs that fail at work: one line, exit code 1, and the traceback only with ``--debug``."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from pfl.cli.main import main
+
+CONFIG = """\
+seed: 1
+loop:
+  rounds: 3
+  sampler: {class_path: UniformSampler}
+  engine: sequential
+model:
+  class_path: mine.Mine
+  init_args:
+    net: {class_path: MLP, init_args: {hidden: 7}}
+    optimizer: {class_path: torch.optim.SGD, init_args: {lr: 0.005}}
+data:
+  class_path: Digits
+  init_args: {num_clients: 3, max_samples: 90, partition: {class_path: IID}}
+"""
+# Line 10 fails.
+MINE = """\
+from lightning_modules.fedavg import FedAvg
+import torch
+import pfl.core.server
+
+
+class Mine(FedAvg):
+    def upload(self, info):
+        upload = super().upload(info)
+        if info.client == 2 and info.round == 2:
+            BODY
+        return upload
+"""
+
+
+@pytest.fixture(autouse=True)
+def _in_a_folder_of_its_own(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    monkeypatch.delitem(sys.modules, "mine", raising=False)
+    Path("c.yaml").write_text(CONFIG)
+
+
+def fit(body, *words):
+    """Run a method with a body of one statement; its exit code."""
+    Path("mine.py").write_text(MINE.replace("BODY", body))
+    return main(["fit", "--config", "c.yaml", *words])
+
+
+@pytest.mark.parametrize(
+    ("body", "told"),
+    [
+        ("1 / 0", "ZeroDivisionError: division by zero"),
+        # An error that says of a configuration what is wrong with it.
+        ("raise ValueError('odd\\n\\nsecond')", "ValueError: odd"),
+        (
+            "raise MemoryError",
+            "out of memory (MemoryError): lower data.batch_size, or train",
+        ),
+        ("torch.empty(2**60)", "out of memory (RuntimeError: [enforce fail at alloc_cpu.cpp"),
+        ("upload.shared['gone']", "KeyError: 'gone'"),
+    ],
+)
+@pytest.mark.parametrize("engine", ["sequential", "threads"])
+def test_a_method_that_raises_is_told_in_a_line(body, told, engine, capsys):
+    """The round before is saved."""
+    assert fit(body, f"--loop.engine={engine}") == 1
+    captured = capsys.readouterr()
+    error = captured.err.partition("pfl fit: error: ")[2]
+    assert error.startswith(f"round 2, client 2 (mine.py, line 10): {told}")
+    assert error.count("\n") == 1
+    assert "Traceback" not in captured.err
+    assert [*Path("runs").glob("*/*/checkpoints/last.ckpt")]
+
+
+def test_debug_shows_the_traceback():
+    with pytest.raises(Exception, match="round 2, client 2") as found:
+        fit("1 / 0", "--debug")
+    assert isinstance(found.value.__cause__, ZeroDivisionError)
+
+
+def test_a_client_with_numbers_that_are_not_finite_ends_the_run(capsys):
+    assert fit("upload.shared['net.head.bias'][0] = float('nan')") == 1
+    assert "pfl fit: error: round 2, client 2: the loss or the weights" in capsys.readouterr().err
+
+
+def test_a_rate_that_is_too_high_is_told(capsys):
+    assert fit("pass", "--model.optimizer.lr=1e30", "--model.epochs=2") == 1
+    error = capsys.readouterr().err
+    assert "pfl fit: error: round 1, client 0: the loss or the weights are not finite" in error
+
+
+SPOILT = """\
+from lightning_modules.fedavg import FedAvg
+from pfl.core.server import Server
+import torch
+
+
+class Last(Server):
+    def weights(self, uploads):
+        return super().weights(uploads) * (float("nan") if self.round == ROUND else 1)
+
+    def aggregate(self, state, uploads):
+        self.round = state.round + 1
+        return super().aggregate(state, uploads)
+
+
+class Mine(FedAvg):
+    def server(self):
+        return Last()
+"""
+
+
+def test_an_aggregate_that_is_not_finite_in_the_last_round_is_told(capsys):
+    Path("mine.py").write_text(SPOILT.replace("ROUND", "3"))
+    assert main(["fit", "--config", "c.yaml", "--loop.on_nonfinite=skip"]) == 1
+    error = capsys.readouterr().err
+    assert "pfl fit: error: round 3, the server's aggregation: the new entry 'net.backbone" in error
+    (folder,) = Path("runs").glob("*/*")
+    assert not (folder / "summary.json").exists()
+    assert len((folder / "metrics.csv").read_text().splitlines()) == 3
+
+
+def test_a_run_that_lost_everybody_is_told(capsys):
+    Path("mine.py").write_text("from lightning_modules.fedavg import FedAvg as Mine\n")
+    words = ["--model.optimizer.lr=1e30", "--model.epochs=2", "--loop.on_nonfinite=skip"]
+    with pytest.warns(UserWarning, match="every client was discarded"):
+        assert main(["fit", "--config", "c.yaml", *words]) == 1
+    assert "error: no client was left in any round" in capsys.readouterr().err
+
+
+TABLE = """\
+caption: One run
+metric: test/personal/acc/last
+config: c.yaml
+rows: {mine: {reported: false}}
+"""
+
+
+def test_a_failed_run_of_a_table_is_told_without_a_traceback(capsys):
+    Path("mine.py").write_text(MINE.replace("BODY", "1 / 0"))
+    Path("t.yaml").write_text(TABLE)
+    assert main(["table", "t.yaml"]) == 2
+    said = capsys.readouterr()
+    told = "failed: round 2, client 2 (mine.py, line 10): ZeroDivisionError: division by zero"
+    assert told in " ".join((said.out + said.err).split())
+    assert "Traceback" not in said.out + said.err

@@ -1,0 +1,125 @@
+"""Slips are told before torch is imported, and nothing that is right is taken for one."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from pfl.cli import shipped, slips
+from pfl.cli.explain import UsageError
+from pfl.cli.main import main
+from pfl.cli.outline import Sources
+from pfl.cli.parser import arguments
+from tests.options import classes
+
+QUICK = ["fit", "--config", "quickstart"]
+# The words of a command, and what is said.
+SLIPS = {
+    "method": ([*QUICK, "--model", "FedPre"], "there is no class 'FedPre'; did you mean 'FedPer'?"),
+    "short key of a method": ([*QUICK, "--model=FedPre"], "did you mean 'FedPer'?"),
+    "data": ([*QUICK, "--data", "Digit"], "there is no class 'Digit'; did you mean 'Digits'?"),
+    "key of the loop": ([*QUICK, "--loop.round=3"], "did you mean 'rounds'?"),
+    "key of a method": ([*QUICK, "--model.epoch", "3"], "FedPer has no argument 'epoch'"),
+    "key of a network": ([*QUICK, "--model.net.hiden=3"], "MLP has no argument 'hiden'"),
+    "key of a partition": ([*QUICK, "--data.partition.alfa=1"], "did you mean 'alpha'?"),
+    "section": ([*QUICK, "--lop.rounds=3"], "there is no key 'lop'; did you mean 'loop'?"),
+    "name of a file": (["fit", "--config", "quickstrat"], "did you mean quickstart?"),
+    "file": (["fit", "--config", "no.yaml"], "--config no.yaml: there is no such file"),
+    "checkpoint": ([*QUICK, "--ckpt_path", "no"], "there is no checkpoint at no"),
+    "what a verb needs": (["test", *QUICK[1:]], "are required: ckpt_path"),
+    "nothing": (["fit"], "the following arguments are required: data, model"),
+    "method of a check": (["check", "FedPre"], "did you mean 'FedPer'?"),
+    "data to inspect": (["data", "inspect", "--data", "Digit"], "did you mean 'Digits'?"),
+    "table": (["table", "no.yaml"], "there is no table file no.yaml"),
+    "sweep": (["sweep", "no.yaml"], "there is no sweep file no.yaml"),
+    "ledger": (["ledger", "--folder", "no"], "there is no folder no"),
+    "flag of the ledger": (["ledger", "no"], "only with --keep TABLE"),
+    "runs": (["compare", "no"], "there is no folder no"),
+    "picture": (["plot", "no"], "there is no folder no"),
+    "report": (["report", "no"], "there is no folder no"),
+}
+
+
+@pytest.fixture(autouse=True)
+def _in_a_folder_of_its_own(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+
+
+@pytest.mark.parametrize("case", SLIPS)
+def test_a_slip_is_told_in_a_sentence(case, capsys):
+    words, message = SLIPS[case]
+    assert main(words) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_no_slip_waits_for_torch_or_lightning():
+    """All in one process, so that the test is fast: none of them may import these."""
+    calls = "\n".join(f"assert main({words!r}) == 2" for words, _ in SLIPS.values())
+    code = f"import sys\nfrom pfl.cli.main import main\n{calls}\n"
+    code += "print({'torch', 'lightning', 'matplotlib', 'scipy', 'optuna'} & set(sys.modules))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.stdout == "set()\n", done.stderr
+
+
+def test_a_slip_in_a_table_waits_for_neither(capsys):
+    Path("t.yaml").write_text(
+        "caption: Toys\nmetric: test/personal/acc/last\nreported: false\n"
+        "config: quickstart\nrows: {FedPer: baselines/fedper}\n"
+    )
+    assert main(["table", "t.yaml", "--loop.round=3"]) == 2
+    assert "did you mean 'rounds'?" in capsys.readouterr().err
+    assert main(["table", "t.yaml", "--rows", "FedPre"]) == 2
+    assert "t.yaml has the rows FedPer" in capsys.readouterr().err
+
+
+def test_no_shipped_configuration_is_taken_for_a_slip():
+    for name in shipped.names():
+        if not name.startswith(("tables/", "overlays/")):
+            slips.check("fit", ["--config", "quickstart", "--config", name])
+
+
+# The rest of a command line after the quickstart's configuration, and files beside it.
+RIGHT = {
+    "another method": ["--model", "FedAvg", "--model.epochs", "3"],
+    "by its path": ["--model", "lightning_modules.fedprox.FedProx", "--model.mu=1"],
+    "by its former path": ["--model", "lightning_modules.methods.fedprox.FedProx", "--model.mu=1"],
+    "one's own": ["--model", "mine.Mine", "--model.rank=3", "--data", "Ours"],
+    "a class of torch": ["--model.optimizer", "torch.optim.Adam", "--model.optimizer.eps=1"],
+    "short name of a class of torch": ["--model.optimizer", "Adam", "--model.optimizer.eps=1"],
+    "help of a class": ["--model.help", "FedAvg"],
+    "help": ["--help"],
+    "print": ["--print_config=skip_null"],
+    "the full keys": ["--model.init_args.net.init_args.hidden=3"],
+    "a list": ["--loop.callbacks+=EarlyStopping", "--loop.callbacks.patience=3"],
+    "null": ["--ckpt_path", "null"],
+    "class after arguments": ["--config", "after.yaml"],
+}
+
+
+@pytest.mark.parametrize("case", RIGHT)
+def test_what_is_right_is_taken_for_no_slip(case):
+    Path("after.yaml").write_text("model: {init_args: {mu: 1}, class_path: FedProx}\n")
+    slips.check("fit", ["--config", "quickstart", *RIGHT[case]])
+
+
+def test_arguments_read_from_sources_are_those_of_the_parser():
+    """It may know some that the parser hides, but must lack none; ``None`` refuses nothing."""
+    sources, read = Sources(), 0
+    for kind in classes():
+        item = sources.find(f"{kind.__module__}.{kind.__name__}")
+        if item is not None and (names := sources.arguments(item)) is not None:
+            assert set(arguments(kind)) <= set(names), kind
+            assert set(names) - set(arguments(kind)) <= {"source"}, kind
+            read += 1
+    assert read > 80
+
+
+def test_a_slip_beside_classes_of_ones_own_is_left_to_the_parser():
+    """A module of one's own may bring further classes, whose names need no module."""
+    slips.check("fit", ["--config", "quickstart", "--data", "mine.Data", "--model", "FedPre"])
+    with pytest.raises(UsageError, match="FedPre"):
+        slips.check("fit", ["--config", "quickstart", "--model", "FedPre"])

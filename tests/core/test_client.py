@@ -1,0 +1,95 @@
+"""The client's options, as type checkers and parsers see them."""
+
+from inspect import Parameter, signature
+from typing import get_type_hints
+
+import pytest
+import torch
+from jsonargparse import ArgumentParser
+from typing_extensions import Unpack
+
+from pfl.core.client import ClientModule, ClientOptions
+from pfl.core.types import ClientInfo
+from tests.helpers.toy import mlp
+
+
+class Own(ClientModule):
+    def __init__(self, net, *, pull: float = 0.5, **options: Unpack[ClientOptions]) -> None:
+        super().__init__(net, **options)
+        self.pull = pull
+
+
+def test_the_options_are_those_of_the_constructor():
+    hints = get_type_hints(ClientModule.__init__)
+    assert get_type_hints(ClientOptions) == {
+        name: hints[name] for name in signature(ClientModule).parameters if name != "net"
+    }
+
+
+def test_a_parser_finds_defaults_and_descriptions_behind_unpacked_options():
+    parser = ArgumentParser()
+    parser.add_class_arguments(Own, skip={"net", "optimizer", "task"})
+    assert vars(parser.get_defaults()) == {
+        "pull": 0.5,
+        **{
+            name: option.default
+            for name, option in signature(ClientModule).parameters.items()
+            if option.default is not Parameter.empty and name not in {"optimizer", "task"}
+        },
+    }
+    assert "Local epochs per round" in parser.format_help()
+
+
+def test_an_unknown_option_is_refused_by_name():
+    with pytest.raises(TypeError, match="epocs"):
+        Own(mlp(), epocs=3)
+
+
+class Sends(ClientModule):
+    extra = ("trace",)
+
+    def __init__(self, net, names=("trace",)):
+        super().__init__(net)
+        for name in names:
+            self.register_buffer(name, torch.tensor(3.0))
+
+
+def test_a_buffer_in_extra_is_sent_as_a_copy():
+    module = Sends(mlp())
+    sent = module.upload(ClientInfo(1, 2, None))
+    module.trace.zero_()
+    assert sent.extra["trace"] == 3.0
+    assert "trace" not in sent.shared
+
+
+def test_a_name_in_extra_that_is_no_buffer_is_refused():
+    with pytest.raises(KeyError, match="Sends has no entry 'trace'"):
+        Sends(mlp(), ()).upload(ClientInfo(1, 2, None))
+
+
+class One(ClientModule):
+    one_model = True
+
+
+class OneStill(One):
+    one_model = True
+
+    def receive(self, broadcast, info):
+        super().receive(broadcast, info)
+
+
+class OneLonger(OneStill):
+    def plan(self):
+        return [*super().plan(), *super().plan()]
+
+
+class Personal(One):
+    def personalise(self, broadcast, info):
+        super().personalise(broadcast, info)
+
+
+@pytest.mark.parametrize(
+    ("method", "said"), [(One, True), (OneStill, True), (OneLonger, True), (Personal, False)]
+)
+def test_one_model_is_not_inherited_by_a_class_that_may_test_another(method, said):
+    assert method(mlp()).personal_is_global() is said

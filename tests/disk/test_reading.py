@@ -1,0 +1,109 @@
+"""Files of run folders: whatever they hold, reading ends with content or with one sentence."""
+
+from __future__ import annotations
+
+import gzip
+
+import pytest
+
+from pfl.disk import reading
+from pfl.disk.reading import FileError
+
+BOMB = "\n".join(
+    ["a: &a0 [x, x]", *(f"b{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]" for n in range(1, 30))]
+)
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (BOMB, "c.yaml:6: there are more than 100,000 values, aliases included"),
+        ("a: &a [*a]", "c.yaml:1: the alias [*]a refers to no value above it"),
+        ("a: " + "[" * 200_000, "c.yaml:1: there are more than 50 levels"),
+        ("a: 1\nb: [", "c.yaml:2: this is not YAML"),
+        ("# " + "x" * 2**22, "c.yaml:1: there are 4,194,306 letters; at most 4,194,304 are read"),
+        ("- 1", "c.yaml must hold keys and values, not a list"),
+        ("1: 2", "c.yaml must hold keys and values"),
+        ("a: 2001-99-99", "c.yaml is damaged .month"),
+        ("a: " + "9" * 9999, "c.yaml is damaged"),
+        (b"a: 1\nb: \xff", "c.yaml:2: this is not UTF-8 .byte 0xff"),
+    ],
+)
+def test_yaml_that_is_refused(content, said, tmp_path):
+    file = tmp_path / "c.yaml"
+    file.write_bytes(content if isinstance(content, bytes) else content.encode())
+    with pytest.raises(FileError, match=said) as caught:
+        reading.read_yaml(file)
+    assert len(str(caught.value)) < 400
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (b"[" * 200_000, "s.json has more than 50 levels"),
+        (b'{"a":' * 200_000, "s.json has more than 50 levels"),
+        (b"[" * 60 + b"]" * 60, "s.json has more than 50 levels"),
+        (b"[]", "s.json must hold keys and values, not a list"),
+        (b"null", "s.json must hold keys and values, not a NoneType"),
+        (b"", "s.json is damaged"),
+        (b"9" * 9999, "s.json is damaged"),
+        (b'{"a": "\xff"}', "s.json:1: this is not UTF-8 .byte 0xff"),
+    ],
+)
+def test_json_that_is_refused(content, said, tmp_path):
+    file = tmp_path / "s.json"
+    file.write_bytes(content)
+    with pytest.raises(FileError, match=said):
+        reading.read_json(file)
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (b"a,b\n1," + b"2" * 200_000 + b"\n", "t.csv:2: this is not a table .*field larger"),
+        (b"a,b\n1," + b"2" * 1001 + b"\n", "t.csv:2: a cell has more than 1,000 letters"),
+        (b"a,b\n1,2\n1,2,3\n", "t.csv:3: there are 3 cells for 2 columns"),
+        (b"a,b\n\n1,2\n", "t.csv:2: there are 0 cells for 2 columns"),
+        (b"a,a\n1,2\n", "t.csv:1: a column is named twice"),
+        (b'a,b\n"1\n1,2\n', "t.csv:3: this is not a table"),
+        (b"a,b\n1,2\n\xff\n", "t.csv:3: this is not UTF-8"),
+    ],
+)
+def test_tables_that_are_refused(content, said, tmp_path):
+    file = tmp_path / "t.csv"
+    file.write_bytes(content)
+    with pytest.raises(FileError, match=said):
+        reading.read_csv(file)
+
+
+def test_large_files_and_devices_are_not_read(tmp_path, monkeypatch):
+    file = tmp_path / "t.csv"
+    monkeypatch.setattr(reading, "BYTES", 5000)
+    file.write_bytes(b"0" * 5001)
+    with pytest.raises(FileError, match=r"t.csv has more than 5,000 bytes, which are not read"):
+        reading.read_csv(file)
+    file.unlink()
+    packed = tmp_path / "t.csv.gz"
+    packed.write_bytes(gzip.compress(b"0" * 10**6))
+    with pytest.raises(FileError, match=r"t.csv.gz has more than 5,000 bytes"):
+        reading.read_csv(file)
+    packed.write_bytes(gzip.compress(b"a\n1\n")[:-9])
+    with pytest.raises(FileError, match=r"t.csv.gz is damaged"):
+        reading.read_csv(file)
+    packed.write_bytes(gzip.compress(b"a\n1\n"))
+    assert reading.read_csv(file).rows == [["1"]]
+    file.symlink_to("/dev/zero")
+    with pytest.raises(FileError, match=r"t.csv is not a file"):
+        reading.read_csv(file)
+
+
+def test_what_is_sound_is_read_and_a_missing_file_is_empty(tmp_path):
+    (tmp_path / "c.yaml").write_text("a: &a {b: 1}\nc: *a\n")
+    assert reading.read_yaml(tmp_path / "c.yaml") == {"a": {"b": 1}, "c": {"b": 1}}
+    (tmp_path / "s.json").write_text('{"a": [1, NaN]}')
+    assert reading.read_json(tmp_path / "s.json")["a"][0] == 1
+    (tmp_path / "t.csv").write_text('a,"b\nc"\n1,2\n3')
+    assert reading.read_csv(tmp_path / "t.csv") == reading.Lines(["a", "b\nc"], [["1", "2"]])
+    none = tmp_path / "none"
+    assert reading.read_yaml(none) == reading.read_json(none) == {}
+    assert reading.read_csv(none) == reading.Lines([], [])

@@ -1,0 +1,129 @@
+"""Files are written whole or not at all, and never through a link."""
+
+from __future__ import annotations
+
+import errno
+import os
+
+import pytest
+
+from pfl.disk import writing
+
+
+@pytest.fixture
+def outside(tmp_path):
+    """A file of the user's, which nothing may touch."""
+    file = tmp_path / "outside" / "precious.txt"
+    file.parent.mkdir()
+    file.write_text("precious")
+    return file
+
+
+@pytest.fixture
+def run(tmp_path):
+    folder = tmp_path / "run"
+    folder.mkdir()
+    return folder
+
+
+def write(path):
+    writing.write(path, "new\n")
+
+
+def append(path):
+    writing.append(path, "new\n")
+
+
+def change(path):
+    os.close(writing.opened(path, os.O_RDWR | os.O_CREAT))
+
+
+@pytest.mark.parametrize("do", [write, append, change])
+def test_a_link_is_refused_by_name_and_what_it_leads_to_stays(do, run, outside):
+    link = run / "table.csv"
+    link.symlink_to(outside)
+    with pytest.raises(OSError, match=f"{link} is a link, and nothing is written through links"):
+        do(link)
+    assert outside.read_text() == "precious"
+    assert link.is_symlink()
+
+
+@pytest.mark.parametrize("do", [write, change])
+def test_a_link_that_leads_nowhere_makes_no_file_there(do, run, outside):
+    link = run / "table.csv"
+    link.symlink_to(outside.with_name("none"))
+    with pytest.raises(OSError, match="is a link"):
+        do(link)
+    assert [*outside.parent.iterdir()] == [outside]
+
+
+@pytest.mark.parametrize("do", [append, change])
+def test_a_second_name_of_a_file_is_a_link_where_it_is_changed_in_place(do, run, outside):
+    other = run / "table.csv"
+    os.link(outside, other)
+    with pytest.raises(OSError, match="is a link"):
+        do(other)
+    # A new file takes its place; the other name keeps what it had.
+    write(other)
+    assert (outside.read_text(), other.read_text()) == ("precious", "new\n")
+
+
+def test_what_is_no_file_is_refused(run):
+    pipe = run / "table.csv"
+    os.mkfifo(pipe)
+    for do in (write, append, change):
+        with pytest.raises(OSError, match=f"{pipe} is not a file"):
+            do(pipe)
+
+
+def test_a_scratch_file_that_somebody_made_as_a_link_is_not_followed(run, outside):
+    link = run / f".table.csv.{os.getpid()}"
+    link.symlink_to(outside)
+    write(run / "table.csv")
+    assert outside.read_text() == "precious"
+    assert [path.name for path in run.iterdir()] == ["table.csv"]
+
+
+def test_a_block_that_fails_leaves_the_file_as_it_was(run):
+    file = run / "table.csv"
+    write(file)
+    with pytest.raises(TypeError), writing.written(file) as stream:
+        stream.writelines([b"half", None])
+    assert file.read_text() == "new\n"
+    assert [*run.iterdir()] == [file]
+
+
+def test_a_full_disk_leaves_no_part_of_a_line_and_is_told_with_the_file(run, monkeypatch):
+    file, real = run / "table.csv", os.write
+    write(file)
+
+    def full(descriptor, data):
+        if len(data) < 4:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return real(descriptor, data[:3])
+
+    monkeypatch.setattr(os, "write", full)
+    with pytest.raises(OSError, match=f"No space left on device: '{file}'"):
+        writing.append(file, "12345\n")
+    assert file.read_text() == "new\n"
+
+
+def test_only_what_is_left_of_the_named_files_is_removed(run, outside):
+    mine = [run / ".table.csv.17", run / ".last.ckpt.99999"]
+    others = [run / ".notes.txt.17", run / ".table.csv.old", run / "table.csv.17", run / ".17"]
+    for file in (*mine, *others):
+        file.write_text("half")
+    link, folder = run / ".table.csv.18", run / ".table.csv.19"
+    link.symlink_to(outside)
+    folder.mkdir()
+    writing.clear(run, ["table.csv", "last.ckpt"])
+    assert {*run.iterdir()} == {*others, link, folder}
+    assert outside.read_text() == "precious"
+
+
+def test_nothing_is_removed_through_a_linked_folder(run, outside):
+    precious = outside.with_name(".last.ckpt.17")
+    precious.write_text("precious")
+    (run / "checkpoints").symlink_to(outside.parent)
+    writing.clear(run / "checkpoints", ["last.ckpt"])
+    assert precious.read_text() == "precious"

@@ -1,0 +1,206 @@
+"""On a simulated second device: the numbers of the CPU, by every engine.
+
+All methods: ``pytest -m slow tests/engines/test_device.py``.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+import pytest
+import torch
+
+from datamodules import CropFlip, Dirichlet, Synthetic
+from lightning_modules.fedas import FedAS
+from lightning_modules.fedavg import FedAvg, FedAvgP
+from lightning_modules.fedper import FedPer
+from lightning_modules.univarfl import UniVarFL
+from pfl.core.task import MultiLabel, Regression
+from pfl.engines.vectorised import VectorisedEngine
+from pfl.federation.sampling import UniformSampler
+from tests.engines import test_gpu as gpu
+from tests.engines.agreement import fit
+from tests.helpers.device import NAME, MixedDevicesError, simulated
+from tests.helpers.discovery import methods
+from tests.helpers.federation import HEAVY
+from tests.helpers.toy import blobs, mlp, normed
+
+CLOSE = {"rtol": 1e-10, "atol": 1e-12}
+FEW = (FedAvg, FedAS, UniVarFL)
+OTHERS = [pytest.param(m, marks=pytest.mark.slow) for m in methods() if m not in FEW]
+
+
+def images(**options):
+    """Return three clients of unequal size, small as the device is slow."""
+    return Synthetic(
+        samples=48,
+        classes=3,
+        channels=1,
+        size=24,
+        num_clients=3,
+        partition=Dirichlet(0.5),
+        batch_size=4,
+        test_fraction=0.25,
+        **options,
+    )
+
+
+def run(method, engine, accelerator=NAME, **options):
+    """Run two rounds of all clients; clipped, as the steps are large."""
+    usual = {
+        "rounds": 2,
+        "precision": "64-true",
+        "gradient_clip_val": 0.5,
+        "sampler": UniformSampler(1.0),
+        "data": images(),
+    }
+    module = gpu.built(method) if isinstance(method, type) else method
+    return fit(module, engine, accelerator=accelerator, **usual | options)
+
+
+def same(one, other):
+    torch.testing.assert_close(gpu.cpu(one.server.shared), gpu.cpu(other.server.shared), **CLOSE)
+    assert one.kept.keys() == other.kept.keys()
+    for client, state in one.kept.items():
+        torch.testing.assert_close(gpu.cpu(state), gpu.cpu(other.kept[client]), **CLOSE)
+
+
+@pytest.mark.parametrize("method", [*FEW, *OTHERS], ids=lambda m: m.__name__)
+def test_a_device_agrees_with_the_cpu(method):
+    """One client after another and stacked, as far as a method can be."""
+    expected = run(method, "sequential", "cpu")
+    with simulated():
+        alone, stacked = run(method, "sequential"), run(method, "vectorised")
+        assert stacked.header["engine"].startswith("vectorised") == method.vectorizable
+        assert {v.device.type for v in stacked.server.shared.values()} <= {NAME}
+        same(alone, expected)
+        same(stacked, expected)
+
+
+@pytest.mark.parametrize("persist", [False, True])
+def test_adam_counts_where_its_engine_wants_it(persist):
+    """In a stack on the device; otherwise on the host, also where the state is kept."""
+
+    def adam(*options):
+        module = FedAvg(
+            gpu.net(), optimizer=partial(torch.optim.Adam, lr=0.01), persist_optimizer=persist
+        )
+        return run(module, *options)
+
+    expected = adam("sequential", "cpu")
+    with simulated():
+        stacked = adam("vectorised")
+        assert stacked.header["engine"].startswith("vectorised") != persist
+        for found in (adam("sequential"), stacked):
+            same(found, expected)
+
+
+@pytest.mark.parametrize("engine", ["sequential", "vectorised", "auto"])
+@pytest.mark.parametrize("task", [None, MultiLabel(), Regression()], ids=lambda t: type(t).__name__)
+def test_other_tasks_batch_norm_and_pooled_tests(engine, task):
+    """Both points of testing, too; float64, of four clients as auto stacks no fewer."""
+    sizes, told = (9, 6, 4, 7), {} if task is None else {"task": task}
+
+    def go(accelerator):
+        module = FedAvgP(normed(), optimizer=HEAVY, **told)
+        points = ["post_broadcast", "post_local"]
+        return run(module, engine, accelerator, data=blobs(sizes, task=task), evaluate_at=points)
+
+    expected = go("cpu")
+    with simulated():
+        found = go(NAME)
+        assert ("vectorised" in found.header["engine"]) == (engine != "sequential")
+        same(found, expected)
+    for key, value in expected.history[-1].items():
+        if not key.startswith("time/"):
+            assert found.history[-1][key] == pytest.approx(value, abs=1e-9), key
+
+
+@pytest.mark.parametrize("precision", ["bf16-mixed", "16-mixed"])
+def test_half_precision_trains_float32_weights(precision):
+    """Scaled losses are not stacked."""
+    with simulated():
+        found = run(FedAvg, "auto", precision=precision)
+        assert ("vectorised" in found.header["engine"]) == (precision == "bf16-mixed")
+        weights = found.server.shared.values()
+        assert {value.dtype for value in weights} == {torch.float32}
+        assert all(value.isfinite().all() for value in weights)
+
+
+@pytest.mark.parametrize("starts", [NAME, "cpu"])
+def test_a_run_goes_on_where_it_did_not_begin(starts, tmp_path):
+    """From a checkpoint of the other device, with kept states in files."""
+    ends = "cpu" if starts == NAME else NAME
+
+    def go(accelerator, rounds, **options):
+        module = FedPer(mlp(), optimizer=HEAVY, persist_optimizer=True)
+        return run(module, "sequential", accelerator, data=blobs(), rounds=rounds, **options)
+
+    folder = {"default_root_dir": str(tmp_path), "kept_memory": 0.0}
+    expected = go("cpu", 3)
+    with simulated():
+        go(starts, 2, **folder)
+        found = go(ends, 3, ckpt_path=next(tmp_path.rglob("*.ckpt")), **folder)
+        same(found, expected)
+
+
+def test_data_that_do_not_fit_stay_with_the_host():
+    """Each batch is copied, with random transforms or without, and stacked or not."""
+    for augment in (None, CropFlip(padding=2)):
+        expected = run(FedAvg, "sequential", "cpu", data=images(augment=augment))
+        for engine in ("sequential", "vectorised"):
+            with simulated() as device:
+                device.memory = 2**10
+                chosen = VectorisedEngine(clients=3) if engine == "vectorised" else engine
+                found = run(FedAvg, chosen, data=images(augment=augment))
+                same(found, expected)
+
+
+def test_the_device_refuses_what_a_gpu_refuses():
+    """Tensors of the CPU beside its own, except single numbers that are only read."""
+    host, number = torch.ones(2), torch.tensor(3.0)
+    with simulated():
+        own = torch.ones(2, device=NAME)
+        assert (own * number).tolist() == [3, 3]
+        assert own[torch.tensor([1])].tolist() == [1]
+        for call in (
+            lambda: own + host,
+            lambda: host[own.long()],
+            lambda: number.add_(own[0]),
+            lambda: torch.stack([own[0], number]),
+            lambda: own.index_select(0, torch.tensor([1])),
+            lambda: torch.nn.Linear(2, 1)(own),
+        ):
+            with pytest.raises(MixedDevicesError):
+                call()
+
+
+def test_the_device_counts_what_the_host_waits_for():
+    with simulated() as device:
+        value = torch.arange(4.0).to(NAME)
+        assert device.copies.total() == 1
+        for call in (
+            lambda: value[0].item(),
+            value.tolist,
+            value.cpu,
+            value.nonzero,
+            lambda: value[value > 1],
+            lambda: torch.equal(value, value),
+            lambda: bool(value.any()),
+        ):
+            device.reset()
+            call()
+            assert device.reads.total() == 1
+        device.reset()
+        assert torch.ones(2, device=NAME).add(1).sum().dim() == 0
+        assert not device.reads.total() + device.copies.total()
+
+
+def test_nothing_of_the_device_stays():
+    with simulated():
+        assert torch.zeros(1, device=NAME).device.type == NAME
+    assert not hasattr(torch, NAME)
+    with torch.inference_mode():
+        assert torch.zeros(1).is_inference()
+    with pytest.raises(ValueError, match="invalid accelerator name"):
+        fit(gpu.built(FedAvg), "sequential", accelerator=NAME)

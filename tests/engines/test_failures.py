@@ -1,0 +1,217 @@
+"""A method that raises: round, client, phase and line are told, under every engine."""
+
+from __future__ import annotations
+
+import inspect
+import pickle
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from lightning_modules.fedavg import FedAvg, FedAvgP
+from pfl.core.failure import JobError, told
+from pfl.core.server import Server
+from pfl.core.types import Broadcast, Pass, Phase
+from pfl.engines import actors
+from pfl.engines.actors import Pool
+from pfl.engines.messages import MessageEncoder
+from pfl.engines.sequential import SequentialEngine
+from pfl.engines.threads import ThreadsEngine
+from pfl.engines.vectorised import VectorisedEngine
+from pfl.engines.worker import Recipe, Worker
+from pfl.federation.sampling import UniformSampler
+from pfl.training.declaration import MethodError
+from tests.helpers.federation import SGD, context, fit, job
+from tests.helpers.toy import blobs, mlp
+
+FILE = "tests/engines/test_failures.py"
+EVERYONE = UniformSampler()
+
+
+def line(function):
+    """Return the line of a function of one line."""
+    return inspect.getsourcelines(function)[1] + 1
+
+
+def late(info):
+    """Fail in the second round, for client 1."""
+    return 1 / 0 if (info.client, info.round) == (1, 2) else None
+
+
+class InReceive(FedAvg):
+    def receive(self, broadcast, info):
+        late(info)
+        super().receive(broadcast, info)
+
+
+class InUpload(FedAvg):
+    def upload(self, info):
+        late(info)
+        return super().upload(info)
+
+
+class InEpochs(FedAvg):
+    def plan(self):
+        epochs = lambda own, info: late(info) or 1  # noqa: E731
+        return [Phase(name="local", objective=self.losses, epochs=epochs)]
+
+
+class InPersonalise(FedAvg):
+    def personalise(self, broadcast, info):
+        late(info)
+        super().personalise(broadcast, info)
+
+
+@pytest.mark.parametrize("engine", [SequentialEngine, lambda: ThreadsEngine(2), VectorisedEngine])
+@pytest.mark.parametrize(
+    ("method", "where"),
+    [(InReceive, ""), (InUpload, ""), (InEpochs, "phase 'local'"), (InPersonalise, "before the t")],
+)
+def test_round_client_phase_and_line_are_told(engine, method, where):
+    with pytest.raises(ZeroDivisionError) as found:
+        fit(method(mlp(), optimizer=SGD), blobs(), 2, engine=engine(), sampler=EVERYONE)
+    said = told(found.value)
+    assert said.startswith("round 2, client")
+    assert "client 1" in said or "clients 0, 2, 1 as one stack" in said
+    assert where in said
+    place = f"({FILE}, line {line(late) + 1}): ZeroDivisionError: division by zero"
+    assert said.endswith(place)
+    assert "\n" not in said
+
+
+class InObjective(FedAvg):
+    """Every client fails, in the second of its phases."""
+
+    vectorizable = True
+
+    def plan(self):
+        first = Phase(name="first", objective=self.losses)
+        return [first, Pass(name="then", then=lambda totals: {}), self.second()]
+
+    def second(self):
+        return Phase(name="second", objective=self.fail)
+
+    def fail(self, batch):
+        raise KeyError("net.haed")
+
+
+@pytest.mark.parametrize("engine", [SequentialEngine, lambda: ThreadsEngine(2)])
+def test_the_phase_is_told(engine):
+    with pytest.raises(KeyError) as found:
+        fit(InObjective(mlp(), optimizer=SGD), blobs(), 1, engine=engine(), sampler=EVERYONE)
+    place = f"phase 'second' ({FILE}, line {line(InObjective.fail)}): KeyError: 'net.haed'"
+    assert told(found.value) in {f"round 1, client {client}, {place}" for client in range(3)}
+
+
+class Exhausts(FedAvg):
+    """A stack needs more memory than there is, from the second round on."""
+
+    def losses(self, batch):
+        if torch.is_grad_enabled() and self.full:
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.\nGPU 0")
+        return super().losses(batch)
+
+    full = False
+
+
+def test_memory_that_is_exhausted_in_a_stack_is_told_with_its_clients():
+    module = Exhausts(mlp(), optimizer=SGD)
+    data = blobs()
+    engine = VectorisedEngine()
+    assert engine.setup(context(module, data)).startswith("vectorised")
+    module.full = True
+    jobs = [job(data, client, Broadcast({}), round=4) for client in (1, 2)]
+    with pytest.raises(torch.OutOfMemoryError) as found:
+        list(engine.train(jobs))
+    said = told(found.value)
+    assert said.startswith("round 4, clients 1, 2 as one stack, phase 'local' (")
+    assert "): out of memory (OutOfMemoryError: CUDA out of memory. Tried to allocate 2" in said
+    assert "GPU 0" not in said
+    assert said.endswith("lower data.batch_size, or train fewer clients at a time")
+
+
+def test_the_test_of_a_model_is_told():
+    class Fails(FedAvgP):
+        def adapt(self):
+            return [Pass(name="look", then=lambda totals: {"w": 1 // 0})]
+
+    with pytest.raises(ZeroDivisionError) as found:
+        fit(Fails(mlp(), optimizer=SGD), blobs(), 1)
+    assert told(found.value).startswith("round 1, client 0, before the test, pass 'look' (")
+
+
+@pytest.mark.parametrize("verb", ["aggregate", "broadcast"])
+def test_a_server_that_fails_is_told(verb):
+    class Fails(Server):
+        def aggregate(self, state, uploads):
+            return super().aggregate(state, uploads if verb != "aggregate" else [None])
+
+        def broadcast(self, state, client, round):
+            return super().broadcast(state, client / (verb != "broadcast"), round)
+
+    module = FedAvg(mlp(), optimizer=SGD)
+    module.server = Fails
+    with pytest.raises((AttributeError, ZeroDivisionError)) as found:
+        fit(module, blobs(), 1, sampler=EVERYONE)
+    where = {"aggregate": "aggregation", "broadcast": "broadcast to client 0"}[verb]
+    assert told(found.value).startswith(f"round 1, the server's {where} ({FILE}, line ")
+
+
+def test_what_says_all_in_its_own_words_gets_no_note():
+    class Sets(FedAvg):
+        def plan(self):
+            return [Pass(name="look", then=lambda totals: {"w": torch.ones(1)})]
+
+    with pytest.raises(MethodError, match="sets the entry 'w'") as found:
+        fit(Sets(mlp(), optimizer=SGD), blobs(), 1)
+    assert told(found.value) is None
+
+
+# In another process.
+
+
+def shipped(module, data, client):
+    """Send a job to a worker, without Ray."""
+    jobs = [job(data, client, Broadcast({}), round=2)]
+    message, shared = MessageEncoder(jobs, lambda payload: payload).encode(jobs[0])
+    worker = Worker(Recipe.of(context(module, data), threads=1, gpu=False))
+    return worker.train(message, shared)
+
+
+class OddError(Exception):
+    """An error that no other process can read."""
+
+    def __init__(self, one, two):
+        super().__init__(f"{one} and {two}")
+
+
+class InWorker(FedAvg):
+    def upload(self, info):
+        raise OddError(1, 2)
+
+
+def test_a_worker_s_error_comes_back_in_words():
+    with pytest.raises(JobError) as found:
+        shipped(InWorker(mlp(), optimizer=SGD), blobs(), 1)
+    arrived = pickle.loads(pickle.dumps(found.value))
+    place = f"({FILE}, line {line(InWorker.upload)})"
+    assert told(arrived) == str(arrived) == f"round 2, client 1 {place}: OddError: 1 and 2"
+
+
+def test_the_pool_raises_what_the_worker_said(monkeypatch):
+    class RayError(Exception):
+        pass
+
+    class RayTaskError(RayError):
+        cause = JobError("round 2, client 1 (mine.py, line 3): OddError: 1 and 2")
+
+    def get(reference):
+        raise RayTaskError
+
+    names = SimpleNamespace(RayTaskError=RayTaskError, RayError=RayError)
+    monkeypatch.setattr(actors, "import_ray", lambda: SimpleNamespace(exceptions=names, get=get))
+    pending = SimpleNamespace(in_flight={"r": ("worker", 0)}, done={})
+    with pytest.raises(JobError, match="round 2, client 1") as found:
+        Pool._receive(object.__new__(Pool), "r", pending)
+    assert isinstance(found.value.__cause__, RayTaskError)

@@ -1,0 +1,236 @@
+"""On a simulated second device: servers, analyses, tables, and what is done with a checkpoint."""
+
+from __future__ import annotations
+
+import csv
+from typing import get_args
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from datamodules import IID, TabularData, TensorData
+from lightning_modules.fedas import FedAS
+from lightning_modules.fedavg import FedAvg
+from lightning_modules.fedper import FedPer
+from lightning_modules.fedsimsup import AbsentRule, FedSimSup
+from lightning_modules.pfedvem import PFedVEM
+from pfl.callbacks.early_stopping import EarlyStopping
+from pfl.callbacks.fisher import FisherTraces, ReplacedParameters
+from pfl.callbacks.model_numbers import ModelNumbers
+from pfl.callbacks.spectrum import ClassifierSpectrum
+from pfl.core.task import Regression
+from pfl.engines.vectorised import VectorisedEngine
+from pfl.federation.sampling import UniformSampler
+from pfl.loop import FederatedLoop
+from pfl.results.files import Table
+from pfl.testing.compare import distance, named
+from tests.engines.agreement import module_of
+from tests.helpers.device import NAME, simulated
+from tests.helpers.discovery import methods
+from tests.helpers.federation import SGD
+from tests.helpers.toy import blobs, mlp
+
+ENGINES = ["sequential", "vectorised"]
+HOST = "cpu"
+# FedSimSup's server computes its few shares of clients on the host.
+DESCRIBES = {"similarity", "samples"}
+
+
+def loop(accelerator, engine="sequential", rounds=2, **options):
+    fixed = {"accelerator": accelerator, "precision": "64-true", "progress": False}
+    return FederatedLoop(rounds, engine=engine, **fixed, **options)
+
+
+def on_host(value):
+    return {name: tensor.cpu() for name, tensor in named(value).items()}
+
+
+def agree(found, expected):
+    """Compare servers, kept states and the scores of all rounds."""
+    for one, other in ((found.server, expected.server), (dict(found.kept), dict(expected.kept))):
+        assert distance(on_host(one), on_host(other)) < (1e-10, "")
+    for row, wanted in zip(found.history, expected.history, strict=True):
+        for key, value in wanted.items():
+            if not key.startswith("time/"):
+                assert row[key] == pytest.approx(value, abs=1e-6, nan_ok=True), key
+
+
+@pytest.mark.parametrize("method", methods(), ids=lambda m: m.__name__)
+def test_a_server_aggregates_on_the_device(method):
+    """What it holds of uploads stays there; two of three clients take part in each round."""
+
+    def go(accelerator):
+        made = loop(accelerator, sampler=UniformSampler(0.7))
+        return made.fit(module_of(method, mlp), blobs((5, 4, 6)))
+
+    expected = go(HOST)
+    with simulated():
+        found = go(NAME)
+        held = named(found.server)
+        arrays = {name for name, value in held.items() if value.dim()} - DESCRIBES
+        assert {held[name].device.type for name in arrays} <= {NAME}
+        agree(found, expected)
+
+
+@pytest.mark.parametrize("rule", get_args(AbsentRule))
+def test_supervisors_of_several_sizes_and_absent_clients(rule):
+    """Clients with supervisors of two sizes; each rule for the server's copies of absent ones."""
+
+    def go(accelerator):
+        kinds = [mlp(hidden=2), mlp(hidden=3)]
+        module = FedSimSup(mlp(), kinds, optimizer=SGD, absent_rule=rule)
+        return loop(accelerator, sampler=UniformSampler(0.7)).fit(module, blobs((5, 4, 6)))
+
+    expected = go(HOST)
+    with simulated():
+        agree(go(NAME), expected)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_analyses_see_models_on_the_device(engine, tmp_path):
+    def go(accelerator):
+        analyses = [FisherTraces(), ReplacedParameters([0.5], draws=2), ClassifierSpectrum()]
+        folder = str(tmp_path / accelerator)
+        made = loop(accelerator, engine, callbacks=analyses, default_root_dir=folder)
+        return made.fit(FedAS(mlp(), optimizer=SGD), blobs())
+
+    expected = go(HOST)
+    with simulated():
+        found = go(NAME)
+        agree(found, expected)
+    same_rows(found, expected, "fisher.csv", "replaced.csv", "spectrum.csv")
+
+
+@pytest.mark.parametrize("by", ["zero", "other"])
+def test_parameters_are_replaced_on_the_device(by, tmp_path):
+    def go(accelerator):
+        folder = str(tmp_path / accelerator)
+        analyses = [ReplacedParameters([0.2, 1.0], by=by, draws=2)]
+        made = loop(accelerator, rounds=1, callbacks=analyses, default_root_dir=folder)
+        return made.fit(FedPer(mlp(), optimizer=SGD), blobs())
+
+    expected = go(HOST)
+    with simulated():
+        found = go(NAME)
+    same_rows(found, expected, "replaced.csv")
+
+
+def test_a_method_describes_models_on_the_device_and_a_run_stops_early(tmp_path):
+    """With a checkpoint after each round."""
+
+    def go(accelerator):
+        folder = str(tmp_path / accelerator)
+        watching = [ModelNumbers(), EarlyStopping(patience=1, min_delta=1.0)]
+        made = loop(
+            accelerator,
+            rounds=5,
+            callbacks=watching,
+            default_root_dir=folder,
+            checkpoint_every=1,
+        )
+        return made.fit(PFedVEM(mlp()), blobs())
+
+    expected = go(HOST)
+    with simulated():
+        found = go(NAME)
+        agree(found, expected)
+    assert found.round == 2
+    same_rows(found, expected, "numbers.csv")
+
+
+def same_rows(found, expected, *files):
+    for file in files:
+        rows, wanted = (list(Table.read(run.folder / file).rows()) for run in (found, expected))
+        assert rows
+        assert len(rows) == len(wanted)
+        for row, other in zip(rows, wanted, strict=True):
+            assert row == pytest.approx(other, rel=1e-6, abs=1e-9)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("written", [HOST, NAME])
+def test_a_checkpoint_is_tested_validated_predicted_from_and_exported(written, engine, tmp_path):
+    """By either device, from the same file."""
+
+    def module():
+        return FedPer(mlp(), optimizer=SGD)
+
+    with simulated():
+        run = loop(written, engine, default_root_dir=str(tmp_path)).fit(module(), blobs())
+    path = str(run.folder)
+
+    def used(accelerator):
+        made = loop(accelerator, engine)
+        scores = made.test(module(), blobs(), path)
+        predicted = list(made.predict(module(), blobs(), path))
+        file = tmp_path / f"{accelerator}.ckpt"
+        left = module()
+        made.export(left, blobs(), path, 1, file)
+        assert {value.device.type for value in left.state_dict().values()} == {HOST}
+        read = FedPer.load_from_checkpoint(file, net=mlp(), optimizer=SGD)
+        assert {name.split("/")[0] for name in scores} == {"test", "val"}
+        return scores, predicted, read.state_dict()
+
+    expected = used(HOST)
+    with simulated():
+        found = used(NAME)
+    assert {value.device.type for value in named(found).values()} == {HOST}
+    assert distance(named(found), named(expected)) < (1e-6, "")
+
+
+class Pair(nn.Module):
+    """Two inputs, by name, to one linear layer."""
+
+    def __init__(self):
+        super().__init__()
+        self.own = mlp(2, dim=3)
+
+    def forward(self, x):
+        return self.own(torch.cat([x["left"], x["right"]], 1))
+
+
+def table(tmp_path):
+    """Return regression on numbers and a category, with missing values."""
+    rng = np.random.default_rng(0)
+    file = tmp_path / "table.csv"
+    with file.open("w", newline="", encoding="utf-8") as opened:
+        writer = csv.writer(opened)
+        writer.writerow(["age", "city", "weight"])
+        for n in range(24):
+            age = "" if n % 7 == 0 else f"{rng.normal():.3f}"
+            writer.writerow([age, ["Rome", "Oslo", "Bonn"][n % 3], f"{rng.normal():.3f}"])
+    return TabularData(
+        str(file), "weight", 3, IID(), batch_size=4, task="regression", missing="mean"
+    )
+
+
+def pairs(tmp_path):
+    """Return inputs that are dictionaries of tensors."""
+    rng = np.random.default_rng(0)
+    values = rng.normal(size=(24, 3)).astype(np.float32)
+    file = tmp_path / "pairs.npz"
+    np.savez(file, **{"x.left": values[:, :2], "x.right": values[:, 2:], "y": np.arange(24) % 2})
+    return TensorData(str(file), 3, IID(), batch_size=4)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("memory", [2**33, 2**9], ids=["held", "left"])
+@pytest.mark.parametrize("kind", [table, pairs], ids=lambda kind: kind.__name__)
+def test_tables_and_dictionaries_of_inputs(kind, memory, engine, tmp_path):
+    """Held by the device, or left with the host as they do not fit."""
+
+    def go(accelerator):
+        net = Pair() if kind is pairs else mlp(1, dim=4)
+        task = {} if kind is pairs else {"task": Regression()}
+        chosen = VectorisedEngine(clients=3) if engine == "vectorised" else engine
+        data = kind(tmp_path)
+        return loop(accelerator, chosen).fit(FedAvg(net, optimizer=SGD, **task), data)
+
+    expected = go(HOST)
+    with simulated() as device:
+        device.memory = memory
+        found = go(NAME)
+        assert ("vectorised" in found.header["engine"]) == (engine == "vectorised")
+        agree(found, expected)

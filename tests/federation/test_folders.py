@@ -1,0 +1,235 @@
+"""Run folders that somebody else may have made: nothing outside is touched, no row is another's."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import re
+import shutil
+import subprocess
+import sys
+
+import pytest
+import torch
+import yaml
+
+from lightning_modules.fedper import FedPer
+from pfl.callbacks.fisher import FisherTraces
+from pfl.core import tensor_file
+from pfl.core.lock import NoLocksWarning
+from pfl.federation.checkpoint import CheckpointError
+from pfl.federation.store import KeptStates
+from pfl.loop import FederatedLoop
+from tests.helpers.toy import blobs, mlp
+
+
+def fit(root, rounds=2, ckpt_path=None, seed=42, config=None, **options):
+    loop = FederatedLoop(
+        rounds=rounds,
+        engine="sequential",
+        default_root_dir=str(root),
+        name="r",
+        checkpoint_every=1,
+        progress=False,
+        seed=seed,
+        **options,
+    )
+    return loop.fit(FedPer(mlp()), blobs(), None if ckpt_path is None else str(ckpt_path), config)
+
+
+@pytest.fixture
+def outside(tmp_path):
+    """A folder of the user's, which nothing may touch."""
+    folder = tmp_path / "outside"
+    folder.mkdir()
+    for name in ("precious.txt", ".last.ckpt.17", ".notes.17"):
+        (folder / name).write_text("precious")
+    yield folder
+    assert {file.name: file.read_text() for file in folder.iterdir()} == dict.fromkeys(
+        ("precious.txt", ".last.ckpt.17", ".notes.17"), "precious"
+    )
+
+
+# Links.
+
+WRITTEN = (".lock", "config.yaml", "environment.json", "partition.json", "summary.json")
+WRITTEN += ("metrics.csv", "clients.csv", "fisher.csv", "checkpoints/last.ckpt")
+
+
+@pytest.mark.parametrize("name", WRITTEN)
+def test_a_resume_writes_to_nothing_that_a_link_leads_to(name, tmp_path, outside):
+    folder = fit(tmp_path, callbacks=[FisherTraces()]).folder
+    shutil.copytree(folder, tmp_path / "sound")
+    file = folder / name
+    file.unlink(missing_ok=True)
+    if name == "checkpoints/last.ckpt":
+        # What is read through a link is not saved through it.
+        file.symlink_to(tmp_path / "sound" / name)
+    else:
+        file.symlink_to(outside / "precious.txt")
+    config = yaml.safe_dump({"seed": 42})
+    with pytest.raises((OSError, ValueError), match=f"{name} is a link|{name}:1: |not the"):
+        fit(tmp_path, 3, folder, callbacks=[FisherTraces()], config=config)
+    assert file.is_symlink()
+
+
+def test_nothing_is_removed_or_saved_through_linked_checkpoints(tmp_path, outside):
+    folder = fit(tmp_path).folder
+    sound = tmp_path / "sound"
+    (folder / "checkpoints").rename(sound)
+    (folder / "checkpoints").symlink_to(outside)
+    (outside / "last.ckpt").symlink_to(sound / "last.ckpt")
+    with pytest.raises(OSError, match="checkpoints is a link"):
+        fit(tmp_path, 3, folder)
+    (outside / "last.ckpt").unlink()
+
+
+def test_only_what_the_project_writes_is_removed(tmp_path):
+    folder = fit(tmp_path).folder
+    users = [folder / ".notes.17", folder / ".secret.csv.17", folder / "checkpoints" / ".best.17"]
+    for file in users:
+        file.write_text("precious")
+    fit(tmp_path, 3, folder)
+    assert [file.read_text() for file in users] == ["precious"] * 3
+
+
+def test_folders_that_are_only_named_like_kept_states_stay(tmp_path, outside):
+    folder = tmp_path / ".kept-mine"
+    folder.mkdir()
+    (folder / "thesis.tex").write_text("precious")
+    (tmp_path / ".kept-link").symlink_to(outside)
+    (tmp_path / ".kept-file").write_text("precious")
+    left = tmp_path / ".kept-a_b1c2d3"
+    left.mkdir()
+    (left / "0-1.pt").write_text("half")
+    kept = KeptStates(0, tmp_path)
+    assert (folder / "thesis.tex").read_text() == "precious"
+    assert {path.name for path in tmp_path.glob(".kept-*")} == {
+        *(".kept-mine", ".kept-link", ".kept-file", kept.folder.name)
+    }
+
+
+# Rows.
+
+
+def test_rows_of_another_run_are_refused_and_nothing_is_changed(tmp_path):
+    folder, other = fit(tmp_path).folder, fit(tmp_path, seed=7).folder
+    shutil.copy(other / "clients.csv", folder / "clients.csv")
+    before = {path: path.read_bytes() for path in folder.rglob("*.*") if path.name != ".lock"}
+    with pytest.raises(CheckpointError, match="they are of another run, or were changed or lost"):
+        fit(tmp_path, 3, folder)
+    assert before == {path: path.read_bytes() for path in before}
+
+
+def test_a_checkpoint_ahead_of_its_rows_is_refused(tmp_path):
+    folder = fit(tmp_path).folder
+    lines = (folder / "clients.csv").read_text().splitlines(keepends=True)
+    (folder / "clients.csv").write_text("".join(lines[:-1]))
+    with pytest.raises(CheckpointError, match=r"the 5 rows .* not the 6 of the checkpoint"):
+        fit(tmp_path, 3, folder)
+
+
+def test_rows_ahead_of_their_checkpoint_are_played_again(tmp_path):
+    """As after a kill between rows and checkpoint."""
+    whole, folder = fit(tmp_path / "whole", 4), fit(tmp_path).folder
+    early = tmp_path / "early.ckpt"
+    shutil.copy(folder / "checkpoints" / "last.ckpt", early)
+    fit(tmp_path, 3, folder)
+    shutil.copy(early, folder / "checkpoints" / "last.ckpt")
+    assert fit(tmp_path, 4, folder).fingerprint == whole.fingerprint
+    assert (folder / "clients.csv").read_bytes() == (whole.folder / "clients.csv").read_bytes()
+
+
+def test_a_checkpoint_of_an_earlier_version_knows_of_no_rows(tmp_path):
+    folder = fit(tmp_path).folder
+    file = folder / "checkpoints" / "last.ckpt"
+    content = torch.load(file, weights_only=True)
+    assert content["callbacks"].pop("Records")["clients.csv"]["rows"] == 6
+    torch.save(content, file)
+    assert fit(tmp_path, 3, folder).round == 3
+
+
+def test_the_same_loop_may_fit_anew_after_a_refused_resume(tmp_path):
+    folder, other = fit(tmp_path).folder, fit(tmp_path, seed=7).folder
+    shutil.copy(other / "clients.csv", folder / "clients.csv")
+    loop = FederatedLoop(2, default_root_dir=str(tmp_path), name="r", progress=False)
+    with pytest.raises(CheckpointError):
+        loop.fit(FedPer(mlp()), blobs(), str(folder))
+    assert loop.fit(FedPer(mlp()), blobs()).round == 2
+
+
+# File systems.
+
+
+def test_a_federation_is_trained_where_there_are_no_locks(tmp_path, monkeypatch):
+    whole = fit(tmp_path / "locks", 3)
+
+    def fail(descriptor, how):
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    monkeypatch.setattr(fcntl, "flock", fail)
+    with pytest.warns(NoLocksWarning):
+        folder = fit(tmp_path / "none", kept_memory=0.0).folder
+    with pytest.warns(NoLocksWarning):
+        resumed = fit(tmp_path / "none", 3, folder, kept_memory=0.0)
+    assert resumed.fingerprint == whole.fingerprint
+    assert {path.name for path in folder.glob(".*")} == {".lock"}
+
+
+LIMITED = """
+import resource, sys
+from pfl.cli.main import main
+main(["--version"])
+resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[1]), resource.RLIM_INFINITY))
+sys.exit(main(sys.argv[2:]))
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="limits of Linux")
+@pytest.mark.parametrize(
+    ("limit", "said"),
+    [
+        (600, r"File too large: 'runs/r/[\d-]+/"),
+        (4000, r"File too large: 'runs/r/[\d-]+/checkpoints/last.ckpt'"),
+    ],
+    ids=["records", "checkpoint"],
+)
+def test_a_file_beyond_the_limit_is_told_in_one_sentence(limit, said, tmp_path):
+    config = {
+        "loop": {"rounds": 2, "name": "r", "progress": False, "engine": "sequential"},
+        "model": {"class_path": "FedPer", "init_args": {"net": {"class_path": "MLP"}}},
+    }
+    data = {"num_clients": 2, "samples": 40, "partition": {"class_path": "IID"}}
+    config["data"] = {"class_path": "Synthetic", "init_args": data}
+    (tmp_path / "c.yaml").write_text(yaml.safe_dump(config))
+    command = [sys.executable, "-c", LIMITED, str(limit), "fit", "--config", "c.yaml"]
+    path = os.pathsep.join(sys.path)
+    ended = subprocess.run(
+        command,
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": path},
+        capture_output=True,
+        text=True,
+    )
+    assert ended.returncode == 2, ended.stderr
+    assert "Traceback" not in ended.stderr
+    (line,) = ended.stderr.strip().splitlines()
+    assert line.startswith("pfl fit: error: ")
+    assert re.search(said, line), line
+    left = [
+        file for file in tmp_path.rglob("*.*") if file.is_file() and file.stat().st_size >= limit
+    ]
+    assert not left
+
+
+def test_a_checkpoint_that_memory_cannot_hold_is_not_called_damaged(tmp_path, monkeypatch):
+    path = tmp_path / "file.pt"
+    tensor_file.write(path, {"w": torch.zeros(1000)})
+
+    def full(*size, **options):
+        raise RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory: ...")
+
+    monkeypatch.setattr(torch, "empty", full)
+    with pytest.raises(OSError, match=f"Cannot allocate memory: '{path}'"):
+        tensor_file.read(path)

@@ -1,0 +1,66 @@
+"""Preparing a federation: what was begun is ended, and the process computes as before."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from lightning_modules.fedavg import FedAvg
+from pfl.core.kernels import kernels
+from pfl.engines.sequential import SequentialEngine
+from pfl.federation.sampling import UniformSampler
+from pfl.loop import FederatedLoop
+from pfl.testing.federation import fit
+from pfl.testing.toy import blobs, mlp
+
+
+class Fails(UniformSampler):
+    def __call__(self, clients, rng, round):
+        raise RuntimeError("no cohort")
+
+
+class Watched(SequentialEngine):
+    closed = 0
+
+    def close(self):
+        self.closed += 1
+
+
+@pytest.fixture(autouse=True)
+def settings(monkeypatch):
+    """Settings that no run has; they are the process's own again afterwards."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(3)
+    monkeypatch.setattr(torch.backends.cudnn, "deterministic", False)
+    monkeypatch.setattr(torch.backends.cudnn, "benchmark", True)
+    yield computed()
+    torch.set_num_threads(before)
+
+
+def computed():
+    """How the process computes."""
+    return torch.get_num_threads(), kernels()
+
+
+def test_an_error_after_the_engines_setup_closes_it(settings):
+    """The first cohort is drawn for the header, after the setup."""
+    engine = Watched()
+    with pytest.raises(RuntimeError, match="no cohort"):
+        fit(FedAvg(mlp()), engine=engine, sampler=Fails())
+    assert engine.closed == 1
+    assert computed() == settings
+
+
+def test_runs_that_take_turns_leave_the_process_as_it_was(settings):
+    """And the body of a loop over rounds computes as its writer wants."""
+    loops = [
+        FederatedLoop(3, accelerator="cpu", progress=False).rounds_of(FedAvg(mlp()), blobs())
+        for _ in range(2)
+    ]
+    for _ in range(2):
+        for loop in loops:
+            next(loop)
+            assert computed() == settings
+    for loop in loops:
+        loop.close()
+    assert computed() == settings

@@ -1,0 +1,119 @@
+"""Run folders with wrong contents: the commands that read runs end, and name file and fault."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from pfl.cli.main import main
+from tests.results.folders import write_run
+
+COMMANDS = (["report", "run"], ["compare", "run"], ["plot", "run", "--format", "png"])
+
+
+@pytest.fixture
+def run(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    config = {"model": {"class_path": "FedAvg"}}
+    return write_run(tmp_path / "run", [[0.3, 0.5], [0.2, 0.8]], config=config, labels=[[1], [2]])
+
+
+def refused(capsys):
+    said = []
+    for command in COMMANDS:
+        if main(command) == 2:
+            (line,) = capsys.readouterr().err.strip().splitlines()
+            said.append(line.partition("error: ")[2])
+    (one,) = {*said}
+    return one
+
+
+@pytest.mark.parametrize(
+    ("file", "old", "new", "said"),
+    [
+        ("clients.csv", "\n2,1,", "\n2,1000000000,", "client must be a whole number of at most"),
+        ("clients.csv", "\n2,1,", "\n2,500,", "clients.csv: there is no client 500, there are 2"),
+        ("clients.csv", "\n2,1,", "\n2,-1,", "clients.csv: there is no client -1, there are 2"),
+        ("clients.csv", "\n2,1,", "\n2,0.5,", "client must be a whole number"),
+        ("clients.csv", "\n2,1,", "\n2,nan,", "client must be a whole number"),
+        ("clients.csv", "\n2,1,", "\n1e300,1,", "round must be a whole number of at most"),
+        ("metrics.csv", "\n2,", "\n1e300,", "round must be a whole number of at most"),
+        ("metrics.csv", "\n2,", "\n1,", "metrics.csv: the rounds must ascend from 1 or more"),
+        ("metrics.csv", "\n2,", "\nx,", "metrics.csv is not a table of numbers"),
+        ("metrics.csv", ",300,", ",inf,", "metrics.csv: comm/bytes_down is larger than 1e+18"),
+    ],
+)
+def test_tables(file, old, new, said, run, capsys):
+    text = (run / file).read_text()
+    assert old in text
+    (run / file).write_text(text.replace(old, new))
+    assert said in refused(capsys)
+
+
+@pytest.mark.parametrize(
+    ("file", "change", "said"),
+    [
+        ("environment.json", {"header": None}, "environment.json lacks header.method"),
+        ("environment.json", {"header": [1]}, "header must be keys and values, not [1]"),
+        ("environment.json", {"seed": "x"}, "seed must be a whole number, not 'x'"),
+        ("environment.json", {"scores": {"acc": 3}}, "scores.acc must be true or false, not int"),
+        ("environment.json", {"seed": 2**80}, "seed must be a whole number, not int"),
+        ("partition.json", {"num_clients": 10**9}, "label_counts has 2 entries for 1000000000"),
+        ("partition.json", {"label_counts": [[1], [2, 3]]}, "one number for each class"),
+        ("partition.json", {"label_counts": 1}, "label_counts must be a list, not int"),
+        ("summary.json", {"summary": []}, "summary must be keys and values, not []"),
+        ("summary.json", {"rounds": 1e300}, "rounds must be a whole number, not 1e+300"),
+    ],
+)
+def test_json_with_values_of_other_kinds(file, change, said, run, capsys):
+    content = json.loads((run / file).read_text())
+    (run / file).write_text(json.dumps(content | change))
+    assert said in refused(capsys)
+
+
+@pytest.mark.parametrize(
+    ("file", "content", "said"),
+    [
+        ("summary.json", "[]", "run/summary.json must hold keys and values, not a list"),
+        ("partition.json", "[" * 200_000, "run/partition.json has more than 50 levels"),
+        ("config.yaml", "a: &a [*a]", "run/config.yaml:1: the alias *a refers to no value"),
+        ("config.yaml", "seed: [1]", "run/config.yaml: seed must be a whole number, not [1]"),
+    ],
+)
+def test_files_that_hold_something_else(file, content, said, run, capsys):
+    (run / file).write_text(content)
+    assert said in refused(capsys)
+
+
+@pytest.mark.parametrize("key", ["packages", "reports", "scores", "noise", "rounds", "seed"])
+def test_a_null_is_as_good_as_nothing(key, run):
+    content = json.loads((run / "environment.json").read_text())
+    (run / "environment.json").write_text(json.dumps(content | {key: None}))
+    assert main(["report", "run"]) == 0
+
+
+@pytest.mark.parametrize("kind", [MemoryError, RuntimeError])
+def test_memory_that_does_not_suffice_is_told_in_a_line(kind, run, capsys, monkeypatch):
+    def full(found):
+        raise kind("can't allocate memory: 7 EiB\nas torch says it")
+
+    monkeypatch.setattr("pfl.results.report.report", full)
+    assert main(["report", "run"]) == 2
+    said = "pfl report: error: out of memory: can't allocate memory: 7 EiB\n"
+    assert capsys.readouterr().err == said
+
+
+def test_a_configuration_of_odd_values_is_another_setting(run):
+    """What it says is compared, and never called."""
+    odd = "model: {class_path: [1], init_args: [2]}\nloop: {callbacks: 3}\n"
+    (run / "config.yaml").write_text(odd)
+    assert main(["report", "run"]) == 0
+
+
+def test_a_folder_whose_name_would_steer_the_terminal_is_not_read(run, capsys):
+    run.rename("r\x1b[2Jn")
+    assert main(["report", "r\x1b[2Jn"]) == 2
+    said = capsys.readouterr()
+    assert "control characters" in said.err
+    assert "\x1b" not in said.err + said.out

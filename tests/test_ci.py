@@ -1,0 +1,35 @@
+"""What ``.ci/run`` and the list of the oldest versions promise."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+
+
+def lines_of(name):
+    """Return the lines of a file without comments."""
+    lines = (ROOT / name).read_text(encoding="utf-8").splitlines()
+    return [line for line in lines if line and not line.startswith("#")]
+
+
+def test_a_new_environment_gets_the_two_commands_of_the_readme_and_nothing_else():
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    commands = re.findall(r"```bash\n(.*)\n```", readme)[:2]
+    script = lines_of(".ci/run")
+    start = max(i for i, line in enumerate(script) if "-m venv" in line)
+    assert [line for line in script[start:] if "install" in line] == commands
+
+
+def test_the_oldest_versions_are_the_lower_bounds():
+    tomllib = pytest.importorskip("tomllib", reason="tomllib comes with Python 3.11")
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    # Tools of developers and of the site are pinned by constraints.txt.
+    extras = {**project["optional-dependencies"], "dev": (), "docs": ()}
+    wanted = [word for words in (project["dependencies"], *extras.values()) for word in words]
+    bounds = [re.match(r"([\w-]+)(?:\[\w+\])?>=([\d.]+)", word) for word in wanted]
+    pinned = sorted(f"{bound[1]}=={bound[2]}" for bound in bounds if bound)
+    assert lines_of("constraints-oldest.txt") == pinned
