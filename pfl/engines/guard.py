@@ -30,7 +30,7 @@ from pfl.core.types import (
     Split,
     State,
 )
-from pfl.engines import stack_round
+from pfl.engines.stack import round as stack_round
 from pfl.training import client_round
 from pfl.training.context import DROPOUTS, Context
 from pfl.training.server_round import Coordinator, uploads_of

@@ -12,12 +12,12 @@ from torch import nn
 from pfl.core.checks import at_least_one
 from pfl.core.failure import at_work, during
 from pfl.core.types import ClientInfo, Job, Phase, Result, Scores
-from pfl.engines import stack_round
 from pfl.engines.base import Engine
 from pfl.engines.guard import disagreement
 from pfl.engines.memory import capacity
 from pfl.engines.sequential import SequentialEngine
-from pfl.engines.stack_optimizer import ELEMENTWISE
+from pfl.engines.stack import round as stack_round
+from pfl.engines.stack.optimizer import ELEMENTWISE
 from pfl.training.context import Context
 from pfl.training.optimizer_state import of_all_phases
 from pfl.training.phases import make_optimizer, prepare, release

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from lightning_modules.fedavg import FedAvg
-from pfl.engines.stack_feed import StackedFeed
-from pfl.engines.stack_schedule import Schedule
+from pfl.engines.stack.feed import StackedFeed
+from pfl.engines.stack.schedule import Schedule
 from pfl.federation.sampling import UniformSampler
 from pfl.loop import FederatedLoop
 from tests.helpers.discovery import build

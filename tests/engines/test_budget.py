@@ -18,12 +18,12 @@ from datamodules import IID, Synthetic
 from lightning_modules.cd2_pfed import CD2PFed
 from lightning_modules.fedavg import FedAvg
 from pfl.core import devices
-from pfl.engines import stack_round
-from pfl.engines.stack_feed import StackedFeed
+from pfl.engines.stack import round as stack_round
+from pfl.engines.stack.feed import StackedFeed
 from pfl.training import client_round
 from pfl.training.context import Context
+from tests.engines.stack.test_fixed import Steps, flat
 from tests.engines.test_device import run
-from tests.engines.test_fixed import Steps, flat
 from tests.helpers.device import NAME, simulated
 from tests.helpers.discovery import methods
 from tests.helpers.federation import HEAVY, job

@@ -16,8 +16,9 @@ from lightning_modules.nets import LeNet5
 from lightning_modules.pfedvem import PFedVEM
 from pfl.core import devices
 from pfl.core.types import Broadcast, ClientInfo, Job
-from pfl.engines import stack, stack_gather, stack_round
 from pfl.engines.sequential import SequentialEngine
+from pfl.engines.stack import gather, stack
+from pfl.engines.stack import round as stack_round
 from pfl.engines.vectorised import VectorisedEngine
 from pfl.training.context import Context
 from tests.engines.agreement import fit, numbers
@@ -166,7 +167,7 @@ class _Lone:
 
 def test_splits_of_different_stores_are_not_joined():
     splits = [unequal().split(0, "train"), unequal().split(1, "train")]
-    assert stack_gather.Gather.over(splits) is None
+    assert gather.Gather.over(splits) is None
 
 
 def test_samples_read_at_each_step_give_the_numbers_of_held_ones(monkeypatch):

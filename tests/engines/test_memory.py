@@ -14,8 +14,9 @@ from lightning_modules.nets import MLP, LeNet5
 from lightning_modules.pfedbayes import PFedBayes
 from pfl.core import devices
 from pfl.core.types import ClientInfo, Job
-from pfl.engines import memory, stack_round
+from pfl.engines import memory
 from pfl.engines.sequential import SequentialEngine
+from pfl.engines.stack import round as stack_round
 from pfl.engines.vectorised import VectorisedEngine
 from pfl.federation.sampling import UniformSampler
 from pfl.training.context import Context

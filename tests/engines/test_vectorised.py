@@ -23,10 +23,10 @@ from lightning_modules.perfedavg import PerFedAvg
 from lightning_modules.pfakd import PFAKD
 from pfl.core.seeds import scoped
 from pfl.core.types import Batch, Phase
-from pfl.engines import stack_round
 from pfl.engines.sequential import SequentialEngine
-from pfl.engines.stack import groups
-from pfl.engines.stack_optimizer import clip
+from pfl.engines.stack import round as stack_round
+from pfl.engines.stack.optimizer import clip
+from pfl.engines.stack.stack import groups
 from pfl.engines.vectorised import VectorisedEngine
 from pfl.testing.federation import ToyFederation
 from tests.engines.agreement import fit, module_of, numbers

@@ -6,7 +6,7 @@ from torch import nn
 
 from lightning_modules.base import ClientModule
 from pfl.core.types import Outcome, Pass, Phase
-from pfl.engines import stack_round
+from pfl.engines.stack import round as stack_round
 from pfl.training import client_round
 from pfl.training.declaration import MethodError, declared
 from pfl.training.optimizer_state import of_all_phases

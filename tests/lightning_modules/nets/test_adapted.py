@@ -15,7 +15,7 @@ from pfl.cli.config import Experiment
 from pfl.cli.parser import make_parser
 from pfl.core.seeds import scoped
 from pfl.core.state import constants, nbytes
-from pfl.engines.stack import Stack
+from pfl.engines.stack.stack import Stack
 from pfl.federation.checkpoint import CheckpointError
 from pfl.federation.sampling import UniformSampler
 from pfl.testing import PROMISES

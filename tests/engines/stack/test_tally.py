@@ -6,7 +6,7 @@ import torch
 
 from pfl.core.types import Pass
 from pfl.engines.sequential import SequentialEngine
-from pfl.engines.stack_tally import StackedTally
+from pfl.engines.stack.tally import StackedTally
 from pfl.engines.vectorised import VectorisedEngine
 from tests.helpers.federation import SGD, fit
 from tests.helpers.toy import blobs, mlp

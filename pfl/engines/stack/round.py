@@ -18,9 +18,9 @@ from pfl.core.types import (
     Split,
     State,
 )
-from pfl.engines.stack import Stack, walk
-from pfl.engines.stack_tally import StackedTally
-from pfl.engines.stack_training import run_plan
+from pfl.engines.stack.stack import Stack, walk
+from pfl.engines.stack.tally import StackedTally
+from pfl.engines.stack.training import run_plan
 from pfl.training.context import Context
 from pfl.training.optimizer_state import of_all_phases
 

@@ -15,7 +15,7 @@ from torch.func import vmap
 from pfl.core.failure import during
 from pfl.core.state import call_with, copy_all, each, joined
 from pfl.core.types import Batch, ClientSplit, Inputs, Job, State
-from pfl.engines.stack_gather import Gather
+from pfl.engines.stack.gather import Gather
 from pfl.training.context import Context
 
 ReturnT = TypeVar("ReturnT")
@@ -27,7 +27,7 @@ class Stack:
 
     Rows are in descending order of the clients' training samples. A client with fewer samples has
     no more steps than one with more, so the clients that are still training are always the first
-    rows; :mod:`pfl.engines.stack_schedule` says what becomes of the others.
+    rows; :mod:`pfl.engines.stack.schedule` says what becomes of the others.
 
     Attributes:
         context: The module that plays all clients, its data and device.

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.optim import SGD, Adam, AdamW, Optimizer
 
 from pfl.core.types import Phase, State
-from pfl.engines.stack import Stack
+from pfl.engines.stack.stack import Stack
 from pfl.training import optimizer_state
 
 ELEMENTWISE = (SGD, Adam, AdamW)

@@ -1,6 +1,6 @@
 """Steps of a fixed shape, as a GPU computes them, here on a CPU.
 
-Every method's numbers are compared by ``pytest -m slow tests/engines/test_fixed.py``.
+Every method's numbers are compared by ``pytest -m slow tests/engines/stack/test_fixed.py``.
 """
 
 from __future__ import annotations
@@ -20,8 +20,9 @@ from lightning_modules.local import Local
 from lightning_modules.losses import mean
 from pfl.core import devices
 from pfl.core.types import Outcome, Pass, Phase
-from pfl.engines import stack, stack_feed, stack_round
-from pfl.engines.stack_schedule import FixedSchedule, Schedule
+from pfl.engines.stack import feed, stack
+from pfl.engines.stack import round as stack_round
+from pfl.engines.stack.schedule import FixedSchedule, Schedule
 from pfl.testing.engines import stacked_agrees
 from pfl.training import client_round
 from pfl.training.batching import Step
@@ -197,7 +198,7 @@ def jobs_of(data):
 @pytest.mark.filterwarnings("ignore:client 2 takes no step")
 def test_where_batches_cannot_be_padded_or_read_at_once_clients_leave(monkeypatch):
     """A batch norm's samples depend on each other; crops are drawn client by client."""
-    monkeypatch.setattr(stack_feed, "FixedSchedule", None)
+    monkeypatch.setattr(feed, "FixedSchedule", None)
     data = blobs(SIZES)
     jobs = [job(data, client) for client in CLIENTS]
     stack_round.train(context(Local(normed(), optimizer=HEAVY), data), jobs)

@@ -10,10 +10,10 @@ from torch import Tensor
 from pfl.core.failure import during
 from pfl.core.state import total
 from pfl.core.types import Batch, Outcome, Pass, Phase, Plan, State
-from pfl.engines.stack import Rows, Stack, walk
-from pfl.engines.stack_feed import StackedFeed
-from pfl.engines.stack_optimizer import StackedOptimizer
-from pfl.engines.stack_tally import StackedTally
+from pfl.engines.stack.feed import StackedFeed
+from pfl.engines.stack.optimizer import StackedOptimizer
+from pfl.engines.stack.stack import Rows, Stack, walk
+from pfl.engines.stack.tally import StackedTally
 from pfl.training import batching
 from pfl.training.context import StoppedError
 from pfl.training.phases import make_optimizer, prepare, release, run_objective

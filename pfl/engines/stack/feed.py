@@ -11,9 +11,9 @@ from torch import Tensor
 from pfl.core import devices
 from pfl.core.state import each, joined
 from pfl.core.types import Batch, Phase
-from pfl.engines.stack import Group, Stack, groups, pad, walk
-from pfl.engines.stack_gather import Gather
-from pfl.engines.stack_schedule import FixedSchedule, Inputs, Schedule
+from pfl.engines.stack.gather import Gather
+from pfl.engines.stack.schedule import FixedSchedule, Inputs, Schedule
+from pfl.engines.stack.stack import Group, Stack, groups, pad, walk
 from pfl.training import batching
 from pfl.training.batching import Length, Step
 from pfl.training.noise import Noise
