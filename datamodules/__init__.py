@@ -45,35 +45,4 @@ if TYPE_CHECKING:
     from datamodules.torchvision_sets import FashionMNIST as FashionMNIST
 else:
     # Nothing inside the project imports from here.
-    __all__, __getattr__, __dir__ = lazy(
-        __name__,
-        {
-            "arrays": ("ArrayData", "Arrays"),
-            "augment": ("Augmentation", "CropFlip"),
-            "base": ("FederatedDataModule",),
-            "digits": ("Digits",),
-            "femnist": ("FEMNIST",),
-            "filedata": ("FileData", "Listing"),
-            "folder": ("PACS", "CIFAR100Folder", "DomainFolder", "ImageFolder"),
-            "ham10000": ("HAM10000",),
-            "huggingface": ("HFDataset",),
-            "partition": (
-                "IID",
-                "ByColumn",
-                "ByDomain",
-                "ClientDirichlet",
-                "Dirichlet",
-                "Partitioner",
-                "Shards",
-            ),
-            "pfllib": ("PFLlibDirichlet",),
-            "slices": ("ConceptDrift", "FixedClasses", "QuantitySkew"),
-            "sun397": ("SUN397",),
-            "synthetic": ("Synthetic",),
-            "tabular": ("TabularData",),
-            "targets": ("Catalogue", "Targets"),
-            "tensors": ("TensorData",),
-            "torch_dataset": ("TorchDataset",),
-            "torchvision_sets": ("CIFAR10", "CIFAR100", "MNIST", "STL10", "FashionMNIST"),
-        },
-    )
+    __all__, __getattr__, __dir__ = lazy(__name__, __file__)

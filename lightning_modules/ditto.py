@@ -13,7 +13,7 @@ from typing_extensions import Unpack
 
 from lightning_modules.base import ClientModule, ClientOptions
 from lightning_modules.losses import proximal
-from lightning_modules.steps.optimizers import warn_of_overshoot, with_lr
+from lightning_modules.steps.optimizers import warn_of_overshoot
 from pfl.core.checks import not_negative
 from pfl.core.state import assign
 from pfl.core.types import Batch, Broadcast, Phase, Plan, Terms
@@ -35,7 +35,6 @@ class Ditto(ClientModule):
         proximity: lambda, the strength of the pull towards the received model (the authors use 0.1,
             1 or 2). Training diverges if the learning rate times lambda reaches 2.
         personal_epochs: Epochs of the personal model; ``None`` means ``epochs``.
-        personal_lr: Learning rate of the personal model; ``None`` means the optimiser's own.
         refresh_before_eval: Before each test, train a copy of the personal model once more, towards
             the model just received. Without it, the personal model is tested as the client's last
             participation left it.
@@ -57,7 +56,6 @@ class Ditto(ClientModule):
         *,
         proximity: float = 1.0,
         personal_epochs: int | None = None,
-        personal_lr: float | None = None,
         refresh_before_eval: bool = False,
         **options: Unpack[ClientOptions],
     ) -> None:
@@ -66,12 +64,8 @@ class Ditto(ClientModule):
         self.personal = copy.deepcopy(net)
         self.proximity = proximity
         self.personal_epochs = self.epochs if personal_epochs is None else personal_epochs
-        slower = None if personal_lr is None else with_lr(self.optimizer, personal_lr)
-        self.personal_optimizer = slower
         self.refresh_before_eval = refresh_before_eval
-        warn_of_overshoot(
-            (slower or self.optimizer)(self.personal.parameters()), proximity, "lambda"
-        )
+        warn_of_overshoot(self.optimizer(self.personal.parameters()), proximity, "lambda")
 
     def forward(self, x: Tensor) -> Tensor:
         """Return (B, C) logits of the personal model."""
@@ -100,7 +94,6 @@ class Ditto(ClientModule):
             objective=self._pulled,
             epochs=self.personal_epochs,
             trains=("personal.*",),
-            optimizer=self.personal_optimizer,
         )
 
     def _pulled(self, batch: Batch) -> Terms:

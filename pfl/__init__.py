@@ -12,12 +12,4 @@ if TYPE_CHECKING:
     from pfl.loop import FederatedLoop as FederatedLoop
 else:
     # Nothing inside the project imports from here.
-    __all__, __getattr__, __dir__ = lazy(
-        __name__,
-        {
-            "federation.run": ("Callback",),
-            "callbacks.early_stopping": ("EarlyStopping",),
-            "loop": ("FederatedLoop",),
-            "federation.sampling": ("BernoulliSampler", "UniformSampler"),
-        },
-    )
+    __all__, __getattr__, __dir__ = lazy(__name__, __file__)

@@ -2,25 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import ast
+from collections.abc import Callable
 from importlib import import_module
+from pathlib import Path
 
 
 def lazy(
-    package: str, names: Mapping[str, Sequence[str]]
+    package: str, file: str
 ) -> tuple[list[str], Callable[[str], object], Callable[[], list[str]]]:
     """Make ``__all__``, ``__getattr__`` and ``__dir__`` of a package.
 
+    The exported names are those that the package imports for type checkers alone, in
+    ``if TYPE_CHECKING:``, so that each stands once.
+
     Args:
         package: Name of the package.
-        names: Exported names of each module within the package.
+        file: Its ``__init__.py``.
     """
-    homes = {name: home for home, exported in names.items() for name in exported}
+    tree = ast.parse(Path(file).read_text(encoding="utf-8"))
+    homes = {
+        alias.name: f"{statement.module}"
+        for block in tree.body
+        if isinstance(block, ast.If)
+        for statement in block.body
+        if isinstance(statement, ast.ImportFrom)
+        for alias in statement.names
+    }
 
     def get(name: str) -> object:
         if name not in homes:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
-        return getattr(import_module(f"{package}.{homes[name]}"), name)
+        return getattr(import_module(homes[name]), name)
 
     exported = sorted(homes)
     return exported, get, lambda: exported

@@ -122,15 +122,6 @@ def test_the_pull_comes_before_momentum():
     assert result.upload.shared["net.w"].item() == pytest.approx(3 - 0.1 * (2 + 3.8))
 
 
-def test_the_personal_rate_is_its_own():
-    """One step of 0.05 along 2."""
-    data = lines(2.0)
-    module = Slope(Line(), optimizer=SGD, personal_lr=0.05)
-    result = client_round.train(context(module, data), job(data))
-    assert result.kept["personal.w"].item() == pytest.approx(0.9)
-    assert result.upload.shared["net.w"].item() == pytest.approx(0.8)
-
-
 def test_default_epochs_are_those_of_the_global_branch():
     assert [phase.epochs for phase in Ditto(mlp(), epochs=4).plan()] == [4, 4]
     assert [phase.epochs for phase in Ditto(mlp(), epochs=4, personal_epochs=1).plan()] == [1, 4]
