@@ -19,7 +19,7 @@ from pfl.core.task import MultiLabel, Regression
 from pfl.engines.vectorised import VectorisedEngine
 from pfl.federation.sampling import UniformSampler
 from tests.engines import test_gpu as gpu
-from tests.engines.agreement import fit
+from tests.engines.agreement import fit, module_of
 from tests.helpers.device import NAME, MixedDevicesError, simulated
 from tests.helpers.discovery import methods
 from tests.helpers.federation import HEAVY
@@ -77,6 +77,25 @@ def test_a_device_agrees_with_the_cpu(method):
         same(stacked, expected)
 
 
+@pytest.mark.parametrize("method", [*FEW, *OTHERS], ids=lambda m: m.__name__)
+def test_auto_stacks_on_a_device(method, monkeypatch):
+    """Five clients of about equal size, as it stacks no fewer than four busy ones."""
+    rounds, train = [], VectorisedEngine.train
+
+    def training(engine, jobs):
+        rounds.append(len(jobs))
+        return train(engine, jobs)
+
+    monkeypatch.setattr(VectorisedEngine, "train", training)
+    sizes = (6, 5, 6, 5, 6)
+    expected = run(module_of(method, mlp), "sequential", "cpu", data=blobs(sizes))
+    with simulated():
+        found = run(module_of(method, mlp), "auto", data=blobs(sizes))
+        assert found.header["engine"].startswith("auto: vectorised") == method.vectorizable
+        assert rounds == [5, 5] * method.vectorizable
+        same(found, expected)
+
+
 @pytest.mark.parametrize("persist", [False, True])
 def test_adam_counts_where_its_engine_wants_it(persist):
     """In a stack on the device; otherwise on the host, also where the state is kept."""
@@ -98,8 +117,8 @@ def test_adam_counts_where_its_engine_wants_it(persist):
 @pytest.mark.parametrize("engine", ["sequential", "vectorised", "auto"])
 @pytest.mark.parametrize("task", [None, MultiLabel(), Regression()], ids=lambda t: type(t).__name__)
 def test_other_tasks_batch_norm_and_pooled_tests(engine, task):
-    """Both points of testing, too; float64, of four clients as auto stacks no fewer."""
-    sizes, told = (9, 6, 4, 7), {} if task is None else {"task": task}
+    """Both points of testing, too; float64, of clients of which auto stacks all."""
+    sizes, told = (6, 5, 6, 4, 6), {} if task is None else {"task": task}
 
     def go(accelerator):
         module = FedAvgP(normed(), optimizer=HEAVY, **told)
