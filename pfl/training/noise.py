@@ -27,10 +27,11 @@ class Noise:
     def __init__(self, phase: Phase, jobs: Sequence[Job], steps: int, device: torch.device) -> None:
         self._shapes = phase.noise
         self._sizes = [prod(shape) for shape in phase.noise.values()]
-        keys = [derive(job.seed, "noise", phase.name) for job in jobs]
-        # Nothing is copied to the device at a step, which would have to wait for it.
-        self._streams, self._steps = streams_of(keys, device), steps
-        self._first, self._ahead = 0, torch.empty(0, 0, 0)
+        self._steps, self._first, self._ahead = steps, 0, torch.empty(0, 0, 0)
+        if self._shapes:
+            keys = [derive(job.seed, "noise", phase.name) for job in jobs]
+            # Nothing is copied to the device at a step, which would have to wait for it.
+            self._streams = streams_of(keys, device)
 
     def of_step(self, number: int, clients: int = 1) -> State:
         """Return (clients, *shape) draws of a step by name, of the first clients.

@@ -6,6 +6,7 @@ All methods: ``pytest -m slow tests/engines/test_budget.py``.
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -46,16 +47,27 @@ CALLS = {
 }
 
 
-def spent(device, call, splits=(), **options):
-    """Return the (2,) numbers of reads and copies of three clients with three steps an epoch."""
+class Phases(FedAvg):
+    """FedAvg in ``phases`` phases, all alike."""
+
+    phases = 1
+
+    def plan(self):
+        (phase,) = super().plan()
+        return [replace(phase, name=f"phase{n}") for n in range(self.phases)]
+
+
+def spent(device, call, splits=(), clients=3, phases=1, **options):
+    """Return the (2,) numbers of reads and copies of clients with three steps an epoch."""
     data = Synthetic(
         samples=48, classes=4, num_clients=3, partition=IID(), batch_size=4, test_fraction=0.25
     )
     data.setup()
-    module, fabric = FedAvg(flat(), optimizer=HEAVY, **options), devices.fabric(NAME, 1, "32-true")
+    module, fabric = Phases(flat(), optimizer=HEAVY, **options), devices.fabric(NAME, 1, "32-true")
+    module.phases = phases
     data.to(fabric.device)
     context = Context(module, data, fabric)
-    jobs = [job(data, client, splits=splits) for client in range(3)]
+    jobs = [job(data, client, splits=splits) for client in range(clients)]
     call(context, jobs)  # Samples and constants are moved to the device once.
     device.reset()
     call(context, jobs)
@@ -72,11 +84,18 @@ def test_reads_and_copies_are_those_of_the_table():
     measured = {}
     with simulated() as device:
         for engine, (train, test) in CALLS.items():
-            one, three = (spent(device, train, epochs=epochs) for epochs in (1, 3))
-            steps = 3 * (3 if engine == "sequential" else 1)
-            step = (three - one) / (2 * steps)
+            one = spent(device, train)
+            # Each client has steps and phases of its own, or all of a stack share them.
+            turns = 3 if engine == "sequential" else 1
+            step = (spent(device, train, epochs=3) - one) / (6 * turns)
+            phase = (spent(device, train, phases=2) - one) / turns - 3 * step
+            client = one - spent(device, train, clients=2)
+            if engine == "sequential":
+                client = client - phase - 3 * step
             measured[engine, "a step"] = step.tolist()
-            measured[engine, "a round beside its steps"] = (one - steps * step).tolist()
+            measured[engine, "a phase beside its steps"] = phase.tolist()
+            measured[engine, "a client beside its phases"] = client.tolist()
+            measured[engine, "a round beside its steps"] = (one - 3 * turns * step).tolist()
             measured[engine, "a test"] = spent(device, test, ("test",)).tolist()
     assert measured == documented()
 
