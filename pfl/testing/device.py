@@ -52,10 +52,12 @@ _LENGTHS = {
 _SET_DATA: Any = vars(torch._C.TensorBase)["data"].__set__
 # These do not reach an operation with their device.
 _MAKERS = (torch.tensor, torch.as_tensor, torch.asarray)
+# These share the memory of a tensor with NumPy.
+_ARRAYS = (torch.Tensor.numpy, torch.Tensor.__array__)
 
 
 class MixedDevicesError(RuntimeError):
-    """An operation got tensors of two devices."""
+    """An operation got tensors of two devices, or one that only the CPU can use."""
 
 
 class Device:
@@ -215,6 +217,10 @@ class _Functions(TorchFunctionMode):
         if call is torch.Tensor.tolist and isinstance(args[0], Held):
             _now.listed()
             return args[0].host.tolist()
+        if call in _ARRAYS and isinstance(args[0], Held):
+            if not kwargs.get("force"):
+                raise MixedDevicesError(f"NumPy cannot use a tensor on {NAME}:0: take .cpu() first")
+            return args[0].detach().cpu().numpy()
         if call == _SET_DATA and isinstance(args[0], Held):
             call(*args)
             args[0].host = args[1].host

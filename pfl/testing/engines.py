@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from pfl.core.failure import line_of
+from pfl.core.failure import line_of, said
 from pfl.engines.base import Engine
 from pfl.engines.sequential import SequentialEngine
 from pfl.engines.threads import ThreadsEngine
@@ -78,7 +78,7 @@ def stacked_agrees(subject: Subject) -> None:
 def works_on_any_device(subject: Subject) -> None:
     """Run two rounds on a simulated device, one client after another and stacked.
 
-    Other errors than tensors on two devices may be limits of the simulation.
+    Other errors than tensors on the wrong device may be limits of the simulation.
     """
     engines: list[Engine] = [SequentialEngine()]
     if vectorizable(subject):
@@ -86,8 +86,10 @@ def works_on_any_device(subject: Subject) -> None:
     for engine in engines:
         try:
             with simulated():
-                _run(subject, engine, accelerator=NAME)
+                used = _run(subject, engine, accelerator=NAME).header["engine"]
         except MixedDevicesError as error:
             raise BrokenPromiseError(f"{error}{line_of(error)}") from error
         except Exception as error:
-            raise UnexaminedError from error
+            raise UnexaminedError(f"{said(error)}{line_of(error)}") from error
+        if isinstance(engine, VectorisedEngine) and not used.startswith("vectorised"):
+            raise UnexaminedError(used)

@@ -42,7 +42,10 @@ class BrokenPromiseError(AssertionError):
 
 
 class UnexaminedError(Exception):
-    """A promise cannot be examined on this method, which says nothing about it."""
+    """A promise cannot be examined on this method; the message says why.
+
+    It may be kept or broken.
+    """
 
 
 class RaisedError(BrokenPromiseError):
@@ -108,11 +111,12 @@ class Promise:
     applies: Callable[[Subject], bool]
 
     def hold(self, subject: Subject) -> bool:
-        """Check a method; return ``False`` if the promise does not apply, or cannot be examined.
+        """Check a method; return ``False`` if the promise does not apply to it.
 
         Raises:
             BrokenPromiseError: The method breaks it.
             RaisedError: The method raises an error, which the message places.
+            UnexaminedError: It cannot be examined.
         """
         name = subject.method.__name__
         try:
@@ -121,7 +125,7 @@ class Promise:
                     return False
                 self.examine(subject)
         except UnexaminedError:
-            return False
+            raise
         except (BrokenPromiseError, MethodError, NonFiniteError) as error:
             told = f"{name} breaks the promise that {self.sentence}"
             raise BrokenPromiseError(str(error), told) from None

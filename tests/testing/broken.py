@@ -1,4 +1,4 @@
-"""Two methods that keep every promise, and methods that break one each in a line or two."""
+"""Three methods that keep every promise, and methods that break one each in a line or two."""
 
 from __future__ import annotations
 
@@ -123,8 +123,17 @@ class AddsOnTheHost(Method):
 
 class UsesNumpy(Method):
     def losses(self, batch):
-        batch.y.numpy()
+        np.bincount(batch.y)
         return super().losses(batch)
+
+
+class UsesDLPack(Method):
+    """Keeps every promise; the simulated device alone cannot pack tensors."""
+
+    vectorizable = False
+
+    def losses(self, batch):
+        return super().losses(batch._replace(y=torch.from_dlpack(batch.y)))
 
 
 class DrawsInReceive(Method):

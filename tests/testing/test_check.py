@@ -9,8 +9,9 @@ import torch
 
 from lightning_modules.fedsimsup import FedSimSup
 from pfl.core.server import Server
+from pfl.engines import vectorised
 from pfl.testing import PROMISES, BrokenPromiseError, Subject, check_method, mlp
-from pfl.testing.promise import RaisedError
+from pfl.testing.promise import RaisedError, UnexaminedError
 from tests.engines.agreement import Logs
 from tests.testing import broken
 from tests.testing import broken_rounds as rounds
@@ -95,6 +96,7 @@ FINDINGS = [
     ),
     ("works_on_any_device", broken.WeighsOnTheHost, "(4, 5) on lazy:0, (5,) on cpu ("),
     ("works_on_any_device", broken.AddsOnTheHost, "aten::add: tensors on two"),
+    ("works_on_any_device", broken.UsesNumpy, "take .cpu() first ("),
 ]
 
 
@@ -158,14 +160,27 @@ def test_a_method_with_arguments_of_its_own_needs_to_be_built():
     assert BY_NAME["tests_repeat"].hold(subject)
 
 
-def test_only_tensors_on_two_devices_break_the_promise_of_devices():
+def test_only_tensors_on_the_wrong_device_break_the_promise_of_devices():
     """Other errors may be limits of the simulation; nothing of it stays, whatever was raised."""
     before = torch.autocast, torch.Generator, torch.inference_mode, torch.is_autocast_enabled
-    assert not BY_NAME["works_on_any_device"].hold(Subject(broken.UsesNumpy))
+    with pytest.raises(UnexaminedError, match=r"^ValueError: .* lazy for .* \(.*broken.py, line "):
+        BY_NAME["works_on_any_device"].hold(Subject(broken.UsesDLPack))
     after = torch.autocast, torch.Generator, torch.inference_mode, torch.is_autocast_enabled
     assert after == before
     assert not hasattr(torch, "lazy")
     assert BY_NAME["works_on_any_device"].hold(Subject(broken.Method))
+
+
+def test_a_promise_that_cannot_be_examined_is_warned_of():
+    told = "UsesDLPack: it could not be examined whether it works on any device: ValueError"
+    with pytest.warns(UserWarning, match=told):
+        check_method(broken.UsesDLPack)
+
+
+def test_a_stack_that_only_the_device_refuses_is_not_examined(monkeypatch):
+    monkeypatch.setattr(vectorised, "disagreement", lambda context: "they differ")
+    with pytest.raises(UnexaminedError, match=r"^sequential, not vectorised: they differ$"):
+        BY_NAME["works_on_any_device"].hold(Subject(broken.Method))
 
 
 def test_the_method_of_the_readme_keeps_its_promises():
