@@ -61,6 +61,8 @@ class FederatedDataModule(L.LightningDataModule, ABC):
         std: Standard deviation of each channel, or one number for all channels.
         augment: Random transforms of training batches.
         client: The client whose data a plain Trainer gets; ``None`` combines all clients.
+        public: Another data set, whose training samples the server may see, if the method's server
+            needs them (:attr:`pfl.core.server.Server.needs_public`).
         metrics: Metrics of torchmetrics to compute in addition to the task's own scores: class
             paths, or mappings with ``metric``, a ``name`` and options. Options that follow from the
             task, such as the number of classes, can be left out.
@@ -90,6 +92,7 @@ class FederatedDataModule(L.LightningDataModule, ABC):
         std: Sequence[float] | float | None = None,
         augment: Augmentation | None = None,
         client: int | None = None,
+        public: FederatedDataModule | None = None,
         metrics: Sequence[MetricSpec] = (),
     ) -> None:
         super().__init__()
@@ -103,6 +106,7 @@ class FederatedDataModule(L.LightningDataModule, ABC):
         self.shuffle = shuffle
         self.augment = augment
         self.client = client
+        self.public = public
         self.metrics = metrics
         self.rule = Rule(
             test_protocol, test_fraction, val_fraction, split_seed, max_samples, max_train_samples
@@ -187,8 +191,11 @@ class FederatedDataModule(L.LightningDataModule, ABC):
         return self.outputs if self.task.has_classes else None
 
     def setup(self, stage: str | None = None) -> None:
-        """Read the data set and divide it; later calls do nothing."""
+        """Read the data set and divide it, and the public one; later calls do nothing."""
         self._set_up()
+        if self.public is not None:
+            self.public.prepare_data()
+            self.public.setup()
 
     def split(self, client: int, name: Split) -> View:
         """Return one split of one client; it may be empty.
@@ -207,9 +214,15 @@ class FederatedDataModule(L.LightningDataModule, ABC):
         ids = ready.division.pooled_test
         return None if ids is None else ready.view((None, "test"), ids, None)
 
+    def public_split(self) -> View | None:
+        """Return the training samples of the public data set, or ``None`` if there is none."""
+        return None if self.public is None else self.public._loaded("train")
+
     def to(self, device: torch.device) -> None:
         """Make batches on ``device``."""
         self._set_up().store.to(device)
+        if self.public is not None:
+            self.public.to(device)
 
     @property
     def division(self) -> Division:

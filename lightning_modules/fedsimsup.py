@@ -85,7 +85,8 @@ class FedSimSup(ClientModule):
         zero_similarity: What an absent client does that is similar to no participant: it stays
             (``keep``), or mixes with all of them, ``size_weighted`` or ``uniform``.
         eval_inter: The inter-learning model that is tested: the server's current copy, or the
-            client's own from its last participation (before its first, the server's).
+            client's own from its last participation (before its first, the server's), which it then
+            keeps too; nothing more travels.
         supervisor_init: Each client draws its ``own`` initial supervisor (all submodules that have
             ``reset_parameters``), or all start from the ``common`` given one.
         sup_zero_init: Set the last layer of every initial supervisor to zero, so that a client that

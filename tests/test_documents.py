@@ -252,7 +252,8 @@ def test_python_runs(block):
 @pytest.mark.parametrize("path", PAGES_OF_CELLS, ids=lambda path: path.stem)
 def test_cells_of_a_page_run(path):
     """In one namespace, as the site runs them."""
-    exec(compile("\n".join(cells_of(path)), path.name, "exec"), {"__name__": "document"})
+    code = compile("\n".join(cells_of(path)), path.name, "exec", dont_inherit=True)
+    exec(code, {"__name__": "document"})
 
 
 @examples("yaml")

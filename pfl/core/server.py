@@ -11,7 +11,7 @@ from torch import Tensor
 from typing_extensions import TypeVar
 
 from pfl.core.state import weighted_mean
-from pfl.core.types import Broadcast, ClientInfo, State, Upload
+from pfl.core.types import Broadcast, ClientInfo, ClientSplit, State, Upload
 
 
 @dataclass(frozen=True)
@@ -49,6 +49,10 @@ class Server(Generic[StateT]):
             number that clients send (``ClientModule.extra``) is reported if it is named here.
         per_client: Whether ``shared`` of the state holds a model for each client, along a leading
             axis. Such models are stored in files if they exceed ``loop.kept_memory``.
+        needs_public: Whether it works on public data (``data.public``).
+        seed: Seed of the server's own draws, derived from that of the run:
+            ``generator(self.seed, "noise", state.round)``. Set before :meth:`init`.
+        public: The public data, on the run's device, if it needs them; set before :meth:`init`.
 
     Args:
         weighting: ``samples`` weights uploads by the clients' training samples, ``uniform`` weights
@@ -57,6 +61,9 @@ class Server(Generic[StateT]):
 
     reports: ClassVar[Mapping[str, str]] = {"weight": "aggregation weight"}
     per_client: ClassVar[bool] = False
+    needs_public: ClassVar[bool] = False
+    seed: int = 0
+    public: ClientSplit
 
     def __init__(self, weighting: Literal["samples", "uniform"] = "samples") -> None:
         self.weighting = weighting

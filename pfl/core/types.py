@@ -390,6 +390,9 @@ class FederatedData(Protocol):
     def pooled_test(self) -> ClientSplit | None:
         """Return the common test set that belongs to no client, where there is one."""
 
+    def public_split(self) -> ClientSplit | None:
+        """Return the samples that the server may see, where there are any."""
+
     def to(self, device: torch.device) -> None:
         """Move the samples to the device on which batches are made."""
 

@@ -81,7 +81,7 @@ class _Excerpt:
     metrics = ()
 
     def __init__(self, data: FederatedData, clients: Sequence[tuple[int, int]]) -> None:
-        self.shuffle = data.shuffle
+        self._data, self.shuffle = data, data.shuffle
         self.task, self.outputs, self.num_classes = data.task, data.outputs, data.num_classes
         self._splits = [_Some(data.split(client, "train"), count) for client, count in clients]
 
@@ -93,6 +93,11 @@ class _Excerpt:
     def pooled_test(self) -> ClientSplit | None:
         """Return ``None``: there is no common test set."""
         return None
+
+    def public_split(self) -> ClientSplit | None:
+        """Return the first public samples, where there are any."""
+        public = self._data.public_split()
+        return None if public is None else _Some(public, min(BATCH, len(public)))
 
     def to(self, device: torch.device) -> None:
         """Do nothing: the samples stay on the device of the run."""

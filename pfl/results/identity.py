@@ -31,7 +31,7 @@ PACKAGES = ("lightning_modules.", "datamodules.", "pfl.")
 # former numbers, and removed options with the value that gave the present numbers (None: no value
 # did). By dotted key ("data.shuffle": of any data module), or by class and option ("MLP.hidden").
 _CAME_OR_WENT: dict[str, Any] = {
-    **{"data.shuffle": True, "data.max_train_samples": None},
+    **{"data.shuffle": True, "data.max_train_samples": None, "data.public": None},
     "model.supervisor_draw": "random",
     **{"data.hierarchy": None, "data.classes_per_superclass": 50},
     **{"loop.evaluate_clients": None, "loop.evaluate_from": None},

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
 from typing import Any, Literal, get_origin, get_type_hints
 
@@ -13,10 +14,13 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from pfl.core.client import ClientModule
 from pfl.core.seeds import scoped
-from pfl.core.state import matches
+from pfl.core.state import clone, matches
 from pfl.core.types import Batch
+from pfl.testing.compare import difference, named
+from pfl.testing.federation import second_round
 from pfl.testing.promise import BrokenPromiseError, Subject, promise
 from pfl.testing.toy import ToyData, mlp
+from pfl.training import client_round
 
 RATES = (0.05, 0.0005)
 
@@ -68,9 +72,9 @@ def _words(method: type) -> Iterator[str]:
             yield from (name for name, hint in hints.items() if get_origin(hint) is Literal)
 
 
-@promise("every pattern matches an entry, and no entry is both shared and kept")
+@promise("every pattern matches an entry, and what is kept is used")
 def patterns_match(subject: Subject) -> None:
-    """Compare the patterns with the names of the entries."""
+    """Compare the patterns with the names of the entries; change what is shared and kept."""
     module = subject.module()
     entries = module.state_dict()
     for kind in ("shared", "kept"):
@@ -80,8 +84,24 @@ def patterns_match(subject: Subject) -> None:
                     f"the pattern {pattern!r} of {kind} matches none of the entries "
                     f"{', '.join(entries)}"
                 )
-    if both := set(module.shared_names()) & set(module.kept_names()):
-        raise BrokenPromiseError(f"the entry {min(both)!r} is both shared and kept")
+    for name in sorted({*module.shared_names()} & {*module.kept_names()}):
+        _makes_a_difference(subject, name)
+
+
+def _makes_a_difference(subject: Subject, name: str) -> None:
+    """Run and test a client again, with another kept value of an entry that travels too."""
+    federation, (job, *_) = second_round(subject.module())
+    found = []
+    for shift in (0, 1):
+        other = replace(job, kept={**job.kept, name: job.kept[name] + shift})
+        client_round.become_tested(federation.context, other)
+        tested = clone(federation.context.entries)
+        found.append(named([tested, client_round.train(federation.context, other)]))
+    if difference(*found) is None:
+        raise BrokenPromiseError(
+            f"the entry {name!r} is both shared and kept, but the kept value changes nothing: "
+            "receive and personalise replace it"
+        )
 
 
 @promise("it trains under a plain Trainer, and its loss falls")

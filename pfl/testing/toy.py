@@ -134,6 +134,10 @@ class ToyData:
         """Return the common test set, if there is one."""
         return None if self._pooled is None else ToySplit(*self._pooled, self._device)
 
+    def public_split(self) -> ToySplit:
+        """Return public samples: the first client's, whose labels a server should not need."""
+        return self.split(0, "train")
+
     def to(self, device: torch.device) -> None:
         """Make batches on a device."""
         self._device = device

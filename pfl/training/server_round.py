@@ -10,8 +10,9 @@ from pfl.core.failure import during
 from pfl.core.seeds import derive
 from pfl.core.server import Server, ServerState
 from pfl.core.state import clone, to
-from pfl.core.types import ClientInfo, Job, Result, Split, State, Upload
+from pfl.core.types import ClientInfo, ClientSplit, Job, Result, Split, State, Upload
 from pfl.training.context import Context
+from pfl.training.declaration import MethodError
 
 
 class Coordinator:
@@ -25,12 +26,18 @@ class Coordinator:
     Args:
         context: The method with its initial values, the data and the device.
         rounds: Planned number of rounds.
-        seed: Seed of all random choices of the clients.
+        seed: Seed of all random choices of clients and server.
+
+    Raises:
+        MethodError: The server needs public data, and there are none.
     """
 
     def __init__(self, context: Context, rounds: int, seed: int) -> None:
         data = context.data
         self.server: Server[Any] = context.module.server()
+        self.server.seed = derive(seed, "server")
+        if self.server.needs_public:
+            self.server.public = _public(context)
         self.clients = [ClientInfo.of(data, client, rounds) for client in range(data.num_clients)]
         self.eligible = [info.client for info in self.clients if info.samples > 0]
         self._context, self._seed = context, seed
@@ -73,6 +80,16 @@ class Coordinator:
         with during(f"round {state.round + 1}, the server's aggregation"):
             after: ServerState = self.server.aggregate(state, uploads)
         return after
+
+
+def _public(context: Context) -> ClientSplit:
+    public = context.data.public_split()
+    if public is None:
+        raise MethodError(
+            f"the server of {type(context.module).__name__} needs public data, and the data have "
+            "none: set data.public to a data set that belongs to no client"
+        )
+    return public
 
 
 def uploads_of(results: Iterable[Result]) -> list[Upload]:

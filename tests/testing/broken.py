@@ -70,6 +70,12 @@ class KeepsNothingOfThatName(Method):
     kept = ("net.haed.*",)
 
 
+class KeepsInVain(Method):
+    """What it keeps of the network is replaced by what it receives."""
+
+    shared = ("net.*",)
+
+
 class Climbs(Method):
     def configure_optimizers(self):
         return torch.optim.SGD(self.parameters(), lr=0.01, maximize=True)

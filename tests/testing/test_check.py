@@ -33,8 +33,8 @@ SENTENCES = {
     "'local' draws from torch's global random stream",
     broken.ReadsInPlan: "plan and adapt are declarations: they read no values and are the same "
     "for every client: ReadsInPlan.plan() reads the value of the entry 'visits'",
-    broken.KeepsNothingOfThatName: "every pattern matches an entry, and no entry is both shared "
-    "and kept: the pattern 'net.haed.*' of kept matches none of the entries visits, net",
+    broken.KeepsNothingOfThatName: "every pattern matches an entry, and what is kept is used: "
+    "the pattern 'net.haed.*' of kept matches none of the entries visits, net",
     rounds.RemembersOnTheSide: "a resumed run equals an uninterrupted one: 'server.shared.net."
     "backbone.0.weight' differs after three rounds: only entries of 'shared'",
     rounds.FollowsThePrevious: "a client's result does not depend on which clients ran before "
@@ -49,6 +49,11 @@ FINDINGS = [
     ("refuses_unknown_arguments", broken.TakesAnything, "epoch_count=3 is accepted"),
     ("refuses_unknown_words", broken.GuessesWords, "buffers='so' is accepted"),
     ("patterns_match", broken.KeepsNothingOfThatName, "'net.haed.*' of kept"),
+    (
+        "patterns_match",
+        broken.KeepsInVain,
+        "'net.head.bias' is both shared and kept, but the kept ",
+    ),
     ("fits_without_federation", broken.Climbs, "after 15 epochs"),
     ("plans_are_declarations", broken.ReadsInAdapt, "adapt() reads the value of the entry 'visits"),
     ("plans_are_declarations", broken.PlansForOneClient, "plan() declares something else"),
@@ -158,6 +163,14 @@ def test_a_method_with_arguments_of_its_own_needs_to_be_built():
         check_method(FedSimSup)
     subject = Subject(FedSimSup, lambda net, **options: FedSimSup(net, mlp(), **options))
     assert BY_NAME["tests_repeat"].hold(subject)
+
+
+@pytest.mark.parametrize("name", ["patterns_match", "who_sits_out_keeps_its_state", "resumes"])
+def test_an_entry_may_be_shared_and_kept(name):
+    def build(net, **options):
+        return FedSimSup(net, mlp(), eval_inter="last_local", **options)
+
+    assert BY_NAME[name].hold(Subject(FedSimSup, build))
 
 
 def test_only_tensors_on_the_wrong_device_break_the_promise_of_devices():
