@@ -21,7 +21,7 @@ from statistics import median
 
 import torch
 
-from pfl.core import tensor_file
+from pfl.disk import tensor_file
 from pfl.engines.cores import usable
 
 _LAYERS = 10

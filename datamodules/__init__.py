@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from pfl.core.lazy import lazy
+from pfl.imports.lazy import lazy
 
 if TYPE_CHECKING:
     from datamodules.arrays import ArrayData as ArrayData
@@ -20,17 +20,17 @@ if TYPE_CHECKING:
     from datamodules.folder import ImageFolder as ImageFolder
     from datamodules.ham10000 import HAM10000 as HAM10000
     from datamodules.huggingface import HFDataset as HFDataset
-    from datamodules.partition import IID as IID
-    from datamodules.partition import ByColumn as ByColumn
-    from datamodules.partition import ByDomain as ByDomain
-    from datamodules.partition import ClientDirichlet as ClientDirichlet
-    from datamodules.partition import Dirichlet as Dirichlet
-    from datamodules.partition import Partitioner as Partitioner
-    from datamodules.partition import Shards as Shards
-    from datamodules.pfllib import PFLlibDirichlet as PFLlibDirichlet
-    from datamodules.slices import ConceptDrift as ConceptDrift
-    from datamodules.slices import FixedClasses as FixedClasses
-    from datamodules.slices import QuantitySkew as QuantitySkew
+    from datamodules.partition.partitioner import IID as IID
+    from datamodules.partition.partitioner import ByColumn as ByColumn
+    from datamodules.partition.partitioner import ByDomain as ByDomain
+    from datamodules.partition.partitioner import ClientDirichlet as ClientDirichlet
+    from datamodules.partition.partitioner import Dirichlet as Dirichlet
+    from datamodules.partition.partitioner import Partitioner as Partitioner
+    from datamodules.partition.partitioner import Shards as Shards
+    from datamodules.partition.pfllib import PFLlibDirichlet as PFLlibDirichlet
+    from datamodules.partition.slices import ConceptDrift as ConceptDrift
+    from datamodules.partition.slices import FixedClasses as FixedClasses
+    from datamodules.partition.slices import QuantitySkew as QuantitySkew
     from datamodules.sun397 import SUN397 as SUN397
     from datamodules.synthetic import Synthetic as Synthetic
     from datamodules.tabular import TabularData as TabularData

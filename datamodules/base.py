@@ -14,11 +14,11 @@ import torch
 from torch import Tensor
 from torch.utils.data import BatchSampler, DataLoader, RandomSampler, SequentialSampler
 
-from datamodules import artefact
 from datamodules.augment import Augmentation
 from datamodules.checks import require
-from datamodules.partition import Partitioner
-from datamodules.splits import Division, Rule, TestProtocol, divide
+from datamodules.partition import artefact
+from datamodules.partition.partitioner import Partitioner
+from datamodules.partition.splits import Division, Rule, TestProtocol, divide
 from datamodules.targets import Catalogue, Ints
 from datamodules.view import Prepared, Store, View, channel_values, count
 from pfl.core.checks import at_least_one, positive
@@ -48,7 +48,8 @@ class FederatedDataModule(L.LightningDataModule, ABC):
         shuffle: Shuffle the training samples in each epoch. ``False`` keeps their stored order,
             which is drawn once with the split.
         test_protocol: Where a client's test samples come from: ``pooled``, ``future``,
-            ``official_classes``, ``matched`` or ``global``; see :class:`~datamodules.splits.Rule`.
+            ``official_classes``, ``matched`` or ``global``; see
+            :class:`~datamodules.partition.splits.Rule`.
         test_fraction: Fraction of the samples set aside for testing if no official test set is
             used.
         val_fraction: Fraction of a client's remaining training samples set aside for validation.

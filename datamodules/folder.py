@@ -56,7 +56,7 @@ class CIFAR100Folder(ImageFolder):
     Args:
         root: The folder.
         superclasses: Predict the 20 superclasses; the 100 classes are then the subclasses that
-            :class:`~datamodules.slices.ConceptDrift` divides.
+            :class:`~datamodules.partition.slices.ConceptDrift` divides.
         options: Other arguments of :class:`~datamodules.filedata.FileData`.
     """
 

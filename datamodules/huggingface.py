@@ -12,7 +12,7 @@ from torch import Tensor
 
 from datamodules.checks import require
 from datamodules.decoding import decoded
-from datamodules.partition import Partitioner
+from datamodules.partition.partitioner import Partitioner
 from datamodules.tables import Table, arrow_table, targets, times
 from datamodules.tensors import TaskName, TensorData
 from pfl.core.checks import not_negative

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from datamodules.base import FederatedDataModule
-from datamodules.splits import Division
+from datamodules.partition.splits import Division
 from datamodules.targets import Floats, Ints
 from pfl.core.task import MultiLabel
 from pfl.core.types import Split

@@ -9,7 +9,7 @@ import numpy as np
 
 from datamodules.arrays import ArrayData, Arrays
 from datamodules.checks import MEMORY_LIMIT, require
-from datamodules.draws import apportion
+from datamodules.partition.draws import apportion
 from datamodules.targets import Ints, Targets
 from pfl.core.checks import at_least_one, finite, not_negative, within
 from pfl.core.seeds import derive
@@ -18,9 +18,9 @@ from pfl.core.seeds import derive
 class Synthetic(ArrayData):
     """Noisy copies of one random pattern per class, in domains with adjustable shifts.
 
-    With :class:`~datamodules.partition.ByDomain` and as many domains as clients, each client is a
-    domain. If all shifts are 0, domains are identically distributed and of equal size. The data set
-    is meant for tests and for trying out methods.
+    With :class:`~datamodules.partition.partitioner.ByDomain` and as many domains as clients, each
+    client is a domain. If all shifts are 0, domains are identically distributed and of equal size.
+    The data set is meant for tests and for trying out methods.
 
     Args:
         samples: Number of samples.

@@ -11,8 +11,8 @@ import torch
 from numpy.typing import NDArray
 
 from datamodules.checks import require
-from datamodules.partition import Partitioner
-from datamodules.splits import Division
+from datamodules.partition.partitioner import Partitioner
+from datamodules.partition.splits import Division
 from datamodules.tables import Table, read_table, targets, times
 from datamodules.targets import Floats, Ints
 from datamodules.tensors import TaskName, TensorData

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from datamodules.base import FederatedDataModule
 from datamodules.checks import require
-from datamodules.partition import Partitioner
+from datamodules.partition.partitioner import Partitioner
 from datamodules.targets import Catalogue, Ints, Targets, array_digest
 from datamodules.view import count
 from pfl.core.state import each, joined

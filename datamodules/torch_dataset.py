@@ -13,7 +13,7 @@ from torchvision.transforms.functional import pil_to_tensor
 
 from datamodules.checks import require
 from datamodules.decoding import decoded
-from datamodules.partition import Partitioner
+from datamodules.partition.partitioner import Partitioner
 from datamodules.tensors import TaskName, TensorData
 from pfl.core.checks import not_negative
 

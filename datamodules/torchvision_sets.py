@@ -138,7 +138,7 @@ class CIFAR100(TorchvisionData):
         root: The folder that contains ``cifar-100-python``.
         download: Download the data set into it, if it is not there yet (170 MB).
         superclasses: Predict the 20 superclasses; the 100 classes are then the subclasses that
-            :class:`~datamodules.slices.ConceptDrift` divides.
+            :class:`~datamodules.partition.slices.ConceptDrift` divides.
         common: Arguments of :class:`~datamodules.base.FederatedDataModule`.
     """
 

@@ -12,7 +12,7 @@ from torch.utils.data import Dataset
 
 from datamodules.augment import Augmentation
 from datamodules.checks import require
-from datamodules.splits import Division
+from datamodules.partition.splits import Division
 from datamodules.targets import Catalogue, Ints
 from pfl.core import devices
 from pfl.core.checks import finite

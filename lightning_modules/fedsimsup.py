@@ -28,7 +28,6 @@ from lightning_modules.nets.initial import redraw, seed_of, zero_last_layer
 from lightning_modules.steps.optimizers import with_lr
 from pfl.core.checks import not_negative
 from pfl.core.devices import widest
-from pfl.core.mapped import empty_alike
 from pfl.core.seeds import derive, generator
 from pfl.core.server import Server, ServerState
 from pfl.core.state import assign
@@ -44,6 +43,7 @@ from pfl.core.types import (
     State,
     Upload,
 )
+from pfl.disk.mapped import empty_alike
 
 AbsentRule: TypeAlias = Literal["similarity", "size_mix", "size_average", "none"]
 BLOCK = 2**14

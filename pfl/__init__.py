@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from pfl.core.lazy import lazy
+from pfl.imports.lazy import lazy
 
 if TYPE_CHECKING:
     from pfl.callbacks.early_stopping import EarlyStopping as EarlyStopping

@@ -1,7 +1,186 @@
-"""Entry point of ``python -m pfl``, the same as ``pfl``."""
+"""The entry point of ``pfl``: it finds the command, runs it and returns the exit code.
 
+Heavy packages are imported only once a command needs them.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import signal
 import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from importlib import import_module, metadata
+from types import FrameType
 
-from pfl.cli.main import main
+# Each command's function, by its path within pfl, and its line in the help.
+COMMANDS = {
+    "fit": ("cli.runs.fit", "train a federation"),
+    "test": ("cli.runs.test", "test the models of a checkpoint"),
+    "validate": ("cli.runs.validate", "test the models of a checkpoint on validation data"),
+    "predict": ("cli.runs.predict", "write each client's predictions to a CSV file"),
+    "export": (
+        "cli.runs.export",
+        "write one client's personalised model as a Lightning checkpoint",
+    ),
+    "list": ("cli.show.show", "list the known methods, nets, data, partitions or metrics"),
+    "init": ("cli.shipped.init", "copy the configurations that come with pfl"),
+    "new": ("cli.new.new", "write the first file of your own method, data or network"),
+    "data inspect": ("cli.data.inspect", "show how the data are divided among the clients"),
+    "check": ("cli.check.check", "check the promises that all methods make"),
+    "completion": ("cli.completion.completion", "print a completion script for bash or zsh"),
+    "plot": ("cli.results.plot", "plot runs: curves, clients, weights, calibration"),
+    "compare": ("cli.results.compare", "compare runs: scores, costs, paired tests"),
+    "report": ("cli.results.report", "write an HTML report of one run"),
+    "reproduce": ("cli.reproduce.reproduce", "run a finished run again and compare the numbers"),
+    "sweep": ("sweeps.verb.sweep", "run a W&B sweep file on this machine, with Optuna"),
+    "table": ("tables.verb.table", "run the experiments behind a paper's table, and print it"),
+    "ledger": ("ledger.verb.ledger", "compare full-length runs with the papers"),
+}
+FIRST_STEPS = """\
+pfl COMMAND [options]: personalised federated learning on PyTorch Lightning. First steps:
 
-sys.exit(main())
+  pfl fit --config quickstart   train ten clients on handwritten digits (seconds, no download)
+  pfl list methods              list the methods; choose one with pfl fit --model METHOD
+  pfl init                      copy all configurations here, to run and edit
+
+pfl --help shows all commands."""
+USAGE_ERROR = 2
+# Lengths above which a word, and a whole message, are cut.
+WORD, MESSAGE = 400, 3000
+
+
+class Terminated(KeyboardInterrupt):
+    """The process was asked to end by SIGTERM."""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run a command and return its exit code.
+
+    Args:
+        argv: The words after ``pfl``; by default those of this process.
+    """
+    # Where the terminal or pipe has no "±", a "?" is better than a traceback.
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")
+    # Op threads that spin for long while they wait take tens of times as long on a busy machine;
+    # without any spinning they take twice as long on an idle one. Read when torch is loaded, by
+    # GNU's OpenMP; the numbers are the same.
+    if "OMP_WAIT_POLICY" not in os.environ:
+        os.environ.setdefault("GOMP_SPINCOUNT", "10000")
+    words = list(sys.argv[1:] if argv is None else argv)
+    debug = "--debug" in words
+    words = [word for word in words if word != "--debug"]
+    if not words:
+        print(FIRST_STEPS)
+        return USAGE_ERROR
+    if words[0] in ("-h", "--help"):
+        print(usage())
+        return 0
+    if words[0] == "--version":
+        print(f"pfl {metadata.version('pfl-lightning')}")
+        return 0
+    name = _command(words)
+    if name is None:
+        print(f"pfl: error: {_shown(_advice(words))}", file=sys.stderr)
+        return USAGE_ERROR
+    return _run(name, words[len(name.split()) :], debug)
+
+
+def usage() -> str:
+    """Return the text of ``pfl --help``."""
+    commands = "\n".join(f"  {name:<14}{what}" for name, (_, what) in COMMANDS.items())
+    return (
+        "usage: pfl COMMAND [options]\n\n"
+        "Personalised federated learning on PyTorch Lightning.\n\n"
+        f"commands:\n{commands}\n\n"
+        "pfl COMMAND --help shows a command's options; --debug shows the traceback of an error."
+    )
+
+
+def _command(words: Sequence[str]) -> str | None:
+    for count in (2, 1):
+        if (name := " ".join(words[:count])) in COMMANDS:
+            return name
+    return None
+
+
+def _advice(words: Sequence[str]) -> str:
+    from difflib import get_close_matches
+
+    first = words[0]
+    if first.startswith("-"):
+        name = next((word for word in words if word in COMMANDS), "fit")
+        return f"{first} must come after the command: pfl {name} {first} ..."
+    near = get_close_matches(" ".join(words[:2]).lower(), COMMANDS, n=1)
+    near = near or get_close_matches(first.lower(), COMMANDS, n=1)
+    hint = f"did you mean 'pfl {near[0]}'?" if near else f"choose from {', '.join(COMMANDS)}"
+    return f"there is no command {first!r}; {hint}"
+
+
+def _run(name: str, words: Sequence[str], debug: bool) -> int:
+    from pfl.cli.configured import VERBS
+
+    configured = name in VERBS
+    if configured and list(words) in (["--help"], ["-h"]):
+        from pfl.cli.overview import overview
+
+        print(overview(name), end="")
+        return 0
+    from pfl.cli.explain import UsageError
+    from pfl.cli.outline import BrokenError
+    from pfl.disk.reading import is_memory
+
+    command: Callable[[Sequence[str]], None]
+    try:
+        with _terminable():
+            if configured:
+                from pfl.cli import slips
+
+                slips.check(name, words)
+            home, _, function = COMMANDS[name][0].rpartition(".")
+            command = getattr(import_module(f"pfl.{home}"), function)
+            command(words)
+    except (UsageError, BrokenError) as error:
+        if debug:
+            raise
+        print(f"pfl {name}: error: {_shown(str(error))}", file=sys.stderr)
+        return error.code if isinstance(error, UsageError) else USAGE_ERROR
+    except (MemoryError, RuntimeError) as error:
+        if debug or not is_memory(error):
+            raise
+        said = str(error).partition("\n")[0] or "it gave out"
+        print(f"pfl {name}: error: out of memory: {_shown(said)}", file=sys.stderr)
+        return USAGE_ERROR
+    except KeyboardInterrupt as interruption:
+        terminated = isinstance(interruption, Terminated)
+        return 128 + (signal.SIGTERM if terminated else signal.SIGINT)
+    return 0
+
+
+def _shown(message: str) -> str:
+    """Return a message without control characters, and with what is very long cut."""
+    import re
+
+    plain = "".join(c if c.isprintable() or c == "\n" else ascii(c)[1:-1] for c in message)
+    cut = re.sub(rf"\S{{{WORD},}}", lambda word: f"{word[0][: WORD // 2]}...", plain)
+    return cut if len(cut) <= MESSAGE else f"{cut[:MESSAGE]}..."
+
+
+@contextmanager
+def _terminable() -> Iterator[None]:
+    """Let SIGTERM end a command as Ctrl-C does: files are closed and finished rounds saved."""
+
+    def terminate(number: int, frame: FrameType | None) -> None:
+        raise Terminated
+
+    before = signal.signal(signal.SIGTERM, terminate)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,7 +1,7 @@
 """The options of all classes that a configuration may name, so that none changes unsaid.
 
 ``python -m tests.options`` records new classes, classes that went, and changed defaults. An option
-that comes or goes is said in ``pfl/results/identity.py`` instead.
+that comes or goes is said in ``pfl/federation/identity.py`` instead.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from torch.optim import SGD, Adam, AdamW
 
 from pfl.cli import catalogue
 from pfl.engines.base import Engine
+from pfl.federation import identity
 from pfl.federation.run import Callback
 from pfl.loop import FederatedLoop
-from pfl.results import identity
 
 FILE = Path(__file__).with_suffix(".json")
 # What an option is called besides by its class: by where the class is given.
@@ -101,7 +101,7 @@ def unsaid():
             continue
         for option in {**before[name], **now}:
             entry = " or ".join(map(repr, _names(kind, option)))
-            where = f"say in _CAME_OR_WENT of pfl/results/identity.py, under {entry}, "
+            where = f"say in _CAME_OR_WENT of pfl/federation/identity.py, under {entry}, "
             if option not in before[name] and not _is_said(kind, option):
                 found.setdefault(
                     _names(kind, option)[0],

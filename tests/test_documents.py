@@ -24,7 +24,7 @@ import pytest
 import yaml
 from sklearn.datasets import load_diabetes
 
-from pfl.cli.main import main
+from pfl.__main__ import main
 from pfl.cli.runs import fit_experiment
 from pfl.sweeps.verb import sweep
 from pfl.tables.cells import expand

@@ -45,7 +45,7 @@ def test_a_package_exports_at_run_time_what_type_checkers_see(package):
         (module, name)
         for module, names in imports(ROOT / package / "__init__.py")
         for name in names
-        if module.startswith(f"{package}.") and module != "pfl.core.lazy"
+        if module.startswith(f"{package}.") and module != "pfl.imports.lazy"
     }
     assert sorted(name for _, name in seen) == exported
     for module, name in seen:
@@ -87,3 +87,18 @@ def test_a_name_imports_only_what_it_needs():
         "heavy = {'lightning_modules.fedas', 'sklearn', 'wandb', 'ray'} & set(sys.modules)\n"
         "assert not heavy, heavy"
     )
+
+
+def test_no_string_hides_an_import_from_the_layers():
+    """Only the entry point names functions of its commands, and it stands on the highest floor."""
+    hidden = [
+        f"{file.relative_to(ROOT)}: {ast.unparse(node)}"
+        for package in PACKAGES
+        for file in (ROOT / package).rglob("*.py")
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Call) and ast.unparse(node.func).endswith("import_module")
+        if node.args and ast.unparse(node.args[0]).lstrip("f'").startswith(PACKAGES)
+    ]
+    assert [
+        one for one in hidden if not one.startswith(("pfl/__main__.py", "pfl/cli/completion.py"))
+    ] == []

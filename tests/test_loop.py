@@ -17,8 +17,8 @@ from pfl.core.types import Cohort
 from pfl.federation.checkpoint import CheckpointError, load, save
 from pfl.federation.run import Callback
 from pfl.federation.sampling import BernoulliSampler, Sampler, UniformSampler
+from pfl.federation.summary import summarise
 from pfl.loop import FederatedLoop
-from pfl.results.summary import summarise
 from tests.helpers.toy import blobs, mlp
 
 SGD = partial(torch.optim.SGD, lr=0.1)

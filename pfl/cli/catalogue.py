@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from pfl.cli.outline import KINDS, BrokenError, folders
-from pfl.core import plugins
-from pfl.results.identity import PACKAGES
+from pfl.imports import plugins
+from pfl.imports.plugins import PACKAGES
 
 # Base classes of what else a configuration may name.
 _OTHERS = (
@@ -140,7 +140,9 @@ def clashes() -> dict[str, str]:
 
 def reports() -> list[str]:
     """Return the names of all values that servers of imported methods report for each client."""
-    servers: Iterator[Any] = _descendants(find("pfl.core.server.Server"))
+    from pfl.core.server import Server
+
+    servers: Iterator[Any] = _descendants(Server)
     return list(dict.fromkeys(name for server in servers for name in server.reports))
 
 

@@ -9,7 +9,7 @@ from contextlib import redirect_stderr, redirect_stdout, suppress
 from importlib import import_module
 from io import StringIO
 
-from pfl.cli import main, shipped
+from pfl.cli import shipped
 from pfl.cli.configured import VERBS
 from pfl.cli.outline import Sources
 from pfl.cli.overview import overview
@@ -61,7 +61,7 @@ def script() -> str:
     names = {flag: [item.name for item in sources.of_kind(kind)] for flag, kind in _NAMES.items()}
     values = {**names, "--config": shipped.names()}
     options: dict[str, list[str]] = {}
-    for command in main.COMMANDS:
+    for command in import_module("pfl.__main__").COMMANDS:
         first, _, second = command.partition(" ")
         options.setdefault(first, []).extend([second] if second else [])
         options[first] += _options(command)
@@ -86,7 +86,7 @@ def _options(command: str) -> list[str]:
 
 
 def _help(command: str) -> str:
-    home, _, function = main.COMMANDS[command][0].rpartition(".")
+    home, _, function = import_module("pfl.__main__").COMMANDS[command][0].rpartition(".")
     said = StringIO()
     with redirect_stdout(said), redirect_stderr(StringIO()), suppress(SystemExit):
         getattr(import_module(f"pfl.{home}"), function)(["--help"])

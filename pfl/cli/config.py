@@ -23,10 +23,10 @@ from pfl.cli.explain import (
 from pfl.cli.misspelt import Names, check_names, explain, find_misspelling, resolve
 from pfl.cli.nulls import check_nulls
 from pfl.cli.parser import FROM_DATA, Parser, arguments, from_data, spelled_out
-from pfl.core.hints import types_of
 from pfl.core.seeds import derive, scoped
 from pfl.core.task import Classification
-from pfl.core.trust import Trust, TrustError, check_calls
+from pfl.imports.hints import types_of
+from pfl.imports.trust import Trust, TrustError, check_calls
 from pfl.loop import FederatedLoop
 
 if TYPE_CHECKING:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from importlib import import_module
 from pathlib import Path
 
 from rich.console import Console
 
+from pfl.cli import catalogue
 from pfl.cli.config import REFUSALS, Experiment
 from pfl.cli.explain import explained
+from pfl.cli.outline import INSPECT
 from pfl.cli.parser import make_parser
 
 
@@ -17,7 +18,7 @@ def inspect(argv: Sequence[str]) -> None:
     """Show how the data are divided among the clients, as tables and a picture."""
     experiment = Experiment.parse(make_parser("data inspect"), argv)
     data = experiment.data
-    picture = import_module("datamodules.inspect")
+    picture = catalogue.find(INSPECT)
     loop = experiment.loop
     name = loop.name or type(data).__name__.lower()
     file = Path(experiment.values.out or Path(loop.default_root_dir or "", name, "partition.png"))

@@ -12,7 +12,7 @@ from pfl.callbacks import foreign
 from pfl.cli import catalogue
 from pfl.cli.explain import Given, Keys, UsageError, hint, line, nearest, plain, settings_of, spoken
 from pfl.cli.outline import BrokenError
-from pfl.core.trust import CONFIGURATION, TrustError
+from pfl.imports.trust import CONFIGURATION, TrustError
 
 KindT = TypeVar("KindT")
 

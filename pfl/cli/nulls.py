@@ -6,8 +6,8 @@ import inspect
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from typing import Any, get_args
 
-from pfl.core.hints import classes, declared
-from pfl.core.trust import TrustError, named, plain
+from pfl.imports.hints import classes, declared
+from pfl.imports.trust import TrustError, named, plain
 
 
 def check_nulls(

@@ -10,8 +10,8 @@ from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 
-from pfl.core import plugins
-from pfl.results.identity import PACKAGES
+from pfl.imports import plugins
+from pfl.imports.plugins import PACKAGES
 
 # What can be listed, with the base class of each kind.
 KINDS = {
@@ -20,6 +20,9 @@ KINDS = {
     "data": "datamodules.FederatedDataModule",
     "partitions": "datamodules.Partitioner",
 }
+
+# How data are shown. pfl imports no method and no data set; it finds them by what this file names.
+INSPECT = "datamodules.inspect"
 
 # Packages whose classes a configuration may name.
 NAMED = ("lightning_modules", "datamodules", "pfl.engines", "pfl.callbacks", "pfl.federation")

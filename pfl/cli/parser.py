@@ -27,10 +27,11 @@ from torch import nn
 
 from pfl.cli import catalogue
 from pfl.cli.configured import COMMON, CONFIG_HELP, LOOP_DEFAULTS, SEED_HELP, VERBS, usage
-from pfl.cli.outline import Sources
-from pfl.core.hints import declared
+from pfl.cli.outline import KINDS, Sources
+from pfl.core.client import ClientModule
+from pfl.imports.hints import declared
+from pfl.imports.plugins import PACKAGES
 from pfl.loop import FederatedLoop
-from pfl.results.identity import PACKAGES
 
 
 class _Told(NamedTuple):
@@ -194,9 +195,9 @@ def make_parser(command: str, kind: type[Parser] = Parser) -> Parser:
     parser.add_class_arguments(FederatedLoop, "loop", default=LOOP_DEFAULTS)
     parser.link_arguments("seed", "loop.seed")
     for key, base, required in (
-        ("model", "lightning_modules.base.ClientModule", verb.model),
-        ("data", "datamodules.FederatedDataModule", verb.data),
+        ("model", ClientModule, verb.model),
+        ("data", catalogue.find(KINDS["data"]), verb.data),
     ):
         # Not as subclass arguments, with which text that names a file is replaced by its content.
-        parser.add_argument(f"--{key}", type=catalogue.find(base) | None, required=required)
+        parser.add_argument(f"--{key}", type=base | None, required=required)
     return parser

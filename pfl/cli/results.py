@@ -9,8 +9,8 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
+from pfl.federation.summary import KINDS
 from pfl.results import captions, names, sheets
-from pfl.results.summary import KINDS
 
 RUNS = "a run folder, or a folder that stands for all runs below it"
 METRIC_HELP = (

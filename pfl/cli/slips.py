@@ -15,8 +15,8 @@ from pfl.cli.configured import VERBS, Verb
 from pfl.cli.explain import Given, UsageError, line, nearest, sources
 from pfl.cli.misspelt import Names, find_misspelling
 from pfl.cli.outline import LOOP, Outline, Sources
-from pfl.core import plugins
-from pfl.results.identity import PACKAGES
+from pfl.imports import plugins
+from pfl.imports.plugins import PACKAGES
 
 _DOTTED = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)+")
 # The keys under which a class of methods or of data stands.

@@ -12,9 +12,9 @@ import torch
 import yaml
 from lightning.pytorch.core.saving import CHECKPOINT_PAST_HPARAMS_KEYS, load_hparams_from_tags_csv
 
-from pfl.core import tensor_file
-from pfl.core.hints import declared
-from pfl.core.trust import Trust, TrustError, check_calls, checked, is_listed
+from pfl.disk import tensor_file
+from pfl.imports.hints import declared
+from pfl.imports.trust import Trust, TrustError, check_calls, checked, is_listed
 
 # Functions that build objects from the plain values of a file: Lightning's own.
 INSTANTIATORS = (

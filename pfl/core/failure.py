@@ -9,6 +9,8 @@ from pathlib import Path
 from textwrap import shorten
 from typing import TYPE_CHECKING
 
+from pfl.disk.reading import is_memory
+
 if TYPE_CHECKING:
     from pfl.core.types import Job
 
@@ -87,12 +89,6 @@ def said(error: BaseException) -> str:
     kind, first = type(error).__name__, str(error).strip().partition("\n")[0]
     text = shorten(f"{kind}: {first}" if first else kind, _LONGEST)
     return f"out of memory ({text}): {_ADVICE}" if is_memory(error) else text
-
-
-def is_memory(error: BaseException) -> bool:
-    """Return ``True`` if memory is exhausted; on a CPU, torch has no type for it."""
-    typed = isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError"
-    return typed or "can't allocate memory" in str(error)
 
 
 def line_of(error: BaseException) -> str:

@@ -15,8 +15,8 @@ from torch.optim import Optimizer
 from pfl.core import export
 from pfl.core.state import clone, constants, total
 from pfl.core.task import Task
-from pfl.core.trust import Trust
 from pfl.core.types import Batch, OptimizerFactory, State, Terms
+from pfl.imports.trust import Trust
 
 if TYPE_CHECKING:
     from typing_extensions import Self  # typing has it from Python 3.11 on

@@ -178,3 +178,9 @@ def _check_depth(found: Any, left: int = DEPTH) -> None:  # noqa: ANN401
 
 def _first_line(error: Exception) -> str:
     return (str(error).splitlines() or [type(error).__name__])[0]
+
+
+def is_memory(error: BaseException) -> bool:
+    """Return ``True`` if memory is exhausted; on a CPU, torch has no type for it."""
+    typed = isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError"
+    return typed or "can't allocate memory" in str(error)

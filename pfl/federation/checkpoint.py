@@ -10,8 +10,8 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from pfl.core import tensor_file
 from pfl.core.server import ServerState
+from pfl.disk import tensor_file
 
 FORMAT = "pfl-checkpoint-1"
 StateT = TypeVar("StateT", bound=ServerState)
@@ -36,7 +36,7 @@ def load(path: Path, mapped: bool = False) -> dict[str, Any]:
     Args:
         path: The file.
         mapped: Whether what clients keep stays in the file until it is used; see
-            :func:`pfl.core.tensor_file.read`.
+            :func:`pfl.disk.tensor_file.read`.
 
     Raises:
         CheckpointError: The file is missing, damaged or not a checkpoint of this program.

@@ -8,11 +8,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from pfl.core.mapped import in_file
 from pfl.core.seeds import generator
 from pfl.core.server import ServerState
 from pfl.core.state import constants, fingerprint, nbytes
 from pfl.core.types import FederatedData, Job, State
+from pfl.disk.mapped import in_file
 from pfl.engines import op_threads
 from pfl.federation import header, restore, resume, sampling
 from pfl.federation.evaluation import Evaluator

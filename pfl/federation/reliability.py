@@ -14,16 +14,16 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from pfl.core.client import ClientModule
 from pfl.core.types import FederatedData
 from pfl.disk.writing import write
+from pfl.federation.checkpoint import CheckpointError
 from pfl.federation.prepare import prepared
 from pfl.federation.resume import Wanted
 from pfl.federation.rounds import Federation
 from pfl.federation.settings import Settings
-from pfl.results.files import Floats, RunError
-from pfl.results.reliability import FILE
 from pfl.training.batching import chunks
 
 BINS = 15
@@ -39,14 +39,13 @@ def measure(
     """Measure the reliability of every client's personal model on its test data; return the file.
 
     Raises:
-        CheckpointError: ``ckpt_path`` cannot be used.
-        RunError: The checkpoint is not in a run folder.
+        CheckpointError: ``ckpt_path`` cannot be used, or is not in a run folder.
     """
     with prepared(Wanted(settings, module, data, ckpt_path, config)) as federation:
         if (folder := federation.origin) is None:
-            raise RunError(f"the checkpoint {ckpt_path} is not in a run folder")
+            raise CheckpointError(f"the checkpoint {ckpt_path} is not in a run folder")
         rows = list(_rows(module, data, federation))
-    path, text = folder / FILE, io.StringIO()
+    path, text = folder / "reliability.csv", io.StringIO()
     writer = csv.DictWriter(text, rows[0])
     writer.writeheader()
     writer.writerows(rows)
@@ -74,7 +73,7 @@ def _rows(
             yield {"round": federation.run.round, "client": client, **row}
 
 
-def bins(confidence: Floats, correct: Floats) -> list[dict[str, float]]:
+def bins(confidence: NDArray[np.float32], correct: NDArray[np.bool_]) -> list[dict[str, float]]:
     """Return number of samples, mean confidence and accuracy of each bin that is not empty.
 
     There are 15 bins of equal width, as in the calibration error ``ece``; a border belongs to the

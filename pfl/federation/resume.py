@@ -9,14 +9,13 @@ from pathlib import Path
 from typing import Any
 
 from pfl.core.client import ClientModule
-from pfl.core.lock import locked
 from pfl.core.noise import GENERATOR
 from pfl.core.types import FederatedData
 from pfl.disk import reading, writing
-from pfl.federation import checkpoint, schema
+from pfl.disk.lock import locked
+from pfl.federation import checkpoint, identity, schema
 from pfl.federation.checkpoint import CheckpointError
 from pfl.federation.settings import Settings
-from pfl.results import identity
 
 FILE = Path("checkpoints", "last.ckpt")
 ROUNDS = "loop.rounds"

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pfl.core.kernels import repeatable
-from pfl.core.lock import locked
 from pfl.core.seeds import generator
 from pfl.core.server import ServerState
 from pfl.core.types import Cohort, Job, Result, RoundResult, Upload
+from pfl.disk.lock import locked
 from pfl.engines import op_threads
 from pfl.federation import rows, soundness
 from pfl.federation.evaluation import Evaluator

@@ -14,7 +14,7 @@ from pfl.core.client import ClientModule
 from pfl.core.server import ServerState
 from pfl.core.state import fingerprint
 from pfl.core.types import FederatedData, Result, RoundResult, State
-from pfl.results.summary import SCORES, summarise
+from pfl.federation.summary import SCORES, summarise
 from pfl.training.context import Context
 
 Row: TypeAlias = dict[str, float]
@@ -96,7 +96,7 @@ class Run:
 
     @property
     def summary(self) -> dict[str, float]:
-        """Return the summary of the history; see :mod:`pfl.results.summary`."""
+        """Return the summary of the history; see :mod:`pfl.federation.summary`."""
         return summarise(self.history, self.scores)
 
 

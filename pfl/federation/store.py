@@ -16,9 +16,9 @@ from typing import Any, NamedTuple
 
 import torch
 
-from pfl.core.lock import NoLocksError, hold
 from pfl.core.state import compact, nbytes, to
 from pfl.core.types import State
+from pfl.disk.lock import NoLocksError, hold
 
 _PREFIX = ".kept-"
 _FOLDER, _FILE = re.compile(r"\.kept-\w+"), re.compile(r"\d+-\d+\.pt")

@@ -81,7 +81,7 @@ def compare(
         settings: The settings.
         metric: A column of ``metrics.csv`` and of ``clients.csv``; ``None`` uses the runs' main
             score.
-        at: The rounds to take the score from; see :mod:`pfl.results.summary`.
+        at: The rounds to take the score from; see :mod:`pfl.federation.summary`.
         reference: Label of the setting that the others are tested against; the first by default.
 
     Raises:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pfl.federation import summary
+
 _SCORES = {
     "acc": "accuracy",
     "loss": "loss",
@@ -15,7 +17,7 @@ _SCORES = {
 # The mean over the tenth of the clients with the fewest training samples; not a column of
 # metrics.csv, but computed from clients.csv.
 SMALLEST = "_smallest10"
-_SUMMARIES = ("_weighted", "_worst10", SMALLEST, "_std")
+_SUMMARIES = (*summary.MEANS, SMALLEST, "_std")
 _MODELS = {
     "personal": "personal models",
     "global": "global model",
@@ -92,8 +94,7 @@ def heading(metric: str, at: str) -> str:
 
 def is_score(metric: str, name: str) -> bool:
     """Return ``True`` if a metric is a score, or its mean over some clients."""
-    last = metric.rpartition("/")[2].partition("@")[0]
-    return last in (name, f"{name}_weighted", f"{name}_worst10", f"{name}{SMALLEST}")
+    return summary.is_score(metric.replace(SMALLEST, ""), name)
 
 
 def is_accuracy(metric: str) -> bool:

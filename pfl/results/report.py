@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 from matplotlib.ticker import EngFormatter
 
+from pfl.federation.summary import KINDS, summarise
 from pfl.results import names, page
 from pfl.results.files import Floats, read_text
 from pfl.results.find import common_score
@@ -14,7 +15,6 @@ from pfl.results.page import Markup
 from pfl.results.pictures import draw
 from pfl.results.runs import RunFolder
 from pfl.results.settings import group
-from pfl.results.summary import KINDS, summarise
 
 _LISTED = ("acc", "acc_weighted", "acc_worst10", "acc_std", "f1", "loss", "ece")
 

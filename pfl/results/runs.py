@@ -11,12 +11,12 @@ from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
+from pfl.federation.summary import SCORES
 from pfl.results import names, shapes
 from pfl.results.files import Floats, RunError, Table, of_run, read_json, read_yaml
-from pfl.results.summary import SCORES
 
 Replicate: TypeAlias = tuple[int, int]
-# The words of pfl.results.summary.KINDS.
+# The words of pfl.federation.summary.KINDS.
 At: TypeAlias = Literal["last", "mean_last10", "best_by_val", "best_on_test"]
 
 # See pfl.results.shapes.
@@ -245,7 +245,7 @@ class RunFolder:
         return rounds
 
     def chosen(self, at: At, metric: str) -> Floats:
-        """Return the rounds that a kind of summary uses; see :mod:`pfl.results.summary`.
+        """Return the rounds that a kind of summary uses; see :mod:`pfl.federation.summary`.
 
         Raises:
             RunError: ``best_by_val`` is asked for, but the run has no validation data; or

@@ -7,9 +7,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from pfl.results import identity, names
+from pfl.federation import identity
+from pfl.federation.identity import Identity
+from pfl.results import names
 from pfl.results.files import Floats, RunError
-from pfl.results.identity import Identity
 from pfl.results.runs import At, Replicate, RunFolder, mean_present
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from pfl.cli.yaml_file import YamlFile
-from pfl.results.summary import KINDS
+from pfl.federation.summary import KINDS
 from pfl.sweeps.parameters import read_space
 from pfl.sweeps.space import Space
 

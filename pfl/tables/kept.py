@@ -9,7 +9,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from pfl.cli.explain import UsageError
-from pfl.core import lock
+from pfl.disk import lock
 from pfl.results.files import RunError
 from pfl.results.runs import RunFolder
 from pfl.tables.plan import PlannedRun

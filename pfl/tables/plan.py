@@ -16,8 +16,8 @@ from pfl.cli.config import Experiment
 from pfl.cli.explain import UsageError
 from pfl.cli.parser import Parser, make_parser
 from pfl.core.client import ClientModule
-from pfl.results import identity
-from pfl.results.identity import Identity
+from pfl.federation import identity
+from pfl.federation.identity import Identity
 from pfl.tables.cells import Cell
 from pfl.tables.shorten import shorten
 from pfl.tables.spec import TableFile

@@ -10,7 +10,7 @@ from typing import Any, NoReturn, TypeVar
 from pfl.cli import shipped
 from pfl.cli.explain import Keys, UsageError, hint, nearest
 from pfl.cli.yaml_file import YamlFile
-from pfl.results.summary import KINDS
+from pfl.federation.summary import KINDS
 from pfl.tables.reported import KEYS
 from pfl.tables.spec import COLUMNS, Axis, Exceptional, Part, TableFile
 

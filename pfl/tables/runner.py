@@ -19,8 +19,8 @@ from rich.progress import (
 
 from pfl.cli.config import REFUSALS, Experiment
 from pfl.cli.explain import UsageError, explained
-from pfl.core.lock import BusyError
 from pfl.core.types import RoundResult
+from pfl.disk.lock import BusyError
 from pfl.federation.checkpoint import CheckpointError
 from pfl.federation.run import Callback, Run
 from pfl.tables import kept

@@ -19,10 +19,10 @@ from torchmetrics.classification import (
     MultilabelAveragePrecision,
 )
 
-from pfl.core import plugins
 from pfl.core.task import Task
-from pfl.core.trust import CONFIGURATION, TrustError, checked
 from pfl.core.types import MetricSpec
+from pfl.imports import plugins
+from pfl.imports.trust import CONFIGURATION, TrustError, checked
 
 _RANKINGS = (
     MulticlassAUROC,

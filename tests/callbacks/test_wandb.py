@@ -12,9 +12,9 @@ import wandb
 from wandb.proto.wandb_internal_pb2 import Record
 
 from lightning_modules.fedavg import FedAvg
+from pfl.__main__ import main
 from pfl.callbacks.early_stopping import EarlyStopping
 from pfl.callbacks.wandb import WandB
-from pfl.cli.main import main
 from pfl.loop import FederatedLoop
 from tests.helpers.toy import blobs, mlp
 

@@ -12,9 +12,9 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 
 from datamodules.base import FederatedDataModule
+from pfl.__main__ import main
 from pfl.callbacks.records import Records
 from pfl.cli import catalogue
-from pfl.cli.main import main
 from pfl.federation import checkpoint, prepare, restore, resume
 from pfl.federation.evaluation import Evaluator
 from pfl.federation.rounds import Federation

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 import yaml
 
+from pfl.__main__ import main
 from pfl.cli.config import Experiment
 from pfl.cli.explain import UsageError
-from pfl.cli.main import main
 from pfl.cli.parser import make_parser
 
 RAN = "ran.txt"
@@ -153,7 +153,7 @@ def test_a_named_module_of_python_is_not_even_imported():
         "model: {class_path: FedAvg, init_args: {net: {class_path: this.Net}}}\n"
         "data: {class_path: Digits, init_args: {num_clients: 2, partition: IID}}\n"
     )
-    command = "from pfl.cli.main import main; main(['fit', '--config', 'c.yaml'])"
+    command = "from pfl.__main__ import main; main(['fit', '--config', 'c.yaml'])"
     done = subprocess.run(
         [sys.executable, "-P", "-c", command], capture_output=True, text=True, check=False
     )

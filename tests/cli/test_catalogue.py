@@ -11,9 +11,9 @@ import yaml
 import lightning_modules
 from lightning_modules.layers import VariationalLinear
 from lightning_modules.nets import CNN2, CNN8, ResNet18
+from pfl.__main__ import main
 from pfl.cli import catalogue
 from pfl.cli.config import Experiment
-from pfl.cli.main import main
 from pfl.cli.parser import make_parser
 from tests.helpers import discovery
 

@@ -21,12 +21,12 @@ from torch.utils.data import DataLoader, TensorDataset
 from lightning_modules.base import ClientModule
 from lightning_modules.fedavg import FedAvg
 from lightning_modules.fedper import FedPer
+from pfl.__main__ import main
 from pfl.cli import explain
 from pfl.cli.config import Experiment
 from pfl.cli.explain import UsageError
-from pfl.cli.main import main
 from pfl.cli.parser import make_parser
-from pfl.core.trust import TrustError
+from pfl.imports.trust import TrustError
 
 # Line numbers matter: the tests of errors name them.
 CONFIG = """\
@@ -85,7 +85,7 @@ def fingerprint(folder=None):
 
 def test_help_needs_nothing_heavy():
     code = (
-        "import sys; from pfl.cli.main import main; assert main(['--help']) == 0\n"
+        "import sys; from pfl.__main__ import main; assert main(['--help']) == 0\n"
         "heavy = {'torch', 'lightning', 'jsonargparse', 'numpy', 'rich'} & set(sys.modules)\n"
         "assert not heavy, heavy"
     )

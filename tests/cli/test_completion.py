@@ -8,7 +8,7 @@ from contextlib import redirect_stdout
 
 import pytest
 
-from pfl.cli.main import main
+from pfl.__main__ import main
 
 
 @pytest.fixture(scope="module")

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from pfl.cli.main import main
+from pfl.__main__ import main
 
 QUICK = ["--config", "quickstart", "--loop.rounds=1", "--loop.progress=false"]
 

@@ -9,9 +9,9 @@ import sys
 import pytest
 
 import lightning_modules
+from pfl.__main__ import COMMANDS, main
 from pfl.cli import catalogue
 from pfl.cli.configured import VERBS
-from pfl.cli.main import COMMANDS, main
 from pfl.cli.outline import KINDS, Sources
 from pfl.cli.overview import overview
 from pfl.cli.parser import make_parser
@@ -30,7 +30,7 @@ def heavy_after(*lines):
     calls = "\n".join(
         f"try: main({words!r})\nexcept SystemExit as end: assert not end.code" for words in lines
     )
-    code = f"import sys\nfrom pfl.cli.main import main\n{calls}\nprint(*sys.modules)"
+    code = f"import sys\nfrom pfl.__main__ import main\n{calls}\nprint(*sys.modules)"
     return HEAVY & set(python(code).splitlines()[-1].split())
 
 

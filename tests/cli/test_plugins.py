@@ -7,8 +7,8 @@ import sys
 
 import pytest
 
+from pfl.__main__ import main
 from pfl.cli import catalogue
-from pfl.cli.main import main
 from pfl.core.task import Classification
 from pfl.training.metrics import Scorer
 
@@ -50,7 +50,7 @@ def installed(tmp_path, monkeypatch):
         found = points.get(group)
         return [] if found is None else [importlib.metadata.EntryPoint(*found, group)]
 
-    monkeypatch.setattr("pfl.core.plugins.entry_points", entry_points)
+    monkeypatch.setattr("pfl.imports.plugins.entry_points", entry_points)
     catalogue.load.cache_clear()
     yield
     catalogue.load.cache_clear()
@@ -85,7 +85,7 @@ def test_a_metric_is_found_by_the_name_of_its_entry_point():
 def test_a_plug_in_that_cannot_be_imported_is_named_and_left_out(monkeypatch, capsys):
     point = importlib.metadata.EntryPoint("Lost", "no_such_package:Lost", "pfl.nets")
     monkeypatch.setattr(
-        "pfl.core.plugins.entry_points", lambda group: [point] if group == "pfl.nets" else []
+        "pfl.imports.plugins.entry_points", lambda group: [point] if group == "pfl.nets" else []
     )
     catalogue.load.cache_clear()
     try:

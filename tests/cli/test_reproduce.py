@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from pfl.cli.main import main
+from pfl.__main__ import main
 
 
 @pytest.fixture

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from pfl.__main__ import main
 from pfl.cli import shipped
 from pfl.cli.explain import UsageError
-from pfl.cli.main import main
 
 
 @pytest.fixture

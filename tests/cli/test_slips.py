@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from pfl.__main__ import main
 from pfl.cli import shipped, slips
 from pfl.cli.explain import UsageError
-from pfl.cli.main import main
 from pfl.cli.outline import Sources
 from pfl.cli.parser import arguments
 from tests.options import classes
@@ -59,7 +59,7 @@ def test_a_slip_is_told_in_a_sentence(case, capsys):
 def test_no_slip_waits_for_torch_or_lightning():
     """All in one process, so that the test is fast: none of them may import these."""
     calls = "\n".join(f"assert main({words!r}) == 2" for words, _ in SLIPS.values())
-    code = f"import sys\nfrom pfl.cli.main import main\n{calls}\n"
+    code = f"import sys\nfrom pfl.__main__ import main\n{calls}\n"
     code += "print({'torch', 'lightning', 'matplotlib', 'scipy', 'optuna'} & set(sys.modules))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.stdout == "set()\n", done.stderr

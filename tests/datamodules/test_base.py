@@ -20,8 +20,8 @@ from datamodules import (
     FederatedDataModule,
     Shards,
     Synthetic,
-    artefact,
 )
+from datamodules.partition import artefact
 from datamodules.view import Store, View
 from lightning_modules.fedavg import FedAvg
 from lightning_modules.nets import SplitNet

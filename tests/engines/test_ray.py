@@ -21,7 +21,7 @@ from lightning_modules.base import ClientModule
 from lightning_modules.fedavg import FedAvg
 from lightning_modules.fedper import FedPer
 from lightning_modules.nets import SplitNet
-from pfl.cli.main import main
+from pfl.__main__ import main
 from pfl.cli.runs import RUN_REFUSALS
 from pfl.core.failure import JobError
 from pfl.core.seeds import scoped

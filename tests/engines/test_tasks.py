@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from datamodules import TensorData
-from datamodules.partition import IID
+from datamodules.partition.partitioner import IID
 from lightning_modules.ditto import Ditto
 from lightning_modules.fedavg import FedAvg
 from lightning_modules.nets import MLP, SplitNet, TextNet

@@ -16,8 +16,8 @@ import yaml
 
 from lightning_modules.fedper import FedPer
 from pfl.callbacks.fisher import FisherTraces
-from pfl.core import tensor_file
-from pfl.core.lock import NoLocksWarning
+from pfl.disk import tensor_file
+from pfl.disk.lock import NoLocksWarning
 from pfl.federation.checkpoint import CheckpointError
 from pfl.federation.store import KeptStates
 from pfl.loop import FederatedLoop
@@ -179,7 +179,7 @@ def test_a_federation_is_trained_where_there_are_no_locks(tmp_path, monkeypatch)
 
 LIMITED = """
 import resource, sys
-from pfl.cli.main import main
+from pfl.__main__ import main
 main(["--version"])
 resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[1]), resource.RLIM_INFINITY))
 sys.exit(main(sys.argv[2:]))

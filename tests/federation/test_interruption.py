@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from lightning_modules.fedper import FedPer
-from pfl.core import tensor_file
+from pfl.disk import tensor_file
 from pfl.engines.sequential import SequentialEngine
 from pfl.federation.run import Callback
 from pfl.federation.sampling import UniformSampler
@@ -78,7 +78,7 @@ def test_an_interrupted_round_leaves_no_trace(engine, callbacks, tmp_path):
 # Between any two lines of what keeps a round.
 
 KEEPERS = ("federation/rounds.py", "callbacks/records.py", "callbacks/checkpoint.py")
-KEEPERS += ("core/tensor_file.py", "federation/checkpoint.py", "/loop.py")
+KEEPERS += ("disk/tensor_file.py", "federation/checkpoint.py", "/loop.py")
 KEEPERS += ("callbacks/row_file.py", "disk/writing.py")
 
 

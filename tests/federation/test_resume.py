@@ -19,7 +19,7 @@ import yaml
 
 from lightning_modules.fedper import FedPer
 from lightning_modules.pfedvem import PFedVEM
-from pfl.core.lock import BusyError, locked
+from pfl.disk.lock import BusyError, locked
 from pfl.federation import checkpoint
 from pfl.federation.checkpoint import CheckpointError
 from pfl.federation.run import Callback
@@ -314,7 +314,7 @@ def test_nothing_of_a_checkpoint_is_held_once_its_values_are_replaced(
 def test_a_run_that_another_process_is_at_is_refused_by_its_number(tmp_path):
     folder = fit(tmp_path).folder
     code = (
-        "import sys, pathlib; from pfl.core.lock import locked\n"
+        "import sys, pathlib; from pfl.disk.lock import locked\n"
         "with locked(pathlib.Path(sys.argv[1])): print(flush=True); sys.stdin.read()"
     )
     other = subprocess.Popen(

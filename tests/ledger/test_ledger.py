@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from pfl.cli.main import main
+from pfl.__main__ import main
 from pfl.ledger import cells, judge, page, pictures, rows
 from pfl.results.files import RunError
 

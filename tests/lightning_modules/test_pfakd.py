@@ -13,7 +13,7 @@ from pfl.core.seeds import generator
 from pfl.core.server import Server, ServerState
 from pfl.core.state import clone, select
 from pfl.core.types import Batch, Upload
-from pfl.results.summary import summarise
+from pfl.federation.summary import summarise
 from tests.helpers.federation import HEAVY, SGD, Federation, equal, fit
 from tests.helpers.stacking import check_vmap, clients
 from tests.helpers.toy import blobs, mlp, normed

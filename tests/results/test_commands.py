@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from pfl.cli.main import main
+from pfl.__main__ import main
 from pfl.results.report import report
 from pfl.results.runs import RunFolder
 from tests.results.folders import write_run

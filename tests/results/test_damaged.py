@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from pfl.cli.main import main
+from pfl.__main__ import main
 from tests.results.folders import write_run
 
 COMMANDS = (["report", "run"], ["compare", "run"], ["plot", "run", "--format", "png"])

@@ -6,7 +6,7 @@ import pytest
 
 from lightning_modules.fedavg import FedAvg
 from lightning_modules.univarfl import UniVarFL
-from pfl.cli.main import main
+from pfl.__main__ import main
 from pfl.results.files import RunError
 from pfl.results.find import common_score
 from pfl.results.runs import RunFolder

@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from pfl.results import identity
+from pfl.federation import identity
 from tests import options
 
 
@@ -25,7 +25,7 @@ def test_names_of_classes_are_unique():
         ({}, "the class IID is new: record it with python -m tests.options"),
         (
             {"IID": {"n": 1}},
-            "the option IID.n is gone: say in _CAME_OR_WENT of pfl/results/identity.py",
+            "the option IID.n is gone: say in _CAME_OR_WENT of pfl/federation/identity.py",
         ),
     ],
 )

@@ -7,6 +7,7 @@ import pytest
 
 from lightning_modules.fedas import FedAS
 from lightning_modules.fedavg import FedAvg
+from pfl.federation.checkpoint import CheckpointError
 from pfl.federation.reliability import bins, measure
 from pfl.loop import FederatedLoop
 from pfl.results.files import RunError, Table
@@ -61,5 +62,5 @@ def test_a_diagram_of_an_earlier_round_is_not_drawn(real):
 def test_a_checkpoint_that_is_in_no_runs_folder(real, tmp_path):
     lone = tmp_path / "x.ckpt"
     lone.write_bytes((real["FedAvg"].folder / "checkpoints" / "last.ckpt").read_bytes())
-    with pytest.raises(RunError, match="is not in a run folder"):
+    with pytest.raises(CheckpointError, match="is not in a run folder"):
         measure(FederatedLoop(rounds=3, seed=3, progress=False), FedAvg(mlp()), blobs(), str(lone))

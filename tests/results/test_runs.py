@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pfl.federation.summary import KINDS, summarise
 from pfl.results.files import RunError, Table
 from pfl.results.find import find
 from pfl.results.runs import RunFolder
-from pfl.results.summary import KINDS, summarise
 from tests.results.folders import write_run
 
 ACC = "test/personal/acc"

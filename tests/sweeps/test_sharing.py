@@ -14,8 +14,8 @@ import optuna
 import pytest
 from filelock import FileLock
 
+from pfl.__main__ import main
 from pfl.cli import runs
-from pfl.cli.main import main
 from pfl.sweeps.search import INTERRUPTED, KILLED
 from tests.sweeps.conftest import LR, sweep, write
 

@@ -11,8 +11,8 @@ import optuna
 import pytest
 import yaml
 
+from pfl.__main__ import main
 from pfl.cli import runs
-from pfl.cli.main import main
 from tests.sweeps.conftest import HIDDEN, LR, METRIC, sweep, write
 
 HYPERBAND = {"type": "hyperband", "min_iter": 1, "eta": 2}

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from pfl.cli.main import main
+from pfl.__main__ import main
 from pfl.tables import runner
 
 CONFIG = """\

@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from pfl.callbacks.progress import readable_bytes
-from pfl.results import identity
+from pfl.federation import identity
 from pfl.results.runs import RunFolder
 from pfl.tables.plan import name_of
 from tests.results.folders import write_run

@@ -10,8 +10,8 @@ import pytest
 import torch
 import yaml
 
-from pfl.cli.main import main
-from pfl.results import identity
+from pfl.__main__ import main
+from pfl.federation import identity
 from pfl.results.find import find
 from pfl.results.runs import RunFolder
 from pfl.results.settings import group

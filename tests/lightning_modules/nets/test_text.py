@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 
 from datamodules import TensorData
-from datamodules.partition import IID
+from datamodules.partition.partitioner import IID
 from lightning_modules.fedavg import FedAvg
 from lightning_modules.nets import TextNet
 from pfl.core.seeds import generator

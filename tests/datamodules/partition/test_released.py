@@ -13,7 +13,7 @@ from rich.console import Console
 
 from datamodules import ConceptDrift, Digits, FixedClasses, PFLlibDirichlet, Targets
 from datamodules.inspect import table
-from datamodules.splits import Rule, divide
+from datamodules.partition.splits import Rule, divide
 from datamodules.survey import count_hashes
 from datamodules.targets import Catalogue
 

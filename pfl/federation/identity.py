@@ -22,10 +22,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TypeAlias
 
-Identity: TypeAlias = dict[str, Any]
+from pfl.imports.plugins import PACKAGES
 
-# Where the project's own classes live.
-PACKAGES = ("lightning_modules.", "datamodules.", "pfl.")
+Identity: TypeAlias = dict[str, Any]
 
 # Options that stored runs may lack or have in addition: added options with the value that gives the
 # former numbers, and removed options with the value that gave the present numbers (None: no value

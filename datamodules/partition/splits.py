@@ -8,8 +8,8 @@ from typing import Literal, TypeAlias
 
 import numpy as np
 
-from datamodules.draws import apportion, cut
-from datamodules.partition import Partitioner
+from datamodules.partition.draws import apportion, cut
+from datamodules.partition.partitioner import Partitioner
 from datamodules.targets import Catalogue, Ints, Targets
 from pfl.core.checks import at_least_one, within
 from pfl.core.seeds import derive

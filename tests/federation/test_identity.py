@@ -9,7 +9,7 @@ import yaml
 
 from pfl.cli.config import Experiment
 from pfl.cli.parser import make_parser
-from pfl.results import identity
+from pfl.federation import identity
 from pfl.tables import plan
 
 CONFIGURATION = {

@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from datamodules.partition import Partitioner
-from datamodules.splits import Division, Holding, Rule
+from datamodules.partition.partitioner import Partitioner
+from datamodules.partition.splits import Division, Holding, Rule
 from datamodules.targets import Catalogue, Ints
 from pfl.disk import reading
 

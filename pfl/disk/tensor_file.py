@@ -21,7 +21,7 @@ import numpy as np
 import torch
 from torch import UntypedStorage
 
-from pfl.core.failure import is_memory
+from pfl.disk.reading import is_memory
 from pfl.disk.writing import written
 
 Bytes: TypeAlias = np.ndarray[Any, np.dtype[np.uint8]]

@@ -42,10 +42,10 @@ def test_every_protocol_round_trips(tmp_path, protocol):
 def test_the_recipe_is_written_as_a_config_writes_it():
     data = Synthetic(num_clients=2, partition=ByDomain(within=Shards(2)))
     assert data.description()["partition"] == {
-        "class_path": "datamodules.partition.ByDomain",
+        "class_path": "datamodules.partition.partitioner.ByDomain",
         "init_args": {
             "within": {
-                "class_path": "datamodules.partition.Shards",
+                "class_path": "datamodules.partition.partitioner.Shards",
                 "init_args": {"shards_per_client": 2},
             }
         },

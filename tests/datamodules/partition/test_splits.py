@@ -19,7 +19,7 @@ from datamodules import (
     Shards,
     Targets,
 )
-from datamodules.splits import Rule, divide
+from datamodules.partition.splits import Rule, divide
 
 
 def catalogue(train=200, test=100, classes=5, domains=False):

@@ -8,9 +8,9 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from datamodules import draws
 from datamodules.checks import require
-from datamodules.partition import Dirichlet
+from datamodules.partition import draws
+from datamodules.partition.partitioner import Dirichlet
 from datamodules.targets import Floats, Ints, Targets
 
 

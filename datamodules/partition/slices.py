@@ -16,10 +16,10 @@ from typing import get_args
 
 import numpy as np
 
-from datamodules import draws
 from datamodules.checks import require
-from datamodules.draws import Quantity
-from datamodules.partition import Partitioner
+from datamodules.partition import draws
+from datamodules.partition.draws import Quantity
+from datamodules.partition.partitioner import Partitioner
 from datamodules.targets import Ints, Targets
 from pfl.core.checks import at_least_one, finite, not_negative, one_of
 

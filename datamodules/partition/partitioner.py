@@ -13,8 +13,8 @@ from typing import ClassVar
 
 import numpy as np
 
-from datamodules import draws
 from datamodules.checks import require
+from datamodules.partition import draws
 from datamodules.targets import Ints, Targets
 from pfl.core.checks import at_least_one, finite, not_negative, positive
 from pfl.core.seeds import derive

@@ -20,10 +20,10 @@ from torch import nn
 
 from lightning_modules.fedper import FedPer
 from lightning_modules.nets import MLP
-from pfl.core.tensor_file import DamagedError
-from pfl.core.trust import Trust, TrustError, check_calls
 from pfl.core.types import OptimizerFactory
+from pfl.disk.tensor_file import DamagedError
 from pfl.federation.sampling import Sampler
+from pfl.imports.trust import Trust, TrustError, check_calls
 
 SGD = {"class_path": "torch.optim.SGD", "init_args": {"lr": 0.1}}
 
@@ -386,7 +386,7 @@ def test_plug_ins_are_trusted(export, tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(str(tmp_path))
     Path(tmp_path, "plugged.py").write_text(OWN)
     point = importlib.metadata.EntryPoint("net", "plugged:Net", "pfl.nets")
-    monkeypatch.setattr("pfl.core.plugins.entry_points", lambda group: [point])
+    monkeypatch.setattr("pfl.imports.plugins.entry_points", lambda group: [point])
     arguments = {"in_features": 2, "out_features": 3}
     with pytest.raises(RuntimeError, match="Error"):
         FedPer.load_from_checkpoint(

@@ -9,11 +9,9 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
-from pfl.results import names
-
 KINDS = ("last", "mean_last10", "best_by_val", "best_on_test")
-
-
+# Endings of the means of a score over some clients.
+MEANS = ("_weighted", "_worst10")
 # Scores of a run that did not record them, the main score first; True if more is better.
 SCORES: Mapping[str, bool] = {"acc": True}
 
@@ -51,10 +49,16 @@ def summarise(
         summary[f"{key}/mean_last10"] = sum(values) / len(values)
         if chosen is not None and key in chosen:
             summary[f"{key}/best_by_val"] = chosen[key]
-        if names.is_score(key, name):
+        if is_score(key, name):
             best = _best(rows, key, more)
             summary[f"{key}/best_on_test"] = math.nan if best is None else best[key]
     return summary
+
+
+def is_score(metric: str, name: str) -> bool:
+    """Return ``True`` if a metric is a score, or its mean over some clients."""
+    last = metric.rpartition("/")[2].partition("@")[0]
+    return last in (name, *(name + ending for ending in MEANS))
 
 
 def _best(rows: Sequence[Mapping[str, float]], key: str, more: bool) -> Mapping[str, float] | None:

@@ -12,8 +12,8 @@ import warnings
 
 import pytest
 
-from pfl.core import lock
-from pfl.core.lock import BusyError, NoLocksWarning, locked
+from pfl.disk import lock
+from pfl.disk.lock import BusyError, NoLocksWarning, locked
 from pfl.engines.cores import Share
 from pfl.federation.store import KeptStates
 

@@ -20,8 +20,8 @@ from typing import Any, get_args, get_type_hints
 
 import yaml
 
-from pfl.core import plugins
-from pfl.core.hints import (
+from pfl.imports import plugins
+from pfl.imports.hints import (
     classes,
     declared,
     defaults,
@@ -33,7 +33,7 @@ from pfl.core.hints import (
 
 # Modules whose classes any file may name; of their packages nothing else may be named.
 LISTED = (
-    *("pfl", "lightning_modules", "datamodules"),
+    *(name.rstrip(".") for name in plugins.PACKAGES),
     *("torch.nn", "torch.optim", "torchmetrics"),
     *("torchvision.models", "torchvision.transforms", "torchvision.datasets"),
     "lightning.pytorch.loggers",
@@ -83,7 +83,7 @@ class Trust:
         if self.own is None and path.partition(".")[0] not in _CLOSED:
             return
         own = "your own modules" if self.own is None else f"a plug-in (or pass trust=[{path!r}])"
-        known = ", ".join(LISTED[3:])
+        known = ", ".join(LISTED[len(plugins.PACKAGES) :])
         raise TrustError(
             f"names {path}, which belongs neither to this project nor to {known} or {own}", keys
         )

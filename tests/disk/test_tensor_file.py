@@ -7,7 +7,7 @@ from zipfile import ZipFile
 import pytest
 import torch
 
-from pfl.core import tensor_file
+from pfl.disk import tensor_file
 
 # Of integers, which are printed exactly.
 CONTENT = {

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from datamodules import draws
+from datamodules.partition import draws
 
 
 def rng(seed=0):

@@ -1,0 +1,1 @@
+"""The division of samples over clients."""

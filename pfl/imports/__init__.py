@@ -1,0 +1,1 @@
+"""What is found by name: what may be named, what arguments declare, and plug-ins."""
