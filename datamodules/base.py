@@ -22,7 +22,7 @@ from datamodules.partition.splits import Division, Rule, TestProtocol, divide
 from datamodules.targets import Catalogue, Ints
 from datamodules.view import Prepared, Store, View, channel_values, count
 from pfl.core.checks import at_least_one, positive
-from pfl.core.task import Classification, Task
+from pfl.core.task import Classification, LossOptions, Task
 from pfl.core.types import Batch, Inputs, MetricSpec, Split
 
 
@@ -38,7 +38,8 @@ class FederatedDataModule(L.LightningDataModule, ABC):
         default_std: Standard deviation of these inputs, used if ``std`` is not given.
 
     Args:
-        num_clients: Number of clients, N.
+        num_clients: Number of clients, N; ``None`` means all natural clients that the data name, or
+            those of a partition file.
         partition: A partitioner, or the path of a partition file of this data set. The file
             replaces test_protocol, test_fraction, val_fraction, split_seed, max_samples and
             max_train_samples.
@@ -67,6 +68,8 @@ class FederatedDataModule(L.LightningDataModule, ABC):
         metrics: Metrics of torchmetrics to compute in addition to the task's own scores: class
             paths, or mappings with ``metric``, a ``name`` and options. Options that follow from the
             task, such as the number of classes, can be left out.
+        loss: Options of the task's loss, such as ``{class_weights: balanced}``; see
+            :class:`~pfl.core.task.LossOptions`.
 
     Raises:
         ValueError: A number is out of range.
@@ -77,7 +80,7 @@ class FederatedDataModule(L.LightningDataModule, ABC):
 
     def __init__(
         self,
-        num_clients: int,
+        num_clients: int | None,
         partition: Partitioner | str,
         batch_size: int = 32,
         eval_batch_size: int = 250,
@@ -95,6 +98,7 @@ class FederatedDataModule(L.LightningDataModule, ABC):
         client: int | None = None,
         public: FederatedDataModule | None = None,
         metrics: Sequence[MetricSpec] = (),
+        loss: LossOptions | None = None,
     ) -> None:
         super().__init__()
         at_least_one(
@@ -109,6 +113,7 @@ class FederatedDataModule(L.LightningDataModule, ABC):
         self.client = client
         self.public = public
         self.metrics = metrics
+        self.loss = loss
         self.rule = Rule(
             test_protocol, test_fraction, val_fraction, split_seed, max_samples, max_train_samples
         )
@@ -174,12 +179,51 @@ class FederatedDataModule(L.LightningDataModule, ABC):
     @property
     def num_clients(self) -> int:
         """Number of clients, N."""
+        if self._num_clients is None:
+            if isinstance(self.partition, Partitioner):
+                named = len(self.catalogue().domain_names)
+                require(named > 0, "the data do not name their clients: give num_clients")
+                self._num_clients = named
+            else:
+                self._num_clients = len(self.division.holdings)
         return self._num_clients
 
     @property
     def task(self) -> Task:
-        """The task, which is classification unless a data set overrides it."""
-        return Classification()
+        """The task, with the options of its loss: classification unless a data set overrides it.
+
+        A data set that overrides it returns ``self.with_loss(...)``.
+        """
+        return self.with_loss(Classification())
+
+    def with_loss(self, task: Task) -> Task:
+        """Return a task with the options that ``loss`` gives.
+
+        Raises:
+            ValueError: The task has no such option, or a value does not suit it.
+        """
+        options: dict[str, Any] = {**(self.loss or {})}
+        weights = options.get("class_weights")
+        if weights == "balanced" and task.has_classes:
+            options["class_weights"] = self._balanced
+        elif weights is not None and task.has_classes:
+            require(
+                not isinstance(weights, str) and len(weights) == len(self.class_names),
+                f"loss: class_weights must be balanced or {len(self.class_names)} numbers, one for "
+                f"each class, got {weights}",
+            )
+        return task.with_loss(options)
+
+    @cached_property
+    def _balanced(self) -> tuple[float, ...]:
+        """(C,) weights n / (C n_c) of the classes in all clients' training samples."""
+        ready = self._set_up()
+        trained = np.concatenate([holding.train for holding in ready.division.holdings])
+        labels = ready.catalogue.targets.classes[trained]
+        counts = np.bincount(labels, minlength=len(self.class_names))
+        present = counts > 0
+        weights = len(trained) / (present.sum() * np.maximum(counts, 1))
+        return tuple(np.where(present, weights, 0.0).tolist())
 
     @property
     def outputs(self) -> int:
@@ -309,7 +353,7 @@ class FederatedDataModule(L.LightningDataModule, ABC):
         tested = bool(division.sizes[:, 2].any())
         require(
             tested or (division.pooled_test is not None and len(division.pooled_test) > 0),
-            f"there is nothing to test on: none of the {self.num_clients} clients has a test "
+            f"there is nothing to test on: none of the {len(division.holdings)} clients has a test "
             "sample, and there is no common test set. Give each client more samples (num_clients, "
             "max_samples) or a larger test_fraction",
         )
@@ -322,7 +366,7 @@ class FederatedDataModule(L.LightningDataModule, ABC):
         path = Path(self.partition)
         description = artefact.read(path)
         division = artefact.restore(description, catalogue, path)
-        if len(division.holdings) != self.num_clients:
+        if self._num_clients not in (None, len(division.holdings)):
             raise ValueError(
                 f"num_clients is {self.num_clients}, but the partition {path} has "
                 f"{len(division.holdings)} clients"

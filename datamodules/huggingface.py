@@ -31,10 +31,10 @@ class HFDataset(TensorData):
         path: The folder.
         inputs: The input column, or several, which the network gets as a dictionary.
         target: The column to predict, or several, for regression and multilabel (zeros and ones).
-        num_clients: Number of clients, N.
-        partition: As in :class:`FederatedDataModule`.
-        task: What is predicted; required if the targets are numbers. Words and class labels are
-            classes.
+        num_clients: Number of clients, N; if not given, one for each natural client.
+        partition: As in :class:`FederatedDataModule`; ``ByDomain`` if not given.
+        task: What is predicted; required if the targets are floats. Words, class labels and
+            integers are classes.
         client_column: The natural client of each sample, for ``ByDomain``.
         time_column: Numbers or dates, which become the column ``time``, in seconds.
         memory: Gigabytes of memory that the decoded samples may take. More are decoded into a file
@@ -52,8 +52,8 @@ class HFDataset(TensorData):
         path: str,
         inputs: str | Sequence[str],
         target: str | Sequence[str],
-        num_clients: int,
-        partition: Partitioner | str,
+        num_clients: int | None = None,
+        partition: Partitioner | str | None = None,
         *,
         task: TaskName | None = None,
         client_column: str | None = None,
@@ -117,7 +117,9 @@ class HFDataset(TensorData):
         names = getattr(content.features[self.target[0]], "names", None)
         if names and len(self.target) == 1:
             return {"y": table.labels(self.target[0]), "class_names": names}
-        return targets(table, self.target, self._task)
+        kind = str(content.features[self.target[0]].dtype)
+        numbered = len(self.target) == 1 and kind.startswith(("int", "uint", "bool"))
+        return targets(table, self.target, self._task or ("classification" if numbered else None))
 
     def _samples(self, content: Any) -> Iterator[dict[str, Tensor]]:  # noqa: ANN401
         columns = list(self.input_columns.values())

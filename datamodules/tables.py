@@ -1,9 +1,10 @@
-"""Columns of CSV and Parquet files; errors name the file, line and column of a bad value."""
+"""Columns of CSV, ARFF and Parquet files; errors name the file, line and column of a bad value."""
 
 from __future__ import annotations
 
 import csv
-from collections.abc import Sequence
+import shlex
+from collections.abc import Iterator, Sequence
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -119,7 +120,7 @@ class Table:
 
 
 def read_table(path: str) -> Table:
-    """Read a file: Parquet if its name is ``*.parquet`` or ``*.pq``, otherwise CSV with a header.
+    """Read a file: Parquet if it is called ``*.parquet`` or ``*.pq``, ARFF, or CSV with a header.
 
     Raises:
         FileNotFoundError: The file does not exist.
@@ -129,13 +130,24 @@ def read_table(path: str) -> Table:
     file = Path(path).expanduser()
     if not file.is_file():
         raise FileNotFoundError(f"there is no file {file}")
-    table = _parquet(file) if file.suffix.lower() in (".parquet", ".pq") else _csv(file)
+    table = _parquet(file) if file.suffix.lower() in (".parquet", ".pq") else _text(file)
     require(bool(table.columns) and len(table) > 0, f"{file} has no rows")
     return table
 
 
-def targets(table: Table, names: Sequence[str], task: str | None) -> dict[str, Any]:
+def targets(
+    table: Table,
+    names: Sequence[str],
+    task: str | None,
+    positive: Any = None,  # noqa: ANN401
+) -> dict[str, Any]:
     """Return the targets and the names of classes, in the form that ``TensorData`` takes.
+
+    Args:
+        table: The table.
+        names: The target columns.
+        task: What is predicted; ``None`` if the values say it.
+        positive: In a binary task, the value or values of the positive class.
 
     Raises:
         ValueError: The targets do not fit the task, or the task must be given.
@@ -145,8 +157,13 @@ def targets(table: Table, names: Sequence[str], task: str | None) -> dict[str, A
     kind = "classification" if task is None and words else task
     require(
         kind is not None,
-        f"{first!r} contains numbers: give task: classification, multilabel or regression",
+        f"{first!r} contains numbers: give task: classification, multilabel or regression, "
+        "or binary for a positive class",
     )
+    require(positive is None or kind == "binary", "positive belongs to task: binary")
+    if kind == "binary":
+        require(len(names) == 1, "task: binary needs one target column")
+        return _marked(table, first, positive)
     if kind == "classification":
         require(len(names) == 1, "task: classification needs one target column")
         classes, y = np.unique(table.labels(first), return_inverse=True)
@@ -157,6 +174,26 @@ def targets(table: Table, names: Sequence[str], task: str | None) -> dict[str, A
             bad = np.flatnonzero((values != 0) & (values != 1))
             table.refuse(name, bad, "is neither 0 nor 1, but a label must be")
     return {"y": y}
+
+
+def _marked(table: Table, name: str, positive: Any) -> dict[str, Any]:  # noqa: ANN401
+    """Return zeros and ones of a binary task, and the names of the two classes."""
+    values = table.labels(name).astype(str)
+    kinds = np.unique(values)
+    told = ", ".join(kinds[:10])
+    if positive is None:
+        zero_one = {*kinds} <= {"0", "1"}
+        require(zero_one, f"{name!r} has the values {told}: say which are positive")
+        positive = 1
+    given = positive if isinstance(positive, list | tuple) else [positive]
+    # Whole numbers as labels() has them.
+    chosen = [str(v if isinstance(v, str) or v != int(v) else int(v)) for v in given]
+    lost = [value for value in chosen if value not in kinds]
+    require(not lost, f"positive: {name!r} has no value {lost[0] if lost else ''!r}, only {told}")
+    others = [kind for kind in kinds if kind not in chosen]
+    require(len(others) > 0, f"positive: all values of {name!r} ({told}) would be positive")
+    names = [" or ".join(kinds) if len(kinds) < 5 else "other" for kinds in (others, chosen)]
+    return {"y": np.isin(values, chosen).astype(np.int64), "class_names": names}
 
 
 def times(table: Table, name: str) -> Floats:
@@ -178,16 +215,18 @@ def times(table: Table, name: str) -> Floats:
     return seconds
 
 
-def _csv(path: Path) -> Table:
+def _text(path: Path) -> Table:
+    """Read CSV with a header, or ARFF, whose header has a line for each column."""
     rows: list[list[str]] = []
     lines: list[int] = []
     with path.open(newline="", encoding="utf-8-sig") as file:
         reader = csv.reader(file, strict=True)
         try:
-            names = next(reader, [])
+            arff = path.suffix.lower() == ".arff"
+            names = _arff_names(reader) if arff else next(reader, [])
             _check_names(path, names)
             for row in reader:
-                if row:
+                if row and not (arff and row[0].startswith("%")):
                     require(len(row) == len(names), f"{len(row)} values for {len(names)} columns")
                     rows.append(row)
                     lines.append(reader.line_num)
@@ -198,6 +237,18 @@ def _csv(path: Path) -> Table:
     columns = zip(*rows, strict=True) if rows else [()] * len(names)
     cells: dict[str, Cells] = {n: list(values) for n, values in zip(names, columns, strict=True)}
     return Table(path, cells, np.array(lines, np.int64), "line")
+
+
+def _arff_names(rows: Iterator[list[str]]) -> list[str]:
+    """Return the names of the attributes; the rows that follow are the data."""
+    names: list[str] = []
+    for row in rows:
+        words = shlex.split(",".join(row), comments=False)
+        if words and words[0].lower() == "@attribute" and len(words) > 1:
+            names.append(words[1])
+        if words and words[0].lower() == "@data":
+            break
+    return names
 
 
 def _parquet(path: Path) -> Table:

@@ -33,12 +33,15 @@ class TabularData(TensorData):
     Every column of the file that has a number in each row can be used in ``ByColumn``.
 
     Args:
-        path: A CSV file in UTF-8 with commas and a header, or a Parquet file (``*.parquet``; needs
-            pyarrow). Empty cells, NA, NaN, null and ? are missing values.
+        path: A CSV file in UTF-8 with commas and a header, an ARFF file (``*.arff``), or a Parquet
+            file (``*.parquet``; needs pyarrow). Empty cells, NA, NaN, null and ? are missing
+            values.
         target: The column to predict, or several, for regression and multilabel (zeros and ones).
-        num_clients: Number of clients, N.
-        partition: As in :class:`FederatedDataModule`.
+        num_clients: Number of clients, N; if not given, one for each natural client.
+        partition: As in :class:`FederatedDataModule`; ``ByDomain`` if not given.
         task: What is predicted; required if the targets are numbers. Words are classes.
+        positive: In a ``binary`` task, the value (or several) of the positive class; all others are
+            negative. It may be left out if the values are 0 and 1.
         features: The input columns, in this order; if not given, all columns without another use.
         categories: Features whose values are categories although some are numbers.
         client_column: The natural client of each row, for ``ByDomain``.
@@ -66,10 +69,11 @@ class TabularData(TensorData):
         self,
         path: str,
         target: str | Sequence[str],
-        num_clients: int,
-        partition: Partitioner | str,
+        num_clients: int | None = None,
+        partition: Partitioner | str | None = None,
         *,
         task: TaskName | None = None,
+        positive: str | float | Sequence[str | float] | None = None,
         features: Sequence[str] | None = None,
         categories: Sequence[str] = (),
         client_column: str | None = None,
@@ -81,6 +85,7 @@ class TabularData(TensorData):
         super().__init__(path, num_clients, partition, task=task, **options)
         self.path = path
         self.target = [target] if isinstance(target, str) else list(target)
+        self.positive = positive
         self.features = features
         self.categories = categories
         self.client_column = client_column
@@ -92,6 +97,10 @@ class TabularData(TensorData):
     def incomplete(self) -> bool:
         """``True`` if inputs may contain NaN, which ``fitted`` replaces."""
         return self.missing == "mean"
+
+    def table(self) -> Table:
+        """Read the table, before rows are dropped."""
+        return read_table(self.path)
 
     def read(self) -> Mapping[str, Any]:
         """Read the columns as tensors, by name."""
@@ -123,9 +132,9 @@ class TabularData(TensorData):
 
     @cached_property
     def _columns(self) -> _Columns:
-        table = self._complete(read_table(self.path))
+        table = self._complete(self.table())
         names, numbers, x = _inputs(table, self._features(table), self.categories)
-        given: dict[str, Any] = {"x": x, **targets(table, self.target, self._task)}
+        given: dict[str, Any] = {"x": x, **targets(table, self.target, self._task, self.positive)}
         if self.client_column is not None:
             given["client"] = table.labels(self.client_column)
         for name in table.columns:

@@ -15,16 +15,17 @@ from torch import Tensor
 
 from datamodules.base import FederatedDataModule
 from datamodules.checks import require
-from datamodules.partition.partitioner import Partitioner
+from datamodules.partition.partitioner import ByDomain, Partitioner
 from datamodules.targets import Catalogue, Ints, Targets, array_digest
 from datamodules.view import count
 from pfl.core.state import each, joined
-from pfl.core.task import Classification, MultiLabel, Regression, Task
+from pfl.core.task import Binary, Classification, MultiLabel, Regression, Task
 from pfl.core.types import Inputs
 
-TaskName: TypeAlias = Literal["classification", "multilabel", "regression"]
+TaskName: TypeAlias = Literal["classification", "binary", "multilabel", "regression"]
 _TASKS: Mapping[str, type[Task]] = {
     "classification": Classification,
+    "binary": Binary,
     "multilabel": MultiLabel,
     "regression": Regression,
 }
@@ -55,9 +56,10 @@ class TensorData(FederatedDataModule):
 
     Args:
         source: A ``.npz`` file with these arrays, or a mapping.
-        num_clients: Number of clients, N.
-        partition: As in :class:`FederatedDataModule`.
-        task: What is predicted; inferred from the type of ``y`` if not given.
+        num_clients: Number of clients, N; if not given, one for each natural client.
+        partition: As in :class:`FederatedDataModule`; ``ByDomain`` if not given.
+        task: What is predicted; inferred from the type of ``y`` if not given. In a ``binary`` task
+            class 1 is the positive one.
         options: As in :class:`FederatedDataModule`.
 
     Raises:
@@ -68,13 +70,13 @@ class TensorData(FederatedDataModule):
     def __init__(
         self,
         source: str | Mapping[str, Any],
-        num_clients: int,
-        partition: Partitioner | str,
+        num_clients: int | None = None,
+        partition: Partitioner | str | None = None,
         *,
         task: TaskName | None = None,
         **options: Any,
     ) -> None:
-        super().__init__(num_clients, partition, **options)
+        super().__init__(num_clients, ByDomain() if partition is None else partition, **options)
         self.source = source
         self._task = task
 
@@ -103,17 +105,18 @@ class TensorData(FederatedDataModule):
     @property
     def task(self) -> Task:
         """The task, given or inferred from the type of the targets."""
-        return self._tensors.task
+        return self.with_loss(self._tensors.task)
 
     @property
     def outputs(self) -> int:
         """D, the number of outputs that a network needs for the task."""
-        return len(self.class_names) if self.task.has_classes else self._tensors.y.shape[1]
+        targets = len(self.class_names) if self.task.has_classes else self._tensors.y.shape[1]
+        return self.task.outputs(targets)
 
     @property
     def class_names(self) -> Sequence[str]:
         """(C,) names of the classes; a single name for all samples if there are no classes."""
-        if not self.task.has_classes:
+        if not self._tensors.task.has_classes:
             return ("all",)
         return self._tensors.class_names
 
@@ -173,7 +176,7 @@ class _Tensors:
         made = cls(x, y, kind, num_train)
         names = rest.pop("class_names", None)
         if kind.has_classes:
-            made.class_names = _class_names(y) if names is None else [str(n) for n in names]
+            made.class_names = _class_names(y, kind) if names is None else [str(n) for n in names]
         client = rest.pop("client", None)
         made.client = None if client is None else np.asarray(client)
         for name in [name for name in rest if name.startswith("column.")]:
@@ -229,9 +232,9 @@ class _Tensors:
         return Catalogue(targets, self.num_train, class_names, (), names, digest)
 
 
-def _class_names(y: Tensor) -> Sequence[str]:
+def _class_names(y: Tensor, task: Task) -> Sequence[str]:
     """Return the numbers of classes as their names."""
-    largest = int(y.max())
+    largest = 1 if isinstance(task, Binary) else int(y.max())
     require(
         largest < _CLASSES,
         f"classes must be numbered from 0 to at most {_CLASSES - 1:,}, since a network gets an "
@@ -279,9 +282,11 @@ def _targets(y: Tensor, name: TaskName | None) -> tuple[Task, Tensor]:
         name = "regression" if y.is_floating_point() else whole
     task = _TASKS[name]()
     shape = tuple(y.shape)
-    if name == "classification":
+    if name in ("classification", "binary"):
         numbered = not y.is_floating_point() and y.dim() == 1 and (not len(y) or int(y.min()) >= 0)
         require(numbered, f"classes must be (n,) integers from 0, got {y.dtype} of shape {shape}")
+        marked = name != "binary" or not len(y) or int(y.max()) <= 1
+        require(marked, "the classes of a binary task are 0 and 1, the positive one, got others")
         return task, y.long()
     if name == "multilabel":
         require(y.dim() == 2, f"labels must be (n, L) zeros and ones, got shape {shape}")

@@ -16,7 +16,7 @@ from torch import Tensor
 from typing_extensions import Unpack
 
 from lightning_modules.base import ClientModule, ClientOptions
-from lightning_modules.losses import cross_entropy, prototype_mse
+from lightning_modules.losses import prototype_mse
 from lightning_modules.nets import SplitNet
 from lightning_modules.steps.optimizers import with_lr
 from lightning_modules.steps.phases import part_phase
@@ -120,7 +120,7 @@ class FedPAC(ClientModule):
         z = self.net.backbone(batch.x)
         distance = prototype_mse(z, batch.y, self.targets, self.aligned, batch.weight)
         return {
-            "ce": cross_entropy(self.net.head(z), batch.y, batch.weight),
+            **self.supervised(self.net.head(z), batch),
             "alignment": self.alignment * distance,
         }
 

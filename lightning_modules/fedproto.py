@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from lightning_modules.base import ClientModule
-from lightning_modules.losses import cross_entropy, prototype_mse
+from lightning_modules.losses import prototype_mse
 from lightning_modules.nets import SplitNet
 from lightning_modules.steps.prototypes import (
     class_means,
@@ -122,7 +122,7 @@ class FedProto(ClientModule):
         values, present = known(self.prototypes)
         distance = prototype_mse(z, batch.y, values, present, batch.weight)
         return {
-            "ce": cross_entropy(self.net.head(z), batch.y, batch.weight),
+            **self.supervised(self.net.head(z), batch),
             "prototype": self.prototype_weight * distance,
         }
 

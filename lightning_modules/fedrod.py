@@ -14,7 +14,6 @@ from torch import Tensor
 from typing_extensions import Unpack
 
 from lightning_modules.base import ClientModule, ClientOptions
-from lightning_modules.losses import cross_entropy
 from lightning_modules.nets import SplitNet
 from lightning_modules.nets.initial import zero_last_layer
 from pfl.core.checks import not_negative
@@ -87,8 +86,8 @@ class FedROD(ClientModule):
         generic = self.net.head(z)
         personal = generic.detach() + self.personal(z.detach())
         return {
-            "generic": cross_entropy(generic + self.log_prior, batch.y, batch.weight),
-            "personal": cross_entropy(personal, batch.y, batch.weight),
+            "generic": self.task.loss(generic + self.log_prior, batch.y, batch.weight),
+            "personal": self.task.loss(personal, batch.y, batch.weight),
         }
 
     def load_global(self, broadcast: Broadcast) -> None:

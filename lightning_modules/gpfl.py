@@ -15,7 +15,7 @@ from typing_extensions import Unpack
 
 from lightning_modules.base import ClientModule, ClientOptions
 from lightning_modules.layers import ConditionalValve
-from lightning_modules.losses import angular, cross_entropy, magnitude
+from lightning_modules.losses import angular, magnitude
 from lightning_modules.nets import SplitNet
 from lightning_modules.nets.initial import seed_of
 from pfl.core.checks import not_negative
@@ -124,7 +124,7 @@ class GPFL(ClientModule):
         generic = self.valve(z, self.generic)
         distance = magnitude(generic, batch.y, self.received, batch.weight, self.mag_reduction)
         return {
-            "ce": cross_entropy(logits, batch.y, batch.weight),
+            **self.supervised(logits, batch),
             "angular": angular(generic, batch.y, self.embeddings, batch.weight),
             "magnitude": self.magnitude_weight * distance,
         }

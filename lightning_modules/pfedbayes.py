@@ -201,7 +201,9 @@ class PFedBayes(ClientModule):
         draws = draw_noise(shapes, next(self.net.parameters()))
         noise = {name: self.eps_std * draw for name, draw in draws.items()}
         logits = self.net(batch.x, noise=noise)
-        return {"ce": monte_carlo_cross_entropy(logits, batch.y, batch.weight)}
+        losses = self.task.sample_losses
+        loss = monte_carlo_cross_entropy(logits, batch.y, batch.weight, losses=losses)
+        return {self.task.loss_name: loss}
 
     def _fit(self, batch: Batch) -> Outcome:
         """Take the steps of q, and return the objective of v."""
@@ -253,7 +255,8 @@ class PFedBayes(ClientModule):
         for draw in range(self.mc_samples):
             noise = {n: self.eps_std * draws[f"{step}:{n}"][draw] for n in prior}
             drawn = {n: torch.addcmul(means[n], std, noise[n]) for n, std in stds.items()}
-            slopes, value, after = slopes_at(self.net.mean, means | drawn, after, batch)
+            weights, loss = means | drawn, self.task.loss
+            slopes, value, after = slopes_at(self.net.mean, weights, after, batch, loss)
             ce = ce + value / self.mc_samples
             for name, slope in slopes.items():
                 share = slope / self.mc_samples

@@ -14,7 +14,6 @@ from torch import Tensor
 from typing_extensions import Unpack
 
 from lightning_modules.base import ClientModule, ClientOptions
-from lightning_modules.losses import cross_entropy
 from lightning_modules.nets import SplitNet
 from lightning_modules.nets.initial import seed_of
 from lightning_modules.steps.gaussians import (
@@ -157,8 +156,7 @@ class PFedFDA(ClientModule):
         """Return the same loss, and the features and labels for the fit that follows."""
         z = self.net.backbone(batch.x)
         logits = F.linear(z, self.weight, self.bias)
-        terms = {"ce": cross_entropy(logits, batch.y, batch.weight)}
-        return Outcome(terms, rows={"z": z, "y": batch.y})
+        return Outcome(self.supervised(logits, batch), rows={"z": z, "y": batch.y})
 
     def _features(self, batch: Batch) -> State:
         with torch.no_grad():

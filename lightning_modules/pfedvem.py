@@ -15,7 +15,7 @@ from torch import Tensor
 
 from lightning_modules.base import ClientModule
 from lightning_modules.layers import VariationalLinear
-from lightning_modules.losses import cross_entropy, monte_carlo_cross_entropy
+from lightning_modules.losses import monte_carlo_cross_entropy
 from lightning_modules.nets import SplitNet
 from lightning_modules.nets.initial import seed_of
 from lightning_modules.steps.optimizers import with_lr
@@ -179,16 +179,16 @@ class PFedVEM(ClientModule):
     def free_energy(self, batch: Batch) -> Terms:
         """Compute the head's objective on all features of a client: a sum over the data, and KL."""
         logits = self.head(batch.x, self.mc_samples, batch.noise)
-        nll = monte_carlo_cross_entropy(logits, batch.y, batch.weight, reduction="sum")
+        nll = self._expected(logits, batch, "sum")
         prior = self.server_head_weight, self.server_head_bias
         return {"nll": nll, "kl": self.head.kl(*prior, self.confidence.rsqrt())}
 
     def losses(self, batch: Batch) -> Terms:
         """Return the base's objective: a mean over the batch, without KL."""
         if self.base_loss == "mean_head":
-            return {"ce": cross_entropy(self(batch.x), batch.y, batch.weight)}
+            return self.supervised(self(batch.x), batch)
         logits = self.head(self.features(batch), self.mc_samples, batch.noise)
-        return {"nll": monte_carlo_cross_entropy(logits, batch.y, batch.weight)}
+        return {"nll": self._expected(logits, batch, "mean")}
 
     def upload(self, info: ClientInfo) -> Upload:
         """Return the base, the posterior means as the server's head, and the confidence."""
@@ -213,6 +213,11 @@ class PFedVEM(ClientModule):
             "uncertainty": std.square().sum(),
             "deviation": (mean - prior).square().sum(),
         }
+
+    def _expected(self, logits: Tensor, batch: Batch, reduction: Literal["mean", "sum"]) -> Tensor:
+        """Return the task's loss, averaged over draws."""
+        losses = self.task.sample_losses
+        return monte_carlo_cross_entropy(logits, batch.y, batch.weight, reduction, losses)
 
     def _confidence(self) -> Tensor:
         return confidence(*self._posterior(), self.tau_terms)

@@ -17,7 +17,6 @@ from lightning_modules.losses import (
     EnergyForm,
     Spread,
     classifier_variance,
-    cross_entropy,
     hyperspherical_energy,
 )
 from lightning_modules.nets import SplitNet
@@ -104,7 +103,7 @@ class UniVarFL(ClientModule):
         """Return ``ce`` and the weighted ``he`` and ``cv``; terms of weight zero are left out."""
         z = self.net.backbone(batch.x)
         logits = self._classify(z)
-        terms = {"ce": cross_entropy(logits, batch.y, batch.weight)}
+        terms = self.supervised(logits, batch)
         if self.w_he:
             energy = hyperspherical_energy(z, batch.weight, self.he_form, self.eps)
             terms["he"] = self.w_he * energy

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Literal
 
 from torch import Tensor
 
 from lightning_modules.losses.numerics import mean
 from pfl.core.checks import one_of
-from pfl.core.task import cross_entropies, mean_cross_entropy
+from pfl.core.sample_losses import cross_entropies, mean_cross_entropy
 
 
 def cross_entropy(logits: Tensor, y: Tensor, weight: Tensor | None = None) -> Tensor:
@@ -34,6 +35,7 @@ def monte_carlo_cross_entropy(
     y: Tensor,
     weight: Tensor | None = None,
     reduction: Literal["mean", "sum"] = "mean",
+    losses: Callable[[Tensor, Tensor], Tensor] = cross_entropies,
 ) -> Tensor:
     """Compute the cross-entropy averaged over draws of the weights.
 
@@ -46,6 +48,7 @@ def monte_carlo_cross_entropy(
         y: (B,) labels.
         weight: (B,) or ``None``.
         reduction: Mean or sum over the samples.
+        losses: Computes the (B,) losses in place of the cross-entropies, such as those of a task.
 
     Raises:
         ValueError: ``reduction`` is unknown.
@@ -58,7 +61,7 @@ def monte_carlo_cross_entropy(
     """
     one_of("reduction", reduction, ("mean", "sum"))
     draws, _, _ = logits.shape
-    values = cross_entropies(logits.flatten(0, 1), y.repeat(draws))
+    values = losses(logits.flatten(0, 1), y.repeat(draws))
     values = values.reshape(draws, -1).mean(0)
     if reduction == "mean":
         return mean(values, weight)

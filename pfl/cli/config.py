@@ -110,10 +110,10 @@ class Experiment:
         """Class and arguments of the method, completed with what the data determine."""
         model: Namespace = self.values.model.clone()
         fill(model, self.data)
-        if not isinstance(self.data.task, Classification):
-            kind = type(self.data.task)
-            path = f"{kind.__module__}.{kind.__qualname__}"
-            model.init_args.task = Namespace(class_path=path, init_args=Namespace())
+        if (task := self.data.task) != Classification():
+            path = f"{type(task).__module__}.{type(task).__qualname__}"
+            options = Namespace({name: _plain(value) for name, value in task.options().items()})
+            model.init_args.task = Namespace(class_path=path, init_args=options)
         return model
 
     @cached_property
@@ -143,6 +143,10 @@ class Experiment:
             Namespace({key: value}), instantiate_groups=False, instantiators=instantiators
         )
         return made[key]
+
+
+def _plain(value: Any) -> Any:  # noqa: ANN401
+    return list(value) if isinstance(value, tuple) else value
 
 
 def fill(value: Any, data: DataSource) -> None:  # noqa: ANN401

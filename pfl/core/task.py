@@ -4,39 +4,88 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from functools import partial
-from typing import Any, ClassVar, TypeAlias
+from typing import Any, ClassVar, Literal, TypeAlias, TypedDict
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from pfl.core.checks import not_negative, positive, within
+from pfl.core.sample_losses import cross_entropies, mean_cross_entropy, pinball
+
 BINS = 15
-_HALVES = (torch.bfloat16, torch.float16)
 
 # (n,) values and (n,) groups -> (K, groups) sums, by model and group.
 Tally: TypeAlias = Callable[[Tensor, Tensor, int], Tensor]
 
 
-@dataclass(frozen=True)
+class LossOptions(TypedDict, total=False):
+    """Options of the tasks' losses, as a data module's argument ``loss`` takes them.
+
+    Those of :class:`Classification` and :class:`Binary` are ``class_weights`` (``balanced`` is n /
+    (C n_c) for the n_c training samples of class c of all clients), ``label_smoothing`` and
+    ``focal``; those of :class:`Regression` are ``huber`` and ``quantiles``.
+    """
+
+    class_weights: Literal["balanced"] | Sequence[float] | None
+    label_smoothing: float
+    focal: float
+    huber: float | None
+    quantiles: Sequence[float]
+
+
+@dataclass(frozen=True, repr=False)
 class Task(ABC):
     """A kind of prediction, which is determined by the data.
 
     It defines the loss that methods use and the scores that the loop reports. It has no state:
-    tasks with equal options are equal.
+    tasks with equal options are equal. Every loss of targets that a method computes is
+    :meth:`loss`, or :meth:`sample_losses` where it needs each sample's.
 
     Attributes:
-        loss_name: Name of the loss among the terms of a step.
         scores_better: The names of a model's scores, the main score first; ``True`` if more is
             better.
         has_classes: Whether each sample belongs to one of several classes, which methods can count
             and partitions can divide by.
+        metrics: Metrics of torchmetrics that belong to the task, in the form of ``data.metrics``.
+        loss_name: Name of the loss among the terms of a step.
     """
 
-    loss_name: ClassVar[str]
     scores_better: ClassVar[Mapping[str, bool]]
     has_classes: ClassVar[bool] = False
+    metrics: ClassVar[Sequence[str | dict[str, Any]]] = ()
+    loss_name: ClassVar[str]
+
+    def __repr__(self) -> str:
+        given = ", ".join(f"{name}={value!r}" for name, value in self.options().items())
+        return f"{type(self).__name__}({given})"
+
+    def options(self) -> dict[str, Any]:
+        """Return the options that differ from their defaults."""
+        values = {field.name: (getattr(self, field.name), field.default) for field in fields(self)}
+        return {name: value for name, (value, default) in values.items() if value != default}
+
+    def with_loss(self, options: Mapping[str, Any]) -> Task:
+        """Return the task with these options of its loss.
+
+        Raises:
+            ValueError: The task has no such option, or a value is out of range.
+        """
+        known = [field.name for field in fields(self)]
+        for name in options:
+            if name not in known:
+                raise ValueError(
+                    f"loss: {type(self).__name__} has no option {name!r}, only "
+                    f"{', '.join(known) or 'its own loss'}"
+                )
+        values = {n: tuple(v) if isinstance(v, list) else v for n, v in options.items()}
+        return replace(self, **values)
+
+    def outputs(self, targets: int) -> int:
+        """Return D, the number of outputs that a network needs for so many targets."""
+        return targets
 
     @abstractmethod
     def sample_losses(self, outputs: Tensor, y: Tensor) -> Tensor:
@@ -91,54 +140,46 @@ class Task(ABC):
         """
 
 
-def cross_entropies(logits: Tensor, y: Tensor) -> Tensor:
-    """Return the (B,) cross-entropies, as ``F.cross_entropy(reduction="none")`` does.
-
-    ``torch.func.vmap`` computes that function in two dozen steps of Python, and in bfloat16 where
-    it would be computed in float32 without vmap.
-
-    Args:
-        logits: (B, C).
-        y: (B,) labels.
-    """
-    return -_as_autocast(logits).log_softmax(-1).gather(-1, y[:, None]).squeeze(-1)
-
-
-def mean_cross_entropy(logits: Tensor, y: Tensor) -> Tensor:
-    """Return the mean cross-entropy, as ``F.cross_entropy`` does, and as exactly under vmap.
-
-    Args:
-        logits: (B, C).
-        y: (B,) labels.
-    """
-    # Not the mean of cross_entropies, which is rounded differently.
-    return F.cross_entropy(_as_autocast(logits), y)
-
-
-def _as_autocast(logits: Tensor) -> Tensor:
-    """Return logits in float32 where autocast computes losses in it, which vmap would leave out."""
-    halves = torch.is_autocast_enabled(logits.device.type) and logits.dtype in _HALVES
-    return logits.float() if halves else logits
-
-
+@dataclass(frozen=True, repr=False)
 class Classification(Task):
     """One of C classes: (n,) integer labels, (n, C) logits, cross-entropy.
 
     The scores are accuracy, cross-entropy, macro F1 over the classes that are present or predicted,
-    and the expected calibration error over 15 bins of confidence.
+    and the expected calibration error over 15 bins of confidence. The score ``loss`` is the plain
+    cross-entropy, whatever the options.
+
+    Args:
+        class_weights: (C,) factor of the loss of a sample of each class. Unlike torch's, the mean
+            over a batch is over its samples, not over their weights.
+        label_smoothing: The share of a label that is spread evenly over all classes, in [0, 1).
+        focal: gamma of the focal loss (Lin et al., ICCV 2017, arXiv 1708.02002), which multiplies
+            the cross-entropy by (1 - p) ** gamma for a label of probability p.
+
+    Raises:
+        ValueError: A number is out of range, or both ``label_smoothing`` and ``focal`` are given.
     """
+
+    class_weights: tuple[float, ...] | None = None
+    label_smoothing: float = 0.0
+    focal: float = 0.0
 
     loss_name = "ce"
     scores_better = {"acc": True, "loss": False, "f1": True, "ece": False}  # noqa: RUF012
     has_classes = True
 
+    def __post_init__(self) -> None:
+        within("[0, 1)", label_smoothing=self.label_smoothing)
+        not_negative(focal=self.focal, class_weights=min(self.class_weights or (0.0,)))
+        if self.label_smoothing and self.focal:
+            raise ValueError("the focal loss has no label_smoothing: give one of the two")
+
     def sample_losses(self, outputs: Tensor, y: Tensor) -> Tensor:
-        """Return the (B,) cross-entropies."""
-        return cross_entropies(outputs, y)
+        """Return the (B,) cross-entropies, under the options."""
+        return cross_entropies(outputs, y, self.class_weights, self.label_smoothing, self.focal)
 
     def loss(self, outputs: Tensor, y: Tensor, weight: Tensor | None = None) -> Tensor:
-        """Return the mean cross-entropy."""
-        if weight is None:
+        """Return the mean cross-entropy, under the options."""
+        if weight is None and not self.options():
             return mean_cross_entropy(outputs, y)
         return super().loss(outputs, y, weight)
 
@@ -182,6 +223,53 @@ class Classification(Task):
         return {"task": "multiclass", "num_classes": outputs}
 
 
+@dataclass(frozen=True, repr=False)
+class Binary(Classification):
+    """A positive and a negative class: (n,) labels 1 and 0, (n, 2) logits, cross-entropy.
+
+    The scores are accuracy, cross-entropy, and of the positive class's probability the Brier score
+    and the calibration error over 15 bins. ``metrics`` adds the areas under the ROC curve (auroc)
+    and under the curve of precision and recall (auprc, the average precision), sensitivity,
+    specificity and F1 at a probability of 1/2. Each is a score of the positive class; a client on
+    which it is undefined, such as the specificity without a negative sample, is left out.
+    """
+
+    scores_better = {"acc": True, "loss": False, "brier": False, "ece": False}  # noqa: RUF012
+    metrics = tuple(
+        {"metric": f"torchmetrics.classification.Binary{metric}", "name": name}
+        for name, metric in {
+            "auroc": "AUROC",
+            "auprc": "AveragePrecision",
+            "sensitivity": "Recall",
+            "specificity": "Specificity",
+            "f1": "F1Score",
+        }.items()
+    )
+
+    def scores_of(self, models: Sequence[tuple[Tensor, Tensor]]) -> Tensor:
+        """Return the (K, 4) scores."""
+        return torch.stack([self._scores(*model) for model in models])
+
+    def _scores(self, outputs: Tensor, y: Tensor) -> Tensor:
+        loss = F.cross_entropy(wide(outputs), y)
+        chance = self.predictions(outputs)
+        truth = y.to(chance.dtype)
+        tally = partial(_sums, torch.zeros_like(y), 1)
+        right = ((chance > 0.5) == (y > 0)).to(chance.dtype)
+        error = _calibration_error(tally, chance, truth)[0]
+        scores = torch.stack([right.mean(), loss, (chance - truth).square().mean(), error])
+        return _defined(scores, loss)
+
+    def predictions(self, outputs: Tensor) -> Tensor:
+        """Return (n,) probabilities of the positive class."""
+        return wide(outputs).softmax(-1)[:, 1]
+
+    def metric_arguments(self, outputs: int) -> dict[str, Any]:
+        """Return the task."""
+        return {"task": "binary"}
+
+
+@dataclass(frozen=True, repr=False)
 class MultiLabel(Task):
     """Any of L labels: (n, L) targets of zeros and ones, (n, L) logits, binary cross-entropy.
 
@@ -225,37 +313,88 @@ class MultiLabel(Task):
         return {"task": "multilabel", "num_labels": outputs}
 
 
+@dataclass(frozen=True, repr=False)
 class Regression(Task):
     """D real numbers: (n, D) targets and outputs, squared error averaged over the D numbers.
 
     The scores are the mean squared error, its root, the mean absolute error and R2: one minus the
     ratio of the squared error to that of the targets' mean (zero if all targets are equal).
+
+    With ``quantiles`` there are D Q outputs, the Q quantiles of each number side by side. The
+    scores then begin with the mean pinball loss (``loss``) and end with that of each quantile
+    (``pinball_0.1``); the others are those of the quantile next to the median.
+
+    Args:
+        huber: delta of the Huber loss, in place of the squared error.
+        quantiles: Q ascending numbers in (0, 1): the loss is the pinball loss of these quantiles.
+
+    Raises:
+        ValueError: A number is out of range, or both are given.
     """
 
-    loss_name = "mse"
-    scores_better = {"loss": False, "rmse": False, "mae": False, "r2": True}  # noqa: RUF012
+    huber: float | None = None
+    quantiles: tuple[float, ...] = ()
+
+    def __post_init__(self) -> None:
+        positive(huber=1.0 if self.huber is None else self.huber)
+        for quantile in self.quantiles:
+            within("(0, 1)", quantiles=quantile)
+        if list(self.quantiles) != sorted(set(self.quantiles)):
+            raise ValueError(f"quantiles must be ascending, got {list(self.quantiles)}")
+        if self.quantiles and self.huber is not None:
+            raise ValueError("the loss of quantiles is the pinball loss: give them or huber")
+
+    @property
+    def loss_name(self) -> str:  # type: ignore[override]
+        """``mse``, ``huber`` or ``pinball``."""
+        return "pinball" if self.quantiles else "mse" if self.huber is None else "huber"
+
+    @property
+    def scores_better(self) -> Mapping[str, bool]:  # type: ignore[override]
+        """The names of the scores; ``True`` if more is better."""
+        better = {"loss": False, "rmse": False, "mae": False, "r2": True}
+        return better | {f"pinball_{quantile:g}": False for quantile in self.quantiles}
+
+    def outputs(self, targets: int) -> int:
+        """Return D, or D Q with quantiles."""
+        return targets * max(1, len(self.quantiles))
 
     def sample_losses(self, outputs: Tensor, y: Tensor) -> Tensor:
-        """Return the (B,) squared errors, each a mean over the D numbers."""
-        return F.mse_loss(outputs, y.to(outputs.dtype), reduction="none").mean(-1)
+        """Return the (B,) losses, each a mean over the D numbers (and the Q quantiles)."""
+        y = y.to(outputs.dtype)
+        if self.quantiles:
+            return pinball(outputs, y, self.quantiles).flatten(1).mean(-1)
+        if self.huber is not None:
+            return F.huber_loss(outputs, y, reduction="none", delta=self.huber).mean(-1)
+        return F.mse_loss(outputs, y, reduction="none").mean(-1)
 
     def scores_of(self, models: Sequence[tuple[Tensor, Tensor]]) -> Tensor:
-        """Return the (K, 4) scores."""
+        """Return the (K, 4) scores, or (K, 4 + Q) with quantiles."""
         return torch.stack([self._scores(*model) for model in models])
 
     def _scores(self, outputs: Tensor, y: Tensor) -> Tensor:
-        values = wide(outputs)
+        values = self._point(wide(outputs))
         y = y.to(values.dtype)
         error = F.mse_loss(values, y)
         spread = (y - y.mean(0)).square().mean()
         r2 = torch.where(spread > 0, 1 - error / spread, torch.zeros_like(error))
         scores = torch.stack([error, error.sqrt(), F.l1_loss(values, y), r2])
+        if self.quantiles:
+            losses = pinball(wide(outputs), y, self.quantiles).mean((0, 1))
+            scores = torch.cat([losses.mean()[None], scores[1:], losses])
         # Zero times infinity is NaN.
-        return _defined(scores, 0 * error)
+        return _defined(scores, 0 * scores[0])
+
+    def _point(self, outputs: Tensor) -> Tensor:
+        """Return the (n, D) values, or those of the quantile next to the median."""
+        if not self.quantiles:
+            return outputs
+        middle = min(range(len(self.quantiles)), key=lambda q: abs(self.quantiles[q] - 0.5))
+        return outputs[:, middle :: len(self.quantiles)]
 
     def predictions(self, outputs: Tensor) -> Tensor:
-        """Return (n, D) values, or (n,) where D is one."""
-        return wide(outputs).squeeze(-1)
+        """Return (n, D) values (the quantile next to the median), or (n,) where D is one."""
+        return self._point(wide(outputs)).squeeze(-1)
 
     def targets(self, y: Tensor) -> Tensor:
         """Return (n, D) values, or (n,) where D is one."""
@@ -263,7 +402,7 @@ class Regression(Task):
 
     def metric_arguments(self, outputs: int) -> dict[str, Any]:
         """Return the number of values."""
-        return {"num_outputs": outputs}
+        return {"num_outputs": outputs // self.outputs(1)}
 
 
 def wide(values: Tensor) -> Tensor:

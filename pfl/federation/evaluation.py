@@ -172,6 +172,8 @@ class Evaluator:
                 rows[client].update({f"{split}/{group}/{name}": v for name, v in values.items()})
             sizes = [len(self.data.split(client, split)) for client in scored]
             labels = [self.labels[self.groups[client]] for client in scored if self.groups]
+            if split == "test" and scored and len(found) == len(self.clients):
+                self.scorer.check_defined(list(scored.values()))
             summary |= self.scorer.over_clients(
                 list(scored.values()), sizes, f"{split}/{group}", labels
             )

@@ -179,6 +179,7 @@ def _made_up(experiment: Experiment, found: Sizes, batches: int) -> Namespace:
             num_clients=_CLIENTS,
             partition=Namespace(class_path="datamodules.IID", init_args=Namespace()),
             task=type(found.task).__name__.lower(),
+            loss=found.task.options(),
             batch_size=size,
             test_fraction=0.5,
         ),
@@ -221,5 +222,5 @@ def _samples(found: Sizes, count: int) -> dict[str, Any]:
             "y": torch.arange(count) % found.outputs,
             "class_names": range(found.outputs),
         }
-    numbers = torch.randn(count, found.outputs, generator=rng)
+    numbers = torch.randn(count, found.outputs // found.task.outputs(1), generator=rng)
     return {**inputs, "y": (numbers > 0).long() if isinstance(found.task, MultiLabel) else numbers}

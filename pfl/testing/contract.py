@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from pfl.core.client import ClientModule
 from pfl.core.task import Task
-from pfl.testing import building, engines, jobs, purity, runs
+from pfl.testing import building, engines, jobs, losses, purity, runs
 from pfl.testing.promise import Formula, Promise, Subject, UnexaminedError
 
 PROMISES: tuple[Promise, ...] = (
@@ -25,6 +25,8 @@ PROMISES: tuple[Promise, ...] = (
     jobs.bytes_follow_the_formula,
     jobs.copies,
     purity.servers_are_pure,
+    losses.losses_count,
+    losses.targets_count_in_the_loss_alone,
     jobs.clients_change_nothing_but_themselves,
     jobs.clients_are_independent,
     jobs.tests_repeat,

@@ -179,7 +179,8 @@ def blobs(
         x = centres[y] + 0.5 * torch.randn(count, dim, generator=rng)
         if task is None or task.has_classes:
             return x, y
-        values = x @ slopes
+        # As many numbers as these outputs predict.
+        values = (x @ slopes)[:, : num_classes // task.outputs(1)]
         return x, (values > 0).float() if isinstance(task, MultiLabel) else values
 
     train = [draw(size, client) for client, size in enumerate(sizes)]

@@ -13,6 +13,11 @@ import torch
 from torch import Tensor
 from torchmetrics import Metric
 from torchmetrics.classification import (
+    BinaryAUROC,
+    BinaryAveragePrecision,
+    BinaryF1Score,
+    BinaryRecall,
+    BinarySpecificity,
     MulticlassAUROC,
     MulticlassAveragePrecision,
     MultilabelAUROC,
@@ -24,7 +29,12 @@ from pfl.core.types import MetricSpec
 from pfl.imports import plugins
 from pfl.imports.trust import CONFIGURATION, TrustError, checked
 
+# Scores of a positive class that need positive samples, or negative ones.
+_NEEDS_POSITIVES = (BinaryRecall, BinaryF1Score)
+_NEEDS_NEGATIVES = (BinarySpecificity,)
 _RANKINGS = (
+    BinaryAUROC,
+    BinaryAveragePrecision,
     MulticlassAUROC,
     MulticlassAveragePrecision,
     MultilabelAUROC,
@@ -37,12 +47,13 @@ class Scorer:
 
     Attributes:
         better: The names of the scores, the main score first; ``True`` if more is better.
-        added: The names of the added metrics.
+        added: The names of the metrics, those of the task and those that the user adds.
 
     Args:
         task: The task.
         outputs: D, the number of outputs of the network.
-        added: Class paths of metrics, or mappings with ``metric``, ``name`` and options.
+        added: Class paths of metrics, or mappings with ``metric``, ``name`` and options. One with
+            the name of a metric of the task replaces it.
 
     Raises:
         ValueError: A path is not a metric, a metric does not suit the task, or two scores have the
@@ -52,14 +63,20 @@ class Scorer:
     def __init__(self, task: Task, outputs: int, added: Sequence[MetricSpec] = ()) -> None:
         self.task = task
         self._metrics: dict[str, Metric] = {}
+        self._asked: set[str] = set()
+        # Why a metric was last undefined, by its name.
+        self._reasons: dict[str, str] = {}
+        for spec in task.metrics:
+            self._metrics.update([_made(spec, task, outputs)])
         for spec in added:
             name, metric = _made(spec, task, outputs)
-            if name in task.scores_better or name in self._metrics:
+            if name in task.scores_better or name in self._asked:
                 raise ValueError(
                     f"two scores are called {name!r}: give the metric another name "
                     f"(name: my_{name})"
                 )
             self._metrics[name] = metric
+            self._asked.add(name)
         self.added = tuple(self._metrics)
         # If a metric does not say so, assume that more is better.
         own = {name: one.higher_is_better is not False for name, one in self._metrics.items()}
@@ -89,8 +106,29 @@ class Scorer:
             return {}
         predictions = self.task.predictions(outputs).cpu()
         targets = self.task.targets(y).cpu()
-        values = {n: _value(metric, predictions, targets) for n, metric in self._metrics.items()}
-        return {name: value for name, value in values.items() if math.isfinite(value)}
+        found: dict[str, float] = {}
+        for name, metric in self._metrics.items():
+            try:
+                found[name] = _value(metric, predictions, targets)
+            except _UndefinedError as error:
+                self._reasons[name] = str(error)
+        return found
+
+    def check_defined(self, rows: Sequence[Mapping[str, float]]) -> None:
+        """Refuse a metric that the user asked for, and that is undefined for every client.
+
+        Args:
+            rows: The scores of all clients; at least one.
+
+        Raises:
+            ValueError: There is such a metric; the message gives the reason.
+        """
+        for name in sorted(self._asked):
+            if not any(name in row for row in rows):
+                why = self._reasons.get(name, "torchmetrics gives no number")
+                raise ValueError(
+                    f"the metric {name} is undefined on each of the {len(rows)} clients: {why}"
+                )
 
     def over_clients(
         self,
@@ -160,7 +198,7 @@ def _made(spec: MetricSpec, task: Task, outputs: int) -> tuple[str, Metric]:
         metric = kind(**options)
     except (TypeError, ValueError) as error:
         raise ValueError(f"the metric {path} cannot be built with {options}: {error}") from error
-    if isinstance(metric, _RANKINGS) and metric.average == "macro":
+    if isinstance(metric, _RANKINGS) and getattr(metric, "average", None) == "macro":
         # Averaged in _value: torchmetrics counts a class that a client lacks as zero, and warns.
         metric.average = "none"
         warnings.filterwarnings("ignore", "No (positive|negative) samples in targets", UserWarning)
@@ -190,24 +228,49 @@ def _snake(name: str) -> str:
     return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower()
 
 
+class _UndefinedError(ValueError):
+    """A metric has no value on some samples; the message says why."""
+
+
 def _value(metric: Metric, predictions: Tensor, targets: Tensor) -> float:
-    """Return a metric's value, or NaN if it is undefined."""
+    """Return a metric's value.
+
+    Raises:
+        _UndefinedError: It has none.
+    """
+    ranked = _ranked(metric, predictions, targets)
     metric.reset()
     try:
-        if not isinstance(metric, _RANKINGS):
-            return float(metric(predictions, targets))
-        if isinstance(metric, MulticlassAUROC | MulticlassAveragePrecision):
-            member = targets[:, None] == torch.arange(predictions.shape[1])
-        else:
-            member = targets > 0
-        # Samples can be ranked by a class only if some have it and some do not.
-        ranked = member.any(0) & ~member.all(0)
-        if not bool(ranked.any()):
-            return math.nan
         values = metric(predictions, targets)
-        return float(values[ranked].mean() if values.dim() else values)
-    except (ValueError, RuntimeError, NotImplementedError):
+        # Of classes that can be ranked; a single number is a mean that torchmetrics has taken.
+        value = float(values if ranked is None or not values.dim() else values[ranked].mean())
+    except (ValueError, RuntimeError, NotImplementedError) as error:
         # For instance, R2 of a single sample.
-        return math.nan
+        raise _UndefinedError(" ".join(str(error).split())) from error
     finally:
         metric.reset()
+    if not math.isfinite(value):
+        raise _UndefinedError(f"torchmetrics gives {value}")
+    return value
+
+
+def _ranked(metric: Metric, predictions: Tensor, targets: Tensor) -> Tensor | None:
+    """Return a mask of the classes or labels by which samples can be ranked, if a metric does.
+
+    Raises:
+        _UndefinedError: Samples that the metric needs are missing.
+    """
+    if isinstance(metric, _NEEDS_POSITIVES) and not (targets > 0).any():
+        raise _UndefinedError("No positive samples in targets")
+    if isinstance(metric, _NEEDS_NEGATIVES) and not (targets <= 0).any():
+        raise _UndefinedError("No negative samples in targets")
+    if not isinstance(metric, _RANKINGS):
+        return None
+    member = targets > 0
+    if isinstance(metric, MulticlassAUROC | MulticlassAveragePrecision):
+        member = targets[:, None] == torch.arange(predictions.shape[1])
+    ranked = member.any(0) & ~member.all(0)
+    if not bool(ranked.any()):
+        which = "negative" if bool(member.any()) else "positive"
+        raise _UndefinedError(f"No {which} samples in targets")
+    return ranked

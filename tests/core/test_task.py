@@ -18,14 +18,9 @@ from torchmetrics.functional.classification import (
     multilabel_f1_score,
 )
 
+from pfl.core.sample_losses import cross_entropies, mean_cross_entropy
 from pfl.core.seeds import generator
-from pfl.core.task import (
-    Classification,
-    MultiLabel,
-    Regression,
-    cross_entropies,
-    mean_cross_entropy,
-)
+from pfl.core.task import Classification, MultiLabel, Regression
 
 
 def named(task, outputs, y):

@@ -41,7 +41,7 @@ class DropsOut(Method):
 
     def losses(self, batch):
         z = self.drop(self.net.backbone(batch.x))
-        return {"ce": cross_entropy(self.net.head(z), batch.y, batch.weight)}
+        return self.supervised(self.net.head(z), batch)
 
 
 # How it is built.
@@ -79,6 +79,27 @@ class KeepsInVain(Method):
 class Climbs(Method):
     def configure_optimizers(self):
         return torch.optim.SGD(self.parameters(), lr=0.01, maximize=True)
+
+
+# The loss of targets.
+
+
+class HasItsOwnLoss(Method):
+    def losses(self, batch):
+        return {"ce": cross_entropy(self(batch.x), batch.y, batch.weight)}
+
+
+class WeighsByItsOwnLoss(Method):
+    """Trains by the task's loss, and keeps the cross-entropy."""
+
+    def plan(self):
+        def loss(batch):
+            return {"loss": cross_entropy(self(batch.x).detach(), batch.y)}
+
+        def keep(totals):
+            return {"visits": totals.sums["loss"]}
+
+        return [*super().plan(), Pass(name="keep", statistic=loss, then=keep)]
 
 
 # Plans and their functions.

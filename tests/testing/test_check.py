@@ -68,6 +68,12 @@ FINDINGS = [
     ("uploads_are_declared", rounds.SendsNothing, "upload returns NoneType, not an Upload"),
     ("bytes_follow_the_formula", broken.Method, "the broadcast has 144 bytes, the formula 4"),
     ("copies", rounds.SendsItsOwnWeights, "in the storage of the module's 'net.backbone.0.weight'"),
+    ("losses_count", broken.HasItsOwnLoss, "client 0 learns the same: every loss of targets must"),
+    (
+        "targets_count_in_the_loss_alone",
+        broken.WeighsByItsOwnLoss,
+        "'kept.visits' of client 0 follows the targets past a loss that ignores them",
+    ),
     ("clients_change_nothing_but_themselves", rounds.WritesToTheBroadcast, "training client 0"),
     (
         "servers_are_pure",

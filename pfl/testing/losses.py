@@ -1,0 +1,78 @@
+"""Promises about the loss of targets, which is the task's and nobody else's."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from pfl.core.task import Task
+from pfl.core.types import State
+from pfl.testing.compare import difference, named
+from pfl.testing.federation import ToyFederation
+from pfl.testing.promise import BrokenPromiseError, Subject, promise
+from pfl.testing.toy import ToyData, blobs
+
+ADVICE = "every loss of targets must be self.task.loss (or self.supervised, its named form)"
+
+
+@promise("another loss of the task changes what clients learn")
+def losses_count(subject: Subject) -> None:
+    """Train clients under the task's loss, and under one that asks for outputs near zero."""
+    own, other = (_learnt(subject, blind=blind) for blind in (False, True))
+    for client, (one, another) in enumerate(zip(own, other, strict=True)):
+        if difference(one, another) is None:
+            raise BrokenPromiseError(f"client {client} learns the same: {ADVICE}")
+
+
+def _without_classes(subject: Subject) -> bool:
+    return not subject.module().needs_classes
+
+
+@promise(
+    "targets count through the task's loss alone (of a method that needs no classes)",
+    applies=_without_classes,
+)
+def targets_count_in_the_loss_alone(subject: Subject) -> None:
+    """Exchange the targets under a loss that does not look at them."""
+    own, other = (_learnt(subject, blind=True, turn=turn) for turn in (0, 1))
+    for client, (one, another) in enumerate(zip(own, other, strict=True)):
+        if name := difference(one, another):
+            raise BrokenPromiseError(
+                f"{name!r} of client {client} follows the targets past a loss that ignores them: "
+                f"{ADVICE}"
+            )
+
+
+def _learnt(subject: Subject, blind: bool, turn: int = 0) -> list[State]:
+    """Return what each client uploads and keeps in the second round.
+
+    Args:
+        subject: The method.
+        blind: Whether the loss ignores the targets.
+        turn: Number of positions by which each client's targets are turned.
+    """
+    module = subject.module()
+    if blind:
+        module.task = _blinded(module.task)
+    federation = ToyFederation(module, _turned(blobs(task=module.task), turn))
+    federation.round()
+    results = [federation.train(client) for client in range(federation.data.num_clients)]
+    return [named({"upload": result.upload, "kept": result.kept}) for result in results]
+
+
+def _blinded(task: Task) -> Task:
+    """Return a task of the same kind whose loss is the mean square of the outputs."""
+    kind = type(task)
+    members = {"sample_losses": _squares, "loss": Task.loss, "__module__": __name__}
+    blind: Task = type(f"Blind{kind.__name__}", (kind,), members)()
+    return blind
+
+
+def _squares(task: Task, outputs: Tensor, y: Tensor) -> Tensor:
+    return outputs.square().mean(-1)
+
+
+def _turned(data: ToyData, turn: int) -> ToyData:
+    splits = data.splits
+    splits["train"] = [(x, torch.roll(y, turn, 0)) for x, y in splits["train"]]
+    return data

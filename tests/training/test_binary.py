@@ -1,0 +1,119 @@
+"""Scores of a positive class, client by client against scikit-learn."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from sklearn import metrics as sk
+
+from lightning_modules import FedAvg
+from pfl.core.seeds import generator
+from pfl.core.task import Binary, Classification
+from pfl.testing.federation import fit
+from pfl.testing.toy import ToyData, mlp
+from pfl.training.metrics import Scorer
+
+
+def client(seed: int, samples: int, share: float):
+    """Return logits that know something of the labels, and labels with a share of positives."""
+    rng = generator(seed, "client")
+    y = (torch.rand(samples, generator=rng) < share).long()
+    logits = torch.randn(samples, 2, generator=rng)
+    logits[:, 1] += y - 0.5
+    return logits, y
+
+
+def gaps_in_bins(chance, y):
+    """Return the calibration error over 15 bins, as its definition reads."""
+    bins = np.minimum((chance * 15).astype(int), 14)
+    rows = [bins == number for number in range(15)]
+    return sum(abs(chance[row].mean() - y[row].mean()) * row.mean() for row in rows if row.any())
+
+
+def test_every_score_of_each_client_is_scikit_learns():
+    clients = [client(1, 40, 0.3), client(2, 25, 0.8), client(3, 300, 0.1)]
+    found = Scorer(Binary(), 2).scores(clients)
+    for (logits, y), row in zip(clients, found, strict=True):
+        chance, truth = logits.double().softmax(1)[:, 1].numpy(), y.numpy()
+        guess = chance > 0.5
+        assert row == pytest.approx(
+            {
+                "acc": sk.accuracy_score(truth, guess),
+                "loss": sk.log_loss(truth, chance),
+                "brier": sk.brier_score_loss(truth, chance),
+                "ece": gaps_in_bins(chance, truth),
+                "auroc": sk.roc_auc_score(truth, chance),
+                "auprc": sk.average_precision_score(truth, chance),
+                "sensitivity": sk.recall_score(truth, guess),
+                "specificity": sk.recall_score(truth, guess, pos_label=0),
+                "f1": sk.f1_score(truth, guess),
+            },
+            abs=1e-6,
+        )
+
+
+@pytest.mark.parametrize(
+    ("label", "left"), [(1, {"sensitivity", "f1"}), (0, {"specificity"})], ids=["ill", "healthy"]
+)
+def test_a_client_of_one_class_has_only_the_scores_that_are_defined(label, left):
+    logits, _ = client(1, 9, 0.5)
+    scorer = Scorer(Binary(), 2)
+    (row,) = scorer.scores([(logits, torch.full((9,), label))])
+    assert set(row) == {"acc", "loss", "brier", "ece"} | left
+    summary = scorer.over_clients([row], [9], "test")
+    assert summary["test/auroc_clients"] == 0
+
+
+def test_metrics_of_torchmetrics_take_the_positive_class():
+    logits, y = client(4, 50, 0.3)
+    scorer = Scorer(Binary(), 2, ["torchmetrics.Precision", "torchmetrics.AUROC"])
+    (row,) = scorer.scores([(logits, y)])
+    assert row["precision"] == pytest.approx(sk.precision_score(y, logits.argmax(1)))
+    # The user's own takes the place of the task's.
+    assert list(row).count("auroc") == 1
+
+
+def toy(labels, task):
+    samples = [(torch.randn(len(y), 5, generator=generator(7)), torch.tensor(y)) for y in labels]
+    return ToyData(samples, outputs=2, task=task)
+
+
+@pytest.mark.parametrize(
+    ("task", "labels", "metric", "reason"),
+    [
+        (Binary(), [[1, 1, 1], [1, 1]], "torchmetrics.AUROC", "No negative samples in targets"),
+        (Binary(), [[0, 0], [0, 0]], "torchmetrics.Recall", "No positive samples in targets"),
+        (
+            Classification(),
+            [[0, 1], [1, 0]],
+            "torchmetrics.classification.BinaryAveragePrecision",
+            ".* the same shape",
+        ),
+    ],
+    ids=["one class", "no positive", "wrong task"],
+)
+def test_a_metric_that_no_client_has_ends_the_run_with_its_reason(task, labels, metric, reason):
+    data = toy(labels, task)
+    data.metrics = [metric]
+    with pytest.raises(ValueError, match=f"is undefined on each of the 2 clients: {reason}"):
+        fit(FedAvg(mlp(2), task=task), data, rounds=1)
+
+
+def test_a_metric_that_one_client_has_is_enough():
+    data = toy([[1, 1, 1], [1, 0, 1]], Binary())
+    data.metrics = ["torchmetrics.AUROC"]
+    run = fit(FedAvg(mlp(2), task=Binary()), data, rounds=1)
+    assert run.history[-1]["test/personal/auroc_clients"] == 1
+
+
+def test_the_tasks_own_metrics_end_no_run():
+    run = fit(FedAvg(mlp(2), task=Binary()), toy([[1, 1, 1], [1, 1]], Binary()), rounds=1)
+    assert run.history[-1]["test/personal/auroc_clients"] == 0
+    assert run.history[-1]["test/personal/sensitivity_clients"] == 2
+
+
+def test_binary_outputs_that_are_not_finite_have_no_score():
+    logits = torch.tensor([[0.0, 1.0], [float("inf"), 0.0]])
+    (row,) = Scorer(Binary(), 2).scores([(logits, torch.tensor([1, 0]))])
+    assert all(np.isnan(value) for value in row.values())
