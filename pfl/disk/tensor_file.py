@@ -11,25 +11,22 @@ import os
 import struct
 import sys
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from mmap import ACCESS_READ, mmap
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple, TypeAlias
+from typing import Any, BinaryIO
 from zipfile import ZIP_STORED, ZipFile, ZipInfo
 
-import numpy as np
 import torch
-from torch import UntypedStorage
 
 from pfl.disk.reading import is_memory
 from pfl.disk.writing import written
 
-Bytes: TypeAlias = np.ndarray[Any, np.dtype[np.uint8]]
-
 # In a zip entry's local header: its fixed length, and the offset of two variable lengths.
 _HEADER, _LENGTHS = 30, 26
-# Bytes that are copied at once, and that are worth a thread.
-_CHUNK, _SHARE = 2**18, 2**21
+# Bytes that are worth a thread.
+_SHARE = 2**21
 
 
 class DamagedError(ValueError):
@@ -81,113 +78,36 @@ def read(path: Path, mapped: bool = False) -> Any:  # noqa: ANN401
 
 
 def _read(file: BinaryIO, mapped: bool) -> Any:  # noqa: ANN401
-    content: Bytes = np.asarray(np.memmap(file, np.uint8, "r"))
     with ZipFile(file) as archive:
-        entries = {_start(content, entry): entry for entry in archive.infolist()}
-    tensors = {} if mapped else {at: e for at, e in entries.items() if _is_tensor(e)}
-    _verify([_Part(content, at, e) for at, e in entries.items() if at not in tensors])
-    places: list[tuple[int, Bytes]] = []
-
-    def place(storage: UntypedStorage, location: str) -> UntypedStorage:
-        """Return memory for a storage that lies in the file; it is filled below."""
-        own = torch.empty(storage.nbytes(), dtype=torch.uint8, device="cpu")
-        if own.nbytes > 0:
-            places.append((storage.data_ptr(), own.numpy()))
-        return own.untyped_storage()
-
+        # Largest first; each thread takes the next one, as cores may be busy with other things.
+        entries = sorted(archive.infolist(), key=lambda entry: -entry.file_size)
+    verify = partial(_verify, mmap(file.fileno(), 0, access=ACCESS_READ))
+    with ThreadPoolExecutor(torch.get_num_threads()) as pool:
+        # Few bytes are verified sooner than threads start.
+        do = pool.map if sum(entry.file_size for entry in entries) > _SHARE else map
+        for _ in do(verify, entries):
+            pass
     # The path may be replaced meanwhile; the open file is not.
     name = file.name if sys.platform == "win32" else f"/dev/fd/{file.fileno()}"
-    where: Any = "cpu" if mapped else place
-    result = torch.load(name, map_location=where, mmap=True, weights_only=True)
-    _verify(_parts(content, tensors, places))
-    return result
+    where: Any = "cpu" if mapped else lambda storage, _: storage.clone()
+    return torch.load(name, map_location=where, mmap=True, weights_only=True)
 
 
-class _Part(NamedTuple):
-    """An entry of an archive, to be verified, and to be copied if there is memory for it.
-
-    Attributes:
-        content: The archive.
-        start: Where the entry begins, in bytes.
-        entry: What the archive's directory says of it.
-        memory: Memory for its bytes.
-    """
-
-    content: Bytes
-    start: int
-    entry: ZipInfo
-    memory: Bytes | None = None
-
-    def verify(self) -> None:
-        """Copy the entry if there is memory for it, and compare the checksum of the copy.
-
-        Raises:
-            DamagedError: It differs.
-        """
-        size, crc = self.entry.file_size, 0
-        source = self.content[self.start : self.start + size]
-        copy = source if self.memory is None else self.memory
-        # Of a chunk that was just copied, the checksum is computed in the processor's cache.
-        for at in range(0, size, _CHUNK):
-            chunk = copy[at : at + _CHUNK]
-            if self.memory is not None:
-                np.copyto(chunk, source[at : at + _CHUNK])
-            crc = zlib.crc32(chunk.data, crc)
-        if self.entry.compress_type != ZIP_STORED or crc != self.entry.CRC:
-            raise DamagedError(f"the checksum of {self.entry.filename} is wrong")
-
-
-def _verify(parts: Sequence[_Part]) -> None:
-    """Verify all parts, in as many threads as torch may use.
+def _verify(content: mmap, entry: ZipInfo) -> None:
+    """Compare the checksum of an archive's entry.
 
     Raises:
-        DamagedError: A checksum is wrong.
+        DamagedError: It differs.
     """
-    # Largest first; each thread takes the next one, as cores may be busy with other things.
-    todo = iter(sorted(parts, key=lambda part: -part.entry.file_size))
-    # Few bytes are verified sooner than threads start.
-    size = sum(part.entry.file_size for part in parts)
-    threads = min(torch.get_num_threads(), 1 + size // _SHARE)
-    with ThreadPoolExecutor(threads) as pool:
-        do = pool.map if threads > 1 else map
-        for _ in do(_verify_all, [todo] * threads):
-            pass
+    start = _start(content, entry)
+    crc = zlib.crc32(memoryview(content)[start : start + entry.file_size])
+    if entry.compress_type != ZIP_STORED or crc != entry.CRC:
+        raise DamagedError(f"the checksum of {entry.filename} is wrong")
 
 
-def _verify_all(parts: Iterator[_Part]) -> None:
-    for part in parts:
-        part.verify()
-
-
-def _parts(
-    content: Bytes, tensors: Mapping[int, ZipInfo], places: Sequence[tuple[int, Bytes]]
-) -> list[_Part]:
-    """Return each tensor's entry with the memory for it.
-
-    Args:
-        content: The archive.
-        tensors: Entries by where they begin.
-        places: Of each storage, its address in a mapping of the archive, and the memory for it.
-
-    Raises:
-        DamagedError: Entries and storages differ.
-    """
-    ordered = sorted(places, key=lambda place: place[0])
-    origin = ordered[0][0] - min(tensors, default=0) if ordered else 0
-    found = {address - origin: memory for address, memory in ordered}
-    sizes = {at: memory.nbytes for at, memory in found.items()}
-    if sizes != {at: entry.file_size for at, entry in tensors.items()}:
-        raise DamagedError("it holds other tensors than it lists")
-    return [_Part(content, at, tensors[at], memory) for at, memory in found.items()]
-
-
-def _is_tensor(entry: ZipInfo) -> bool:
-    return "/data/" in entry.filename and entry.file_size > 0
-
-
-def _start(content: Bytes, entry: ZipInfo) -> int:
+def _start(content: mmap, entry: ZipInfo) -> int:
     """Return where an entry's bytes begin, behind its local header."""
-    name, extra = struct.unpack_from("<HH", content.data, entry.header_offset + _LENGTHS)
+    name, extra = struct.unpack_from("<HH", content, entry.header_offset + _LENGTHS)
     return int(entry.header_offset + _HEADER + name + extra)
 
 
