@@ -207,6 +207,13 @@ def finite(state: Mapping[str, Tensor]) -> bool:
     return bool(together([value.isfinite().all() for value in values]).all())
 
 
+def each_finite(states: Sequence[Mapping[str, Tensor]]) -> list[bool]:
+    """Return :func:`finite` of each of some states (one synchronisation if all are)."""
+    sums = [[value.sum().float() for value in state.values()] for state in states]
+    sound = together([together(own or [torch.zeros(())]).sum() for own in sums]).isfinite().tolist()
+    return [known or finite(state) for known, state in zip(sound, states, strict=True)]
+
+
 def together(numbers: Sequence[Tensor]) -> Tensor:
     """Stack (n,) single numbers, at least one, on the device that has any of them.
 

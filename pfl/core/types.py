@@ -280,6 +280,11 @@ class Job:
     splits: tuple[Split, ...] = ()
     model: Literal["personal", "global"] = "personal"
 
+    @property
+    def adapts(self) -> bool:
+        """``True`` if a test makes the client's personalised model of the broadcast."""
+        return self.broadcast is not None and self.model == "personal"
+
 
 Scores: TypeAlias = dict[Split, dict[str, float]]
 

@@ -6,14 +6,16 @@ the same numbers.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TypeAlias
 
 import torch
 from torch import Tensor
 
+from pfl.core.client import ClientModule
 from pfl.core.failure import at_work, during
-from pfl.core.state import clone, finite
+from pfl.core.state import clone, each_finite, entry
 from pfl.core.types import (
     ClientInfo,
     ClientSplit,
@@ -25,6 +27,7 @@ from pfl.core.types import (
     Scores,
     Split,
     State,
+    Upload,
 )
 from pfl.training import batching
 from pfl.training.batching import chunks
@@ -51,37 +54,72 @@ def train(context: Context, job: Job) -> Result:
 
 
 def _train(context: Context, job: Job) -> Result:
-    module, info = context.module, job.info
-    tally = Tally()
+    module, tally = context.module, Tally()
     with context.isolated(job):
         context.load(job.kept)
-        if job.broadcast is not None:
-            with torch.no_grad():
-                module.receive(job.broadcast, info)
-        optimisers = of_all_phases(job.kept) | run_plan(context, job, context.plan, tally)
+        with torch.no_grad():
+            begin(module, job)
+        optimisers = run_plan(context, job, context.plan, tally)
     with torch.no_grad():
-        upload = None if tally.idle else module.upload(info)
-        names = module.kept_names(info)
-        kept = clone({name: context.entries[name] for name in names}) | optimisers
-        if job.splits and not tally.idle:
-            module.personalise(None, info)
-    means = tally.terms.values()
-    sound = finite(kept) and all(v - v == 0 for v in means.values())
-    if upload is not None:
-        # The extra part of an upload may be non-finite; the method's own server handles it.
-        sound = sound and finite(upload.shared)
-    (scores,) = scored(context.scorer, [on_splits(context, info.client, job.splits)])
-    return Result(
-        client=info.client,
-        upload=upload,
-        kept=kept,
-        train=means,
-        steps=tally.steps,
-        samples=tally.samples,
-        scores=scores,
-        finite=sound,
-        logged=tally.logged.values(),
-    )
+        message = finish(module, job, tally, optimisers)
+    scores = scored(context.scorer, [on_splits(context, job.info.client, job.splits)])
+    means = [tally.terms.values()], [tally.logged.values()]
+    (result,) = results([job], [message], [tally], *means, scores)
+    return result
+
+
+def begin(module: ClientModule, job: Job) -> None:
+    """Begin a client's round: receive the broadcast."""
+    if job.broadcast is not None:
+        module.receive(job.broadcast, job.info)
+
+
+def finish(
+    module: ClientModule, job: Job, tally: Tally, optimisers: State
+) -> tuple[Upload | None, State]:
+    """Return a client's upload and kept state after training, and become the model of its test.
+
+    Args:
+        module: With the client's entries.
+        job: The job.
+        tally: The client's; it uploads nothing if it was idle.
+        optimisers: The optimisers' states that it keeps, besides those of phases that it skipped.
+    """
+    upload = None if tally.idle else module.upload(job.info)
+    kept = clone({name: entry(module, name) for name in module.kept_names(job.info)})
+    if job.splits and not tally.idle:
+        module.personalise(None, job.info)
+    return upload, kept | of_all_phases(job.kept) | optimisers
+
+
+def results(
+    jobs: Sequence[Job],
+    given: Sequence[tuple[Upload | None, State]],
+    tallies: Sequence[Tally],
+    terms: Sequence[dict[str, float]],
+    logged: Sequence[dict[str, float]],
+    scores: Iterable[Scores],
+) -> list[Result]:
+    """Return the results of some jobs, from what each client gives, its tally and its numbers."""
+    # The extra part of an upload may be non-finite; the method's own server handles it.
+    states = [kept | (upload.shared if upload else {}) for upload, kept in given]
+    columns = (jobs, given, tallies, terms, logged, scores, each_finite(states))
+    return [
+        Result(
+            client=job.info.client,
+            upload=upload,
+            kept=kept,
+            train=losses,
+            steps=tally.steps,
+            samples=tally.samples,
+            scores=of_splits,
+            finite=sound and all(map(math.isfinite, losses.values())),
+            logged=numbers,
+        )
+        for job, (upload, kept), tally, losses, numbers, of_splits, sound in zip(
+            *columns, strict=True
+        )
+    ]
 
 
 def test(context: Context, job: Job) -> Scores:
@@ -138,28 +176,38 @@ def _scored(scorer: Scorer, found: Sequence[Answers]) -> list[Scores]:
 
 def become_tested(context: Context, job: Job) -> None:
     """Turn the module into the model that a job tests."""
-    module = context.module
     with during(f"{at_work([job])}, before the test"), context.isolated(job):
         context.load(job.kept)
-        if job.broadcast is not None and job.model == "global":
-            with torch.no_grad():
-                module.load_global(job.broadcast)
-        elif job.broadcast is not None:
-            with torch.no_grad():
-                module.personalise(job.broadcast, job.info)
+        with torch.no_grad():
+            load_tested(context.module, job)
+        if job.adapts:
             run_plan(context, job, context.adapt, Tally())
+
+
+def load_tested(module: ClientModule, job: Job) -> None:
+    """Turn a module with a client's kept entries into the tested model, before it adapts."""
+    if job.adapts:
+        module.personalise(job.broadcast, job.info)
+    elif job.broadcast is not None:
+        module.load_global(job.broadcast)
 
 
 def on_splits(context: Context, client: int, splits: tuple[Split, ...]) -> Answers:
     """Return the module's current answers; a split without samples is left out."""
-    data, found = context.data, Answers()
+    found = Answers()
     for name in splits:
-        split = data.pooled_test() if name == "pooled" else data.split(client, name)
+        split = split_of(context, client, name)
         if split is None or len(split) == 0:
             continue
         with torch.inference_mode():
             found[name] = outputs(context, split)
     return found
+
+
+def split_of(context: Context, client: int, name: Split) -> ClientSplit | None:
+    """Return a client's split; ``None`` if it is the common test set and there is none."""
+    data = context.data
+    return data.pooled_test() if name == "pooled" else data.split(client, name)
 
 
 def outputs(context: Context, split: ClientSplit) -> tuple[Tensor, Tensor]:
@@ -202,12 +250,16 @@ def run_plan(context: Context, job: Job, plan: Plan, tally: Tally) -> State:
     return kept
 
 
+def takes_part(part: Pass, own: State, job: Job, split: ClientSplit) -> bool:
+    """Return ``True`` if a client with these entries and training data takes part in a pass."""
+    with torch.no_grad():
+        wanted = part.when is None or part.when(own, job.info)
+    return wanted and (len(split) > 0 or not part.walks)
+
+
 def run_pass(context: Context, job: Job, part: Pass, split: ClientSplit, tally: Tally) -> None:
     """Walk over the data once, sum the statistic, and write the entries that ``then`` returns."""
-    with torch.no_grad():
-        if part.when is not None and not part.when(context.entries, job.info):
-            return
-    if part.walks and len(split) == 0:
+    if not takes_part(part, context.entries, job, split):
         return
     context.set_mode(None)
     sums: State = {}

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from pfl.core.types import State, Terms, Totals
+from pfl.core.types import State, Terms
+from pfl.training.phases import Tally
 
 
 class StackedMeans:
@@ -50,34 +49,22 @@ class StackedMeans:
         ]
 
 
-@dataclass
 class StackedTally:
     """The sums over the phases of K jobs.
 
     Attributes:
-        clients: K.
+        clients: Each client's own counts and rows; its means are not used.
         terms: Means of the loss terms, by ``"<phase>/<term>"``.
         logged: Means of the numbers that steps logged, by name.
-        steps: (K,) numbers of optimiser steps.
-        samples: (K,) numbers of samples seen.
-        skipped: (K,) numbers of phases without a usable batch; see
-            :class:`pfl.training.phases.Tally`.
-        rows: For each client, the rows that objectives collected since the last pass.
+
+    Args:
+        clients: K.
     """
 
-    clients: int
-
-    def __post_init__(self) -> None:
-        self.terms = StackedMeans(self.clients)
-        self.logged = StackedMeans(self.clients)
-        self.steps = [0] * self.clients
-        self.samples = [0] * self.clients
-        self.skipped = [0] * self.clients
-        self.rows = [defaultdict[str, list[Tensor]](list) for _ in range(self.clients)]
-
-    def idle(self, row: int) -> bool:
-        """Return ``True`` if a client had data to train on but could not take a single step."""
-        return self.steps[row] == 0 and self.skipped[row] > 0
+    def __init__(self, clients: int) -> None:
+        self.clients = [Tally() for _ in range(clients)]
+        self.terms = StackedMeans(clients)
+        self.logged = StackedMeans(clients)
 
     def add(
         self, phase: str, clients: Iterable[int], rows: Tensor, terms: Terms, logged: State
@@ -97,10 +84,4 @@ class StackedTally:
         """
         for name, values in found.items():
             for (client, size), value in zip(sizes.items(), values, strict=False):
-                self.rows[client][name].append(value[:size].detach())
-
-    def totals(self, row: int, sums: State) -> Totals:
-        """Return the totals that a pass receives, and discard the client's rows."""
-        rows = {name: torch.cat(values) for name, values in self.rows[row].items()}
-        self.rows[row].clear()
-        return Totals(sums, rows, self.steps[row], self.samples[row])
+                self.clients[client].collect({name: value[:size]})

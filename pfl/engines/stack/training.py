@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-import torch
 from torch import Tensor
 
 from pfl.core.failure import during
@@ -15,6 +14,7 @@ from pfl.engines.stack.optimizer import StackedOptimizer
 from pfl.engines.stack.stack import Rows, Stack, walk
 from pfl.engines.stack.tally import StackedTally
 from pfl.training import batching
+from pfl.training.client_round import takes_part
 from pfl.training.context import StoppedError
 from pfl.training.phases import make_optimizer, prepare, release, run_objective
 
@@ -35,13 +35,11 @@ def run_plan(stack: Stack, plan: Plan, tally: StackedTally) -> list[State]:
 def run_pass(stack: Stack, part: Pass, tally: StackedTally) -> None:
     """Walk over the data once, sum the statistic, and write the entries that ``then`` returns."""
     context, sums = stack.context, dict[str, Tensor]()
-    with torch.no_grad():
-        rows = [
-            row
-            for row, (job, split) in enumerate(zip(stack.jobs, stack.splits, strict=True))
-            if (part.when is None or part.when(stack.own(row), job.info))
-            and (len(split) or not part.walks)
-        ]
+    rows = [
+        row
+        for row, (job, split) in enumerate(zip(stack.jobs, stack.splits, strict=True))
+        if takes_part(part, stack.own(row) if part.when else {}, job, split)
+    ]
     context.set_mode(None)
     if part.walks and rows:
         some, size, apart = stack.some(rows), context.data.batch_size, stack.couples_samples()
@@ -57,7 +55,7 @@ def run_pass(stack: Stack, part: Pass, tally: StackedTally) -> None:
                     sizes = {rows[own]: size for own, size in group.sizes.items()}
                     tally.collect(sizes, some.together(part.collect, group.rows, group.batch))
     for place, row in enumerate(rows):
-        totals = tally.totals(row, {name: value[place] for name, value in sums.items()})
+        totals = tally.clients[row].totals({name: value[place] for name, value in sums.items()})
         stack.write(row, stack.alone(row, part.then, totals))
 
 
@@ -76,7 +74,7 @@ def run_phase(stack: Stack, phase: Phase, tally: StackedTally) -> dict[int, Stat
         for job, length, split in zip(stack.jobs, lengths, stack.splits, strict=True)
     ]
     for row, (split, length) in enumerate(zip(stack.splits, lengths, strict=True)):
-        tally.skipped[row] += bool(len(split) and length and not schedule[row])
+        tally.clients[row].skipped += bool(len(split) and length and not schedule[row])
     # Clients with more steps come first, so that those still training are always the first rows.
     rows = sorted((r for r, steps in enumerate(schedule) if steps), key=lambda r: -len(schedule[r]))
     if not rows:
@@ -87,8 +85,8 @@ def run_phase(stack: Stack, phase: Phase, tally: StackedTally) -> dict[int, Stat
     if feed.schedule.overruns and part is stack:
         part = stack.copied(rows)
     for row in rows:
-        tally.steps[row] += len(schedule[row])
-        tally.samples[row] += sum(len(step.positions) for step in schedule[row])
+        tally.clients[row].steps += len(schedule[row])
+        tally.clients[row].samples += sum(len(step.positions) for step in schedule[row])
     return _take_steps(stack, part, rows, phase, feed, tally)
 
 

@@ -19,10 +19,10 @@ def test_a_pass_gets_the_rows_since_the_last_one():
     for start, sizes in ((0.0, {0: 2, 1: 1}), (10.0, {0: 1})):
         rows = start + torch.arange(4.0).reshape(2, 2)
         tally.collect(sizes, {"z": rows})
-        found = [tally.totals(client, {}).rows for client in range(2)]
+        found = [tally.clients[client].totals({}).rows for client in range(2)]
         expected = [rows[client][:size].tolist() for client, size in sizes.items()]
         assert [own["z"].tolist() for own in found if own] == expected
-    assert [tally.totals(client, {}).rows for client in range(2)] == [{}, {}]
+    assert [tally.clients[client].totals({}).rows for client in range(2)] == [{}, {}]
 
 
 class CountsRows(Method):
