@@ -129,7 +129,7 @@ def _run(name: str, words: Sequence[str], debug: bool) -> int:
         print(overview(name), end="")
         return 0
     from pfl.cli.explain import UsageError
-    from pfl.cli.outline import BrokenError
+    from pfl.cli.known import BrokenError
     from pfl.disk.reading import is_memory
 
     command: Callable[[Sequence[str]], None]

@@ -25,11 +25,10 @@ class WandB(Callback):
         name: Name of the run; ``None`` uses the run's own (see ``loop.name``).
         mode: ``offline`` needs no network and no account; ``None`` uses the environment variable
             ``WANDB_MODE``, or else ``online``.
-        client_table: Log the table of clients.
         pictures: Log the pictures of ``pfl plot``, if the run has a folder.
-        every: Number of rounds between two logs of table and pictures, which are also logged after
-            the last round. ``None`` logs the table after each evaluated round, and the pictures
-            after the last round.
+        every: Number of rounds between two logs of the clients' table and the pictures, which are
+            also logged after the last round. ``None`` logs the table after each evaluated round,
+            and the pictures after the last round.
         entity: User or team; ``None`` uses the account's default.
         group: Name of a group of runs.
         tags: Tags of the run.
@@ -47,7 +46,6 @@ class WandB(Callback):
         project: str = "pfl",
         name: str | None = None,
         mode: Literal["online", "offline", "disabled"] | None = None,
-        client_table: bool = True,
         pictures: bool = True,
         every: int | None = None,
         entity: str | None = None,
@@ -58,7 +56,6 @@ class WandB(Callback):
         id: str | None = None,
     ) -> None:
         at_least_one(every=every)
-        self.client_table = client_table
         self.pictures = pictures
         self.every = every
         options: dict[str, Any] = {
@@ -103,7 +100,7 @@ class WandB(Callback):
         row: dict[str, Any] = dict(result.metrics)
         last = result.round == run.rounds or any(one.should_stop for one in run.callbacks)
         turn = self.every is not None and result.round % self.every == 0
-        if self.client_table and result.clients and (last or turn or self.every is None):
+        if result.clients and (last or turn or self.every is None):
             columns = list(dict.fromkeys(key for client in result.clients for key in client))
             cells = [[client.get(column) for column in columns] for client in result.clients]
             row["clients"] = wandb.Table(columns=[*columns], data=cells)

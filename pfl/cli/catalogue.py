@@ -5,17 +5,20 @@ from __future__ import annotations
 import pkgutil
 import sys
 import traceback
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import cache
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from pfl.cli.outline import KINDS, BrokenError, folders
+from pfl.cli import known
+from pfl.cli.known import KINDS, BrokenError, Known
 from pfl.imports import plugins
 from pfl.imports.plugins import PACKAGES
 
+# Listed beside :data:`KINDS`; they have no base class in this project.
+METRICS = "metrics"
 # Base classes of what else a configuration may name.
 _OTHERS = (
     "torch.nn.Module",
@@ -40,7 +43,7 @@ def load() -> None:
     """
     faults: dict[str, str] = {}
     for package in ("lightning_modules", "datamodules", "pfl.engines", "pfl.callbacks"):
-        homes = folders(package)
+        homes = _folders(package)
         # walk_packages imports packages itself; an import that fails there fails again below.
         for module in pkgutil.walk_packages(homes, f"{package}.", onerror=lambda name: None):
             try:
@@ -54,6 +57,24 @@ def load() -> None:
             faults[f"the plug-in {plugin.value}"] = _one_line(error)
     for file, fault in faults.items():
         print(f"pfl: {file} is left out because it cannot be imported: {fault}", file=sys.stderr)
+
+
+def listed(kind: str) -> list[Known]:
+    """Return the classes of one of :data:`KINDS`, or ``metrics``: the project's, and plug-ins'.
+
+    Abstract and private classes are left out; metrics are those of plug-ins alone.
+    """
+    found = [item for item in known.classes().values() if item.kind == kind]
+    groups = (group for group in plugins.GROUPS if (group == "pfl.metrics") == (kind == METRICS))
+    if points := plugins.installed(*groups):
+        load()
+        base = object if kind == METRICS else find(KINDS[kind])
+        for point in points:
+            with suppress(Exception):  # load() has reported it
+                if issubclass(item := point.load(), base):
+                    name = f"{point.module.partition('.')[0]}.{item.__name__}"
+                    found.append(Known(name, known.sentence(item)))
+    return sorted(found, key=lambda item: item.name.lower())
 
 
 def import_own(path: str) -> None:
@@ -144,6 +165,23 @@ def reports() -> list[str]:
 
     servers: Iterator[Any] = _descendants(Server)
     return list(dict.fromkeys(name for server in servers for name in server.reports))
+
+
+def _folders(package: str) -> Sequence[str]:
+    """Return the folders of one of this project's packages, which are cheap to import.
+
+    Raises:
+        BrokenError: Another module or folder of the same name hides the package.
+    """
+    module = import_module(package)
+    home = Path(__file__).parents[2]
+    found: Sequence[str] = getattr(module, "__path__", ())
+    if not any(Path(folder).is_relative_to(home) for folder in found):
+        hiding = getattr(module, "__file__", None) or next(iter(found), "?")
+        raise BrokenError(
+            f"{hiding} hides pfl's own package {package}: rename it, or run pfl from another folder"
+        )
+    return found
 
 
 def _imported(path: str) -> Any:  # noqa: ANN401

@@ -20,9 +20,9 @@ from pfl.cli.explain import (
     place,
     sources,
 )
-from pfl.cli.misspelt import Names, check_names, explain, find_misspelling, resolve
+from pfl.cli.misspelt import check_names, explain, find_misspelling, resolve, told
 from pfl.cli.nulls import check_nulls
-from pfl.cli.parser import FROM_DATA, Parser, arguments, from_data, spelled_out
+from pfl.cli.parser import FROM_DATA, Parser, from_data, spelled_out
 from pfl.core.seeds import derive, scoped
 from pfl.core.task import Classification
 from pfl.imports.hints import types_of
@@ -81,8 +81,12 @@ class Experiment:
                     check_calls(values[key], hint, key.split("."), trust)
         except ArgumentError as error:
             top = dict.fromkeys(("config", "seed", "model", "data", "print_config", *parser.own))
-            names = Names(catalogue.classes(), resolve, arguments, lambda kind: kind.__name__)
-            find_misspelling(given, {**top, "loop": FederatedLoop}, names)
+            find_misspelling(
+                given,
+                {**top, "loop": told(FederatedLoop)},
+                lambda item: told(resolve(item)),
+                lambda name: told(catalogue.classes().get(name)),
+            )
             raise UsageError(explain(error, given)) from error
         except TrustError as error:
             raise UsageError(place(error.what, error.keys, given)) from error

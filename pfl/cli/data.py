@@ -10,7 +10,7 @@ from rich.console import Console
 from pfl.cli import catalogue
 from pfl.cli.config import REFUSALS, Experiment
 from pfl.cli.explain import explained
-from pfl.cli.outline import INSPECT
+from pfl.cli.known import INSPECT
 from pfl.cli.parser import make_parser
 
 

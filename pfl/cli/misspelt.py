@@ -5,49 +5,33 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Generic, TypeVar
 
 from pfl.callbacks import foreign
 from pfl.cli import catalogue
 from pfl.cli.explain import Given, Keys, UsageError, hint, line, nearest, plain, settings_of, spoken
-from pfl.cli.outline import BrokenError
+from pfl.cli.known import BrokenError, Known
+from pfl.imports.hints import declared
 from pfl.imports.trust import CONFIGURATION, TrustError
-
-KindT = TypeVar("KindT")
-
-
-@dataclass(frozen=True)
-class Names(Generic[KindT]):
-    """What a configuration can name: imported classes, or outlines of their sources.
-
-    Attributes:
-        known: Classes by the names that need no module.
-        resolve: Returns the class that a setting names; ``None`` if its arguments are not known.
-        arguments: Returns the names of a class's arguments; ``None`` if they are not known.
-        name: Returns the name of a class.
-    """
-
-    known: Mapping[str, KindT]
-    resolve: Callable[[Given], KindT | None]
-    arguments: Callable[[KindT], Sequence[str] | None]
-    name: Callable[[KindT], str]
 
 
 def find_misspelling(
-    given: Sequence[Given], top: Mapping[str, KindT | None], names: Names[KindT]
+    given: Sequence[Given],
+    top: Mapping[str, Known | None],
+    resolve: Callable[[Given], Known | None],
+    named: Callable[[str], Known | None],
 ) -> None:
     """Check that every key and every class exists.
 
     Args:
         given: All settings.
         top: The top-level keys, each with its class if that is fixed.
-        names: What the settings can name.
+        resolve: Returns the class that a setting names; ``None`` if its arguments are not known.
+        named: Returns the class of a name that needs no module; ``None`` if there is none.
 
     Raises:
         UsageError: A key or a class does not exist.
     """
-    at: dict[Keys, KindT | None] = {(key,): kind for key, kind in top.items()}
+    at: dict[Keys, Known | None] = {(key,): kind for key, kind in top.items()}
     # Named by a path or made by a function: only the parser knows the arguments.
     made = set[Keys]()
     for item in given:
@@ -57,16 +41,15 @@ def find_misspelling(
             section = Given(item.keys[:1], item.text, item.place)
             raise unknown(section, f"there is no key {item.keys[0]!r}", top)
         kind = at.get(parent)
-        takes = None if kind is None else names.arguments(kind)
         if name in ("class_path", "help") and item.text is not None:
-            at[parent] = names.resolve(item)
+            at[parent] = resolve(item)
             made |= {parent} if at[parent] is None else set()
-        elif kind is not None and takes is not None and name not in takes:
-            raise unknown(item, f"{names.name(kind)} has no argument {name!r}", takes)
+        elif kind is not None and not kind.may_take(name):
+            raise unknown(item, f"{kind.name} has no argument {name!r}", kind.arguments)
         elif kind is None and len(parent) == 1 and parent not in made:
             raise unknown(item, f"{parent[0]} has no class", ("class_path", "init_args"))
         elif item.text is not None:
-            at[item.keys] = names.known.get(item.text)
+            at[item.keys] = named(item.text)
             made |= {item.keys}
 
 
@@ -89,6 +72,11 @@ def resolve(item: Given) -> type | None:
         what = f"there is no class {name!r}{near}"
         raise UsageError(line(item.place, item.keys, what)) from error
     return kind if isinstance(kind, type) else None
+
+
+def told(kind: type | None) -> Known | None:
+    """Return name and arguments of an imported class."""
+    return None if kind is None else Known(kind.__name__, "", arguments=tuple(declared(kind)))
 
 
 def check_names(given: Sequence[Given]) -> None:

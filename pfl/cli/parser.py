@@ -27,7 +27,7 @@ from torch import nn
 
 from pfl.cli import catalogue
 from pfl.cli.configured import COMMON, CONFIG_HELP, LOOP_DEFAULTS, SEED_HELP, VERBS, usage
-from pfl.cli.outline import KINDS, Sources
+from pfl.cli.known import KINDS
 from pfl.core.client import ClientModule
 from pfl.imports.hints import declared
 from pfl.imports.plugins import PACKAGES
@@ -69,7 +69,7 @@ class Formatter(DefaultHelpFormatter):
         names = listed[1].split(", ")
         own = [name.rpartition(".")[2] for name in names if name.startswith(_SHORT)]
         if "torch.nn.Module" in names:
-            own = [net.name for net in Sources().of_kind("nets")]
+            own = [net.name for net in catalogue.listed("nets")]
         elif "torch.optim.Optimizer" in names:
             own = sorted({*own} - {"Optimizer"})
         return f"known: {', '.join(own or names)}"

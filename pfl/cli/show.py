@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Sequence
 
 from rich.console import Console
 from rich.table import Table
 
-from pfl.cli.outline import KINDS, Sources
-
-METRICS = "metrics"
+from pfl.cli.catalogue import METRICS, listed
+from pfl.cli.known import KINDS
 
 
 def show(argv: Sequence[str]) -> None:
@@ -24,15 +22,11 @@ def show(argv: Sequence[str]) -> None:
     if kind is None:
         print("\n".join(f"pfl list {kind}" for kind in (*KINDS, METRICS)))
         return
-    sources = Sources()
-    found = sources.metrics() if kind == METRICS else sources.of_kind(kind)
-    for file, fault in sources.faults.items():
-        print(f"pfl: {file} is left out because it cannot be imported: {fault}", file=sys.stderr)
     table = Table(box=None, pad_edge=False)
     for column in (kind, "what it is"):
         table.add_column(column)
-    for item in found:
-        table.add_row(item.shown, item.sentence)
+    for item in listed(kind):
+        table.add_row(item.name, item.sentence)
     Console().print(table)
     if kind == METRICS:
         print("and every metric of torchmetrics by its path, such as torchmetrics.AUROC")

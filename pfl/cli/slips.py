@@ -6,15 +6,14 @@ Only what is certainly wrong is refused here; the parser judges the rest.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
-from operator import attrgetter
+from collections.abc import Sequence
 from pathlib import Path
 
-from pfl.cli import shipped
+from pfl.cli import known, shipped
 from pfl.cli.configured import VERBS, Verb
 from pfl.cli.explain import Given, UsageError, line, nearest, sources
-from pfl.cli.misspelt import Names, find_misspelling
-from pfl.cli.outline import LOOP, Outline, Sources
+from pfl.cli.known import Known
+from pfl.cli.misspelt import find_misspelling
 from pfl.imports import plugins
 from pfl.imports.plugins import PACKAGES
 
@@ -40,11 +39,11 @@ def check(verb: str, argv: Sequence[str]) -> None:
     told = VERBS[verb]
     given = sources(shipped.spelled_out(told.words(argv)))
     if not _brings_classes(given):
-        names, loop = _names()
         for item in given:
-            _check_class(item, names.known)
+            _check_class(item)
         top = dict.fromkeys((*_COMMON, *(flag.lstrip("-") for flag in told.own)))
-        find_misspelling(given, {**top, "loop": loop}, names)
+        loop = known.classes()[known.LOOP]
+        find_misspelling(given, {**top, "loop": loop}, _resolve, known.classes().get)
     for path in [item.text for item in given if item.keys == ("ckpt_path",) and item.text]:
         if path not in ("last", "null") and not Path(path).exists():
             raise UsageError(f"there is no checkpoint at {path}")
@@ -58,23 +57,17 @@ def _brings_classes(given: Sequence[Given]) -> bool:
     return bool(foreign or plugins.installed())
 
 
-def _names() -> tuple[Names[Outline], Outline | None]:
-    """Return what the project's own source files define, and the loop."""
-    read = Sources()
-    known = {item.name: item for item in read.own()}
-
-    def resolve(item: Given) -> Outline | None:
-        name = str(item.text)
-        return read.find(name) if name.startswith(PACKAGES) else known.get(name)
-
-    return Names(known, resolve, read.arguments, attrgetter("name")), read.find(LOOP)
+def _resolve(item: Given) -> Known | None:
+    name = str(item.text)
+    return known.classes().get(name.rpartition(".")[2] if name.startswith(PACKAGES) else name)
 
 
-def _check_class(item: Given, known: Mapping[str, Outline]) -> None:
+def _check_class(item: Given) -> None:
     """Refuse a method or a data module that does not exist."""
     name = item.text or ""
-    if item.keys in _CLASSES and name.isidentifier() and not item.is_null and name not in known:
-        what = f"there is no class {name!r}{nearest(name, known)}"
+    named = item.keys in _CLASSES and name.isidentifier() and not item.is_null
+    if named and not known.is_class(name):
+        what = f"there is no class {name!r}{nearest(name, known.classes())}"
         raise UsageError(line(item.place, item.keys, what))
 
 

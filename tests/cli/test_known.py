@@ -1,4 +1,4 @@
-"""What is listed and shown from sources is what there is, and costs no import of torch."""
+"""What is listed and shown without an import of torch is what there is."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ import sys
 
 import pytest
 
-import lightning_modules
 from pfl.__main__ import COMMANDS, main
-from pfl.cli import catalogue
+from pfl.cli import catalogue, known
 from pfl.cli.configured import VERBS
-from pfl.cli.outline import KINDS, Sources
+from pfl.cli.known import KINDS
 from pfl.cli.overview import overview
 from pfl.cli.parser import make_parser
+from tests.known import text
 
 HEAVY = {"torch", "lightning", "numpy", "scipy", "matplotlib", "jsonargparse", "torchmetrics"}
 
@@ -65,54 +65,33 @@ def imported(kind):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_list_has_what_can_be_used_and_no_other(kind):
-    listed = Sources().of_kind(kind)
+    listed = catalogue.listed(kind)
     assert {item.name for item in listed} == imported(kind)
     assert all(item.sentence for item in listed)
 
 
-def test_there_is_no_list_of_anything_else():
-    with pytest.raises(ValueError, match="there is no list of 'cats'; choose from methods, "):
-        Sources().of_kind("cats")
+def test_the_file_of_classes_and_options_is_up_to_date():
+    """If it is not: ``python -m tests.known``."""
+    assert known.FILE.read_text("utf-8").splitlines() == text().splitlines()
 
 
-def test_a_file_that_is_no_python_is_named_and_left_out(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(lightning_modules, "__path__", [*lightning_modules.__path__, str(tmp_path)])
-    (tmp_path / "broken.py").write_text("def forward(:\n")
-    assert main(["list", "methods"]) == 0
-    said = capsys.readouterr()
-    assert "FedPer" in said.out
-    (line,) = said.err.splitlines()
-    assert str(tmp_path / "broken.py") in line
-    assert "SyntaxError" in line
+@pytest.fixture
+def written(tmp_path, monkeypatch):
+    """Two classes whose source was edited after the file of classes was written."""
+    room = tmp_path / "lightning_modules"
+    room.mkdir()
+    (room / "late.py").write_text("class Late:\n    def __init__(self, new: int): ...\n")
+    monkeypatch.setattr(known, "_HOME", tmp_path)
+    return known.Known("Late", "", "methods", ["old"], ["lightning_modules/late.py"])
 
 
-def test_bases_are_followed_through_packages_and_names(tmp_path, monkeypatch):
-    """``two.Last`` is a ``one.First`` by way of a package, a relative import and another name."""
-    package = tmp_path / "outlined_here"
-    package.mkdir()
-    (package / "one.py").write_text(
-        "from abc import ABC, abstractmethod\n"
-        "class First(ABC):\n"
-        "    @abstractmethod\n"
-        "    def act(self): ...\n"
-    )
-    (package / "__init__.py").write_text("from .one import First as Base\n")
-    (package / "two.py").write_text(
-        "from outlined_here import Base as B\n"
-        "class Half(B): pass\n"
-        "class Last(Half):\n"
-        "    act = None\n"
-    )
-    monkeypatch.syspath_prepend(str(tmp_path))
-    sources = Sources()
-    last, half = (sources.find(f"outlined_here.two.{name}") for name in ("Last", "Half"))
-    assert [item.name for item in sources.line(last)] == ["Last", "Half", "First"]
-    assert [sources.is_abstract(item) for item in (last, half)] == [False, True]
-    assert "outlined_here" not in sys.modules
+def test_what_was_written_since_is_not_taken_for_a_slip(written):
+    assert [written.may_take(name) for name in ("old", "new", "ne", "Late")] == [1, 1, 0, 0]
+    assert [known.is_class(name) for name in ("FedPer", "Late", "Lat")] == [1, 1, 0]
 
 
 @pytest.mark.parametrize("command", VERBS)
-def test_the_help_from_sources_shows_what_the_parser_takes(command):
+def test_the_help_shows_what_the_parser_takes(command):
     shown = " ".join(overview(command).replace(",", "").split())
     for action in make_parser(command)._actions:
         flags = [word for word in action.option_strings if word.startswith("-")]
@@ -125,7 +104,7 @@ def test_the_help_from_sources_shows_what_the_parser_takes(command):
             assert " ".join(told.split()) in shown
 
 
-def test_the_help_from_sources_names_every_word_that_an_engine_may_be(capsys):
+def test_the_help_names_every_word_that_an_engine_may_be(capsys):
     assert main(["fit", "-h"]) == 0
     shown = " ".join(capsys.readouterr().out.split())
     assert "Engine | 'auto' | 'sequential' | 'threads' | 'vectorised' | 'ray'" in shown

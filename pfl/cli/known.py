@@ -1,0 +1,101 @@
+"""The classes that come with pfl and the options of its commands, known without importing them.
+
+``known.json`` is written by ``python -m tests.known``, from the classes and the parsers themselves.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pfl
+
+# What can be listed, with the base class of each kind.
+KINDS = {
+    "methods": "lightning_modules.base.ClientModule",
+    "nets": "lightning_modules.nets.SplitNet",
+    "data": "datamodules.FederatedDataModule",
+    "partitions": "datamodules.Partitioner",
+}
+
+# How data are shown. pfl imports no method and no data set; it finds them by what this file names.
+INSPECT = "datamodules.inspect"
+
+LOOP = "FederatedLoop"
+
+FILE = Path(__file__).with_name("known.json")
+_HOME = Path(pfl.__file__).parents[1]
+
+
+class BrokenError(ImportError):
+    """A module exists, but cannot be imported."""
+
+
+@dataclass(frozen=True)
+class Known:
+    """A class that a configuration may name.
+
+    Attributes:
+        name: Its name; for a plug-in, preceded by its package.
+        sentence: First line of its docstring, without markup.
+        kind: One of :data:`KINDS` if it is listed.
+        arguments: Names of its arguments, with those that it passes on to its bases.
+        files: Its source file, and those of its bases among methods and data.
+    """
+
+    name: str
+    sentence: str
+    kind: str | None = None
+    arguments: Sequence[str] = ()
+    files: Sequence[str] = ()
+
+    def may_take(self, name: str) -> bool:
+        """Return ``True`` for an argument, even one added after the file of classes was written."""
+        return name in self.arguments or _occurs(rf"\b{re.escape(name)}: ", self.files)
+
+
+@cache
+def classes() -> Mapping[str, Known]:
+    """Return the project's classes, by name."""
+    return {name: Known(name, **told) for name, told in _content()["classes"].items()}
+
+
+def is_class(name: str) -> bool:
+    """Return ``True`` for a class, even one added after the file of classes was written."""
+    rooms = ("lightning_modules", "datamodules")
+    files = (file for room in rooms for file in (_HOME / room).rglob("*.py"))
+    return name in classes() or _occurs(rf"^class {re.escape(name)}\b", files)
+
+
+def options() -> Mapping[str, Sequence[str]]:
+    """Return the flags and words that each command takes, by command."""
+    found: Mapping[str, Sequence[str]] = _content()["options"]
+    return found
+
+
+def loop() -> Mapping[str, str]:
+    """Return the help of each option of the loop, by name."""
+    found: Mapping[str, str] = _content()["loop"]
+    return found
+
+
+def sentence(kind: type) -> str:
+    """Return the first line of a class's docstring, without its markup."""
+    first = (kind.__doc__ or "").partition("\n")[0]
+    return re.sub(r":\w+:`~?(?:\w+\.)*(\w+)`", r"\1", first).replace("``", "")
+
+
+@cache
+def _content() -> dict[str, Any]:
+    content: dict[str, Any] = json.loads(FILE.read_text(encoding="utf-8"))
+    return content
+
+
+def _occurs(pattern: str, files: Iterable[str | Path]) -> bool:
+    texts = ((_HOME / file).read_text(encoding="utf-8") for file in files)
+    return any(re.search(pattern, text, re.MULTILINE) for text in texts)

@@ -1,0 +1,99 @@
+"""What ``pfl/cli/known.json`` says, from the classes and the commands themselves.
+
+``python -m tests.known`` writes it anew.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+import re
+from contextlib import redirect_stdout, suppress
+from io import StringIO
+from pathlib import Path
+from types import UnionType
+from typing import Literal, Union, get_args, get_origin
+
+from pfl.__main__ import COMMANDS, main
+from pfl.cli import catalogue, known
+from pfl.cli.configured import LOOP_DEFAULTS
+from pfl.imports.hints import declared
+from pfl.loop import FederatedLoop
+
+ROOT = Path(__file__).parent.parent
+# Where a method or a data set may have got an option since.
+_ROOMS = ("lightning_modules.", "datamodules.")
+
+
+def content():
+    """Return what the file should hold."""
+    catalogue.load()
+    kinds = {kind: catalogue.find(path) for kind, path in known.KINDS.items()}
+    classes = {kind.__name__: kind for kind in (*catalogue.own(), FederatedLoop)}
+    return {
+        "classes": {name: _class(classes[name], kinds) for name in sorted(classes)},
+        "loop": _loop(),
+        "options": {command: _options(command) for command in COMMANDS},
+    }
+
+
+def _class(item, kinds):
+    usable = not inspect.isabstract(item) and item.__name__[0] != "_"
+    of = [kind for kind, base in kinds.items() if issubclass(item, base) and item is not base]
+    line = [item, *(one for one in item.__mro__ if one.__module__.startswith(_ROOMS))]
+    homes = dict.fromkeys(map(inspect.getsourcefile, line))
+    return {
+        "kind": of[0] if of and usable else None,
+        "sentence": known.sentence(item),
+        "arguments": list(declared(item)),
+        "files": [Path(file).relative_to(ROOT).as_posix() for file in homes],
+    }
+
+
+def _loop():
+    """Return the sentence of each option with its type, as it is written, and default."""
+    told = re.search(r"\nArgs:\n(.*?)\n\n", inspect.getdoc(FederatedLoop), re.S)[1]
+    said = dict(line.split(": ", 1) for line in re.split(r"^    (?=\w)", told, flags=re.M)[1:])
+    types, found = declared(FederatedLoop), {}
+    for name, option in inspect.signature(FederatedLoop).parameters.items():
+        usual = LOOP_DEFAULTS.get(name)
+        usual = usual if isinstance(usual, str) else repr(option.default)
+        text = " ".join(said[name].replace("``", "").split())
+        found[name] = f"{text} ({_spelt(types[name])}, default: {usual})"
+    return {name: text for name, text in found.items() if name != "seed"}
+
+
+def _spelt(kind):
+    """Return a type in words, the same for every version of Python."""
+    origin, inner = get_origin(kind), get_args(kind)
+    if origin in (Union, UnionType, Literal):
+        return " | ".join(map(_spelt, inner))
+    if origin is not None:
+        return f"{origin.__name__}[{', '.join(map(_spelt, inner))}]"
+    return "None" if kind is type(None) else getattr(kind, "__name__", repr(kind))
+
+
+def _options(command):
+    """Return the flags and choices that a command's help shows."""
+    said = StringIO()
+    with redirect_stdout(said), suppress(SystemExit):
+        main([*command.split(), "--help"])
+    flags = re.findall(r"^  (--[\w.-]+)", said.getvalue(), re.MULTILINE)
+    choices = re.findall(r"^  \{([\w,]+)\}", said.getvalue(), re.MULTILINE)
+    return [*(word for group in choices for word in group.split(",")), *flags]
+
+
+def text():
+    """Return the file's text, a line for each class, option and command."""
+    parts = []
+    for key, entries in content().items():
+        lines = ",\n".join(f"  {json.dumps(n)}: {json.dumps(e)}" for n, e in entries.items())
+        parts.append(f"{json.dumps(key)}: {{\n{lines}\n}}")
+    return "{\n" + ",\n".join(parts) + "\n}\n"
+
+
+if __name__ == "__main__":
+    # The helps of commands are read with the loop's options as they are now.
+    known.FILE.write_text(json.dumps({"classes": {}, "loop": _loop(), "options": {}}), "utf-8")
+    known._content.cache_clear()
+    known.FILE.write_text(text(), "utf-8")
