@@ -1,4 +1,4 @@
-"""Tests run on one thread, and draw the same examples in every run.
+"""Tests run on one thread of the CPU, and draw the same examples in every run.
 
 Their networks are too small to be shared out over busy cores. A failure is a change's, then, and
 not an example's; ``pytest --hypothesis-profile=explore`` draws new ones.
@@ -15,6 +15,8 @@ import pytest
 import torch
 from hypothesis import settings
 
+from pfl.core import devices
+
 settings.register_profile("repeat", derandomize=True, deadline=None)
 settings.register_profile("explore", derandomize=False, deadline=None)
 settings.load_profile("repeat")
@@ -23,6 +25,25 @@ torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
 
 # A shell starts background jobs deaf to Ctrl-C, and so would be the programs that tests interrupt.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _on_the_cpu():
+    """Take the CPU where no device is named, also where Lightning would find a GPU.
+
+    Its numbers are those that tests expect. The tests of a GPU name it; programs that tests start
+    see no CUDA device.
+    """
+    usual = devices.fabric
+
+    def fabric(accelerator, *options):
+        return usual("cpu" if accelerator == "auto" else accelerator, *options)
+
+    torch.cuda.is_available()  # From here on, CUDA reads no variable of this process.
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(devices, "fabric", fabric)
+        patch.setenv("CUDA_VISIBLE_DEVICES", "")
+        yield
 
 
 def pytest_addoption(parser):
