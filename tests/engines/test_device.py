@@ -24,6 +24,7 @@ from tests.helpers.device import NAME, MixedDevicesError, simulated
 from tests.helpers.discovery import methods
 from tests.helpers.federation import HEAVY
 from tests.helpers.toy import blobs, mlp, normed
+from tests.testing.broken_rounds import ScalesBySamples
 
 CLOSE = {"rtol": 1e-10, "atol": 1e-12}
 FEW = (FedAvg, FedAS, UniVarFL)
@@ -163,16 +164,25 @@ def test_a_run_goes_on_where_it_did_not_begin(starts, tmp_path):
         same(found, expected)
 
 
-def test_data_that_do_not_fit_stay_with_the_host():
-    """Each batch is copied, with random transforms or without, and stacked or not."""
-    for augment in (None, CropFlip(padding=2)):
-        expected = run(FedAvg, "sequential", "cpu", data=images(augment=augment))
-        for engine in ("sequential", "vectorised"):
-            with simulated() as device:
-                device.memory = 2**10
-                chosen = VectorisedEngine(clients=3) if engine == "vectorised" else engine
-                found = run(FedAvg, chosen, data=images(augment=augment))
-                same(found, expected)
+@pytest.mark.parametrize(("crops", "memory"), [(False, 2**10), (True, 2**10), (True, 2**33)])
+def test_data_that_stay_with_the_host_and_random_transforms(crops, memory):
+    """What does not fit is copied batch by batch; crops are drawn for each client."""
+    data = images(augment=CropFlip(padding=2) if crops else None)
+    expected = run(FedAvg, "sequential", "cpu", data=data)
+    for engine in ("sequential", VectorisedEngine(clients=3)):
+        with simulated() as device:
+            device.memory = memory
+            data = images(augment=CropFlip(padding=2) if crops else None)
+            found = run(FedAvg, engine, data=data)
+            assert ("vectorised" in found.header["engine"]) == (engine != "sequential")
+            same(found, expected)
+
+
+def test_a_stack_that_gives_other_numbers_is_refused_on_the_device_too():
+    with simulated():
+        header = run(ScalesBySamples(mlp(), optimizer=HEAVY), "auto", data=blobs()).header["engine"]
+    told = "auto: sequential: one client after another; ScalesBySamples gives different numbers when stacked"
+    assert header.startswith(told)
 
 
 def test_the_device_refuses_what_a_gpu_refuses():
