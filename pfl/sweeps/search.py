@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import uuid
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -21,6 +22,7 @@ from optuna.samplers import BaseSampler, RandomSampler, TPESampler
 from optuna.trial import FrozenTrial, Trial, TrialState
 
 from pfl.cli.explain import UsageError
+from pfl.core.lock import NoLocksError, hold
 from pfl.core.seeds import derive
 from pfl.sweeps.file import Early, Sweep
 
@@ -40,7 +42,8 @@ class Search:
         identity: Named values that must be the same whenever the file is used.
 
     Raises:
-        UsageError: The file belongs to another sweep, or is not a storage of sweeps.
+        UsageError: The file belongs to another sweep, or is not a storage of sweeps, or its file
+            system has no locks.
     """
 
     def __init__(
@@ -57,7 +60,9 @@ class Search:
         self._seed = seed
         sizes = [size for size in (limit, sweep.space.size) if size is not None]
         self.size = min(sizes) if sweep.method == "grid" else limit or 0
-        self._mutex = FileLock(self.folder / "choice.lock")
+        choice = self.folder / "choice.lock"
+        _check_locks(choice)
+        self._mutex = FileLock(choice)
         self._worker = uuid.uuid4().hex
         self._alive = self._lock(self._worker)
         self._alive.acquire()
@@ -165,6 +170,23 @@ class Search:
         lock.release()
         Path(lock.lock_file).unlink(missing_ok=True)
         return True
+
+
+def _check_locks(file: Path) -> None:
+    """Refuse a file system without locks: a file in their place does not protect SQLite's file.
+
+    Raises:
+        UsageError: There are none.
+    """
+    try:
+        descriptor = hold(file, os.O_RDWR | os.O_CREAT)
+    except NoLocksError as error:
+        raise UsageError(
+            f"--storage: {error}, and without them SQLite may lose points: choose a file on a disk "
+            "of this machine; --loop.default_root_dir=DIR puts the runs elsewhere"
+        ) from error
+    if descriptor is not None:
+        os.close(descriptor)
 
 
 def failed(trial: FrozenTrial) -> bool:

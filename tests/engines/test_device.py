@@ -181,8 +181,8 @@ def test_data_that_stay_with_the_host_and_random_transforms(crops, memory):
 def test_a_stack_that_gives_other_numbers_is_refused_on_the_device_too():
     with simulated():
         header = run(ScalesBySamples(mlp(), optimizer=HEAVY), "auto", data=blobs()).header["engine"]
-    told = "auto: sequential: one client after another; ScalesBySamples gives different numbers when stacked"
-    assert header.startswith(told)
+    assert header.startswith("auto: sequential")
+    assert "ScalesBySamples gives different numbers when stacked" in header
 
 
 def test_the_device_refuses_what_a_gpu_refuses():

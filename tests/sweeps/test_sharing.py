@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import json
 import os
 import signal
@@ -57,6 +59,21 @@ def test_two_processes_share_a_sweep():
     assert len({trial.user_attrs["worker"] for trial in found}) == 2
     # Who lives no longer holds no lock.
     assert [path.name for path in FOLDER.glob("*.lock")] == ["choice.lock"]
+
+
+def test_a_file_system_without_locks_is_refused_before_anything_is_stored(monkeypatch, capsys):
+    """SQLite has no other protection of its file; a run of its own is trained there."""
+
+    def fail(descriptor, how):
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    monkeypatch.setattr(fcntl, "flock", fail)
+    write()
+    assert sweep() == 2
+    (line,) = capsys.readouterr().err.strip().splitlines()
+    assert f"the file system of {FOLDER / 'choice.lock'} has no locks" in line
+    assert "choose a file on a disk of this machine" in line
+    assert not FOLDER.with_suffix(".db").exists()
 
 
 def test_a_killed_point_is_run_again_and_goes_on_from_its_checkpoint(capsys):
