@@ -182,5 +182,18 @@ def _terminable() -> Iterator[None]:
         signal.signal(signal.SIGTERM, before)
 
 
+def _leave_working_folder() -> None:
+    """Take the working folder off the import path, where ``python -m pfl`` has put it.
+
+    Libraries would find modules there that no file names. It stays if the project itself was found
+    there, as in a checkout, or if the user has asked for it.
+    """
+    project = os.path.dirname(os.path.dirname(os.path.realpath(__file__)))
+    added = sys.path[0] in ("", os.getcwd()) and not getattr(sys.flags, "safe_path", False)
+    if added and os.getcwd() != project:
+        del sys.path[0]
+
+
 if __name__ == "__main__":
+    _leave_working_folder()
     sys.exit(main())

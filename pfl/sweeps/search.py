@@ -22,8 +22,8 @@ from optuna.samplers import BaseSampler, RandomSampler, TPESampler
 from optuna.trial import FrozenTrial, Trial, TrialState
 
 from pfl.cli.explain import UsageError
-from pfl.core.lock import NoLocksError, hold
 from pfl.core.seeds import derive
+from pfl.disk.lock import NoLocksError, hold
 from pfl.sweeps.file import Early, Sweep
 
 # Reasons why a trial ended without a value.

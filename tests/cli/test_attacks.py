@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import runpy
 import subprocess
 import sys
 from pathlib import Path
@@ -15,6 +16,7 @@ from pfl.cli.config import Experiment
 from pfl.cli.explain import UsageError
 from pfl.cli.parser import make_parser
 
+ROOT = Path(__file__).parents[2]
 RAN = "ran.txt"
 CALL = {"class_path": "os.system", "init_args": {"command": f"touch {RAN}"}}
 # A function of PyTorch that is annotated to return a network, and executes source.
@@ -145,6 +147,19 @@ def test_a_module_of_the_working_folder_is_imported_only_if_it_is_named():
             sys.modules.pop(name, None)
     assert not Path(RAN).exists()
     assert str(Path.cwd()) not in sys.path
+
+
+@pytest.mark.parametrize("folder", [".", ROOT], ids=["elsewhere", "checkout"])
+def test_python_m_leaves_the_working_folder_on_the_path_only_in_a_checkout(folder, monkeypatch):
+    """Where the project itself may be found through it."""
+    monkeypatch.chdir(folder)
+    others = [*sys.path]
+    monkeypatch.setattr(sys, "path", [str(Path.cwd()), *others])
+    monkeypatch.setattr(sys, "argv", ["pfl", "--version"])
+    monkeypatch.delitem(sys.modules, "pfl.__main__")
+    with pytest.raises(SystemExit):
+        runpy.run_module("pfl", run_name="__main__")
+    assert sys.path == ([str(ROOT)] if folder == ROOT else []) + others
 
 
 def test_a_named_module_of_python_is_not_even_imported():
