@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from functools import cached_property
@@ -11,6 +12,7 @@ from typing import Any, ClassVar
 import lightning as L
 import numpy as np
 import torch
+from lightning.pytorch.utilities.parsing import collect_init_args
 from torch import Tensor
 from torch.utils.data import BatchSampler, DataLoader, RandomSampler, SequentialSampler
 
@@ -36,6 +38,7 @@ class FederatedDataModule(L.LightningDataModule, ABC):
     Attributes:
         default_mean: Mean of inputs scaled to [0, 1], used if ``mean`` is not given.
         default_std: Standard deviation of these inputs, used if ``std`` is not given.
+        given: The arguments with which it was built.
 
     Args:
         num_clients: Number of clients, N; ``None`` means all natural clients that the data name, or
@@ -101,6 +104,9 @@ class FederatedDataModule(L.LightningDataModule, ABC):
         loss: LossOptions | None = None,
     ) -> None:
         super().__init__()
+        frames = collect_init_args(sys._getframe(), [], classes=(FederatedDataModule,))
+        # Of this class first: a subclass may have passed on other values than it was given.
+        self.given = {name: value for frame in frames for name, value in frame.items()}
         at_least_one(
             num_clients=num_clients, batch_size=batch_size, eval_batch_size=eval_batch_size
         )

@@ -23,6 +23,7 @@ from pfl.core.types import EvaluationPoint, FederatedData, Result, RoundResult, 
 from pfl.engines.base import Engine
 from pfl.engines.named import EngineName, make_engine
 from pfl.federation import soundness
+from pfl.federation.described import described
 from pfl.federation.prepare import prepared
 from pfl.federation.resume import Wanted
 from pfl.federation.rounds import Federation
@@ -115,6 +116,7 @@ class FederatedLoop:
         progress: bool = True,
         seed: int = 42,
     ) -> None:
+        self.given = {name: value for name, value in locals().items() if name != "self"}
         at_least_one(
             rounds=rounds, evaluate_every=evaluate_every, checkpoint_every=checkpoint_every
         )
@@ -172,8 +174,8 @@ class FederatedLoop:
                 run of this name with the same settings and seed. ``rounds`` may be larger than
                 before, unless the method's numbers depend on it.
             config: The resolved configuration as YAML, stored with the run and compared on a
-                resume. Without it, only the seed, the method and its network, and the partition of
-                the data are compared.
+                resume. Without it, one that loop, method and data tell is stored, and only the
+                seed, the method and its network, and the partition of the data are compared.
 
         Raises:
             NonFiniteError: See ``on_nonfinite``; or the server's numbers are not finite, or no
@@ -314,7 +316,7 @@ class FederatedLoop:
     ) -> Iterator[Federation]:
         wanted = Wanted(self, module, data, ckpt_path, config, trains=True)
         with prepared(wanted) as federation, federation.folder():
-            federation.run.config = config
+            federation.run.config = config or described(self.given, module, data)
             yield federation
 
     def _rounds(self, federation: Federation) -> Generator[RoundResult, None, None]:

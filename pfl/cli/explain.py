@@ -15,6 +15,7 @@ import yaml
 from pfl.core.failure import told
 from pfl.disk import reading
 from pfl.disk.yaml_text import YamlError, checked
+from pfl.federation.identity import STARTED
 
 Keys = tuple[str, ...]
 # Keys that only spell out a class and its arguments; "model.net.hidden" leaves them out.
@@ -92,6 +93,8 @@ def _file(path: Path) -> list[Given]:
         raise UsageError(f"{path}:{line}: this is not YAML ({error.problem})") from error
     if not isinstance(node, yaml.MappingNode):
         raise UsageError(f"{path}:1: expected keys and values at the top level")
+    if any(key.value == STARTED for key, _ in node.value):
+        raise UsageError(f"{path} describes a run that was started from Python, so repeat that")
     return list(_walk(node, (), path))
 
 

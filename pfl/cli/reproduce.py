@@ -64,6 +64,7 @@ def _finished(path: str) -> RunFolder:
     Raises:
         UsageError: It is none, has not ended, or has no configuration.
     """
+    from pfl.federation.identity import STARTED
     from pfl.results.files import RunError
     from pfl.results.runs import RunFolder
 
@@ -71,8 +72,8 @@ def _finished(path: str) -> RunFolder:
         run = RunFolder.read(path)
     except RunError as error:
         raise UsageError(str(error)) from error
-    if not run.config:
-        raise UsageError(f"{path} has no config.yaml: it was started from Python, so repeat that")
+    if not run.config or STARTED in run.config:
+        raise UsageError(f"{path} was started from Python, so repeat that")
     if "fingerprint" not in run.summary or not run.finished:
         raise UsageError(f"{path} is not finished, so there is nothing to compare with")
     return run

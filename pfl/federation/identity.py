@@ -26,6 +26,9 @@ from pfl.imports.plugins import PACKAGES
 
 Identity: TypeAlias = dict[str, Any]
 
+# Key of a configuration that was told by the objects of a run started from Python.
+STARTED = "started"
+
 # Options that stored runs may lack or have in addition: added options with the value that gives the
 # former numbers, and removed options with the value that gave the present numbers (None: no value
 # did). By dotted key ("data.shuffle": of any data module), or by class and option ("MLP.hidden").

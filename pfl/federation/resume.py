@@ -63,7 +63,8 @@ class Wanted:
         """Return the settings that rule out a run, each with its value and the wanted one.
 
         Args:
-            config: The run's configuration; unless both runs have one, only seeds are compared.
+            config: The run's configuration; unless both runs were started with one, only seeds
+                are compared.
             seed: The run's seed.
             noise: The generator of its noise; ``None`` if it drew none or did not record it.
         """
@@ -75,7 +76,7 @@ class Wanted:
         return [*self._settings(config, seed), f"{drawn}: {why}"]
 
     def _settings(self, config: str | None, seed: int | None) -> list[str]:
-        if self.config is None or config is None:
+        if self.config is None or config is None or config.startswith(identity.STARTED):
             same = seed is None or seed == self.settings.seed
             return [] if same else [f"seed {seed} (now {self.settings.seed})"]
         known = {"of the checkpoint": config, "of this run": self.config}

@@ -35,7 +35,8 @@ class Run:
         personal: Turns the module into a client's personalised model, as after the broadcast of the
             next round; returns the module's context.
         folder: Folder of the run's files; ``None`` writes none.
-        config: The resolved configuration as YAML, if the run has one.
+        config: The resolved configuration as YAML, from the first round on; see
+            :mod:`pfl.federation.described` for a run that was started from Python.
         header: Decisions made for this run, one line for each topic.
         round: Number of finished rounds.
         server: The server's state after the last finished round.
@@ -89,10 +90,8 @@ class Run:
 
     @property
     def hyperparameters(self) -> dict[str, Any]:
-        """Return the configuration, or seed and rounds if there is none, and the header."""
-        known = {"seed": self.seed, "rounds": self.rounds}
-        given = known if self.config is None else yaml.safe_load(self.config)
-        return {**given, "header": self.header}
+        """Return the configuration and the header."""
+        return {**yaml.safe_load(self.config or "{}"), "header": self.header}
 
     @property
     def summary(self) -> dict[str, float]:

@@ -140,6 +140,8 @@ def _loss(module: ClientModule, x: Tensor, y: Tensor) -> float:
     module.eval()
     # A Trainer accepts logged values only while it fits.
     module.collect_logged(True)
-    losses = [module.training_step(Batch(x, y), 0)["loss"].item() for _ in range(8)]
+    steps: list[Any] = [module.training_step(Batch(x, y), 0) for _ in range(8)]
     module.collect_logged(False)
+    # A Trainer takes the loss itself too.
+    losses = [float(step["loss"] if isinstance(step, dict) else step) for step in steps]
     return sum(losses) / len(losses)

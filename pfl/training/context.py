@@ -73,8 +73,9 @@ class Context:
         kind = type(module)
         if kind.training_step is not ClientModule.training_step:
             raise MethodError(
-                f"{kind.__name__} overrides training_step, which a federation does not call; "
-                "override losses instead"
+                f"{kind.__name__} overrides training_step, which a federation does not call: "
+                "return the loss from losses(batch), as terms by name ({'ce': ...}) whose sum is "
+                "minimised; several objectives are phases of plan(); self.log works in both"
             )
         if module.needs_classes and not data.task.has_classes:
             raise MethodError(

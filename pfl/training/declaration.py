@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves, tree_map
 
-from pfl.core.failure import ExplainedError
+from pfl.core.failure import ExplainedError, during
 from pfl.core.state import call_with
 from pfl.core.types import Pass, Phase, Plan, State
 
@@ -76,7 +76,8 @@ def declared(module: ClientModule, verb: Literal["plan", "adapt"]) -> Plan:
         )
         for name, value in _once(module.state_dict(keep_vars=True)).items()
     }
-    plan: Plan = tuple(call_with(module, entries, getattr(module, verb)))
+    with during(f"{method}.{verb}()"):
+        plan: Plan = tuple(call_with(module, entries, getattr(module, verb)))
     names = set[str]()
     for part in plan:
         if not isinstance(part, Phase | Pass):

@@ -34,7 +34,8 @@ class Coordinator:
 
     def __init__(self, context: Context, rounds: int, seed: int) -> None:
         data = context.data
-        self.server: Server[Any] = context.module.server()
+        with during("the method's server()"):
+            self.server: Server[Any] = context.module.server()
         self.server.seed = derive(seed, "server")
         if self.server.needs_public:
             self.server.public = _public(context)
@@ -45,7 +46,9 @@ class Coordinator:
     def start(self) -> ServerState:
         """Return the server's state before the first round."""
         names, template = self._context.module.shared_names(), self._context.template
-        state: ServerState = self.server.init(clone({n: template[n] for n in names}), self.clients)
+        with during("the server's init"):
+            initial = clone({name: template[name] for name in names})
+            state: ServerState = self.server.init(initial, self.clients)
         return state
 
     def job(

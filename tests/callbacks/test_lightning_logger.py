@@ -19,9 +19,11 @@ def test_it_gets_hyperparameters_metrics_summary_and_fingerprint(tmp_path):
     run = fit(FedAvg(mlp(), optimizer=SGD), blobs(), 2, loggers=[logger], seed=5)
     told = yaml.safe_load((tmp_path / "lightning_logs/version_0/hparams.yaml").read_text())
     assert told == {
-        **{"seed": 5, "rounds": 2, "header": run.header},
+        **{**yaml.safe_load(run.config), "header": run.header},
         "fingerprint": run.fingerprint,
     }
+    assert told["loop"]["rounds"] == 2
+    assert told["model"]["init_args"]["optimizer"]["init_args"]["lr"] == 0.1
     with (tmp_path / "lightning_logs/version_0/metrics.csv").open() as file:
         first, second, last = csv.DictReader(file)
     assert [row["step"] for row in (first, second, last)] == ["1", "2", "2"]

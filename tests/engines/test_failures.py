@@ -141,9 +141,12 @@ def test_the_test_of_a_model_is_told():
     assert told(found.value).startswith("round 1, client 0, before the test, pass 'look' (")
 
 
-@pytest.mark.parametrize("verb", ["aggregate", "broadcast"])
+@pytest.mark.parametrize("verb", ["aggregate", "broadcast", "init"])
 def test_a_server_that_fails_is_told(verb):
     class Fails(Server):
+        def init(self, shared, clients):
+            return super().init(shared, clients[0 if verb != "init" else "first"])
+
         def aggregate(self, state, uploads):
             return super().aggregate(state, uploads if verb != "aggregate" else [None])
 
@@ -152,10 +155,26 @@ def test_a_server_that_fails_is_told(verb):
 
     module = FedAvg(mlp(), optimizer=SGD)
     module.server = Fails
-    with pytest.raises((AttributeError, ZeroDivisionError)) as found:
+    with pytest.raises((AttributeError, ZeroDivisionError, TypeError)) as found:
         fit(module, blobs(), 1, sampler=EVERYONE)
-    where = {"aggregate": "aggregation", "broadcast": "broadcast to client 0"}[verb]
-    assert told(found.value).startswith(f"round 1, the server's {where} ({FILE}, line ")
+    where = {
+        "aggregate": "round 1, the server's aggregation",
+        "broadcast": "round 1, the server's broadcast to client 0",
+        "init": "the server's init",
+    }[verb]
+    assert told(found.value).startswith(f"{where} ({FILE}, line ")
+
+
+@pytest.mark.parametrize("verb", ["plan", "adapt", "server"])
+def test_a_declaration_that_fails_is_told(verb):
+    class Fails(FedAvg):
+        pass
+
+    setattr(Fails, verb, lambda self: {}["net.haed"])
+    with pytest.raises(KeyError) as found:
+        fit(Fails(mlp()), blobs(), 1)
+    where = "the method's server()" if verb == "server" else f"Fails.{verb}()"
+    assert told(found.value).startswith(f"{where} ({FILE}, line ")
 
 
 def test_what_says_all_in_its_own_words_gets_no_note():
