@@ -31,13 +31,13 @@ def content():
     kinds = {kind: catalogue.find(path) for kind, path in known.KINDS.items()}
     classes = {kind.__name__: kind for kind in (*catalogue.own(), FederatedLoop)}
     return {
-        "classes": {name: _class(classes[name], kinds) for name in sorted(classes)},
+        "classes": {name: _class(classes[name], kinds, classes) for name in sorted(classes)},
         "loop": _loop(),
         "options": {command: _options(command) for command in COMMANDS},
     }
 
 
-def _class(item, kinds):
+def _class(item, kinds, own):
     usable = not inspect.isabstract(item) and item.__name__[0] != "_"
     of = [kind for kind, base in kinds.items() if issubclass(item, base) and item is not base]
     line = [item, *(one for one in item.__mro__ if one.__module__.startswith(_ROOMS))]
@@ -45,9 +45,17 @@ def _class(item, kinds):
     return {
         "kind": of[0] if of and usable else None,
         "sentence": known.sentence(item),
-        "arguments": list(declared(item)),
+        "arguments": {name: _compared(kind, own) for name, kind in declared(item).items()},
         "files": [Path(file).relative_to(ROOT).as_posix() for file in homes],
     }
+
+
+def _compared(kind, own):
+    """Return a type that a word of a command line can be compared with; empty for any other."""
+    parts = get_args(kind) if get_origin(kind) in (Union, UnionType) else (kind,)
+    plain = {int, float, type(None), *own.values()}
+    told = (get_origin(one) is Literal or (inspect.isclass(one) and one in plain) for one in parts)
+    return _spelt(kind) if all(told) else ""
 
 
 def _loop():

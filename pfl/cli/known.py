@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -44,14 +44,15 @@ class Known:
         name: Its name; for a plug-in, preceded by its package.
         sentence: First line of its docstring, without markup.
         kind: One of :data:`KINDS` if it is listed.
-        arguments: Names of its arguments, with those that it passes on to its bases.
+        arguments: Its arguments, with those that it passes on to its bases, by name: the types of
+            those that take numbers, words or classes of this project, and "" for any other.
         files: Its source file, and those of its bases among methods and data.
     """
 
     name: str
     sentence: str
     kind: str | None = None
-    arguments: Sequence[str] = ()
+    arguments: Mapping[str, str] = field(default_factory=dict)
     files: Sequence[str] = ()
 
     def may_take(self, name: str) -> bool:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
 
 from pfl.callbacks import foreign
 from pfl.cli import catalogue
 from pfl.cli.explain import Given, Keys, UsageError, hint, line, nearest, plain, settings_of, spoken
-from pfl.cli.known import BrokenError, Known
+from pfl.cli.known import BrokenError, Known, classes, is_class
 from pfl.imports.hints import declared
 from pfl.imports.trust import CONFIGURATION, TrustError
 
@@ -29,7 +30,7 @@ def find_misspelling(
         named: Returns the class of a name that needs no module; ``None`` if there is none.
 
     Raises:
-        UsageError: A key or a class does not exist.
+        UsageError: A key or a class does not exist, or a word is no value of its key.
     """
     at: dict[Keys, Known | None] = {(key,): kind for key, kind in top.items()}
     # Named by a path or made by a function: only the parser knows the arguments.
@@ -42,6 +43,7 @@ def find_misspelling(
             raise unknown(section, f"there is no key {item.keys[0]!r}", top)
         kind = at.get(parent)
         if name in ("class_path", "help") and item.text is not None:
+            _check_word(replace(item, keys=parent), at.get(parent[:-1]))
             at[parent] = resolve(item)
             made |= {parent} if at[parent] is None else set()
         elif kind is not None and not kind.may_take(name):
@@ -49,8 +51,29 @@ def find_misspelling(
         elif kind is None and len(parent) == 1 and parent not in made:
             raise unknown(item, f"{parent[0]} has no class", ("class_path", "init_args"))
         elif item.text is not None:
+            _check_word(item, kind)
             at[item.keys] = named(item.text)
             made |= {item.keys}
+
+
+def _check_word(item: Given, kind: Known | None) -> None:
+    """Refuse a word where a number, another word or a class of this project is expected."""
+    text = item.text or ""
+    # What is no word, such as a list or a path, is left to the parser.
+    if kind is None or item.is_null or not text.isidentifier():
+        return
+    types = [one for one in kind.arguments.get(item.keys[-1], "").split(" | ") if one != "None"]
+    words = [one.strip("'") for one in types if one.startswith("'")]
+    others = [one for one in types if not one.startswith("'")]
+    what = None
+    if others in (["int"], ["float"]) and not words:
+        what = f"expected {others[0]}, got {text}"
+    elif words and not others and text not in words:
+        what = f"expected one of {', '.join(map(repr, words))}, got {text}"
+    elif others and classes().keys() >= {*others} and text not in words and not is_class(text):
+        what = _no_class(text, words, classes())
+    if what is not None:
+        raise UsageError(line(item.place, item.keys, what))
 
 
 def resolve(item: Given) -> type | None:
@@ -76,7 +99,11 @@ def resolve(item: Given) -> type | None:
 
 def told(kind: type | None) -> Known | None:
     """Return name and arguments of an imported class."""
-    return None if kind is None else Known(kind.__name__, "", arguments=tuple(declared(kind)))
+    return (
+        None
+        if kind is None
+        else Known(kind.__name__, "", arguments=dict.fromkeys(declared(kind), ""))
+    )
 
 
 def check_names(given: Sequence[Given]) -> None:
@@ -146,14 +173,21 @@ def explain(error: Exception, given: Sequence[Given]) -> str:
         resolve(there[-1])
     said = plain(message)
     if unknown := re.search(r"dot import path string: (\S+)", message):
-        name, what = unknown[1], f"not one of {', '.join(words)}, nor a class"
-        said = f"there is no class {name!r}" if not words else f"{name!r} is {what}"
-        said += nearest(name, words) or nearest(name, known)
+        said = _no_class(unknown[1], words, known)
     elif denied := re.search(r"Importing '(\S+)' is not allowed", message):
         said = f"names {denied[1]}, and no configuration may name a module of Python's"
     elif unfit := re.search(r"path (\S+) does not implement protocol (\w+)", message):
         said = _unlike(*unfit.groups())
     return line(there[-1].place if there else "", path, said)
+
+
+def _no_class(name: str, words: Sequence[str], known: Collection[str]) -> str:
+    """Return the message about a name that is neither a fitting class nor one of some words."""
+    if name in known:
+        return f"{name} is not of the kind that is expected here"
+    what = f"not one of {', '.join(words)}, nor a class"
+    said = f"{name!r} is {what}" if words else f"there is no class {name!r}"
+    return said + (nearest(name, words) or nearest(name, known))
 
 
 def _unlike(path: str, name: str) -> str:

@@ -34,7 +34,7 @@ def check(verb: str, argv: Sequence[str]) -> None:
         argv: The words after it.
 
     Raises:
-        UsageError: A file is missing, a name is misspelt, or a needed flag is not given.
+        UsageError: A file is missing, a name or a value is misspelt, or a needed flag is not given.
     """
     told = VERBS[verb]
     given = sources(shipped.spelled_out(told.words(argv)))

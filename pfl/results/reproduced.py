@@ -65,7 +65,8 @@ def _largest(first: RunFolder, second: RunFolder) -> tuple[str, float]:
     for name in sorted(names):
         then, now = first.metrics[name], second.metrics[name]
         scale = np.maximum(1, np.maximum(np.abs(then), np.abs(now)))
-        apart = np.where(then == now, 0, np.abs(then - now) / scale)
+        with np.errstate(invalid="ignore"):  # of what is infinite
+            apart = np.where(then == now, 0, np.abs(then - now) / scale)
         # A number that only one run has is no rounding.
         apart = np.where(np.isnan(then) & np.isnan(now), 0, np.nan_to_num(apart, nan=np.inf))
         row = int(apart.argmax())
@@ -87,8 +88,10 @@ def _environment(first: RunFolder, second: RunFolder) -> Iterator[str]:
         found |= {"device": header.get("device"), "engine": header.get("engine")}
     for name in dict.fromkeys((*then, *now)):
         if then.get(name) != now.get(name):
-            old = "not recorded" if then.get(name) is None else then[name]
-            yield f"{name.replace('_', ' ')}: {old} then, {now.get(name)} now"
+            old, new = (
+                "not recorded" if found.get(name) is None else found[name] for found in (then, now)
+            )
+            yield f"{name.replace('_', ' ')}: {old} then, {new} now"
 
 
 def _flat(content: Mapping[str, Any]) -> dict[str, Any]:

@@ -22,6 +22,18 @@ SLIPS = {
     "key of a method": ([*QUICK, "--model.epoch", "3"], "FedPer has no argument 'epoch'"),
     "key of a network": ([*QUICK, "--model.net.hiden=3"], "MLP has no argument 'hiden'"),
     "key of a partition": ([*QUICK, "--data.partition.alfa=1"], "did you mean 'alpha'?"),
+    "engine": ([*QUICK, "--loop.engine=vectorized"], "nor a class; did you mean 'vectorised'?"),
+    "one of some words": (
+        [*QUICK, "--loop.on_nonfinite=stopp"],
+        "--loop.on_nonfinite: expected one of 'stop', 'skip', got stopp",
+    ),
+    "a word for a number": ([*QUICK, "--model.epochs=two"], "epochs: expected int, got two"),
+    "a word for a share": ([*QUICK, "--data.partition.alpha=a"], "expected float, got a"),
+    "sampler": ([*QUICK, "--loop.sampler=Uniform"], "did you mean 'UniformSampler'?"),
+    "sampler in a file": (
+        [*QUICK, "--loop.sampler.class_path=UniformSamplr"],
+        "--loop.sampler.class_path: there is no class 'UniformSamplr'",
+    ),
     "section": ([*QUICK, "--lop.rounds=3"], "there is no key 'lop'; did you mean 'loop'?"),
     "name of a file": (["fit", "--config", "quickstrat"], "did you mean quickstart?"),
     "file": (["fit", "--config", "no.yaml"], "--config no.yaml: there is no such file"),
@@ -92,7 +104,13 @@ RIGHT = {
     "print": ["--print_config=skip_null"],
     "the full keys": ["--model.init_args.net.init_args.hidden=3"],
     "a list": ["--loop.callbacks+=EarlyStopping", "--loop.callbacks.patience=3"],
-    "null": ["--ckpt_path", "null"],
+    "null": ["--ckpt_path", "null", "--loop.workers=null", "--loop.sampler=null"],
+    "one of some words": ["--loop.on_nonfinite=skip", "--loop.precision=bf16-mixed"],
+    "an engine": ["--loop.engine=vectorised", "--model.epochs=2"],
+    "an engine's class": ["--loop.engine=VectorisedEngine", "--loop.engine.clients=4"],
+    "a network of torch": ["--model.net=Sequential"],
+    "a class beside a path": ["--data.partition=Dirichlet", "--data.partition.alpha=0.5"],
+    "what only the parser knows": ["--loop.progress=yes", "--loop.devices=auto"],
     "class after arguments": ["--config", "after.yaml"],
 }
 

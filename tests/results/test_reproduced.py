@@ -1,0 +1,133 @@
+"""Numbers of two runs compared by hand: which differ most, by how much, and what that is."""
+
+from __future__ import annotations
+
+import csv
+import json
+
+import numpy as np
+import pytest
+
+from pfl.results.reproduced import compare
+from pfl.results.runs import RunFolder
+from tests.results.folders import write_run
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """Writes a run of two rounds, with other numbers in its last row and other notes."""
+
+    def write(name, fingerprint="f00", environment=(), drop=(), rounds=2, **last):
+        path = write_run(tmp_path / name, [[0.25, 0.5]] * rounds, val=[0.5] * rounds)
+        with (path / "metrics.csv").open(newline="") as file:
+            rows = list(csv.DictReader(file))
+        rows[-1] |= {key.replace("__", "/"): value for key, value in last.items()}
+        rows = [{key: row[key] for key in row if key not in drop} for row in rows]
+        with (path / "metrics.csv").open("w", newline="") as file:
+            writer = csv.DictWriter(file, rows[-1], restval="")
+            writer.writeheader()
+            writer.writerows(rows)
+        for file, more in (("summary", {"fingerprint": fingerprint}), ("environment", environment)):
+            content = json.loads((path / f"{file}.json").read_text())
+            (path / f"{file}.json").write_text(json.dumps(content | dict(more)))
+        return RunFolder.read(path)
+
+    return write
+
+
+def test_the_weights_alone_can_differ(folder):
+    """The numbers are rounded or too few to show it."""
+    found = compare(folder("then"), folder("now", fingerprint="f01"))
+    assert str(found) == "equal to rounding (largest difference 0: the weights alone)"
+
+
+def test_the_same_weights_with_another_number_are_not_the_same_bits(folder):
+    found = compare(folder("then"), folder("now", test__personal__acc=0.375 + 1e-6))
+    assert found.verdict == "equal to rounding"
+
+
+def test_times_are_not_compared(folder):
+    assert str(compare(folder("then"), folder("now", time__train=9))) == "same bits"
+
+
+@pytest.mark.parametrize(
+    ("then", "now", "apart", "verdict"),
+    [
+        # 0.5 of 1000 is rounding; 0.002 of a number below one is not.
+        (1000, 1000.5, 0.5 / 1000.5, "equal to rounding"),
+        (-1000.5, -1000, 0.5 / 1000.5, "equal to rounding"),
+        (0.002, 0, 0.002, "different"),
+        (0, 0.001, 0.001, "equal to rounding"),
+        (1000, -1000, 2, "different"),
+    ],
+)
+def test_large_numbers_differ_relatively(folder, then, now, apart, verdict):
+    found = compare(folder("then", loss=then), folder("now", loss=now))
+    assert found.largest == pytest.approx(apart, rel=1e-12)
+    assert (found.verdict, found.where) == (verdict, "loss after round 2")
+
+
+def test_the_largest_difference_is_named(folder):
+    """Beside a smaller one in a column before it, and one after it."""
+    found = compare(folder("then", a=1, b=1, c=1), folder("now", a=1.1, b=1.3, c=1.2))
+    assert found.where == "b after round 2"
+    assert found.largest == pytest.approx(0.3 / 1.3)
+
+
+def test_what_neither_run_measured_does_not_differ(folder):
+    """The first round has no value in the column; the second one is infinite in both."""
+    runs = folder("then", loss="inf"), folder("now", loss="inf")
+    assert np.isnan(runs[0].metrics["loss"][0])
+    assert compare(*runs).verdict == "same bits"
+
+
+@pytest.mark.parametrize(("then", "now"), [("nan", 1), (1, "nan"), ("inf", 1), (1, "-inf")])
+def test_a_number_that_only_one_run_has_is_no_rounding(folder, then, now):
+    found = compare(folder("then", loss=then), folder("now", loss=now))
+    assert str(found) == "different: loss after round 2"
+
+
+def test_columns_that_only_one_run_has_are_named(folder):
+    one, other = folder("then", b=1, a=1), folder("now")
+    for pair in ((one, other), (other, one)):
+        assert str(compare(*pair)) == "different: only one run has a, b"
+
+
+def test_another_number_of_rounds(folder):
+    found = compare(folder("then", rounds=3), folder("now"))
+    assert str(found) == "different: 3 rounds then, 2 now"
+
+
+def test_what_differs_in_the_environment(folder):
+    """Only what can change bits: not the time of the start, for example."""
+    header = {"method": "FedAvg", "device": "cpu", "engine": "sequential"}
+    then = {
+        "packages": {"torch": "2.8", "numpy": "2.0", "old": "1"},
+        "platform": "Linux",
+        "started": "yesterday",
+        "header": header,
+    }
+    now = {
+        "packages": {"torch": "2.9", "numpy": "2.0"},
+        "platform": "Linux",
+        "started": "today",
+        "processor": "Z80",
+        "header": header | {"device": "cuda:0", "engine": "auto: vectorised"},
+    }
+    found = compare(folder("then", environment=then), folder("now", environment=now))
+    assert found.environment == (
+        "torch: 2.8 then, 2.9 now",
+        "old: 1 then, not recorded now",
+        "processor: not recorded then, Z80 now",
+        "device: cpu then, cuda:0 now",
+        "engine: sequential then, auto: vectorised now",
+    )
+    assert compare(folder("same"), folder("again")).environment == ()
+
+
+@pytest.mark.parametrize(
+    "key", ["python", "platform", "processor", "instructions", "op_threads", "tf32"]
+)
+def test_each_part_of_the_environment_counts(folder, key):
+    found = compare(folder("then", environment={key: 1}), folder("now", environment={key: 2}))
+    assert found.environment == (f"{key.replace('_', ' ')}: 1 then, 2 now",)
