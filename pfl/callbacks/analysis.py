@@ -38,10 +38,9 @@ class Analysis(Callback, ABC):
             CheckpointError: The file holds other rows than those of the run.
         """
         if run.folder is None:
-            name = type(self).__name__
-            raise ValueError(f"{name} needs a folder: give the loop a default_root_dir")
+            raise ValueError(f"{self.name} needs a folder: give the loop a default_root_dir")
         self._rows = RowFile(run.folder / self.file)
-        self._rows.cut(run.round, self._wanted)
+        self._rows.cut(run.round, self._wanted if run.round > 0 else None)
 
     def on_round_end(self, run: Run, result: RoundResult) -> None:
         """Append the rows of an evaluated round."""
@@ -53,7 +52,7 @@ class Analysis(Callback, ABC):
         return {self.file: NO_ROWS if self._rows is None else self._rows.state()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Take the number and digest that the rows must have."""
+        """Take the number and digest that the rows must have; earlier versions stored none."""
         self._wanted = state.get(self.file)
 
     @abstractmethod

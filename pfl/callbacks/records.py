@@ -6,25 +6,25 @@ import json
 import os
 import platform
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 
-from pfl.callbacks.row_file import NO_ROWS, RowFile
+from pfl.callbacks.analysis import Analysis
+from pfl.callbacks.row_file import RowFile
 from pfl.core.kernels import kernels
 from pfl.core.types import ClientInfo, FederatedData, RoundResult
 from pfl.disk.writing import write
 from pfl.engines.cores import processor
-from pfl.federation.run import Callback
 
 if TYPE_CHECKING:
     from pfl.federation.run import Run
 
 
-class Records(Callback):
+class Records(Analysis):
     """Writes the run's configuration, environment, partition, metrics and summary.
 
     ``metrics.csv`` has one row for each round, ``clients.csv`` one row for each tested client of
@@ -32,15 +32,12 @@ class Records(Callback):
     resume, both tables hold exactly the finished rounds.
     """
 
+    file = "clients.csv"
     files = (
         *("config.yaml", "environment.json", "partition.json", "summary.json"),
         *("metrics.csv", "clients.csv"),
     )
-
-    def __init__(self) -> None:
-        self._metrics: RowFile | None = None
-        self._clients: RowFile | None = None
-        self._wanted: Mapping[str, Any] | None = None
+    _metrics: RowFile | None = None
 
     def on_fit_start(self, run: Run) -> None:
         """Write what is known before the first round.
@@ -48,11 +45,10 @@ class Records(Callback):
         Raises:
             CheckpointError: ``clients.csv`` holds other rows than those of the run.
         """
-        folder = _folder(run)
+        super().on_fit_start(run)
+        folder = cast(Path, run.folder)
         self._metrics = RowFile(folder / "metrics.csv")
-        self._clients = RowFile(folder / "clients.csv")
         if run.round > 0:
-            self._clients.cut(run.round, self._wanted)
             self._metrics.write(run.history)
         if run.config is not None:
             write(folder / "config.yaml", run.config)
@@ -70,36 +66,32 @@ class Records(Callback):
         # Not indented, because it lists every sample.
         _write_json(folder / "partition.json", run.data.description() | counts, indent=None)
 
+    def rows(self, run: Run, result: RoundResult) -> Sequence[Mapping[str, float]]:
+        """Return a row for each tested client."""
+        return result.clients
+
     def on_round_end(self, run: Run, result: RoundResult) -> None:
         """Append this round's rows; the one in ``metrics.csv`` says that all of them are there."""
-        if self._clients is not None and self._metrics is not None:
-            self._clients.append(result.clients)
+        super().on_round_end(run, result)
+        if self._metrics is not None:
             self._metrics.append([result.metrics])
 
     def on_interrupt(self, run: Run) -> None:
         """Bring both tables up to the last finished round, whose rows may be missing."""
-        if self._clients is None or self._metrics is None:
+        if self._rows is None or self._metrics is None:
             return
         if run.history:
             self._metrics.write(run.history)
         if run.latest is None:
-            self._clients.replace(run.round, [])
+            self._rows.replace(run.round, [])
         else:
-            self._clients.replace(run.latest.round - 1, run.latest.clients)
+            self._rows.replace(run.latest.round - 1, run.latest.clients)
 
     def on_fit_end(self, run: Run) -> None:
         """Write the summary."""
         content = {"rounds": run.round, "fingerprint": run.fingerprint, "summary": run.summary}
         failures = {"failures": run.failures} if run.failures else {}
-        _write_json(_folder(run) / "summary.json", content | failures)
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return number and digest of the rows of ``clients.csv``, all of which are on the disk."""
-        return {"clients.csv": NO_ROWS if self._clients is None else self._clients.state()}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Take the number and digest that the rows must have; earlier versions stored none."""
-        self._wanted = state.get("clients.csv")
+        _write_json(cast(Path, run.folder) / "summary.json", content | failures)
 
 
 def environment() -> dict[str, Any]:
@@ -122,12 +114,6 @@ def label_counts(data: FederatedData) -> list[list[int]]:
     """Return (N, C) numbers of training samples of each client and class."""
     infos = (ClientInfo.of(data, client) for client in range(data.num_clients))
     return [info.class_counts.tolist() for info in infos]
-
-
-def _folder(run: Run) -> Path:
-    if run.folder is None:
-        raise ValueError("records need a folder: give the loop a default_root_dir")
-    return run.folder
 
 
 def _write_json(path: Path, content: Mapping[str, Any], indent: int | None = 1) -> None:
