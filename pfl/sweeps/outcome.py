@@ -34,6 +34,7 @@ class Outcome:
     """One point and its outcome.
 
     Attributes:
+        trial: The point's last trial.
         number: Number of the point, from 1.
         state: One word, such as ``done``; ``stopped`` means stopped early.
         values: Values of the varied parameters.
@@ -43,6 +44,7 @@ class Outcome:
         reason: Why the point was not finished.
     """
 
+    trial: FrozenTrial
     number: int
     state: str
     values: Point
@@ -81,6 +83,7 @@ def _outcome(sweep: Sweep, trial: FrozenTrial) -> Outcome:
         value = trial.intermediate_values[trial.last_step]
     space = sweep.space
     return Outcome(
+        trial=trial,
         number=trial.user_attrs["point"] + 1,
         state=_WORDS[TrialState.FAIL if failed(trial) else trial.state],
         values={name: space.varied[name].decode(trial.params[name]) for name in space.varied},
