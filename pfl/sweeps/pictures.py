@@ -21,6 +21,7 @@ from pfl.results.style import COLOURS, WIDTH, panels, per_cent, styled, wrapped
 from pfl.sweeps.file import Sweep
 from pfl.sweeps.outcome import outcomes, short_names
 from pfl.sweeps.search import failed
+from pfl.sweeps.space import Categorical
 
 # With fewer points, shares of variance are meaningless.
 LEAST = 8
@@ -66,9 +67,8 @@ def parallel_coordinates(sweep: Sweep, trials: Sequence[FrozenTrial]) -> Figure:
     with matplotlib.rc_context(look), warnings.catch_warnings():
         # Optuna calls its pictures experimental, and matplotlib dislikes an axis of one value.
         warnings.simplefilter("ignore")
-        panel = plot_parallel_coordinate(
-            _study(sweep, valued), target_name=names.score(sweep.metric.name)
-        )
+        score = wrapped(names.score(sweep.metric.name), 1.5)
+        panel = plot_parallel_coordinate(_study(sweep, valued), target_name=score)
     if found[0].done:
         panel.set_title(f"best: point {found[0].number}")
     figure = cast(Figure, panel.get_figure())
@@ -82,8 +82,12 @@ def _study(sweep: Sweep, valued: Sequence[tuple[FrozenTrial, float]]) -> optuna.
     short = short_names(list(sweep.space.varied))
     study = optuna.create_study(direction="maximize" if sweep.metric.maximize else "minimize")
     for trial, value in valued:
-        params = {short[name]: choice for name, choice in trial.params.items()}
-        distributions = {short[name]: kind for name, kind in trial.distributions.items()}
+        params = {}
+        for name, choice in trial.params.items():
+            kind = sweep.space.varied[name]
+            # What Optuna drew may lie between a range's steps.
+            params[short[name]] = choice if isinstance(kind, Categorical) else kind.decode(choice)
+        distributions = {short[name]: drawn for name, drawn in trial.distributions.items()}
         study.add_trial(
             optuna.create_trial(value=value, params=params, distributions=distributions)
         )
