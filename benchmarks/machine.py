@@ -11,7 +11,7 @@ from pathlib import Path
 import lightning
 import torch
 
-from pfl.engines.cores import usable
+from pfl.engines.cores import processor, usable
 
 
 class Others:
@@ -43,16 +43,9 @@ def machine() -> dict[str, str | int]:
         "date": date.today().isoformat(),
         "cores": usable(),
         "load": f"{load:.1f}",
-        "processor": _processor(),
+        "processor": processor(),
         "gpu": gpu,
         "python": platform.python_version(),
         "torch": torch.__version__,
         "lightning": lightning.__version__,
     }
-
-
-def _processor() -> str:
-    path = Path("/proc/cpuinfo")
-    lines = path.read_text().splitlines() if path.exists() else []
-    names = [line.split(": ", 1)[1] for line in lines if line.startswith("model name")]
-    return names[0] if names else platform.processor()

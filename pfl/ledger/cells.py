@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gzip
 import json
-import platform
 import re
 import shutil
 import subprocess
@@ -14,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from pfl.cli.explain import UsageError
+from pfl.engines.cores import processor
 from pfl.results.files import RunError
 from pfl.results.runs import RunFolder
 from pfl.tables import cells as tables
@@ -167,16 +167,7 @@ def read(folder: Path) -> list[tuple[Entry, RunFolder]]:
 def hardware(environment: Mapping[str, Any]) -> str:
     """Return this machine's processor, and a run's numbers of cores and op threads."""
     cores, threads = environment.get("cpus"), environment.get("op_threads")
-    return f"{_processor()}, {cores} cores, {threads} op thread{'s' if threads != 1 else ''}"
-
-
-def _processor() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-    except OSError:
-        return platform.processor() or platform.machine()
-    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return names[0] if names else platform.machine()
+    return f"{processor()}, {cores} cores, {threads} op thread{'s' if threads != 1 else ''}"
 
 
 def present_commit(given: str | None, git: Sequence[str] = ("git",)) -> str:

@@ -1,4 +1,7 @@
-"""Pictures of the tables that analyses wrote into run folders; see :mod:`pfl.callbacks`."""
+"""Pictures of the tables that analyses wrote into run folders.
+
+See :mod:`pfl.callbacks`, and :mod:`pfl.federation.reliability` for the counts of reliability.
+"""
 
 from __future__ import annotations
 
@@ -10,13 +13,14 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 
-from pfl.results.files import Floats, RunError, Table
+from pfl.results.files import Columns, Floats, RunError
 from pfl.results.runs import RunFolder
 from pfl.results.settings import Setting
 from pfl.results.style import COLOURS, WIDTH, Look, legend_above, panels, per_cent, wrapped
 
 TRACES, REPLACED = "fisher.csv", "replaced.csv"
 SPECTRUM, NUMBERS = "spectrum.csv", "numbers.csv"
+RELIABILITY = "reliability.csv"
 _PALE = "#B0B0B0"
 
 
@@ -111,7 +115,7 @@ def replaced(settings: Sequence[Setting]) -> Figure:
     return figure
 
 
-def _weighted(table: Table, rows: NDArray[np.bool_]) -> float:
+def _weighted(table: Columns, rows: NDArray[np.bool_]) -> float:
     return float(np.average(table["score"][rows], weights=table["test_samples"][rows]))
 
 
@@ -198,6 +202,64 @@ def numbers(settings: Sequence[Setting]) -> Figure:
     return figure
 
 
+def reliability(settings: Sequence[Setting]) -> Figure:
+    """Draw accuracy against confidence over all clients' test samples, and a histogram below.
+
+    Below the diagonal a model is overconfident.
+
+    Raises:
+        RunError: No run has counts from after its last round.
+    """
+    found = {setting.label: _pooled(setting) for setting in settings}
+    found = {label: pooled for label, pooled in found.items() if len(pooled)}
+    if not found:
+        raise RunError(
+            "reliability was not measured after the last round; measure it by pfl test --config "
+            "RUN/config.yaml --ckpt_path RUN --reliability"
+        )
+    figure = Figure(figsize=(0.5 * WIDTH, 0.55 * WIDTH), layout="constrained")
+    above, below = figure.subplots(2, 1, sharex=True, height_ratios=(3, 1))
+    above.plot([0, 1], [0, 1], color="#999999", linewidth=0.9, zorder=1)
+    for number, setting in enumerate(settings):
+        if setting.label not in found:
+            continue
+        samples, confidence, accuracy = found[setting.label].T
+        look = Look.of(number)
+        style = {"color": look.color, "linestyle": look.linestyle, "marker": look.marker}
+        above.plot(confidence, accuracy, label=setting.label, **style)
+        below.plot(confidence, samples / samples.sum(), **style)
+    above.set_ylabel("accuracy")
+    below.set_ylabel("samples")
+    below.set_xlabel("confidence of the personal models on test data")
+    below.set_yscale("log")
+    for axis in (above.yaxis, below.xaxis, below.yaxis):
+        per_cent(axis)
+    above.set_ylim(-0.02, 1.02)
+    legend_above(figure, above)
+    return figure
+
+
+def _pooled(setting: Setting) -> Floats:
+    """Return (bins, 3) samples, mean confidence and accuracy over a setting's clients and runs."""
+    tables = [_counted(run) for run in setting.runs]
+    rows = np.concatenate(tables)
+    return np.array(
+        [
+            [samples.sum(), (samples @ sure) / samples.sum(), (samples @ right) / samples.sum()]
+            for number in np.unique(rows[:, 0])
+            for samples, sure, right in [rows[rows[:, 0] == number, 1:].T]
+        ]
+    )
+
+
+def _counted(run: RunFolder) -> Floats:
+    """Return (rows, 4) bin, samples, confidence, accuracy; no rows if not of the last round."""
+    table = Columns.read(run.path / RELIABILITY)
+    if len(table) == 0 or table["round"][0] != run.round:
+        return np.zeros((0, 4))
+    return np.stack([table[name] for name in ("bin", "samples", "confidence", "accuracy")], 1)
+
+
 # File and function of each picture.
 PICTURES: Mapping[str, tuple[str, Callable[[Sequence[Setting]], Figure]]] = {
     "fisher": (TRACES, traces),
@@ -214,20 +276,16 @@ def drawable(setting: Setting) -> list[str]:
     return [name for name, (file, _) in PICTURES.items() if (folder / file).is_file()]
 
 
-def _found(settings: Sequence[Setting], file: str, callback: str) -> dict[str, Table]:
+def _found(settings: Sequence[Setting], file: str, callback: str) -> dict[str, Columns]:
     """Return the table of each setting that has one."""
-    found = {setting.label: _table(setting.runs[0], file) for setting in settings}
+    found = {setting.label: Columns.read(setting.runs[0].path / file) for setting in settings}
     found = {label: table for label, table in found.items() if len(table)}
     if not found:
         raise RunError(f"no run has a file {file}: run it with loop.callbacks: [{callback}]")
     return found
 
 
-def _table(run: RunFolder, file: str) -> Table:
-    return Table.read(run.path / file)
-
-
-def _matrices(table: Table, column: str) -> tuple[Floats, Floats, Floats]:
+def _matrices(table: Columns, column: str) -> tuple[Floats, Floats, Floats]:
     """Return (rounds,) rounds, and (rounds, clients) values of a column and of ``trained``."""
     rounds = np.unique(table["round"])
     shape = len(rounds), -1

@@ -17,8 +17,8 @@ from pfl.results.statistics import Estimate
 
 
 @dataclass(frozen=True)
-class Row:
-    """One setting's scores and costs.
+class Compared:
+    """One setting's scores and costs, and its tests against the reference.
 
     Attributes:
         label: Label of the setting.
@@ -28,6 +28,8 @@ class Row:
         scores: Scores by metric.
         bytes: Bytes moved both ways in all rounds.
         seconds: Seconds of training and aggregation.
+        clients: The test over clients, if there are pairs.
+        replicates: The test over seeds, if there are pairs.
     """
 
     label: str
@@ -37,13 +39,6 @@ class Row:
     scores: dict[str, Estimate]
     bytes: Estimate
     seconds: Estimate
-
-
-@dataclass(frozen=True)
-class Contrast:
-    """Tests of one setting against the reference, over clients and over replicates."""
-
-    label: str
     clients: Paired | None
     replicates: Paired | None
 
@@ -55,17 +50,15 @@ class Comparison:
     Attributes:
         metric: The score that is compared.
         at: The rounds that the score is taken from.
-        rows: One row for each setting.
+        settings: The settings, with tests of all but the reference.
         reference: Label of the setting that the others are tested against.
-        contrasts: One for each other setting.
         warnings: Differences between the settings that make scores hard to compare.
     """
 
     metric: str
     at: At
-    rows: Sequence[Row]
+    settings: Sequence[Compared]
     reference: str
-    contrasts: Sequence[Contrast]
     warnings: Sequence[str]
 
 
@@ -99,21 +92,26 @@ def compare(
         raise RunError(f"there is no setting {reference!r} among {', '.join(labels)}")
     base = settings[labels.index(reference)]
     others = [setting for setting in settings if setting is not base]
+    tests = _tests(others, base, metric, at)
     return Comparison(
         metric=metric,
         at=at,
-        rows=[_row(setting, metric, at) for setting in settings],
+        settings=[
+            _compared(setting, metric, at, *tests.get(setting.label, (None, None)))
+            for setting in settings
+        ],
         reference=reference,
-        contrasts=_contrasts(others, base, metric, at),
         warnings=[line for other in others for line in differences(other, base, metric)],
     )
 
 
-def _row(setting: Setting, metric: str, at: At) -> Row:
+def _compared(
+    setting: Setting, metric: str, at: At, clients: Paired | None, replicates: Paired | None
+) -> Compared:
     group = metric.rpartition("/")[0]
     wanted = dict.fromkeys((metric, *(f"{group}/{n}" for n in ("acc_worst10", "acc_std", "ece"))))
     present = [name for name in wanted if all(name in run.metrics for run in setting.runs)]
-    return Row(
+    return Compared(
         label=setting.label,
         runs=len(setting.runs),
         rounds=max(run.round for run in setting.runs),
@@ -121,10 +119,14 @@ def _row(setting: Setting, metric: str, at: At) -> Row:
         scores={name: Estimate.of(setting.values(name, at, by=metric)) for name in present},
         bytes=Estimate.of(np.array([run.bytes[-1] for run in setting.runs])),
         seconds=Estimate.of(np.array([run.seconds[-1] for run in setting.runs])),
+        clients=clients,
+        replicates=replicates,
     )
 
 
-def _contrasts(others: Sequence[Setting], base: Setting, metric: str, at: At) -> list[Contrast]:
+def _tests(
+    others: Sequence[Setting], base: Setting, metric: str, at: At
+) -> dict[str, tuple[Paired | None, Paired | None]]:
     """Test each setting on the replicates that both have; over clients, even if there are none."""
     clients, replicates = [], []
     for other in others:
@@ -132,10 +134,8 @@ def _contrasts(others: Sequence[Setting], base: Setting, metric: str, at: At) ->
         pair = [s.only(common) if common else s for s in (other, base)]
         clients.append(paired(*_matched(*(_client_scores(s, metric, at) for s in pair))))
         replicates.append(paired(*_matched(*(_run_scores(s, metric, at) for s in pair))))
-    return [
-        Contrast(other.label, *tests)
-        for other, *tests in zip(others, adjusted(clients), adjusted(replicates), strict=True)
-    ]
+    tests = zip(adjusted(clients), adjusted(replicates), strict=True)
+    return dict(zip((other.label for other in others), tests, strict=True))
 
 
 def _client_scores(setting: Setting, metric: str, at: At) -> dict[object, float]:

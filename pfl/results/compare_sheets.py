@@ -47,12 +47,12 @@ def sheets(comparison: Comparison) -> list[Sheet]:
 
 def _tests(comparison: Comparison, pairs: Pairs) -> dict[str, Paired]:
     """Return the tests of one kind, by the label of the setting."""
-    found = {contrast.label: getattr(contrast, pairs) for contrast in comparison.contrasts}
+    found = {setting.label: getattr(setting, pairs) for setting in comparison.settings}
     return {label: test for label, test in found.items() if test is not None}
 
 
 def _scores(comparison: Comparison) -> Sheet:
-    rows = comparison.rows
+    rows = comparison.settings
     columns = list(dict.fromkeys(name for row in rows for name in row.scores))
     moved = EngFormatter("B", places=1)
     heads = [
@@ -118,9 +118,8 @@ def _p_text(p: float) -> str:
 
 def _records(comparison: Comparison) -> list[Record]:
     """Return one mapping for each setting, with all numbers unrounded."""
-    tests = {pairs: _tests(comparison, pairs) for pairs in _TESTS}
     found: list[Record] = []
-    for row in comparison.rows:
+    for row in comparison.settings:
         record: dict[str, str | float | int | None] = {
             "setting": row.label,
             "at": comparison.at,
@@ -131,9 +130,8 @@ def _records(comparison: Comparison) -> list[Record]:
         costs = {"bytes": row.bytes, "seconds": row.seconds}
         for name, estimate in {**row.scores, **costs}.items():
             record |= {name: estimate.mean, f"{name}/stderr": estimate.error}
-        for pairs, by_label in tests.items():
-            if row.label in by_label:
-                test = vars(by_label[row.label])
-                record |= {f"{pairs}/{key}": value for key, value in test.items()}
+        for pairs in _TESTS:
+            if (test := getattr(row, pairs)) is not None:
+                record |= {f"{pairs}/{key}": value for key, value in vars(test).items()}
         found.append(record)
     return found

@@ -1,4 +1,4 @@
-"""Readers of the files in a run folder: tables of numbers, YAML and JSON."""
+"""Readers of the files in a run folder: tables of numbers, YAML, and JSON of a known shape."""
 
 from __future__ import annotations
 
@@ -13,13 +13,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pfl.disk import reading
-from pfl.results import shapes
 
 Floats: TypeAlias = NDArray[np.float64]
 Flags: TypeAlias = NDArray[np.bool_]
 
 # Of rounds and of clients.
 LARGEST = 10**7
+# A whole number of a JSON file is no larger.
+_LARGEST_NUMBER = 2**63 - 1
+_WORDS = {str: "a text", bool: "true or false", int: "a whole number", float: "a number"}
 
 
 class RunError(ValueError):
@@ -27,7 +29,7 @@ class RunError(ValueError):
 
 
 @dataclass(frozen=True, eq=False)
-class Table:
+class Columns:
     """Columns of numbers; a missing cell is NaN.
 
     Attributes:
@@ -41,7 +43,7 @@ class Table:
     undefined: Mapping[str, Flags] = field(default_factory=dict)
 
     @classmethod
-    def read(cls, path: Path) -> Table:
+    def read(cls, path: Path) -> Columns:
         """Read a CSV file, without the part of a line that a killed process may have left.
 
         A missing file has no columns; see :func:`read_text`.
@@ -69,7 +71,7 @@ class Table:
     def __len__(self) -> int:
         return len(next(iter(self.columns.values()), ()))
 
-    def up_to(self, number: int) -> Table:
+    def up_to(self, number: int) -> Columns:
         """Return the rows of the rounds up to one."""
         if len(self) == 0:
             return self
@@ -161,12 +163,58 @@ def read_json(path: Path, shape: Mapping[str, Any]) -> dict[str, Any]:
 
     Args:
         path: The file.
-        shape: See :func:`pfl.results.shapes.check`.
+        shape: See :func:`check_shape`.
 
     Raises:
         RunError: The file is damaged, or a value is not of its shape.
     """
     with of_run():
         content = reading.read_json(path)
-        shapes.check(content, shape, path)
+        check_shape(content, shape, path)
     return {key: value for key, value in content.items() if value is not None}
+
+
+def check_shape(content: Mapping[str, Any], shape: Mapping[str, Any], path: Path) -> None:
+    """Check those values of a mapping that a shape names; any may be missing or null.
+
+    Args:
+        content: The mapping.
+        shape: By keys: a type of plain values; a list of one shape, for a list of such values; a
+            dictionary of one shape under ``str``, for any keys; or a dictionary of further keys.
+        path: The file, for messages.
+
+    Raises:
+        reading.FileError: A value is not of its shape.
+    """
+    for key, wanted in shape.items():
+        if content.get(key) is not None:
+            _check_value(content[key], wanted, f"{path}: {key}")
+
+
+def _check_value(value: Any, shape: Any, where: str) -> None:  # noqa: ANN401
+    if isinstance(shape, list):
+        _refuse(isinstance(value, list), value, "a list", where)
+        for number, item in enumerate(value):
+            _check_value(item, shape[0], f"{where}.{number}")
+    elif isinstance(shape, Mapping):
+        _refuse(isinstance(value, dict), value, "keys and values", where)
+        for key, item in value.items():
+            if (inner := shape.get(str, shape.get(key))) is not None:
+                _check_value(item, inner, f"{where}.{key}")
+    else:
+        _refuse(_is(value, shape), value, _WORDS[shape], where)
+
+
+def _is(value: Any, kind: type) -> bool:  # noqa: ANN401
+    if kind is float:
+        # What was not measured, or had no bounds, is stored as NaN or infinity.
+        return _is(value, int) or isinstance(value, float)
+    if kind is int:
+        return type(value) is int and abs(value) <= _LARGEST_NUMBER
+    return isinstance(value, kind)
+
+
+def _refuse(right: bool, value: Any, wanted: str, where: str) -> None:  # noqa: ANN401
+    if not right:
+        shown = repr(value) if not isinstance(value, int) else f"{type(value).__name__}"
+        raise reading.FileError(f"{where} must be {wanted}, not {shown[:60]}")

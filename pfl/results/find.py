@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from pfl.results import names
-from pfl.results.files import RunError, Table
+from pfl.results.files import Columns, RunError
 from pfl.results.runs import RunFolder
 
 # Folder for the pictures of several runs, beside the runs.
@@ -80,4 +80,4 @@ def _begun(folder: Path) -> bool:
     """Return ``True`` if a run has finished a round, or if the folder is not a run folder."""
     if not (folder / "environment.json").is_file():
         return True
-    return len(Table.read(folder / "metrics.csv")) > 0
+    return len(Columns.read(folder / "metrics.csv")) > 0

@@ -10,9 +10,8 @@ from pathlib import Path
 from matplotlib.figure import Figure
 
 from pfl.disk.writing import written
-from pfl.results import analyses, matrices, plots, reliability
+from pfl.results import analyses, matrices, plots
 from pfl.results.captions import ASKED, FIRST, LAST
-from pfl.results.differences import differences
 from pfl.results.files import RunError
 from pfl.results.find import common_score
 from pfl.results.runs import At
@@ -88,11 +87,11 @@ def _figure(name: str, settings: Sequence[Setting], metric: str, at: At) -> Figu
         case "data_size":
             return plots.data_size(settings, metric, at)
         case "differences":
-            return differences(settings, metric, at)
+            return plots.differences(settings, metric, at)
         case "similarity":
             return matrices.similarity(settings)
         case "reliability":
-            return reliability.diagram(settings)
+            return analyses.reliability(settings)
     return matrices.reported(settings, name)
 
 

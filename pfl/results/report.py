@@ -76,32 +76,22 @@ def _number(metric: str, value: float) -> str:
 
 
 def _costs(run: RunFolder) -> Markup:
-    bytes_, rounds = EngFormatter("B", places=2), run.round
-    rows = [
-        [what, bytes_(total), bytes_(total / rounds)]
-        for what, total in (
-            ("sent to clients", run.metrics["comm/bytes_down"].sum()),
-            ("sent to the server", run.metrics["comm/bytes_up"].sum()),
-        )
-    ]
-    rows += [
-        [what, f"{total:,.1f} s", f"{total / rounds:,.3f} s"]
-        for what, total in (
-            (name, run.metrics[f"time/{key}"].sum())
-            for name, key in (
-                ("training", "train"),
-                ("aggregation", "aggregate"),
-                ("tests", "evaluate"),
-            )
-        )
-    ]
-    rows += [
-        [what, f"{total:,.0f}", f"{total / rounds:,.1f}"]
-        for what, total in (
-            ("training samples seen", run.metrics["train/samples"].sum()),
-            ("optimiser steps", run.metrics["train/steps"].sum()),
-        )
-    ]
+    size = EngFormatter("B", places=2)
+    seconds = "{:,.1f} s".format, "{:,.3f} s".format
+    counted = "{:,.0f}".format, "{:,.1f}".format
+    costs = (
+        ("sent to clients", "comm/bytes_down", (size, size)),
+        ("sent to the server", "comm/bytes_up", (size, size)),
+        ("training", "time/train", seconds),
+        ("aggregation", "time/aggregate", seconds),
+        ("tests", "time/evaluate", seconds),
+        ("training samples seen", "train/samples", counted),
+        ("optimiser steps", "train/steps", counted),
+    )
+    rows = []
+    for what, name, (in_all, in_a_round) in costs:
+        total = run.metrics[name].sum()
+        rows.append([what, in_all(total), in_a_round(total / run.round)])
     return page.table(["", "in all rounds", "a round"], rows)
 
 

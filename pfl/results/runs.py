@@ -12,14 +12,14 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 
 from pfl.federation.summary import SCORES
-from pfl.results import names, shapes
-from pfl.results.files import Floats, RunError, Table, of_run, read_json, read_yaml
+from pfl.results import names
+from pfl.results.files import Columns, Floats, RunError, check_shape, of_run, read_json, read_yaml
 
 Replicate: TypeAlias = tuple[int, int]
 # The words of pfl.federation.summary.KINDS.
 At: TypeAlias = Literal["last", "mean_last10", "best_by_val", "best_on_test"]
 
-# See pfl.results.shapes.
+# See check_shape.
 _ENVIRONMENT: Mapping[str, Any] = {
     **{"header": {str: str}, "seed": int, "rounds": int, "noise": str, "packages": {str: str}},
     **{"reports": {str: str}, "scores": {str: bool}, "evaluated_clients": [int]},
@@ -60,7 +60,7 @@ class RunFolder:
     config: Mapping[str, Any]
     environment: Mapping[str, Any]
     summary: Mapping[str, Any]
-    metrics: Table
+    metrics: Columns
     partition: Mapping[str, Any]
 
     @classmethod
@@ -80,7 +80,7 @@ class RunFolder:
             below = [str(file.parent) for file in sorted(path.glob("**/environment.json"))]
             hint = f"; there are runs below it: {', '.join(below[-3:])}" if below else ""
             raise RunError(f"{path} is not a run folder (it has no environment.json){hint}")
-        metrics = Table.read(path / "metrics.csv")
+        metrics = Columns.read(path / "metrics.csv")
         if len(metrics) == 0:
             raise RunError(f"the run {path} has not finished any round")
         rounds = metrics["round"]
@@ -107,7 +107,7 @@ class RunFolder:
             RunError: They contradict each other.
         """
         with of_run():
-            shapes.check(self.config, _CONFIG, self.path / "config.yaml")
+            check_shape(self.config, _CONFIG, self.path / "config.yaml")
         if "method" not in (self.environment.get("header") or {}):
             raise RunError(f"{self.path / 'environment.json'} lacks header.method")
         file, known = self.path / "partition.json", self.partition.get("num_clients")
@@ -162,7 +162,7 @@ class RunFolder:
         return self.round in (self.environment.get("rounds"), self.summary.get("rounds"))
 
     @cached_property
-    def clients(self) -> Table:
+    def clients(self) -> Columns:
         """Return ``clients.csv``: one row for each tested client and evaluated round.
 
         Rows of a round that a killed process did not finish are left out.
@@ -170,7 +170,7 @@ class RunFolder:
         Raises:
             RunError: The file is damaged, or names a client that the partition lacks.
         """
-        table = Table.read(self.path / "clients.csv").up_to(self.round)
+        table = Columns.read(self.path / "clients.csv").up_to(self.round)
         clients = table["client"] if len(table) else np.zeros(1)
         counts = self.partition.get("label_counts") or ()
         known = self.partition.get("num_clients") or len(counts) or _CLIENTS

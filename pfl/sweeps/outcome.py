@@ -1,4 +1,4 @@
-"""Outcomes of a sweep: its points, best first, as a table, a file and a command line."""
+"""PointResults of a sweep: its points, best first, as a table, a file and a command line."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _WORDS = {
 
 
 @dataclass(frozen=True)
-class Outcome:
+class PointResult:
     """One point and its outcome.
 
     Attributes:
@@ -64,25 +64,25 @@ class Outcome:
         return self.state == _WORDS[TrialState.COMPLETE]
 
 
-def outcomes(sweep: Sweep, trials: Sequence[FrozenTrial]) -> list[Outcome]:
+def outcomes(sweep: Sweep, trials: Sequence[FrozenTrial]) -> list[PointResult]:
     """Return all points: first the finished ones, best first, then those stopped early."""
-    found = [_outcome(sweep, trial) for trial in trials if trial.params]
+    found = [_result(sweep, trial) for trial in trials if trial.params]
     sign, order = (-1 if sweep.metric.maximize else 1), list(_WORDS.values())
 
-    def rank(outcome: Outcome) -> tuple[int, float, int]:
+    def rank(outcome: PointResult) -> tuple[int, float, int]:
         value = sign * outcome.value if outcome.value is not None else 0.0
         return order.index(outcome.state), value, outcome.number
 
     return sorted(found, key=rank)
 
 
-def _outcome(sweep: Sweep, trial: FrozenTrial) -> Outcome:
+def _result(sweep: Sweep, trial: FrozenTrial) -> PointResult:
     value = trial.value
     stopped = trial.state == TrialState.PRUNED and not failed(trial)
     if stopped and trial.last_step is not None:
         value = trial.intermediate_values[trial.last_step]
     space = sweep.space
-    return Outcome(
+    return PointResult(
         trial=trial,
         number=trial.user_attrs["point"] + 1,
         state=_WORDS[TrialState.FAIL if failed(trial) else trial.state],
@@ -117,7 +117,7 @@ def text(value: Any) -> str:  # noqa: ANN401
     return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
-def table(sweep: Sweep, found: Sequence[Outcome]) -> Table:
+def table(sweep: Sweep, found: Sequence[PointResult]) -> Table:
     """Return a table of all points, best first."""
     shown = Table(title=f"{sweep.path.stem}: {names.described(sweep.metric.name)}, best first")
     for name in ("#", *short_names(list(sweep.space.varied)).values(), "value", "seconds"):
@@ -135,7 +135,7 @@ def table(sweep: Sweep, found: Sequence[Outcome]) -> Table:
     return shown
 
 
-def reasons(found: Sequence[Outcome]) -> dict[str, list[int]]:
+def reasons(found: Sequence[PointResult]) -> dict[str, list[int]]:
     """Group failed points by cause."""
     grouped: dict[str, list[int]] = {}
     for outcome in found:
@@ -144,7 +144,7 @@ def reasons(found: Sequence[Outcome]) -> dict[str, list[int]]:
     return grouped
 
 
-def write(sweep: Sweep, found: Sequence[Outcome], file: Path) -> None:
+def write(sweep: Sweep, found: Sequence[PointResult], file: Path) -> None:
     """Write all points to a CSV file, best first."""
     own = ("point", "state", sweep.metric.name, "seconds", "folder", "reason")
     stream = io.StringIO()
@@ -157,7 +157,7 @@ def write(sweep: Sweep, found: Sequence[Outcome], file: Path) -> None:
     write_text(file, stream.getvalue())
 
 
-def command_line(sweep: Sweep, outcome: Outcome, flags: Sequence[str]) -> str:
+def command_line(sweep: Sweep, outcome: PointResult, flags: Sequence[str]) -> str:
     """Return the command line that runs a point again."""
     point = {**outcome.values, **sweep.space.constants}
     return f"pfl fit {shlex.join([*flag_words(sweep, point), *flags])}"

@@ -16,7 +16,7 @@ from pfl.callbacks.model_numbers import ModelNumbers
 from pfl.callbacks.spectrum import ClassifierSpectrum
 from pfl.federation.sampling import FixedStragglers, UniformSampler
 from pfl.loop import FederatedLoop
-from pfl.results.files import Table
+from pfl.results.files import Columns
 from pfl.results.pictures import draw
 from pfl.results.runs import RunFolder
 from pfl.results.settings import group
@@ -34,7 +34,7 @@ def run(tmp_path, module, *callbacks, rounds=3, **loop):
 
 
 def rows(folder, file):
-    return list(Table.read(folder / file).rows())
+    return list(Columns.read(folder / file).rows())
 
 
 @pytest.mark.parametrize("precision", ["32-true", "64-true"])

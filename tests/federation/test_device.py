@@ -24,7 +24,7 @@ from pfl.core.task import Regression
 from pfl.engines.vectorised import VectorisedEngine
 from pfl.federation.sampling import UniformSampler
 from pfl.loop import FederatedLoop
-from pfl.results.files import Table
+from pfl.results.files import Columns
 from pfl.testing.compare import distance, named
 from tests.engines.agreement import module_of
 from tests.helpers.device import NAME, simulated
@@ -142,7 +142,7 @@ def test_a_method_describes_models_on_the_device_and_a_run_stops_early(tmp_path)
 
 def same_rows(found, expected, *files):
     for file in files:
-        rows, wanted = (list(Table.read(run.folder / file).rows()) for run in (found, expected))
+        rows, wanted = (list(Columns.read(run.folder / file).rows()) for run in (found, expected))
         assert rows
         assert len(rows) == len(wanted)
         for row, other in zip(rows, wanted, strict=True):

@@ -46,7 +46,7 @@ def test_scores_and_costs(settings):
 
     Two rounds of 500 bytes and 2.5 seconds.
     """
-    row, _, alone = compare(settings).rows
+    row, _, alone = compare(settings).settings
     accuracy = row.scores["test/personal/acc"]
     assert (accuracy.mean, accuracy.error) == (pytest.approx(0.45), pytest.approx(0.15))
     assert row.scores["test/personal/acc_worst10"].mean == pytest.approx(0.3)
@@ -60,7 +60,7 @@ def test_pairs_are_of_the_same_clients_and_seeds(settings):
     Over seeds (0.55, 0.65) - (0.3, 0.6), which is the same by chance. Local has seed 2 only and is
     compared with FedAvg's seed 2: (0.1, 0.9) - (0.4, 0.8).
     """
-    fedas, local = compare(settings).contrasts
+    _, fedas, local = compare(settings).settings
     assert fedas.clients.difference == pytest.approx(0.15)
     assert (fedas.clients.pairs, fedas.replicates.pairs) == (2, 2)
     assert fedas.replicates.difference == pytest.approx(0.15)
@@ -72,14 +72,14 @@ def test_pairs_are_of_the_same_clients_and_seeds(settings):
 def test_of_the_common_test_set_seeds_are_compared_and_no_clients(settings):
     for run in (run for setting in settings for run in setting.runs):
         run.metrics.columns["test/pooled/acc"] = run.metrics["test/personal/acc"] / 2
-    fedas, _ = compare(settings, metric="test/pooled/acc").contrasts
+    _, fedas, _ = compare(settings, metric="test/pooled/acc").settings
     assert fedas.clients is None
     assert fedas.replicates.difference == pytest.approx(0.075)
 
 
 def test_another_reference(settings):
     found = compare(settings, reference="Local")
-    assert [contrast.label for contrast in found.contrasts] == ["FedAvg", "FedAS"]
+    assert [one.label for one in found.settings if one.clients] == ["FedAvg", "FedAS"]
     with pytest.raises(RunError, match="no setting 'local' among FedAvg, FedAS, Local"):
         compare(settings, reference="local")
 
@@ -89,7 +89,7 @@ def test_clients_of_another_partition_are_no_pairs(tmp_path):
         write_run(tmp_path / split, [[0.2, 0.3]], method=split, split=split) for split in ("a", "b")
     ]
     settings, _ = group([RunFolder.read(run) for run in runs])
-    assert compare(settings).contrasts[0].clients is None
+    assert compare(settings).settings[1].clients is None
     assert len(sheets(compare(settings))) == 1
 
 

@@ -9,11 +9,10 @@ import numpy as np
 import pytest
 
 from pfl.results.compare import compare
-from pfl.results.differences import differences
 from pfl.results.files import RunError
 from pfl.results.matrices import label_similarity, reported, similarity
 from pfl.results.pictures import draw, write
-from pfl.results.plots import clients, curves, data_size
+from pfl.results.plots import clients, curves, data_size, differences
 from pfl.results.runs import RunFolder
 from pfl.results.settings import group
 from pfl.results.style import Look, styled, wrapped
@@ -143,7 +142,7 @@ def test_the_worst_tenth_is_the_tables(tmp_path, at):
     settings, _ = group([RunFolder.read(run) for run in runs])
     panel = clients(settings, ACC, at).axes[0]
     _, worst = (mark.get_offsets()[0, 0] for mark in panel.collections[-2:])
-    (row,) = compare(settings, at=at).rows
+    (row,) = compare(settings, at=at).settings
     assert worst == pytest.approx(row.scores["test/personal/acc_worst10"].mean)
     assert worst == pytest.approx({"last": 0.2, "mean_last10": 0.25}[at])
 

@@ -10,8 +10,8 @@ from lightning_modules.fedavg import FedAvg
 from pfl.federation.checkpoint import CheckpointError
 from pfl.federation.reliability import bins, measure
 from pfl.loop import FederatedLoop
-from pfl.results.files import RunError, Table
-from pfl.results.reliability import diagram
+from pfl.results.analyses import reliability as diagram
+from pfl.results.files import Columns, RunError
 from pfl.results.runs import RunFolder
 from pfl.results.settings import group
 from tests.helpers.toy import blobs, mlp
@@ -37,7 +37,7 @@ def test_bins_give_the_calibration_error_that_the_run_recorded(real, kind):
     )
     path = measure(loop, kind(mlp(seed=9), optimizer=SGD), blobs(), str(run.folder))
     assert path == run.folder / "reliability.csv"
-    table, folder = Table.read(path), RunFolder.read(run.folder)
+    table, folder = Columns.read(path), RunFolder.read(run.folder)
     recorded = folder.by_client("test/personal/ece", folder.evaluated()[-1:])
     for client, expected in enumerate(recorded):
         own = table["client"] == client

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pfl.federation.summary import KINDS, summarise
-from pfl.results.files import RunError, Table
+from pfl.results.files import Columns, RunError
 from pfl.results.find import find
 from pfl.results.runs import RunFolder
 from tests.results.folders import write_run
@@ -55,7 +55,7 @@ def test_any_history_is_reported_as_the_summary_reports_it(rows, at):
         for number, (_, test, val) in zip(rounds, rows, strict=True)
     ]
     columns = {key: np.array([float(row[key]) for row in history]) for key in history[0]}
-    folder = RunFolder("run", {}, {}, {}, Table(columns, "metrics.csv"), {})
+    folder = RunFolder("run", {}, {}, {}, Columns(columns, "metrics.csv"), {})
     expected = summarise(history)[f"{ACC}/{at}"]
     assert folder.mean(ACC, folder.chosen(at, ACC)) == pytest.approx(expected)
 
