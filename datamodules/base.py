@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar
@@ -19,11 +20,14 @@ from torch.utils.data import BatchSampler, DataLoader, RandomSampler, Sequential
 from datamodules.augment import Augmentation
 from datamodules.checks import require
 from datamodules.partition import artefact
+from datamodules.partition.natural import client_names
 from datamodules.partition.partitioner import Partitioner
 from datamodules.partition.splits import Division, Rule, TestProtocol, divide
+from datamodules.partition.unseen import Unseen
 from datamodules.targets import Catalogue, Ints
 from datamodules.view import Prepared, Store, View, channel_values, count
 from pfl.core.checks import at_least_one, positive
+from pfl.core.held_out import HeldOut
 from pfl.core.task import Classification, LossOptions, Task
 from pfl.core.types import Batch, Inputs, MetricSpec, Split
 
@@ -73,6 +77,9 @@ class FederatedDataModule(L.LightningDataModule, ABC):
             task, such as the number of classes, can be left out.
         loss: Options of the task's loss, such as ``{class_weights: balanced}``; see
             :class:`~pfl.core.task.LossOptions`.
+        unseen: Holds clients out of training, which join afterwards; see
+            :class:`~datamodules.partition.unseen.Unseen`. A partition file stores who is held out;
+            a rule given here replaces it.
 
     Raises:
         ValueError: A number is out of range.
@@ -102,6 +109,7 @@ class FederatedDataModule(L.LightningDataModule, ABC):
         public: FederatedDataModule | None = None,
         metrics: Sequence[MetricSpec] = (),
         loss: LossOptions | None = None,
+        unseen: Unseen | None = None,
     ) -> None:
         super().__init__()
         frames = collect_init_args(sys._getframe(), [], classes=(FederatedDataModule,))
@@ -120,6 +128,7 @@ class FederatedDataModule(L.LightningDataModule, ABC):
         self.public = public
         self.metrics = metrics
         self.loss = loss
+        self.unseen = unseen
         self.rule = Rule(
             test_protocol, test_fraction, val_fraction, split_seed, max_samples, max_train_samples
         )
@@ -195,6 +204,16 @@ class FederatedDataModule(L.LightningDataModule, ABC):
         return self._num_clients
 
     @property
+    def held_out(self) -> HeldOut:
+        """The clients that take no part in training."""
+        return self.division.held_out
+
+    @property
+    def client_names(self) -> Sequence[str]:
+        """(N,) names of the clients, such as hospitals; empty if they have only numbers."""
+        return client_names(self.contents, self.division)
+
+    @property
     def task(self) -> Task:
         """The task, with the options of its loss: classification unless a data set overrides it.
 
@@ -222,9 +241,9 @@ class FederatedDataModule(L.LightningDataModule, ABC):
 
     @cached_property
     def _balanced(self) -> tuple[float, ...]:
-        """(C,) weights n / (C n_c) of the classes in all clients' training samples."""
+        """(C,) weights n / (C n_c) of the classes in the samples of the clients that train."""
         ready = self._set_up()
-        trained = np.concatenate([holding.train for holding in ready.division.holdings])
+        trained = np.concatenate([holding.train for holding in ready.division.members])
         labels = ready.catalogue.targets.classes[trained]
         counts = np.bincount(labels, minlength=len(self.class_names))
         present = counts > 0
@@ -326,7 +345,7 @@ class FederatedDataModule(L.LightningDataModule, ABC):
         if name == "test" and (pooled := self.pooled_test()) is not None:
             return pooled
         ready = self._set_up()
-        ids = np.concatenate([holding.of(name) for holding in ready.division.holdings])
+        ids = np.concatenate([holding.of(name) for holding in ready.division.members])
         return ready.view((None, name), ids, self.augment)
 
     def _set_up(self) -> Prepared:
@@ -356,7 +375,9 @@ class FederatedDataModule(L.LightningDataModule, ABC):
             ValueError: The partition does not fit the catalogue, or leaves nothing to test on.
         """
         division, how = self._divide(catalogue)
-        tested = bool(division.sizes[:, 2].any())
+        if self.unseen is not None:
+            division = replace(division, held_out=self.unseen.apply(catalogue, division))
+        tested = any(len(held.test) for held in division.members)
         require(
             tested or (division.pooled_test is not None and len(division.pooled_test) > 0),
             f"there is nothing to test on: none of the {len(division.holdings)} clients has a test "

@@ -49,9 +49,9 @@ class TabularData(TensorData):
             column ``time``, in seconds.
         standardise: Subtract the mean from each feature, and divide by its standard deviation
             unless it is zero. With ``train`` both are computed on the training samples of all
-            clients; with ``client``, which is not possible with a common test set, each client's
-            samples use its own training samples. Validation and test samples are never used for
-            this. The zeros and ones of categories are not changed.
+            clients that are not held out; with ``client``, which is not possible with a common test
+            set, each client's samples use its own training samples. Validation and test samples are
+            never used for this. The zeros and ones of categories are not changed.
         missing: ``refuse`` missing values; ``drop`` rows with a missing value in a used column; or
             replace a missing number by the ``mean`` of the training samples that ``standardise``
             uses (those of ``train`` for ``none``), and a missing category by zeros in all its
@@ -113,7 +113,7 @@ class TabularData(TensorData):
         # Row i is sample i.
         x: Floats = self._columns.tensors["x"].copy()
         names, numbers = self._columns.names, self._columns.numbers
-        trained = np.concatenate([holding.train for holding in division.holdings])
+        trained = np.concatenate([holding.train for holding in division.members])
         everybody = _Moments.of(x[trained])
         empty = [name for name, count in zip(names, everybody.counts, strict=True) if not count]
         require(not empty, f"no training sample has a value of {empty[0] if empty else ''!r}")

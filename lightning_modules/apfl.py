@@ -18,7 +18,9 @@ from lightning_modules.layers import statistics
 from lightning_modules.losses import linear
 from lightning_modules.steps.gradients import slopes_at
 from lightning_modules.steps.optimizers import learning_rate
+from lightning_modules.steps.servers import CopyServer
 from pfl.core.checks import within
+from pfl.core.server import Server, ServerState
 from pfl.core.state import assign
 from pfl.core.types import Batch, Broadcast, ClientInfo, Outcome, Phase, Plan, State
 
@@ -89,6 +91,10 @@ class APFL(ClientModule):
     def plan(self) -> Plan:
         """Declare one phase, in which w, v and alpha step together."""
         return [Phase(name="local", objective=self._step, epochs=self.epochs, trains=self.trains)]
+
+    def server(self) -> Server[ServerState]:
+        """Return a server that averages networks; newcomers copy the received one."""
+        return CopyServer(self.weighting)
 
     def load_global(self, broadcast: Broadcast) -> None:
         """Load the global model into both models."""

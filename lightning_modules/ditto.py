@@ -14,7 +14,9 @@ from typing_extensions import Unpack
 from lightning_modules.base import ClientModule, ClientOptions
 from lightning_modules.losses import proximal
 from lightning_modules.steps.optimizers import warn_of_overshoot
+from lightning_modules.steps.servers import CopyServer
 from pfl.core.checks import not_negative
+from pfl.core.server import Server, ServerState
 from pfl.core.state import assign
 from pfl.core.types import Batch, Broadcast, Phase, Plan, Terms
 
@@ -82,6 +84,10 @@ class Ditto(ClientModule):
     def adapt(self) -> Plan:
         """Declare one more training of the personal model if ``refresh_before_eval`` is set."""
         return [self._personal_phase("refresh")] if self.refresh_before_eval else ()
+
+    def server(self) -> Server[ServerState]:
+        """Return a server that averages networks; newcomers copy the received one."""
+        return CopyServer(self.weighting)
 
     def load_global(self, broadcast: Broadcast) -> None:
         """Load the global model into both models."""

@@ -23,6 +23,7 @@ from lightning_modules.steps.alignment import (
     remember_backbone,
 )
 from lightning_modules.steps.fisher import FisherEstimator, fisher_share, fisher_trace
+from lightning_modules.steps.servers import renamed
 from pfl.core.server import Server, ServerState, received
 from pfl.core.state import add, assign, subtract
 from pfl.core.types import Batch, Broadcast, ClientInfo, Pass, Phase, Plan, State, Totals, Upload
@@ -144,7 +145,7 @@ class FedAS(ClientModule):
     def server(self) -> Server[ServerState]:
         """Return a server that weights uploads by traces, unless ``synchronisation`` is off."""
         if not self.synchronisation:
-            return super().server()
+            return BackboneServer(self.weighting)
         return FedASServer(self.weighting, self.trace_normaliser, self.server_step_scale)
 
     def _fisher(self, batch: Batch) -> State:
@@ -154,7 +155,21 @@ class FedAS(ClientModule):
         return {"trace": fisher_trace(totals.sums, self.fisher_estimator)}
 
 
-class FedASServer(Server[ServerState]):
+class BackboneServer(Server[ServerState]):
+    """A server that averages by ``weighting``; newcomers take the received backbone as their own.
+
+    The tested model is the client's own, and a newcomer has no other that was trained.
+    """
+
+    def welcome(
+        self, state: ServerState, info: ClientInfo, members: Sequence[ClientInfo]
+    ) -> tuple[Broadcast, State]:
+        """Return the broadcast, and its backbone as the client's last one."""
+        sent, _ = super().welcome(state, info, members)
+        return sent, renamed(sent.shared, "net.backbone.", "previous.module.")
+
+
+class FedASServer(BackboneServer):
     """A server that weights uploads by their Fisher traces (Eqs. 7-8).
 
     If all traces are zero, one is not finite, or ``min_max`` finds them all equal, the round falls

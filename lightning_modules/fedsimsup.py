@@ -30,7 +30,7 @@ from pfl.core.checks import not_negative
 from pfl.core.devices import widest
 from pfl.core.seeds import derive, generator
 from pfl.core.server import Server, ServerState
-from pfl.core.state import assign
+from pfl.core.state import assign, weighted_mean
 from pfl.core.types import (
     Batch,
     Broadcast,
@@ -341,6 +341,22 @@ class SimSupServer(Server[SimSupState]):
     def broadcast(self, state: SimSupState, client: int, round: int) -> Broadcast:
         """Send the client's own model, as the server has it now."""
         return Broadcast(shared={name: v[client].clone() for name, v in state.shared.items()})
+
+    def welcome(
+        self, state: SimSupState, info: ClientInfo, members: Sequence[ClientInfo]
+    ) -> tuple[Broadcast, State]:
+        """Send the mixture of all members' models, weighted by label similarity.
+
+        A newcomer that is similar to nobody gets their mean by samples.
+        """
+        counts = torch.stack([one.class_counts for one in (info, *members)])
+        shares = label_similarity(counts)[0, 1:]
+        if not shares.any():
+            shares = torch.tensor([float(one.samples) for one in members], dtype=torch.float64)
+        shares /= shares.sum()
+        chosen = shares.nonzero()[:, 0].tolist()
+        models = [{name: v[client] for name, v in state.shared.items()} for client in chosen]
+        return Broadcast(shared=weighted_mean(models, shares[chosen])), {}
 
     def aggregate(self, state: SimSupState, uploads: Sequence[Upload]) -> SimSupState:
         """Apply Eqs. 6-10; without uploads every model stays as it is."""

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from lightning_modules.base import ClientModule
 from lightning_modules.layers import VariationalLinear
+from lightning_modules.layers.variational import inverse_softplus
 from lightning_modules.losses import monte_carlo_cross_entropy
 from lightning_modules.nets import SplitNet
 from lightning_modules.nets.initial import seed_of
@@ -251,6 +252,26 @@ class VEMServer(Server[ServerState]):
     ) -> None:
         super().__init__(weighting)
         self.momentum = momentum
+
+    def welcome(
+        self, state: ServerState, info: ClientInfo, members: Sequence[ClientInfo]
+    ) -> tuple[Broadcast, State]:
+        """Return the broadcast, and a posterior that is the prior: its head, and one variance.
+
+        The variance is the inverse of the mean confidence in the last round; without such a round,
+        the initial one stays.
+        """
+        sent, _ = super().welcome(state, info, members)
+        kept = {f"net.head.{mean}": sent.shared[name] for name, mean in SERVER_HEAD.items()}
+        told = list((state.client_report or {}).get("confidence", {}).values())
+        if told:
+            tau = sum(told) / len(told)
+            raw = inverse_softplus(tau**-0.5)
+            for mean in SERVER_HEAD.values():
+                like = kept[f"net.head.{mean}"]
+                kept[f"net.head.{mean.replace('mean', 'raw_std')}"] = torch.full_like(like, raw)
+            kept["confidence"] = torch.tensor(tau).to(like)
+        return sent, kept
 
     def aggregate(self, state: ServerState, uploads: Sequence[Upload]) -> ServerState:
         """Compute ``theta = sum n_j theta_j / sum n_j`` and ``w = sum tau_j mu_j / sum tau_j``."""

@@ -19,6 +19,7 @@ from pfl.callbacks.records import Records
 from pfl.core import devices as core_devices
 from pfl.core import export
 from pfl.core.checks import at_least_one, finite, not_negative, positive
+from pfl.core.held_out import members
 from pfl.core.types import EvaluationPoint, FederatedData, Result, RoundResult, Split
 from pfl.engines.base import Engine
 from pfl.engines.named import EngineName, make_engine
@@ -65,6 +66,10 @@ class FederatedLoop:
             them in any case; ``None`` always does.
         evaluate_at: Points at which personalised models are tested; ``None`` takes the method's
             own. The first gives ``test/personal/...``, further ones ``test/personal_<point>/...``.
+        unseen_every: Rounds from one test of the clients that are held out (``data.unseen``) to the
+            next; they always join after the planned last round.
+        join_rounds: Local rounds of a client that joins, K, by the method's own plan.
+        tune_epochs: Largest number of epochs of the baseline that tunes all entries by SGD.
         accelerator: As in Lightning.
         devices: One device, as in Lightning; how a run is spread over workers is the engine's task.
         precision: As in Lightning: ``32-true``, ``64-true``, ``bf16-mixed``, ``16-mixed``.
@@ -102,6 +107,9 @@ class FederatedLoop:
         evaluate_from: int | None = None,
         evaluate_clients: int | None = None,
         evaluate_at: list[EvaluationPoint] | None = None,
+        unseen_every: int | None = None,
+        join_rounds: int = 5,
+        tune_epochs: int = 20,
         accelerator: str = "auto",
         devices: int | str = 1,
         precision: Precision = "32-true",
@@ -123,8 +131,9 @@ class FederatedLoop:
         at_least_one(
             evaluate_from=evaluate_from, evaluate_clients=evaluate_clients, workers=workers
         )
+        at_least_one(unseen_every=unseen_every)
         positive(gradient_clip_val=gradient_clip_val)
-        not_negative(kept_memory=kept_memory)
+        not_negative(kept_memory=kept_memory, join_rounds=join_rounds, tune_epochs=tune_epochs)
         finite(kept_memory=kept_memory)
         if name is not None and (
             Path(name).is_absolute() or ".." in Path(name).parts or "\0" in name
@@ -141,6 +150,9 @@ class FederatedLoop:
         self.evaluate_from = evaluate_from
         self.evaluate_clients = evaluate_clients
         self.evaluate_at = evaluate_at
+        self.unseen_every = unseen_every
+        self.join_rounds = join_rounds
+        self.tune_epochs = tune_epochs
         self.gradient_clip_val = gradient_clip_val
         self.on_nonfinite: Literal["stop", "skip"] = on_nonfinite
         self.default_root_dir = default_root_dir
@@ -234,8 +246,10 @@ class FederatedLoop:
         wanted = Wanted(self, module, data, ckpt_path, config)
         with prepared(wanted) as federation, federation.computing():
             state = federation.run.server
-            everyone = range(data.num_clients)
-            row, clients = federation.evaluator.evaluate(everyone, {}, state, state)
+            row, clients = federation.evaluator.evaluate(members(data), {}, state, state)
+            if federation.newcomers.clients:
+                scores, unseen = federation.newcomers.evaluate(state, row)
+                row, clients = row | scores, clients + unseen
             federation.evaluator.undefined(clients)
         return row
 

@@ -12,6 +12,7 @@ import numpy as np
 from datamodules.partition.partitioner import Partitioner
 from datamodules.partition.splits import Division, Holding, Rule
 from datamodules.targets import Catalogue, Ints
+from pfl.core.held_out import NOBODY, HeldOut
 from pfl.disk import reading
 
 FORMAT = "pfl-partition-1"
@@ -54,7 +55,8 @@ def describe(
 
 def _held(catalogue: Catalogue, division: Division) -> dict[str, Any]:
     """Return what the hash covers: the data set and the samples of every client."""
-    pooled = division.pooled_test
+    pooled, out = division.pooled_test, division.held_out
+    held = {name: [*clients] for name, clients in out._asdict().items()}
     return {
         "content_hash": catalogue.content_hash(),
         "clients": [
@@ -62,6 +64,7 @@ def _held(catalogue: Catalogue, division: Division) -> dict[str, Any]:
             for holding in division.holdings
         ],
         "pooled_test": None if pooled is None else pooled.tolist(),
+        **({"held_out": held} if out != NOBODY else {}),
     }
 
 
@@ -105,8 +108,10 @@ def restore(description: dict[str, Any], catalogue: Catalogue, path: Path) -> Di
             for client in description["clients"]
         )
         pooled = description["pooled_test"]
-        division = Division(holdings, None if pooled is None else _ids(pooled))
-    except (KeyError, TypeError, ValueError, OverflowError) as error:
+        kinds = description.get("held_out", {})
+        out = HeldOut(*(tuple(_ids(kinds.get(name, [])).tolist()) for name in HeldOut._fields))
+        division = Division(holdings, None if pooled is None else _ids(pooled), out)
+    except (AttributeError, KeyError, TypeError, ValueError, OverflowError) as error:
         raise ValueError(f"the partition file {path} is damaged ({error!r})") from error
     if given != catalogue.content_hash():
         raise ValueError(
@@ -140,6 +145,9 @@ def _check(division: Division, count: int, path: Path) -> None:
     everything = np.concatenate([*fitted, *tested])
     if everything.size and not 0 <= everything.min() <= everything.max() < count:
         raise ValueError(f"the partition {path} names samples outside 0..{count - 1}")
+    out = [client for clients in division.held_out for client in clients]
+    if out and not 0 <= min(out) <= max(out) < len(division.holdings):
+        raise ValueError(f"the partition {path} holds out a client that it does not have")
     own = np.concatenate(fitted)
     if len(np.unique(own)) != len(own):
         raise ValueError(f"the partition {path} gives a training sample to two clients")

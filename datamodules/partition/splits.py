@@ -12,6 +12,7 @@ from datamodules.partition.draws import apportion, cut
 from datamodules.partition.partitioner import Partitioner
 from datamodules.targets import Catalogue, Ints, Targets
 from pfl.core.checks import at_least_one, within
+from pfl.core.held_out import NOBODY, HeldOut
 from pfl.core.seeds import derive
 from pfl.core.types import Split
 
@@ -42,10 +43,18 @@ class Division:
         holdings: Samples of each client.
         pooled_test: The complete official test set; ``None`` if it was pooled with the training
             set.
+        held_out: The clients that take no part in training.
     """
 
     holdings: tuple[Holding, ...]
     pooled_test: Ints | None
+    held_out: HeldOut = NOBODY
+
+    @property
+    def members(self) -> list[Holding]:
+        """The samples of each client that is not held out."""
+        out = {client for clients in self.held_out for client in clients}
+        return [held for client, held in enumerate(self.holdings) if client not in out]
 
     @property
     def sizes(self) -> Ints:

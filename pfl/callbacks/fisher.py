@@ -14,6 +14,7 @@ from torch import Tensor
 
 from pfl.callbacks.analysis import Analysis
 from pfl.core.checks import at_least_one, within
+from pfl.core.held_out import members
 from pfl.core.seeds import generator
 from pfl.core.state import fingerprint
 from pfl.core.types import RoundResult, State
@@ -41,7 +42,7 @@ class FisherTraces(Analysis):
     def rows(self, run: Run, result: RoundResult) -> Iterator[Row]:
         """Yield a row for each client with training data."""
         trained = set(result.cohort.trains)
-        for client in range(run.data.num_clients):
+        for client in members(run.data):
             samples = len(run.data.split(client, "train"))
             if not samples:
                 continue
@@ -92,7 +93,7 @@ class ReplacedParameters(Analysis):
         """Yield the rows of the last round; other rounds have none."""
         if result.round < run.rounds:
             return
-        for client in range(run.data.num_clients):
+        for client in members(run.data):
             if len(run.data.split(client, "train")) and len(run.data.split(client, "test")):
                 yield from self._of_client(run, result.round, client)
 
@@ -127,7 +128,8 @@ class ReplacedParameters(Analysis):
 
     def _instead(self, run: Run, client: int) -> State:
         if self.by == "other":
-            other = run.personal((client + 1) % run.data.num_clients)
+            others = members(run.data)
+            other = run.personal(others[(others.index(client) + 1) % len(others)])
             return {name: value.clone() for name, value in other.entries.items()}
         factor = 0 if self.by == "zero" else 1
         return {name: factor * value for name, value in run.template.items()}

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import torch
 
 from pfl.callbacks.analysis import Analysis
+from pfl.core.held_out import members
 from pfl.core.types import RoundResult
 from pfl.federation.run import Row, Run
 
@@ -34,7 +35,7 @@ class ModelNumbers(Analysis):
 
     def rows(self, run: Run, result: RoundResult) -> Iterator[Row]:
         """Yield a row for each client with training data."""
-        for client in range(run.data.num_clients):
+        for client in members(run.data):
             if samples := len(run.data.split(client, "train")):
                 module = run.personal(client).module
                 with torch.no_grad():

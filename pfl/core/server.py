@@ -81,6 +81,22 @@ class Server(Generic[StateT]):
         del client, round
         return Broadcast(shared=state.shared)
 
+    def welcome(
+        self, state: StateT, info: ClientInfo, members: Sequence[ClientInfo]
+    ) -> tuple[Broadcast, State]:
+        """Return what a client starts with that joins a trained federation: nothing is changed.
+
+        Args:
+            state: The server's state.
+            info: The newcomer, with the number of finished rounds.
+            members: The clients that trained, as :meth:`init` got them.
+
+        Returns:
+            The message to the newcomer, and entries that it keeps; those that are not given have
+            their initial values.
+        """
+        return self.broadcast(state, info.client, info.round), {}
+
     def weights(self, uploads: Sequence[Upload]) -> Tensor:
         """Return (len(uploads),) float64 weights that sum to one."""
         if self.weighting == "uniform":

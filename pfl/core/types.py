@@ -208,6 +208,12 @@ class ClientInfo:
             counts = torch.bincount(targets, minlength=data.num_classes)
         return cls(client, len(targets), counts, rounds=rounds)
 
+    @classmethod
+    def absent(cls, data: FederatedData, client: int, rounds: int = 0) -> ClientInfo:
+        """Return what is known of a client that is held out: that it has no data here."""
+        counts = None if data.num_classes is None else torch.zeros(data.num_classes).long()
+        return cls(client, 0, counts, rounds=rounds)
+
     @property
     def class_counts(self) -> Tensor:
         """(C,) training samples of each class, for a method that needs classes.

@@ -11,6 +11,7 @@ import torch
 
 from pfl.core.checks import at_least_one
 from pfl.core.devices import on_host, widest
+from pfl.core.held_out import members
 from pfl.core.types import Job, Result, Scores
 from pfl.engines import cores, threads
 from pfl.engines.base import Engine
@@ -180,7 +181,7 @@ def _unfit(context: Context, size: int) -> str | None:
         return f"a network of {parameters:,} parameters fills the device" if fills else None
     if parameters > CACHED or size > SHORT_STEP:
         return "the network is too large for a stack"
-    sizes = [len(context.data.split(client, "train")) for client in range(context.data.num_clients)]
+    sizes = [len(context.data.split(client, "train")) for client in members(context.data)]
     if parallelism(sizes, len(sizes)) < BUSY:
         return "there are too few clients for a stack"
     return None

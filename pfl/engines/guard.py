@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from pfl.core import devices
+from pfl.core.held_out import members
 from pfl.core.state import each
 from pfl.core.types import (
     Batch,
@@ -130,8 +131,8 @@ def _double(value: Tensor) -> Tensor:
 
 def _clients(data: FederatedData) -> list[tuple[int, int]]:
     """Return the two largest clients and the number of samples of each, which should differ."""
-    held = [len(data.split(client, "train")) for client in range(data.num_clients)]
-    first, *others = sorted(range(len(held)), key=lambda client: -held[client])
+    held = {client: len(data.split(client, "train")) for client in members(data)}
+    first, *others = sorted(held, key=lambda client: -held[client])
     second = others[0] if others and held[others[0]] else first
     one, other = min(SAMPLES[0], held[first]), min(SAMPLES[1], held[second])
     if one == other > 1:

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from pfl.core import devices
+from pfl.core.held_out import members
 from pfl.core.state import nbytes
 from pfl.core.types import Inputs, Phase
 from pfl.training.batching import HELD_BYTES
@@ -39,7 +40,7 @@ def of_client(context: Context) -> int:
     batch needs for the backward pass or in a test.
     """
     data = context.data
-    client = max(range(data.num_clients), key=lambda c: len(data.split(c, "train")))
+    client = max(members(data), key=lambda c: len(data.split(c, "train")))
     split, phases = data.split(client, "train"), [p for p in context.plan if isinstance(p, Phase)]
     samples = max(1, len(split))
     with context.fabric.autocast():

@@ -102,9 +102,9 @@ class Evaluator:
                 found = common
             else:
                 found = self._test(tested, after, "personal")
-            row |= self._collect(found, group, rows)
+            row |= self.collect(found, group, rows)
         if self.has_global_model:
-            row |= self._collect(common, "global", rows)
+            row |= self.collect(common, "global", rows)
             row |= self._pooled(after)
         for name, values in (after.client_report or {}).items():
             for client in values.keys() & rows.keys():
@@ -163,7 +163,7 @@ class Evaluator:
     def _test_job(self, job: Job, **changes: object) -> Job:
         return replace(job, seed=derive(job.seed, "test"), **changes)  # type: ignore[arg-type]
 
-    def _collect(self, found: Mapping[int, Scores], group: str, rows: Mapping[int, Row]) -> Row:
+    def collect(self, found: Mapping[int, Scores], group: str, rows: Mapping[int, Row]) -> Row:
         """Enter scores into the clients' rows; return their summary over clients."""
         summary: Row = {}
         for split in ("test", "val"):

@@ -9,6 +9,7 @@ from lightning.fabric import Fabric
 
 from pfl.core.client import ClientModule
 from pfl.core.devices import on_host
+from pfl.core.held_out import held_out
 from pfl.core.types import FederatedData
 from pfl.engines import cores
 from pfl.engines.op_threads import OpThreads
@@ -37,6 +38,7 @@ def describe(federation: Federation, engine: str, threads: OpThreads) -> dict[st
         "network": _network(module),
         "data": _data(data),
         "clients": f"{data.num_clients}, of which {training} hold training data",
+        **_held_out(data),
         "device": _device(fabric),
         "buffers": "local, so no global model is tested" if local else module.buffer_policy,
         "evaluated": ", ".join(evaluator.points),
@@ -80,6 +82,15 @@ def _device(fabric: Fabric) -> str:
     if on_host(fabric.device) and precision == "32-true" and cores.has_bf16():
         line += " (this processor has units for bf16-mixed, 1.3 times as fast on small CNNs)"
     return line
+
+
+def _held_out(data: FederatedData) -> dict[str, str]:
+    """Return the line about clients that join after training."""
+    unseen, validation = held_out(data)
+    if not unseen:
+        return {}
+    choosing = f"{len(validation)} more choose" if validation else "those that train choose"
+    return {"unseen": f"{len(unseen)} clients join later; {choosing} the baseline's epochs"}
 
 
 def _network(module: ClientModule) -> str:

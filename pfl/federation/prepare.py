@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from pfl.core.held_out import members
 from pfl.core.seeds import generator
 from pfl.core.server import ServerState
 from pfl.core.state import constants, fingerprint, nbytes
@@ -21,6 +22,7 @@ from pfl.federation.rounds import Federation
 from pfl.federation.run import Run
 from pfl.federation.settings import Settings
 from pfl.federation.store import KeptStates
+from pfl.federation.unseen import Newcomers
 from pfl.training import client_round
 from pfl.training.context import Context
 from pfl.training.server_round import Coordinator
@@ -59,7 +61,9 @@ def prepare(wanted: Wanted, source: Source | None, scope: ExitStack) -> Federati
         return coordinator.job(state, run.kept, client, run.round)
 
     def personal(client: int) -> Context:
-        client_round.become_tested(context, job(client, run.server))
+        joins = client not in members(data)
+        tested = newcomers.joined(run.server, client) if joins else job(client, run.server)
+        client_round.become_tested(context, tested)
         return context
 
     kept: MutableMapping[int, State] = {}
@@ -90,7 +94,8 @@ def prepare(wanted: Wanted, source: Source | None, scope: ExitStack) -> Federati
     points = settings.evaluate_at or [module.evaluate_at]
     evaluator = Evaluator(settings.engine, context, clients, points, job)
     origin = None if source is None else source.folder
-    federation = Federation(settings, context, coordinator, evaluator, run, root, origin)
+    newcomers = Newcomers(settings, context, coordinator, evaluator)
+    federation = Federation(settings, context, coordinator, evaluator, newcomers, run, root, origin)
     _start(federation, content, scope)
     return federation
 
@@ -110,7 +115,7 @@ def _tested(settings: Settings, data: FederatedData) -> list[int] | None:
     """Draw the clients that are tested before the last round; ``None`` for all."""
     if settings.evaluate_clients is None:
         return None
-    holders = [client for client in range(data.num_clients) if len(data.split(client, "test"))]
+    holders = [client for client in members(data) if len(data.split(client, "test"))]
     rng = generator(settings.seed, "evaluate")
     return sampling.subset(holders, settings.evaluate_clients, rng)
 

@@ -23,6 +23,7 @@ ROUNDS = "loop.rounds"
 _TESTS = (
     *("loop.evaluate_at", "loop.evaluate_every", "loop.evaluate_from", "loop.evaluate_clients"),
     *("loop.callbacks", "loop.on_nonfinite"),
+    *("loop.unseen_every", "loop.join_rounds", "loop.tune_epochs"),
 )
 
 

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from pfl.core.held_out import members
 from pfl.core.kernels import repeatable
 from pfl.core.seeds import generator
 from pfl.core.server import ServerState
@@ -18,6 +19,7 @@ from pfl.federation import rows, soundness
 from pfl.federation.evaluation import Evaluator
 from pfl.federation.run import Row, Run
 from pfl.federation.settings import Settings, is_tested
+from pfl.federation.unseen import Newcomers
 from pfl.training.context import Context
 from pfl.training.server_round import Coordinator, uploads_of
 
@@ -57,6 +59,7 @@ class Federation:
         context: The method with its data and device.
         coordinator: Makes the clients' jobs and aggregates their uploads.
         evaluator: Tests the models.
+        newcomers: Tests clients that join afterwards.
         run: What callbacks read and a checkpoint stores.
         root: Folder of all runs of this name; ``None`` writes none.
         origin: The run folder of the checkpoint that the run goes on from.
@@ -67,6 +70,7 @@ class Federation:
     context: Context
     coordinator: Coordinator
     evaluator: Evaluator
+    newcomers: Newcomers
     run: Run
     root: Path | None
     origin: Path | None
@@ -139,7 +143,7 @@ class Federation:
 
     def tested(self, number: int) -> Sequence[int]:
         """Return the clients that are tested after a round, if any are."""
-        everyone = range(self.run.data.num_clients)
+        everyone = members(self.run.data)
         last = number == self.settings.rounds
         return everyone if last or self.run.tested is None else self.run.tested
 
@@ -198,15 +202,19 @@ class Federation:
     def _evaluated(self, played: Played, row: Row, clock: rows.Clock) -> RoundResult:
         """Test the models after a round if it is time, and enter its row into the history."""
         run, results, discarded = self.run, played.results, played.discarded
-        clients, undefined = list[Row](), list[int]()
+        clients = list[Row]()
         if evaluated := is_tested(self.settings, run.round):
             tested = self.tested(run.round)
             scores, clients = self.evaluator.evaluate(tested, results, played.before, played.after)
-            undefined = self.evaluator.undefined(clients)
             sent = {upload.client for upload in played.uploads}
             row |= scores
             for client_row in clients:
                 client_row |= rows.of_client(client_row, results, sent, discarded)
+        if self.newcomers.are_due(run.round):
+            scores, joined = self.newcomers.evaluate(played.after, row)
+            row |= scores
+            clients += joined
+        undefined = self.evaluator.undefined(clients)
         clock.lap("time/evaluate")
         row |= clock.laps
         run.history.append(row)

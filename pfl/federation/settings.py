@@ -22,6 +22,9 @@ class Settings(Protocol):
     evaluate_from: int | None
     evaluate_clients: int | None
     evaluate_at: list[EvaluationPoint] | None
+    unseen_every: int | None
+    join_rounds: int
+    tune_epochs: int
     fabric: Fabric
     gradient_clip_val: float | None
     on_nonfinite: Literal["stop", "skip"]

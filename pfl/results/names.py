@@ -22,6 +22,9 @@ _MODELS = {
     "personal": "personal models",
     "global": "global model",
     "pooled": "global model, common test set",
+    "unseen": "unseen clients, zero-shot",
+    "unseen_joined": "unseen clients, joined",
+    "unseen_tuned": "unseen clients, tuned by SGD",
     "personal_post_local": "personal models right after training",
     "personal_post_broadcast": "personal models after the broadcast",
 }

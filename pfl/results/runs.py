@@ -38,7 +38,7 @@ _CLIENTS = 100_000
 # Columns of clients.csv that the loop writes; others without a slash are reported by the server.
 _OF_LOOP = (
     *("round", "client", "samples", "test_samples", "group"),
-    *("trained", "uploaded", "discarded"),
+    *("trained", "uploaded", "discarded", "unseen"),
 )
 
 

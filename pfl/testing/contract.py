@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from pfl.core.client import ClientModule
 from pfl.core.task import Task
-from pfl.testing import building, engines, jobs, losses, purity, runs
+from pfl.testing import building, engines, jobs, losses, newcomers, purity, runs
 from pfl.testing.promise import Formula, Promise, Subject, UnexaminedError
 
 PROMISES: tuple[Promise, ...] = (
@@ -39,6 +39,7 @@ PROMISES: tuple[Promise, ...] = (
     runs.empty_rounds_change_nothing,
     runs.nan_ends_the_run,
     runs.nan_reaches_nobody,
+    newcomers.newcomers_change_nothing,
     engines.threads_agree,
     engines.stacked_agrees,
     engines.works_on_any_device,

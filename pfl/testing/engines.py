@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from pfl.core.failure import line_of, said
+from pfl.core.held_out import HeldOut
 from pfl.engines.base import Engine
 from pfl.engines.sequential import SequentialEngine
 from pfl.engines.threads import ThreadsEngine
@@ -27,7 +28,8 @@ from pfl.testing.promise import (
 )
 from pfl.testing.toy import mlp, normed
 
-SIZES = (4, 9, 1, 6)
+# The last client is held out, and joins after the last round.
+SIZES = (4, 9, 1, 6, 5)
 ROUNDS = 2
 # Scores are computed in float32.
 CLOSE = {"server": 1e-10, "kept": 1e-10, "history": 1e-5}
@@ -35,10 +37,10 @@ NETS: dict[str, Net] = {"": mlp, " with batch norm": partial(normed, bias=False)
 
 
 def _run(subject: Subject, engine: Engine, net: Net = mlp, **loop: Any) -> Run:
-    module = subject.with_momentum(net)
-    return fit(
-        module, subject.data(SIZES), ROUNDS, engine=engine, sampler=UniformSampler(0.8), **loop
-    )
+    data = subject.data(SIZES)
+    data.held_out = HeldOut((4,))
+    run = partial(fit, sampler=UniformSampler(0.8), join_rounds=1, tune_epochs=1)
+    return run(subject.with_momentum(net), data, ROUNDS, engine=engine, **loop)
 
 
 @promise("clients in threads give exactly the sequential engine's numbers")

@@ -8,6 +8,7 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor, nn
 
+from pfl.core.held_out import NOBODY, HeldOut
 from pfl.core.seeds import generator, scoped
 from pfl.core.task import Classification, MultiLabel, Task
 from pfl.core.types import Batch, MetricSpec, Split
@@ -99,6 +100,7 @@ class ToyData:
         outputs: D, the number of outputs of a network; C in classification.
         batch_size: Number of samples in a batch.
         task: The task; classification by default.
+        held_out: The clients that take no part in training.
     """
 
     metrics: Sequence[MetricSpec] = ()
@@ -112,7 +114,9 @@ class ToyData:
         outputs: int = 3,
         batch_size: int = 4,
         task: Task | None = None,
+        held_out: HeldOut = NOBODY,
     ) -> None:
+        self.held_out = held_out
         self.batch_size, self.eval_batch_size = batch_size, 7
         self.drop_last, self.shuffle = False, True
         nothing = [(x[:0], y[:0]) for x, y in train]

@@ -174,14 +174,20 @@ def _scored(scorer: Scorer, found: Sequence[Answers]) -> list[Scores]:
     return [{name: next(rows) for name in own} for own in found]
 
 
-def become_tested(context: Context, job: Job) -> None:
-    """Turn the module into the model that a job tests."""
+def become_tested(context: Context, job: Job, adapt: Plan | None = None) -> None:
+    """Turn the module into the model that a job tests.
+
+    Args:
+        context: The module and its data.
+        job: The job.
+        adapt: What runs on the training data before the test; ``None`` is the method's own.
+    """
     with during(f"{at_work([job])}, before the test"), context.isolated(job):
         context.load(job.kept)
         with torch.no_grad():
             load_tested(context.module, job)
         if job.adapts:
-            run_plan(context, job, context.adapt, Tally())
+            run_plan(context, job, context.adapt if adapt is None else adapt, Tally())
 
 
 def load_tested(module: ClientModule, job: Job) -> None:

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from pfl.core.failure import during
+from pfl.core.held_out import members
 from pfl.core.seeds import derive
 from pfl.core.server import Server, ServerState
 from pfl.core.state import clone, to
@@ -20,7 +21,7 @@ class Coordinator:
 
     Attributes:
         server: The method's server.
-        clients: What is known of each client before the first round.
+        clients: What is known of each client before the first round; of a held-out one, nothing.
         eligible: The clients that have training data.
 
     Args:
@@ -39,7 +40,9 @@ class Coordinator:
         self.server.seed = derive(seed, "server")
         if self.server.needs_public:
             self.server.public = _public(context)
-        self.clients = [ClientInfo.of(data, client, rounds) for client in range(data.num_clients)]
+        self.clients = [ClientInfo.absent(data, c, rounds) for c in range(data.num_clients)]
+        for client in members(data):
+            self.clients[client] = ClientInfo.of(data, client, rounds)
         self.eligible = [info.client for info in self.clients if info.samples > 0]
         self._context, self._seed = context, seed
 

@@ -107,6 +107,34 @@ class NeedsUploads(Method):
         return Eager()
 
 
+# Newcomers.
+
+
+class WelcomesForGood(Method):
+    def server(self):
+        class Generous(Server):
+            def welcome(self, state, info, members):
+                state.shared["net.backbone.0.bias"].add_(1)
+                return super().welcome(state, info, members)
+
+        return Generous()
+
+
+class CountsNewcomers(Method):
+    def server(self):
+        class Counting(Server):
+            count = 0.0
+
+            def welcome(self, state, info, members):
+                self.count += 1
+                sent, kept = super().welcome(state, info, members)
+                bias = sent.shared["net.backbone.0.bias"] + self.count * len(members)
+                shared = {**sent.shared, "net.backbone.0.bias": bias}
+                return replace(sent, shared=shared), kept
+
+        return Counting()
+
+
 # What survives.
 
 

@@ -99,6 +99,16 @@ FINDINGS = [
     ("empty_rounds_change_nothing", rounds.NeedsUploads, "IndexError"),
     ("nan_ends_the_run", rounds.SwallowsNan, "the run continues"),
     ("nan_reaches_nobody", rounds.SwallowsNan, "client 1 takes part nevertheless"),
+    (
+        "newcomers_change_nothing",
+        rounds.WelcomesForGood,
+        "differs without the data of unseen clients",
+    ),
+    (
+        "newcomers_change_nothing",
+        rounds.CountsNewcomers,
+        "of an unseen client differs without the other one",
+    ),
     ("threads_agree", rounds.RemembersOnTheSide, "differs"),
     (
         "stacked_agrees",

@@ -1,0 +1,51 @@
+"""Natural clients, such as hospitals: their names, and which of them a client holds."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+import numpy as np
+
+from datamodules.partition.splits import Division
+from datamodules.targets import Catalogue, Ints
+
+# Natural clients that a merged client's name lists; the others are counted.
+_LISTED = 3
+
+
+def client_names(catalogue: Catalogue, division: Division) -> tuple[str, ...]:
+    """Return (N,) names of natural clients, such as hospitals; none if clients are not natural.
+
+    A client that is a part of a natural one has a number behind the name; a client that was merged
+    from several has all their names.
+    """
+    held = domains_of(catalogue, division)
+    owners = Counter(domain for own in held for domain in own)
+    single = all(len(own) <= 1 for own in held)
+    if not held or not (single or max(owners.values(), default=0) == 1):
+        return ()
+    names = [_name([catalogue.domain_names[d] for d in sorted(own)]) for own in held]
+    names = [name or f"client {client}" for client, name in enumerate(names)]
+    total, seen, found = Counter(names), Counter[str](), []
+    for name in names:
+        seen[name] += 1
+        found.append(name if total[name] == 1 else f"{name} ({seen[name]})")
+    return tuple(found)
+
+
+def domains_of(catalogue: Catalogue, division: Division) -> list[set[int]]:
+    """Return the domains of each client's own samples; an empty list without domains."""
+    domains = catalogue.targets.domains
+    if domains is None:
+        return []
+
+    def own(ids: Ints) -> set[int]:
+        return set(np.unique(domains[ids]).tolist())
+
+    return [own(h.train) | own(h.val) or own(h.test) for h in division.holdings]
+
+
+def _name(domains: Sequence[str]) -> str:
+    more = len(domains) - _LISTED
+    return " + ".join([*domains[:_LISTED], *([f"{more} more"] if more > 0 else [])])

@@ -1,0 +1,119 @@
+"""Held-out clients, which take no part in training."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from datamodules.checks import require
+from datamodules.partition.natural import client_names, domains_of
+from datamodules.partition.splits import Division
+from datamodules.targets import Catalogue
+from pfl.core.checks import within
+from pfl.core.held_out import HeldOut
+from pfl.core.seeds import derive
+
+
+@dataclass(frozen=True)
+class Unseen:
+    """A rule that holds clients out of training, after the data have been divided.
+
+    No client's samples change. Held-out clients take part in no round and count in no statistic;
+    they join the trained federation, and are tested then.
+
+    Args:
+        share: Fraction of the clients to hold out, drawn at random; at least one.
+        clients: The clients to hold out instead, by number or by name. The name of a natural
+            client, such as a hospital, stands for all clients that hold samples of it.
+        by: What is drawn: single clients, or each ``domain`` with all its clients (one domain if
+            no ``share`` is given).
+        validation: Fraction of the drawn clients (or domains) that choose the epochs of the tuned
+            baseline and are not reported; at least one if two are drawn. If there is none, the
+            clients that train choose.
+        seed: Seed of the draw.
+
+    Raises:
+        ValueError: A fraction is out of range, or not exactly one rule is given.
+    """
+
+    share: float | None = None
+    clients: Sequence[int | str] | None = None
+    by: Literal["client", "domain"] = "client"
+    validation: float = 0.25
+    seed: int = 1
+
+    def __post_init__(self) -> None:
+        within("[0, 1)", validation=self.validation)
+        if self.share is not None:
+            within("(0, 1)", share=self.share)
+        drawn = self.share is not None or self.by == "domain"
+        require(
+            drawn != bool(self.clients),
+            "unseen needs a share (or by: domain), or a list of clients",
+        )
+
+    def apply(self, catalogue: Catalogue, division: Division) -> HeldOut:
+        """Return the clients that are held out.
+
+        Raises:
+            ValueError: There is no such client or no domain, or nobody is left to train.
+        """
+        if self.clients is not None:
+            chosen, reserved = [self._named(one, catalogue, division) for one in self.clients], 0
+        else:
+            units = self._units(catalogue, division)
+            rng = np.random.default_rng(derive(self.seed, "unseen"))
+            count = max(1, round((self.share or 0) * len(units)))
+            chosen = [units[place] for place in rng.permutation(len(units))[:count]]
+            wanted = max(1, round(self.validation * count)) if self.validation else 0
+            reserved = min(wanted, count - 1)
+        validation = _joined(chosen[:reserved])
+        unseen = tuple(c for c in _joined(chosen[reserved:]) if c not in validation)
+        found = HeldOut(unseen, validation)
+        sizes = division.sizes
+        empty = [client for client in unseen if not sizes[client, [0, 2]].all()]
+        require(
+            not empty,
+            f"unseen: client {empty[0] if empty else ''} cannot be held out, as it lacks training "
+            "or test samples of its own",
+        )
+        left = np.delete(sizes[:, 0], [*unseen, *validation])
+        require(bool(left.any()), "unseen: every client with training data is held out")
+        return found
+
+    def _units(self, catalogue: Catalogue, division: Division) -> list[tuple[int, ...]]:
+        """Return the groups of clients with data that are held out together."""
+        full = [client for client, own in enumerate(division.sizes) if own[[0, 2]].all()]
+        require(bool(full), "unseen: no client has both training and test samples of its own")
+        if self.by == "client":
+            return [(client,) for client in full]
+        held = domains_of(catalogue, division)
+        require(bool(held), "unseen: by: domain needs a data set with domains; this one has none")
+        found = sorted(set().union(*(held[client] for client in full)))
+        return [tuple(c for c in full if domain in held[c]) for domain in found]
+
+    def _named(self, given: int | str, catalogue: Catalogue, division: Division) -> tuple[int, ...]:
+        count = len(division.holdings)
+        if isinstance(given, int):
+            require(
+                0 <= given < count, f"unseen: there is no client {given}, only 0 to {count - 1}"
+            )
+            return (given,)
+        names = client_names(catalogue, division)
+        if given in names:
+            return (names.index(given),)
+        known = [*dict.fromkeys([*names, *catalogue.domain_names])]
+        require(
+            given in catalogue.domain_names,
+            f"unseen: there is no client {given!r}, only {', '.join(known[:20]) or 'numbers'}",
+        )
+        domain = [*catalogue.domain_names].index(given)
+        held = domains_of(catalogue, division)
+        return tuple(client for client, own in enumerate(held) if domain in own)
+
+
+def _joined(groups: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
+    return tuple(sorted({client for group in groups for client in group}))

@@ -1,0 +1,269 @@
+"""Newcomers: held-out clients that join a trained federation, tested before and after."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import torch
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from pfl.core.held_out import held_out, members
+from pfl.core.seeds import derive
+from pfl.core.server import ServerState
+from pfl.core.state import to
+from pfl.core.types import Batch, ClientInfo, Job, Pass, Phase, Scores, Split, State, Terms
+from pfl.federation.evaluation import Evaluator
+from pfl.federation.run import Row
+from pfl.federation.settings import Settings
+from pfl.training import client_round
+from pfl.training.batching import chunks
+from pfl.training.context import Context
+from pfl.training.phases import Tally, run_phase
+from pfl.training.server_round import Coordinator
+
+ZERO_SHOT, JOINED, TUNED = "unseen", "unseen_joined", "unseen_tuned"
+
+
+class Newcomers:
+    """Lets held-out clients join by the method's own means, and tests them; changes nothing.
+
+    A newcomer gets what :meth:`pfl.core.server.Server.welcome` returns, and takes local rounds by
+    the method's own plan. The broadcast is always the same, nothing is uploaded, and the learning
+    rate is that of the last round. It is tested at the run's first point of evaluation. Before its
+    first local round nothing is trained on its data, not even where a method tunes before a test;
+    passes without training, such as IFCA's choice, take place.
+
+    Attributes:
+        clients: The clients whose scores are reported.
+
+    Args:
+        settings: Settings of the loop.
+        context: The method with its initial values, the data and the device.
+        coordinator: Knows the server and the clients that trained.
+        evaluator: Tests the clients that trained.
+    """
+
+    def __init__(
+        self, settings: Settings, context: Context, coordinator: Coordinator, evaluator: Evaluator
+    ) -> None:
+        self.clients, self._validation = held_out(context.data)
+        self._settings, self._context = settings, context
+        self._coordinator, self._evaluator = coordinator, evaluator
+
+    def are_due(self, number: int) -> bool:
+        """Return ``True`` if newcomers join after a round, to be tested."""
+        every, last = self._settings.unseen_every, number == self._settings.rounds
+        return bool(self.clients) and (last or (every is not None and number % every == 0))
+
+    def evaluate(self, state: ServerState, seen: Mapping[str, float]) -> tuple[Row, list[Row]]:
+        """Test all newcomers; return one row of summaries, and one row for each of them.
+
+        Args:
+            state: The server's state, which stays as it is.
+            seen: Scores of the clients that trained; gaps are computed from their means.
+        """
+        data, evaluator = self._context.data, self._evaluator
+        rows: dict[int, Row] = {
+            client: {
+                "round": state.round,
+                "client": client,
+                "samples": len(data.split(client, "train")),
+                "test_samples": len(data.split(client, "test")),
+                "unseen": True,
+            }
+            for client in self.clients
+        }
+        jobs = {client: self.arrival(state, client) for client in self.clients}
+        epochs = self._chosen_epochs(state)
+        curves = {client: list(self._tuning(job, epochs)) for client, job in jobs.items()}
+        ends = {ZERO_SHOT: 0, TUNED: -1}
+        found: dict[str, dict[int, Scores]] = {
+            group: {client: {"test": scores[end]} for client, scores in curves.items()}
+            for group, end in ends.items()
+        }
+        curve = list(self._joining(jobs)) or [found[ZERO_SHOT]]
+        found |= {f"{JOINED}_{number}": scores for number, scores in enumerate(curve[:-1], 1)}
+        found[JOINED] = curve[-1]
+        row: Row = {}
+        for group, scores in found.items():
+            row |= evaluator.collect(scores, group, rows)
+        row["unseen/tuned_epochs"] = epochs
+        row["unseen/hurt"] = hurt(list(rows.values()), *self._main)
+        row |= self._gaps(state, row, seen)
+        return row, list(rows.values())
+
+    def arrival(self, state: ServerState, client: int) -> Job:
+        """Return the job of a newcomer that has done nothing yet."""
+        coordinator, context = self._coordinator, self._context
+        info = ClientInfo.of(context.data, client, self._settings.rounds)
+        info = replace(info, round=state.round)
+        broadcast, kept = coordinator.server.welcome(state, info, coordinator.clients)
+        kept = to(kept, context.fabric.device)
+        seed = derive(self._settings.seed, "join", state.round, client)
+        job = Job(info=info, kept=kept, broadcast=broadcast, seed=seed)
+        return replace(job, kept=kept | _norm_statistics(context, job))
+
+    def joined(self, state: ServerState, client: int) -> Job:
+        """Return the job of a newcomer after ``join_rounds`` local rounds."""
+        jobs = {client: self.arrival(state, client)}
+        for _ in self._joining(jobs):
+            pass
+        return jobs[client]
+
+    def _joining(self, jobs: dict[int, Job]) -> Iterator[dict[int, Scores]]:
+        """Run the local rounds of newcomers; update their jobs, and yield scores after each."""
+        at_once = self._evaluator.points[0] == "post_local"
+        splits: tuple[Split, ...] = ("test",) if at_once else ()
+        for number in range(1, self._settings.join_rounds + 1):
+            turn = [
+                replace(job, seed=derive(job.seed, "round", number), splits=splits)
+                for job in jobs.values()
+            ]
+            results = {result.client: result for result in self._settings.engine.train(turn)}
+            for client, result in results.items():
+                jobs[client] = replace(jobs[client], kept=result.kept)
+            trained = {client: result.scores for client, result in results.items()}
+            yield trained if at_once else self._tested(jobs)
+
+    def _tested(
+        self, jobs: Mapping[int, Job], splits: tuple[Split, ...] = ("test",)
+    ) -> dict[int, Scores]:
+        tests = [replace(j, seed=derive(j.seed, "test"), splits=splits) for j in jobs.values()]
+        return dict(zip(jobs, self._settings.engine.test(tests), strict=True))
+
+    def _chosen_epochs(self, state: ServerState) -> int:
+        """Return the epochs of tuning that are best for the validation clients, on average.
+
+        Without validation clients, those that trained choose, as if they joined.
+        """
+        data, (main, more) = self._context.data, self._main
+        clients = [c for c in self._validation or members(data) if len(data.split(c, "test"))]
+        if not clients:
+            return 0
+        most = self._settings.tune_epochs
+        curves = [
+            [scores[main] for scores in self._tuning(self.arrival(state, client), most)]
+            for client in clients
+        ]
+        means = torch.tensor(curves, dtype=torch.float64).mean(0)
+        return int((means if more else -means).nan_to_num(-torch.inf).argmax())
+
+    def _tuning(self, job: Job, epochs: int) -> Iterator[dict[str, float]]:
+        """Yield the test scores of the zero-shot model, and after each epoch of SGD on all of it.
+
+        The optimiser is plain SGD with the first learning rate of the method's own.
+        """
+        context, client = self._context, job.info.client
+        module, data = context.module, context.data
+        job = replace(job, seed=derive(job.seed, "test"))
+        untrained = [part for part in context.adapt if isinstance(part, Pass)]
+        client_round.become_tested(context, job, untrained)
+        rate = module.configure_optimizers().param_groups[0]["lr"]
+        phase = Phase(
+            name="tuned",
+            objective=self._supervised,
+            optimizer=partial(torch.optim.SGD, lr=rate),
+        )
+        # A phase takes the learning rate of its round; no schedule has begun here.
+        fresh = replace(job, kept={}, info=replace(job.info, round=0))
+        for epoch in range(epochs + 1):
+            if epoch:
+                turn = replace(fresh, seed=derive(job.seed, "tuned", epoch))
+                with context.isolated(turn):
+                    run_phase(context, turn, phase, data.split(client, "train"), Tally())
+            answers = client_round.on_splits(context, client, ("test",))
+            (scores,) = client_round.scored(context.scorer, [answers])
+            yield scores["test"]
+
+    def _supervised(self, batch: Batch) -> Terms:
+        module = self._context.module
+        return module.supervised(module(batch.x), batch)
+
+    def _gaps(self, state: ServerState, row: Row, seen: Mapping[str, float]) -> Row:
+        """Return the gaps of Yuan et al. (2110.14216), positive where unseen data do worse.
+
+        ``gap/sample`` is training less test score of the members' personal models,
+        ``gap/participation`` the members' personal score less the newcomers' joined one.
+        """
+        main, more = self._main
+        sign = 1 if more else -1
+        personal, joined = seen.get(f"test/personal/{main}"), f"test/{JOINED}/{main}"
+        found: Row = {}
+        if personal is not None and joined in row:
+            found["gap/participation"] = sign * (personal - row[joined])
+            curve = [f"test/{ZERO_SHOT}/{main}", *self._curve(main)]
+            reached = [k for k, name in enumerate(curve) if sign * (row[name] - personal) >= 0]
+            found |= {"unseen/rounds_to_seen": min(reached)} if reached else {}
+        jobs = {
+            client: self._evaluator.job(client, state)
+            for client in members(self._context.data)
+            if len(self._context.data.split(client, "train"))
+            and len(self._context.data.split(client, "test"))
+        }
+        scores = self._tested(jobs, ("train", "test")).values()
+        apart = [own["train"][main] - own["test"][main] for own in scores]
+        return found | ({"gap/sample": sign * sum(apart) / len(apart)} if apart else {})
+
+    def _curve(self, main: str) -> list[str]:
+        rounds = self._settings.join_rounds
+        return [f"test/{JOINED}_{k}/{main}" for k in range(1, rounds)] + [f"test/{JOINED}/{main}"]
+
+    @property
+    def _main(self) -> tuple[str, bool]:
+        """The main score, and whether more of it is better."""
+        return next(iter(self._context.scorer.better.items()))
+
+
+def hurt(rows: Sequence[Mapping[str, Any]], score: str, more: bool) -> float:
+    """Return the share of clients whose score was strictly better before tuning than after.
+
+    Args:
+        rows: One row for each client.
+        score: Name of the score.
+        more: Whether more is better.
+    """
+    names = f"test/{ZERO_SHOT}/{score}", f"test/{TUNED}/{score}"
+    pairs = [[float(row[name]) for name in names] for row in rows]
+    worse = [before > after if more else before < after for before, after in pairs]
+    return sum(worse) / len(worse)
+
+
+def _norm_statistics(context: Context, job: Job) -> State:
+    """Measure the statistics of the batch norms that a newcomer keeps, in one pass over its data.
+
+    Their initial values fit no data. Batches of one sample are left out.
+    """
+    module, data = context.module, context.data
+    kept = set(module.kept_names(job.info))
+    norms = {
+        name: norm
+        for name, norm in module.named_modules()
+        if isinstance(norm, _BatchNorm) and f"{name}.running_mean" in kept
+        # Frozen copies keep those of the network that they copy.
+        if name in context.batch_norms
+    }
+    split = data.split(job.info.client, "train")
+    if not norms or len(split) < 2:
+        return {}
+    context.load(job.kept)
+    momentum = {name: norm.momentum for name, norm in norms.items()}
+    with torch.no_grad(), context.fabric.autocast(), context.isolated(job):
+        if job.broadcast is not None:
+            module.personalise(job.broadcast, job.info)
+        context.set_mode(None)
+        for norm in norms.values():
+            norm.reset_running_stats()
+            # The statistics are then plain means over the batches.
+            norm.momentum = None
+            norm.train()
+        for positions in chunks(len(split), data.batch_size):
+            if len(positions) > 1:
+                module(split.batch(positions).x)
+    for name, norm in norms.items():
+        norm.momentum = momentum[name]
+    context.set_mode(None)
+    ends = ("running_mean", "running_var", "num_batches_tracked")
+    return {f"{n}.{end}": context.entries[f"{n}.{end}"].clone() for n in norms for end in ends}

@@ -1,0 +1,146 @@
+"""Clients that are held out, and the names of natural clients."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+import torch
+
+from datamodules import IID, ByDomain, Digits, Dirichlet, TabularData, TensorData, Unseen
+
+HOSPITALS = ("Basel", "Cleveland", "Hungary", "Long Beach")
+
+
+def digits(unseen=None, **options):
+    return Digits(num_clients=10, partition=Dirichlet(1.0), unseen=unseen, **options)
+
+
+def hospitals(unseen=None, num_clients=4, **options):
+    rng = np.random.default_rng(0)
+    tensors = {
+        "x": rng.normal(size=(80, 2)).astype(np.float32),
+        "y": np.arange(80) % 2,
+        "client": np.repeat(HOSPITALS, 20),
+    }
+    return TensorData(tensors, num_clients, ByDomain(), unseen=unseen, **options)
+
+
+def test_no_clients_samples_change():
+    whole, parted = digits(), digits(Unseen(share=0.3, validation=0.3))
+    for one, other in zip(whole.division.holdings, parted.division.holdings, strict=True):
+        for name in ("train", "val", "test"):
+            assert (one.of(name) == other.of(name)).all()
+    assert len(parted.held_out.unseen) == 2
+    assert len(parted.held_out.validation) == 1
+    assert not set(parted.held_out.unseen) & set(parted.held_out.validation)
+
+
+def test_the_seed_draws():
+    draws = {digits(Unseen(share=0.2, seed=seed)).held_out for seed in (1, 1, 2, 3)}
+    assert len(draws) == 3
+
+
+def test_one_drawn_client_is_reported():
+    assert len(digits(Unseen(share=0.01)).held_out.unseen) == 1
+
+
+def test_clients_by_number_and_by_name():
+    held = hospitals(Unseen(clients=["Hungary", 0])).held_out
+    assert (held.unseen, held.validation) == ((0, 2), ())
+
+
+def test_a_hospital_stands_for_all_its_clients():
+    data = hospitals(Unseen(clients=["Hungary"]), num_clients=8)
+    assert data.held_out.unseen == (2, 6)
+    assert data.client_names[2] == "Hungary (1)"
+    assert data.client_names[6] == "Hungary (2)"
+
+
+def test_by_domain_holds_out_whole_domains():
+    held = hospitals(Unseen(by="domain"), num_clients=8).held_out
+    (one, other) = held.unseen
+    assert other == one + 4
+    held = hospitals(Unseen(by="domain", share=0.5, validation=0.5), num_clients=8).held_out
+    assert len(held.unseen) == len(held.validation) == 2
+
+
+@pytest.mark.parametrize(
+    ("rule", "message"),
+    [
+        ({}, "needs a share"),
+        ({"share": 0.5, "clients": [1]}, "needs a share"),
+        ({"share": 1.0}, r"share must lie in \(0, 1\)"),
+        ({"share": 0.5, "validation": 1.0}, "validation must lie in"),
+    ],
+)
+def test_a_rule_that_cannot_be_is_refused(rule, message):
+    with pytest.raises(ValueError, match=message):
+        Unseen(**rule)
+
+
+@pytest.mark.parametrize(
+    ("rule", "message"),
+    [
+        ({"clients": [4]}, "there is no client 4, only 0 to 3"),
+        ({"clients": ["Zurich"]}, "there is no client 'Zurich', only Basel, Cleveland"),
+        ({"clients": [0, 1, 2, 3]}, "every client with training data is held out"),
+    ],
+)
+def test_clients_that_cannot_be_held_out_are_named(rule, message):
+    with pytest.raises(ValueError, match=message):
+        hospitals(Unseen(**rule)).setup()
+
+
+def test_without_test_samples_of_its_own_no_client_is_held_out():
+    with pytest.raises(ValueError, match="no client has both training and test samples"):
+        hospitals(Unseen(share=0.5), test_protocol="global").setup()
+    with pytest.raises(ValueError, match="client 1 cannot be held out"):
+        hospitals(Unseen(clients=[1]), test_protocol="global").setup()
+
+
+def test_the_partition_file_stores_who_is_held_out(tmp_path):
+    data = digits(Unseen(share=0.3))
+    file = tmp_path / "partition.json"
+    file.write_text(json.dumps(data.description()))
+    again = Digits(num_clients=10, partition=str(file))
+    assert again.held_out == data.held_out
+    assert again.description()["hash"] == data.description()["hash"]
+    # Another choice of clients is another division; none leaves the hash of earlier versions.
+    assert digits(Unseen(clients=[1])).description()["hash"] != data.description()["hash"]
+    assert "held_out" not in digits().description()
+    changed = data.description()
+    changed["held_out"]["unseen"] = [11]
+    file.write_text(json.dumps(changed))
+    with pytest.raises(ValueError, match="holds out a client that it does not have"):
+        Digits(num_clients=10, partition=str(file)).setup()
+
+
+def test_held_out_rows_are_in_no_statistic(tmp_path):
+    """Of the values 0, 2 and 100 the last belongs to the unseen client."""
+    lines = [f"{v},{t},{c}" for v, t, c in [(0, 0, 0), (2, 1, 1), (100, 0, 2)] for _ in range(4)]
+    file = tmp_path / "table.csv"
+    file.write_text("\n".join(["value,y,client", *lines]))
+    data = TabularData(
+        path=str(file), target="y", num_clients=3, partition=ByDomain(), task="classification",
+        client_column="client", standardise="train", unseen=Unseen(clients=[2]),
+    )  # fmt: skip
+    assert data.split(0, "train").batch(torch.arange(1)).x.tolist() == [[-1.0]]
+    assert data.split(2, "train").batch(torch.arange(1)).x.tolist() == [[99.0]]
+
+
+def test_a_plain_trainer_does_not_see_them():
+    data = hospitals(Unseen(clients=[3]))
+    assert sum(len(batch.y) for batch in data.train_dataloader()) == 45
+    assert sum(len(batch.y) for batch in data.test_dataloader()) == 15
+
+
+def test_names_of_natural_clients():
+    assert tuple(hospitals().client_names) == HOSPITALS
+    merged = hospitals(num_clients=2).client_names
+    assert sorted(" + ".join(merged).split(" + ")) == sorted(HOSPITALS)
+    rng = np.random.default_rng(0)
+    mixed = {"x": rng.normal(size=(40, 2)), "y": np.arange(40) % 2, "client": np.arange(40) % 4}
+    assert tuple(TensorData(mixed, 3, IID()).client_names) == ()
+    assert tuple(digits().client_names) == ()

@@ -1,0 +1,250 @@
+"""Clients that are held out of training, and join afterwards."""
+
+from __future__ import annotations
+
+import csv
+from dataclasses import replace
+from functools import partial
+
+import pytest
+import torch
+
+from lightning_modules import (
+    APFL,
+    IFCA,
+    Ditto,
+    FedAS,
+    FedAvg,
+    FedAvgP,
+    FedBN,
+    FedPer,
+    FedSimSup,
+    Local,
+    PFedBayes,
+    PFedVEM,
+)
+from pfl.core.held_out import HeldOut
+from pfl.core.server import ServerState
+from pfl.federation import checkpoint
+from pfl.federation.resume import FILE
+from pfl.federation.unseen import hurt
+from pfl.loop import FederatedLoop
+from pfl.testing.compare import difference, named
+from pfl.testing.federation import ToyFederation, client_info, fit
+from pfl.testing.toy import blobs, mlp, normed
+from pfl.training import client_round
+
+SGD = partial(torch.optim.SGD, lr=0.1)
+SIZES = (9, 6, 4, 8, 7)
+
+
+def held(*unseen, validation=(), sizes=SIZES, **options):
+    data = blobs(sizes, **options)
+    data.held_out = HeldOut(unseen, validation)
+    return data
+
+
+def joined(method, data=None, **loop):
+    """Return the last row of a run of two rounds, and its unseen clients' rows."""
+    options = {"join_rounds": 2, "tune_epochs": 2, **loop}
+    run = fit(method, held(3, 4) if data is None else data, 2, **options)
+    return run.history[-1], [row for row in run.latest.clients if row.get("unseen")]
+
+
+def test_without_local_rounds_fedavg_scores_as_its_global_model_and_local_as_the_initial_one():
+    data = held(3, 4)
+    row, rows = joined(FedAvg(mlp(), optimizer=SGD), data, join_rounds=0)
+    data.held_out = HeldOut()
+    run = fit(FedAvg(mlp(), optimizer=SGD), held(3, 4), 2)
+    federation = ToyFederation(FedAvg(mlp(), optimizer=SGD), data)
+    federation.state = run.server
+    expected = [accuracy_of(federation, client, "global") for client in (3, 4)]
+    assert [one["test/unseen_joined/acc"] for one in rows] == expected
+    assert row["test/unseen/acc"] == row["test/unseen_joined/acc"] == sum(expected) / 2
+    _, rows = joined(Local(mlp(), optimizer=SGD), join_rounds=0)
+    initial = ToyFederation(Local(mlp(), optimizer=SGD), data)
+    expected = [accuracy_of(initial, client, "personal") for client in (3, 4)]
+    assert [one["test/unseen_joined/acc"] for one in rows] == expected
+
+
+def accuracy_of(federation, client, model):
+    job = replace(federation.job(client, 1), splits=("test",), model=model)
+    return client_round.test(federation.context, job)["test"]["acc"]
+
+
+def test_an_unseen_client_with_a_seen_ones_data_scores_the_same_where_nothing_is_kept():
+    data = held(3)
+    for split in data.splits.values():
+        split[3] = split[1]
+    run = fit(FedAvg(mlp(), optimizer=SGD), data, 2, join_rounds=3)
+    scores = {int(row["client"]): row for row in run.latest.clients}
+    for k in ("unseen", "unseen_joined_1", "unseen_joined_2", "unseen_joined"):
+        assert scores[3][f"test/{k}/acc"] == scores[1]["test/personal/acc"]
+
+
+def test_a_newcomer_of_local_trains_as_a_client_of_local_does():
+    """After k local rounds it is what k rounds of training make of it."""
+    row, (one,) = joined(Local(mlp(), optimizer=SGD), held(3), join_rounds=2, tune_epochs=0)
+    assert one["test/unseen/loss"] > one["test/unseen_joined_1/loss"]
+    assert one["test/unseen_joined_1/loss"] > one["test/unseen_joined/loss"]
+    assert row["gap/participation"] == row["test/personal/acc"] - row["test/unseen_joined/acc"]
+
+
+def test_nothing_is_trained_before_the_zero_shot_test():
+    """FedAvg-P tunes before its test: a newcomer's first model is the global one nevertheless."""
+    (one,) = joined(FedAvgP(mlp(), optimizer=SGD), held(3))[1]
+    (plain,) = joined(FedAvg(mlp(), optimizer=SGD), held(3))[1]
+    assert one["test/unseen/loss"] == plain["test/unseen/loss"]
+    assert one["test/unseen_joined/loss"] != plain["test/unseen_joined/loss"]
+
+
+def test_epochs_of_tuning_are_chosen_by_validation_clients_alone():
+    """Their data decide, and a reported client's data do not; a tie takes the fewest epochs."""
+    row, _ = joined(Local(mlp(), optimizer=SGD), held(3, validation=(4,)), tune_epochs=4)
+    poisoned = held(3, validation=(4,))
+    x, y = poisoned.splits["test"][3]
+    poisoned.splits["test"][3] = (x, (y + 1) % 3)
+    other, _ = joined(Local(mlp(), optimizer=SGD), poisoned, tune_epochs=4)
+    assert row["unseen/tuned_epochs"] == other["unseen/tuned_epochs"] > 0
+    constant = held(3, validation=(4,))
+    x, y = constant.splits["train"][4]
+    constant.splits["train"][4] = (torch.zeros_like(x), y)
+    x, y = constant.splits["test"][4]
+    constant.splits["test"][4] = (torch.full_like(x, torch.nan), y)
+    assert joined(Local(mlp(), optimizer=SGD), constant)[0]["unseen/tuned_epochs"] == 0
+
+
+def test_validation_clients_are_not_reported_and_nobody_held_out_trains():
+    run = fit(FedPer(mlp(), optimizer=SGD), held(3, validation=(4,)), 3)
+    assert set(run.kept) <= {0, 1, 2}
+    assert {int(row["client"]) for row in run.latest.clients} == {0, 1, 2, 3}
+    assert [row["client"] for row in run.latest.clients if row.get("unseen")] == [3]
+
+
+def test_who_is_hurt_is_strictly_worse_after_tuning():
+    pairs = [(0.5, 0.5), (0.6, 0.5), (0.5, 0.6), (0.9, 0.1)]
+    rows = [{"test/unseen/acc": a, "test/unseen_tuned/acc": b} for a, b in pairs]
+    assert hurt(rows, "acc", more=True) == 0.5
+    assert hurt(rows, "acc", more=False) == 0.25
+    assert hurt(rows[:1], "acc", more=True) == 0
+
+
+def test_they_join_when_asked_and_after_the_last_round():
+    run = fit(FedAvg(mlp(), optimizer=SGD), held(3), 5, unseen_every=2, join_rounds=1)
+    assert [row["round"] for row in run.history if "test/unseen/acc" in row] == [2, 4, 5]
+
+
+def test_joining_leaves_every_state_of_the_checkpoint(tmp_path):
+    found = []
+    for every in (1, None):
+        folder = str(tmp_path / str(every))
+        loop = {"unseen_every": every, "join_rounds": 1, "default_root_dir": folder}
+        run = fit(FedPer(mlp(), optimizer=SGD), held(3), 3, **loop)
+        found.append(checkpoint.load(run.folder / FILE))
+    states = ("server", "kept", "template", "round", "failures", "partition")
+    one, other = ({name: content[name] for name in states} for content in found)
+    assert difference(named(one), named(other)) is None
+    # Joining anew, by a test, does not touch the file.
+    bytes_before = (run.folder / FILE).read_bytes()
+    loop = FederatedLoop(3, join_rounds=1, progress=False, accelerator="cpu")
+    row = loop.test(FedPer(mlp(), optimizer=SGD), held(3), str(run.folder))
+    assert (run.folder / FILE).read_bytes() == bytes_before
+    assert row["test/unseen_joined/acc"] == run.history[-1]["test/unseen_joined/acc"]
+    with (run.folder / "clients.csv").open(newline="") as file:
+        last = [row for row in csv.DictReader(file) if row["unseen"]]
+    assert [row["client"] for row in last] == ["3"]
+
+
+# What servers give newcomers.
+
+
+def welcomed(method, data=None, rounds=2):
+    """Return a federation after some rounds, and what a newcomer with the last data gets."""
+    data = blobs((9, 6, 4)) if data is None else data
+    federation = ToyFederation(method, data)
+    for _ in range(rounds):
+        federation.round(0, 1)
+    info = client_info(data, 2, round=rounds)
+    sent, kept = federation.server.welcome(federation.state, info, federation.infos)
+    return federation, sent, kept
+
+
+def test_the_default_is_initial_values():
+    federation, sent, kept = welcomed(FedPer(mlp(), optimizer=SGD))
+    assert kept == {}
+    assert sent.shared is federation.state.shared
+
+
+@pytest.mark.parametrize("method", [Ditto, APFL])
+def test_personal_networks_start_as_the_received_one(method):
+    federation, _, kept = welcomed(method(mlp(), optimizer=SGD))
+    assert kept.keys() == {f"personal.{name}" for name in mlp().state_dict()}
+    for name, value in kept.items():
+        assert torch.equal(value, federation.state.shared[name.replace("personal", "net")])
+
+
+def test_fedas_takes_the_received_backbone_as_its_last_one():
+    _, sent, kept = welcomed(FedAS(mlp(), optimizer=SGD))
+    assert kept["previous.module.0.weight"] is sent.shared["net.backbone.0.weight"]
+
+
+def test_pfedbayes_takes_the_servers_gaussians_as_its_posterior():
+    _, sent, kept = welcomed(PFedBayes(mlp(), optimizer=SGD))
+    names = {name.replace("net.", "personal.module.", 1) for name in sent.shared}
+    assert kept.keys() == names
+
+
+def test_pfedvem_starts_from_the_servers_head_with_the_mean_confidence():
+    """A posterior that is its prior has the confidence 1 / variance."""
+    federation, sent, kept = welcomed(PFedVEM(mlp(), optimizer=SGD))
+    taus = federation.state.client_report["confidence"].values()
+    tau = sum(taus) / len(taus)
+    raw = kept["net.head.raw_std_weight"]
+    variance = torch.nn.functional.softplus(raw).square()
+    torch.testing.assert_close(variance, torch.full_like(raw, 1 / tau))
+    assert kept["net.head.mean_bias"] is sent.shared["server_head_bias"]
+    context = federation.context
+    context.load(kept)
+    context.module.receive(sent, federation.infos[2])
+    assert float(context.module.confidence) == pytest.approx(tau, rel=1e-5)
+
+
+def test_fedsimsup_mixes_by_label_similarity():
+    """Similarities 0.6 and 0.8 to the members' classes give shares of 3/7 and 4/7."""
+    method = FedSimSup(mlp(), supervisor=mlp(hidden=2), optimizer=SGD)
+    server = method.server()
+    counts = [torch.tensor(c) for c in ((5, 0, 0), (0, 5, 0), (0, 0, 0), (3, 4, 0), (0, 0, 7))]
+    infos = [
+        client_info(blobs(SIZES), n).__class__(n, int(c.sum()), c, 2, 10)
+        for n, c in enumerate(counts)
+    ]
+    state = server.init({"net.w": torch.zeros(1)}, infos[:3])
+    state = type(state)(
+        **{**vars(state), "shared": {"net.w": torch.tensor([[1.0], [8.0], [100.0]])}}
+    )
+    sent, kept = server.welcome(state, infos[3], infos[:3])
+    assert kept == {}
+    torch.testing.assert_close(sent.shared["net.w"], torch.tensor([(3 * 1 + 4 * 8) / 7.0]))
+    # Similar to nobody: the mean by samples, 5 and 5.
+    alone, _ = server.welcome(state, infos[4], infos[:3])
+    torch.testing.assert_close(alone.shared["net.w"], torch.tensor([4.5]))
+
+
+def test_ifca_chooses_the_network_of_least_training_loss_before_it_trains():
+    federation, _, _ = welcomed(IFCA(mlp(), optimizer=SGD))
+    assert isinstance(federation.state, ServerState)
+    (one,) = joined(IFCA(mlp(), optimizer=SGD), held(3))[1]
+    assert one["test/unseen/loss"] < 2
+
+
+def test_batch_norms_that_stay_are_measured_in_one_pass():
+    """By hand: with one batch, the statistics are those of what the first layer gives."""
+    data = held(3, batch_size=8)
+    run = fit(FedBN(normed(), optimizer=SGD), data, 2, join_rounds=0)
+    context = run.personal(3)
+    layer, norm = context.module.net.backbone[0], context.module.net.backbone[1]
+    with torch.no_grad():
+        features = layer(data.split(3, "train").x)
+    torch.testing.assert_close(norm.running_mean, features.mean(0))
+    torch.testing.assert_close(norm.running_var, features.var(0))
+    assert norm.momentum == 0.1
