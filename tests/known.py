@@ -42,12 +42,23 @@ def _class(item, kinds, own):
     of = [kind for kind, base in kinds.items() if issubclass(item, base) and item is not base]
     line = [item, *(one for one in item.__mro__ if one.__module__.startswith(_ROOMS))]
     homes = dict.fromkeys(map(inspect.getsourcefile, line))
+    taken = _arguments(item, own)
+    # The base with most arguments, all of which it has too: they stand with the base alone.
+    bases = [one for one in item.__mro__[1:] if own.get(one.__name__) is one]
+    whole = [one for one in bases if _arguments(one, own).items() <= taken.items()]
+    base = max(whole, key=lambda one: len(_arguments(one, own)), default=None)
+    inherited = () if base is None else _arguments(base, own)
     return {
         "kind": of[0] if of and usable else None,
         "sentence": known.sentence(item),
-        "arguments": {name: _compared(kind, own) for name, kind in declared(item).items()},
+        "base": None if base is None else base.__name__,
+        "arguments": {name: kind for name, kind in taken.items() if name not in inherited},
         "files": [Path(file).relative_to(ROOT).as_posix() for file in homes],
     }
+
+
+def _arguments(item, own):
+    return {name: _compared(kind, own) for name, kind in declared(item).items()}
 
 
 def _compared(kind, own):

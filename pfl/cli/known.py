@@ -63,7 +63,16 @@ class Known:
 @cache
 def classes() -> Mapping[str, Known]:
     """Return the project's classes, by name."""
-    return {name: Known(name, **told) for name, told in _content()["classes"].items()}
+    told: dict[str, dict[str, Any]] = _content()["classes"]
+
+    def arguments(name: str) -> dict[str, str]:
+        own, base = told[name]["arguments"], told[name]["base"]
+        return {**own, **(arguments(base) if base else {})}
+
+    return {
+        name: Known(name, what["sentence"], what["kind"], arguments(name), what["files"])
+        for name, what in told.items()
+    }
 
 
 def is_class(name: str) -> bool:
