@@ -136,6 +136,31 @@ def test_other_runs_take_cores_but_change_no_number(cores, monkeypatch):
     other.release()
 
 
+def test_a_number_of_workers_is_taken_at_its_word(cores):
+    """On fewer cores, with fewer clients, and as one."""
+    cores(1)
+    assert "2 clients side by side" in header(workers=2)
+    assert "3 clients side by side" in header(workers=5)
+    cores(4)
+    assert "there is only one core or one client" in header(workers=1)
+
+
+@pytest.mark.parametrize("limit", ["TINY_STEP", "SHORT_STEP"])
+def test_a_run_has_its_share_of_the_cores_until_it_ends(cores, monkeypatch, limit):
+    """One after another as well as side by side."""
+    cores(4)
+    monkeypatch.setattr(auto, limit, 48)
+    engine = AutoEngine()
+    engine.setup(Context(FedAvg(mlp()), blobs((6, 6, 6)), Fabric(accelerator="cpu", devices=1)))
+    beside = machine.Share()
+    assert beside.cores == 2
+    beside.release()
+    engine.close()
+    alone = machine.Share()
+    assert alone.cores == 4
+    alone.release()
+
+
 def test_a_resumed_run_keeps_what_was_chosen(cores, monkeypatch, tmp_path):
     """A stacked run under rules that would not stack it, and the reverse."""
     cores(1)

@@ -59,6 +59,16 @@ def test_runs_share_the_cores_and_leave_them_to_others(eight):
     second.release()
 
 
+def test_every_run_has_a_core_at_least(eight):
+    eight.setattr(cores, "usable", lambda: 1)
+    shares = [cores.Share(), cores.Share(), cores.Share(wanted=3)]
+    assert [share.cores for share in shares] == [1, 1, 3]
+    for share in (*shares, *shares):
+        share.release()
+    eight.setattr(cores, "usable", lambda: 8)
+    assert cores.Share().cores == 8
+
+
 def test_what_a_killed_run_left_behind_takes_no_core(eight):
     share = cores.Share()
     os.close(share._descriptor)

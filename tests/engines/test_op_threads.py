@@ -14,7 +14,7 @@ from pfl.engines.op_threads import OpThreads, multiplications
 from pfl.training.context import Context
 from tests.engines.agreement import fit
 from tests.helpers.federation import SGD
-from tests.helpers.toy import blobs, mlp
+from tests.helpers.toy import blobs, mlp, normed
 
 
 @pytest.fixture
@@ -57,6 +57,25 @@ def test_a_recurrent_network_has_many_short_operations(torchs):
     assert counted.operation < 2 * 20 * 60 + 100 * 60 / 3
 
 
+def test_the_first_client_with_data_is_counted_as_in_a_test():
+    """A batch norm in training mode refuses a batch of one sample."""
+    data = blobs((0, 6))
+    found = Context(FedAvg(normed()), data, Fabric(accelerator="cpu", devices=1))
+    assert multiplications(found) == multiplications(context(FedAvg(normed())))
+
+
+def test_a_network_that_multiplies_nothing_has_short_operations(torchs):
+    torchs.setattr(op_threads, "SHORT_OPERATION", 0)
+    assert multiplications(context(FedAvg(torch.nn.Flatten()))) == (0, 0)
+    assert op_threads.choose(context(FedAvg(torch.nn.Flatten()))).count == 1
+
+
+def test_in_double_precision_the_count_is_the_same():
+    fabric = Fabric(accelerator="cpu", devices=1, precision="64-true")
+    found = Context(FedAvg(mlp()).double(), blobs((6, 6)), fabric)
+    assert multiplications(found) == (48, 24)
+
+
 @pytest.mark.parametrize("engine", ["auto", "sequential", "vectorised"])
 def test_every_engine_computes_with_the_chosen_number_and_gives_it_back(engine, torchs):
     class Notes(FedAvg):
@@ -73,8 +92,10 @@ def test_every_engine_computes_with_the_chosen_number_and_gives_it_back(engine, 
 
 
 def test_what_the_user_sets_is_taken(torchs):
+    torchs.setenv("MKL_NUM_THREADS", "2")
+    assert op_threads.choose(context()) == OpThreads(2, "set by MKL_NUM_THREADS")
     torchs.setenv("OMP_NUM_THREADS", "2")
-    assert op_threads.choose(context()) == OpThreads(2, "set by OMP_NUM_THREADS")
+    assert op_threads.choose(context(), began=2) == OpThreads(2, "set by OMP_NUM_THREADS")
     with op_threads.using(3):
         assert op_threads.choose(context()) == OpThreads(3, "set by torch.set_num_threads")
         differs = op_threads.choose(context(), began=1).why
@@ -101,3 +122,5 @@ def test_a_busy_machine_is_told_but_changes_nothing(torchs):
         "2, torch's number; 9 programs want 2 cores now, so OMP_NUM_THREADS=1 may be faster"
     )
     assert str(OpThreads(1, "as it is")) == "1, as it is"
+    torchs.setattr("os.getloadavg", lambda: (3.0, 9.0, 9.0))
+    assert str(OpThreads(2, "torch's number")) == "2, torch's number"
