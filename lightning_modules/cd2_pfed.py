@@ -18,7 +18,7 @@ from typing_extensions import Unpack
 from lightning_modules.base import ClientModule, ClientOptions
 from lightning_modules.layers import frozen, statistics
 from lightning_modules.losses import symmetric_kl
-from lightning_modules.nets.channels import Division, divisions, paste, shared_part
+from lightning_modules.nets.channels import ChannelDivision, divisions, paste, shared_part
 from pfl.core.checks import not_negative, within
 from pfl.core.server import Server, ServerState
 from pfl.core.state import clone, weighted_mean
@@ -232,7 +232,7 @@ class CD2Server(Server[CD2State]):
     def __init__(
         self,
         weighting: Literal["samples", "uniform"],
-        divisions: dict[str, Division],
+        divisions: dict[str, ChannelDivision],
         private_share: float,
         ramp_rounds: int | None,
     ) -> None:

@@ -12,10 +12,10 @@ from typing import Any
 import torch.nn.functional as F
 from torch import Tensor
 
-from lightning_modules.base import ClientModule, Schedule
+from lightning_modules.base import ClientModule, LRSchedule
 from lightning_modules.losses import (
     EnergyForm,
-    Spread,
+    SpreadStatistic,
     classifier_variance,
     hyperspherical_energy,
 )
@@ -76,12 +76,12 @@ class UniVarFL(ClientModule):
         *,
         w_cv: float | None = None,
         w_he: float = 0.5,
-        cv_statistic: Spread = "var",
+        cv_statistic: SpreadStatistic = "var",
         cv_unbiased: bool = False,
         he_form: EnergyForm = "inverse",
         eps: float = 1e-3,
         normalize_for_head: bool = False,
-        lr_schedule: Schedule = "cosine",
+        lr_schedule: LRSchedule = "cosine",
         **options: Any,
     ) -> None:
         super().__init__(net, lr_schedule=lr_schedule, **options)
@@ -89,7 +89,7 @@ class UniVarFL(ClientModule):
         self.w_he = w_he
         not_negative(w_cv=self.w_cv, w_he=w_he)
         positive(eps=eps)
-        self.cv_statistic: Spread = cv_statistic
+        self.cv_statistic: SpreadStatistic = cv_statistic
         self.cv_unbiased = cv_unbiased
         self.he_form: EnergyForm = he_form
         self.eps = eps

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
 import torch
 from lightning.fabric import Fabric
@@ -336,25 +336,27 @@ class FederatedLoop:
     def _rounds(self, federation: Federation) -> Generator[RoundResult, None, None]:
         """Run the rounds; yield each one before the callbacks are called."""
         run = federation.run
-        self._notify("on_fit_start", run)
+
+        def done(result: Result) -> None:
+            self._each(lambda callback: callback.on_result(run, result))
+
+        self._each(lambda callback: callback.on_fit_start(run))
         try:
-            for result in federation.rounds(self._client_done(run)):
+            for result in federation.rounds(done):
                 yield result
-                self._notify("on_round_end", run, result)
+                for callback in self.callbacks:
+                    callback.on_round_end(run, result)
                 if any(callback.should_stop for callback in self.callbacks):
                     break
             soundness.check_anything_trained(run.history)
         except BaseException:
-            self._notify("on_interrupt", run)
+            self._each(lambda callback: callback.on_interrupt(run))
             raise
-        self._notify("on_fit_end", run)
+        self._each(lambda callback: callback.on_fit_end(run))
 
-    def _client_done(self, run: Run) -> Callable[[Result], None]:
-        return lambda result: self._notify("on_result", run, result)
-
-    def _notify(self, event: str, *arguments: Any) -> None:
+    def _each(self, call: Callable[[Callback], None]) -> None:
         for callback in self.callbacks:
-            getattr(callback, event)(*arguments)
+            call(callback)
 
 
 def _next(federation: Federation, rounds: Iterator[RoundResult]) -> RoundResult | None:

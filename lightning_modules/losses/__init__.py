@@ -24,7 +24,7 @@ from lightning_modules.losses.gaussian import mean_field_kl as mean_field_kl
 from lightning_modules.losses.gaussian import mean_field_kl_slopes as mean_field_kl_slopes
 from lightning_modules.losses.numerics import mean as mean
 from lightning_modules.losses.spread import EnergyForm as EnergyForm
-from lightning_modules.losses.spread import Spread as Spread
+from lightning_modules.losses.spread import SpreadStatistic as SpreadStatistic
 from lightning_modules.losses.spread import classifier_variance as classifier_variance
 from lightning_modules.losses.spread import hyperspherical_energy as hyperspherical_energy
 from lightning_modules.losses.spread import variance_floor as variance_floor

@@ -13,7 +13,7 @@ from lightning_modules.losses.numerics import at_least_float32, full_precision, 
 from pfl.core.checks import one_of, positive
 
 EnergyForm: TypeAlias = Literal["inverse", "log", "chord", "rbf"]
-Spread: TypeAlias = Literal["var", "std"]
+SpreadStatistic: TypeAlias = Literal["var", "std"]
 
 
 def hyperspherical_energy(
@@ -83,7 +83,9 @@ def _median_of_positive(values: Tensor) -> Tensor:
     return torch.where(count > 0, median, 1.0)
 
 
-def variance_floor(num_classes: int, statistic: Spread = "var", unbiased: bool = False) -> float:
+def variance_floor(
+    num_classes: int, statistic: SpreadStatistic = "var", unbiased: bool = False
+) -> float:
     """Compute the spread of each class's probability in perfect, balanced predictions.
 
     gamma of UniVarFL (arXiv 2506.08167), Eq. 2: ``(C - 1) / C^2``, or ``1 / C`` if unbiased, and
@@ -101,13 +103,16 @@ def variance_floor(num_classes: int, statistic: Spread = "var", unbiased: bool =
         >>> variance_floor(10), variance_floor(10, unbiased=True)
         (0.09, 0.1)
     """
-    one_of("statistic", statistic, get_args(Spread))
+    one_of("statistic", statistic, get_args(SpreadStatistic))
     variance = 1 / num_classes if unbiased else (num_classes - 1) / num_classes**2
     return variance if statistic == "var" else math.sqrt(variance)
 
 
 def classifier_variance(
-    logits: Tensor, weight: Tensor | None = None, statistic: Spread = "var", unbiased: bool = False
+    logits: Tensor,
+    weight: Tensor | None = None,
+    statistic: SpreadStatistic = "var",
+    unbiased: bool = False,
 ) -> Tensor:
     """Compute by how much the spread of each class's probability over a batch is below its floor.
 

@@ -15,7 +15,7 @@ from pfl.core.types import State
 CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 
 
-class Division(NamedTuple):
+class ChannelDivision(NamedTuple):
     """How one entry of a state is divided: its end along one dimension is private.
 
     Attributes:
@@ -37,7 +37,7 @@ class Division(NamedTuple):
         """Return the number of private positions, given the share of private channels.
 
         Example:
-            >>> Division(dim=0, channels=5, width=4).private(0.5)
+            >>> ChannelDivision(dim=0, channels=5, width=4).private(0.5)
             8
         """
         return math.floor(share * self.channels + 1e-9) * self.width
@@ -50,7 +50,7 @@ class Division(NamedTuple):
         return (positions >= self.size - private).view(shape)
 
 
-def divisions(net: nn.Module) -> dict[str, Division]:
+def divisions(net: nn.Module) -> dict[str, ChannelDivision]:
     """Return the division of each entry of a network's state, by name.
 
     A convolution or linear layer is divided by its output channels: all weights that produce a
@@ -75,7 +75,7 @@ Division(dim=0, channels=1, width=2))
     if not linears:
         raise ValueError(f"{type(net).__name__} has no linear layer to classify with")
     classifier = linears[-1]
-    known = {name: Division(0, 1, len(v)) for name, v in net.state_dict().items() if v.dim()}
+    known = {name: ChannelDivision(0, 1, len(v)) for name, v in net.state_dict().items() if v.dim()}
     before = 0
     for name, module in net.named_modules():
         if name == classifier:
@@ -86,12 +86,12 @@ Division(dim=0, channels=1, width=2))
                     f"the classifier {name!r} has {inputs} inputs, which is not a multiple of the "
                     f"{channels} channels of the layer before it"
                 )
-            known[f"{name}.weight"] = Division(1, channels, inputs // channels)
+            known[f"{name}.weight"] = ChannelDivision(1, channels, inputs // channels)
         elif name in layers or isinstance(module, NORMALISATIONS):
             held = [*module.named_parameters(recurse=False), *module.named_buffers(recurse=False)]
             for entry, value in held:
                 if value.dim():
-                    known[f"{name}.{entry}"] = Division(0, len(value), 1)
+                    known[f"{name}.{entry}"] = ChannelDivision(0, len(value), 1)
             before = len(layers[name].weight) if name in layers else before
     entries = net.state_dict()
     return {name: division for name, division in known.items() if name in entries}

@@ -29,7 +29,7 @@ from pfl.core.types import (
     Upload,
 )
 
-Schedule: TypeAlias = Literal["constant", "cosine"]
+LRSchedule: TypeAlias = Literal["constant", "cosine"]
 
 # Methods on which the tested model depends.
 _TESTED = {"receive", "personalise", "load_global", "forward", "server"}
@@ -48,7 +48,7 @@ class ClientOptions(TypedDict, total=False):
     buffers: Literal["average", "local"]
     weighting: Literal["samples", "uniform"]
     lr_decay: float
-    lr_schedule: Schedule
+    lr_schedule: LRSchedule
     persist_optimizer: bool
     task: Task | None
 
@@ -109,7 +109,7 @@ class ClientModule(Learner):
         buffers: Literal["average", "local"] = "average",
         weighting: Literal["samples", "uniform"] = "samples",
         lr_decay: float = 1.0,
-        lr_schedule: Schedule = "constant",
+        lr_schedule: LRSchedule = "constant",
         persist_optimizer: bool = False,
         task: Task | None = None,
     ) -> None:
@@ -122,7 +122,7 @@ class ClientModule(Learner):
         self.buffer_policy = buffers
         self.weighting = weighting
         self.lr_decay = lr_decay
-        self.lr_schedule: Schedule = lr_schedule
+        self.lr_schedule: LRSchedule = lr_schedule
         self.persist_optimizer = persist_optimizer
         self._matched: dict[tuple[object, ...], tuple[tuple[str, ...], tuple[str, ...]]] = {}
 

@@ -18,7 +18,7 @@ from pfl.core.sample_losses import cross_entropies, mean_cross_entropy, pinball
 BINS = 15
 
 # (n,) values and (n,) groups -> (K, groups) sums, by model and group.
-Tally: TypeAlias = Callable[[Tensor, Tensor, int], Tensor]
+GroupSums: TypeAlias = Callable[[Tensor, Tensor, int], Tensor]
 
 
 class LossOptions(TypedDict, total=False):
@@ -427,7 +427,7 @@ def _macro_f1(hits: Tensor, found: Tensor) -> Tensor:
     return (f1 / present.sum(1, keepdim=True)).sum(1)
 
 
-def _calibration_error(tally: Tally, confidence: Tensor, right: Tensor) -> Tensor:
+def _calibration_error(tally: GroupSums, confidence: Tensor, right: Tensor) -> Tensor:
     """Return (K,) expected calibration errors: mean gap between accuracy and confidence in bins.
 
     Args:

@@ -18,7 +18,7 @@ from pfl.results.files import RunError
 from pfl.results.runs import RunFolder
 from pfl.tables import cells as tables
 from pfl.tables import kept
-from pfl.tables.plan import Plan
+from pfl.tables.plan import TablePlan
 from pfl.tables.spec import TableFile
 
 # Files of a run that the ledger stores, and those of them that are compressed if they are long.
@@ -71,7 +71,7 @@ class Entry:
 
 
 def keep(
-    folder: Path, table: TableFile, plan: Plan, commit: str, note: str
+    folder: Path, table: TableFile, plan: TablePlan, commit: str, note: str
 ) -> Iterator[tuple[str, str | None]]:
     """Copy the finished runs of a table into the ledger.
 

@@ -20,7 +20,7 @@ from pfl.results.statistics import Estimate, Spread, half_width
 
 
 @dataclass(frozen=True)
-class Group:
+class RunGroup:
     """Runs of one column of a table on one partition, one for each method.
 
     Attributes:
@@ -79,7 +79,7 @@ def printed_gap(a: Scored, b: Scored) -> float:
     return round((a.entry.reported or 0.0) - (b.entry.reported or 0.0), 9)
 
 
-def groups(runs: Iterable[Scored], known: Known) -> list[Group]:
+def groups(runs: Iterable[Scored], known: Known) -> list[RunGroup]:
     """Return the columns in which at least two methods ran on one partition."""
 
     def where(run: Scored) -> list[str]:
@@ -90,7 +90,7 @@ def groups(runs: Iterable[Scored], known: Known) -> list[Group]:
     reported = sorted((run for run in runs if run.entry.reported is not None), key=where)
     found = [list(members) for _, members in groupby(reported, key=where)]
     found = [members for members in found if len(members) > 1]
-    return [Group(runs, _noise(runs, found, known), known.references) for runs in found]
+    return [RunGroup(runs, _noise(runs, found, known), known.references) for runs in found]
 
 
 def _noise(

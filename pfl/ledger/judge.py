@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from pfl.ledger.cells import Entry
-from pfl.ledger.rows import Row, half, verdict
+from pfl.ledger.rows import LedgerRow, half, verdict
 from pfl.results.runs import RunFolder
 from pfl.results.statistics import Estimate, Spread
 from pfl.tables.reported import printed
@@ -140,7 +140,7 @@ def natural(*texts: str) -> list[str]:
     return [re.sub(r"(?<![\d.])\d+", lambda found: found[0].zfill(9), text) for text in texts]
 
 
-def rows(runs: Iterable[Scored], known: Known) -> list[Row]:
+def rows(runs: Iterable[Scored], known: Known) -> list[LedgerRow]:
     """Return one row for each cell and kind of partition, over its seeds."""
 
     def where(run: Scored) -> list[str]:
@@ -153,7 +153,7 @@ def rows(runs: Iterable[Scored], known: Known) -> list[Row]:
     ]
 
 
-def _row(members: Sequence[Scored], known: Known) -> Row:
+def _row(members: Sequence[Scored], known: Known) -> LedgerRow:
     entries = [run.entry for run in members]
     first = entries[0]
     theirs, by = known.theirs(first)
@@ -168,7 +168,7 @@ def _row(members: Sequence[Scored], known: Known) -> Row:
     told = verdict(ours, theirs)
     place = (first.paper, first.table, cell_name(first), partition_name(first))
     reason, command = known.reasons.get(place, ("unexplained", ""))
-    return Row(
+    return LedgerRow(
         paper=first.paper,
         table=first.table,
         cell=place[2],

@@ -8,8 +8,8 @@ from itertools import groupby
 
 import numpy as np
 
-from pfl.ledger.gaps import Draw, Group, printed_gap
-from pfl.ledger.rows import Row
+from pfl.ledger.gaps import Draw, RunGroup, printed_gap
+from pfl.ledger.rows import LedgerRow
 from pfl.results.sheets import Sheet, markdown
 
 HEAD = """\
@@ -53,9 +53,9 @@ off (median absolute deviation). Pairs of one partition are not independent.
 
 
 def page(
-    found: Sequence[Row],
+    found: Sequence[LedgerRow],
     draws: Sequence[Draw],
-    groups: Sequence[Group],
+    groups: Sequence[RunGroup],
     pictures: Mapping[tuple[str, str], str],
 ) -> str:
     """Return the page in Markdown.
@@ -77,11 +77,11 @@ def page(
     return "\n".join(parts)
 
 
-def _place(group: Group) -> tuple[str, str]:
+def _place(group: RunGroup) -> tuple[str, str]:
     return group.runs[0].entry.paper, group.runs[0].entry.table
 
 
-def _headline(found: Sequence[Row], draws: Sequence[Draw], groups: Sequence[Group]) -> str:
+def _headline(found: Sequence[LedgerRow], draws: Sequence[Draw], groups: Sequence[RunGroup]) -> str:
     """Return the table of papers: draws that agree, cells, and claims that hold."""
     lines = []
     for paper in dict.fromkeys(row.paper for row in found):
@@ -117,7 +117,7 @@ def _counted(counts: Counter[str]) -> str:
     return ", ".join([*words, *([f"{counts['-']} open"] if counts["-"] else [])])
 
 
-def _table(members: Sequence[Row]) -> str:
+def _table(members: Sequence[LedgerRow]) -> str:
     columns = [
         *("cell", "partition", "seeds", "ours", "reported", "difference", "verdict"),
         *("last", "best", "rounds", "interval"),
@@ -140,14 +140,14 @@ def _table(members: Sequence[Row]) -> str:
     return "\n\n".join(filter(None, parts)) + "\n"
 
 
-def _difference(row: Row) -> str:
+def _difference(row: LedgerRow) -> str:
     if row.difference is None:
         return "-"
     half = "" if row.half is None else f" ± {100 * row.half:.2f}"
     return f"{100 * row.difference:+.2f}{half}"
 
 
-def _reasons(members: Sequence[Row]) -> str:
+def _reasons(members: Sequence[LedgerRow]) -> str:
     """List the cells that are out, with what is known and the command that shows it."""
     lines = ["Out:", ""]
     for row in members:
@@ -157,7 +157,7 @@ def _reasons(members: Sequence[Row]) -> str:
     return "\n".join(lines) if len(lines) > 2 else ""
 
 
-def _gaps(group: Group) -> str:
+def _gaps(group: RunGroup) -> str:
     """Return the table of one partition: each method's gap to the reference, ours and printed."""
     reference = group.reference
     lines, apart = [], []
@@ -190,7 +190,7 @@ def _markdown(columns: Sequence[str], cells: Sequence[Sequence[str]]) -> str:
     return markdown([Sheet("", columns, cells)]).partition("\n\n")[2]
 
 
-def _noted(members: Sequence[Row], what: str) -> str:
+def _noted(members: Sequence[LedgerRow], what: str) -> str:
     """Return what is noted of a table's cells, with the names of the cells where they differ."""
     phrases: dict[str, list[str]] = {}
     for row in members:

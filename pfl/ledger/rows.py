@@ -17,7 +17,7 @@ from pfl.results.statistics import Estimate, agree, half_width
 
 
 @dataclass(frozen=True)
-class Row:
+class LedgerRow:
     """One cell of a paper's table.
 
     Attributes:
@@ -93,29 +93,30 @@ def half(ours: Estimate, theirs: Estimate | None) -> float | None:
     return None if theirs is None else half_width(ours, theirs)
 
 
-def write(rows: Sequence[Row]) -> str:
+def write(rows: Sequence[LedgerRow]) -> str:
     """Return rows as the text of a CSV file."""
     stream = io.StringIO()
     writer = csv.writer(stream, lineterminator="\n")
-    names = [item.name for item in fields(Row)]
+    names = [item.name for item in fields(LedgerRow)]
     writer.writerow(names)
     for row in rows:
         writer.writerow([_text(getattr(row, name)) for name in names])
     return stream.getvalue()
 
 
-def read(path: Path) -> list[Row]:
+def read(path: Path) -> list[LedgerRow]:
     """Read rows from a CSV file.
 
     Raises:
         ValueError: A column is missing, or a cell is not a number.
     """
-    hints = get_type_hints(Row)
+    hints = get_type_hints(LedgerRow)
     with path.open(newline="", encoding="utf-8") as file:
         records = list(csv.DictReader(file))
     try:
         return [
-            Row(**{name: _value(r[name], kind) for name, kind in hints.items()}) for r in records
+            LedgerRow(**{name: _value(r[name], kind) for name, kind in hints.items()})
+            for r in records
         ]
     except (KeyError, ValueError) as error:
         raise ValueError(f"{path} is not a table of compared results: {error}") from error

@@ -12,7 +12,7 @@ from pfl.cli.explain import UsageError
 from pfl.results.runs import At
 from pfl.tables import reported
 from pfl.tables.reported import Reported
-from pfl.tables.spec import Part, TableFile
+from pfl.tables.spec import CellSettings, TableFile
 
 
 @dataclass(frozen=True)
@@ -109,7 +109,7 @@ def _cell(table: TableFile, row: str, column: tuple[tuple[str, str], ...]) -> Ce
     return replace(cell, reported=_reported(table, cell, parts))
 
 
-def _words(parts: Sequence[Part]) -> tuple[str, ...]:
+def _words(parts: Sequence[CellSettings]) -> tuple[str, ...]:
     """Return flags for the configuration files of all parts, then for their settings."""
     configs = [word for part in parts for file in part.configs for word in ("--config", str(file))]
     settings: dict[str, Any] = {}
@@ -125,7 +125,7 @@ def _words(parts: Sequence[Part]) -> tuple[str, ...]:
     return (*configs, *flags)
 
 
-def _reported(table: TableFile, cell: Cell, parts: Sequence[Part]) -> Reported | None:
+def _reported(table: TableFile, cell: Cell, parts: Sequence[CellSettings]) -> Reported | None:
     if any(part.reported is None for part in parts):
         return None
     wanted = {"method": cell.row}

@@ -19,8 +19,8 @@ from pfl.results import sheets as forms
 from pfl.results.captions import NAMES
 from pfl.tables import estimate, illustrate
 from pfl.tables.cells import Cell
-from pfl.tables.outcome import Outcome, outcome
-from pfl.tables.plan import ROOT, Plan, plan
+from pfl.tables.outcome import CellOutcome, outcome
+from pfl.tables.plan import ROOT, TablePlan, plan
 from pfl.tables.reader import unknown
 from pfl.tables.render import sheets
 from pfl.tables.runner import bars, run_all, unfinished
@@ -71,7 +71,7 @@ def table(
 
 
 def _estimated(
-    described: TableFile, planned: Plan, console: Console
+    described: TableFile, planned: TablePlan, console: Console
 ) -> tuple[forms.Sheet, Sequence[str]]:
     """Estimate the cost of the remaining runs; print each estimate as soon as it is made."""
     with bars(console) as progress:
@@ -97,8 +97,8 @@ def _pictures(described: TableFile, options: argparse.Namespace) -> Sequence[str
 def _show(
     options: argparse.Namespace,
     described: TableFile,
-    planned: Plan,
-    outcomes: Sequence[Outcome],
+    planned: TablePlan,
+    outcomes: Sequence[CellOutcome],
     wanted: Sequence[str],
 ) -> None:
     """Print the table, and write it and its pictures to files."""
@@ -139,7 +139,7 @@ def _plain(key: str) -> str:
     return ".".join(part for part in key.split(".") if part != "init_args")
 
 
-def _advice(planned: Plan, argv: Sequence[str]) -> str:
+def _advice(planned: TablePlan, argv: Sequence[str]) -> str:
     left = len(unfinished(planned))
     return (
         f"interrupted: {len(planned.runs) - left} of {len(planned.runs)} runs are finished and "

@@ -15,7 +15,7 @@ from pfl.results.sheets import Sheet
 from pfl.results.statistics import NONE
 from pfl.tables import kept
 from pfl.tables.measure import Rates, Watch, measure
-from pfl.tables.plan import Plan, PlannedRun
+from pfl.tables.plan import PlannedRun, TablePlan
 from pfl.tables.render import shortened
 from pfl.tables.runner import reason
 from pfl.tables.sizes import Sizes, Surveyor
@@ -40,7 +40,9 @@ class Cost:
     moved: float
 
 
-def sheet(table: TableFile, plan: Plan, tell: Callable[[str], None]) -> tuple[Sheet, Sequence[str]]:
+def sheet(
+    table: TableFile, plan: TablePlan, tell: Callable[[str], None]
+) -> tuple[Sheet, Sequence[str]]:
     """Make a row for each run: what is done, and what the rest costs.
 
     Args:

@@ -8,11 +8,11 @@ from pathlib import Path
 
 from pfl.results import pictures
 from pfl.results.settings import Setting
-from pfl.tables.outcome import Outcome
+from pfl.tables.outcome import CellOutcome
 
 
 def write(
-    wanted: Sequence[str], outcomes: Sequence[Outcome], folder: Path
+    wanted: Sequence[str], outcomes: Sequence[CellOutcome], folder: Path
 ) -> tuple[list[Path], list[str]]:
     """Draw each column's finished runs.
 

@@ -12,11 +12,11 @@ from pfl.results.runs import RunFolder
 from pfl.results.statistics import Estimate, agree
 from pfl.tables import kept
 from pfl.tables.cells import Cell
-from pfl.tables.plan import Plan
+from pfl.tables.plan import TablePlan
 
 
 @dataclass(frozen=True)
-class Outcome:
+class CellOutcome:
     """The outcome of one cell.
 
     Attributes:
@@ -51,7 +51,7 @@ class Outcome:
         return agree(self.ours, self.cell.reported.estimate)
 
 
-def outcome(cell: Cell, plan: Plan, failures: Mapping[str, str]) -> Outcome:
+def outcome(cell: Cell, plan: TablePlan, failures: Mapping[str, str]) -> CellOutcome:
     """Read the runs of a cell.
 
     Args:
@@ -60,7 +60,7 @@ def outcome(cell: Cell, plan: Plan, failures: Mapping[str, str]) -> Outcome:
         failures: Reasons of failed runs, by name.
     """
     if cell.skip is not None:
-        return Outcome(cell, {}, np.empty(0), (cell.skip,))
+        return CellOutcome(cell, {}, np.empty(0), (cell.skip,))
     runs: dict[int, RunFolder] = {}
     values: list[float] = []
     trouble: dict[str, None] = {}
@@ -75,4 +75,4 @@ def outcome(cell: Cell, plan: Plan, failures: Mapping[str, str]) -> Outcome:
             runs[seed] = found
         except RunError as error:
             trouble[str(error)] = None
-    return Outcome(cell, runs, np.array(values), tuple(trouble))
+    return CellOutcome(cell, runs, np.array(values), tuple(trouble))

@@ -55,7 +55,7 @@ class PlannedRun:
 
 
 @dataclass(frozen=True, eq=False)
-class Plan:
+class TablePlan:
     """The runs of a table.
 
     Attributes:
@@ -77,7 +77,7 @@ def plan(
     seeds: Sequence[int],
     scale: float = 1,
     overrides: Sequence[str] = (),
-) -> Plan:
+) -> TablePlan:
     """Plan the runs of some cells.
 
     Args:
@@ -103,7 +103,7 @@ def plan(
             run = _planned(table, cell, first, config, seed, scale)
             runs.setdefault(run.name, run)
             names.setdefault(cell, {})[seed] = run.name
-    return Plan(names, runs, seeds, scale)
+    return TablePlan(names, runs, seeds, scale)
 
 
 def parse(

@@ -12,7 +12,7 @@ from pfl.cli.explain import Keys, UsageError, hint, nearest
 from pfl.cli.yaml_file import YamlFile
 from pfl.federation.summary import KINDS
 from pfl.tables.reported import KEYS
-from pfl.tables.spec import COLUMNS, Axis, Exceptional, Part, TableFile
+from pfl.tables.spec import COLUMNS, Axis, CellSettings, Exceptional, TableFile
 
 T = TypeVar("T")
 _PART = ("config", "set", "reported", "metric", "skip")
@@ -97,7 +97,7 @@ class _Reader:
 
     def listed(
         self, values: Sequence[Any], given: Mapping[str, Any], keys: Keys
-    ) -> dict[str, Part]:
+    ) -> dict[str, CellSettings]:
         """Return the options of an axis that sets one key to several values."""
         if "set" not in given:
             self.refuse(keys, "a list of values needs set: the dotted key to which they belong")
@@ -106,14 +106,16 @@ class _Reader:
         if column is not None and column not in KEYS:
             self.refuse((*keys, "reported"), unknown(str(column), KEYS))
         return {
-            str(value): Part(settings={key: value}, reported={column: str(value)} if column else {})
+            str(value): CellSettings(
+                settings={key: value}, reported={column: str(value)} if column else {}
+            )
             for value in values
         }
 
-    def part(self, value: object, keys: Keys) -> Part:
+    def part(self, value: object, keys: Keys) -> CellSettings:
         """Return a part; a text or a list stands for its configuration files."""
         if value is None:
-            return Part()
+            return CellSettings()
         if isinstance(value, str | list):
             value = {"config": value}
         given = self.mapping(value, keys, _PART)
@@ -122,7 +124,7 @@ class _Reader:
         metric, skip = given.get("metric"), given.get("skip")
         if metric is not None and str(metric).rpartition("/")[2] not in KINDS:
             self.refuse((*keys, "metric"), f"{metric} must end in one of {', '.join(KINDS)}")
-        return Part(
+        return CellSettings(
             configs=tuple(
                 self.file(name, (*keys, "config"))
                 for name in self.items(files, (*keys, "config"), str)
@@ -140,7 +142,7 @@ class _Reader:
         return {key: "" if cell is None else str(cell) for key, cell in given.items()}
 
     def exceptions(
-        self, value: object, rows: Mapping[str, Part], axes: Sequence[Axis]
+        self, value: object, rows: Mapping[str, CellSettings], axes: Sequence[Axis]
     ) -> tuple[Exceptional, ...]:
         choices = {"row": list(rows), **{axis.name: list(axis.options) for axis in axes}}
         found = []

@@ -9,8 +9,8 @@ from itertools import groupby
 from pfl.results import names
 from pfl.results.sheets import Record, Sheet
 from pfl.results.statistics import NONE
-from pfl.tables.outcome import Outcome
-from pfl.tables.plan import Plan
+from pfl.tables.outcome import CellOutcome
+from pfl.tables.plan import TablePlan
 from pfl.tables.reported import Unit
 from pfl.tables.spec import TableFile
 
@@ -18,7 +18,7 @@ from pfl.tables.spec import TableFile
 _COLUMNS = 4
 
 
-def sheets(table: TableFile, plan: Plan, outcomes: Sequence[Outcome]) -> list[Sheet]:
+def sheets(table: TableFile, plan: TablePlan, outcomes: Sequence[CellOutcome]) -> list[Sheet]:
     """Return one sheet, or one for each option of the first axis if there are many columns.
 
     The last sheet has the notes to all of them.
@@ -45,7 +45,11 @@ def sheets(table: TableFile, plan: Plan, outcomes: Sequence[Outcome]) -> list[Sh
 
 
 def _sheet(
-    title: str, outcomes: Sequence[Outcome], skip: int, plan: Plan, footnotes: dict[str, int]
+    title: str,
+    outcomes: Sequence[CellOutcome],
+    skip: int,
+    plan: TablePlan,
+    footnotes: dict[str, int],
 ) -> Sheet:
     """Return a sheet without notes; the first ``skip`` axes are in its title."""
     columns = list(dict.fromkeys(outcome.cell.column for outcome in outcomes))
@@ -64,7 +68,7 @@ def _sheet(
     )
 
 
-def _text(outcome: Outcome, unit: Unit, footnotes: dict[str, int]) -> str:
+def _text(outcome: CellOutcome, unit: Unit, footnotes: dict[str, int]) -> str:
     """Format a cell, for instance as ``90.81 ± 0.31 (91.03, -0.22, in)``."""
     ours, reported = outcome.ours, outcome.cell.reported
     text = NONE if ours is None else ours.text(unit.factor, unit.digits)
@@ -81,7 +85,7 @@ def _text(outcome: Outcome, unit: Unit, footnotes: dict[str, int]) -> str:
     return text
 
 
-def _legend(outcomes: Sequence[Outcome], plan: Plan) -> str:
+def _legend(outcomes: Sequence[CellOutcome], plan: TablePlan) -> str:
     metrics = dict.fromkeys((outcome.cell.metric, outcome.cell.at) for outcome in outcomes)
     what = "; ".join(names.heading(metric, at) for metric, at in metrics)
     seeds = ", ".join(map(str, plan.seeds))
@@ -94,12 +98,12 @@ def _legend(outcomes: Sequence[Outcome], plan: Plan) -> str:
     return legend + "."
 
 
-def shortened(plan: Plan) -> str:
+def shortened(plan: TablePlan) -> str:
     """Return what the caption of a shortened experiment adds; empty for a whole one."""
     return "" if plan.scale == 1 else f", at scale {plan.scale:g}"
 
 
-def _scale_note(outcomes: Sequence[Outcome], plan: Plan) -> list[str]:
+def _scale_note(outcomes: Sequence[CellOutcome], plan: TablePlan) -> list[str]:
     if plan.scale == 1:
         return []
     note = f"Scale {plan.scale:g}: the share of the rounds and of the data that was used."
@@ -111,7 +115,7 @@ def _scale_note(outcomes: Sequence[Outcome], plan: Plan) -> list[str]:
     return [note]
 
 
-def _points_note(outcomes: Sequence[Outcome]) -> list[str]:
+def _points_note(outcomes: Sequence[CellOutcome]) -> list[str]:
     """Name the points at which the rows' personal models were tested, if they differ."""
     rows: dict[str, dict[str, None]] = {}
     for outcome in outcomes:
@@ -130,7 +134,7 @@ def _named(option: tuple[str, str]) -> str:
     return f"{axis} {label}" if label.lstrip("-.")[:1].isdigit() else label
 
 
-def _record(plan: Plan, outcome: Outcome) -> Record:
+def _record(plan: TablePlan, outcome: CellOutcome) -> Record:
     cell, ours = outcome.cell, outcome.ours
     interval = None if ours is None else ours.interval
     reported = cell.reported

@@ -24,7 +24,7 @@ from pfl.disk.lock import BusyError
 from pfl.federation.checkpoint import CheckpointError
 from pfl.federation.run import Callback, Run
 from pfl.tables import kept
-from pfl.tables.plan import Plan, PlannedRun
+from pfl.tables.plan import PlannedRun, TablePlan
 from pfl.tables.shorten import limit_samples
 
 
@@ -44,7 +44,7 @@ class _Rounds(Callback):
         self._progress.update(self._task, completed=result.round)
 
 
-def run_all(plan: Plan, console: Console) -> dict[str, str]:
+def run_all(plan: TablePlan, console: Console) -> dict[str, str]:
     """Execute every run of a plan that is not finished.
 
     A run that fails is reported and skipped.
@@ -125,6 +125,6 @@ def reason(error: Exception) -> str:
     return ": ".join([type(error).__name__, *lines[:1]])
 
 
-def unfinished(plan: Plan) -> Sequence[PlannedRun]:
+def unfinished(plan: TablePlan) -> Sequence[PlannedRun]:
     """Return the runs that are not finished."""
     return [run for run in plan.runs.values() if kept.finished(run) is None]

@@ -14,7 +14,7 @@ COLUMNS = (
 
 
 @dataclass(frozen=True)
-class Part:
+class CellSettings:
     """Settings that a table, row, column or exception applies to its cells.
 
     Attributes:
@@ -42,7 +42,7 @@ class Axis:
     """
 
     name: str
-    options: Mapping[str, Part]
+    options: Mapping[str, CellSettings]
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ class Exceptional:
     """
 
     where: Mapping[str, tuple[str, ...]]
-    part: Part
+    part: CellSettings
 
     def fits(self, row: str, column: Mapping[str, str]) -> bool:
         """Return ``True`` if the exception applies to a cell."""
@@ -85,8 +85,8 @@ class TableFile:
     caption: str
     seeds: tuple[int, ...]
     seed_keys: tuple[str, ...]
-    common: Part
-    rows: Mapping[str, Part]
+    common: CellSettings
+    rows: Mapping[str, CellSettings]
     axes: tuple[Axis, ...]
     exceptions: tuple[Exceptional, ...]
     notes: tuple[str, ...]

@@ -6,11 +6,11 @@ from dataclasses import replace
 
 import pytest
 
-from pfl.ledger.rows import Row, half, read, verdict, write
+from pfl.ledger.rows import LedgerRow, half, read, verdict, write
 from pfl.results.statistics import Estimate, Spread
 from pfl.tables.reported import printed
 
-ROW = Row(
+ROW = LedgerRow(
     paper="FedAS",
     table="Table 3",
     cell="FedPer, beta 0.1, P 0.2",

@@ -9,7 +9,7 @@ from lightning_modules.cd2_pfed import CD2PFed, CD2Server
 from lightning_modules.fedavg import FedAvg
 from lightning_modules.local import Local
 from lightning_modules.nets import CNN2, ResNet18, SplitNet
-from lightning_modules.nets.channels import Division, divisions
+from lightning_modules.nets.channels import ChannelDivision, divisions
 from pfl.core.state import clone, nbytes, select
 from pfl.core.types import Batch, ClientInfo, Upload
 from tests.helpers.draws import normal
@@ -66,9 +66,9 @@ def test_divisions():
     )
     found = divisions(net)
     rows = ["0.weight", "0.bias", "1.weight", "1.bias", "1.running_mean", "1.running_var"]
-    assert all(found[name] == Division(0, 4, 1) for name in rows)
-    assert found["4.weight"] == Division(1, 4, 9)
-    assert found["4.bias"] == Division(0, 1, 2)
+    assert all(found[name] == ChannelDivision(0, 4, 1) for name in rows)
+    assert found["4.weight"] == ChannelDivision(1, 4, 9)
+    assert found["4.bias"] == ChannelDivision(0, 1, 2)
     assert set(found) == set(net.state_dict()) - {"1.num_batches_tracked"}
     assert [found["0.weight"].private(p) for p in (0, 0.24, 0.25, 0.7, 1)] == [0, 0, 1, 2, 4]
     assert found["4.weight"].private(0.5) == 18
@@ -170,7 +170,7 @@ def test_running_statistics_see_the_whole_network_only():
 def test_the_private_set_grows():
     """Invariant 6: p = 0.5 over T = 10 rounds, floor(6 * 0.05 t) of six units."""
     server = CD2Server("samples", {}, 0.5, None)
-    counts = [Division(0, 6, 1).private(server.share(t, 10)) for t in range(1, 12)]
+    counts = [ChannelDivision(0, 6, 1).private(server.share(t, 10)) for t in range(1, 12)]
     assert counts == [0, 0, 0, 1, 1, 1, 2, 2, 2, 3, 3]
     assert CD2Server("samples", {}, 0.5, 4).share(2, 10) == 0.25
     assert CD2Server("samples", {}, 0.5, 0).share(1, 10) == 0.5
@@ -251,7 +251,7 @@ def test_the_averages_share_grows():
 
 def test_the_servers_step_by_hand():
     """p = 1/2 of two rows: the first is averaged, (1 + 3 * 5) / 4 = 4, the second stays."""
-    server = CD2Server("samples", {"net.w": Division(0, 2, 1)}, 0.5, 0)
+    server = CD2Server("samples", {"net.w": ChannelDivision(0, 2, 1)}, 0.5, 0)
     info = ClientInfo(0, 1, torch.ones(1), rounds=4)
     state = server.init({"net.w": torch.tensor([[7.0], [8.0]])}, [info])
     assert server.broadcast(state, 0, 1).shared["net.w"].tolist() == [[7.0]]

@@ -12,7 +12,7 @@ from pfl.core import devices
 from pfl.core.state import each, joined
 from pfl.core.types import Batch, Phase
 from pfl.engines.stack.gather import Gather
-from pfl.engines.stack.schedule import FixedSchedule, Inputs, Schedule
+from pfl.engines.stack.schedule import FixedSchedule, Schedule, StepInputs
 from pfl.engines.stack.stack import Group, Stack, groups, pad, walk
 from pfl.training import batching
 from pfl.training.batching import Length, Step
@@ -82,18 +82,18 @@ class StackedFeed:
         with torch.no_grad():
             return batch._replace(x=self._phase.inputs(batch))
 
-    def inputs(self, number: int) -> Inputs:
+    def inputs(self, number: int) -> StepInputs:
         """Make the inputs of a step ready; must be called once for each step, in order."""
         return self.schedule.inputs(
             number, self._noise.of_step(number, self.schedule.shape(number)[0])
         )
 
-    def groups(self, number: int, inputs: Inputs) -> Iterator[Group]:
+    def groups(self, number: int, inputs: StepInputs) -> Iterator[Group]:
         """Make the batches of a step of its inputs."""
         batch = self._samples(number, inputs)._replace(noise=inputs.noise)
         return groups(self.schedule.sizes[number], batch, self._apart)
 
-    def _samples(self, number: int, inputs: Inputs) -> Batch:
+    def _samples(self, number: int, inputs: StepInputs) -> Batch:
         count, size = self.schedule.shape(number)
         if self._gather is not None:
             batch = self._gather.batch(inputs.positions)

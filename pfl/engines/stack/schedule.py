@@ -14,7 +14,7 @@ from pfl.core.types import State
 from pfl.training.batching import Step
 
 
-class Inputs(NamedTuple):
+class StepInputs(NamedTuple):
     """The inputs of one step of K clients, on the device.
 
     Attributes:
@@ -80,10 +80,10 @@ class Schedule:
         """Return for how many clients, and how many samples of each, a step is computed."""
         return len(self.sizes[number]), max(self.sizes[number])
 
-    def inputs(self, number: int, noise: State) -> Inputs:
+    def inputs(self, number: int, noise: State) -> StepInputs:
         """Return the inputs of a step; ``noise`` is one of them."""
         count, size = self.shape(number)
-        return Inputs(
+        return StepInputs(
             self._positions[:count, number, :size],
             self._weights[:count, number, :size],
             self._places[:count, number],
@@ -111,7 +111,7 @@ class FixedSchedule(Schedule):
         """Return the numbers of all clients and of the samples in the largest batch."""
         return self._clients, self._largest
 
-    def inputs(self, number: int, noise: State) -> Inputs:
+    def inputs(self, number: int, noise: State) -> StepInputs:
         """Return the inputs of a step, which replace those of the step before."""
         *values, noise = super().inputs(number, noise)
         values += noise.values()
@@ -120,7 +120,7 @@ class FixedSchedule(Schedule):
         else:
             self._memory = [value.clone() for value in values]
         positions, weights, places, *draws = self._memory
-        return Inputs(positions, weights, places, dict(zip(noise, draws, strict=True)))
+        return StepInputs(positions, weights, places, dict(zip(noise, draws, strict=True)))
 
 
 def _positions(steps: Sequence[Sequence[Step]], size: int) -> Tensor:
