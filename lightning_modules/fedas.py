@@ -81,7 +81,7 @@ class FedAS(ClientModule):
     """
 
     shared = ("net.backbone.*",)
-    kept = ("net.head.*", "previous.*")
+    kept: tuple[str, ...] = ("net.head.*", "previous.*")
     evaluate_at = "post_local"
     vectorizable = True
     net: SplitNet

@@ -4,6 +4,12 @@ import runpy
 from pathlib import Path
 
 import pytest
+import torch
+from torch import nn
+
+from pfl.engines.sequential import SequentialEngine
+from pfl.testing.federation import ToyFederation
+from pfl.testing.toy import ToyData, ToyNet
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
 DOCS = EXAMPLES.parent / "docs"
@@ -16,8 +22,35 @@ SHOWS = {
         names["run"].server.shared is names["average"] and names["run"].round < 10
     ),
     "fine_tune": lambda names: names["after"] > names["before"],
+    "fedas_as_released": lambda names: _hands_on(names),
     "compare": lambda names: names["clients"].p < 0.05 and names["clients"].difference > 0,
 }
+
+
+def _hands_on(names):
+    """Check FedAS as released by hand: one weight w = 2, and no training after the alignment.
+
+    Both clients have x = 1 and 3 of one class, features 2 and 6, mean 4; the third sample, 100, is
+    left out. The slope of ((w - 4)^2 + (3 w - 4)^2) / 2 is 10 w - 16: one step of 0.01 gives 1.96.
+    The second client starts there: 1.96 - 0.01 * 3.6 = 1.924.
+    """
+    one = torch.tensor([[1.0], [3.0], [100.0]]), torch.zeros(3, dtype=torch.int64)
+    data = ToyData([one, one], outputs=2, batch_size=2)
+    data.shuffle, data.drop_last = False, True
+    weights = {}
+    for engine in (SequentialEngine(), names["HandingOn"]()):
+        net = ToyNet(nn.Linear(1, 1, bias=False), nn.Linear(1, 2))
+        nn.init.constant_(net.backbone.weight, 2)
+        options = {"batch_size": 2, "align_batch": 2, "epochs": 0, "synchronisation": False}
+        federation = ToyFederation(names["FedASAsReleased"](net, **options), data)
+        engine.setup(federation.context)
+        results = engine.train(federation.jobs())
+        found = [result.kept["previous.module.weight"].item() for result in results]
+        weights[type(engine).__name__] = found
+        assert federation.state.shared["net.backbone.weight"].item() == 2
+    assert weights["SequentialEngine"] == pytest.approx([1.96, 1.96])
+    assert weights["HandingOn"] == pytest.approx([1.96, 1.924])
+    return len({*names["accuracy"].values()}) == 2
 
 
 def test_every_script_is_known():
