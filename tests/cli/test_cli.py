@@ -353,7 +353,7 @@ rounds: 2 | rounds: two | c.yaml:3: loop.rounds: expected int, got two
 hidden: 7 | hidden: wide | c.yaml:9: model.net.hidden: expected int, got wide
 lr: 0.005 | lr: slow | c.yaml:10: model.optimizer.lr: expected float, got slow
 rounds: 2 | precision: 16 | c.yaml:3: loop.precision: expected one of '32-true', '64-true', 'bf16-mixed', '16-mixed', got 16
-    num_clients: 4\n |  | c.yaml:14: data: the following arguments are required: num_clients
+    num_clients: 4\n |  | c.yaml:14: data: the data do not name their clients: give num_clients
 seed: 1 | seed: 1\nseed: 2 | c.yaml:2: the key 'seed' is given twice
 seed: 1 | seed: 1\nconfig: d.yaml | c.yaml:2: config: give further files with --config
 seed: 1 | seed: [ | c.yaml:3: this is not YAML (expected ',' or ']', but got ':')
