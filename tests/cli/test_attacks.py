@@ -132,18 +132,18 @@ class Net(nn.Sequential):
 def test_a_module_of_the_working_folder_is_imported_only_if_it_is_named():
     """Libraries look for optional packages, such as PyTorch for ``tabulate``."""
     Path("optional_package.py").write_text(HELPER)
-    Path("my_net.py").write_text(NET)
+    Path("beside_net.py").write_text(NET)
     Path("helpers.py").write_text("")
     base = ["fit", "--data=Digits", "--data.num_clients=2", "--data.partition=IID"]
     words = [*base, "--data.max_samples=60", "--loop.rounds=1", "--loop.progress=false"]
     try:
-        for net in ("MLP", "my_net.Net"):
+        for net in ("MLP", "beside_net.Net"):
             assert main([*words, "--model=FedAvg", f"--model.net={net}"]) == 0
             with pytest.raises(ImportError):
                 importlib.import_module("optional_package")
-        assert {"my_net", "helpers"} <= sys.modules.keys()
+        assert {"beside_net", "helpers"} <= sys.modules.keys()
     finally:
-        for name in ("my_net", "helpers"):
+        for name in ("beside_net", "helpers"):
             sys.modules.pop(name, None)
     assert not Path(RAN).exists()
     assert str(Path.cwd()) not in sys.path
