@@ -9,10 +9,9 @@ from typing import IO, Any
 
 import lightning
 import torch
-import yaml
 from lightning.pytorch.core.saving import CHECKPOINT_PAST_HPARAMS_KEYS, load_hparams_from_tags_csv
 
-from pfl.disk import tensor_file
+from pfl.disk import reading, tensor_file, yaml_text
 from pfl.imports.hints import declared
 from pfl.imports.trust import Trust, TrustError, check_calls, checked, is_listed
 
@@ -61,7 +60,7 @@ def check(
 
     Raises:
         TrustError: An object is not trusted, or does not fit the type declared for its place.
-        DamagedError: The file was changed after it was written.
+        DamagedError: The file was changed after it was written, or has too many values or levels.
         OSError: The file cannot be read.
     """
     arguments = {**_exported(source), **more, **given}
@@ -97,18 +96,14 @@ def arguments_of(file: Path) -> dict[str, Any]:
     """Return the arguments of a class in a YAML or CSV file.
 
     Raises:
-        ValueError: The file is neither.
+        ValueError: The file is neither, or too large.
         OSError: The file cannot be read.
     """
     if file.suffix.lower() == ".csv":
         return load_hparams_from_tags_csv(file)
-    try:
-        content = yaml.safe_load(file.read_text(encoding="utf-8"))
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise ValueError(f"{file} is not YAML: {error}") from error
-    if not isinstance(content, dict):
-        raise ValueError(f"{file} holds no arguments by name")
-    return content
+    if not file.is_file():
+        raise FileNotFoundError(f"there is no file {file}")
+    return reading.read_yaml(file)
 
 
 def _exported(source: str | Path | IO[Any]) -> dict[str, Any]:
@@ -126,6 +121,7 @@ def _exported(source: str | Path | IO[Any]) -> dict[str, Any]:
         lightning.LightningModule.CHECKPOINT_HYPER_PARAMS_KEY,
     ):
         found |= content.get(key) or {}
+    tensor_file.bounded(found, yaml_text.SIZE)
     return found
 
 

@@ -20,13 +20,16 @@ from zipfile import ZIP_STORED, ZipFile, ZipInfo
 
 import torch
 
-from pfl.disk.reading import is_memory
+from pfl.disk.reading import DEPTH, is_memory
 from pfl.disk.writing import written
 
 # In a zip entry's local header: its fixed length, and the offset of two variable lengths.
 _HEADER, _LENGTHS = 30, 26
 # Bytes that are worth a thread.
 _SHARE = 2**21
+
+# Values of a file, where each reference to one counts.
+VALUES = 10_000_000
 
 
 class DamagedError(ValueError):
@@ -90,7 +93,31 @@ def _read(file: BinaryIO, mapped: bool) -> Any:  # noqa: ANN401
     # The path may be replaced meanwhile; the open file is not.
     name = file.name if sys.platform == "win32" else f"/dev/fd/{file.fileno()}"
     where: Any = "cpu" if mapped else lambda storage, _: storage.clone()
-    return torch.load(name, map_location=where, mmap=True, weights_only=True)
+    return bounded(torch.load(name, map_location=where, mmap=True, weights_only=True))
+
+
+def bounded(content: Any, most: int = VALUES) -> Any:  # noqa: ANN401
+    """Return a content through which a program can walk.
+
+    A file can refer to one list many times, and to a list within itself.
+
+    Args:
+        content: Dictionaries, lists and tuples within each other.
+        most: How many values they may have, where each reference counts.
+
+    Raises:
+        DamagedError: They have more, or are deeper than :data:`pfl.disk.reading.DEPTH`.
+    """
+    open_ = [(content, 0)]
+    while open_:
+        value, depth = open_.pop()
+        if isinstance(value, dict | list | tuple):
+            most -= len(value)
+            if most < 0 or depth == DEPTH:
+                raise DamagedError("it has too many values, or too many levels")
+            inner = value.values() if isinstance(value, dict) else value
+            open_ += [(v, depth + 1) for v in inner if isinstance(v, dict | list | tuple)]
+    return content
 
 
 def _verify(content: mmap, entry: ZipInfo) -> None:

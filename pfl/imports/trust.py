@@ -38,6 +38,15 @@ LISTED = (
     *("torchvision.models", "torchvision.transforms", "torchvision.datasets"),
     "lightning.pytorch.loggers",
 )
+# Metrics of torchmetrics that download networks.
+_PRETRAINED = tuple(
+    f"torchmetrics.{name}"
+    for name in (
+        *("audio", "multimodal", "text.bert", "text.infolm", "image.arniqa", "image.dists"),
+        *("image.fid", "image.inception", "image.kid", "image.lpip", "image.mifid"),
+        "image.perceptual_path_length",
+    )
+)
 _CLOSED = {*sys.stdlib_module_names, *(name.partition(".")[0] for name in LISTED)}
 # One above the largest whole number that tensors can hold.
 LIMIT = 2**63
@@ -87,6 +96,11 @@ class Trust:
         raise TrustError(
             f"names {path}, which belongs neither to this project nor to {known} or {own}", keys
         )
+
+    @property
+    def option(self) -> str:
+        """The option with which pretrained weights may be downloaded."""
+        return "--download_weights" if self.own is None else "download_weights=True"
 
     def owns(self, module: str) -> bool:
         """Return ``True`` if a module is the user's own, whose functions may be named too."""
@@ -166,11 +180,7 @@ def _check_mapping(
     builder = _below(_home(made), ("torchvision.models",))
     for name, item in arguments.items():
         if builder and name.startswith(("weights", "pretrained")) and item and not trust.weights:
-            raise TrustError(
-                f"{name} may be downloaded only with "
-                + ("--download_weights" if trust.own is None else "download_weights=True"),
-                (*keys, name),
-            )
+            raise TrustError(f"{name} may be downloaded only with {trust.option}", (*keys, name))
         if not _same(item, usual.get(name)):
             check_calls(item, types.get(name), (*keys, name), trust)
 
@@ -211,6 +221,8 @@ def _check_object(
         raise TrustError(f"{path} is neither a class nor a function", keys)
     # torch.nn.modules.module.warnings.warn does not belong to torch.nn.
     trust.check_name(home, keys)
+    if not trust.weights and _below(home, _PRETRAINED):
+        raise TrustError(f"{path} downloads a network, which only {trust.option} allows", keys)
     if inspect.isclass(found):
         if kinds and not any(kind in found.__mro__ for kind in kinds):
             raise TrustError(f"{path} is not a subclass of {names}", keys)

@@ -107,3 +107,28 @@ def test_what_is_sound_is_read_and_a_missing_file_is_empty(tmp_path):
     none = tmp_path / "none"
     assert reading.read_yaml(none) == reading.read_json(none) == {}
     assert reading.read_csv(none) == reading.Lines([], [])
+
+
+def test_a_compressed_file_is_unpacked_only_up_to_the_limit(tmp_path, monkeypatch):
+    sizes, read = [], gzip.GzipFile.read
+
+    def reads(self, size=-1):
+        sizes.append(size)
+        return read(self, size)
+
+    monkeypatch.setattr(gzip.GzipFile, "read", reads)
+    (tmp_path / "a.csv.gz").write_bytes(gzip.compress(b"a\n"))
+    assert reading.text(tmp_path / "a.csv") == "a\n"
+    assert sizes == [reading.BYTES + 1]
+
+
+def test_a_file_that_memory_cannot_hold_is_named(tmp_path, monkeypatch):
+    file = tmp_path / "a.csv"
+    file.write_text("a\n")
+
+    def full(path):
+        raise MemoryError
+
+    monkeypatch.setattr(reading, "_bytes", full)
+    with pytest.raises(OSError, match=f"Cannot allocate memory: '{file}'"):
+        reading.text(file)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+from pathlib import Path
 
 import pytest
 
@@ -46,6 +47,28 @@ def test_a_link_is_refused_by_name_and_what_it_leads_to_stays(do, run, outside):
         do(link)
     assert outside.read_text() == "precious"
     assert link.is_symlink()
+
+
+@pytest.mark.parametrize("do", [append, change])
+def test_a_link_that_is_made_after_the_look_is_not_followed(do, run, outside, monkeypatch):
+    link = run / "table.csv"
+    link.symlink_to(outside)
+    monkeypatch.setattr(writing, "no_link", lambda path: path)
+    with pytest.raises(OSError, match=os.strerror(errno.ELOOP)):
+        do(link)
+    assert outside.read_text() == "precious"
+
+
+def test_a_scratch_file_that_is_made_as_a_link_after_the_look_is_not_followed(
+    run, outside, monkeypatch
+):
+    scratch = run / "scratch"
+    scratch.symlink_to(outside)
+    monkeypatch.setattr(writing, "_scratch", lambda path: scratch)
+    monkeypatch.setattr(Path, "unlink", lambda path, missing_ok: None)
+    with pytest.raises(FileExistsError):
+        write(run / "table.csv")
+    assert outside.read_text() == "precious"
 
 
 @pytest.mark.parametrize("do", [write, change])
@@ -110,7 +133,13 @@ def test_a_full_disk_leaves_no_part_of_a_line_and_is_told_with_the_file(run, mon
 
 def test_only_what_is_left_of_the_named_files_is_removed(run, outside):
     mine = [run / ".table.csv.17", run / ".last.ckpt.99999"]
-    others = [run / ".notes.txt.17", run / ".table.csv.old", run / "table.csv.17", run / ".17"]
+    others = [
+        run / ".notes.txt.17",
+        run / ".table.csv.old",
+        run / ".table.csv.17.old",
+        run / "table.csv.17",
+        run / ".17",
+    ]
     for file in (*mine, *others):
         file.write_text("half")
     link, folder = run / ".table.csv.18", run / ".table.csv.19"

@@ -88,10 +88,12 @@ def test_nothing_is_removed_or_saved_through_linked_checkpoints(tmp_path, outsid
 def test_only_what_the_project_writes_is_removed(tmp_path):
     folder = fit(tmp_path).folder
     users = [folder / ".notes.17", folder / ".secret.csv.17", folder / "checkpoints" / ".best.17"]
-    for file in users:
+    left = [folder / ".clients.csv.17", folder / "checkpoints" / ".last.ckpt.17"]
+    for file in (*users, *left):
         file.write_text("precious")
     fit(tmp_path, 3, folder)
     assert [file.read_text() for file in users] == ["precious"] * 3
+    assert not any(file.exists() for file in left)
 
 
 def test_folders_that_are_only_named_like_kept_states_stay(tmp_path, outside):
@@ -100,14 +102,24 @@ def test_folders_that_are_only_named_like_kept_states_stay(tmp_path, outside):
     (folder / "thesis.tex").write_text("precious")
     (tmp_path / ".kept-link").symlink_to(outside)
     (tmp_path / ".kept-file").write_text("precious")
+    own = tmp_path / ".kept-my-own"
+    own.mkdir()
+    (own / "0-1.pt").write_text("precious")
+    states = tmp_path / "states"
+    states.mkdir()
+    (states / "0-1.pt").write_text("precious")
+    # Named as a folder of kept states is.
+    (tmp_path / ".kept-a_b1c2d4").symlink_to(states)
     left = tmp_path / ".kept-a_b1c2d3"
     left.mkdir()
     (left / "0-1.pt").write_text("half")
     kept = KeptStates(0, tmp_path)
     assert (folder / "thesis.tex").read_text() == "precious"
     assert {path.name for path in tmp_path.glob(".kept-*")} == {
-        *(".kept-mine", ".kept-link", ".kept-file", kept.folder.name)
+        *(".kept-mine", ".kept-link", ".kept-file", ".kept-my-own", ".kept-a_b1c2d4"),
+        kept.folder.name,
     }
+    assert (states / "0-1.pt").read_text() == (own / "0-1.pt").read_text() == "precious"
 
 
 # Rows.

@@ -221,6 +221,15 @@ def test_what_is_on_the_list_passes(value, hint):
     check_calls(value, hint)
 
 
+def test_a_metric_with_a_pretrained_network_is_refused_without_the_option():
+    """It would be downloaded when the metric is built, without any argument."""
+    path = "torchmetrics.image.LearnedPerceptualImagePatchSimilarity"
+    for given in (path, {"class_path": path}):
+        with pytest.raises(TrustError, match="which only --download_weights allows"):
+            check_calls(given, nn.Module)
+    check_calls({"class_path": path}, nn.Module, trust=Trust(weights=True))
+
+
 def test_pretrained_weights_are_loaded_if_an_option_says_so():
     value = {"class_path": "torchvision.models.resnet18", "init_args": {"weights": "DEFAULT"}}
     check_calls(value, nn.Module, trust=Trust(weights=True))
@@ -343,8 +352,42 @@ def test_a_file_of_arguments_is_checked_as_well(export, tmp_path):
     file.write_text(yaml.safe_dump({"epochs": 7}))
     assert FedPer.load_from_checkpoint(export(), hparams_file=file).epochs == 7
     file.write_text("[1, 2]")
-    with pytest.raises(ValueError, match="holds no arguments by name"):
-        FedPer.load_from_checkpoint(export(), hparams_file=file)
+    for text, said in (
+        ("[1, 2]", "must hold keys and values, not a list"),
+        (
+            "\n".join(
+                ["a0: &a0 [1]", *(f"a{n}: &a{n} [{f'*a{n - 1}, ' * 9}]" for n in range(1, 40))]
+            ),
+            "more than 100,000 values",
+        ),
+    ):
+        file.write_text(text)
+        with pytest.raises(ValueError, match=said):
+            FedPer.load_from_checkpoint(export(), hparams_file=file)
+
+
+def shared():
+    """A list of 2**40 numbers in a file of a few bytes."""
+    found = [1]
+    for _ in range(40):
+        found = [found, found]
+    return found
+
+
+def circular():
+    found: list = []
+    found.append(found)
+    return found
+
+
+@pytest.mark.parametrize("made", [shared, circular], ids=lambda f: f.__name__)
+def test_an_export_whose_arguments_have_no_end_is_refused(made, export):
+    net = {"class_path": f"{NETS}.MLP", "init_args": {"num_classes": 3, "input_shape": made()}}
+    file = export(net=net)
+    with pytest.raises(DamagedError, match="it has too many values, or too many levels"):
+        FedPer.load_from_checkpoint(file)
+    with file.open("rb") as stream, pytest.raises(DamagedError, match="it has too many values"):
+        FedPer.load_from_checkpoint(stream)
 
 
 def test_an_export_downloads_no_weights(export, monkeypatch):
