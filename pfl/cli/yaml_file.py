@@ -1,4 +1,8 @@
-"""The reader of YAML files of sweeps and tables; its errors name the line."""
+"""The reader of YAML files of sweeps and tables; its errors name the line.
+
+They are not read as dataclasses by jsonargparse: beside another type (a row is a text, a list or a
+mapping), a misspelt key of a dataclass is dropped without a word, and errors name no inner key.
+"""
 
 from __future__ import annotations
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from datamodules import IID, ByDomain, Digits, TabularData, TensorData
-from pfl.cli.main import main
+from pfl.__main__ import main
 from pfl.core.task import Binary, Classification, Regression
 
 WARDS = "age,ward,died\n60,b,yes\n20,a,no\n30,a,no\n70,b,no\n50,c,yes\n40,c,no\n"
