@@ -128,6 +128,10 @@ def write_samples(folder):
     names = ",".join([*found.feature_names, "progress"])
     rows = np.column_stack([found.data, found.target])
     np.savetxt(folder / "diabetes.csv", rows, "%g", ",", header=names, comments="")
+    hours = [
+        f"{home},{hour},{home * hour % 7},{hour % 24}" for home in (1, 2) for hour in range(90)
+    ]
+    (folder / "load.csv").write_text("\n".join(["household,hour,load,temperature", *hours]))
     arrays = {"x": np.zeros((60, 2, 50)), "y": np.zeros(60), "client": np.arange(60) % 3}
     np.savez(folder / "signals.npz", **arrays)
 

@@ -1,0 +1,211 @@
+"""Time series: windows of the past and the values that follow them, from a long table."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import cached_property
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+import torch
+
+from datamodules.checks import require
+from datamodules.partition.partitioner import Partitioner
+from datamodules.partition.splits import Division, Holding
+from datamodules.tables import Table, read_table, times
+from datamodules.targets import Catalogue, Floats, Ints
+from datamodules.tensors import TensorData
+from pfl.core.checks import at_least_one
+from pfl.core.forecast import Forecast
+from pfl.core.state import each
+from pfl.core.task import Task
+from pfl.core.types import Inputs
+
+# A step of more than this many usual ones is a gap.
+_GAP = 1.5
+
+
+class TimeSeries(TensorData):
+    """A table with a row for each client and time, whose next values are predicted.
+
+    A sample is a window of ``past + horizon`` rows of one client: inputs are the targets and
+    features of the first ``past`` rows, (past, F) with the targets first, and the targets are those
+    of the other rows, (horizon D,). No window spans a gap, that is a step of time of more than 1.5
+    times the usual one.
+
+    Each client trains on its earliest windows and is tested on its latest. Earlier windows that
+    reach into the times to be predicted later are left out, so that no target of one split is a
+    target of another.
+
+    Args:
+        path: A CSV, ARFF or Parquet file, as in :class:`~datamodules.tabular.TabularData`.
+        target: The column to predict, or several.
+        client_column: The client of each row.
+        past: Number of rows that the network sees.
+        horizon: Number of rows that it predicts.
+        stride: Rows from the start of a window to that of the next.
+        num_clients: Number of clients, N; if not given, one for each natural client.
+        partition: As in :class:`FederatedDataModule`; ``ByDomain`` if not given.
+        time_column: Numbers or dates, in any order of rows; without it the rows of a client are in
+            order, and without gaps.
+        features: Further input columns.
+        standardise: With ``train`` each column is standardised by mean and deviation of the rows in
+            all clients' training windows; the task standardises targets in the same way, and its
+            scores and predictions are in their units.
+        missing: ``refuse`` missing values, or ``drop`` windows with one.
+        options: As in :class:`FederatedDataModule`, without ``test_protocol``, which is ``future``.
+
+    Raises:
+        ValueError: A column or value is missing or unsuitable, or no client has a window.
+        OSError: The file cannot be read.
+    """
+
+    def __init__(
+        self,
+        path: str,
+        target: str | Sequence[str],
+        client_column: str,
+        past: int,
+        horizon: int = 1,
+        stride: int = 1,
+        num_clients: int | None = None,
+        partition: Partitioner | str | None = None,
+        *,
+        time_column: str | None = None,
+        features: Sequence[str] = (),
+        standardise: Literal["none", "train"] = "train",
+        missing: Literal["refuse", "drop"] = "refuse",
+        **options: Any,
+    ) -> None:
+        at_least_one(past=past, horizon=horizon, stride=stride)
+        super().__init__(
+            path, num_clients, partition, task="regression", test_protocol="future", **options
+        )
+        self.path = path
+        self.target = [target] if isinstance(target, str) else list(target)
+        self.client_column = client_column
+        self.past = past
+        self.horizon = horizon
+        self.stride = stride
+        self.time_column = time_column
+        self.features = list(features)
+        self.standardise = standardise
+        self.missing = missing
+
+    def read(self) -> Mapping[str, Any]:
+        """Return all windows as tensors, by name."""
+        found, row = self._windows, self._windows.starts
+        targets = found.values[:, : len(self.target)]
+        following = targets[row[:, None] + np.arange(self.past, self.past + self.horizon)]
+        return {
+            "x": found.values[row[:, None] + np.arange(self.past)],
+            "y": following.reshape(len(row), -1),
+            "client": found.clients[row],
+            "column.time": found.times[row + self.past],
+        }
+
+    @property
+    def task(self) -> Task:
+        """The task, which knows how targets were standardised."""
+        means, deviations = self._scale
+        return self.with_loss(Forecast(horizon=self.horizon, means=means, deviations=deviations))
+
+    def divide(self, catalogue: Catalogue) -> tuple[Division, dict[str, Any]]:
+        """Divide the windows; leave out those that reach into a later split's times."""
+        division, how = super().divide(catalogue)
+        return replace(division, holdings=tuple(map(self._apart, division.holdings))), how
+
+    def fitted(self, inputs: Inputs, rows: Ints, division: Division) -> Inputs:
+        """Return the inputs standardised."""
+        if self.standardise == "none":
+            return inputs
+        means, deviations = map(torch.from_numpy, self._moments(division))
+        return each(lambda value: (value - means) / deviations, inputs)
+
+    def _apart(self, held: Holding) -> Holding:
+        starts, times = self._windows.starts, self._windows.times
+        first, last = times[starts + self.past], times[starts + self.past + self.horizon - 1]
+
+        def before(ids: Ints, later: Ints) -> Ints:
+            return ids[last[ids] < first[later].min()] if len(later) else ids
+
+        val = before(held.val, held.test)
+        return Holding(before(held.train, np.concatenate([held.val, held.test])), val, held.test)
+
+    def _moments(self, division: Division) -> tuple[Floats, Floats]:
+        """Return (F,) means and deviations over the rows in training windows, each counted once."""
+        starts = self._windows.starts[np.concatenate([held.train for held in division.members])]
+        seen = np.unique(starts[:, None] + np.arange(self.past + self.horizon))
+        require(len(seen) > 0, "no client has a training window")
+        values = self._windows.values[seen]
+        deviations = values.std(0)
+        return values.mean(0), np.where(deviations > 0, deviations, 1)
+
+    @cached_property
+    def _scale(self) -> tuple[tuple[float, ...], tuple[float, ...]]:
+        """The (D,) means and deviations of the targets; none if they are not standardised."""
+        if self.standardise == "none":
+            return (), ()
+        means, deviations = (values[: len(self.target)] for values in self._moments(self.division))
+        return tuple(means.tolist()), tuple(deviations.tolist())
+
+    @cached_property
+    def _windows(self) -> _Windows:
+        table = read_table(self.path)
+        columns = [*self.target, *self.features]
+        twice = [name for name in columns if columns.count(name) > 1]
+        require(not twice, f"{twice[0] if twice else ''!r} cannot be both target and feature")
+        keys = [self.client_column, *([] if self.time_column is None else [self.time_column])]
+        for name in [*keys, *(columns if self.missing == "refuse" else ())]:
+            table.refuse(name, np.flatnonzero(table.missing(name)), "is a missing value")
+        table, clients, moments = self._sorted(table)
+        values = np.stack([table.numbers(name) for name in columns], 1)
+        same, step = clients[1:] == clients[:-1], np.diff(moments)
+        usual = np.median(step[same]) if same.any() else 0.0
+        run = np.concatenate([[0], np.cumsum(~same | (step > _GAP * usual))])
+        lost = np.concatenate([[0], np.cumsum(np.isnan(values).any(1))])
+        length = self.past + self.horizon
+        starts = np.arange(max(0, len(table) - length + 1))
+        # The first row of a run is where its number is first found.
+        place = starts - np.searchsorted(run, run[starts])
+        whole = (run[starts] == run[starts + length - 1]) & (place % self.stride == 0)
+        starts = starts[whole & (lost[starts + length] == lost[starts])]
+        require(
+            len(starts) > 0,
+            f"{table.path}: no client has {length} rows without a gap (past + horizon)",
+        )
+        return _Windows(values, clients, moments, starts)
+
+    def _sorted(self, table: Table) -> tuple[Table, Any, Floats]:
+        """Return the rows by client and time, with their (n,) clients and times."""
+        clients = table.labels(self.client_column)
+        owner = np.unique(clients, return_inverse=True)[1]
+        if self.time_column is None:
+            order = np.argsort(owner, kind="stable")
+            place = np.arange(len(owner)) - np.searchsorted(owner[order], owner[order])
+            return table.take(order), clients[order], place.astype(np.float64)
+        moments = times(table, self.time_column)
+        order = np.lexsort((moments, owner))
+        table, clients, moments = table.take(order), clients[order], moments[order]
+        again = (clients[1:] == clients[:-1]) & (np.diff(moments) == 0)
+        table.refuse(
+            self.time_column, np.flatnonzero(again) + 1, "stands in two rows of its client"
+        )
+        return table, clients, moments
+
+
+class _Windows(NamedTuple):
+    """A long table in order of clients and times, and where its windows start.
+
+    Attributes:
+        values: (rows, F) numbers, the targets first.
+        clients: (rows,) clients.
+        times: (rows,) times.
+        starts: (n,) first row of each window.
+    """
+
+    values: Floats
+    clients: Any
+    times: Floats
+    starts: Ints

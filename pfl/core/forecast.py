@@ -1,0 +1,74 @@
+"""The task of predicting the next values of a time series."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from pfl.core.task import Regression, wide
+
+
+@dataclass(frozen=True, repr=False)
+class Forecast(Regression):
+    """D numbers at each of the next H times: (n, H D) targets, those of one time side by side.
+
+    The network's outputs, and so the loss, are of standardised targets. Scores and predictions are
+    in the targets' units. The scores of :class:`Regression` are over all times; ``mae_1`` to
+    ``mae_H`` follow, the mean absolute error at each time, where there are several.
+
+    Args:
+        horizon: H.
+        means: (D,) means that standardise the targets; none if they are left as they are.
+        deviations: (D,) standard deviations, likewise.
+    """
+
+    horizon: int = 1
+    means: tuple[float, ...] = ()
+    deviations: tuple[float, ...] = ()
+
+    @property
+    def scores_better(self) -> Mapping[str, bool]:  # type: ignore[override]
+        """The names of the scores; ``True`` if more is better."""
+        times = range(1, self.horizon + 1) if self.horizon > 1 else ()
+        return {**super().scores_better, **{f"mae_{time}": False for time in times}}
+
+    def sample_losses(self, outputs: Tensor, y: Tensor) -> Tensor:
+        """Return the (B,) losses, of standardised targets."""
+        if self.means:
+            means, deviations = self._scale(outputs)
+            y = (y.to(outputs.dtype) - means) / deviations
+        return super().sample_losses(outputs, y)
+
+    def predictions(self, outputs: Tensor) -> Tensor:
+        """Return (n, H D) values in the targets' units, or (n,) where there is one."""
+        return super().predictions(self._in_units(outputs))
+
+    def _scores(self, outputs: Tensor, y: Tensor) -> Tensor:
+        outputs = self._in_units(outputs)
+        scores = super()._scores(outputs, y)
+        if self.horizon == 1:
+            return scores
+        apart = F.l1_loss(self._point(outputs), y.to(outputs.dtype), reduction="none")
+        # Zero times infinity is NaN: then no score is defined.
+        return torch.cat([scores, apart.mean(0).view(self.horizon, -1).mean(1) + 0 * scores[0]])
+
+    def _in_units(self, outputs: Tensor) -> Tensor:
+        outputs = wide(outputs)
+        if not self.means:
+            return outputs
+        means, deviations = (
+            values.repeat_interleave(max(1, len(self.quantiles))) for values in self._scale(outputs)
+        )
+        return outputs * deviations + means
+
+    def _scale(self, like: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the (H D,) means and deviations."""
+        means, deviations = (
+            torch.tensor(values, dtype=like.dtype, device=like.device).repeat(self.horizon)
+            for values in (self.means, self.deviations)
+        )
+        return means, deviations

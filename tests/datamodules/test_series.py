@@ -1,0 +1,198 @@
+"""Windows of a long table, by hand: which rows they have, which split, in which units."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+import torch
+
+from datamodules.partition.partitioner import IID
+from datamodules.series import TimeSeries
+from lightning_modules.fedper import FedPer
+from lightning_modules.nets import MLP
+from pfl.__main__ import main
+from pfl.core.forecast import Forecast
+from tests.helpers.federation import fit, sgd
+
+
+def table(folder, rows, columns="who,hour,load,warm"):
+    file = folder / "load.csv"
+    file.write_text("\n".join([columns, *(",".join(map(str, row)) for row in rows)]) + "\n")
+    return str(file)
+
+
+def two(count=12):
+    """Client a has loads 0, 1, ... and client b 100, 101, ..., in turns; the last row first."""
+    rows = [(who, hour, base + hour, -hour) for hour in range(count) for who, base in PAIR]
+    return rows[::-1]
+
+
+PAIR = (("a", 0), ("b", 100))
+
+
+def series(folder, rows=None, past=3, **options):
+    options = {"time_column": "hour", "standardise": "none", **options}
+    data = TimeSeries(table(folder, rows or two()), "load", "who", past, **options)
+    data.setup()
+    return data
+
+
+def windows(data, client, name):
+    """Return the loads of each window, those to be predicted last."""
+    split = data.split(client, name)
+    batch = split.batch(torch.arange(len(split)))
+    return torch.cat([batch.x[:, :, 0], batch.y], 1).tolist()
+
+
+def test_windows_are_rows_of_one_client_in_order_of_time(tmp_path):
+    """Ten windows of three rows; the last quarter, rounded to two, is for testing."""
+    data = series(tmp_path, past=2)
+    assert data.num_clients == 2
+    for client, (_, base) in enumerate(PAIR):
+        expected = [[base + start + row for row in range(3)] for start in range(10)]
+        assert windows(data, client, "train") == expected[:8]
+        assert windows(data, client, "test") == expected[8:]
+
+
+def test_features_follow_the_targets(tmp_path):
+    data = series(tmp_path, past=2, features=["warm"])
+    assert data.input_shape == (2, 2)
+    assert data.split(0, "train").batch(torch.tensor([3])).x.tolist() == [[[3, -3], [4, -4]]]
+
+
+def test_no_target_of_one_split_is_a_target_of_another(tmp_path):
+    """Windows start at 0 to 7, targets are rows s + 2 to s + 4; two are tested, one validated.
+
+    Tested are the targets of rows 8 to 11. The validating window has 7 to 9 and is left out, as are
+    those before it with targets from row 7 on: what is left has its last target at row 6.
+    """
+    data = series(tmp_path, past=2, horizon=3, val_fraction=0.1)
+    assert [window[:1] for window in windows(data, 0, "test")] == [[6], [7]]
+    assert windows(data, 0, "val") == []
+    assert [window[0] for window in windows(data, 0, "train")] == [0, 1, 2]
+    assert max(window[-1] for window in windows(data, 0, "train")) == 6
+
+
+def test_a_stride_leaves_windows_out(tmp_path):
+    data = series(tmp_path, past=2, stride=3, test_fraction=0.5)
+    starts = [w[0] for name in ("train", "test") for w in windows(data, 0, name)]
+    assert starts == [0, 3, 6, 9]
+
+
+@pytest.mark.parametrize("gap", ["an hour is absent", "a value is absent"])
+def test_no_window_spans_a_gap(tmp_path, gap):
+    """Rows 0 to 4 and 6 to 11 of client a; after a gap in time strides begin anew."""
+    if gap == "an hour is absent":
+        rows = [row for row in two() if row[:2] != ("a", 5)]
+    else:
+        rows = [(*row[:2], "", 0) if row[:2] == ("a", 5) else row for row in two()]
+    data = series(tmp_path, rows, past=2, missing="drop", stride=2)
+    starts = [w[0] for name in ("train", "test") for w in windows(data, 0, name)]
+    assert starts == [0, 2, 6, 8]
+
+
+def test_without_times_rows_are_in_order(tmp_path):
+    data = series(tmp_path, two()[::-1], past=2, time_column=None)
+    assert windows(data, 1, "train")[0] == [100, 101, 102]
+
+
+def test_clients_that_hold_several_series_are_divided_by_time_too(tmp_path):
+    """Of two windows for row 9 one is tested, so the other is left out."""
+    options = {"time_column": None, "num_clients": 1, "partition": IID()}
+    data = series(tmp_path, two()[::-1], past=2, **options)
+    tested = sorted(w[-1] % 100 for w in windows(data, 0, "test"))
+    assert tested == [9, 10, 10, 11, 11]
+    assert {w[-1] % 100 for w in windows(data, 0, "train")} == {*range(2, 9)}
+
+
+def test_columns_are_standardised_by_the_rows_of_training_windows(tmp_path):
+    """Training windows have rows 0 to 9 of both clients: mean 54.5, variance 8.25 + 50^2."""
+    data = series(tmp_path, past=2, standardise="train")
+    assert windows(series(tmp_path, past=2), 0, "train")[-1] == [7, 8, 9]
+    deviation = np.sqrt(8.25 + 2500)
+    batch = data.split(0, "test").batch(torch.tensor([1]))
+    assert batch.x[0, :, 0].numpy() == pytest.approx((np.array([9, 10]) - 54.5) / deviation)
+    assert batch.y.tolist() == [[11]]
+    assert data.task == Forecast(means=(54.5,), deviations=(pytest.approx(deviation),))
+
+
+def test_test_rows_change_no_input_of_training(tmp_path):
+    rows = [(*row[:2], 1e6, 1e6) if row[1] == 11 else row for row in two()]
+    one, other = (series(tmp_path, given, standardise="train") for given in (two(), rows))
+    assert windows(one, 0, "train") == windows(other, 0, "train")
+    assert one.task == other.task
+
+
+def test_scores_are_in_units_and_by_horizon():
+    """Outputs 1, 0 with mean 10 and deviation 2: values 12, 10 for targets 11, 13."""
+    task = Forecast(horizon=2, means=(10.0,), deviations=(2.0,))
+    outputs, y = torch.tensor([[1.0, 0.0]]), torch.tensor([[11.0, 13.0]])
+    found = dict(zip(task.scores_better, task.scores(outputs, y).tolist(), strict=True))
+    assert found["loss"] == pytest.approx((1 + 9) / 2)
+    assert (found["mae"], found["mae_1"], found["mae_2"]) == pytest.approx((2, 1, 3))
+    assert task.predictions(outputs).tolist() == [[12, 10]]
+    assert task.loss(outputs, y).item() == pytest.approx((0.5**2 + 1.5**2) / 2)
+
+
+def test_quantiles_of_several_numbers_are_scaled_each():
+    """Two numbers with means 0 and 100 at two times, and two quantiles of each."""
+    task = Forecast(quantiles=(0.4, 0.9), horizon=2, means=(0.0, 100.0), deviations=(1.0, 10.0))
+    outputs = torch.tensor([[1.0, 2.0, 1.0, 2.0, 3.0, 4.0, 3.0, 4.0]])
+    assert task.predictions(outputs).tolist() == [[1, 110, 3, 130]]
+    found = dict(zip(task.scores_better, task.scores(outputs, torch.zeros(1, 4))[0:], strict=True))
+    assert found["mae_1"].item() == pytest.approx((1 + 110) / 2)
+    assert found["mae_2"].item() == pytest.approx((3 + 130) / 2)
+
+
+def test_an_output_that_is_no_number_has_no_score():
+    task = Forecast(horizon=2)
+    for bad in (float("nan"), float("inf")):
+        assert task.scores(torch.tensor([[bad, 0.0]]), torch.zeros(1, 2)).isnan().all()
+
+
+def test_a_run_learns_a_line(tmp_path):
+    """The next values of both clients follow from the last; an untrained network is far off."""
+    data = series(tmp_path, two(60), horizon=2, standardise="train", batch_size=8)
+    run = fit(FedPer(MLP(2, (3, 1)), optimizer=sgd(0.05), task=data.task, epochs=5), data, 10)
+    first, last = (run.history[row]["test/personal/mae_2"] for row in (0, -1))
+    assert last < first / 2
+    assert last < 10
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"past": 12}, "no client has 13 rows without a gap"),
+        ({"features": ["load"]}, "'load' cannot be both target and feature"),
+        ({"rows": [*two(), ("a", 3, 0, 0)]}, r"line 26.*'hour'.*stands in two rows of its client"),
+        ({"rows": [*two(), ("a", 12, "", 0)]}, r"line 26.*'load'.*is a missing value"),
+        ({"horizon": 0}, "horizon"),
+    ],
+)
+def test_what_cannot_be_used_is_refused(tmp_path, options, message):
+    with pytest.raises(ValueError, match=message):
+        series(tmp_path, **options)
+
+
+def test_a_command_trains_and_its_network_suits_the_task(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "run.yaml").write_text(
+        f"""
+loop: {{rounds: 1, name: x, progress: false}}
+model: {{class_path: FedAvg, init_args: {{net: {{class_path: MLP}}}}}}
+data:
+  class_path: TimeSeries
+  init_args:
+    {{path: {table(tmp_path, two())}, target: [load, warm], client_column: who,
+      time_column: hour, past: 3, horizon: 2}}
+"""
+    )
+    assert main(["fit", "--config", "run.yaml"]) == 0
+    (folder,) = (tmp_path / "runs/x").iterdir()
+    summary = json.loads((folder / "summary.json").read_text())["summary"]
+    assert "test/personal/mae_2/last" in summary
+    assert main(["predict", "--config", "run.yaml", "--ckpt_path", "last"]) == 0
+    header = (folder / "predictions/client_0.csv").read_text().splitlines()[0]
+    assert header.split(",")[-1] == "prediction_3"
