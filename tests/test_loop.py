@@ -300,7 +300,7 @@ def test_checkpoint_errors(tmp_path):
 
 def test_a_checkpoint_of_another_method_is_refused(tmp_path):
     run = loop(1, default_root_dir=str(tmp_path)).fit(FedAvg(mlp()), blobs())
-    with pytest.raises(CheckpointError, match="with the method FedAvg, but this run has FedPer"):
+    with pytest.raises(CheckpointError, match=r"FedAvg.*FedPer"):
         loop(2).fit(FedPer(mlp()), blobs(), ckpt_path=str(run.folder))
 
 
@@ -321,7 +321,7 @@ def test_personal_model_of_a_checkpoint(tmp_path):
     state = module.state_dict()
     for name, value in {**run.server.shared, **run.kept[2]}.items():
         assert torch.equal(state[name], value)
-    with pytest.raises(ValueError, match="no client 3; the clients are 0 to 2"):
+    with pytest.raises(ValueError, match=r"client 3.* 0 to 2"):
         loop(3).personal(module, data, str(run.folder), 3)
 
 

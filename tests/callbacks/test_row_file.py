@@ -69,7 +69,7 @@ def in_another_order(text):
 def test_other_rows_than_the_checkpoints_are_refused_and_stay(change, table):
     known, other = table.state(), change(table.path.read_text())
     table.path.write_text(other, newline="")
-    with pytest.raises(CheckpointError, match=r"rows of .*clients.csv up to round 2 are not the 3"):
+    with pytest.raises(CheckpointError, match=r"clients\.csv .*round 2 .*3"):
         RowFile(table.path).cut(2, known)
     assert table.path.read_text() == other.replace("\r\n", "\n")
 
@@ -78,7 +78,7 @@ def test_without_its_file_a_run_goes_on_with_a_warning_and_counts_anew(table):
     known = table.state()
     table.path.unlink()
     resumed = RowFile(table.path)
-    with pytest.warns(UserWarning, match=r"clients.csv is missing: the rows up to round 2"):
+    with pytest.warns(UserWarning, match=r"clients\.csv .*missing.* round 2"):
         resumed.cut(2, known)
     resumed.append(ROWS[:1])
     again = RowFile(table.path)
@@ -102,5 +102,5 @@ def test_rows_are_on_the_disk_before_a_checkpoint_tells_of_them(table, monkeypat
 def test_a_round_that_is_no_number_is_told_with_the_file(table):
     with table.path.open("a") as file:
         file.write("x,0,1.0,True\n")
-    with pytest.raises(FileError, match=r"clients.csv: round must be a whole number, got 'x'"):
+    with pytest.raises(FileError, match=r"clients\.csv: round .*'x'"):
         RowFile(table.path).cut(2)

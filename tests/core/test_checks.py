@@ -55,7 +55,7 @@ def test_an_interval_has_the_ends_that_its_brackets_say():
 
 def test_an_unknown_word_is_refused_with_the_known_ones():
     one_of("form", "log", ("inverse", "log"))
-    with pytest.raises(ValueError, match="form must be one of inverse, log, got 'cosine'"):
+    with pytest.raises(ValueError, match=r"form .*inverse, log.*'cosine'"):
         one_of("form", "cosine", ("inverse", "log"))
 
 
@@ -71,9 +71,9 @@ class Kind(Base):
 
 def test_words_are_read_off_the_types_of_a_class_and_its_bases():
     known_words(Kind, {"form": "log", "part": None, "top": 3, "size": "so", "unheard": 1})
-    with pytest.raises(ValueError, match="form must be one of inverse, log, got 'so'"):
+    with pytest.raises(ValueError, match=r"form .*inverse, log.*'so'"):
         known_words(Kind, {"form": "so"})
-    with pytest.raises(ValueError, match="part must be one of head, None, got 'so'"):
+    with pytest.raises(ValueError, match=r"part .*head, None.*'so'"):
         known_words(Kind, {"part": "so"})
 
 

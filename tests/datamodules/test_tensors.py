@@ -113,7 +113,7 @@ def test_clients_can_be_ordered_by_a_column():
     data = tensors(3, ByColumn("age"), x=FLOATS, y=CLASSES, **{"column.age": range(11, -1, -1)})
     own = [{*held(data, c).tolist(), *held(data, c, "test").tolist()} for c in range(3)]
     assert own == [{8, 9, 10, 11}, {4, 5, 6, 7}, {0, 1, 2, 3}]
-    with pytest.raises(ValueError, match="no column 'height' to order samples by; they have age"):
+    with pytest.raises(ValueError, match=r"'height'.* age"):
         tensors(
             partition=ByColumn("height"), x=FLOATS, y=CLASSES, **{"column.age": range(12)}
         ).setup()
@@ -153,7 +153,7 @@ def test_a_file_holds_the_same_as_a_mapping(tmp_path):
     assert read.class_names == ["p", "q", "r"]
     assert read.description() == TensorData(given, 2, IID()).description()
     (tmp_path / "text.npz").write_text("x,y\n")
-    with pytest.raises(OSError, match=r"text\.npz is not an \.npz file of plain arrays"):
+    with pytest.raises(OSError, match=r"text\.npz .*plain arrays"):
         TensorData(str(tmp_path / "text.npz"), 2, IID()).setup()
 
 
@@ -164,7 +164,7 @@ def test_a_header_that_asks_for_more_than_the_memory_is_refused(tmp_path):
     np.lib.format.write_array_header_1_0(head, shape)
     with ZipFile(tmp_path / "large.npz", "w") as file:
         file.writestr("x.npy", head.getvalue())
-    with pytest.raises(OSError, match=r"large\.npz is not an \.npz file of plain arrays"):
+    with pytest.raises(OSError, match=r"large\.npz .*plain arrays"):
         TensorData(str(tmp_path / "large.npz"), 2, IID()).setup()
 
 

@@ -78,7 +78,7 @@ def test_divisions():
 def test_what_cannot_be_divided_is_refused():
     with pytest.raises(ValueError, match="no linear layer"):
         divisions(nn.Sequential(nn.Conv2d(3, 4, 3)))
-    with pytest.raises(ValueError, match="10 inputs, which is not a multiple of the 4 channels"):
+    with pytest.raises(ValueError, match=r"10 .*4 channels"):
         divisions(nn.Sequential(nn.Conv2d(3, 4, 3), nn.Linear(10, 2)))
 
 

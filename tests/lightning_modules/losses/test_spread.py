@@ -235,9 +235,9 @@ def test_unknown_energy_is_refused():
 def test_unknown_words_are_refused():
     """Not taken for another one that is known."""
     logits = normal(2, 3)
-    with pytest.raises(ValueError, match="statistic must be one of var, std, got 'variance'"):
+    with pytest.raises(ValueError, match=r"statistic .*var, std.*'variance'"):
         classifier_variance(logits, statistic="variance")
-    with pytest.raises(ValueError, match="reduction must be one of mean, sum_dim, got 'sum'"):
+    with pytest.raises(ValueError, match=r"reduction .*mean, sum_dim.*'sum'"):
         feature_distillation(logits, logits, reduction="sum")
-    with pytest.raises(ValueError, match="reduction must be one of mean, sum, got 'sum_dim'"):
+    with pytest.raises(ValueError, match=r"reduction .*mean, sum,.*'sum_dim'"):
         monte_carlo_cross_entropy(logits[None], torch.tensor([0, 1]), reduction="sum_dim")
