@@ -104,3 +104,8 @@ def test_a_round_that_is_no_number_is_told_with_the_file(table):
         file.write("x,0,1.0,True\n")
     with pytest.raises(FileError, match=r"clients\.csv: round .*'x'"):
         RowFile(table.path).cut(2)
+
+
+def test_rows_that_are_written_anew_are_counted_anew(table):
+    table.write(ROWS[:1])
+    assert table.state()["rows"] == 1
