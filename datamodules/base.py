@@ -213,6 +213,11 @@ class FederatedDataModule(L.LightningDataModule, ABC):
         """(N,) names of the clients, such as hospitals; empty if they have only numbers."""
         return client_names(self.contents, self.division)
 
+    def rows(self, client: int, split: Split) -> Sequence[int]:
+        """Return the number of each sample of a split in :attr:`contents`, in stored order."""
+        found: list[int] = self.division.holdings[client].of(split).tolist()
+        return found
+
     @property
     def task(self) -> Task:
         """The task, with the options of its loss: classification unless a data set overrides it.

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from datamodules.partition.natural import client_names
 from datamodules.partition.partitioner import Partitioner
 from datamodules.partition.splits import Division, Holding, Rule
 from datamodules.targets import Catalogue, Ints
@@ -49,6 +50,7 @@ def describe(
         "samples": len(catalogue.targets),
         "num_clients": len(division.holdings),
         **how,
+        **({"names": [*names]} if (names := client_names(catalogue, division)) else {}),
         **held,
     }
 

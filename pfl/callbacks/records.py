@@ -15,6 +15,7 @@ import torch
 
 from pfl.callbacks.analysis import Analysis
 from pfl.callbacks.row_file import RowFile
+from pfl.core.held_out import client_names
 from pfl.core.kernels import kernels
 from pfl.core.types import ClientInfo, FederatedData, RoundResult
 from pfl.disk.writing import write
@@ -66,9 +67,9 @@ class Records(Analysis):
         # Not indented, because it lists every sample.
         _write_json(folder / "partition.json", run.data.description() | counts, indent=None)
 
-    def rows(self, run: Run, result: RoundResult) -> Sequence[Mapping[str, float]]:
+    def rows(self, run: Run, result: RoundResult) -> Sequence[Mapping[str, Any]]:
         """Return a row for each tested client."""
-        return result.clients
+        return self._named(run, result)
 
     def on_round_end(self, run: Run, result: RoundResult) -> None:
         """Append this round's rows; the one in ``metrics.csv`` says that all of them are there."""
@@ -85,7 +86,14 @@ class Records(Analysis):
         if run.latest is None:
             self._rows.replace(run.round, [])
         else:
-            self._rows.replace(run.latest.round - 1, run.latest.clients)
+            self._rows.replace(run.latest.round - 1, self._named(run, run.latest))
+
+    def _named(self, run: Run, result: RoundResult) -> Sequence[Mapping[str, Any]]:
+        """Return the rows of clients, with their names if they have any."""
+        names = client_names(run.data)
+        if not names:
+            return result.clients
+        return [{**row, "name": names[int(row["client"])]} for row in result.clients]
 
     def on_fit_end(self, run: Run) -> None:
         """Write the summary."""

@@ -53,6 +53,11 @@ VERBS = {
                 "help": "also write the data of the reliability diagram (see pfl plot) into the "
                 "run folder",
             },
+            "--cross": {
+                "action": "store_true",
+                "help": "also test each client's model on every client's test data, and write the "
+                "matrix into the run folder",
+            },
         },
         description="Test the models of a checkpoint.",
     ),

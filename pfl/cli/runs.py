@@ -23,8 +23,10 @@ from pfl.cli.explain import UsageError, explained
 from pfl.cli.parser import make_parser
 from pfl.core.export import INSTANTIATORS, untrusted
 from pfl.core.export import write as write_export
+from pfl.core.held_out import TellsOrigin
+from pfl.core.types import FederatedData, Split
 from pfl.disk.writing import no_link, write
-from pfl.federation import reliability, resume
+from pfl.federation import cross, reliability, resume
 from pfl.federation.run import Callback, Run
 from pfl.training.declaration import MethodError
 
@@ -99,6 +101,9 @@ def test(argv: Sequence[str]) -> None:
         if experiment.values.reliability:
             file = reliability.measure(loop, module, data, source, experiment.text)
             print(f"wrote {file}")
+        if experiment.values.cross:
+            wanted = resume.Wanted(loop, module, data, source, experiment.text)
+            print(f"wrote {reliability.tabulated(wanted, cross.FILE, cross.rows)}")
     _show_scores(experiment, row)
 
 
@@ -144,16 +149,28 @@ def predict(argv: Sequence[str]) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         found = loop.predict(module, data, source, values.split, experiment.text)
         for client, predicted, targets in found:
-            _write_predictions(folder / f"client_{client}.csv", predicted, targets)
+            about = _about(data, client, values.split)
+            _write_predictions(folder / f"client_{client}.csv", about, predicted, targets)
             count += 1
     if not count:
         raise UsageError(f"no client has {values.split} data")
     print(f"wrote {folder}/client_*.csv, {count} files with targets and predictions")
 
 
-def _write_predictions(path: Path, predicted: Tensor, targets: Tensor) -> None:
-    """Write one row a sample, with columns for targets and predictions."""
-    columns: dict[str, Any] = {}
+def _about(data: FederatedData, client: int, split: Split) -> dict[str, Sequence[Any]]:
+    """Return columns that say where the samples of a client come from, as far as data tell."""
+    if not isinstance(data, TellsOrigin):
+        return {}
+    rows = data.rows(client, split)
+    names = data.client_names
+    return {"row": rows, **({"name": [names[client]] * len(rows)} if names else {})}
+
+
+def _write_predictions(
+    path: Path, about: Mapping[str, Sequence[Any]], predicted: Tensor, targets: Tensor
+) -> None:
+    """Write one row a sample, with its origin, and columns for targets and predictions."""
+    columns: dict[str, Any] = {**about}
     for name, values in (("target", targets), ("prediction", predicted)):
         if values.dim() == 1:
             columns[name] = values.tolist()

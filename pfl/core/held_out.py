@@ -1,11 +1,11 @@
-"""The clients of a federation that are held out of its training."""
+"""What data tell of their clients: who is held out of training, and their names."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol, runtime_checkable
 
-from pfl.core.types import FederatedData
+from pfl.core.types import FederatedData, Split
 
 
 class HeldOut(NamedTuple):
@@ -41,3 +41,20 @@ def members(data: FederatedData) -> Sequence[int]:
     """Return the clients that are not held out, ascending."""
     out = {client for clients in held_out(data) for client in clients}
     return [client for client in range(data.num_clients) if client not in out]
+
+
+@runtime_checkable
+class TellsOrigin(Protocol):
+    """Federated data that know their clients' names, and the rows of samples in the data set."""
+
+    @property
+    def client_names(self) -> Sequence[str]:
+        """(N,) names of the clients; empty if they have only numbers."""
+
+    def rows(self, client: int, split: Split) -> Sequence[int]:
+        """Return the number of each sample in the data set, from 0."""
+
+
+def client_names(data: FederatedData) -> Sequence[str]:
+    """Return the names of clients; none if data do not tell."""
+    return data.client_names if isinstance(data, TellsOrigin) else ()

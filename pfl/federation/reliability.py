@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -27,6 +27,7 @@ from pfl.federation.settings import Settings
 from pfl.training.batching import chunks
 
 BINS = 15
+FILE = "reliability.csv"
 
 
 def measure(
@@ -41,11 +42,22 @@ def measure(
     Raises:
         CheckpointError: ``ckpt_path`` cannot be used, or is not in a run folder.
     """
-    with prepared(Wanted(settings, module, data, ckpt_path, config)) as federation:
+    return tabulated(Wanted(settings, module, data, ckpt_path, config), FILE, _rows)
+
+
+def tabulated(
+    wanted: Wanted, file: str, rows_of: Callable[[Federation], Iterator[dict[str, float]]]
+) -> Path:
+    """Write what is measured on a checkpoint as a table in its run folder; return the file.
+
+    Raises:
+        CheckpointError: The checkpoint cannot be used, or is not in a run folder.
+    """
+    with prepared(wanted) as federation, federation.computing():
         if (folder := federation.origin) is None:
-            raise CheckpointError(f"the checkpoint {ckpt_path} is not in a run folder")
-        rows = list(_rows(module, data, federation))
-    path, text = folder / "reliability.csv", io.StringIO()
+            raise CheckpointError(f"the checkpoint {wanted.ckpt_path} is not in a run folder")
+        rows = list(rows_of(federation))
+    path, text = folder / file, io.StringIO()
     writer = csv.DictWriter(text, rows[0])
     writer.writeheader()
     writer.writerows(rows)
@@ -53,10 +65,9 @@ def measure(
     return path
 
 
-def _rows(
-    module: ClientModule, data: FederatedData, federation: Federation
-) -> Iterator[dict[str, float]]:
+def _rows(federation: Federation) -> Iterator[dict[str, float]]:
     """Yield the rows of all clients."""
+    module, data = federation.run.module, federation.run.data
     for client in range(data.num_clients):
         split = data.split(client, "test")
         if len(split) == 0:

@@ -18,6 +18,9 @@ LAST = {
 # Drawn only on request, or if a run has the file of an analysis.
 ASKED = {
     "differences": "Difference from the mean over the settings.",
+    "newcomers": "Clients that joined later: zero-shot (0), after each local round, and tuned by "
+    "SGD; at the right the mean of the clients that trained.",
+    "cross": "Score of each client's model (rows) on each client's test data (columns).",
     "fisher": "Trace of the Fisher information of every client's model over rounds.",
     "stragglers": "Share of each client in the sum of all Fisher traces: mean, lowest and highest "
     "round; stragglers are clients that did not take part in every round.",

@@ -28,9 +28,13 @@ class RunError(ValueError):
     """A folder is not a run, or a run lacks the data that is needed."""
 
 
+# The column of clients' names, which is no numbers; ``partition.json`` has them too.
+NAME = "name"
+
+
 @dataclass(frozen=True, eq=False)
 class Columns:
-    """Columns of numbers; a missing cell is NaN.
+    """Columns of numbers; a missing cell is NaN. The column of clients' names is left out.
 
     Attributes:
         columns: (rows,) values of each column.
@@ -54,6 +58,11 @@ class Columns:
         """
         with of_run():
             lines = reading.read_csv(path)
+        if NAME in lines.header:
+            place = lines.header.index(NAME)
+            rows = [[*row[:place], *row[place + 1 :]] for row in lines.rows]
+            header = [*lines.header[:place], *lines.header[place + 1 :]]
+            lines = replace(lines, header=header, rows=rows)
         try:
             cells = [[_number(cell) for cell in row] for row in lines.rows]
             values = np.array(cells, np.float64).reshape(len(lines.rows), len(lines.header))

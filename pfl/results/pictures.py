@@ -10,7 +10,7 @@ from pathlib import Path
 from matplotlib.figure import Figure
 
 from pfl.disk.writing import written
-from pfl.results import analyses, matrices, plots
+from pfl.results import analyses, matrices, newcomers, plots
 from pfl.results.captions import ASKED, FIRST, LAST
 from pfl.results.files import RunError
 from pfl.results.find import common_score
@@ -62,7 +62,7 @@ def draw(
     captions = {**FIRST, **reported, **LAST, **ASKED}
     found = []
     if names is None:
-        own = {name for setting in settings for name in analyses.drawable(setting)}
+        own = {name for setting in settings for name in _own(setting)}
         names = [name for name in captions if name not in ASKED or name in own]
     with styled():
         for name in names:
@@ -74,6 +74,14 @@ def draw(
                 hint = f"; did you mean {near[0]!r}?" if near and name not in captions else ""
                 found.append(Picture(name, refusal=f"{error}{hint}"))
     return found
+
+
+def _own(setting: Setting) -> list[str]:
+    """Return the names of pictures that are drawn for this setting without being asked for."""
+    first = setting.runs[0]
+    found = ["newcomers"] if newcomers.have_joined(first) else []
+    found += ["cross"] if (first.path / newcomers.CROSS).is_file() else []
+    return [*found, *analyses.drawable(setting)]
 
 
 def _figure(name: str, settings: Sequence[Setting], metric: str, at: At) -> Figure:
@@ -88,6 +96,10 @@ def _figure(name: str, settings: Sequence[Setting], metric: str, at: At) -> Figu
             return plots.data_size(settings, metric, at)
         case "differences":
             return plots.differences(settings, metric, at)
+        case "newcomers":
+            return newcomers.joining(settings)
+        case "cross":
+            return newcomers.cross(settings)
         case "similarity":
             return matrices.similarity(settings)
         case "reliability":

@@ -16,6 +16,14 @@ from pfl.results.pictures import draw
 from pfl.results.runs import RunFolder
 from pfl.results.settings import group
 
+_GAPS = {
+    "gap/sample": "gap of samples: training less test score (positive: unseen samples are worse)",
+    "gap/participation": "gap of participation: personal less joined score (positive: unseen "
+    "clients are worse)",
+    "unseen/hurt": "share of clients that tuning hurts",
+    "unseen/tuned_epochs": "epochs of tuning",
+    "unseen/rounds_to_seen": "local rounds until the mean of those that trained",
+}
 _LISTED = ("acc", "acc_weighted", "acc_worst10", "acc_std", "f1", "loss", "ece")
 
 
@@ -37,6 +45,7 @@ def report(run: RunFolder) -> str:
     config = run.path / "config.yaml"
     parts = [
         page.section("Results", _scores(run, judged_by)),
+        *_gaps(run),
         page.section("Cost", _costs(run)),
         page.section("Pictures", page.side_by_side(_pictures(run))),
         page.section(f"Clients after round {run.evaluated()[-1]:.0f}", _clients(run, judged_by)),
@@ -50,7 +59,12 @@ def report(run: RunFolder) -> str:
 def _scores(run: RunFolder, judged_by: str) -> Markup:
     """Make a row for each metric and a column for each way of choosing rounds."""
     own = _group(judged_by)
-    groups = {_group(name) for name in run.metrics.columns if name.startswith("test/")}
+    # Local rounds of clients that join are drawn.
+    groups = {
+        _group(name)
+        for name in run.metrics.columns
+        if name.startswith("test/") and not name.startswith("test/unseen_joined_")
+    }
     ordered = [own, *sorted(groups - {own})]
     metrics = [f"{group}/{name}" for group in ordered for name in _LISTED]
     found = summarise(list(run.metrics.rows()), run.scores)
@@ -63,6 +77,15 @@ def _scores(run: RunFolder, judged_by: str) -> Markup:
         if metric in run.metrics
     ]
     return page.table(["", *(names.kind(at) for at in KINDS)], rows)
+
+
+def _gaps(run: RunFolder) -> Iterator[Markup]:
+    """Yield the section on clients that joined later, if there are any."""
+    found = [name for name in _GAPS if name in run.metrics]
+    if found:
+        last = {name: run.metrics[name][-1] for name in found}
+        rows = [[_GAPS[name], "-" if np.isnan(v) else f"{v:.4g}"] for name, v in last.items()]
+        yield page.section("Clients that joined later", page.table(["", "last round"], rows))
 
 
 def _group(metric: str) -> str:
@@ -122,7 +145,7 @@ def _clients(run: RunFolder, judged_by: str) -> Markup:
     ]
     rows = []
     for client, samples in enumerate(run.samples):
-        cells = [str(client), f"{samples:,.0f}"]
+        cells = [run.client_names[client], f"{samples:,.0f}"]
         if counts is not None:
             cells += _labels(counts[client])
         cells += [_cell(name, values[name][client]) for name in shown]
@@ -133,7 +156,8 @@ def _clients(run: RunFolder, judged_by: str) -> Markup:
 def _is_listed(column: str, group: str) -> bool:
     """Return ``True`` for scores of the models that the run is judged by, and other accuracies."""
     own, _, name = column.rpartition("/")
-    return own == group or (own.startswith("test/") and name == "acc")
+    between = own.startswith("test/unseen_joined_")
+    return own == group or (own.startswith("test/") and name == "acc" and not between)
 
 
 def _heading(column: str, group: str) -> str:
@@ -145,7 +169,7 @@ def _heading(column: str, group: str) -> str:
 def _cell(column: str, value: float) -> str:
     if np.isnan(value):
         return "-"
-    if column in ("trained", "discarded"):
+    if column in ("trained", "discarded", "unseen"):
         return "yes" if value else "no"
     if column == "test_samples":
         return f"{value:,.0f}"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -26,7 +26,7 @@ _ENVIRONMENT: Mapping[str, Any] = {
 }
 _PARTITION: Mapping[str, Any] = {
     **{"data": str, "hash": str, "split_seed": int, "num_clients": int},
-    **{"clients": [{}], "label_counts": [[float]]},
+    **{"clients": [{}], "label_counts": [[float]], "names": [str]},
 }
 _SUMMARY: Mapping[str, Any] = {"rounds": int, "fingerprint": str, "summary": {str: float}}
 _CONFIG: Mapping[str, Any] = {"seed": int}
@@ -111,7 +111,7 @@ class RunFolder:
         if "method" not in (self.environment.get("header") or {}):
             raise RunError(f"{self.path / 'environment.json'} lacks header.method")
         file, known = self.path / "partition.json", self.partition.get("num_clients")
-        for key in ("clients", "label_counts"):
+        for key in ("clients", "label_counts", "names"):
             told = self.partition.get(key)
             if None not in (known, told) and len(told or ()) != known:
                 raise RunError(f"{file}: {key} has {len(told or ())} entries for {known} clients")
@@ -209,6 +209,17 @@ class RunFolder:
         captions = self.environment.get("reports", {})
         columns = [name for name in self.clients.columns if "/" not in name]
         return {name: captions.get(name, name) for name in columns if name not in _OF_LOOP}
+
+    @property
+    def named(self) -> bool:
+        """Return ``True`` if clients have names, such as hospitals."""
+        return bool(self.partition.get("names"))
+
+    @property
+    def client_names(self) -> Sequence[str]:
+        """Return (N,) names of the clients: their numbers if they have no names."""
+        names: Sequence[str] = self.partition.get("names") or ()
+        return names or [str(client) for client in range(len(self.samples))]
 
     @property
     def label_counts(self) -> Floats | None:

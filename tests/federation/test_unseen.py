@@ -6,6 +6,7 @@ import csv
 from dataclasses import replace
 from functools import partial
 
+import numpy as np
 import pytest
 import torch
 
@@ -23,12 +24,19 @@ from lightning_modules import (
     PFedBayes,
     PFedVEM,
 )
+from pfl.cli.runs import fit as main_fit
+from pfl.cli.runs import predict
+from pfl.cli.runs import test as run_test
 from pfl.core.held_out import HeldOut
 from pfl.core.server import ServerState
 from pfl.federation import checkpoint
 from pfl.federation.resume import FILE
 from pfl.federation.unseen import hurt
 from pfl.loop import FederatedLoop
+from pfl.results.pictures import draw
+from pfl.results.report import report
+from pfl.results.runs import RunFolder
+from pfl.results.settings import group
 from pfl.testing.compare import difference, named
 from pfl.testing.federation import ToyFederation, client_info, fit
 from pfl.testing.toy import blobs, mlp, normed
@@ -248,3 +256,74 @@ def test_batch_norms_that_stay_are_measured_in_one_pass():
     torch.testing.assert_close(norm.running_mean, features.mean(0))
     torch.testing.assert_close(norm.running_var, features.var(0))
     assert norm.momentum == 0.1
+
+
+# What is written, drawn and reported.
+
+
+@pytest.fixture(scope="module")
+def hospitals(tmp_path_factory):
+    """A run on five hospitals, one of which joins later, with its configuration."""
+    rng = np.random.default_rng(0)
+    names = np.repeat(["Basel", "Bern", "Geneva", "Lausanne", "Zug"], 12)
+    y = np.arange(60) % 2
+    x = (rng.normal(size=(60, 3)) + y[:, None]).astype(np.float32)
+    file = tmp_path_factory.mktemp("hospitals") / "hospitals.npz"
+    np.savez(file, x=x, y=y, client=names)
+    argv = [
+        *("--model=FedPer", "--model.net=MLP", "--model.net.hidden=4", "--data=TensorData"),
+        *(f"--data.source={file}", "--data.num_clients=5", "--data.partition=ByDomain"),
+        *("--data.unseen.clients=[Zug]", f"--loop.default_root_dir={file.parent / 'runs'}"),
+        *("--loop.rounds=2", "--loop.join_rounds=2", "--loop.tune_epochs=2"),
+        "--loop.progress=false",
+    ]
+    return main_fit(argv).folder
+
+
+def test_names_stay_in_tables_predictions_and_the_report(hospitals, capsys):
+    folder = RunFolder.read(hospitals)
+    assert folder.client_names == ["Basel", "Bern", "Geneva", "Lausanne", "Zug"]
+    with (hospitals / "clients.csv").open(newline="") as file:
+        last = [row for row in csv.DictReader(file) if row["round"] == "2"]
+    assert [row["name"] for row in last if row["unseen"]] == ["Zug"]
+    assert folder.clients["client"].max() == 4
+    source = ["--config", str(hospitals / "config.yaml"), "--ckpt_path", str(hospitals)]
+    predict(source)
+    with (hospitals / "predictions" / "client_4.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert {row["name"] for row in rows} == {"Zug"}
+    # Its rows of the file are the last twelve, every second of which is of class 1.
+    assert all(48 <= int(row["row"]) < 60 for row in rows)
+    assert all(int(row["row"]) % 2 == int(row["target"]) for row in rows)
+    text = report(folder)
+    assert "Clients that joined later" in text
+    assert "Zug" in text
+
+
+def test_each_model_is_tested_on_every_clients_data(hospitals):
+    source = ["--config", str(hospitals / "config.yaml"), "--ckpt_path", str(hospitals)]
+    run_test([*source, "--cross"])
+    with (hospitals / "cross.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert len(rows) == 25
+    at_home = {int(r["client"]): float(r["score"]) for r in rows if r["model"] == r["client"]}
+    folder = RunFolder.read(hospitals)
+    rounds = folder.evaluated()[-1:]
+    personal = folder.by_client("test/personal/acc", rounds)
+    joined = folder.by_client("test/unseen_joined/acc", rounds)
+    assert [at_home[client] for client in range(4)] == personal[:4].tolist()
+    assert at_home[4] == joined[4]
+    drawn = {p.name: p.figure for p in draw(group([folder])[0])}
+    assert drawn["cross"] is not None
+    assert drawn["newcomers"] is not None
+    line = drawn["newcomers"].axes[0].lines[0].get_ydata()
+    columns = ["unseen", "unseen_joined_1", "unseen_joined"]
+    assert line.tolist() == [folder.metrics[f"test/{name}/acc"][-1] for name in columns]
+
+
+def test_a_run_without_newcomers_has_no_such_picture(tmp_path):
+    run = fit(FedPer(mlp(), optimizer=SGD), rounds=1, default_root_dir=str(tmp_path))
+    settings = group([RunFolder.read(run.folder)])[0]
+    assert not {"newcomers", "cross"} & {picture.name for picture in draw(settings)}
+    (picture,) = draw(settings, ["newcomers"])
+    assert "no clients have joined" in picture.refusal

@@ -1,0 +1,34 @@
+"""Each personal model on every client's test data, as a matrix.
+
+``pfl test --cross`` writes it. The idea is that of FLIU, arXiv 2510.24503: a personal model that is
+as good elsewhere as at home is not personal, and one that is useless elsewhere has learned its own
+client alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from pfl.federation.rounds import Federation
+from pfl.training import client_round
+
+FILE = "cross.csv"
+
+
+def rows(federation: Federation) -> Iterator[dict[str, float]]:
+    """Yield the main score of each client's model on each client's test data."""
+    context, run = federation.context, federation.run
+    main = next(iter(context.scorer.better))
+    tested = [c for c in range(run.data.num_clients) if len(run.data.split(c, "test"))]
+    for model in tested:
+        run.personal(model)
+        answers = (client_round.on_splits(context, client, ("test",)) for client in tested)
+        for client, scores in zip(
+            tested, client_round.scored(context.scorer, answers), strict=True
+        ):
+            yield {
+                "round": run.round,
+                "model": model,
+                "client": client,
+                "score": scores["test"][main],
+            }

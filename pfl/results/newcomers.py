@@ -1,0 +1,110 @@
+"""Clients that joined later, and each personal model on every client's data."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+
+from pfl.results import names
+from pfl.results.files import Columns, Floats, RunError
+from pfl.results.runs import RunFolder
+from pfl.results.settings import Setting
+from pfl.results.style import HEAT, WIDTH, Look, legend_above, panels, per_cent, wrapped
+
+CROSS = "cross.csv"
+_ZERO_SHOT, _JOINED, _TUNED = "unseen", "unseen_joined", "unseen_tuned"
+# With more clients than this, the axes of a matrix have no names.
+_LABELLED = 30
+
+
+def have_joined(run: RunFolder) -> bool:
+    """Return ``True`` if clients joined after the last round."""
+    column = f"test/{_JOINED}/{_main(run)}"
+    return column in run.metrics and not np.isnan(run.metrics[column][-1])
+
+
+def joining(settings: Sequence[Setting]) -> Figure:
+    """Draw the scores of newcomers over their local rounds, and after tuning by SGD.
+
+    Lines are means over clients and seeds, bands one standard error. The short line at the right is
+    the mean of the clients that trained.
+
+    Raises:
+        RunError: In no run clients have joined.
+    """
+    shown = [setting for setting in settings if have_joined(setting.runs[0])]
+    if not shown:
+        raise RunError("no clients have joined: hold some out with data.unseen")
+    figure, (axes,) = panels(1, 0.6 * WIDTH, 2.6)
+    metric = f"test/{_JOINED}/{_main(shown[0].runs[0])}"
+    for number, setting in enumerate(shown):
+        look, runs = Look.of(number), [run for run in setting.runs if have_joined(run)]
+        values = np.concatenate([_curves(run) for run in runs])
+        middle, x = values.mean(0), np.arange(values.shape[1] - 1)
+        error = values.std(0, ddof=1) / np.sqrt(len(values)) if len(values) > 1 else 0 * middle
+        style: dict[str, Any] = {"color": look.color, "marker": look.marker}
+        axes.plot(x, middle[:-1], linestyle=look.linestyle, label=setting.label, **style)
+        low, high = (middle - error)[:-1], (middle + error)[:-1]
+        axes.fill_between(x, low, high, color=look.color, alpha=0.18, linewidth=0)
+        axes.errorbar(x[-1] + 1, middle[-1], error[-1], mfc="none", **style)
+        seen = np.mean([run.metrics[f"test/personal/{_main(run)}"][-1] for run in runs])
+        axes.plot([x[-1] + 1.6, x[-1] + 2], [seen, seen], color=look.color)
+    axes.set_xticks([*x, x[-1] + 1, x[-1] + 1.8], [*map(str, x), "tuned", "seen"])
+    axes.set_xlabel("local rounds of the clients that join")
+    axes.set_ylabel(names.score(metric))
+    if names.in_per_cent(metric):
+        per_cent(axes.yaxis)
+    legend_above(figure, axes)
+    return figure
+
+
+def cross(settings: Sequence[Setting]) -> Figure:
+    """Draw the score of each client's model on each client's test data, of the first run.
+
+    Raises:
+        RunError: No run has the file.
+    """
+    found = [(s.label, s.runs[0]) for s in settings if (s.runs[0].path / CROSS).is_file()]
+    if not found:
+        raise RunError(f"no run has a file {CROSS}: write it by pfl test --cross")
+    figure, axes = panels(len(found), WIDTH * min(1, 0.5 * len(found)), 3.0)
+    for panel, (label, run) in zip(axes, found, strict=True):
+        table = Columns.read(run.path / CROSS)
+        models, row = np.unique(table["model"], return_inverse=True)
+        clients, column = np.unique(table["client"], return_inverse=True)
+        matrix = np.full((len(models), len(clients)), np.nan)
+        matrix[row, column] = table["score"]
+        image = panel.imshow(matrix, cmap=HEAT, aspect="auto")
+        figure.colorbar(image, ax=panel, label=f"test {_main(run)}", shrink=0.8)
+        panel.set_title(wrapped(label, WIDTH / len(found)))
+        panel.set_xlabel("test data of")
+        panel.set_ylabel("model of")
+        for axis, held, turn in ((panel.xaxis, clients, 90), (panel.yaxis, models, 0)):
+            if len(held) <= _LABELLED:
+                told = [run.client_names[int(client)] for client in held]
+                axis.set_ticks(range(len(held)), told, rotation=turn if run.named else 0)
+            else:
+                axis.set_major_locator(MaxNLocator(5, integer=True))
+    return figure
+
+
+def _curves(run: RunFolder) -> Floats:
+    """Return (clients, K + 2) scores: zero-shot, after each local round, tuned."""
+    main = _main(run)
+    between, number = list[str](), 1
+    while f"test/{_JOINED}_{number}/{main}" in run.clients:
+        between.append(f"{_JOINED}_{number}")
+        number += 1
+    groups = (_ZERO_SHOT, *between, _JOINED, _TUNED)
+    rounds = run.evaluated()[-1:]
+    values = np.stack([run.by_client(f"test/{group}/{main}", rounds) for group in groups], 1)
+    found: Floats = values[~np.isnan(values[:, 0])]
+    return found
+
+
+def _main(run: RunFolder) -> str:
+    return next(iter(run.scores))
