@@ -58,7 +58,10 @@ def _class(item, kinds, own):
 
 
 def _arguments(item, own):
-    return {name: _compared(kind, own) for name, kind in declared(item).items()}
+    # Types that torch declares differ from version to version.
+    of_torch = getattr(item.__init__, "__module__", "").startswith("torch.")
+    hints = declared(item).items()
+    return {name: "" if of_torch else _compared(kind, own) for name, kind in hints}
 
 
 def _compared(kind, own):

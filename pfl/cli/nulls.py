@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
-from typing import Any, get_args
+from typing import Any, get_args, get_origin
 
 from pfl.imports.hints import classes, declared
 from pfl.imports.trust import TrustError, named, plain
@@ -44,7 +44,9 @@ def check_nulls(
             value = plain(given.get("init_args") or {}).get(key)
         else:
             if value is None and not _optional(hint):
-                kinds = [hint] if inspect.isclass(hint) else [*classes(hint)]
+                # In Python 3.10, a type with arguments such as Callable[[A], B] is a class too.
+                plain_class = inspect.isclass(hint) and get_origin(hint) is None
+                kinds = [hint] if plain_class else [*classes(hint)]
                 names = " or ".join(kind.__name__ for kind in kinds) or "a value"
                 raise TrustError(f"expected {names}, got null", keys)
 

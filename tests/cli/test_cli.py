@@ -116,6 +116,7 @@ def test_help_shows_a_commands_own_options_first(words, own, capsys):
     assert said.index(last) < said.index("a YAML file; later files")
 
 
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="jsonargparse needs Python 3.11 for it")
 def test_help_lists_the_optimisers_of_torch(capsys):
     with pytest.raises(SystemExit):
         main(["fit", "--model.help=FedAvg"])
