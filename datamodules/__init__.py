@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from datamodules.folder import DomainFolder as DomainFolder
     from datamodules.folder import ImageFolder as ImageFolder
     from datamodules.ham10000 import HAM10000 as HAM10000
+    from datamodules.heart import HeartDisease as HeartDisease
     from datamodules.huggingface import HFDataset as HFDataset
     from datamodules.partition.partitioner import IID as IID
     from datamodules.partition.partitioner import ByColumn as ByColumn
@@ -45,6 +46,7 @@ if TYPE_CHECKING:
     from datamodules.torchvision_sets import MNIST as MNIST
     from datamodules.torchvision_sets import STL10 as STL10
     from datamodules.torchvision_sets import FashionMNIST as FashionMNIST
+    from datamodules.wisdm import WISDM as WISDM
 else:
     # Nothing inside the project imports from here.
     __all__, __getattr__, __dir__ = lazy(__name__, __file__)

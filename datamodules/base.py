@@ -31,6 +31,9 @@ from pfl.core.held_out import HeldOut
 from pfl.core.task import Classification, LossOptions, Task
 from pfl.core.types import Batch, Inputs, MetricSpec, Split
 
+# Maximum number of domains whose scores are columns of their own.
+_MOST_GROUPS = 12
+
 
 class FederatedDataModule(L.LightningDataModule, ABC):
     """A data set and its division into clients.
@@ -264,6 +267,20 @@ class FederatedDataModule(L.LightningDataModule, ABC):
     def num_classes(self) -> int | None:
         """Number of classes, C; ``None`` if there are no classes."""
         return self.outputs if self.task.has_classes else None
+
+    @property
+    def groups(self) -> tuple[tuple[str, ...], list[int]]:
+        """Names of the clients' domains, and the domain of each client, by which scores are shown.
+
+        Both are empty if the data have no domains or many, or if a client has several.
+        """
+        domains, names = self.contents.targets.domains, tuple(self.contents.domain_names)
+        if domains is None or not 1 < len(names) <= _MOST_GROUPS:
+            return (), []
+        held = [np.unique(domains[holding.train]) for holding in self.division.holdings]
+        if any(len(own) != 1 for own in held):
+            return (), []
+        return names, [int(own[0]) for own in held]
 
     def setup(self, stage: str | None = None) -> None:
         """Read the data set and divide it, and the public one; later calls do nothing."""

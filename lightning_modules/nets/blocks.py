@@ -46,11 +46,12 @@ def conv(
     return [layer, nn.ReLU(), nn.MaxPool2d(2, padding=pool_padding)]
 
 
-def linears(sizes: Sequence[int]) -> list[nn.Module]:
-    """Return a linear layer and a ReLU from each size to the next."""
+def linears(sizes: Sequence[int], batch_norm: bool = False) -> list[nn.Module]:
+    """Return a linear layer, batch norm if it is wanted, and a ReLU from each size to the next."""
     layers: list[nn.Module] = []
     for inputs, outputs in pairwise(sizes):
-        layers += [nn.Linear(inputs, outputs), nn.ReLU()]
+        norm = [nn.BatchNorm1d(outputs)] if batch_norm else []
+        layers += [nn.Linear(inputs, outputs), *norm, nn.ReLU()]
     return layers
 
 

@@ -37,6 +37,7 @@ class MLP(SplitNet):
         input_shape: Shape of one sample, such as (channels, height, width) or (columns,).
         hidden: Width of the hidden layer, or a list of widths; an empty list gives a linear model.
             The paper does not give the width; 100 is usual in the works it follows.
+        batch_norm: Whether batch norm stands before each ReLU.
 
     Raises:
         ValueError: A width is below one.
@@ -47,10 +48,12 @@ class MLP(SplitNet):
         num_classes: int,
         input_shape: tuple[int, ...] = (1, 28, 28),
         hidden: int | Sequence[int] = 100,
+        batch_norm: bool = False,
     ) -> None:
         sizes = (math.prod(input_shape), *widths(hidden))
         super().__init__(
-            nn.Sequential(nn.Flatten(), *linears(sizes)), nn.Linear(sizes[-1], num_classes)
+            nn.Sequential(nn.Flatten(), *linears(sizes, batch_norm)),
+            nn.Linear(sizes[-1], num_classes),
         )
 
 

@@ -262,7 +262,7 @@ class Binary(Classification):
 
     def predictions(self, outputs: Tensor) -> Tensor:
         """Return (n,) probabilities of the positive class."""
-        return wide(outputs).softmax(-1)[:, 1]
+        return wide(outputs).softmax(-1)[:, 1].contiguous()
 
     def metric_arguments(self, outputs: int) -> dict[str, Any]:
         """Return the task."""

@@ -47,6 +47,8 @@ class Evaluator:
         self.personal_is_global = module.personal_is_global()
         self.labels = module.groups
         self.groups = [module.group(info) for info in clients if self.labels]
+        if not self.labels:
+            self.labels, self.groups = getattr(context.data, "groups", ((), []))
 
     def group_sizes(self) -> str:
         """Return the number and label of each group (as in ``clients.csv``), and its size."""

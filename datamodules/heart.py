@@ -1,0 +1,122 @@
+"""UCI Heart Disease: patients of four hospitals, with FLamby's training and test samples."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from sklearn.model_selection import train_test_split
+
+from datamodules.checks import require
+from datamodules.tables import MISSING, Cells, Table
+from datamodules.tabular import TabularData
+
+HOSPITALS = ("cleveland", "hungarian", "switzerland", "va")
+# The columns of the files. The three that most hospitals did not record are left out, as by FLamby.
+_COLUMNS = (
+    *("age", "sex", "cp", "trestbps", "chol", "fbs", "restecg", "thalach", "exang", "oldpeak"),
+    *("slope", "ca", "thal", "num"),
+)
+_LEFT_OUT = ("slope", "ca", "thal")
+
+
+class HeartDisease(TabularData):
+    """740 patients of four hospitals, of whom 0.46, 0.38, 0.98 and 0.78 are ill.
+
+    A client is a hospital: Cleveland, Hungary, Switzerland and the Veterans Affairs hospital of
+    Long Beach, with 303, 261, 46 and 130 patients. The columns slope, ca and thal are left out, and
+    then every patient with a missing value. A third of each hospital's patients are official test
+    samples (104, 89, 16, 45), drawn as in FLamby (du Terrail et al., NeurIPS 2022): stratified,
+    except in Switzerland, where one patient is healthy. The kind of chest pain and the
+    electrocardiogram are categories.
+
+    Source: Janosi, Steinbrunn, Pfisterer, Detrano, "Heart Disease", UCI Machine Learning Repository
+    1988, doi 10.24432/C52P4X. Licence: CC BY 4.0.
+
+    Args:
+        root: The folder of the four files ``processed.<hospital>.data``.
+        standardise: As in :class:`TabularData`.
+        options: As in :class:`TabularData`, such as ``loss`` and ``metrics``.
+
+    Raises:
+        FileNotFoundError: A file is missing.
+        ValueError: A file has another form.
+    """
+
+    def __init__(
+        self,
+        root: str = "data/heart",
+        *,
+        standardise: Literal["none", "train", "client"] = "train",
+        **options: Any,
+    ) -> None:
+        super().__init__(
+            root,
+            "num",
+            task="binary",
+            positive=[1, 2, 3, 4],
+            categories=["cp", "restecg"],
+            client_column="hospital",
+            standardise=standardise,
+            missing="drop",
+            **options,
+        )
+        self.root = Path(root).expanduser()
+
+    def table(self) -> Table:
+        """Read the complete rows of the four files, official training samples first."""
+        return self._read_files[0]
+
+    def read(self) -> Mapping[str, Any]:
+        """Read the columns as tensors, by name."""
+        names = ["healthy", "ill"]
+        return {**super().read(), "num_train": self._read_files[1], "class_names": names}
+
+    @cached_property
+    def _read_files(self) -> tuple[Table, int]:
+        """Return the table and its number of training samples."""
+        parts: dict[str, list[list[str]]] = {"train": [], "test": []}
+        for hospital in HOSPITALS:
+            rows = self._rows(hospital)
+            ill = np.array([float(row[-2]) > 0 for row in rows])
+            # FLamby does not stratify where a class has two patients or fewer.
+            rare = min(ill.sum(), (~ill).sum()) <= 2
+            split = train_test_split(
+                rows,
+                test_size=0.34,
+                train_size=0.66,
+                random_state=43,
+                stratify=None if rare else ill,
+            )
+            for name, own in zip(parts, split, strict=True):
+                parts[name] += own
+        rows = parts["train"] + parts["test"]
+        names = [name for name in (*_COLUMNS, "hospital") if name not in _LEFT_OUT]
+        cells = zip(*rows, strict=True)
+        columns: dict[str, Cells] = {n: list(own) for n, own in zip(names, cells, strict=True)}
+        lines = np.arange(1, len(rows) + 1)
+        return Table(self.root, columns, lines, "patient"), len(parts["train"])
+
+    def _rows(self, hospital: str) -> list[list[str]]:
+        """Return the patients of a hospital without missing values, each with its name."""
+        file = self.root / f"processed.{hospital}.data"
+        if not file.is_file():
+            raise FileNotFoundError(
+                f"there is no file {file}; the four files processed.<hospital>.data are in "
+                "https://archive.ics.uci.edu/static/public/45/heart+disease.zip"
+            )
+        left_out = [_COLUMNS.index(name) for name in _LEFT_OUT]
+        rows = []
+        for number, line in enumerate(file.read_text(encoding="latin-1").splitlines(), 1):
+            cells = [cell.strip() for cell in line.split(",")]
+            require(
+                len(cells) == len(_COLUMNS),
+                f"{file}, line {number}: {len(cells)} values for {len(_COLUMNS)} columns",
+            )
+            kept = [cell for place, cell in enumerate(cells) if place not in left_out]
+            if not any(cell.lower() in MISSING for cell in kept):
+                rows.append([*kept, hospital])
+        return rows
