@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from datamodules.partition.slices import QuantitySkew as QuantitySkew
     from datamodules.partition.unseen import Unseen as Unseen
     from datamodules.series import TimeSeries as TimeSeries
+    from datamodules.shakespeare import Shakespeare as Shakespeare
     from datamodules.sun397 import SUN397 as SUN397
     from datamodules.synthetic import Synthetic as Synthetic
     from datamodules.tabular import TabularData as TabularData

@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from lightning_modules.nets import MLP as MLP
     from lightning_modules.nets import FashionCNN as FashionCNN
     from lightning_modules.nets import FrozenParts as FrozenParts
+    from lightning_modules.nets import GRUNet as GRUNet
     from lightning_modules.nets import LeNet5 as LeNet5
     from lightning_modules.nets import LoRA as LoRA
     from lightning_modules.nets import Projected as Projected

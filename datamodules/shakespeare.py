@@ -1,0 +1,94 @@
+"""Shakespeare's roles: the next character of what each role says, as in LEAF."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from datamodules.checks import require
+from datamodules.tensors import TensorData
+from pfl.core.checks import at_least_one
+
+_LINK = "https://github.com/karpathy/char-rnn (data/tinyshakespeare/input.txt)"
+# A speech: a line with a name and a colon, then lines up to an empty one.
+_SPEECH = re.compile(r"^([A-Z][^\n:]{0,40}):\n(.+?)(?=\n\n|\Z)", re.MULTILINE | re.DOTALL)
+
+
+class Shakespeare(TensorData):
+    """A client is a role; the task is the next character after ``length`` characters.
+
+    LEAF (Caldas et al., 2018) makes the same of the complete works. A role's speeches are joined in
+    their order, and a sample starts every ``stride`` characters. With ``test_protocol: future`` a
+    role is tested on its last speeches: no character that is predicted there is seen in training.
+
+    Source: a file of speeches, each a line ``ROLE:`` and what the role says, with an empty line
+    between two. Shakespeare's works are in the public domain.
+
+    Args:
+        path: The file.
+        length: Number of characters that are read; 80 in LEAF.
+        stride: Number of characters between two samples.
+        least: A role needs at least so many characters.
+        roles: Use the roles that say most, at most so many; ``None`` for all.
+        options: As in :class:`TensorData`; ``test_protocol`` is ``future`` if not given.
+
+    Raises:
+        FileNotFoundError: The file is missing.
+        ValueError: No role says enough, or a number is out of range.
+    """
+
+    def __init__(
+        self,
+        path: str = "data/tinyshakespeare.txt",
+        *,
+        length: int = 80,
+        stride: int = 5,
+        least: int = 2000,
+        roles: int | None = None,
+        **options: Any,
+    ) -> None:
+        at_least_one(length=length, stride=stride, least=least, roles=roles)
+        super().__init__(path, **{"test_protocol": "future", **options})
+        self.path = path
+        self.length = length
+        self.stride = stride
+        self.least = least
+        self.roles = roles
+
+    def read(self) -> Mapping[str, Any]:
+        """Read the samples of all roles by name."""
+        spoken = self._spoken()
+        letters = sorted({letter for text in spoken.values() for letter in text})
+        number = {letter: place for place, letter in enumerate(letters)}
+        parts = []
+        for role, text in spoken.items():
+            codes = np.array([number[letter] for letter in text], np.int64)
+            starts = np.arange(0, len(codes) - self.length, self.stride)
+            x = codes[starts[:, None] + np.arange(self.length)]
+            parts.append((x, codes[starts + self.length], [role] * len(starts), starts))
+        x, y, client, time = (np.concatenate(part) for part in zip(*parts, strict=True))
+        names = [repr(letter) for letter in letters]
+        return {"x": x, "y": y, "client": client, "column.time": time, "class_names": names}
+
+    def _spoken(self) -> dict[str, str]:
+        """Return what each role says, by its name."""
+        file = Path(self.path).expanduser()
+        if not file.is_file():
+            raise FileNotFoundError(f"there is no file {file}; one is in {_LINK}")
+        said: dict[str, list[str]] = defaultdict(list)
+        for role, speech in _SPEECH.findall(file.read_text(encoding="utf-8")):
+            said[role].append(speech)
+        texts = {role: "\n".join(speeches) for role, speeches in said.items()}
+        needed = max(self.least, self.length + 2)
+        long = {role: text for role, text in texts.items() if len(text) >= needed}
+        require(
+            len(long) > 0,
+            f"{file}: no role says {needed:,} characters; a speech is a line ROLE: and its text",
+        )
+        ranked = sorted(long, key=lambda role: (-len(long[role]), role))[: self.roles]
+        return {role: long[role] for role in sorted(ranked)}
