@@ -105,6 +105,8 @@ RIGHT = {
     "the full keys": ["--model.init_args.net.init_args.hidden=3"],
     "a list": ["--loop.callbacks+=EarlyStopping", "--loop.callbacks.patience=3"],
     "null": ["--ckpt_path", "null", "--loop.workers=null", "--loop.sampler=null"],
+    "no model": ["--model=null"],
+    "a checkpoint": ["--ckpt_path", "after.yaml"],
     "one of some words": ["--loop.on_nonfinite=skip", "--loop.precision=bf16-mixed"],
     "an engine": ["--loop.engine=vectorised", "--model.epochs=2"],
     "an engine's class": ["--loop.engine=VectorisedEngine", "--loop.engine.clients=4"],
