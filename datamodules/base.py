@@ -223,7 +223,7 @@ class FederatedDataModule(L.LightningDataModule, ABC):
 
     @property
     def task(self) -> Task:
-        """The task, with the options of its loss: classification unless a data set overrides it.
+        """The task, with its loss's options; classification unless a data set overrides it.
 
         A data set that overrides it returns ``self.with_loss(...)``.
         """
