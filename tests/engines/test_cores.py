@@ -59,12 +59,16 @@ def test_runs_share_the_cores_and_leave_them_to_others(eight):
     second.release()
 
 
-def test_every_run_has_a_core_at_least(eight):
+def test_every_run_has_a_core_at_least_and_leaves_nothing_behind(eight, tmp_path):
     eight.setattr(cores, "usable", lambda: 1)
     shares = [cores.Share(), cores.Share(), cores.Share(wanted=3)]
     assert [share.cores for share in shares] == [1, 1, 3]
+    descriptor = shares[0]._descriptor
     for share in (*shares, *shares):
         share.release()
+    assert not [*tmp_path.rglob("run-*")]
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        os.fstat(descriptor)
     eight.setattr(cores, "usable", lambda: 8)
     assert cores.Share().cores == 8
 
