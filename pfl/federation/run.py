@@ -36,7 +36,7 @@ class Run:
             next round; returns the module's context.
         folder: Folder of the run's files; ``None`` writes none.
         config: The resolved configuration as YAML, from the first round on; see
-            :mod:`pfl.federation.described` for a run that was started from Python.
+            ``pfl/federation/described.py`` for a run that was started from Python.
         header: Decisions made for this run, one line for each topic.
         round: Number of finished rounds.
         server: The server's state after the last finished round.
