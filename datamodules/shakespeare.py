@@ -6,7 +6,7 @@ import re
 from collections import defaultdict
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -35,7 +35,8 @@ class Shakespeare(TensorData):
         stride: Number of characters between two samples.
         least: A role needs at least so many characters.
         roles: Use the roles that say most, at most so many; ``None`` for all.
-        options: As in :class:`TensorData`; ``test_protocol`` is ``future`` if not given.
+        test_protocol: As in :class:`FederatedDataModule`.
+        options: As in :class:`TensorData`.
 
     Raises:
         FileNotFoundError: The file is missing.
@@ -50,10 +51,11 @@ class Shakespeare(TensorData):
         stride: int = 5,
         least: int = 2000,
         roles: int | None = None,
+        test_protocol: Literal["pooled", "future"] = "future",
         **options: Any,
     ) -> None:
         at_least_one(length=length, stride=stride, least=least, roles=roles)
-        super().__init__(path, **{"test_protocol": "future", **options})
+        super().__init__(path, test_protocol=test_protocol, **options)
         self.path = path
         self.length = length
         self.stride = stride

@@ -30,6 +30,12 @@ UNSEEN = {
     **{"SUN397": (3, 3), "ImageFolder": (1000, 3), "PACS": (7, 3), "HAM10000": (7, 3)},
     **{"DomainFolder": (10, 3), "CIFAR100Folder": (100, 3)},
 }
+# Classes and a sample of sets that are read from a table or text.
+UNREAD = {
+    "HeartDisease": (2, torch.zeros(15)),
+    "WISDM": (6, torch.zeros(43)),
+    "Shakespeare": (62, torch.zeros(40, dtype=torch.int64)),
+}
 METHODS = methods()
 COMMON = inspect.signature(ClientModule).parameters.keys()
 
@@ -67,12 +73,15 @@ def data_of(experiment):
     if name in UNSEEN:
         classes, channels = UNSEEN[name]
         size = values.init_args.image_size or 224
-        shape = (channels, size, size)
+        sample = torch.zeros(channels, size, size)
+    elif name in UNREAD:
+        classes, sample = UNREAD[name]
+    if name in UNSEEN | UNREAD:
         return SimpleNamespace(
             num_classes=classes,
             outputs=classes,
-            input_shape=shape,
-            blank=lambda count: torch.zeros(count, *shape),
+            input_shape=tuple(sample.shape),
+            blank=lambda count: sample.expand(count, *sample.shape),
         )
     return experiment.make("data", values)
 
