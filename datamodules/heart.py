@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
-from sklearn.model_selection import train_test_split
 
 from datamodules.checks import require
 from datamodules.tables import MISSING, Cells, Table
@@ -78,6 +77,9 @@ class HeartDisease(TabularData):
     @cached_property
     def _read_files(self) -> tuple[Table, int]:
         """Return the table and its number of training samples."""
+        # On first use: the import takes half a second.
+        from sklearn.model_selection import train_test_split
+
         parts: dict[str, list[list[str]]] = {"train": [], "test": []}
         for hospital in HOSPITALS:
             rows = self._rows(hospital)

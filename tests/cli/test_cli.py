@@ -104,7 +104,7 @@ def test_without_a_command_the_first_three_are_shown(capsys):
     ("words", "own"),
     [
         (["export"], "--ckpt_path CKPT_PATH --client CLIENT output"),
-        (["test"], "--ckpt_path CKPT_PATH [--reliability]"),
+        (["test"], "--ckpt_path CKPT_PATH [--reliability] [--cross]"),
         (["data", "inspect"], "[--out OUT]"),
     ],
 )
