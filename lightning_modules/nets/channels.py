@@ -67,7 +67,7 @@ def divisions(net: nn.Module) -> dict[str, ChannelDivision]:
         >>> net = nn.Sequential(nn.Conv2d(3, 4, 3), nn.Flatten(), nn.Linear(36, 2))
         >>> known = divisions(net)
         >>> known["0.weight"], known["2.weight"], known["2.bias"]  # 9 inputs per channel
-        (Division(dim=0, channels=4, width=1), Division(dim=1, channels=4, width=9), \
+        (ChannelDivision(dim=0, channels=4, width=1), ChannelDivision(dim=1, channels=4, width=9), \
 Division(dim=0, channels=1, width=2))
     """
     layers = {n: m for n, m in net.named_modules() if isinstance(m, (nn.Linear, *CONVOLUTIONS))}

@@ -59,6 +59,7 @@ def renamed(state: Mapping[str, Tensor], old: str, new: str) -> State:
     """Return the entries whose names start with ``old``, under names that start with ``new``.
 
     Example:
+        >>> import torch
         >>> renamed({"net.bias": torch.ones(1), "control": torch.ones(1)}, "net.", "personal.")
         {'personal.bias': tensor([1.])}
     """
