@@ -68,7 +68,7 @@ def divisions(net: nn.Module) -> dict[str, ChannelDivision]:
         >>> known = divisions(net)
         >>> known["0.weight"], known["2.weight"], known["2.bias"]  # 9 inputs per channel
         (ChannelDivision(dim=0, channels=4, width=1), ChannelDivision(dim=1, channels=4, width=9), \
-Division(dim=0, channels=1, width=2))
+ChannelDivision(dim=0, channels=1, width=2))
     """
     layers = {n: m for n, m in net.named_modules() if isinstance(m, (nn.Linear, *CONVOLUTIONS))}
     linears = [name for name, layer in layers.items() if isinstance(layer, nn.Linear)]
