@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
 from datamodules.checks import require
+from datamodules.moments import Standardise
 from datamodules.tables import MISSING, Cells, Table
 from datamodules.tabular import TabularData
 
@@ -49,7 +50,7 @@ class HeartDisease(TabularData):
         self,
         root: str = "data/heart",
         *,
-        standardise: Literal["none", "train", "client"] = "train",
+        standardise: Standardise = "train",
         **options: Any,
     ) -> None:
         super().__init__(

@@ -11,6 +11,7 @@ import torch
 from numpy.typing import NDArray
 
 from datamodules.checks import require
+from datamodules.moments import Standardise, standardised, trained
 from datamodules.partition.partitioner import Partitioner
 from datamodules.partition.splits import Division
 from datamodules.tables import Table, read_table, targets, times
@@ -26,9 +27,10 @@ class TabularData(TensorData):
     """A table in which some columns are inputs and others are targets.
 
     A feature with a word in every row, or named in ``categories``, is replaced by one column of
-    zeros and ones for each of its values, in numerical or alphabetical order. The values are
-    collected from all rows. Any other feature must be a number in every row. Classes are numbered
-    in the same order.
+    zeros and ones for each value that it has in the training samples of the clients that are not
+    held out, in numerical or alphabetical order. A sample with any other value has zeros in all
+    these columns. Any other feature must be a number in every row. Classes are numbered in the same
+    order.
 
     Every column of the file that has a number in each row can be used in ``ByColumn``.
 
@@ -78,11 +80,13 @@ class TabularData(TensorData):
         categories: Sequence[str] = (),
         client_column: str | None = None,
         time_column: str | None = None,
-        standardise: Literal["none", "train", "client"] = "none",
+        standardise: Standardise = "none",
         missing: Literal["refuse", "drop", "mean"] = "refuse",
         **options: Any,
     ) -> None:
-        super().__init__(path, num_clients, partition, task=task, **options)
+        super().__init__(
+            path, num_clients, partition, task=task, standardise=standardise, **options
+        )
         self.path = path
         self.target = [target] if isinstance(target, str) else list(target)
         self.positive = positive
@@ -90,7 +94,6 @@ class TabularData(TensorData):
         self.categories = categories
         self.client_column = client_column
         self.time_column = time_column
-        self.standardise = standardise
         self.missing = missing
 
     @property
@@ -106,29 +109,31 @@ class TabularData(TensorData):
         """Read the columns as tensors, by name."""
         return self._columns.tensors
 
+    @property
+    def input_shape(self) -> tuple[int, ...]:
+        """Number of input columns, which training samples decide where there are categories."""
+        return (int(self._known(self.division).sum()),)
+
     def fitted(self, inputs: Inputs, rows: Ints, division: Division) -> Inputs:
-        """Return the inputs standardised and without missing values."""
-        if self.standardise == "none" and not self.incomplete:
-            return inputs
+        """Return the inputs standardised, without missing values and unknown categories."""
+        found, known = self._columns, self._known(division)
         # Row i is sample i.
-        x: Floats = self._columns.tensors["x"].copy()
-        names, numbers = self._columns.names, self._columns.numbers
-        trained = np.concatenate([holding.train for holding in division.members])
-        everybody = _Moments.of(x[trained])
-        empty = [name for name, count in zip(names, everybody.counts, strict=True) if not count]
+        x: Floats = found.tensors["x"][:, known]
+        numbers = found.numbers[known]
+        if self.standardise == "none" and not self.incomplete:
+            return torch.from_numpy(x)
+        absent = numbers & np.isnan(x[trained(division)]).all(0)
+        names = [name for name, used in zip(found.names, known, strict=True) if used]
+        empty = [names[column] for column in np.flatnonzero(absent)]
         require(not empty, f"no training sample has a value of {empty[0] if empty else ''!r}")
-        scaled = numbers & (self.standardise != "none")
-        if self.standardise != "client":
-            return torch.from_numpy(everybody.applied(x, scaled))
-        require(
-            division.pooled_test is None,
-            "standardise: client needs test samples that each belong to one client: give "
-            "test_protocol: pooled or future, or standardise: train",
-        )
-        for held in division.holdings:
-            ids = np.concatenate([held.train, held.val, held.test])
-            x[ids] = _Moments.of(x[held.train]).completed(everybody).applied(x[ids], scaled)
-        return torch.from_numpy(x)
+        return torch.from_numpy(standardised(x, division, self.standardise, numbers))
+
+    def _known(self, division: Division) -> NDArray[np.bool_]:
+        """Return an (F,) mask of quantities, and of values of categories in training samples."""
+        found = self._columns
+        known: NDArray[np.bool_] = found.numbers | found.tensors["x"][trained(division)].any(0)
+        require(bool(known.any()), f"{self.path}: no training sample has a value of any feature")
+        return known
 
     @cached_property
     def _columns(self) -> _Columns:
@@ -187,36 +192,6 @@ class _Columns(NamedTuple):
     tensors: dict[str, Any]
     names: list[str]
     numbers: NDArray[np.bool_]
-
-
-class _Moments(NamedTuple):
-    """Counts of present values, means, and standard deviations of columns, each (F,)."""
-
-    counts: Ints
-    means: Floats
-    deviations: Floats
-
-    @classmethod
-    def of(cls, x: Floats) -> _Moments:
-        """Return the moments of (n, F) numbers; zeros for a column without values."""
-        there = ~np.isnan(x)
-        counts = there.sum(0)
-        means = np.where(there, x, 0).sum(0) / np.maximum(counts, 1)
-        squares = np.where(there, np.square(x - means), 0).sum(0)
-        return cls(counts, means, np.sqrt(squares / np.maximum(counts, 1)))
-
-    def completed(self, other: _Moments) -> _Moments:
-        """Fill in the moments of columns without values from other moments."""
-        known = self.counts > 0
-        return _Moments(
-            *(np.where(known, own, theirs) for own, theirs in zip(self, other, strict=True))
-        )
-
-    def applied(self, x: Floats, scaled: NDArray[np.bool_]) -> Floats:
-        """Replace NaN by means in (n, F) numbers, and standardise the columns ``scaled``."""
-        filled = np.where(np.isnan(x), self.means, x)
-        scales = np.where(self.deviations > 0, self.deviations, 1)
-        return np.where(scaled, (filled - self.means) / scales, filled)
 
 
 def _inputs(

@@ -15,7 +15,9 @@ from torch import Tensor
 
 from datamodules.base import FederatedDataModule
 from datamodules.checks import require
+from datamodules.moments import Standardise, standardised
 from datamodules.partition.partitioner import ByDomain, Partitioner
+from datamodules.partition.splits import Division
 from datamodules.targets import Catalogue, Ints, Targets, array_digest
 from datamodules.view import count
 from pfl.core.state import each, joined
@@ -60,6 +62,11 @@ class TensorData(FederatedDataModule):
         partition: As in :class:`FederatedDataModule`; ``ByDomain`` if not given.
         task: What is predicted; inferred from the type of ``y`` if not given. In a ``binary`` task
             class 1 is the positive one.
+        standardise: Subtract the mean from each float input, and divide by its standard deviation
+            unless it is zero: for each number of a vector, or for each channel (the axis after the
+            samples). With ``train`` both are computed on the training samples of all clients that
+            are not held out; with ``client``, which is not possible with a common test set, each
+            client's samples use its own training samples. The result is held in memory.
         options: As in :class:`FederatedDataModule`.
 
     Raises:
@@ -74,10 +81,12 @@ class TensorData(FederatedDataModule):
         partition: Partitioner | str | None = None,
         *,
         task: TaskName | None = None,
+        standardise: Standardise = "none",
         **options: Any,
     ) -> None:
         super().__init__(num_clients, ByDomain() if partition is None else partition, **options)
         self.source = source
+        self.standardise = standardise
         self._task = task
 
     @property
@@ -133,7 +142,9 @@ class TensorData(FederatedDataModule):
             dtype = value.dtype if not value.is_floating_point() else torch.get_default_dtype()
             return torch.zeros(count, *value.shape[1:], dtype=dtype)
 
-        return super().blank(count) if self._tensors.images else each(blank, self._tensors.x)
+        x = self._tensors.x
+        floats = isinstance(x, Tensor) and (self._tensors.images or x.is_floating_point())
+        return super().blank(count) if floats else each(blank, x)
 
     def catalogue(self) -> Catalogue:
         """Return classes, natural clients and columns of all samples."""
@@ -142,6 +153,31 @@ class TensorData(FederatedDataModule):
     def inputs(self, ids: Ints) -> tuple[Inputs, Ints]:
         """Return the inputs of all samples; row i is sample i."""
         return self._tensors.x, ids
+
+    def fitted(self, inputs: Inputs, rows: Ints, division: Division) -> Inputs:
+        """Return the inputs standardised.
+
+        Raises:
+            ValueError: No input is a float.
+        """
+        if self.standardise == "none":
+            return inputs
+        some = [inputs] if isinstance(inputs, Tensor) else inputs.values()
+        require(
+            any(value.is_floating_point() for value in some),
+            "standardise is for inputs of floats: images of bytes are scaled by mean and std, and "
+            "tokens are no quantities",
+        )
+
+        def change(value: Tensor) -> Tensor:
+            if not value.is_floating_point():
+                return value
+            x = value.to(torch.promote_types(value.dtype, torch.float32)).numpy()
+            every = np.ones(value.shape[1:2], bool)
+            done = torch.from_numpy(standardised(x, division, self.standardise, every))
+            return done.to(value.dtype)
+
+        return each(change, inputs)
 
     def target_values(self, catalogue: Catalogue, ids: Ints) -> Tensor:
         """Return the targets of some samples, (len(ids), ...)."""

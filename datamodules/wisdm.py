@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from datamodules.moments import Standardise
 from datamodules.tables import Table, read_table
 from datamodules.tabular import TabularData
 
@@ -42,7 +43,7 @@ class WISDM(TabularData):
         path: str = "data/wisdm.arff",
         *,
         test_protocol: Literal["pooled", "future"] = "future",
-        standardise: Literal["none", "train", "client"] = "train",
+        standardise: Standardise = "train",
         missing: Literal["drop", "mean"] = "mean",
         **options: Any,
     ) -> None:

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from datamodules import IID, ByColumn, ByDomain, Shards, TabularData
+from datamodules import IID, ByColumn, ByDomain, Shards, TabularData, Unseen
 from lightning_modules.fedavg import FedAvg
 from lightning_modules.local import Local
 from pfl.core.task import Classification, MultiLabel, Regression
@@ -53,11 +53,33 @@ def ages(data, name):
 
 def test_words_are_classes_and_categories_in_the_order_of_the_alphabet(tmp_path):
     data = sites(tmp_path, missing="mean")
-    assert (data.class_names, data.input_shape) == (["no", "yes"], (4,))
-    # Bonn, Oslo, Rome; the patient without a city has zeros.
-    assert inputs(data, 0, "train")[:, 1:].tolist() == [[0, 0, 1], [0, 0, 0]]
-    assert inputs(data, 0, "test")[:, 1:].tolist() == [[1, 0, 0]]
+    assert (data.class_names, data.input_shape) == (["no", "yes"], (3,))
+    # Oslo, Rome; the patient without a city has zeros.
+    assert inputs(data, 0, "train")[:, 1:].tolist() == [[0, 1], [0, 0]]
+    assert inputs(data, 1, "train")[:, 1:].tolist() == [[1, 0], [0, 1]]
     assert data.split(0, "train").targets.tolist() == [1, 0]
+
+
+def test_a_value_in_test_samples_alone_has_zeros_in_all_columns(tmp_path):
+    """Nobody trains on a patient from Bonn."""
+    data = sites(tmp_path, missing="mean")
+    for client in (0, 1):
+        assert inputs(data, client, "test")[:, 1:].tolist() == [[0, 0]]
+    assert data.blank(5).shape == (5, 3)
+
+
+def test_clients_that_are_held_out_teach_no_value(tmp_path):
+    """Without the site 10, only Rome is known, and its own patient from Rome has it too."""
+    data = sites(tmp_path, missing="mean", unseen=Unseen(clients=["10"]))
+    assert data.input_shape == (2,)
+    assert inputs(data, 0, "train")[:, 1:].tolist() == [[1], [0]]
+    assert inputs(data, 1, "train")[:, 1:].tolist() == [[0], [1]]
+
+
+def test_a_table_whose_training_samples_have_no_value_is_refused(tmp_path):
+    text = PATIENTS.replace("Rome", "").replace("Oslo", "")
+    with pytest.raises(ValueError, match=r"csv: no training sample has a value of any feature"):
+        sites(tmp_path, text=text, missing="mean", features=["city"]).setup()
 
 
 def test_clients_whose_names_are_numbers_stand_in_their_order(tmp_path):
@@ -119,7 +141,7 @@ def test_only_training_samples_are_looked_at(tmp_path, standardise, train, test)
     data = sites(tmp_path, missing="mean", standardise=standardise)
     for found, expected in ((ages(data, "train"), train), (ages(data, "test"), test)):
         assert np.array(found) == pytest.approx(np.array(expected), abs=1e-4)
-    assert inputs(data, 0, "train")[:, 1:].tolist() == [[0, 0, 1], [0, 0, 0]]
+    assert inputs(data, 0, "train")[:, 1:].tolist() == [[0, 1], [0, 0]]
 
 
 def test_a_client_without_any_value_of_its_own_takes_everybodys(tmp_path):

@@ -17,6 +17,7 @@ from datamodules import (
     FixedClasses,
     Shards,
     TensorData,
+    Unseen,
 )
 from pfl.core.task import Classification, MultiLabel, Regression
 
@@ -88,6 +89,59 @@ def test_several_inputs_are_a_dictionary():
         "left": (3, 2),
         "right": (3, 1),
     }
+
+
+def two_sites(**options):
+    """Each of two clients trains on its first two samples, and is tested on its third."""
+    given = {"y": CLASSES[:6], "client": [0, 0, 0, 1, 1, 1], "column.time": range(6)}
+    options = {"test_protocol": "future", "test_fraction": 0.34} | options
+    x = torch.tensor([[1.0, 5], [3, 5], [9, 5], [5, 5], [7, 5], [4, 7]])
+    return tensors(num_clients=None, partition=ByDomain(), options=options, x=x, **given)
+
+
+@pytest.mark.parametrize(
+    ("options", "train", "test"),
+    [
+        # 1, 3, 5 and 7 train: mean 4, variance 5. The second column is 5 in all of them.
+        ({"standardise": "train"}, [[-1.3416, -0.4472], [0.4472, 1.3416]], [2.2361, 0]),
+        # 1 and 3: mean 2, deviation 1; 5 and 7: mean 6, deviation 1.
+        ({"standardise": "client"}, [[-1, 1], [-1, 1]], [7, -2]),
+        # Without the second client.
+        (
+            {"standardise": "train", "unseen": Unseen(clients=[1])},
+            [[-1, 1], [3, 5]],
+            [7, 2],
+        ),
+    ],
+)
+def test_only_training_samples_decide_how_tensors_are_standardised(options, train, test):
+    data = two_sites(**options)
+    for client in (0, 1):
+        found = whole(data, client).x
+        assert found[:, 0].tolist() == pytest.approx(train[client], abs=1e-4)
+        assert found[:, 1].tolist() == [0, 0]
+        assert whole(data, client, "test").x[0, 0].item() == pytest.approx(test[client], abs=1e-4)
+    # No deviation: only the mean is subtracted.
+    assert whole(data, 1, "test").x[0, 1].item() == 2
+
+
+def test_channels_are_standardised_as_a_whole_and_tokens_not_at_all():
+    signals = torch.arange(96.0).view(12, 2, 4) ** 2
+    given = {"x.signal": signals, "x.token": CLASSES[:, None], "y": CLASSES}
+    data = tensors(1, options={"standardise": "train"}, **given)
+    batch, ids = whole(data, 0), held(data, 0)
+    own = signals[ids]
+    expected = (own - own.mean((0, 2), keepdim=True)) / own.std((0, 2), correction=0, keepdim=True)
+    assert torch.allclose(batch.x["signal"], expected, atol=1e-5)
+    assert batch.x["token"].equal(CLASSES[ids, None])
+
+
+def test_only_floats_are_standardised():
+    with pytest.raises(ValueError, match="standardise is for inputs of floats"):
+        tensors(x=CLASSES[:, None], y=CLASSES, options={"standardise": "train"}).setup()
+    options = {"standardise": "client", "test_protocol": "global"}
+    with pytest.raises(ValueError, match="that each belong to one client"):
+        tensors(x=FLOATS, y=CLASSES, options=options).setup()
 
 
 def test_official_test_samples_follow_the_training_samples():

@@ -1,0 +1,86 @@
+"""Standardisation by means and deviations that training samples alone decide."""
+
+from __future__ import annotations
+
+from typing import Any, Literal, NamedTuple, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from datamodules.checks import require
+from datamodules.partition.splits import Division
+from datamodules.targets import Floats, Ints
+
+# By nothing, by the training samples of all clients that train, or by each client's own.
+Standardise: TypeAlias = Literal["none", "train", "client"]
+
+
+class Moments(NamedTuple):
+    """Counts of present values, means, and standard deviations of columns, each (F,)."""
+
+    counts: Ints
+    means: Floats
+    deviations: Floats
+
+    @classmethod
+    def of(cls, x: NDArray[np.floating]) -> Moments:
+        """Return the moments of (n, F, ...) numbers; zeros for a column without values."""
+        axes = (0, *range(2, x.ndim))
+        there = ~np.isnan(x)
+        counts = there.sum(axes)
+        means = np.where(there, x, 0).sum(axes, dtype=np.float64) / np.maximum(counts, 1)
+        squares = np.where(there, np.square(x - _along(means, x)), 0).sum(axes)
+        return cls(counts, means, np.sqrt(squares / np.maximum(counts, 1)))
+
+    def completed(self, other: Moments) -> Moments:
+        """Fill in the moments of columns without values from other moments."""
+        known = self.counts > 0
+        return Moments(
+            *(np.where(known, own, theirs) for own, theirs in zip(self, other, strict=True))
+        )
+
+    def applied(self, x: NDArray[np.floating], scaled: NDArray[np.bool_]) -> Floats:
+        """Replace NaN by means in (n, F, ...) numbers, and standardise the columns ``scaled``."""
+        means = _along(self.means, x)
+        filled = np.where(np.isnan(x), means, x)
+        scales = _along(np.where(self.deviations > 0, self.deviations, 1), x)
+        return np.where(_along(scaled, x), (filled - means) / scales, filled)
+
+
+def trained(division: Division) -> Ints:
+    """Return the training samples of all clients that are not held out."""
+    return np.concatenate([holding.train for holding in division.members])
+
+
+def standardised(
+    x: NDArray[np.floating], division: Division, how: Standardise, scaled: NDArray[np.bool_]
+) -> Floats:
+    """Replace NaN by means, and standardise columns.
+
+    Args:
+        x: (n, F, ...) numbers, or (n,) of one column; row i is sample i.
+        division: The samples of each client.
+        how: Whose training samples are used; with ``none`` NaN is replaced by everybody's means.
+        scaled: (F,) mask of the columns to standardise.
+
+    Raises:
+        ValueError: There is a common test set, but each client's own samples shall be used.
+    """
+    everybody = Moments.of(x[trained(division)])
+    if how != "client":
+        return everybody.applied(x, scaled & (how == "train"))
+    require(
+        division.pooled_test is None,
+        "standardise: client needs test samples that each belong to one client: give "
+        "test_protocol: pooled or future, or standardise: train",
+    )
+    changed: Floats = x.astype(np.float64)
+    for held in division.holdings:
+        ids = np.concatenate([held.train, held.val, held.test])
+        changed[ids] = Moments.of(x[held.train]).completed(everybody).applied(x[ids], scaled)
+    return changed
+
+
+def _along(values: NDArray[Any], x: NDArray[Any]) -> NDArray[Any]:
+    """Return (F,) values in a shape that goes with (n, F, ...)."""
+    return values.reshape(*values.shape, *[1] * (x.ndim - 2))
