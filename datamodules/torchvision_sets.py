@@ -10,12 +10,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from datamodules.arrays import ArrayData, Arrays
+from datamodules.checks import require
+from datamodules.idx import find_idx, read_idx
 from datamodules.superclasses import CIFAR100 as CIFAR100_SUPERCLASSES
 from datamodules.superclasses import CIFAR100_CLASSES, CIFAR100_PARENTS
 from datamodules.targets import Catalogue, Ints, Targets
 
 _TRAIN_OR_NOT = ({"train": True}, {"train": False})
 _IDX_FILES = "{train,t10k}-{images-idx3,labels-idx1}-ubyte"
+_AS_FOLDER = ", or a folder of images with --config configs/folders/{}.yaml"
 
 
 class TorchvisionData(ArrayData):
@@ -27,6 +30,7 @@ class TorchvisionData(ArrayData):
         parts: Arguments of that class for the official training set and for the official test set.
         published: Sizes of the two sets.
         published_classes: Number of classes; all have equally many samples.
+        otherwise: Another form in which the data set can be read, for error messages.
 
     Args:
         root: The folder in which torchvision keeps the data set.
@@ -39,6 +43,7 @@ class TorchvisionData(ArrayData):
     parts: ClassVar[Sequence[Mapping[str, Any]]] = _TRAIN_OR_NOT
     published: ClassVar[tuple[int, int]]
     published_classes: ClassVar[int] = 10
+    otherwise: ClassVar[str] = ""
 
     def __init__(self, root: str = "data", download: bool = False, **common: Any) -> None:
         super().__init__(**common)
@@ -92,7 +97,7 @@ class TorchvisionData(ArrayData):
             advice = "" if self.download else "; set download: true to download it"
             raise FileNotFoundError(
                 f"torchvision's {self.source} cannot be read in {self.root!r} ({error}); its files "
-                f"are {Path(self.root, self.files).as_posix()}{advice}"
+                f"are {Path(self.root, self.files).as_posix()}{self.otherwise}{advice}"
             ) from error
         pixels = np.asarray(part.data, np.uint8)
         channels = self.input_shape[0]
@@ -120,6 +125,7 @@ class CIFAR10(TorchvisionData):
     default_std = (0.2023, 0.1994, 0.2010)
     source = "CIFAR10"
     files = "cifar-10-batches-py/{data_batch_1,...,data_batch_5,test_batch,batches.meta}"
+    otherwise = _AS_FOLDER.format("cifar10")
     published = (50_000, 10_000)
     input_shape = (3, 32, 32)
     class_names = (
@@ -146,6 +152,7 @@ class CIFAR100(TorchvisionData):
     default_std = (0.2011, 0.1987, 0.2025)
     source = "CIFAR100"
     files = "cifar-100-python/{train,test,meta}"
+    otherwise = _AS_FOLDER.format("cifar100")
     published, published_classes = (50_000, 10_000), 100
     input_shape = (3, 32, 32)
 
@@ -167,11 +174,44 @@ class CIFAR100(TorchvisionData):
         return Targets(np.array(CIFAR100_PARENTS, np.int64)[labels], fine=labels)
 
 
-class MNIST(TorchvisionData):
+class IdxData(TorchvisionData):
+    """Base class of MNIST and Fashion-MNIST, which come as four ``idx`` files.
+
+    The files may be packed (``.gz``) or not, and lie in ``root`` itself or where torchvision keeps
+    them, in ``root/<name>/raw``.
+    """
+
+    otherwise = ", packed (.gz) or not; they may also lie in root itself"
+    published = (60_000, 10_000)
+    input_shape = (1, 28, 28)
+
+    def _part(self, arguments: Mapping[str, Any]) -> tuple[NDArray[np.uint8], Ints]:
+        """Read one part; torchvision downloads it first if the files are not there."""
+        part = "train" if arguments["train"] else "t10k"
+        names = [f"{part}-{kind}-ubyte" for kind in ("images-idx3", "labels-idx1")]
+        root = Path(self.root).expanduser()
+        for folder in (root / self.source / "raw", root):
+            images, labels = (find_idx(folder, name) for name in names)
+            if images is not None and labels is not None:
+                return self._checked(images, labels)
+        return super()._part(arguments)
+
+    def _checked(self, images: Path, labels: Path) -> tuple[NDArray[np.uint8], Ints]:
+        pixels, classes = read_idx(images), read_idx(labels)
+        require(pixels.shape[1:] == (28, 28), f"{images} has no images of 28x28 pixels")
+        require(
+            classes.shape == pixels.shape[:1] and classes.max(initial=0) < 10,
+            f"{labels} has no class from 0 to 9 for each of the {len(pixels):,} images of {images}",
+        )
+        return pixels[:, None], classes.astype(np.int64)
+
+
+class MNIST(IdxData):
     """70,000 handwritten digits, 28x28 pixels, 10 classes; 10,000 are the official test set.
 
     Args:
-        root: The folder that contains ``MNIST/raw`` with the four unpacked ``idx`` files.
+        root: The folder that contains the four ``idx`` files, packed or not, or ``MNIST/raw`` with
+            them.
         download: Download the data set into it, if it is not there yet (12 MB).
         common: Arguments of :class:`~datamodules.base.FederatedDataModule`.
     """
@@ -180,16 +220,15 @@ class MNIST(TorchvisionData):
     default_std = (0.3081,)
     source = "MNIST"
     files = f"MNIST/raw/{_IDX_FILES}"
-    published = (60_000, 10_000)
-    input_shape = (1, 28, 28)
     class_names = tuple("0123456789")
 
 
-class FashionMNIST(TorchvisionData):
+class FashionMNIST(IdxData):
     """70,000 grey pictures of clothes, 28x28 pixels, 10 classes; 10,000 are the official test set.
 
     Args:
-        root: The folder that contains ``FashionMNIST/raw`` with the four unpacked ``idx`` files.
+        root: The folder that contains the four ``idx`` files, packed or not, or
+            ``FashionMNIST/raw`` with them.
         download: Download the data set into it, if it is not there yet (30 MB).
         common: Arguments of :class:`~datamodules.base.FederatedDataModule`.
     """
@@ -198,8 +237,6 @@ class FashionMNIST(TorchvisionData):
     default_std = (0.3530,)
     source = "FashionMNIST"
     files = f"FashionMNIST/raw/{_IDX_FILES}"
-    published = (60_000, 10_000)
-    input_shape = (1, 28, 28)
     class_names = (
         *("T-shirt/top", "Trouser", "Pullover", "Dress", "Coat"),
         *("Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot"),

@@ -30,6 +30,8 @@ from datamodules import (
 from datamodules.superclasses import CIFAR100 as SUPERCLASSES
 from datamodules.superclasses import CIFAR100_CLASSES, CIFAR100_PARENTS
 
+MNIST_FILES = Path(__file__).parents[3] / "shared" / "data" / "mnist"
+
 
 def make(kind, **arguments):
     return kind(**{"num_clients": 2, "partition": IID()} | arguments)
@@ -108,6 +110,7 @@ def test_a_missing_set_says_where_its_files_belong_and_how_to_fetch_it(cifar):
     with pytest.raises(FileNotFoundError, match="CIFAR10 cannot be read in 'nowhere'") as error:
         make(CIFAR10, root="nowhere").setup()
     assert "nowhere/cifar-10-batches-py/{data_batch_1," in str(error.value)
+    assert "--config configs/folders/cifar10.yaml" in str(error.value)
     assert "download: true" in str(error.value)
 
 
@@ -152,27 +155,95 @@ def test_a_folder_of_cifar100_without_a_class_has_no_superclasses(cifar_folder):
         make(CIFAR100Folder, root=cifar_folder, superclasses=True).setup()
 
 
-def write_idx(path, values):
-    path.parent.mkdir(parents=True, exist_ok=True)
-    header = struct.pack(f">HBB{values.ndim}I", 0, 8, values.ndim, *values.shape)
-    with gzip.open(path.with_suffix(".gz"), "wb") as file:
-        file.write(header + values.tobytes())
-    path.write_bytes(header + values.tobytes())
+def idx(values):
+    return struct.pack(f">HBB{values.ndim}I", 0, 8, values.ndim, *values.shape) + values.tobytes()
+
+
+def write_mnist(folder, packed=False):
+    """Write 20 training images and 10 test images; an image has its number in each pixel."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for part, count in (("train", 20), ("t10k", 10)):
+        numbers = np.arange(count, dtype=np.uint8)
+        images = np.tile(numbers[:, None, None], (1, 28, 28))
+        for name, values in (("images-idx3", images), ("labels-idx1", numbers % 10)):
+            file = folder / f"{part}-{name}-ubyte"
+            if packed:
+                file.with_name(f"{file.name}.gz").write_bytes(gzip.compress(idx(values)))
+            else:
+                file.write_bytes(idx(values))
 
 
 @pytest.mark.parametrize("kind", [MNIST, FashionMNIST])
-def test_mnist_in_its_own_format(tmp_path, kind):
-    raw = tmp_path / kind.__name__ / "raw"
-    for name, count in (("train", 20), ("t10k", 10)):
-        write_idx(
-            raw / f"{name}-images-idx3-ubyte",
-            np.tile(np.arange(count, dtype=np.uint8)[:, None, None], (1, 28, 28)),
-        )
-        write_idx(raw / f"{name}-labels-idx1-ubyte", np.arange(count, dtype=np.uint8) % 10)
+@pytest.mark.parametrize("packed", [False, True])
+@pytest.mark.parametrize("nested", [False, True], ids=["root", "torchvision"])
+def test_mnist_in_its_own_format(tmp_path, kind, packed, nested):
+    write_mnist(tmp_path / kind.__name__ / "raw" if nested else tmp_path, packed)
     data = make(kind, root=str(tmp_path))
     assert data.arrays.pixels.shape == (30, 1, 28, 28)
     assert data.arrays.pixels[:, 0, 5, 5].tolist() == [*range(20), *range(10)]
     assert data.contents.targets.labels.tolist() == [*range(10)] * 3
+    assert data.contents.num_train == 20
+
+
+def test_mnist_is_read_as_torchvision_reads_it(tmp_path):
+    write_mnist(tmp_path / "MNIST" / "raw")
+    theirs = torchvision.datasets.MNIST(str(tmp_path), train=False)
+    pixels = make(MNIST, root=str(tmp_path)).arrays.pixels[20:, 0]
+    assert (pixels == theirs.data.numpy()).all()
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("t10k-images-idx3-ubyte", b"", "is not an idx file of bytes: unpack requires"),
+        ("t10k-images-idx3-ubyte", b"\x89PNG" + bytes(20), "does not begin as a file of bytes"),
+        ("t10k-images-idx3-ubyte", idx(np.zeros((10, 28, 27), np.uint8)), "images of 28x28 pixels"),
+        ("t10k-labels-idx1-ubyte", idx(np.zeros(10, np.uint8))[:-1], "has not the 10 bytes of its"),
+        ("t10k-labels-idx1-ubyte", idx(np.zeros(10, np.uint8)) + b"0", "has not the 10 bytes of"),
+        ("t10k-labels-idx1-ubyte", idx(np.zeros(9, np.uint8)), "each of the 10 images"),
+        ("t10k-labels-idx1-ubyte", idx(np.full(10, 10, np.uint8)), "no class from 0 to 9"),
+        ("train-labels-idx1-ubyte", struct.pack(">HBB3I", 0, 8, 3, *[2**31] * 3), "too large"),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("packed", [False, True])
+def test_a_damaged_file_of_mnist_is_named(tmp_path, name, content, message, packed):
+    write_mnist(tmp_path, packed)
+    if packed:
+        (tmp_path / f"{name}.gz").write_bytes(gzip.compress(content))
+    else:
+        (tmp_path / name).write_bytes(content)
+    with pytest.raises(ValueError, match=message) as error:
+        make(MNIST, root=str(tmp_path)).setup()
+    assert name in str(error.value)
+
+
+def test_a_cut_archive_of_mnist_is_named(tmp_path):
+    write_mnist(tmp_path, packed=True)
+    file = tmp_path / "train-images-idx3-ubyte.gz"
+    file.write_bytes(file.read_bytes()[:-20])
+    with pytest.raises(ValueError, match=r"train-images-idx3-ubyte\.gz is not an idx file"):
+        make(MNIST, root=str(tmp_path)).setup()
+
+
+def test_without_mnist_the_message_says_which_files_are_looked_for(tmp_path):
+    (tmp_path / "MNIST").mkdir()
+    with pytest.raises(FileNotFoundError) as error:
+        make(MNIST, root=str(tmp_path)).setup()
+    assert "MNIST/raw/{train,t10k}-{images-idx3,labels-idx1}-ubyte, packed" in str(error.value)
+
+
+@pytest.mark.skipif(not MNIST_FILES.is_dir(), reason="no data folder beside the project")
+def test_the_real_mnist():
+    """The published counts of the ten digits, in training and in test."""
+    data = make(MNIST, root=str(MNIST_FILES))
+    labels = data.contents.targets.labels
+    published = [5923, 6742, 5958, 6131, 5842, 5421, 5918, 6265, 5851, 5949]
+    assert np.bincount(labels[:60_000]).tolist() == published
+    published = [980, 1135, 1032, 1010, 982, 892, 958, 1028, 974, 1009]
+    assert np.bincount(labels[60_000:]).tolist() == published
+    pixels = data.arrays.pixels[:60_000] / np.float32(255)
+    assert pixels.mean() == pytest.approx(data.default_mean[0], abs=1e-4)
+    assert pixels.std() == pytest.approx(data.default_std[0], abs=1e-4)
 
 
 def test_stl10_in_its_own_format(tmp_path, monkeypatch):
