@@ -261,10 +261,8 @@ class CD2Server(Server[CD2State]):
         ramp = rounds if self.ramp_rounds is None else self.ramp_rounds
         return self.private_share * (min(1.0, round / ramp) if ramp else 1.0)
 
-    def aggregate(self, state: CD2State, uploads: Sequence[Upload]) -> CD2State:
+    def merge(self, state: CD2State, uploads: Sequence[Upload]) -> CD2State:
         """Return the state with the averages of the shared entries pasted in."""
-        if not uploads:
-            return replace(state, round=state.round + 1)
         weights = self.weights(uploads)
         shared = {name: value.clone() for name, value in state.shared.items()}
         for name, mean in weighted_mean([upload.shared for upload in uploads], weights).items():
@@ -272,7 +270,6 @@ class CD2Server(Server[CD2State]):
         return replace(
             state,
             shared=shared,
-            round=state.round + 1,
             report={"private_share": self.share(state.round + 1, state.rounds)},
             client_report=self.reported(uploads, weight=weights),
         )

@@ -199,11 +199,9 @@ class FedASServer(BackboneServer):
         scores = self._scores(uploads)
         return super().weights(uploads) if scores is None else scores / scores.sum()
 
-    def aggregate(self, state: ServerState, uploads: Sequence[Upload]) -> ServerState:
-        """Return the state after a round; see :meth:`Server.aggregate`."""
-        after = super().aggregate(state, uploads)
-        if not uploads:
-            return after
+    def merge(self, state: ServerState, uploads: Sequence[Upload]) -> ServerState:
+        """Return the state with the averaged values; see :meth:`Server.merge`."""
+        after = super().merge(state, uploads)
         if self.step_scale == "one_over_m":
             step = subtract(after.shared, state.shared)
             after = replace(after, shared=add(state.shared, step, scale=1 / len(uploads)))

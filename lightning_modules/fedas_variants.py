@@ -185,9 +185,9 @@ class FeatureServer(FedASServer):
         means = torch.where(counts[:, None] > 0, class_means(sums, counts), torch.nan)
         return replace(super().broadcast(state, client, round), extra={"global_means": means})
 
-    def aggregate(self, state: ServerState, uploads: Sequence[Upload]) -> ServerState:
+    def merge(self, state: ServerState, uploads: Sequence[Upload]) -> ServerState:
         """Return the state with the averaged backbone and the uploaded features stored."""
-        after = cast(FeatureState, super().aggregate(state, uploads))
+        after = cast(FeatureState, super().merge(state, uploads))
         sums, counts = after.sums.clone(), after.counts.clone()
         for upload in uploads:
             sums[upload.client] = upload.extra["feature_sums"].to(sums)

@@ -153,14 +153,9 @@ class DynServer(Server[DynState]):
         members = sum(info.samples > 0 for info in clients)
         return DynState(shared=shared, ahead=zeros, clients=members)
 
-    def aggregate(self, state: DynState, uploads: Sequence[Upload]) -> DynState:
-        """Return the state after a round; without uploads nothing changes.
-
-        Reports ``ahead``, the norm of the mean of H_i that is added.
-        """
-        after = super().aggregate(state, uploads)
-        if not uploads:
-            return after
+    def merge(self, state: DynState, uploads: Sequence[Upload]) -> DynState:
+        """Return the new model; report ``ahead``, the norm of the mean of H_i that is added."""
+        after = super().merge(state, uploads)
         sent = select(state.shared, self.parameters)
         ahead = state.ahead
         for upload in uploads:

@@ -193,10 +193,8 @@ class FedPACServer(Server[FedPACState]):
         """Return the backbone, the centroids and the client's own head."""
         return Broadcast(shared={**state.shared, **state.heads.get(client, {})})
 
-    def aggregate(self, state: FedPACState, uploads: Sequence[Upload]) -> FedPACState:
-        """Return the state after a round."""
-        if not uploads:
-            return replace(state, round=state.round + 1)
+    def merge(self, state: FedPACState, uploads: Sequence[Upload]) -> FedPACState:
+        """Return the state with the new body, centroids and heads."""
         weights = self.weights(uploads)
         heads = [select(upload.shared, HEAD) for upload in uploads]
         shares = head_shares(
@@ -214,7 +212,6 @@ class FedPACServer(Server[FedPACState]):
         return replace(
             state,
             shared={**state.shared, **bodies, "centroids": centroids},
-            round=state.round + 1,
             heads={**state.heads, **mixed},
             client_report=self.reported(uploads, weight=weights, own_head=shares.diagonal()),
         )

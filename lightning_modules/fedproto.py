@@ -178,7 +178,7 @@ class FedProtoServer(Server[ServerState]):
 
     reports: ClassVar = {}
 
-    def aggregate(self, state: ServerState, uploads: Sequence[Upload]) -> ServerState:
+    def merge(self, state: ServerState, uploads: Sequence[Upload]) -> ServerState:
         """Return the state with the new prototypes."""
         previous = state.shared["prototypes"]
         tables, counts = [], []
@@ -193,6 +193,5 @@ class FedProtoServer(Server[ServerState]):
         return replace(
             state,
             shared={"prototypes": prototypes},
-            round=state.round + 1,
             report={"known_classes": float(present.sum())},
         )

@@ -358,12 +358,9 @@ class SimSupServer(Server[SimSupState]):
         models = [{name: v[client] for name, v in state.shared.items()} for client in chosen]
         return Broadcast(shared=weighted_mean(models, shares[chosen])), {}
 
-    def aggregate(self, state: SimSupState, uploads: Sequence[Upload]) -> SimSupState:
-        """Apply Eqs. 6-10; without uploads every model stays as it is."""
-        number = state.round + 1
-        if not uploads:
-            return replace(state, round=number)
-        fade = time_factor(number, state.rounds, self.mix_C, self.mix_gamma)
+    def merge(self, state: SimSupState, uploads: Sequence[Upload]) -> SimSupState:
+        """Apply Eqs. 6-10."""
+        fade = time_factor(state.round + 1, state.rounds, self.mix_C, self.mix_gamma)
         strength, partners = self._mixing(state, uploads, fade)
         participants = [upload.client for upload in uploads]
         strength[participants] = 0
@@ -376,7 +373,6 @@ class SimSupServer(Server[SimSupState]):
         return replace(
             state,
             shared=shared,
-            round=number,
             report={"time_factor": fade},
             client_report={"mix": dict(enumerate(strength.tolist()))},
         )

@@ -154,10 +154,8 @@ class IFCAServer(Server[ServerState]):
         }
         return Broadcast(shared=sent)
 
-    def aggregate(self, state: ServerState, uploads: Sequence[Upload]) -> ServerState:
-        """Return the state after a round; clusters that nobody chose keep their model."""
-        if not uploads:
-            return super().aggregate(state, uploads)
+    def merge(self, state: ServerState, uploads: Sequence[Upload]) -> ServerState:
+        """Return the state with new models; clusters that nobody chose keep theirs."""
         groups: list[list[int]] = [[] for _ in range(self.k)]
         for position, number in enumerate(received(uploads, "cluster")):
             groups[int(number)].append(position)
@@ -170,7 +168,6 @@ class IFCAServer(Server[ServerState]):
         return replace(
             state,
             shared=shared,
-            round=state.round + 1,
             report={f"cluster_{number}": len(members) for number, members in enumerate(groups)},
             client_report=self.reported(uploads, weight=weights),
         )

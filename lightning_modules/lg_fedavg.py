@@ -132,9 +132,9 @@ class LGServer(Server[LGState]):
         started = client in state.started
         return Broadcast(select(state.shared, self.head) if started else state.shared)
 
-    def aggregate(self, state: LGState, uploads: Sequence[Upload]) -> LGState:
+    def merge(self, state: LGState, uploads: Sequence[Upload]) -> LGState:
         """Return the state with the averaged uploads."""
-        after = super().aggregate(state, uploads)
+        after = super().merge(state, uploads)
         started = set(state.started)
         if state.round >= self.warm_start_rounds:
             started |= {upload.client for upload in uploads}

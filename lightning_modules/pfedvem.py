@@ -273,11 +273,9 @@ class VEMServer(Server[ServerState]):
             kept["confidence"] = torch.tensor(tau).to(like)
         return sent, kept
 
-    def aggregate(self, state: ServerState, uploads: Sequence[Upload]) -> ServerState:
+    def merge(self, state: ServerState, uploads: Sequence[Upload]) -> ServerState:
         """Compute ``theta = sum n_j theta_j / sum n_j`` and ``w = sum tau_j mu_j / sum tau_j``."""
-        averaged = super().aggregate(state, uploads)
-        if not uploads:
-            return averaged
+        averaged = super().merge(state, uploads)
         taus = received(uploads, "confidence").cpu().double()
         heads: list[State] = [{n: u.shared[n] for n in SERVER_HEAD} for u in uploads]
         average = averaged.shared | weighted_mean(heads, taus / taus.sum())

@@ -192,11 +192,9 @@ class ScaffoldServer(Server[ScaffoldState]):
         """Return the model and the control variate."""
         return Broadcast(shared=state.shared, extra={"control": state.control})
 
-    def aggregate(self, state: ScaffoldState, uploads: Sequence[Upload]) -> ScaffoldState:
-        """Return the state after a round; without uploads nothing changes."""
-        after = super().aggregate(state, uploads)
-        if not uploads:
-            return after
+    def merge(self, state: ScaffoldState, uploads: Sequence[Upload]) -> ScaffoldState:
+        """Return the state with the next x and c."""
+        after = super().merge(state, uploads)
         if self.eta_g != 1:
             old = select(state.shared, self.controlled)
             moved = add(old, subtract(select(after.shared, self.controlled), old), self.eta_g)

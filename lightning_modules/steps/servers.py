@@ -35,9 +35,9 @@ class MovingServer(Server[ServerState]):
         not_negative(server_step=step)
         self.step = step
 
-    def aggregate(self, state: ServerState, uploads: Sequence[Upload]) -> ServerState:
-        """Return the state after a round; see :meth:`pfl.core.server.Server.aggregate`."""
-        after = super().aggregate(state, uploads)
+    def merge(self, state: ServerState, uploads: Sequence[Upload]) -> ServerState:
+        """Return the state after the step; see :meth:`pfl.core.server.Server.merge`."""
+        after = super().merge(state, uploads)
         if self.step == 1:
             return after
         change = subtract(after.shared, state.shared)

@@ -108,15 +108,16 @@ class Server(Generic[StateT]):
     def aggregate(self, state: StateT, uploads: Sequence[Upload]) -> StateT:
         """Return the state after a round, from its uploads in ascending order of clients.
 
-        Without uploads, only the round number changes.
+        It counts the round; :meth:`merge` does the rest. Without uploads, nothing else changes.
         """
-        if not uploads:
-            return replace(state, round=state.round + 1)
+        return replace(self.merge(state, uploads) if uploads else state, round=state.round + 1)
+
+    def merge(self, state: StateT, uploads: Sequence[Upload]) -> StateT:
+        """Return the state with the values that at least one upload gives."""
         weights = self.weights(uploads)
         return replace(
             state,
             shared=weighted_mean([upload.shared for upload in uploads], weights),
-            round=state.round + 1,
             client_report=self.reported(uploads, weight=weights),
         )
 
