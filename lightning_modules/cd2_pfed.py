@@ -6,9 +6,8 @@ Federated Learning", CVPR 2022, arXiv 2204.03880. There is no released code.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import Literal
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor, nn
@@ -219,27 +218,19 @@ class CD2State(ServerState):
     rounds: int = 0
 
 
+@dataclass(eq=False)
 class CD2Server(Server[CD2State]):
     """A server that sends and averages the entries that are shared in the current round.
 
     Args:
-        weighting: As in :class:`~pfl.core.server.Server`.
         divisions: How each entry is divided.
         private_share: See :class:`CD2PFed`.
         ramp_rounds: See :class:`CD2PFed`.
     """
 
-    def __init__(
-        self,
-        weighting: Literal["samples", "uniform"],
-        divisions: dict[str, ChannelDivision],
-        private_share: float,
-        ramp_rounds: int | None,
-    ) -> None:
-        super().__init__(weighting)
-        self.divisions = divisions
-        self.private_share = private_share
-        self.ramp_rounds = ramp_rounds
+    divisions: Mapping[str, ChannelDivision] = field(default_factory=dict)
+    private_share: float = 0.5
+    ramp_rounds: int | None = None
 
     def init(self, shared: State, clients: Sequence[ClientInfo]) -> CD2State:
         """Return the initial state, with the common initial values."""

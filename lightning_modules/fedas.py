@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal, TypeAlias
 
 import torch
@@ -169,6 +169,7 @@ class BackboneServer(Server[ServerState]):
         return sent, renamed(sent.shared, "net.backbone.", "previous.module.")
 
 
+@dataclass(eq=False)
 class FedASServer(BackboneServer):
     """A server that weights uploads by their Fisher traces (Eqs. 7-8).
 
@@ -183,16 +184,8 @@ class FedASServer(BackboneServer):
     """
 
     reports: ClassVar = {**Server.reports, "trace": "trace of Fisher information"}
-
-    def __init__(
-        self,
-        weighting: Literal["samples", "uniform"] = "samples",
-        normaliser: Normaliser = "sum",
-        step_scale: StepScale = "one",
-    ) -> None:
-        super().__init__(weighting)
-        self.normaliser = normaliser
-        self.step_scale = step_scale
+    normaliser: Normaliser = "sum"
+    step_scale: StepScale = "one"
 
     def weights(self, uploads: Sequence[Upload]) -> Tensor:
         """Return (len(uploads),) float64 weights that sum to one."""

@@ -121,8 +121,9 @@ class FedASVariant(FedAS):
         """Return FedAS's server; with global features, one that stores them."""
         if not self.to_all:
             return super().server()
+        size = self.net.num_classes, self.net.features
         options = self.weighting, self.trace_normaliser, self.server_step_scale
-        return FeatureServer(self.net.num_classes, self.net.features, *options)
+        return FeatureServer(*options, size=size)
 
     def _both(self, batch: Batch) -> Terms:
         z = self.net.backbone(batch.x)
@@ -156,18 +157,15 @@ class FeatureState(ServerState):
     counts: Tensor
 
 
+@dataclass(eq=False, kw_only=True)
 class FeatureServer(FedASServer):
     """FedAS's server that also sends the mean feature of each class over all clients.
 
     Args:
-        num_classes: Number of classes, C.
-        features: D.
-        options: See :class:`~lightning_modules.fedas.FedASServer`.
+        size: Numbers of classes and features, C and D.
     """
 
-    def __init__(self, num_classes: int, features: int, *options: Any) -> None:
-        super().__init__(*options)
-        self.size = num_classes, features
+    size: tuple[int, int]
 
     def init(self, shared: State, clients: Sequence[ClientInfo]) -> FeatureState:
         """Return the initial state, without features."""

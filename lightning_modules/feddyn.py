@@ -110,7 +110,7 @@ class FedDyn(ClientModule):
     def server(self) -> Server[Any]:
         """Return a server that averages models and accumulates the clients' changes."""
         names = tuple(f"net.{name}" for name, _ in self.net.named_parameters())
-        return DynServer(names, self.weighting)
+        return DynServer(self.weighting, names)
 
     def _weights(self) -> Tensor:
         return parameters_to_vector(self.net.parameters())
@@ -133,19 +133,15 @@ class DynState(ServerState):
     clients: int
 
 
+@dataclass(eq=False)
 class DynServer(Server[DynState]):
     """A server that adds the mean of H_i over all clients to the mean of the uploads.
 
     Args:
         parameters: Names of the parameters; other entries are only averaged.
-        weighting: As in :class:`~pfl.core.server.Server`.
     """
 
-    def __init__(
-        self, parameters: Patterns, weighting: Literal["samples", "uniform"] = "uniform"
-    ) -> None:
-        super().__init__(weighting)
-        self.parameters = parameters
+    parameters: Patterns = ()
 
     def init(self, shared: State, clients: Sequence[ClientInfo]) -> DynState:
         """Return the initial state, in which every H_i is zero."""

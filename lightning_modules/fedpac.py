@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -169,6 +169,7 @@ class FedPACState(ServerState):
     heads: dict[int, State] = field(default_factory=dict)
 
 
+@dataclass(eq=False)
 class FedPACServer(Server[FedPACState]):
     """A server that averages backbones by samples and centroids by counts, and mixes the heads.
 
@@ -178,12 +179,7 @@ class FedPACServer(Server[FedPACState]):
     """
 
     reports: ClassVar = {**Server.reports, "own_head": "weight of the client's own head"}
-
-    def __init__(
-        self, weighting: Literal["samples", "uniform"] = "samples", min_share: float = 1e-3
-    ) -> None:
-        super().__init__(weighting)
-        self.min_share = min_share
+    min_share: float = 1e-3
 
     def init(self, shared: State, clients: Sequence[ClientInfo]) -> FedPACState:
         """Return the initial state, in which every client has the initial head."""

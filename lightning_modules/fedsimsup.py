@@ -261,7 +261,7 @@ class FedSimSup(ClientModule):
 
     def server(self) -> Server[SimSupState]:
         """Return the server, which holds an inter-learning model for each client."""
-        return SimSupServer(*self.mixing, self.weighting)
+        return SimSupServer(self.weighting, *self.mixing)
 
 
 def _labels(kinds: Sequence[nn.Module]) -> tuple[str, ...]:
@@ -295,6 +295,7 @@ class SimSupState(ServerState):
     rounds: int
 
 
+@dataclass(eq=False)
 class SimSupServer(Server[SimSupState]):
     """Keeps the participants' models as uploaded and mixes those of absent clients.
 
@@ -305,20 +306,10 @@ class SimSupServer(Server[SimSupState]):
 
     reports: ClassVar = {"mix": "strength of mixing"}
     per_client = True
-
-    def __init__(
-        self,
-        mix_C: float = 40.0,  # noqa: N803
-        mix_gamma: float = 3 / 7,
-        absent_rule: AbsentRule = "similarity",
-        zero_similarity: ZeroSimilarity = "keep",
-        weighting: Literal["samples", "uniform"] = "samples",
-    ) -> None:
-        super().__init__(weighting)
-        self.mix_C = mix_C
-        self.mix_gamma = mix_gamma
-        self.absent_rule = absent_rule
-        self.zero_similarity = zero_similarity
+    mix_C: float = 40.0  # noqa: N815 (the paper's letter)
+    mix_gamma: float = 3 / 7
+    absent_rule: AbsentRule = "similarity"
+    zero_similarity: ZeroSimilarity = "keep"
 
     def init(self, shared: State, clients: Sequence[ClientInfo]) -> SimSupState:
         """Start every client from the common initial model; compare the label counts, once.

@@ -65,4 +65,4 @@ class FedSimSupSerial(ClientModule):
 
     def server(self) -> Server[SimSupState]:
         """Return a server that keeps one backbone for each client."""
-        return SimSupServer(*self.mixing, weighting=self.weighting)
+        return SimSupServer(self.weighting, *self.mixing)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import ClassVar, Literal
 
 import torch
@@ -106,7 +106,7 @@ class IFCA(ClientModule):
 
     def server(self) -> Server[ServerState]:
         """Return a server that averages each cluster."""
-        return IFCAServer(self.k, self.averaging, self.share_body, self.weighting)
+        return IFCAServer(self.weighting, self.k, self.averaging, self.share_body)
 
     def _losses(self, batch: Batch) -> State:
         rows = [self.task.sample_losses(net(batch.x), batch.y) for net in self.clusters]
@@ -125,6 +125,7 @@ class IFCA(ClientModule):
         return {f"clusters.{number}.{name}": value for name, value in trained.items()}
 
 
+@dataclass(eq=False)
 class IFCAServer(Server[ServerState]):
     """A server that averages every cluster over the clients that chose it.
 
@@ -132,18 +133,9 @@ class IFCAServer(Server[ServerState]):
     """
 
     reports: ClassVar = {**Server.reports, "cluster": "number of the cluster"}
-
-    def __init__(
-        self,
-        k: int,
-        averaging: Literal["model", "gradient"] = "model",
-        share_body: bool = False,
-        weighting: Literal["samples", "uniform"] = "samples",
-    ) -> None:
-        super().__init__(weighting)
-        self.k = k
-        self.averaging = averaging
-        self.share_body = share_body
+    k: int = 2
+    averaging: Literal["model", "gradient"] = "model"
+    share_body: bool = False
 
     def broadcast(self, state: ServerState, client: int, round: int) -> Broadcast:
         """Return all models; a shared backbone only once."""

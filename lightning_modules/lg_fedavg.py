@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -90,7 +89,7 @@ class LGFedAvg(ClientModule):
 
     def server(self) -> Server[LGState]:
         """Return a server that averages everything during the warm start, then heads."""
-        return LGServer(self.head, self.warm_start_rounds, self.weighting)
+        return LGServer(self.weighting, self.head, self.warm_start_rounds)
 
 
 @dataclass(frozen=True)
@@ -104,24 +103,17 @@ class LGState(ServerState):
     started: tuple[int, ...] = ()
 
 
+@dataclass(eq=False)
 class LGServer(Server[LGState]):
     """A server that averages uploads, and sends FedAvg's backbone to clients that have none yet.
 
     Args:
         head: Patterns of the entries that travel after the warm start.
         warm_start_rounds: Rounds in which everything travels.
-        weighting: As in :class:`~pfl.core.server.Server`.
     """
 
-    def __init__(
-        self,
-        head: Patterns,
-        warm_start_rounds: int = 0,
-        weighting: Literal["samples", "uniform"] = "samples",
-    ) -> None:
-        super().__init__(weighting)
-        self.head = head
-        self.warm_start_rounds = warm_start_rounds
+    head: Patterns = ()
+    warm_start_rounds: int = 0
 
     def init(self, shared: State, clients: Sequence[ClientInfo]) -> LGState:
         """Return the initial state, in which no client has a backbone of its own."""

@@ -7,7 +7,7 @@ Maximization", CVPR 2023, arXiv 2305.12557; code: github.com/JunyiZhu-AI/confide
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal, TypeAlias, cast
 
 import torch
@@ -204,7 +204,7 @@ class PFedVEM(ClientModule):
 
     def server(self) -> Server[ServerState]:
         """Return a server that averages the base by samples and the head by confidence."""
-        return VEMServer(self.server_momentum, self.weighting)
+        return VEMServer(self.weighting, self.server_momentum)
 
     def describe(self) -> State:
         """Return the confidence, and the two sums from which it is computed."""
@@ -237,6 +237,7 @@ class PFedVEM(ClientModule):
         return mean, std, prior
 
 
+@dataclass(eq=False)
 class VEMServer(Server[ServerState]):
     """A server that averages the base by samples and the head's means by confidence.
 
@@ -246,12 +247,7 @@ class VEMServer(Server[ServerState]):
     """
 
     reports: ClassVar = {**Server.reports, "confidence": "confidence of the head"}
-
-    def __init__(
-        self, momentum: float = 0.0, weighting: Literal["samples", "uniform"] = "samples"
-    ) -> None:
-        super().__init__(weighting)
-        self.momentum = momentum
+    momentum: float = 0.0
 
     def welcome(
         self, state: ServerState, info: ClientInfo, members: Sequence[ClientInfo]

@@ -124,7 +124,7 @@ class SCAFFOLD(ClientModule):
     def server(self) -> Server[ScaffoldState]:
         """Return a server that averages models and adds up the changes of control variates."""
         names = tuple(f"net.{name}" for name in self.controlled)
-        return ScaffoldServer(names, self.eta_g, self.weighting)
+        return ScaffoldServer(self.weighting, names, self.eta_g)
 
     def _weights(self) -> Tensor:
         parameters = dict(self.net.named_parameters())
@@ -162,6 +162,7 @@ class ScaffoldState(ServerState):
     clients: int
 
 
+@dataclass(eq=False)
 class ScaffoldServer(Server[ScaffoldState]):
     """A server that steps to ``x + eta_g (mean y - x)`` and adds the changes, over N, to ``c``.
 
@@ -172,15 +173,8 @@ class ScaffoldServer(Server[ScaffoldState]):
         weighting: As in :class:`~pfl.core.server.Server`.
     """
 
-    def __init__(
-        self,
-        controlled: Patterns,
-        eta_g: float = 1.0,
-        weighting: Literal["samples", "uniform"] = "uniform",
-    ) -> None:
-        super().__init__(weighting)
-        self.controlled = controlled
-        self.eta_g = eta_g
+    controlled: Patterns = ()
+    eta_g: float = 1.0
 
     def init(self, shared: State, clients: Sequence[ClientInfo]) -> ScaffoldState:
         """Return the initial state, with a control variate of zero."""

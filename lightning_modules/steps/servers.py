@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
-from typing import Literal
+from dataclasses import dataclass, replace
 
 from torch import Tensor
 
@@ -14,6 +13,7 @@ from pfl.core.state import add, subtract
 from pfl.core.types import Broadcast, ClientInfo, State, Upload
 
 
+@dataclass(eq=False)
 class MovingServer(Server[ServerState]):
     """A server that moves from its old values towards the average of the uploads.
 
@@ -28,12 +28,10 @@ class MovingServer(Server[ServerState]):
         ValueError: ``step`` is negative.
     """
 
-    def __init__(
-        self, weighting: Literal["samples", "uniform"] = "samples", step: float = 1.0
-    ) -> None:
-        super().__init__(weighting)
-        not_negative(server_step=step)
-        self.step = step
+    step: float = 1.0
+
+    def __post_init__(self) -> None:
+        not_negative(server_step=self.step)
 
     def merge(self, state: ServerState, uploads: Sequence[Upload]) -> ServerState:
         """Return the state after the step; see :meth:`pfl.core.server.Server.merge`."""

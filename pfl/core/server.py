@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import ClassVar, Generic, Literal, cast
 
 import torch
@@ -37,6 +37,7 @@ class ServerState:
 StateT = TypeVar("StateT", bound=ServerState, default=ServerState)
 
 
+@dataclass(eq=False)
 class Server(Generic[StateT]):
     """A server that averages uploads by weight, and the base class of all others.
 
@@ -62,11 +63,9 @@ class Server(Generic[StateT]):
     reports: ClassVar[Mapping[str, str]] = {"weight": "aggregation weight"}
     per_client: ClassVar[bool] = False
     needs_public: ClassVar[bool] = False
-    seed: int = 0
-    public: ClientSplit
-
-    def __init__(self, weighting: Literal["samples", "uniform"] = "samples") -> None:
-        self.weighting = weighting
+    weighting: Literal["samples", "uniform"] = "samples"
+    seed: int = field(default=0, init=False)
+    public: ClientSplit = field(init=False, repr=False)
 
     def init(self, shared: State, clients: Sequence[ClientInfo]) -> StateT:
         """Return the state before the first round, from the common initial values.
