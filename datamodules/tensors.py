@@ -19,8 +19,8 @@ from datamodules.moments import Standardise, standardised
 from datamodules.partition.partitioner import ByDomain, Partitioner
 from datamodules.partition.splits import Division
 from datamodules.targets import Catalogue, Ints, Targets, array_digest
-from datamodules.view import count
-from pfl.core.state import each, joined
+from datamodules.view import are_images, count
+from pfl.core.state import each, joined, tensors
 from pfl.core.task import Binary, Classification, MultiLabel, Regression, Task
 from pfl.core.types import Inputs
 
@@ -132,8 +132,7 @@ class TensorData(FederatedDataModule):
     @property
     def input_shape(self) -> tuple[int, ...]:
         """Shape of one sample; that of the first tensor if there are several."""
-        x = self._tensors.x
-        return tuple((x if isinstance(x, Tensor) else next(iter(x.values()))).shape[1:])
+        return tuple(tensors(self._tensors.x)[0].shape[1:])
 
     def blank(self, count: int) -> Inputs:
         """Return inputs of zeros, with the shapes and types of a batch."""
@@ -143,7 +142,7 @@ class TensorData(FederatedDataModule):
             return torch.zeros(count, *value.shape[1:], dtype=dtype)
 
         x = self._tensors.x
-        floats = isinstance(x, Tensor) and (self._tensors.images or x.is_floating_point())
+        floats = isinstance(x, Tensor) and (are_images(x) or x.is_floating_point())
         return super().blank(count) if floats else each(blank, x)
 
     def catalogue(self) -> Catalogue:
@@ -219,11 +218,6 @@ class _Tensors:
             made.columns[name.partition(".")[2]] = np.asarray(rest.pop(name), np.float64)
         require(not rest, f"unknown names in the data: {', '.join(rest)}")
         return made
-
-    @property
-    def images(self) -> bool:
-        """``True`` if the inputs are images of bytes."""
-        return isinstance(self.x, Tensor) and self.x.dtype == torch.uint8 and self.x.dim() == 4
 
     def parts(self) -> dict[str, Any]:
         """Return everything by name."""

@@ -16,7 +16,7 @@ from datamodules.partition.splits import Division
 from datamodules.targets import Catalogue, Ints
 from pfl.core import devices
 from pfl.core.checks import finite
-from pfl.core.state import each, nbytes
+from pfl.core.state import each, nbytes, tensors
 from pfl.core.types import Batch, ClientSplit, Inputs, Split
 
 
@@ -27,7 +27,7 @@ def are_images(inputs: Inputs) -> bool:
 
 def count(inputs: Inputs) -> int:
     """Return the number of samples."""
-    return len(inputs if isinstance(inputs, Tensor) else next(iter(inputs.values())))
+    return len(tensors(inputs)[0])
 
 
 class Store:
@@ -64,8 +64,7 @@ class Store:
     @property
     def home(self) -> torch.device:
         """The device that holds the inputs."""
-        first = self.inputs if isinstance(self.inputs, Tensor) else next(iter(self.inputs.values()))
-        return first.device
+        return tensors(self.inputs)[0].device
 
     def to(self, device: torch.device) -> None:
         """Make batches on ``device``; move the samples there if they fill at most half of it.
@@ -78,8 +77,7 @@ class Store:
         self._constants = {}
         fits = True
         if (free := devices.free(device)) is not None:
-            held = {"": self.inputs} if isinstance(self.inputs, Tensor) else self.inputs
-            fits = nbytes(held) <= free // 2
+            fits = nbytes(self.inputs) <= free // 2
         home = device if fits else torch.device("cpu")
         self.inputs = each(lambda value: value.to(home), self.inputs)
         self.targets = self.targets.to(home)

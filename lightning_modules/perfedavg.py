@@ -8,6 +8,7 @@ Meta-Learning Approach", NeurIPS 2020, arXiv 2002.07948, in both of its practica
 from __future__ import annotations
 
 from functools import partial
+from operator import itemgetter
 from typing import Any, Literal
 
 import torch
@@ -160,12 +161,8 @@ def split_batch(batch: Batch, parts: int, least: int = 1) -> list[Batch]:
     for k in range(parts):
         rows = slice(k if k < count else 0, None, parts)
         weight = None if batch.weight is None else batch.weight[rows]
-        batches.append(Batch(each(partial(_at, rows=rows), batch.x), batch.y[rows], weight))
+        batches.append(Batch(each(itemgetter(rows), batch.x), batch.y[rows], weight))
     return [_unless_empty(part, batches[0]) for part in batches]
-
-
-def _at(value: Tensor, rows: slice) -> Tensor:
-    return value[rows]
 
 
 def _unless_empty(part: Batch, first: Batch) -> Batch:
@@ -179,7 +176,7 @@ def _unless_empty(part: Batch, first: Batch) -> Batch:
         return torch.where(empty, values[0], values[1])
 
     return Batch(
-        joined(either, [each(partial(_at, rows=rows), first.x), part.x]),
+        joined(either, [each(itemgetter(rows), first.x), part.x]),
         either([first.y[rows], part.y]),
         either([first.weight[rows], part.weight]),
     )

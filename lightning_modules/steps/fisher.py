@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from operator import itemgetter
 from typing import Literal, TypeAlias
 
 import torch
@@ -49,19 +50,16 @@ def fisher_share(
 
     with full_precision(batch.y):
         if estimator == "per_sample_mean":
+            # Each sample is a batch of its own.
             of_each = vmap(grad(partial(loss, weight=None)), in_dims=(None, 0, 0))
-            slopes = of_each(parameters, each(_alone, batch.x), batch.y[:, None])
+            x = each(itemgetter((slice(None), None)), batch.x)
+            slopes = of_each(parameters, x, batch.y[:, None])
             squares = torch.stack([slope.flatten(1).square().sum(1) for slope in slopes.values()])
             return {"squares": (squares.sum(0) * real).sum(), "samples": real.sum()}
         slopes = grad(loss)(parameters, batch.x, batch.y, batch.weight)
         if estimator == "full_data":
             return {name: slope * real.sum() for name, slope in slopes.items()}
         return {"squares": _squared_norm(slopes)}
-
-
-def _alone(value: Tensor) -> Tensor:
-    """Make each sample a batch of its own."""
-    return value[:, None]
 
 
 def fisher_trace(totals: State, estimator: FisherEstimator = "batch_sum") -> Tensor:

@@ -192,9 +192,14 @@ def total(terms: Mapping[str, Tensor]) -> Tensor:
     return first
 
 
-def nbytes(state: Mapping[str, Tensor]) -> int:
+def tensors(values: Mapping[str, Tensor] | Tensor) -> list[Tensor]:
+    """Return the tensors of a batch's inputs, or of a state."""
+    return [values] if isinstance(values, Tensor) else [*values.values()]
+
+
+def nbytes(values: Mapping[str, Tensor] | Tensor) -> int:
     """Count the bytes of all entries."""
-    return sum(value.numel() * value.element_size() for value in state.values())
+    return sum(value.numel() * value.element_size() for value in tensors(values))
 
 
 def finite(state: Mapping[str, Tensor]) -> bool:

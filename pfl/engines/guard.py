@@ -7,7 +7,6 @@ copies.
 
 from __future__ import annotations
 
-import copy
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -145,19 +144,11 @@ def _copy(context: Context, clients: Sequence[tuple[int, int]]) -> Context:
     device = context.fabric.device
     index: int | list[int] = 1 if device.index is None else [device.index]
     fabric = devices.fabric(device.type, index, "64-true")
-    module = copy.deepcopy(context.module, {id(context.fabric): fabric})
-    for child in module.modules():
+    start = {name: _double(value) for name, value in context.template.items()}
+    small = context.replica(fabric, _Excerpt(context.data, clients), start)
+    for child in small.module.modules():
         if isinstance(child, DROPOUTS):
             child.p = 0.0
-    data, start = _Excerpt(context.data, clients), context.template
-    small = Context(
-        module,
-        data,
-        fabric,
-        context.gradient_clip_val,
-        template={n: v.double() if v.is_floating_point() else v for n, v in start.items()},
-        trainable=context.trainable,
-    )
     small.plan, small.adapt = _shortened(small.plan), _shortened(small.adapt)
     return small
 

@@ -47,7 +47,7 @@ def of_client(context: Context) -> int:
         probe = split.batch(torch.arange(min(len(split), data.batch_size)))
         count, number = max(1, len(probe.y)), torch.get_default_dtype().itemsize
         saved, widest = (value / count for value in _saved(context, probe.x))
-    sample = _bytes(probe.x) / count
+    sample = nbytes(probe.x) / count
     held = sample * samples if sample * samples <= HELD_BYTES else 0
     sizes = [samples if p.full_batch else p.batch_size or data.batch_size for p in phases]
     noise = [number * sum(prod(shape) for shape in p.noise.values()) for p in phases]
@@ -99,7 +99,3 @@ def _saved(context: Context, x: Inputs) -> tuple[int, int]:
         context.module(x)
     context.module.train()
     return sum(found.values()), max(found.values(), default=0)
-
-
-def _bytes(x: Inputs) -> int:
-    return x.nbytes if isinstance(x, Tensor) else nbytes(x)

@@ -12,6 +12,7 @@ from importlib import import_module
 from typing import Any, TypeAlias, cast
 from urllib.parse import urlsplit
 
+from pfl.core.checks import at_least_one, not_negative
 from pfl.core.devices import on_host
 from pfl.core.types import Job, Result, Scores
 from pfl.engines.actors import Pool, Reply, WorkerError, import_ray
@@ -55,11 +56,8 @@ class RayEngine(Engine):
         cpus_per_worker: int = 1,
         gpus_per_worker: float = 0.0,
     ) -> None:
-        for name, value in (("workers", workers), ("cpus_per_worker", cpus_per_worker)):
-            if value is not None and value < 1:
-                raise ValueError(f"{name} must be at least 1, got {value}")
-        if gpus_per_worker < 0:
-            raise ValueError(f"gpus_per_worker must not be negative, got {gpus_per_worker}")
+        at_least_one(workers=workers, cpus_per_worker=cpus_per_worker)
+        not_negative(gpus_per_worker=gpus_per_worker)
         self.workers = workers
         self.address = address
         self.cpus_per_worker = cpus_per_worker

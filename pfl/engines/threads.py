@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
@@ -15,7 +14,6 @@ from pfl.core.checks import at_least_one
 from pfl.core.devices import on_host
 from pfl.core.types import Job, Result, Scores
 from pfl.engines import cores
-from pfl.engines.base import Engine
 from pfl.engines.cores import Share
 from pfl.engines.sequential import SequentialEngine
 from pfl.training import client_round
@@ -24,7 +22,7 @@ from pfl.training.context import Context, StoppedError
 AnswerT = TypeVar("AnswerT", Result, client_round.Answers)
 
 
-class ThreadsEngine(Engine):
+class ThreadsEngine(SequentialEngine):
     """Runs jobs in parallel threads with one op thread each.
 
     Its numbers equal bit for bit those of the sequential engine with one op thread; several op
@@ -44,7 +42,6 @@ class ThreadsEngine(Engine):
         self._share: Share | None = None
         self._pool: ThreadPoolExecutor | None = None
         self._worker = threading.local()
-        self._sequential = SequentialEngine()
 
     def setup(self, context: Context) -> str:
         """Copy the module for each worker and start the threads."""
@@ -52,12 +49,14 @@ class ThreadsEngine(Engine):
         self._share = Share(self.workers)
         clients = context.data.num_clients
         if reason := obstacle(context, min(self.workers or cores.usable(), clients)):
-            self._sequential.setup(context)
+            super().setup(context)
             return f"sequential, not threads: {reason}"
         # One thread if other runs take the other cores: the numbers are then the same.
         count = min(self._share.cores, clients)
         self._stop, self._scorer = threading.Event(), context.scorer
-        self._pool = self._start([_replica(context, self._stop) for _ in range(count)])
+        precision = context.fabric.strategy.precision.precision
+        fabrics = [Fabric(accelerator="cpu", devices=1, precision=precision) for _ in range(count)]
+        self._pool = self._start([context.replica(own, stop=self._stop) for own in fabrics])
         if count == 1:
             return "threads: one client at a time, as other runs take the cores, one op thread"
         return f"threads: {count} clients side by side, one op thread each"
@@ -65,13 +64,13 @@ class ThreadsEngine(Engine):
     def train(self, jobs: Sequence[Job]) -> Iterator[Result]:
         """Run each client's round."""
         if self._pool is None:
-            return self._sequential.train(jobs)
+            return super().train(jobs)
         return self._run(self._pool, client_round.train, jobs)
 
     def test(self, jobs: Sequence[Job]) -> Iterator[Scores]:
         """Test each job's model on its splits."""
         if self._pool is None:
-            return self._sequential.test(jobs)
+            return super().test(jobs)
         return client_round.scored(self._scorer, self._run(self._pool, client_round.answers, jobs))
 
     def close(self) -> None:
@@ -152,23 +151,6 @@ def obstacle(context: Context, workers: int) -> str | None:
         if torch.get_default_dtype() != outside:
             return "this precision is a setting that all threads share"
     return None
-
-
-def _replica(context: Context, stop: threading.Event) -> Context:
-    """Return a copy with its own module and Fabric; data and template are shared."""
-    precision = context.fabric.strategy.precision.precision
-    fabric = Fabric(accelerator="cpu", devices=1, precision=precision)
-    # The module refers to its Fabric, which must not be copied.
-    module = copy.deepcopy(context.module, {id(context.fabric): fabric})
-    return Context(
-        module,
-        context.data,
-        fabric,
-        context.gradient_clip_val,
-        stop=stop,
-        template=context.template,
-        trainable=context.trainable,
-    )
 
 
 def _cause(futures: Iterable[Future[AnswerT]]) -> BaseException:

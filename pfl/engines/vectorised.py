@@ -12,7 +12,6 @@ from torch import nn
 from pfl.core.checks import at_least_one
 from pfl.core.failure import at_work, during
 from pfl.core.types import ClientInfo, Job, Phase, Result, Scores
-from pfl.engines.base import Engine
 from pfl.engines.guard import disagreement
 from pfl.engines.memory import capacity
 from pfl.engines.sequential import SequentialEngine
@@ -42,7 +41,7 @@ HOOKS = (
 """Hooks of the training loop that a stack does not call for each client."""
 
 
-class VectorisedEngine(Engine):
+class VectorisedEngine(SequentialEngine):
     """Stacks the clients' weights and trains all clients of a stack at once.
 
     Its numbers equal the sequential engine's up to the rounding of sums; every run checks this on a
@@ -76,12 +75,10 @@ class VectorisedEngine(Engine):
         self.clients = clients
         self.dropout = dropout
         self.tested = tested
-        self._sequential = SequentialEngine()
 
     def setup(self, context: Context) -> str:
         """Find out whether the method can be stacked."""
-        self._context = context
-        self._sequential.setup(context)
+        super().setup(context)
         self.obstacle = obstacle(context, self.dropout) or disagreement(context)
         if self.obstacle:
             return f"sequential, not vectorised: {self.obstacle}"
@@ -94,18 +91,15 @@ class VectorisedEngine(Engine):
     def train(self, jobs: Sequence[Job]) -> Iterator[Result]:
         """Run each client's round."""
         if self.obstacle:
-            return self._sequential.train(jobs)
+            return super().train(jobs)
         return self._run(stack_round.train, jobs, self._size)
 
     def test(self, jobs: Sequence[Job]) -> Iterator[Scores]:
         """Test each job's model on its splits."""
         if self.obstacle:
-            return self._sequential.test(jobs)
+            return super().test(jobs)
         tested = None if self._context.adapt else self.tested
         return self._run(stack_round.test, jobs, tested or self._size)
-
-    def close(self) -> None:
-        """Do nothing: there is nothing to release."""
 
     def _run(
         self,

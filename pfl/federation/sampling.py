@@ -51,8 +51,7 @@ class UniformSampler(Sampler):
     numpy_seed: int | None = None
 
     def __post_init__(self) -> None:
-        if not 0 < self.fraction <= 1:
-            raise ValueError(f"fraction must lie in (0, 1], got {self.fraction}")
+        within("(0, 1]", fraction=self.fraction)
         not_negative(numpy_seed=self.numpy_seed)
 
     def __call__(self, clients: Sequence[int], rng: torch.Generator, round: int) -> Cohort:
@@ -90,11 +89,8 @@ class BernoulliSampler(Sampler):
     numpy_seed: int | None = None
 
     def __post_init__(self) -> None:
-        if not 0 < self.probability <= 1:
-            raise ValueError(f"probability must lie in (0, 1], got {self.probability}")
-        if self.minimum < 0:
-            raise ValueError(f"minimum must not be negative, got {self.minimum}")
-        not_negative(numpy_seed=self.numpy_seed)
+        within("(0, 1]", probability=self.probability)
+        not_negative(minimum=self.minimum, numpy_seed=self.numpy_seed)
 
     def __call__(self, clients: Sequence[int], rng: torch.Generator, round: int) -> Cohort:
         """Draw the round's cohort."""

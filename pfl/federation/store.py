@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 
 import torch
 
+from pfl.core.checks import not_negative
 from pfl.core.state import compact, nbytes, to
 from pfl.core.types import State
 from pfl.disk.lock import NoLocksError, hold
@@ -47,8 +48,7 @@ class KeptStates(MutableMapping[int, State]):
     """
 
     def __init__(self, memory: int, parent: Path | None = None) -> None:
-        if memory < 0:
-            raise ValueError(f"memory must not be negative, got {memory}")
+        not_negative(memory=memory)
         self.memory = memory
         if parent is not None:
             parent.mkdir(parents=True, exist_ok=True)

@@ -210,8 +210,7 @@ def fits(phase: Phase, x: Inputs, count: int, samples: int) -> bool:
         count: How many these are.
         samples: How many the client has.
     """
-    some = x.nbytes if isinstance(x, Tensor) else nbytes(x)
-    return phase.full_batch or some * samples <= HELD_BYTES * count
+    return phase.full_batch or nbytes(x) * samples <= HELD_BYTES * count
 
 
 def _mapped(context: Context, phase: Phase, split: ClientSplit) -> Batch | None:

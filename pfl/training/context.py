@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import threading
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
@@ -118,6 +119,32 @@ class Context:
         self._modes: dict[Patterns | None, list[bool]] = {}
         self.scaler = getattr(fabric.strategy.precision, "scaler", None)
         self._scaler_start = self.scaler.state_dict() if self.scaler is not None else {}
+
+    def replica(
+        self,
+        fabric: Fabric,
+        data: FederatedData | None = None,
+        template: State | None = None,
+        stop: threading.Event | None = None,
+    ) -> Context:
+        """Return a context with a copy of the module on another Fabric; the rest is shared.
+
+        Args:
+            fabric: As in the constructor.
+            data: Other data, if given.
+            template: Another template, if given.
+            stop: As in the constructor.
+        """
+        return Context(
+            # The module refers to its Fabric, which must not be copied.
+            copy.deepcopy(self.module, {id(self.fabric): fabric}),
+            data or self.data,
+            fabric,
+            self.gradient_clip_val,
+            stop=stop,
+            template=template or self.template,
+            trainable=self.trainable,
+        )
 
     def load(self, kept: Mapping[str, torch.Tensor]) -> None:
         """Reset the module to the template, with the kept values in place."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from functools import partial
+from operator import itemgetter
 
 import torch
 from torch import Tensor
@@ -149,7 +150,7 @@ class StackedFeed:
             if not batching.fits(self._phase, x, whole.y.shape[:2].numel(), most):
                 return None
             for place, (row, size) in enumerate(group.sizes.items()):
-                own = each(partial(_row, row=place, size=size), x)
+                own = each(itemgetter((place, slice(size))), x)
                 parts[row].append(Batch(own, whole.y[place, :size]))
         return pad(
             [
@@ -157,10 +158,6 @@ class StackedFeed:
                 for own in parts
             ]
         )
-
-
-def _row(value: Tensor, row: int, size: int) -> Tensor:
-    return value[row, :size]
 
 
 def _taken(value: Tensor, rows: Tensor, shape: torch.Size) -> Tensor:

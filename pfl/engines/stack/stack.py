@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
+from operator import itemgetter
 from typing import Literal, TypeAlias, TypeVar
 
 import torch
@@ -201,7 +201,7 @@ def groups(sizes: Sequence[int], batch: Batch, apart: bool) -> Iterator[Group]:
         members = [row for row, own in enumerate(sizes) if own == size]
         rows = torch.tensor(members)
         noise = {name: draws[rows] for name, draws in (batch.noise or {}).items()}
-        x = each(partial(_part, rows=rows, size=size), batch.x)
+        x = each(itemgetter((rows, slice(size))), batch.x)
         part = Batch(x, batch.y[rows, :size], None, noise)
         yield Group(rows, dict.fromkeys(members, size), part)
 
@@ -249,7 +249,7 @@ def pad(batches: Sequence[Batch | None]) -> Batch:
         real = model if batch is None else batch
         if len(real.y) < size:
             index = torch.arange(size, device=real.y.device) % len(real.y)
-            real = Batch(each(partial(_at, index=index), real.x), real.y[index])
+            real = Batch(each(itemgetter(index), real.x), real.y[index])
         xs.append(real.x)
         ys.append(real.y)
     x, y = joined(torch.stack, xs), torch.stack(ys)
@@ -271,11 +271,3 @@ def weights(sizes: Sequence[int], x: Inputs, y: Tensor) -> Tensor | None:
         dtype = x.dtype
     real = torch.tensor(sizes, device=y.device)[:, None]
     return (torch.arange(y.shape[1], device=y.device) < real).to(dtype)
-
-
-def _at(value: Tensor, index: Tensor) -> Tensor:
-    return value[index]
-
-
-def _part(value: Tensor, rows: Tensor, size: int) -> Tensor:
-    return value[rows, :size]
