@@ -17,7 +17,7 @@ from pfl.disk.mapped import in_file
 from pfl.engines import op_threads
 from pfl.federation import header, restore, resume, sampling
 from pfl.federation.evaluation import Evaluator
-from pfl.federation.resume import Source, Wanted
+from pfl.federation.resume import Wanted
 from pfl.federation.rounds import Federation
 from pfl.federation.run import Run
 from pfl.federation.settings import Settings
@@ -37,20 +37,20 @@ def prepared(wanted: Wanted) -> Iterator[Federation]:
         CheckpointError: The checkpoint cannot be used.
         BusyError: Another process is working on its run.
     """
-    with resume.opened(wanted) as source, ExitStack() as scope:
-        yield prepare(wanted, source, scope)
+    with resume.opened(wanted) as file, ExitStack() as scope:
+        yield prepare(wanted, file, scope)
 
 
-def prepare(wanted: Wanted, source: Source | None, scope: ExitStack) -> Federation:
+def prepare(wanted: Wanted, file: Path | None, scope: ExitStack) -> Federation:
     """Return a federation before its first round, or as a checkpoint has it.
 
     Args:
         wanted: The run; its method has the network's initial weights.
-        source: The checkpoint to resume from.
+        file: The checkpoint to resume from.
         scope: Releases the engine.
     """
     settings, module, data, root = wanted.settings, wanted.module, wanted.data, wanted.root
-    content = None if source is None else source.take()
+    content = None if file is None else resume.read(file, wanted)
     context = _context(wanted, content)
     coordinator = Coordinator(context, settings.rounds, settings.seed)
     clients = coordinator.clients
@@ -93,7 +93,7 @@ def prepare(wanted: Wanted, source: Source | None, scope: ExitStack) -> Federati
         run.server = _bounded(run.server, settings.kept_memory, root)
     points = settings.evaluate_at or [module.evaluate_at]
     evaluator = Evaluator(settings.engine, context, clients, points, job)
-    origin = None if source is None else source.folder
+    origin = None if file is None else resume.folder_of(file)
     newcomers = Newcomers(settings, context, coordinator, evaluator)
     federation = Federation(settings, context, coordinator, evaluator, newcomers, run, root, origin)
     _start(federation, content, scope)
@@ -130,9 +130,10 @@ def _bounded(state: ServerState, memory: float | None, root: Path | None) -> Ser
 def _start(federation: Federation, content: Mapping[str, Any] | None, scope: ExitStack) -> None:
     """Set up the engine, and tell in the run's header what was decided."""
     settings, context, run = federation.settings, federation.context, federation.run
-    engine, device = settings.engine, settings.fabric.device
-    engine.stacks = None if content is None else restore.stacked(content, device)
-    threads = op_threads.choose(context, None if content is None else restore.op_threads(content))
+    engine = settings.engine
+    began = {} if content is None else content
+    engine.stacks = began.get("stacked")
+    threads = op_threads.choose(context, began.get("op_threads"))
     federation.op_threads = threads.count
     scope.callback(engine.close)
     with federation.computing():

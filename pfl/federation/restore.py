@@ -24,28 +24,15 @@ def template(
         CheckpointError: The checkpoint belongs to another method, network or partition.
     """
     for what, found, wanted in (
-        ("method", content.get("method"), type(module).__name__),
-        ("partition", content.get("partition"), data.description().get("hash")),
+        ("method", content["method"], type(module).__name__),
+        ("partition", content["partition"], data.description().get("hash")),
     ):
         if found != wanted:
             raise checkpoint.CheckpointError(
                 f"the checkpoint was written with the {what} {found}, but this run has {wanted}"
             )
-    initial = schema.template(content, module)
-    return to(initial, device)
-
-
-def stacked(content: Mapping[str, Any], device: torch.device) -> bool | None:
-    """Return the engine's choice when the run began; older runs on a CPU never stacked clients."""
-    formerly = None if device.type == "cuda" else False
-    chosen: bool | None = content.get("stacked", formerly)
-    return chosen
-
-
-def op_threads(content: Mapping[str, Any]) -> int | None:
-    """Return the number of op threads when the run began; older runs did not record it."""
-    count: int | None = content.get("op_threads")
-    return count
+    schema.check_tensors("template", content["template"], module.state_dict())
+    return to(content["template"], device)
 
 
 def restore(
@@ -63,7 +50,6 @@ def restore(
         # A bounded store gets copies, one at a time, of what is mapped from the file.
         run.kept[int(client)] = clone(kept) if isinstance(run.kept, KeptStates) else kept
     run.history = content["history"]
-    # Earlier versions did not count them.
-    run.failures = content.get("failures", {})
+    run.failures = content["failures"]
     for callback in run.callbacks:
         callback.load_state_dict(content["callbacks"].get(callback.name, {}))

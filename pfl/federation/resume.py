@@ -72,9 +72,8 @@ class Wanted:
         wanted = self.module.noise_generator() if self.trains else None
         if wanted is None or noise == wanted:
             return self._settings(config, seed)
-        drawn = f"noise of {noise or 'the generator of earlier versions'} (now {wanted})"
         why = "the run cannot go on with other draws and has to be trained anew"
-        return [*self._settings(config, seed), f"{drawn}: {why}"]
+        return [*self._settings(config, seed), f"noise of {noise} (now {wanted}): {why}"]
 
     def _settings(self, config: str | None, seed: int | None) -> list[str]:
         if self.config is None or config is None or config.startswith(identity.STARTED):
@@ -104,57 +103,39 @@ class Wanted:
         return []
 
 
-class Source:
-    """A checkpoint that a run can use.
-
-    Args:
-        file: The file.
-        content: Its content.
-    """
-
-    def __init__(self, file: Path, content: Mapping[str, Any]) -> None:
-        self.file = file
-        self._content = content
-
-    def take(self) -> Mapping[str, Any]:
-        """Return the content, once; it is not held here while the run goes on."""
-        content, self._content = self._content, {}
-        return content
-
-    @property
-    def folder(self) -> Path | None:
-        """The run folder of the checkpoint; ``None`` if it is not in one."""
-        return folder_of(self.file)
-
-
 @contextmanager
-def opened(wanted: Wanted) -> Iterator[Source | None]:
-    """Read a checkpoint; while rounds are added to its run, the run folder is locked.
+def opened(wanted: Wanted) -> Iterator[Path | None]:
+    """Find the wanted checkpoint; while rounds are added to its run, the run folder is locked.
 
     Raises:
-        CheckpointError: The checkpoint cannot be used.
-        BusyError: Another process is working on its run.
+        CheckpointError: ``last`` matches no run.
+        BusyError: Another process is working on the run.
     """
-    if wanted.ckpt_path is None:
-        yield None
-        return
-    file = find(wanted.ckpt_path, wanted)
+    file = None if wanted.ckpt_path is None else find(wanted.ckpt_path, wanted)
     with ExitStack() as stack:
-        if wanted.trains and file.is_file() and (folder := folder_of(file)) is not None:
+        if file is not None and wanted.trains and file.is_file() and (folder := folder_of(file)):
             stack.enter_context(locked(folder))
             files = [name for callback in wanted.settings.callbacks for name in callback.files]
             clear(folder, files)
-        yield _source(file, wanted)
+        yield file
 
 
-def _source(file: Path, wanted: Wanted) -> Source:
+def read(file: Path, wanted: Wanted) -> Mapping[str, Any]:
+    """Return the content of a checkpoint of a wanted run.
+
+    Raises:
+        CheckpointError: The checkpoint cannot be used, or its run has other settings; the message
+            gives both values of each.
+    """
     content = checkpoint.load(file, mapped=wanted.settings.kept_memory is not None)
     schema.check_types(content)
     try:
-        check_settings(content, file, wanted)
+        differing = wanted.differences(content["config"], content["seed"], content["noise"])
     except reading.FileError as error:
         raise CheckpointError(f"{file}: {error}") from error
-    return Source(file, content)
+    if differing:
+        raise CheckpointError(f"{file} is from a run with other settings: {'; '.join(differing)}")
+    return content
 
 
 def folder_of(file: Path) -> Path | None:
@@ -189,17 +170,6 @@ def find(path: str, wanted: Wanted) -> Path:
         f"--ckpt_path last: no run below {root} has these settings; {nearest} has "
         f"{'; '.join(refusals[nearest])}"
     )
-
-
-def check_settings(content: Mapping[str, Any], file: Path, wanted: Wanted) -> None:
-    """Refuse a checkpoint of a run with other settings.
-
-    Raises:
-        CheckpointError: Settings differ; the message gives both values of each.
-    """
-    differing = wanted.differences(content.get("config"), content.get("seed"), content.get("noise"))
-    if differing:
-        raise CheckpointError(f"{file} is from a run with other settings: {'; '.join(differing)}")
 
 
 def clear(folder: Path, files: Iterable[str]) -> None:

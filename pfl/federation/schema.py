@@ -4,28 +4,34 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
+from types import NoneType
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from pfl.core.client import ClientModule
 from pfl.core.server import ServerState
 from pfl.core.types import ClientInfo, State
 from pfl.federation.checkpoint import CheckpointError
 from pfl.federation.run import Callback, Run
 from pfl.training.optimizer_state import of_all_phases
 
-_TYPES: dict[str, type | tuple[type, ...]] = {
-    "round": int,
-    "method": str,
-    "server": dict,
-    "kept": dict,
-    "template": dict,
-    "history": list,
-    "partition": (str, type(None)),
-    "config": (str, type(None)),
-    "callbacks": dict,
+_TYPES: dict[str, tuple[type, ...]] = {
+    "round": (int,),
+    "seed": (int,),
+    "method": (str,),
+    "server": (dict,),
+    "kept": (dict,),
+    "template": (dict,),
+    "constants": (str,),
+    "stacked": (bool, NoneType),
+    "noise": (str, NoneType),
+    "op_threads": (int,),
+    "history": (list,),
+    "failures": (dict,),
+    "partition": (str, NoneType),
+    "config": (str, NoneType),
+    "callbacks": (dict,),
 }
 
 
@@ -35,23 +41,12 @@ def check_types(content: Mapping[str, Any]) -> None:
     Raises:
         CheckpointError: A key is missing, or its value has another type.
     """
-    for key, kind in _TYPES.items():
+    for key, kinds in _TYPES.items():
         if key not in content:
             raise _wrong(f"{key} is missing")
-        if not isinstance(content[key], kind) or isinstance(content[key], bool):
-            name = kind.__name__ if isinstance(kind, type) else "str or null"
-            raise _wrong(f"{key} must be {name}, got {_shown(content[key])}")
-
-
-def template(content: Mapping[str, Any], module: ClientModule) -> State:
-    """Return the initial state in a checkpoint of a method.
-
-    Raises:
-        CheckpointError: The state belongs to another network.
-    """
-    _check_tensors("template", content["template"], module.state_dict())
-    found: State = content["template"]
-    return found
+        if type(content[key]) not in kinds:
+            names = ["null" if kind is NoneType else kind.__name__ for kind in kinds]
+            raise _wrong(f"{key} must be {' or '.join(names)}, got {_shown(content[key])}")
 
 
 def check(content: Mapping[str, Any], run: Run, clients: Sequence[ClientInfo]) -> None:
@@ -65,18 +60,15 @@ def check(content: Mapping[str, Any], run: Run, clients: Sequence[ClientInfo]) -
     Raises:
         CheckpointError: The checkpoint does not fit the run; the message says what would be right.
     """
-    if content.get("constants", run.constants) != run.constants:
+    if content["constants"] != run.constants:
         raise CheckpointError(
             "the checkpoint belongs to a network with other frozen weights, which a checkpoint "
             "does not contain: build the network with the same frozen weights as then"
         )
-    count = content.get("op_threads")
-    if count is not None and (type(count) is not int or not 1 <= count <= 4096):
-        raise _wrong(f"op_threads must be a whole number from 1, got {_shown(count)}")
-    if content.get("stacked") not in (None, True, False):
-        raise _wrong(f"stacked must be true, false or null, got {_shown(content['stacked'])}")
+    if not 1 <= content["op_threads"] <= 4096:
+        raise _wrong(f"op_threads must be a whole number from 1, got {content['op_threads']}")
     _check_history(content)
-    _check_failures(content.get("failures", {}), len(clients) - 1)
+    _check_failures(content["failures"], len(clients) - 1)
     _check_server(content["server"], run.server, content["round"])
     _check_kept(content["kept"], run, clients)
     for callback in run.callbacks:
@@ -92,7 +84,7 @@ def _check_kept(kept: Mapping[Any, Any], run: Run, clients: Sequence[ClientInfo]
         optimizer = of_all_phases(_state(where, found))
         own = {name: value for name, value in found.items() if name not in optimizer}
         names = run.module.kept_names(clients[client])
-        _check_tensors(where, own, {name: run.template[name] for name in names})
+        check_tensors(where, own, {name: run.template[name] for name in names})
         # Optimisers differ in what they keep of a parameter, but it is alike for all clients.
         for name, value in optimizer.items():
             other, right = steps.setdefault(name, (client, _form(value)))
@@ -114,9 +106,8 @@ def _check_history(content: Mapping[str, Any]) -> None:
             raise _wrong(f"history: row {count} lacks comm/bytes_total")
 
 
-def _check_failures(found: Any, last: int) -> None:  # noqa: ANN401
-    counts = found.values() if isinstance(found, dict) else [None]
-    for rounds in counts:
+def _check_failures(found: Mapping[Any, Any], last: int) -> None:
+    for rounds in found.values():
         if not isinstance(rounds, dict) or not all(
             type(client) is int and 0 <= client <= last and type(count) is int
             for client, count in rounds.items()
@@ -135,7 +126,7 @@ def _check_server(found: Mapping[str, Any], initial: ServerState, number: int) -
             f"server has the entries {sorted(found)}, but this method needs {sorted(names)}: it "
             "was written by another method"
         )
-    _check_tensors("server.shared", found["shared"], initial.shared)
+    check_tensors("server.shared", found["shared"], initial.shared)
     if type(found["round"]) is not int or not 0 <= found["round"] <= number:
         raise _wrong(f"server.round must lie in [0, {number}], got {found['round']!r}")
     for name in names - {"shared", "round", "report", "client_report"}:
@@ -145,7 +136,7 @@ def _check_server(found: Mapping[str, Any], initial: ServerState, number: int) -
 def _check_alike(where: str, found: Any, wanted: Any) -> None:  # noqa: ANN401
     """Check types and shapes against the value before the first round, where that has any."""
     if isinstance(wanted, Tensor):
-        _check_tensors(where, {"": found}, {"": wanted})
+        check_tensors(where, {"": found}, {"": wanted})
     elif isinstance(wanted, Mapping):
         if not isinstance(found, Mapping):
             raise _wrong(f"{where} must be a dictionary, got {_shown(found)}")
@@ -156,7 +147,12 @@ def _check_alike(where: str, found: Any, wanted: Any) -> None:  # noqa: ANN401
         raise _wrong(f"{where} must be {name}, got {_shown(found)}")
 
 
-def _check_tensors(where: str, found: Any, wanted: State) -> None:  # noqa: ANN401
+def check_tensors(where: str, found: Any, wanted: State) -> None:  # noqa: ANN401
+    """Check that a state has the entries of another, in their types and shapes.
+
+    Raises:
+        CheckpointError: It has not; the message names ``where`` and the entry.
+    """
     for name in sorted(_state(where, found).keys() ^ wanted.keys()):
         here, there = ("has an", "none") if name in found else ("lacks the", "one")
         raise _wrong(f"{where} {here} entry {name}; this network has {there}")
