@@ -166,9 +166,8 @@ class CD2PFed(ClientModule):
         """Return the shared entries of the network."""
         counts = zip(self.divisions.items(), self.private.tolist(), strict=True)
         private = {f"net.{name}": (division.dim, count) for (name, division), count in counts}
-        entries = self.state_dict()
-        shared = shared_part({name: entries[name] for name in self.shared_names()}, private)
-        return Upload(client=info.client, samples=info.samples, shared=shared)
+        sent = super().upload(info)
+        return replace(sent, shared=shared_part(sent.shared, private))
 
     def server(self) -> Server[CD2State]:
         """Return a server that averages the shared entries."""
@@ -177,7 +176,6 @@ class CD2PFed(ClientModule):
 
     def _average(self, totals: Totals) -> State:
         """Move the kept private entries towards the trained ones by the factor b; store them."""
-        del totals
         net, last, masks = self.net.state_dict(), self.own.module.state_dict(), self._masks()
         values: State = {}
         for name in self.divisions:

@@ -14,12 +14,8 @@ from torch import Tensor
 from lightning_modules.cd2_pfed import CD2PFed
 from lightning_modules.layers import frozen
 from lightning_modules.nets import SplitNet
-from lightning_modules.steps.alignment import (
-    Alignment,
-    AlignTarget,
-    alignment_parts,
-    remember_backbone,
-)
+from lightning_modules.steps.alignment import Alignment, AlignTarget, alignment_parts
+from lightning_modules.steps.phases import remember
 from pfl.core.types import Plan
 
 
@@ -64,4 +60,5 @@ class CD2PFedAligned(CD2PFed):
 
     def plan(self) -> Plan:
         """Declare the alignment, CD2-pFed's training, and storing the backbone."""
-        return [*alignment_parts(self, self.align), *super().plan(), remember_backbone(self)]
+        last = remember(self.net.backbone, "previous")
+        return [*alignment_parts(self, self.align), *super().plan(), last]

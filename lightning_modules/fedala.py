@@ -127,12 +127,10 @@ class FedALA(ClientModule):
         return {n: torch.lerp(last[n], received[n].detach(), self.mix[_key(n)]) for n in self.top}
 
     def _mix(self, totals: Totals) -> State:
-        del totals
         return {f"net.{name}": value for name, value in self._mixed_top().items()}
 
     def _remember(self, totals: Totals) -> State:
         """Return the trained network as the client's own."""
-        del totals
         trained = self.net.state_dict()
         last = {f"own.module.{name}": value for name, value in trained.items()}
         return {**last, "visits": self.visits + 1}

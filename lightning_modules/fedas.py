@@ -16,13 +16,9 @@ from torch import Tensor
 from lightning_modules.base import ClientModule
 from lightning_modules.layers import frozen
 from lightning_modules.nets import SplitNet
-from lightning_modules.steps.alignment import (
-    Alignment,
-    AlignTarget,
-    alignment_parts,
-    remember_backbone,
-)
+from lightning_modules.steps.alignment import Alignment, AlignTarget, alignment_parts
 from lightning_modules.steps.fisher import FisherEstimator, fisher_share, fisher_trace
+from lightning_modules.steps.phases import remember
 from lightning_modules.steps.servers import renamed
 from pfl.core.server import Server, ServerState, received
 from pfl.core.state import add, assign, subtract
@@ -135,7 +131,7 @@ class FedAS(ClientModule):
         parts.append(Phase(name="local", objective=self.losses, epochs=self.epochs))
         if self.synchronisation:
             parts.append(Pass(name="fisher", statistic=self._fisher, then=self._trace))
-        parts.append(remember_backbone(self))
+        parts.append(remember(self.net.backbone, "previous"))
         return parts
 
     def personalise(self, broadcast: Broadcast | None, info: ClientInfo) -> None:

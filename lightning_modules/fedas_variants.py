@@ -15,7 +15,12 @@ from torch import Tensor
 from lightning_modules.fedas import FedAS, FedASServer
 from lightning_modules.nets import SplitNet
 from lightning_modules.steps.alignment import misalignment
-from lightning_modules.steps.prototypes import class_means, class_sums, known, unknown_prototypes
+from lightning_modules.steps.prototypes import (
+    class_means,
+    known,
+    sums_by_class,
+    unknown_prototypes,
+)
 from pfl.core.checks import not_negative
 from pfl.core.server import Server, ServerState
 from pfl.core.state import assign
@@ -110,8 +115,8 @@ class FedASVariant(FedAS):
             if part.name == "local" and self.align_manner == "parallel":
                 part = replace(cast(Phase, part), objective=self._both)
             if part.name == "fisher" and self.to_all:
-                sums = Pass(name="features", statistic=self._sums, then=self._features)
-                parts.append(sums)
+                sums = sums_by_class(self.net.backbone, self.net.num_classes)
+                parts.append(Pass(name="features", statistic=sums, then=self._features))
             parts.append(part)
             if part.name == "targets" and self.to_all:
                 parts.append(Pass(name="global_targets", then=self._global_targets))
@@ -131,14 +136,8 @@ class FedASVariant(FedAS):
         return {**self.supervised(self.net.head(z), batch), "mse": self.align_weight * distance}
 
     def _global_targets(self, totals: Totals) -> State:
-        del totals
         values, present = known(self.global_means)
         return {"class_means": torch.where(present[:, None] > 0, values, self.class_means)}
-
-    def _sums(self, batch: Batch) -> State:
-        z = self.net.backbone(batch.x)
-        sums, counts = class_sums(z, batch.y, self.net.num_classes, batch.weight)
-        return {"sums": sums, "counts": counts}
 
     def _features(self, totals: Totals) -> State:
         return {"feature_sums": totals.sums["sums"], "feature_counts": totals.sums["counts"]}

@@ -116,7 +116,6 @@ class FedDyn(ClientModule):
         return parameters_to_vector(self.net.parameters())
 
     def _add_way(self, totals: Totals) -> State:
-        del totals
         return {"travelled": self.travelled + (self._weights() - self.start)}
 
 

@@ -24,6 +24,7 @@ from lightning_modules.steps.prototypes import (
     class_means,
     class_sums,
     known,
+    means_pass,
     merge_prototypes,
     unknown_prototypes,
 )
@@ -109,7 +110,7 @@ class FedPAC(ClientModule):
             Pass(name="statistics", statistic=self._sums, then=self._statistics),
             part_phase(self, "head", self.head_epochs, optimizer=self.head_optimizer),
             part_phase(self, "body", self.epochs, objective=self._guided),
-            Pass(name="centroids", statistic=self._sums, then=self._centroids),
+            means_pass("centroids", "centroids", self.net.backbone, self.net.num_classes),
         ]
 
     def server(self) -> Server[FedPACState]:
@@ -152,9 +153,6 @@ class FedPAC(ClientModule):
             # In the first round there are no global centroids to align with.
             "aligned": present.amax().expand_as(present),
         }
-
-    def _centroids(self, totals: Totals) -> State:
-        return {"centroids": class_means(totals.sums["sums"], totals.sums["counts"])}
 
 
 @dataclass(frozen=True)

@@ -17,9 +17,8 @@ from lightning_modules.base import ClientModule
 from lightning_modules.losses import prototype_mse
 from lightning_modules.nets import SplitNet
 from lightning_modules.steps.prototypes import (
-    class_means,
-    class_sums,
     known,
+    means_pass,
     merge_prototypes,
     unknown_prototypes,
 )
@@ -29,12 +28,9 @@ from pfl.core.types import (
     Batch,
     Broadcast,
     ClientInfo,
-    Pass,
     Phase,
     Plan,
-    State,
     Terms,
-    Totals,
     Upload,
 )
 
@@ -113,7 +109,7 @@ class FedProto(ClientModule):
         """Declare training, then a pass that computes the client's own prototypes."""
         return [
             Phase(name="local", objective=self.losses, epochs=self.epochs),
-            Pass(name="prototypes", statistic=self._sums, then=self._means),
+            means_pass("prototypes", "means", self.net.backbone, self.net.num_classes),
         ]
 
     def losses(self, batch: Batch) -> Terms:
@@ -159,15 +155,6 @@ class FedProto(ClientModule):
         last = near.amin(-1, keepdim=True) - 1
         near = torch.where(candidate > 0, near, last)
         return torch.where(candidate.any(), near, logits)
-
-    def _sums(self, batch: Batch) -> State:
-        with torch.no_grad():
-            z = self.net.backbone(batch.x)
-        sums, counts = class_sums(z, batch.y, self.net.num_classes, batch.weight)
-        return {"sums": sums, "counts": counts}
-
-    def _means(self, totals: Totals) -> State:
-        return {"means": class_means(totals.sums["sums"], totals.sums["counts"])}
 
 
 class FedProtoServer(Server[ServerState]):

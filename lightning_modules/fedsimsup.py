@@ -275,7 +275,6 @@ def _labels(kinds: Sequence[nn.Module]) -> tuple[str, ...]:
 
 def _of_kind(kind: int, length: int, entries: State, info: ClientInfo) -> int:
     """Return a phase's length for clients of one kind, zero for the others."""
-    del info
     return length if int(entries["kind"]) == kind else 0
 
 

@@ -81,11 +81,10 @@ class LGFedAvg(ClientModule):
 
     def upload(self, info: ClientInfo) -> Upload:
         """Return the head; during the warm start, everything."""
-        entries = self.state_dict()
-        shared = {name: entries[name].clone() for name in self.shared_names()}
-        if info.round > self.warm_start_rounds:
-            shared = select(shared, self.head)
-        return Upload(client=info.client, samples=info.samples, shared=shared)
+        sent = super().upload(info)
+        if info.round <= self.warm_start_rounds:
+            return sent
+        return replace(sent, shared=select(sent.shared, self.head))
 
     def server(self) -> Server[LGState]:
         """Return a server that averages everything during the warm start, then heads."""

@@ -14,9 +14,10 @@ from lightning_modules.layers import copy_into, frozen
 from lightning_modules.losses import model_contrastive
 from lightning_modules.nets import Projected, SplitNet
 from lightning_modules.nets.initial import seed_of
+from lightning_modules.steps.phases import remember
 from pfl.core.checks import not_negative, positive
 from pfl.core.seeds import derive, scoped
-from pfl.core.types import Batch, Broadcast, ClientInfo, Pass, Phase, Plan, State, Terms, Totals
+from pfl.core.types import Batch, Broadcast, ClientInfo, Phase, Plan, Terms
 
 
 class MOON(ClientModule):
@@ -87,7 +88,7 @@ class MOON(ClientModule):
         """Declare training, and storing the trained backbone as the previous one."""
         return [
             Phase(name="local", objective=self.losses, epochs=self.epochs),
-            Pass(name="remember", then=self._remember),
+            remember(self.net.backbone, "previous"),
         ]
 
     def losses(self, batch: Batch) -> Terms:
@@ -100,7 +101,3 @@ class MOON(ClientModule):
             **self.supervised(self.net.head(z), batch),
             "contrast": self.mu * contrast,
         }
-
-    def _remember(self, totals: Totals) -> State:
-        body = self.net.backbone.state_dict()
-        return {f"previous.module.{name}": value for name, value in body.items()}

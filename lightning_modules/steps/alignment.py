@@ -16,9 +16,9 @@ from torch import Tensor
 from lightning_modules.layers import Frozen
 from lightning_modules.losses import class_mean_alignment, feature_distillation
 from lightning_modules.nets import SplitNet
-from lightning_modules.steps.prototypes import class_means, class_sums
+from lightning_modules.steps.prototypes import means_pass
 from pfl.core.checks import at_least_one, not_negative, one_of, positive
-from pfl.core.types import Batch, Pass, Phase, State, Terms, Totals
+from pfl.core.types import Batch, Pass, Phase, Terms
 
 AlignTarget: TypeAlias = Literal["class_mean", "per_sample"]
 
@@ -85,45 +85,16 @@ def alignment_parts(module: Aligned, align: Alignment) -> list[Phase | Pass]:
         evals=("net.backbone",),
         optimizer=partial(torch.optim.SGD, lr=align.lr),
     )
-    return [*target_passes(module, align), phase]
-
-
-def target_passes(module: Aligned, align: Alignment) -> list[Pass]:
-    """Return the pass that computes the class means, if they are the targets."""
-
-    def sums(batch: Batch) -> State:
-        z = _last_features(module, batch)
-        sums, counts = class_sums(z, batch.y, module.net.num_classes, batch.weight)
-        return {"sums": sums, "counts": counts}
-
-    def means(totals: Totals) -> State:
-        return {"class_means": class_means(totals.sums["sums"], totals.sums["counts"])}
-
     if align.target == "per_sample":
-        return []
-    return [Pass(name="targets", statistic=sums, then=means)]
+        return [phase]
+    classes = module.net.num_classes
+    return [means_pass("targets", "class_means", module.previous, classes), phase]
 
 
 def misalignment(module: Aligned, align: Alignment, z: Tensor, batch: Batch) -> Tensor:
     """Compute the distance of (B, D) features from their targets; see :class:`Alignment`."""
     if align.target == "class_mean":
         return class_mean_alignment(z, batch.y, module.class_means, batch.weight)
-    return feature_distillation(z, _last_features(module, batch), batch.weight)
-
-
-def _last_features(module: Aligned, batch: Batch) -> Tensor:
-    """Return (B, D) features of the client's last backbone."""
     with torch.no_grad():
-        z: Tensor = module.previous(batch.x)
-    return z
-
-
-def remember_backbone(module: Aligned) -> Pass:
-    """Return the pass that stores the backbone as the client's last one."""
-
-    def values(totals: Totals) -> State:
-        del totals
-        entries = module.net.backbone.state_dict()
-        return {f"previous.module.{name}": value for name, value in entries.items()}
-
-    return Pass(name="remember", then=values)
+        last = module.previous(batch.x)
+    return feature_distillation(z, last, batch.weight)

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Literal, TypeAlias, cast
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from lightning_modules.nets import SplitNet
 from pfl.core.client import ClientModule
-from pfl.core.types import Batch, OptimizerFactory, Patterns, Phase, Terms
+from pfl.core.types import Batch, OptimizerFactory, Pass, Patterns, Phase, State, Terms, Totals
 
 Part: TypeAlias = Literal["all", "head", "body"]
 
@@ -70,3 +70,12 @@ def part_phase(
         evals=(*(STILL[part] if frozen == "eval" else ()), *evals),
         inputs=features if cached else None,
     )
+
+
+def remember(net: nn.Module, copy: str) -> Pass:
+    """Return the pass that copies a network into the frozen copy of that name, as the last one."""
+
+    def values(totals: Totals) -> State:
+        return {f"{copy}.module.{name}": value for name, value in net.state_dict().items()}
+
+    return Pass(name="remember", then=values)

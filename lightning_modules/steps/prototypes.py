@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from lightning_modules.losses.numerics import at_least_float32, full_precision, one_hot
 from pfl.core.devices import widest
+from pfl.core.types import Batch, Pass, State, Totals
 
 
 def class_sums(
@@ -40,6 +42,27 @@ def class_sums(
         if weight is not None:
             member = member * weight.to(z.dtype)[:, None]
         return member.mT @ z, member.sum(0)
+
+
+def sums_by_class(features: Callable[[Any], Tensor], num_classes: int) -> Callable[[Batch], State]:
+    """Return the statistic of a pass: (C, D) ``sums`` and (C,) ``counts`` of (B, D) features."""
+
+    def statistic(batch: Batch) -> State:
+        with torch.no_grad():
+            z = features(batch.x)
+        sums, counts = class_sums(z, batch.y, num_classes, batch.weight)
+        return {"sums": sums, "counts": counts}
+
+    return statistic
+
+
+def means_pass(name: str, entry: str, features: Callable[[Any], Tensor], num_classes: int) -> Pass:
+    """Return a pass that stores the (C, D) class means of (B, D) features as an entry."""
+
+    def means(totals: Totals) -> State:
+        return {entry: class_means(totals.sums["sums"], totals.sums["counts"])}
+
+    return Pass(name=name, statistic=sums_by_class(features, num_classes), then=means)
 
 
 def class_means(sums: Tensor, counts: Tensor) -> Tensor:

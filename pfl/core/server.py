@@ -72,12 +72,10 @@ class Server(Generic[StateT]):
 
         A server with its own type of state overrides this.
         """
-        del clients
         return cast(StateT, ServerState(shared=shared))
 
     def broadcast(self, state: StateT, client: int, round: int) -> Broadcast:
         """Return the message to ``client`` at the start of ``round``."""
-        del client, round
         return Broadcast(shared=state.shared)
 
     def welcome(

@@ -7,7 +7,8 @@ import torch
 from torch import nn
 
 from lightning_modules.layers import frozen
-from lightning_modules.steps.alignment import Alignment, alignment_parts, remember_backbone
+from lightning_modules.steps.alignment import Alignment, alignment_parts
+from lightning_modules.steps.phases import remember
 from tests.helpers.toy import mlp, normed
 
 
@@ -34,7 +35,7 @@ def test_class_means_are_taken_before_the_backbone_moves(target, parts):
 
 def test_what_is_remembered_is_the_whole_backbone():
     client = Client(normed())
-    values = remember_backbone(client).then({})
+    values = remember(client.net.backbone, "previous").then({})
     assert values.keys() == {name for name in client.state_dict() if name.startswith("previous.")}
     for name, value in client.net.backbone.state_dict().items():
         assert torch.equal(values[f"previous.module.{name}"], value)
