@@ -161,9 +161,8 @@ class TensorData(FederatedDataModule):
         """
         if self.standardise == "none":
             return inputs
-        some = [inputs] if isinstance(inputs, Tensor) else inputs.values()
         require(
-            any(value.is_floating_point() for value in some),
+            any(value.is_floating_point() for value in tensors(inputs)),
             "standardise is for inputs of floats: images of bytes are scaled by mean and std, and "
             "tokens are no quantities",
         )
