@@ -14,9 +14,12 @@ from pathlib import Path
 from types import UnionType
 from typing import Literal, Union, get_args, get_origin
 
+from torch import nn
+
 from pfl.__main__ import COMMANDS, main
 from pfl.cli import catalogue, known
 from pfl.cli.configured import LOOP_DEFAULTS
+from pfl.core.types import OptimizerFactory
 from pfl.imports.hints import declared
 from pfl.loop import FederatedLoop
 
@@ -67,7 +70,9 @@ def _arguments(item, own):
 def _compared(kind, own):
     """Return a type that a word of a command line can be compared with; empty for any other."""
     parts = get_args(kind) if get_origin(kind) in (Union, UnionType) else (kind,)
-    plain = {int, float, type(None), *own.values()}
+    plain = {int, float, str, type(None), nn.Module, *own.values()}
+    if kind == OptimizerFactory:
+        return "Optimizer"
     told = (get_origin(one) is Literal or (inspect.isclass(one) and one in plain) for one in parts)
     return _spelt(kind) if all(told) else ""
 

@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,9 @@ KINDS = {
 
 # How data are shown. pfl imports no method and no data set; it finds them by what this file names.
 INSPECT = "datamodules.inspect"
+
+# Types of torch that a word may name a class of, with the folders of torch that hold its own.
+OF_TORCH = {"Module": "nn/modules", "Optimizer": "optim"}
 
 LOOP = "FederatedLoop"
 
@@ -76,9 +80,12 @@ def classes() -> Mapping[str, Known]:
 
 
 def is_class(name: str) -> bool:
-    """Return ``True`` for a class, even one added after the file of classes was written."""
-    rooms = ("lightning_modules", "datamodules")
-    files = (file for room in rooms for file in (_HOME / room).rglob("*.py"))
+    """Return ``True`` for a class of this project or of torch, even one that is newer than pfl."""
+    rooms = [_HOME / room for room in ("lightning_modules", "datamodules")]
+    if torch := find_spec("torch"):
+        # Found without importing it, which takes seconds.
+        rooms += [Path(str(torch.origin)).parent / room for room in OF_TORCH.values()]
+    files = (file for room in rooms for file in room.rglob("*.py"))
     return name in classes() or _occurs(rf"^class {re.escape(name)}\b", files)
 
 

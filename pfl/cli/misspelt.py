@@ -6,11 +6,12 @@ import inspect
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 
 from pfl.callbacks import foreign
 from pfl.cli import catalogue
 from pfl.cli.explain import Given, Keys, UsageError, hint, line, nearest, plain, settings_of, spoken
-from pfl.cli.known import BrokenError, Known, classes, is_class
+from pfl.cli.known import OF_TORCH, BrokenError, Known, classes, is_class
 from pfl.imports.hints import declared
 from pfl.imports.trust import CONFIGURATION, TrustError
 
@@ -70,10 +71,18 @@ def _check_word(item: Given, kind: Known | None) -> None:
         what = f"expected {others[0]}, got {text}"
     elif words and not others and text not in words:
         what = f"expected one of {', '.join(map(repr, words))}, got {text}"
-    elif others and classes().keys() >= {*others} and text not in words and not is_class(text):
-        what = _no_class(text, words, classes())
+    elif _are_classes(others) and text not in words and not is_class(text):
+        # A file may stand instead of some classes.
+        is_file = "str" in others and Path(text).exists()
+        what = None if is_file else _no_class(text, words, classes())
     if what is not None:
         raise UsageError(line(item.place, item.keys, what))
+
+
+def _are_classes(types: Sequence[str]) -> bool:
+    """Return ``True`` if only a class of this project or of torch fits, or the path of a file."""
+    kinds = {*types} - {"str"}
+    return bool(kinds) and kinds <= {*classes(), *OF_TORCH}
 
 
 def resolve(item: Given) -> type | None:

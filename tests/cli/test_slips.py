@@ -22,6 +22,13 @@ SLIPS = {
     "key of a method": ([*QUICK, "--model.epoch", "3"], "FedPer has no argument 'epoch'"),
     "key of a network": ([*QUICK, "--model.net.hiden=3"], "MLP has no argument 'hiden'"),
     "key of a partition": ([*QUICK, "--data.partition.alfa=1"], "did you mean 'alpha'?"),
+    "network": ([*QUICK, "--model.net=MPL"], "there is no class 'MPL'; did you mean 'MLP'?"),
+    "network by class": (
+        [*QUICK, "--model.net.class_path", "LeNet55"],
+        "there is no class 'LeNet55'; did you mean 'LeNet5'?",
+    ),
+    "partition": ([*QUICK, "--data.partition=Dirichlt"], "did you mean 'Dirichlet'?"),
+    "optimiser": ([*QUICK, "--model.optimizer", "Adm"], "there is no class 'Adm'"),
     "engine": ([*QUICK, "--loop.engine=vectorized"], "nor a class; did you mean 'vectorised'?"),
     "one of some words": (
         [*QUICK, "--loop.on_nonfinite=stopp"],
@@ -111,6 +118,7 @@ RIGHT = {
     "an engine": ["--loop.engine=vectorised", "--model.epochs=2"],
     "an engine's class": ["--loop.engine=VectorisedEngine", "--loop.engine.clients=4"],
     "a network of torch": ["--model.net=Sequential"],
+    "file of a partition": ["--data.partition", "partition"],
     "a class beside a path": ["--data.partition=Dirichlet", "--data.partition.alpha=0.5"],
     "what only the parser knows": ["--loop.progress=yes", "--loop.devices=auto"],
     "class after arguments": ["--config", "after.yaml"],
@@ -119,6 +127,7 @@ RIGHT = {
 
 @pytest.mark.parametrize("case", RIGHT)
 def test_what_is_right_is_taken_for_no_slip(case):
+    Path("partition").touch()
     Path("after.yaml").write_text("model: {init_args: {mu: 1}, class_path: FedProx}\n")
     slips.check("fit", ["--config", "quickstart", *RIGHT[case]])
 
