@@ -18,7 +18,6 @@ from lightning_modules.layers import statistics
 from lightning_modules.losses import linear
 from lightning_modules.steps.gradients import slopes_at
 from lightning_modules.steps.optimizers import learning_rate
-from lightning_modules.steps.servers import CopyServer
 from pfl.core.checks import within
 from pfl.core.server import Server, ServerState
 from pfl.core.state import assign
@@ -94,7 +93,7 @@ class APFL(ClientModule):
 
     def server(self) -> Server[ServerState]:
         """Return a server that averages networks; newcomers copy the received one."""
-        return CopyServer(self.weighting)
+        return Server(self.weighting, inherits=("net.", "personal."))
 
     def load_global(self, broadcast: Broadcast) -> None:
         """Load the global model into both models."""

@@ -14,7 +14,6 @@ from typing_extensions import Unpack
 from lightning_modules.base import ClientModule, ClientOptions
 from lightning_modules.losses import proximal
 from lightning_modules.steps.optimizers import warn_of_overshoot
-from lightning_modules.steps.servers import CopyServer
 from pfl.core.checks import not_negative
 from pfl.core.server import Server, ServerState
 from pfl.core.state import assign
@@ -87,7 +86,7 @@ class Ditto(ClientModule):
 
     def server(self) -> Server[ServerState]:
         """Return a server that averages networks; newcomers copy the received one."""
-        return CopyServer(self.weighting)
+        return Server(self.weighting, inherits=("net.", "personal."))
 
     def load_global(self, broadcast: Broadcast) -> None:
         """Load the global model into both models."""

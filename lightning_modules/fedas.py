@@ -19,12 +19,13 @@ from lightning_modules.nets import SplitNet
 from lightning_modules.steps.alignment import Alignment, AlignTarget, alignment_parts
 from lightning_modules.steps.fisher import FisherEstimator, fisher_share, fisher_trace
 from lightning_modules.steps.phases import remember
-from lightning_modules.steps.servers import renamed
 from pfl.core.server import Server, ServerState, received
 from pfl.core.state import add, assign, subtract
 from pfl.core.types import Batch, Broadcast, ClientInfo, Pass, Phase, Plan, State, Totals, Upload
 
 Normaliser: TypeAlias = Literal["sum", "softmax", "min_max"]
+# A newcomer takes the received backbone as its last one: it has no other that was trained.
+LAST = ("net.backbone.", "previous.module.")
 StepScale: TypeAlias = Literal["one", "one_over_m"]
 
 
@@ -141,8 +142,9 @@ class FedAS(ClientModule):
     def server(self) -> Server[ServerState]:
         """Return a server that weights uploads by traces, unless ``synchronisation`` is off."""
         if not self.synchronisation:
-            return BackboneServer(self.weighting)
-        return FedASServer(self.weighting, self.trace_normaliser, self.server_step_scale)
+            return Server(self.weighting, inherits=LAST)
+        options = self.weighting, self.trace_normaliser, self.server_step_scale
+        return FedASServer(*options, inherits=LAST)
 
     def _fisher(self, batch: Batch) -> State:
         return fisher_share(self.net, batch, self.fisher_estimator, self.task.loss)
@@ -151,22 +153,8 @@ class FedAS(ClientModule):
         return {"trace": fisher_trace(totals.sums, self.fisher_estimator)}
 
 
-class BackboneServer(Server[ServerState]):
-    """A server that averages by ``weighting``; newcomers take the received backbone as their own.
-
-    The tested model is the client's own, and a newcomer has no other that was trained.
-    """
-
-    def welcome(
-        self, state: ServerState, info: ClientInfo, members: Sequence[ClientInfo]
-    ) -> tuple[Broadcast, State]:
-        """Return the broadcast, and its backbone as the client's last one."""
-        sent, _ = super().welcome(state, info, members)
-        return sent, renamed(sent.shared, "net.backbone.", "previous.module.")
-
-
 @dataclass(eq=False)
-class FedASServer(BackboneServer):
+class FedASServer(Server[ServerState]):
     """A server that weights uploads by their Fisher traces (Eqs. 7-8).
 
     If all traces are zero, one is not finite, or ``min_max`` finds them all equal, the round falls

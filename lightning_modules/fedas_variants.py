@@ -12,7 +12,7 @@ from typing import Any, Literal, TypeAlias, cast
 import torch
 from torch import Tensor
 
-from lightning_modules.fedas import FedAS, FedASServer
+from lightning_modules.fedas import LAST, FedAS, FedASServer
 from lightning_modules.nets import SplitNet
 from lightning_modules.steps.alignment import misalignment
 from lightning_modules.steps.prototypes import (
@@ -128,7 +128,7 @@ class FedASVariant(FedAS):
             return super().server()
         size = self.net.num_classes, self.net.features
         options = self.weighting, self.trace_normaliser, self.server_step_scale
-        return FeatureServer(*options, size=size)
+        return FeatureServer(*options, size=size, inherits=LAST)
 
     def _both(self, batch: Batch) -> Terms:
         z = self.net.backbone(batch.x)

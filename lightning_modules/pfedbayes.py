@@ -8,7 +8,6 @@ the code of pFedMe.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, Literal
 
@@ -34,7 +33,7 @@ from lightning_modules.losses import (
 )
 from lightning_modules.nets.initial import seed_of
 from lightning_modules.steps.gradients import adam_step, slopes_at
-from lightning_modules.steps.servers import MovingServer, renamed
+from lightning_modules.steps.servers import MovingServer
 from pfl.core.checks import at_least_one, not_negative
 from pfl.core.seeds import derive, generator, scoped
 from pfl.core.server import Server, ServerState
@@ -186,7 +185,8 @@ class PFedBayes(ClientModule):
 
     def server(self) -> Server[ServerState]:
         """Return a server that moves the means and rhos towards their averages."""
-        return BayesServer(self.weighting, self.server_step)
+        q = ("net.", "personal.module.")
+        return MovingServer(self.weighting, self.server_step, inherits=q)
 
     def forward(self, x: Tensor) -> Tensor:
         """Return (B, C) logits at the means, or the log of the mean probability over draws."""
@@ -272,17 +272,6 @@ class PFedBayes(ClientModule):
     def _divergence(self, posterior: Moments, prior: Moments) -> Tensor:
         """Compute ``zeta / n_i KL(posterior || prior)``."""
         return self.kl_weight * self.per_sample * mean_field_kl(posterior, prior)
-
-
-class BayesServer(MovingServer):
-    """A server that moves towards the average of the global Gaussians."""
-
-    def welcome(
-        self, state: ServerState, info: ClientInfo, members: Sequence[ClientInfo]
-    ) -> tuple[Broadcast, State]:
-        """Return the broadcast, and its Gaussians v as the newcomer's posterior q."""
-        sent, _ = super().welcome(state, info, members)
-        return sent, renamed(sent.shared, "net.", "personal.module.")
 
 
 def _plain(net: nn.Module) -> State:

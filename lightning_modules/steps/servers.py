@@ -1,16 +1,14 @@
-"""Servers that several methods share, and what newcomers start with."""
+"""A server that several methods share."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-
-from torch import Tensor
 
 from pfl.core.checks import not_negative
 from pfl.core.server import Server, ServerState
 from pfl.core.state import add, subtract
-from pfl.core.types import Broadcast, ClientInfo, State, Upload
+from pfl.core.types import Upload
 
 
 @dataclass(eq=False)
@@ -40,25 +38,3 @@ class MovingServer(Server[ServerState]):
             return after
         change = subtract(after.shared, state.shared)
         return replace(after, shared=add(state.shared, change, self.step))
-
-
-class CopyServer(Server[ServerState]):
-    """A server whose newcomers start with a personal copy of the received network."""
-
-    def welcome(
-        self, state: ServerState, info: ClientInfo, members: Sequence[ClientInfo]
-    ) -> tuple[Broadcast, State]:
-        """Return the broadcast, and its network as the personal one."""
-        sent, _ = super().welcome(state, info, members)
-        return sent, renamed(sent.shared, "net.", "personal.")
-
-
-def renamed(state: Mapping[str, Tensor], old: str, new: str) -> State:
-    """Return the entries whose names start with ``old``, under names that start with ``new``.
-
-    Example:
-        >>> import torch
-        >>> renamed({"net.bias": torch.ones(1), "control": torch.ones(1)}, "net.", "personal.")
-        {'personal.bias': tensor([1.])}
-    """
-    return {new + name.removeprefix(old): v for name, v in state.items() if name.startswith(old)}

@@ -58,12 +58,15 @@ class Server(Generic[StateT]):
     Args:
         weighting: ``samples`` weights uploads by the clients' training samples, ``uniform`` weights
             them equally.
+        inherits: Prefixes of two names: what a newcomer is sent under the first, it also keeps,
+            under the second; such as ``("net.", "personal.")``.
     """
 
     reports: ClassVar[Mapping[str, str]] = {"weight": "aggregation weight"}
     per_client: ClassVar[bool] = False
     needs_public: ClassVar[bool] = False
     weighting: Literal["samples", "uniform"] = "samples"
+    inherits: tuple[str, str] | None = field(default=None, kw_only=True)
     seed: int = field(default=0, init=False)
     public: ClientSplit = field(init=False, repr=False)
 
@@ -92,7 +95,10 @@ class Server(Generic[StateT]):
             The message to the newcomer, and entries that it keeps; those that are not given have
             their initial values.
         """
-        return self.broadcast(state, info.client, info.round), {}
+        sent = self.broadcast(state, info.client, info.round)
+        old, new = self.inherits or ("", "")
+        kept = {n: v for n, v in sent.shared.items() if old and n.startswith(old)}
+        return sent, {new + name.removeprefix(old): value for name, value in kept.items()}
 
     def weights(self, uploads: Sequence[Upload]) -> Tensor:
         """Return (len(uploads),) float64 weights that sum to one."""

@@ -247,7 +247,8 @@ def test_the_module_hands_its_options_to_the_server():
         "zero_similarity": "uniform",
         "weighting": "uniform",
     }
-    assert vars(make(mlp(), **options).server()) == vars(SimSupServer(**options)) == options
+    given = vars(make(mlp(), **options).server())
+    assert given == vars(SimSupServer(**options)) == {**options, "inherits": None}
 
 
 def test_nobody_uploads():
