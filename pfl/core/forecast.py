@@ -47,9 +47,10 @@ class Forecast(Regression):
         """Return (n, H D) values in the targets' units, or (n,) where there is one."""
         return super().predictions(self._in_units(outputs))
 
-    def _scores(self, outputs: Tensor, y: Tensor) -> Tensor:
+    def scores(self, outputs: Tensor, y: Tensor) -> Tensor:
+        """Return the scores of the values in their units, and the errors of each time."""
         outputs = self._in_units(outputs)
-        scores = super()._scores(outputs, y)
+        scores = super().scores(outputs, y)
         if self.horizon == 1:
             return scores
         apart = F.l1_loss(self._point(outputs), y.to(outputs.dtype), reduction="none")

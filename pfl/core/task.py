@@ -109,27 +109,28 @@ class Task(ABC):
             return values.mean()
         return (values * weight).sum() / weight.sum().clamp_min(torch.finfo(weight.dtype).tiny)
 
-    @abstractmethod
     def scores_of(self, models: Sequence[tuple[Tensor, Tensor]]) -> Tensor:
-        """Return the (K, S) scores of K models, in the order of ``scores_better``.
+        """Return the (K, S) scores of K models, each as by :meth:`scores`."""
+        return torch.stack([self.scores(*model) for model in models])
 
-        A model's scores do not depend on the other models. All are NaN if an output is.
+    @abstractmethod
+    def scores(self, outputs: Tensor, y: Tensor) -> Tensor:
+        """Return the (S,) scores of one model, in the order of ``scores_better``.
+
+        All are NaN if an output is.
 
         Args:
-            models: (n, D) outputs and (n, ...) targets of each model; n and K are at least 1.
+            outputs: (n, D), n at least 1.
+            y: (n, ...) targets.
         """
-
-    def scores(self, outputs: Tensor, y: Tensor) -> Tensor:
-        """Return the (S,) scores of one model; see :meth:`scores_of`."""
-        return self.scores_of([(outputs, y)])[0]
 
     @abstractmethod
     def predictions(self, outputs: Tensor) -> Tensor:
         """Return predictions in the form that torchmetrics expects: probabilities or values."""
 
-    @abstractmethod
     def targets(self, y: Tensor) -> Tensor:
         """Return the targets in the form that torchmetrics expects."""
+        return y
 
     @abstractmethod
     def metric_arguments(self, outputs: int) -> dict[str, Any]:
@@ -183,6 +184,10 @@ class Classification(Task):
             return mean_cross_entropy(outputs, y)
         return super().loss(outputs, y, weight)
 
+    def scores(self, outputs: Tensor, y: Tensor) -> Tensor:
+        """Return the (4,) scores; see :meth:`Task.scores`."""
+        return self.scores_of([(outputs, y)])[0]
+
     def scores_of(self, models: Sequence[tuple[Tensor, Tensor]]) -> Tensor:
         """Return the (K, 4) scores, computed over the samples of all models at once."""
         sizes = [len(y) for _, y in models]
@@ -214,10 +219,6 @@ class Classification(Task):
         """Return (n, C) probabilities."""
         return wide(outputs).softmax(-1)
 
-    def targets(self, y: Tensor) -> Tensor:
-        """Return the (n,) labels."""
-        return y
-
     def metric_arguments(self, outputs: int) -> dict[str, Any]:
         """Return the task and the number of classes."""
         return {"task": "multiclass", "num_classes": outputs}
@@ -245,12 +246,10 @@ class Binary(Classification):
             "f1": "F1Score",
         }.items()
     )
+    scores_of = Task.scores_of
 
-    def scores_of(self, models: Sequence[tuple[Tensor, Tensor]]) -> Tensor:
-        """Return the (K, 4) scores."""
-        return torch.stack([self._scores(*model) for model in models])
-
-    def _scores(self, outputs: Tensor, y: Tensor) -> Tensor:
+    def scores(self, outputs: Tensor, y: Tensor) -> Tensor:
+        """Return the (S,) scores; see :meth:`Task.scores`."""
         loss = F.cross_entropy(wide(outputs), y)
         chance = self.predictions(outputs)
         truth = y.to(chance.dtype)
@@ -285,11 +284,8 @@ class MultiLabel(Task):
         values = F.binary_cross_entropy_with_logits(outputs, y.to(outputs.dtype), reduction="none")
         return values.mean(-1)
 
-    def scores_of(self, models: Sequence[tuple[Tensor, Tensor]]) -> Tensor:
-        """Return the (K, 4) scores."""
-        return torch.stack([self._scores(*model) for model in models])
-
-    def _scores(self, outputs: Tensor, y: Tensor) -> Tensor:
+    def scores(self, outputs: Tensor, y: Tensor) -> Tensor:
+        """Return the (S,) scores; see :meth:`Task.scores`."""
         logits = wide(outputs)
         guess, truth = logits > 0, y > 0.5
         right = (guess == truth).to(logits.dtype)
@@ -368,11 +364,8 @@ class Regression(Task):
             return F.huber_loss(outputs, y, reduction="none", delta=self.huber).mean(-1)
         return F.mse_loss(outputs, y, reduction="none").mean(-1)
 
-    def scores_of(self, models: Sequence[tuple[Tensor, Tensor]]) -> Tensor:
-        """Return the (K, 4) scores, or (K, 4 + Q) with quantiles."""
-        return torch.stack([self._scores(*model) for model in models])
-
-    def _scores(self, outputs: Tensor, y: Tensor) -> Tensor:
+    def scores(self, outputs: Tensor, y: Tensor) -> Tensor:
+        """Return the (S,) scores; see :meth:`Task.scores`."""
         values = self._point(wide(outputs))
         y = y.to(values.dtype)
         error = F.mse_loss(values, y)

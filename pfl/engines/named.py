@@ -21,11 +21,7 @@ ENGINES: Mapping[EngineName, type[Engine]] = {
     "vectorised": VectorisedEngine,
     "ray": RayEngine,
 }
-_WITH_WORKERS: Mapping[str, Callable[..., Engine]] = {
-    "auto": AutoEngine,
-    "threads": ThreadsEngine,
-    "ray": RayEngine,
-}
+_WITH_WORKERS = ("auto", "threads", "ray")
 
 
 def make_engine(name: EngineName, workers: int | None = None) -> Engine:
@@ -46,4 +42,5 @@ def make_engine(name: EngineName, workers: int | None = None) -> Engine:
         raise ValueError(
             f"the engine {name} has no workers; workers={workers} is for {', '.join(_WITH_WORKERS)}"
         )
-    return _WITH_WORKERS[name](workers=workers)
+    kind: Callable[..., Engine] = ENGINES[name]
+    return kind(workers=workers)

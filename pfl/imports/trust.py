@@ -20,16 +20,7 @@ from typing import Any, get_args, get_type_hints
 
 import yaml
 
-from pfl.imports import plugins
-from pfl.imports.hints import (
-    classes,
-    declared,
-    defaults,
-    is_plain,
-    takes_callables,
-    takes_mappings,
-    values_of,
-)
+from pfl.imports import hints, plugins
 
 # Modules whose classes any file may name; of their packages nothing else may be named.
 LISTED = (
@@ -151,7 +142,7 @@ def check_calls(
         _check_mapping(given, hint, keys, trust)
     elif isinstance(value, str):
         _check_text(value, hint, keys, trust)
-    elif inspect.isclass(value) or (callable(value) and takes_callables(hint)):
+    elif inspect.isclass(value) or (callable(value) and hints.takes_callables(hint)):
         # The parser has already replaced a path by its class or function.
         _check_object(value, _home(value), hint, keys, trust)
 
@@ -162,11 +153,11 @@ def _check_mapping(
     keys: Sequence[str],
     trust: Trust,
 ) -> None:
-    path, kinds = given.get("class_path"), tuple(classes(hint))
-    mapped = takes_mappings(hint) and (path is None or not kinds)
+    path, kinds = given.get("class_path"), tuple(hints.classes(hint))
+    mapped = hints.takes_mappings(hint) and (path is None or not kinds)
     if mapped or (path is None and len(kinds) != 1):
         # A mapping that is declared as one is no object, but its values may be.
-        inner = values_of(hint) if mapped else hint
+        inner = hints.values_of(hint) if mapped else hint
         for key, item in given.items():
             check_calls(item, inner, (*keys, str(key)), trust)
         return
@@ -176,7 +167,7 @@ def _check_mapping(
     if path is not None or "init_args" in given:
         parts = (plain(given.get(name) or {}) for name in ("init_args", "dict_kwargs"))
         arguments = {name: item for part in parts for name, item in dict(part).items()}
-    types, usual = declared(made), defaults(made)
+    types, usual = hints.declared(made), hints.defaults(made)
     builder = _below(_home(made), ("torchvision.models",))
     for name, item in arguments.items():
         if builder and name.startswith(("weights", "pretrained")) and item and not trust.weights:
@@ -186,14 +177,14 @@ def _check_mapping(
 
 
 def _check_text(text: str, hint: Any, keys: Sequence[str], trust: Trust) -> None:  # noqa: ANN401
-    kinds, words = tuple(classes(hint)), get_args(hint)
-    if (kinds or takes_callables(hint)) and _is_path(text):
+    kinds, words = tuple(hints.classes(hint)), get_args(hint)
+    if (kinds or hints.takes_callables(hint)) and _is_path(text):
         # Where any text is allowed too, the parser decides whether it is a class.
         if str not in words:
             checked(text, hint, keys, trust)
         elif trust.own is not None:
             trust.check_name(text, keys)
-    elif trust.own is not None and not is_plain(hint) and _is_collection(text):
+    elif trust.own is not None and not hints.is_plain(hint) and _is_collection(text):
         raise TrustError("expected keys and values or a list, got text that describes them", keys)
 
 
@@ -213,9 +204,9 @@ def _check_object(
     trust: Trust,
 ) -> None:
     """Refuse an object that may not be named or does not fit a place of the declared type."""
-    kinds, home = tuple(classes(hint)), _home(found)
+    kinds, home = tuple(hints.classes(hint)), _home(found)
     names = " or ".join(kind.__name__ for kind in kinds)
-    if not kinds and not takes_callables(hint):
+    if not kinds and not hints.takes_callables(hint):
         raise TrustError(f"{path} is not allowed here: the argument declares no class", keys)
     if not inspect.isclass(found) and not inspect.isroutine(found):
         raise TrustError(f"{path} is neither a class nor a function", keys)
@@ -230,7 +221,7 @@ def _check_object(
         if not kinds and not (called and (is_listed(home) or trust.owns(found.__module__))):
             raise TrustError(f"{path} is not allowed here: its objects are not functions", keys)
         return
-    returned = tuple(classes(_returns(found)))
+    returned = tuple(hints.classes(_returns(found)))
     fits = returned and all(any(kind in one.__mro__ for kind in kinds) for one in returned)
     if kinds and not fits:
         raise TrustError(f"{path} is not annotated to return {names}", keys)

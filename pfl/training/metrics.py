@@ -11,18 +11,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torchmetrics import Metric
-from torchmetrics.classification import (
-    BinaryAUROC,
-    BinaryAveragePrecision,
-    BinaryF1Score,
-    BinaryRecall,
-    BinarySpecificity,
-    MulticlassAUROC,
-    MulticlassAveragePrecision,
-    MultilabelAUROC,
-    MultilabelAveragePrecision,
-)
+from torchmetrics import Metric, classification
 
 from pfl.core.task import Task
 from pfl.core.types import MetricSpec
@@ -30,15 +19,13 @@ from pfl.imports import plugins
 from pfl.imports.trust import CONFIGURATION, TrustError, checked
 
 # Scores of a positive class that need positive samples, or negative ones.
-_NEEDS_POSITIVES = (BinaryRecall, BinaryF1Score)
-_NEEDS_NEGATIVES = (BinarySpecificity,)
+_NEEDS_POSITIVES = (classification.BinaryRecall, classification.BinaryF1Score)
+_NEEDS_NEGATIVES = (classification.BinarySpecificity,)
+_RANKS_CLASSES = (classification.MulticlassAUROC, classification.MulticlassAveragePrecision)
 _RANKINGS = (
-    BinaryAUROC,
-    BinaryAveragePrecision,
-    MulticlassAUROC,
-    MulticlassAveragePrecision,
-    MultilabelAUROC,
-    MultilabelAveragePrecision,
+    *_RANKS_CLASSES,
+    *(classification.BinaryAUROC, classification.BinaryAveragePrecision),
+    *(classification.MultilabelAUROC, classification.MultilabelAveragePrecision),
 )
 
 
@@ -267,7 +254,9 @@ def _ranked(metric: Metric, predictions: Tensor, targets: Tensor) -> Tensor | No
     if not isinstance(metric, _RANKINGS):
         return None
     member = targets > 0
-    if isinstance(metric, MulticlassAUROC | MulticlassAveragePrecision):
+    if isinstance(
+        metric, classification.MulticlassAUROC | classification.MulticlassAveragePrecision
+    ):
         member = targets[:, None] == torch.arange(predictions.shape[1])
     ranked = member.any(0) & ~member.all(0)
     if not bool(ranked.any()):
