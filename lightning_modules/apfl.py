@@ -55,8 +55,6 @@ class APFL(ClientModule):
 
     kept = ("personal.*", "alpha")
     vectorizable = True
-    alpha: Tensor
-    rate: Tensor
 
     def __init__(
         self,
@@ -74,8 +72,8 @@ class APFL(ClientModule):
         self.lr = learning_rate(self.configure_optimizers())
         self.personal = copy.deepcopy(net)
         self.trains = ("net.*",) if alpha == 0 and alpha_update == "never" else ("*",)
-        self.register_buffer("alpha", torch.tensor(float(alpha)))
-        self.register_buffer("rate", torch.zeros(()))  # step size of the next update of alpha
+        self.alpha = nn.Buffer(torch.tensor(float(alpha)))
+        self.rate = nn.Buffer(torch.zeros(()))  # step size of the next update of alpha
 
     def forward(self, x: Tensor) -> Tensor:
         """Return (B, C) logits of the mixture."""

@@ -75,8 +75,6 @@ class CD2PFed(ClientModule):
     global_model = False
     vectorizable = True
     needs_classes = True
-    private: Tensor
-    average: Tensor
 
     def __init__(
         self,
@@ -104,8 +102,8 @@ class CD2PFed(ClientModule):
         self.average_ramp = average_ramp
         self.own = frozen(net)
         self.divisions = divisions(net)
-        self.register_buffer("private", torch.zeros(len(self.divisions), dtype=torch.int64))
-        self.register_buffer("average", torch.ones(()))
+        self.private = nn.Buffer(torch.zeros(len(self.divisions), dtype=torch.int64))
+        self.average = nn.Buffer(torch.ones(()))
 
     @property
     def uses_rounds(self) -> bool:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import nn
 
 from lightning_modules.cd2_pfed import CD2PFed
 from lightning_modules.layers import frozen
@@ -41,7 +41,6 @@ class CD2PFedAligned(CD2PFed):
 
     kept = ("own.*", "previous.*")
     net: SplitNet
-    class_means: Tensor
 
     def __init__(
         self,
@@ -56,7 +55,7 @@ class CD2PFedAligned(CD2PFed):
         super().__init__(net, **options)
         self.align = Alignment(align_target, align_lr, align_epochs, align_batch)
         self.previous = frozen(net.backbone)
-        self.register_buffer("class_means", torch.zeros(net.num_classes, net.features))
+        self.class_means = nn.Buffer(torch.zeros(net.num_classes, net.features))
 
     def plan(self) -> Plan:
         """Declare the alignment, CD2-pFed's training, and storing the backbone."""

@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.func import functional_call
 from typing_extensions import Unpack
 
@@ -56,7 +56,6 @@ class FedALA(ClientModule):
     """
 
     kept = ("own.*", "mix.*", "visits")
-    visits: Tensor
 
     def __init__(
         self,
@@ -84,7 +83,7 @@ class FedALA(ClientModule):
         self.own = frozen(net)
         parameters = dict(net.named_parameters())
         self.mix = nn.ParameterDict({_key(n): torch.ones_like(parameters[n]) for n in self.top})
-        self.register_buffer("visits", torch.zeros((), dtype=torch.int64))
+        self.visits = nn.Buffer(torch.zeros((), dtype=torch.int64))
 
     def plan(self) -> Plan:
         """Declare learning W, mixing, training, and storing the trained network."""

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal, TypeAlias
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from lightning_modules.base import ClientModule
 from lightning_modules.layers import frozen
@@ -82,7 +82,6 @@ class FedAS(ClientModule):
     evaluate_at = "post_local"
     vectorizable = True
     net: SplitNet
-    class_means: Tensor
 
     def __init__(
         self,
@@ -109,10 +108,10 @@ class FedAS(ClientModule):
         self.server_step_scale: StepScale = server_step_scale
         self.previous = frozen(net.backbone)
         if synchronisation:
-            self.register_buffer("trace", torch.zeros(()))
+            self.trace = nn.Buffer(torch.zeros(()))
         if alignment and align_target == "class_mean":
             means = torch.zeros(net.num_classes, net.features)
-            self.register_buffer("class_means", means)
+            self.class_means = nn.Buffer(means)
 
     @property
     def extra(self) -> tuple[str, ...]:

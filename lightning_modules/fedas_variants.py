@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeAlias, cast
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from lightning_modules.fedas import LAST, FedAS, FedASServer
 from lightning_modules.nets import SplitNet
@@ -68,8 +68,6 @@ class FedASVariant(FedAS):
             means or without synchronisation, whose server holds them.
     """
 
-    global_means: Tensor
-
     def __init__(
         self,
         net: SplitNet,
@@ -90,9 +88,9 @@ class FedASVariant(FedAS):
             )
         if self.to_all:
             size = net.num_classes, net.features
-            self.register_buffer("global_means", unknown_prototypes(*size))
-            self.register_buffer("feature_sums", torch.zeros(size))
-            self.register_buffer("feature_counts", torch.zeros(net.num_classes))
+            self.global_means = nn.Buffer(unknown_prototypes(*size))
+            self.feature_sums = nn.Buffer(torch.zeros(size))
+            self.feature_counts = nn.Buffer(torch.zeros(net.num_classes))
 
     @property
     def extra(self) -> tuple[str, ...]:

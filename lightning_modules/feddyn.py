@@ -67,8 +67,6 @@ class FedDyn(ClientModule):
     kept = ("travelled",)
     vectorizable = True
     one_model = True
-    travelled: Tensor
-    start: Tensor
 
     def __init__(
         self,
@@ -82,8 +80,8 @@ class FedDyn(ClientModule):
         positive(alpha=alpha)
         self.alpha = alpha
         weights = self._weights().detach()
-        self.register_buffer("travelled", torch.zeros_like(weights))  # H_i
-        self.register_buffer("start", weights.clone())  # w^t
+        self.travelled = nn.Buffer(torch.zeros_like(weights))  # H_i
+        self.start = nn.Buffer(weights.clone())  # w^t
         warn_of_overshoot(self.configure_optimizers(), alpha, "alpha")
 
     def receive(self, broadcast: Broadcast, info: ClientInfo) -> None:

@@ -12,7 +12,7 @@ from typing import ClassVar
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from typing_extensions import Unpack
 
 from lightning_modules.base import ClientModule, ClientOptions
@@ -75,9 +75,6 @@ class FedPAC(ClientModule):
     vectorizable = True
     needs_classes = True
     net: SplitNet
-    centroids: Tensor
-    targets: Tensor
-    aligned: Tensor
 
     def __init__(
         self,
@@ -97,12 +94,12 @@ class FedPAC(ClientModule):
         self.head_epochs = head_epochs
         self.min_share = min_share
         size = net.num_classes, net.features
-        self.register_buffer("centroids", unknown_prototypes(*size))
-        self.register_buffer("targets", torch.zeros(size))
-        self.register_buffer("aligned", torch.zeros(net.num_classes))
-        self.register_buffer("counts", torch.zeros(net.num_classes, dtype=torch.int32))
-        self.register_buffer("variance", torch.zeros(()))
-        self.register_buffer("profile", torch.zeros(size))
+        self.centroids = nn.Buffer(unknown_prototypes(*size))
+        self.targets = nn.Buffer(torch.zeros(size))
+        self.aligned = nn.Buffer(torch.zeros(net.num_classes))
+        self.counts = nn.Buffer(torch.zeros(net.num_classes, dtype=torch.int32))
+        self.variance = nn.Buffer(torch.zeros(()))
+        self.profile = nn.Buffer(torch.zeros(size))
 
     def plan(self) -> Plan:
         """Declare statistics of the received backbone, head, backbone, and the new centroids."""

@@ -7,7 +7,7 @@ is no released code.
 from __future__ import annotations
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 from typing_extensions import Unpack
 
 from lightning_modules.base import ClientModule, ClientOptions
@@ -37,7 +37,6 @@ class FedPer(ClientModule):
     """
 
     vectorizable = True
-    participated: Tensor
 
     def __init__(
         self,
@@ -55,7 +54,7 @@ class FedPer(ClientModule):
         self.personal, self.body = parts
         self.fit_head_before_eval = fit_head_before_eval
         if fit_head_before_eval:
-            self.register_buffer("participated", torch.tensor(False))
+            self.participated = nn.Buffer(torch.tensor(False))
 
     @property
     def shared(self) -> Patterns:

@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Any, ClassVar, Literal
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from lightning_modules.base import ClientModule
 from lightning_modules.losses import prototype_mse
@@ -76,9 +76,6 @@ class FedProto(ClientModule):
     vectorizable = True
     needs_classes = True
     net: SplitNet
-    prototypes: Tensor
-    means: Tensor
-    counts: Tensor
 
     def __init__(
         self,
@@ -96,9 +93,9 @@ class FedProto(ClientModule):
         self.prediction = prediction
         self.candidates = candidates
         size = net.num_classes, net.features
-        self.register_buffer("prototypes", unknown_prototypes(*size))
-        self.register_buffer("means", torch.zeros(size))
-        self.register_buffer("counts", torch.ones(net.num_classes))
+        self.prototypes = nn.Buffer(unknown_prototypes(*size))
+        self.means = nn.Buffer(torch.zeros(size))
+        self.counts = nn.Buffer(torch.ones(net.num_classes))
 
     def receive(self, broadcast: Broadcast, info: ClientInfo) -> None:
         """Load the global prototypes, and store how many samples of each class the client holds."""

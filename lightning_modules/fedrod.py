@@ -10,7 +10,7 @@ import copy
 from typing import Literal
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from typing_extensions import Unpack
 
 from lightning_modules.base import ClientModule, ClientOptions
@@ -49,7 +49,6 @@ class FedROD(ClientModule):
     vectorizable = True
     needs_classes = True
     net: SplitNet
-    log_prior: Tensor
 
     def __init__(
         self,
@@ -65,7 +64,7 @@ class FedROD(ClientModule):
         self.personal = copy.deepcopy(net.head)
         if head_init == "zero":
             zero_last_layer(self.personal)
-        self.register_buffer("log_prior", torch.zeros(net.num_classes))
+        self.log_prior = nn.Buffer(torch.zeros(net.num_classes))
 
     def receive(self, broadcast: Broadcast, info: ClientInfo) -> None:
         """Load backbone and generic head, and store the logarithm of the class counts."""

@@ -103,9 +103,6 @@ class FedSimSup(ClientModule):
     # The round at which mixing starts to fade depends on T.
     uses_rounds = True
     objects = (*ClientModule.objects, "supervisor")
-    kind: Tensor
-    kinds_seed: Tensor
-    participated: Tensor
 
     def __init__(
         self,
@@ -137,10 +134,10 @@ class FedSimSup(ClientModule):
         if self.kinds:
             # Clients whose networks differ in shape cannot be stacked.
             self.vectorizable = False
-            self.register_buffer("kind", torch.tensor(0))
+            self.kind = nn.Buffer(torch.tensor(0))
             drawn = derive(seed_of(net), "kinds", supervisor_draw)
-            self.register_buffer("kinds_seed", torch.tensor(drawn))
-        self.register_buffer("participated", torch.tensor(False))
+            self.kinds_seed = nn.Buffer(torch.tensor(drawn))
+        self.participated = nn.Buffer(torch.tensor(False))
         self.supervisor_draw = supervisor_draw
         self.lengths = {"supervisor": sup_epochs, "inter": epochs}
         self.rates = {

@@ -59,10 +59,6 @@ class GPFL(ClientModule):
     vectorizable = True
     needs_classes = True
     net: SplitNet
-    received: Tensor
-    class_shares: Tensor
-    generic: Tensor
-    personal: Tensor
 
     def __init__(
         self,
@@ -85,10 +81,10 @@ class GPFL(ClientModule):
             self.valve = ConditionalValve(net.features)
         table = self.embeddings.detach()
         mean = torch.zeros(net.features) if stale_conditions else table.mean(0)
-        self.register_buffer("received", table.clone())
-        self.register_buffer("class_shares", torch.full((net.num_classes,), 1 / net.num_classes))
-        self.register_buffer("generic", mean.clone())
-        self.register_buffer("personal", mean.clone())
+        self.received = nn.Buffer(table.clone())
+        self.class_shares = nn.Buffer(torch.full((net.num_classes,), 1 / net.num_classes))
+        self.generic = nn.Buffer(mean.clone())
+        self.personal = nn.Buffer(mean.clone())
 
     @property
     def kept(self) -> Patterns:

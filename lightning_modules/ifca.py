@@ -56,7 +56,6 @@ class IFCA(ClientModule):
     shared = ("clusters.*",)
     extra = ("cluster",)
     vectorizable = True
-    cluster: Tensor
 
     def __init__(
         self,
@@ -77,7 +76,7 @@ class IFCA(ClientModule):
             fresh = cluster.get_submodule("head") if share_body else cluster
             if number > 0:
                 redraw(fresh, derive(seed_of(net), "cluster", number))
-        self.register_buffer("cluster", torch.tensor(0, dtype=torch.int32))
+        self.cluster = nn.Buffer(torch.tensor(0, dtype=torch.int32))
 
     def receive(self, broadcast: Broadcast, info: ClientInfo) -> None:
         """Load all models; a shared backbone is sent only once."""

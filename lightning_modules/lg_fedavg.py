@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 from typing_extensions import Unpack
 
 from lightning_modules.base import ClientModule, ClientOptions
@@ -47,7 +47,6 @@ class LGFedAvg(ClientModule):
 
     global_model = False
     vectorizable = True
-    started: Tensor
 
     def __init__(
         self,
@@ -62,7 +61,7 @@ class LGFedAvg(ClientModule):
         self.warm_start_rounds = warm_start_rounds
         self.head, self.body = last_layers(net, num_global_layers, prefix="net.")
         # Whether the client has a backbone of its own.
-        self.register_buffer("started", torch.tensor(False))
+        self.started = nn.Buffer(torch.tensor(False))
 
     @property
     def shared(self) -> Patterns:

@@ -6,7 +6,7 @@ Li et al., "Model-Contrastive Federated Learning", CVPR 2021, arXiv 2103.16257.
 from __future__ import annotations
 
 import torch
-from torch import Tensor
+from torch import nn
 from typing_extensions import Unpack
 
 from lightning_modules.base import ClientModule, ClientOptions
@@ -52,7 +52,6 @@ class MOON(ClientModule):
     vectorizable = True
     one_model = True
     net: SplitNet
-    participated: Tensor
 
     def __init__(
         self,
@@ -74,7 +73,7 @@ class MOON(ClientModule):
         self.tau = tau
         self.received = frozen(net.backbone)
         self.previous = frozen(net.backbone)
-        self.register_buffer("participated", torch.tensor(False))
+        self.participated = nn.Buffer(torch.tensor(False))
 
     def receive(self, broadcast: Broadcast, info: ClientInfo) -> None:
         """Load the network and store its backbone; for a newcomer it is the previous one, too."""

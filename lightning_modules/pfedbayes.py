@@ -103,8 +103,6 @@ class PFedBayes(ClientModule):
     draws_noise = True
     needs_classes = True
     net: MeanFieldNet
-    steps: Tensor
-    per_sample: Tensor
 
     def __init__(
         self,
@@ -145,8 +143,8 @@ class PFedBayes(ClientModule):
         self.first = _zeros(gaussian)
         self.second = _zeros(gaussian)
         self._statistics = list(statistics(gaussian.mean))
-        self.register_buffer("steps", torch.zeros(()))
-        self.register_buffer("per_sample", torch.zeros(()))
+        self.steps = nn.Buffer(torch.zeros(()))
+        self.per_sample = nn.Buffer(torch.zeros(()))
 
     def receive(self, broadcast: Broadcast, info: ClientInfo) -> None:
         """Load v; the entries of q that are not Gaussian are loaded too."""

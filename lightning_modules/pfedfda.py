@@ -10,7 +10,7 @@ from typing import Literal
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 from typing_extensions import Unpack
 
 from lightning_modules.base import ClientModule, ClientOptions
@@ -80,12 +80,6 @@ class PFedFDA(ClientModule):
     vectorizable = True
     needs_classes = True
     net: SplitNet
-    means: Tensor
-    covariance: Tensor
-    coefficients: Tensor
-    prior: Tensor
-    weight: Tensor
-    bias: Tensor
 
     def __init__(
         self,
@@ -107,12 +101,12 @@ class PFedFDA(ClientModule):
         self.local_beta = local_beta
         classes, size = net.num_classes, net.features
         with scoped(derive(seed_of(net), "pfedfda")):
-            self.register_buffer("means", torch.rand(classes, size))
-        self.register_buffer("covariance", pack(torch.eye(size)))
-        self.register_buffer("coefficients", torch.full((2,), 0.5))
-        self.register_buffer("prior", torch.full((classes,), 1 / classes))
-        self.register_buffer("weight", torch.zeros(classes, size))
-        self.register_buffer("bias", torch.zeros(classes))
+            self.means = nn.Buffer(torch.rand(classes, size))
+        self.covariance = nn.Buffer(pack(torch.eye(size)))
+        self.coefficients = nn.Buffer(torch.full((2,), 0.5))
+        self.prior = nn.Buffer(torch.full((classes,), 1 / classes))
+        self.weight = nn.Buffer(torch.zeros(classes, size))
+        self.bias = nn.Buffer(torch.zeros(classes))
         self._set_classifier()
 
     def receive(self, broadcast: Broadcast, info: ClientInfo) -> None:

@@ -60,7 +60,6 @@ class PFedMe(ClientModule):
 
     kept = ("personal.*", "trained")
     vectorizable = True
-    trained: Tensor
 
     def __init__(
         self,
@@ -87,7 +86,7 @@ class PFedMe(ClientModule):
         self.server_step = server_step
         self.adapt_untrained = adapt_untrained
         self.personal = frozen(net)
-        self.register_buffer("trained", torch.zeros(()))
+        self.trained = nn.Buffer(torch.zeros(()))
 
     def receive(self, broadcast: Broadcast, info: ClientInfo) -> None:
         """Load the received model into both models."""

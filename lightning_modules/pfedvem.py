@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal, TypeAlias, cast
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from lightning_modules.base import ClientModule
 from lightning_modules.layers import VariationalLinear
@@ -128,12 +128,9 @@ class PFedVEM(ClientModule):
         self.tau_terms = tau_terms
         self.base_loss = base_loss
         self.server_momentum = server_momentum
-        for name, mean in SERVER_HEAD.items():
-            self.register_buffer(name, getattr(self.head, mean).detach().clone())
-        self.register_buffer("confidence", torch.tensor(init_std**-2))
-        self.server_head_weight: Tensor
-        self.server_head_bias: Tensor
-        self.confidence: Tensor
+        self.server_head_weight = nn.Buffer(self.head.mean_weight.detach().clone())
+        self.server_head_bias = nn.Buffer(self.head.mean_bias.detach().clone())
+        self.confidence = nn.Buffer(torch.tensor(init_std**-2))
 
     @property
     def head(self) -> VariationalLinear:

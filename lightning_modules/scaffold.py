@@ -70,11 +70,6 @@ class SCAFFOLD(ClientModule):
     kept = ("control",)
     vectorizable = True
     one_model = True
-    control: Tensor
-    common: Tensor
-    start: Tensor
-    change: Tensor
-    rate: Tensor
 
     def __init__(
         self,
@@ -91,11 +86,11 @@ class SCAFFOLD(ClientModule):
         self.option = option
         self.controlled = tuple(name for name, p in net.named_parameters() if p.requires_grad)
         zeros = torch.zeros_like(self._weights().detach())
-        self.register_buffer("control", zeros.clone())  # c_i
-        self.register_buffer("common", zeros.clone())  # c
-        self.register_buffer("start", zeros.clone())  # x
-        self.register_buffer("change", zeros.clone())  # change of c_i in this round
-        self.register_buffer("rate", torch.zeros(()))
+        self.control = nn.Buffer(zeros.clone())  # c_i
+        self.common = nn.Buffer(zeros.clone())  # c
+        self.start = nn.Buffer(zeros.clone())  # x
+        self.change = nn.Buffer(zeros.clone())  # change of c_i in this round
+        self.rate = nn.Buffer(torch.zeros(()))
         optimizer = self.configure_optimizers()
         self.lr = learning_rate(optimizer)
         _warn_unless_plain(optimizer)

@@ -29,12 +29,14 @@ class Aligned(Protocol):
     Attributes:
         net: Network whose backbone is aligned.
         previous: The backbone as the client last left it; it stays with the client.
-        class_means: (C, D) buffer, used with ``class_mean`` targets.
     """
 
     net: SplitNet
     previous: Frozen
-    class_means: Tensor
+
+    @property
+    def class_means(self) -> Tensor:
+        """(C, D) buffer, used with ``class_mean`` targets."""
 
 
 @dataclass(frozen=True)
