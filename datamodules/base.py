@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
@@ -19,11 +19,12 @@ from torch.utils.data import BatchSampler, DataLoader, RandomSampler, Sequential
 
 from datamodules.augment import Augmentation
 from datamodules.checks import require
+from datamodules.learnt import Learnt
 from datamodules.partition import artefact
-from datamodules.partition.natural import client_names
-from datamodules.partition.partitioner import Partitioner
+from datamodules.partition.natural import client_names, warn_of_merging
+from datamodules.partition.partitioner import ByDomain, Partitioner
 from datamodules.partition.splits import Division, Rule, TestProtocol, divide
-from datamodules.partition.unseen import Unseen
+from datamodules.partition.unseen import Unseen, later
 from datamodules.targets import Catalogue, Ints
 from datamodules.view import Prepared, Store, View, channel_values, count
 from pfl.core.checks import at_least_one, positive
@@ -45,6 +46,8 @@ class FederatedDataModule(L.LightningDataModule, ABC):
     Attributes:
         default_mean: Mean of inputs scaled to [0, 1], used if ``mean`` is not given.
         default_std: Standard deviation of these inputs, used if ``std`` is not given.
+        source_argument: The argument that names the file or folder of the data, if data of other
+            clients may stand in its place (:meth:`adopt`).
         given: The arguments with which it was built.
 
     Args:
@@ -90,6 +93,7 @@ class FederatedDataModule(L.LightningDataModule, ABC):
 
     default_mean: ClassVar[Sequence[float]] = (0.5,)
     default_std: ClassVar[Sequence[float]] = (0.5,)
+    source_argument: ClassVar[str | None] = None
 
     def __init__(
         self,
@@ -140,6 +144,7 @@ class FederatedDataModule(L.LightningDataModule, ABC):
         self._std = channel_values("std", self.default_std if std is None else std)
         positive(std=min(self._std))
         self._ready: Prepared | None = None
+        self._learnt: Learnt | None = None
 
     # Implemented by each data set.
 
@@ -221,6 +226,29 @@ class FederatedDataModule(L.LightningDataModule, ABC):
         found: list[int] = self.division.holdings[client].of(split).tolist()
         return found
 
+    def transforms(self) -> dict[str, Any]:
+        """Return what was learnt of the data, in plain values, for :meth:`adopt`."""
+        return self._learn().content()
+
+    def adopt(self, transforms: Mapping[str, Any]) -> None:
+        """Read the data of clients that join later, with the transforms of those that trained.
+
+        Nothing is learnt of the new data. Each natural client is a client, or all samples are one
+        client's. It is called before the data are set up.
+
+        Args:
+            transforms: What :meth:`transforms` returned for the data of the run.
+
+        Raises:
+            ValueError: A value is missing, or is of another kind.
+        """
+        self._learnt = Learnt.of(transforms)
+
+    def _learn(self) -> Learnt:
+        weighs = self.task.has_classes and (self.loss or {}).get("class_weights") == "balanced"
+        weights = [*self._balanced] if weighs else []
+        return Learnt(type(self.task).__name__, [*map(str, self.class_names)], weights)
+
     @property
     def task(self) -> Task:
         """The task, with its loss's options; classification unless a data set overrides it.
@@ -250,6 +278,8 @@ class FederatedDataModule(L.LightningDataModule, ABC):
     @cached_property
     def _balanced(self) -> tuple[float, ...]:
         """(C,) weights n / (C n_c) of the classes in the samples of the clients that train."""
+        if self._learnt is not None:
+            return tuple(self._learnt.class_weights)
         ready = self._set_up()
         trained = np.concatenate([holding.train for holding in ready.division.members])
         labels = ready.catalogue.targets.classes[trained]
@@ -373,6 +403,9 @@ class FederatedDataModule(L.LightningDataModule, ABC):
     def _set_up(self) -> Prepared:
         if self._ready is None:
             self._ready = self._read()
+            if self._learnt is not None:
+                held = [(own.train, own.test) for own in self._ready.division.holdings]
+                self._learnt.check(type(self.task).__name__, held, self.client_names)
         return self._ready
 
     def _read(self) -> Prepared:
@@ -396,6 +429,9 @@ class FederatedDataModule(L.LightningDataModule, ABC):
         Raises:
             ValueError: The partition does not fit the catalogue, or leaves nothing to test on.
         """
+        if self._learnt is not None:
+            self._num_clients = max(1, len(catalogue.domain_names))
+            return later(catalogue, self.rule), {}
         division, how = self._divide(catalogue)
         if self.unseen is not None:
             division = replace(division, held_out=self.unseen.apply(catalogue, division))
@@ -411,6 +447,7 @@ class FederatedDataModule(L.LightningDataModule, ABC):
     def _divide(self, catalogue: Catalogue) -> tuple[Division, dict[str, Any]]:
         if isinstance(self.partition, Partitioner):
             division = divide(catalogue, self.partition, self.num_clients, self.rule)
+            warn_of_merging(catalogue, division, isinstance(self.partition, ByDomain))
             return division, artefact.how(self.partition, self.rule)
         path = Path(self.partition)
         description = artefact.read(path)

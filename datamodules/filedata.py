@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from datamodules.base import FederatedDataModule
+from datamodules.checks import require
 from datamodules.files import Shape, decode, decode_once, files_digest
 from datamodules.targets import Catalogue, Ints, Targets
 from pfl.core.types import Inputs
@@ -119,7 +120,17 @@ class FileData(FederatedDataModule):
     @cached_property
     def class_names(self) -> tuple[str, ...]:
         """Names of the predicted classes, or superclasses if these are given."""
-        return tuple(sorted(set(self.parents.values()) or set(self.listing.classes)))
+        found = tuple(sorted(set(self.parents.values()) or set(self.listing.classes)))
+        if self._learnt is None:
+            return found
+        known = tuple(self._learnt.class_names)
+        new = [name for name in found if name not in known]
+        require(
+            not new,
+            f"{self.root} has the class {new[0] if new else ''!r}, but those of the "
+            f"run are {', '.join(known[:20])}",
+        )
+        return known
 
     @cached_property
     def input_shape(self) -> tuple[int, int, int]:

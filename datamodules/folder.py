@@ -20,6 +20,7 @@ class ImageFolder(FileData):
     """
 
     layout = "expected: root/train/<class>/*.jpg and root/test/<class>/*.jpg, or root/<class>/*.jpg"
+    source_argument = "root"
 
     def scan(self) -> Listing:
         """Find the files.
@@ -84,6 +85,7 @@ class DomainFolder(FileData):
     """
 
     layout = "expected: root/<domain>/<class>/*.jpg"
+    source_argument = "root"
 
     def scan(self) -> Listing:
         """Find the files.

@@ -46,6 +46,8 @@ class HeartDisease(TabularData):
         ValueError: A file has another form.
     """
 
+    source_argument = "root"
+
     def __init__(
         self,
         root: str = "data/heart",
@@ -67,11 +69,16 @@ class HeartDisease(TabularData):
         self.root = Path(root).expanduser()
 
     def table(self) -> Table:
-        """Read the complete rows of the four files, official training samples first."""
-        return self._read_files[0]
+        """Read the complete rows of the four files, official training samples first.
+
+        A hospital that joins later has a table of its own, with these columns.
+        """
+        return self._read_files[0] if self._learnt is None else super().table()
 
     def read(self) -> Mapping[str, Any]:
         """Read the columns as tensors, by name."""
+        if self._learnt is not None:
+            return super().read()
         names = ["healthy", "ill"]
         return {**super().read(), "num_train": self._read_files[1], "class_names": names}
 

@@ -53,7 +53,11 @@ def trained(division: Division) -> Ints:
 
 
 def standardised(
-    x: NDArray[np.floating], division: Division, how: Standardise, scaled: NDArray[np.bool_]
+    x: NDArray[np.floating],
+    division: Division,
+    how: Standardise,
+    scaled: NDArray[np.bool_],
+    everybody: Moments,
 ) -> Floats:
     """Replace NaN by means, and standardise columns.
 
@@ -62,11 +66,11 @@ def standardised(
         division: The samples of each client.
         how: Whose training samples are used; with ``none`` NaN is replaced by everybody's means.
         scaled: (F,) mask of the columns to standardise.
+        everybody: Moments of the training samples of all clients that train.
 
     Raises:
         ValueError: There is a common test set, but each client's own samples shall be used.
     """
-    everybody = Moments.of(x[trained(division)])
     if how != "client":
         return everybody.applied(x, scaled & (how == "train"))
     require(

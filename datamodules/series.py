@@ -11,6 +11,7 @@ import numpy as np
 import torch
 
 from datamodules.checks import require
+from datamodules.learnt import Learnt
 from datamodules.partition.partitioner import Partitioner
 from datamodules.partition.splits import Division, Holding
 from datamodules.tables import Table, read_table, times
@@ -61,6 +62,8 @@ class TimeSeries(TensorData):
         OSError: The file cannot be read.
     """
 
+    source_argument = "path"
+
     def __init__(
         self,
         path: str,
@@ -105,6 +108,12 @@ class TimeSeries(TensorData):
             "column.time": found.times[row + self.past],
         }
 
+    def _learn(self) -> Learnt:
+        if self.standardise == "none":
+            return super()._learn()
+        moments = {"x": [values.tolist() for values in self._of_rows(self.division)]}
+        return replace(super()._learn(), moments=moments)
+
     @property
     def task(self) -> Task:
         """The task, which knows how targets were standardised."""
@@ -120,7 +129,7 @@ class TimeSeries(TensorData):
         """Return the inputs standardised."""
         if self.standardise == "none":
             return inputs
-        means, deviations = map(torch.from_numpy, self._moments(division))
+        means, deviations = map(torch.from_numpy, self._of_rows(division))
         return each(lambda value: (value - means) / deviations, inputs)
 
     def _apart(self, held: Holding) -> Holding:
@@ -133,8 +142,11 @@ class TimeSeries(TensorData):
         val = before(held.val, held.test)
         return Holding(before(held.train, np.concatenate([held.val, held.test])), val, held.test)
 
-    def _moments(self, division: Division) -> tuple[Floats, Floats]:
+    def _of_rows(self, division: Division) -> tuple[Floats, Floats]:
         """Return (F,) means and deviations over the rows in training windows, each counted once."""
+        if self._learnt is not None:
+            _, means, deviations = self._learnt.moments_of("x", self._windows.values.shape[1:])
+            return means, deviations
         starts = self._windows.starts[np.concatenate([held.train for held in division.members])]
         seen = np.unique(starts[:, None] + np.arange(self.past + self.horizon))
         require(len(seen) > 0, "no client has a training window")
@@ -147,7 +159,7 @@ class TimeSeries(TensorData):
         """The (D,) means and deviations of the targets; none if they are not standardised."""
         if self.standardise == "none":
             return (), ()
-        means, deviations = (values[: len(self.target)] for values in self._moments(self.division))
+        means, deviations = (values[: len(self.target)] for values in self._of_rows(self.division))
         return tuple(means.tolist()), tuple(deviations.tolist())
 
     @cached_property

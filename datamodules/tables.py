@@ -87,6 +87,18 @@ class Table:
             return "numbers"
         return "both" if np.isfinite(values).any() else "words"
 
+    def places(self, name: str, known: Sequence[str]) -> Ints:
+        """Return the (n,) place of each value among known ones, and -1 for any other.
+
+        Numbers are compared as numbers if all known values are numbers.
+        """
+        numbers = [_number(value) for value in known]
+        if np.isfinite(numbers).all():
+            place = {number: n for n, number in enumerate(numbers)}
+            return np.array([place.get(v, -1) for v in self._parsed(name)[0].tolist()], np.int64)
+        words = {word: n for n, word in enumerate(known)}
+        return np.array([words.get(str(cell), -1) for cell in self.column(name)], np.int64)
+
     def missing(self, name: str) -> NDArray[np.bool_]:
         """Return an (n,) mask of the rows in which a column has no value."""
         cells = self.column(name)
@@ -140,6 +152,7 @@ def targets(
     names: Sequence[str],
     task: str | None,
     positive: Any = None,  # noqa: ANN401
+    known: Sequence[str] | None = None,
 ) -> dict[str, Any]:
     """Return the targets and the names of classes, in the form that ``TensorData`` takes.
 
@@ -148,6 +161,7 @@ def targets(
         names: The target columns.
         task: What is predicted; ``None`` if the values say it.
         positive: In a binary task, the value or values of the positive class.
+        known: Names of the classes, if they are known already.
 
     Raises:
         ValueError: The targets do not fit the task, or the task must be given.
@@ -163,11 +177,15 @@ def targets(
     require(positive is None or kind == "binary", "positive belongs to task: binary")
     if kind == "binary":
         require(len(names) == 1, "task: binary needs one target column")
-        return _marked(table, first, positive)
+        return _marked(table, first, positive, known)
     if kind == "classification":
         require(len(names) == 1, "task: classification needs one target column")
-        classes, y = np.unique(table.labels(first), return_inverse=True)
-        return {"y": y, "class_names": classes}
+        if known is None:
+            classes, y = np.unique(table.labels(first), return_inverse=True)
+            return {"y": y, "class_names": classes}
+        y, told = table.places(first, known), ", ".join(known[:20])
+        table.refuse(first, np.flatnonzero(y < 0), f"is not a class of the run, only {told}")
+        return {"y": y, "class_names": known}
     y = np.stack([table.numbers(name) for name in names], 1)
     if kind == "multilabel":
         for name, values in zip(names, y.T, strict=True):
@@ -176,7 +194,12 @@ def targets(
     return {"y": y}
 
 
-def _marked(table: Table, name: str, positive: Any) -> dict[str, Any]:  # noqa: ANN401
+def _marked(
+    table: Table,
+    name: str,
+    positive: Any,  # noqa: ANN401
+    known: Sequence[str] | None,
+) -> dict[str, Any]:
     """Return zeros and ones of a binary task, and the names of the two classes."""
     values = table.labels(name).astype(str)
     kinds = np.unique(values)
@@ -188,6 +211,8 @@ def _marked(table: Table, name: str, positive: Any) -> dict[str, Any]:  # noqa: 
     given = positive if isinstance(positive, list | tuple) else [positive]
     # Whole numbers as labels() has them.
     chosen = [str(v if isinstance(v, str) or v != int(v) else int(v)) for v in given]
+    if known is not None:
+        return {"y": np.isin(values, chosen).astype(np.int64), "class_names": known}
     lost = [value for value in chosen if value not in kinds]
     require(not lost, f"positive: {name!r} has no value {lost[0] if lost else ''!r}, only {told}")
     others = [kind for kind in kinds if kind not in chosen]

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
+from itertools import compress
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -11,6 +14,7 @@ import torch
 from numpy.typing import NDArray
 
 from datamodules.checks import require
+from datamodules.learnt import Learnt
 from datamodules.moments import Standardise, standardised, trained
 from datamodules.partition.partitioner import Partitioner
 from datamodules.partition.splits import Division
@@ -67,6 +71,8 @@ class TabularData(TensorData):
         ImportError: The file is Parquet, and pyarrow is not installed.
     """
 
+    source_argument = "path"
+
     def __init__(
         self,
         path: str,
@@ -122,34 +128,57 @@ class TabularData(TensorData):
         numbers = found.numbers[known]
         if self.standardise == "none" and not self.incomplete:
             return torch.from_numpy(x)
-        absent = numbers & np.isnan(x[trained(division)]).all(0)
+        everybody = self._everybody("x", x, division)
         names = [name for name, used in zip(found.names, known, strict=True) if used]
-        empty = [names[column] for column in np.flatnonzero(absent)]
+        empty = [names[column] for column in np.flatnonzero(numbers & (everybody.counts == 0))]
         require(not empty, f"no training sample has a value of {empty[0] if empty else ''!r}")
-        return torch.from_numpy(standardised(x, division, self.standardise, numbers))
+        return torch.from_numpy(standardised(x, division, self.standardise, numbers, everybody))
 
     def _known(self, division: Division) -> NDArray[np.bool_]:
         """Return an (F,) mask of quantities, and of values of categories in training samples."""
         found = self._columns
         known: NDArray[np.bool_] = found.numbers | found.tensors["x"][trained(division)].any(0)
+        if self._learnt is not None:
+            known = np.ones_like(known)
         require(bool(known.any()), f"{self.path}: no training sample has a value of any feature")
         return known
 
+    def _learn(self) -> Learnt:
+        features, known = dict[str, Sequence[str] | None](), iter(self._known(self.division))
+        for name, kinds in self._columns.features.items():
+            used = [next(known) for _ in ([name] if kinds is None else kinds)]
+            features[name] = None if kinds is None else [*compress(kinds, used)]
+        return replace(super()._learn(), features=features)
+
     @cached_property
     def _columns(self) -> _Columns:
-        table = self._complete(self.table())
-        names, numbers, x = _inputs(table, self._features(table), self.categories)
-        given: dict[str, Any] = {"x": x, **targets(table, self.target, self._task, self.positive)}
-        if self.client_column is not None:
-            given["client"] = table.labels(self.client_column)
+        table, learnt = self._complete(self.table()), self._learnt
+        features: Mapping[str, Sequence[str] | None]
+        if learnt is None:
+            features, classes = _kinds(table, self._features(table), self.categories), None
+        else:
+            features, classes = learnt.features, learnt.class_names
+            _warn_of_values(table, features)
+        names, numbers, x = _inputs(table, features)
+        y = targets(table, self.target, self._task, self.positive, classes)
+        given: dict[str, Any] = {"x": x, **y}
+        if (client := self._clients_of(table)) is not None:
+            given["client"] = table.labels(client)
         for name in table.columns:
             if table.holds(name) == "numbers" and not table.missing(name).any():
                 given[f"column.{name}"] = table.numbers(name)
         if self.time_column is not None:
             given["column.time"] = times(table, self.time_column)
-        return _Columns(given, names, numbers)
+        return _Columns(given, features, names, numbers)
+
+    def _clients_of(self, table: Table) -> str | None:
+        """Return the column of clients, if there is one; a later client's own table may lack it."""
+        own = self._learnt is not None and self.client_column not in table.columns
+        return None if own else self.client_column
 
     def _features(self, table: Table) -> Sequence[str]:
+        if self._learnt is not None:
+            return [*self._learnt.features]
         if self.features is not None:
             return self.features
         used = {*self.target, self.client_column, self.time_column}
@@ -161,7 +190,7 @@ class TabularData(TensorData):
         Raises:
             ValueError: A value is missing where it must not be.
         """
-        places = [name for name in (self.client_column, self.time_column) if name is not None]
+        places = [n for n in (self._clients_of(table), self.time_column) if n is not None]
         needed, features = [*self.target, *places], self._features(table)
         require(len(features) > 0, f"{table.path} has no features besides {', '.join(needed)}")
         both = [name for name in features if name in self.target]
@@ -185,40 +214,67 @@ class _Columns(NamedTuple):
 
     Attributes:
         tensors: Tensors in the form that :class:`TensorData` takes.
+        features: The features in order, each with the values of a category, or ``None``.
         names: (F,) names of the input columns.
         numbers: (F,) mask of the columns that are quantities, not from categories.
     """
 
     tensors: dict[str, Any]
+    features: Mapping[str, Sequence[str] | None]
     names: list[str]
     numbers: NDArray[np.bool_]
 
 
-def _inputs(
+def _kinds(
     table: Table, features: Sequence[str], categories: Sequence[str]
-) -> tuple[list[str], NDArray[np.bool_], Floats]:
-    """Return (F,) names, an (F,) mask of the columns that are quantities, and (n, F) numbers."""
+) -> dict[str, Sequence[str] | None]:
+    """Return the features, each with the values of a category in order, or ``None``."""
     for name in categories:
         require(name in features, f"categories names {name!r}, which is not a feature")
+    found: dict[str, Sequence[str] | None] = dict.fromkeys(features)
+    for name in features:
+        if name not in categories and table.holds(name) != "words":
+            continue
+        kinds = np.unique(table.labels(name)[~table.missing(name)])
+        require(
+            len(kinds) <= _MOST_VALUES,
+            f"{table.path}: {name!r} has {len(kinds):,} different values, too many for a category; "
+            "list the features without it",
+        )
+        found[name] = [str(kind) for kind in kinds]
+    return found
+
+
+def _inputs(
+    table: Table, features: Mapping[str, Sequence[str] | None]
+) -> tuple[list[str], NDArray[np.bool_], Floats]:
+    """Return (F,) names, an (F,) mask of the columns that are quantities, and (n, F) numbers."""
     names: list[str] = []
     numbers: list[bool] = []
     parts: list[Floats] = []
-    for name in features:
-        if name not in categories and table.holds(name) != "words":
+    for name, kinds in features.items():
+        if kinds is None:
             names.append(name)
             numbers.append(True)
             parts.append(
                 table.numbers(name, "; if it is a category, name it in categories")[:, None]
             )
             continue
-        values = table.labels(name)
-        kinds = np.unique(values[~table.missing(name)])
-        require(
-            len(kinds) <= _MOST_VALUES,
-            f"{table.path}: {name!r} has {len(kinds):,} different values, too many for a category; "
-            "list the features without it",
-        )
         names += [f"{name}={kind}" for kind in kinds]
         numbers += [False] * len(kinds)
-        parts.append((values[:, None] == kinds).astype(np.float64))
+        parts.append((table.places(name, kinds)[:, None] == np.arange(len(kinds))).astype(float))
     return names, np.array(numbers), np.concatenate(parts, 1)
+
+
+def _warn_of_values(table: Table, features: Mapping[str, Sequence[str] | None]) -> None:
+    """Warn of values of a category that nobody had in training."""
+    for name, kinds in features.items():
+        if kinds is not None:
+            new = (table.places(name, kinds) < 0) & ~table.missing(name)
+            if new.any():
+                values = ", ".join(map(str, np.unique(table.labels(name)[new])[:5]))
+                warnings.warn(
+                    f"{table.path}: {new.sum()} rows have values of {name!r} that the run has not "
+                    f"seen ({values}), which count as missing",
+                    stacklevel=2,
+                )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
@@ -15,7 +16,8 @@ from torch import Tensor
 
 from datamodules.base import FederatedDataModule
 from datamodules.checks import require
-from datamodules.moments import Standardise, standardised
+from datamodules.learnt import Learnt
+from datamodules.moments import Moments, Standardise, standardised, trained
 from datamodules.partition.partitioner import ByDomain, Partitioner
 from datamodules.partition.splits import Division
 from datamodules.targets import Catalogue, Ints, Targets, array_digest
@@ -74,6 +76,8 @@ class TensorData(FederatedDataModule):
         OSError: The file cannot be read.
     """
 
+    source_argument = "source"
+
     def __init__(
         self,
         source: str | Mapping[str, Any],
@@ -88,6 +92,7 @@ class TensorData(FederatedDataModule):
         self.source = source
         self.standardise = standardise
         self._task = task
+        self._moments: dict[str, Moments] = {}
 
     @property
     def incomplete(self) -> bool:
@@ -109,6 +114,8 @@ class TensorData(FederatedDataModule):
     def _tensors(self) -> _Tensors:
         tensors = _Tensors.of(self.read(), self._task)
         tensors.check(self.incomplete)
+        if self._learnt is not None and tensors.task.has_classes:
+            tensors.class_names = _known_classes(tensors.class_names, self._learnt.class_names)
         return tensors
 
     @property
@@ -167,15 +174,34 @@ class TensorData(FederatedDataModule):
             "tokens are no quantities",
         )
 
-        def change(value: Tensor) -> Tensor:
+        def change(name: str, value: Tensor) -> Tensor:
             if not value.is_floating_point():
                 return value
             x = value.to(torch.promote_types(value.dtype, torch.float32)).numpy()
             every = np.ones(value.shape[1:2], bool)
-            done = torch.from_numpy(standardised(x, division, self.standardise, every))
-            return done.to(value.dtype)
+            everybody = self._everybody(name, x, division)
+            done = standardised(x, division, self.standardise, every, everybody)
+            return torch.from_numpy(done).to(value.dtype)
 
-        return each(change, inputs)
+        if isinstance(inputs, Tensor):
+            return change("x", inputs)
+        return {name: change(name, value) for name, value in inputs.items()}
+
+    def _everybody(self, name: str, x: NDArray[np.floating], division: Division) -> Moments:
+        """Return the moments of an input over all clients that train, and remember them."""
+        if self._learnt is None:
+            self._moments[name] = Moments.of(x[trained(division)])
+        else:
+            self._moments[name] = self._learnt.moments_of(name, x.shape[1:2])
+        return self._moments[name]
+
+    def _learn(self) -> Learnt:
+        self.setup()
+        moments = {
+            name: [np.atleast_1d(own).tolist() for own in (found.means, found.deviations)]
+            for name, found in self._moments.items()
+        }
+        return replace(super()._learn(), moments=moments)
 
     def target_values(self, catalogue: Catalogue, ids: Ints) -> Tensor:
         """Return the targets of some samples, (len(ids), ...)."""
@@ -270,6 +296,17 @@ def _class_names(y: Tensor, task: Task) -> Sequence[str]:
         f"output for each; got {largest:,}",
     )
     return [str(number) for number in range(largest + 1)]
+
+
+def _known_classes(names: Sequence[str], known: Sequence[str]) -> Sequence[str]:
+    """Return the run's names of classes, among which those of later clients must be."""
+    numbered = [*names] == [str(number) for number in range(len(names))]
+    require(
+        len(names) <= len(known) and (numbered or [*names] == [*known[: len(names)]]),
+        f"the data have the classes {', '.join(names[:20])}, but those of the run are "
+        f"{', '.join(known[:20])}",
+    )
+    return known
 
 
 def _named(given: dict[str, Any], name: str) -> Any:  # noqa: ANN401

@@ -19,7 +19,7 @@ from pfl.callbacks.records import Records
 from pfl.core import devices as core_devices
 from pfl.core import export
 from pfl.core.checks import at_least_one, finite, not_negative, positive
-from pfl.core.held_out import members
+from pfl.core.held_out import everyone, members
 from pfl.core.types import EvaluationPoint, FederatedData, Result, RoundResult, Split
 from pfl.engines.base import Engine
 from pfl.engines.named import EngineName, make_engine
@@ -267,9 +267,9 @@ class FederatedLoop:
             CheckpointError: ``ckpt_path`` cannot be used.
             ValueError: There is no such client.
         """
-        if not 0 <= client < data.num_clients:
+        if client not in (clients := everyone(data)):
             raise ValueError(
-                f"there is no client {client}; the clients are 0 to {data.num_clients - 1}"
+                f"there is no client {client}; the clients are {clients[0]} to {clients[-1]}"
             )
         wanted = Wanted(self, module, data, ckpt_path, config)
         with prepared(wanted) as federation, federation.computing():
@@ -313,7 +313,7 @@ class FederatedLoop:
             CheckpointError: ``ckpt_path`` cannot be used.
         """
         with prepared(Wanted(self, module, data, ckpt_path, config)) as federation:
-            for client in range(data.num_clients):
+            for client in everyone(data):
                 samples = data.split(client, split)
                 if len(samples) == 0:
                     continue

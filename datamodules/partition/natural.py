@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections import Counter
 from collections.abc import Sequence
 
@@ -32,6 +33,25 @@ def client_names(catalogue: Catalogue, division: Division) -> tuple[str, ...]:
         seen[name] += 1
         found.append(name if total[name] == 1 else f"{name} ({seen[name]})")
     return tuple(found)
+
+
+def warn_of_merging(catalogue: Catalogue, division: Division, natural: bool) -> None:
+    """Warn if clients were merged from several natural ones.
+
+    Args:
+        catalogue: The data set.
+        division: The samples of each client.
+        natural: Whether the partition is by natural clients.
+    """
+    count, named = len(division.holdings), len(catalogue.domain_names)
+    if natural and count < named:
+        merged = [name for name in client_names(catalogue, division) if " + " in name]
+        warnings.warn(
+            f"num_clients: {count} merges the {named} clients that the data name"
+            f"{f' (the first is {merged[0]})' if merged else ''}; without num_clients each of them "
+            "is a client",
+            stacklevel=2,
+        )
 
 
 def domains_of(catalogue: Catalogue, division: Division) -> list[set[int]]:

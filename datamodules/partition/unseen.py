@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
 
 from datamodules.checks import require
 from datamodules.partition.natural import client_names, domains_of
-from datamodules.partition.splits import Division
+from datamodules.partition.partitioner import IID, ByDomain
+from datamodules.partition.splits import Division, Rule, TestProtocol, divide
 from datamodules.targets import Catalogue
 from pfl.core.checks import within
 from pfl.core.held_out import HeldOut
@@ -113,6 +114,18 @@ class Unseen:
         domain = [*catalogue.domain_names].index(given)
         held = domains_of(catalogue, division)
         return tuple(client for client, own in enumerate(held) if domain in own)
+
+
+def later(catalogue: Catalogue, rule: Rule) -> Division:
+    """Return the division of data whose clients all join later.
+
+    Each domain is a client; without domains all samples are one client's. Each client is tested on
+    a share of its own samples: its latest if ``rule`` says ``future``, and others at random.
+    """
+    count = len(catalogue.domain_names)
+    protocol: TestProtocol = "future" if rule.test_protocol == "future" else "pooled"
+    own = replace(rule, test_protocol=protocol, max_samples=None, max_train_samples=None)
+    return divide(catalogue, ByDomain() if count else IID(), max(1, count), own)
 
 
 def _joined(groups: Sequence[tuple[int, ...]]) -> tuple[int, ...]:

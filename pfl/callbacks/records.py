@@ -20,6 +20,7 @@ from pfl.core.kernels import kernels
 from pfl.core.types import ClientInfo, FederatedData, RoundResult
 from pfl.disk.writing import write
 from pfl.engines.cores import processor
+from pfl.federation.later import PARTITION, TRANSFORMS, Adopts
 
 if TYPE_CHECKING:
     from pfl.federation.run import Run
@@ -35,7 +36,7 @@ class Records(Analysis):
 
     file = "clients.csv"
     files = (
-        *("config.yaml", "environment.json", "partition.json", "summary.json"),
+        *("config.yaml", "environment.json", PARTITION, TRANSFORMS, "summary.json"),
         *("metrics.csv", "clients.csv"),
     )
     _metrics: RowFile | None = None
@@ -65,7 +66,9 @@ class Records(Analysis):
         _write_json(folder / "environment.json", environment() | asked | tested | columns)
         counts = {"label_counts": label_counts(run.data)} if run.data.task.has_classes else {}
         # Not indented, because it lists every sample.
-        _write_json(folder / "partition.json", run.data.description() | counts, indent=None)
+        _write_json(folder / PARTITION, run.data.description() | counts, indent=None)
+        if isinstance(run.data, Adopts):
+            _write_json(folder / TRANSFORMS, run.data.transforms())
 
     def rows(self, run: Run, result: RoundResult) -> Sequence[Mapping[str, Any]]:
         """Return a row for each tested client."""

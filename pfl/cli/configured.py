@@ -13,6 +13,14 @@ CKPT_PATH = "last (the newest run with these settings), a run folder, or a check
 _NEEDED: Mapping[str, Mapping[str, Any]] = {
     "--ckpt_path": {"type": str, "required": True, "help": CKPT_PATH}
 }
+# That of a verb which lets the clients of another file join a run.
+_JOIN: Mapping[str, Mapping[str, Any]] = {
+    "--join": {
+        "type": int | None,
+        "help": "let the clients of another file (--data FILE) join the run, with this number of "
+        "local rounds each",
+    }
+}
 
 
 @dataclass(frozen=True)
@@ -48,6 +56,7 @@ VERBS = {
     "test": Verb(
         {
             **_NEEDED,
+            **_JOIN,
             "--reliability": {
                 "action": "store_true",
                 "help": "also write the data of the reliability diagram (see pfl plot) into the "
@@ -67,6 +76,7 @@ VERBS = {
     "predict": Verb(
         {
             **_NEEDED,
+            **_JOIN,
             "--split": {
                 "type": Literal["train", "val", "test"],
                 "default": "test",
@@ -82,7 +92,12 @@ VERBS = {
     "export": Verb(
         {
             **_NEEDED,
-            "--client": {"type": int, "required": True, "help": "number of the client"},
+            **_JOIN,
+            "--client": {
+                "type": int | str,
+                "required": True,
+                "help": "number or name of the client",
+            },
             "output": {"type": str, "help": "the file to write"},
         },
         description="Write one client's personalised model as a Lightning checkpoint.",

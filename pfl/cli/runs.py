@@ -18,15 +18,17 @@ from rich.table import Table
 from torch import Tensor
 
 from pfl.callbacks.progress import last_scores
+from pfl.cli import joining, later
 from pfl.cli.config import REFUSALS, Experiment
 from pfl.cli.explain import UsageError, explained
 from pfl.cli.parser import make_parser
 from pfl.core.export import INSTANTIATORS, untrusted
 from pfl.core.export import write as write_export
-from pfl.core.held_out import TellsOrigin
+from pfl.core.held_out import TellsOrigin, client_names
 from pfl.core.types import FederatedData, Split
 from pfl.disk.writing import no_link, write
 from pfl.federation import cross, reliability, resume
+from pfl.federation.later import LaterData
 from pfl.federation.run import Callback, Run
 from pfl.training.declaration import MethodError
 
@@ -92,16 +94,24 @@ def fit(argv: Sequence[str], callbacks: Sequence[Callback] = ()) -> Run:
 
 
 def test(argv: Sequence[str]) -> None:
-    """Test the models of a checkpoint."""
-    experiment = Experiment.parse(make_parser("test"), argv)
+    """Test the models of a checkpoint, or those of clients that join its run."""
+    experiment = _experiment("test", argv)
+    values = experiment.values
+    if values.join is not None and (values.reliability or values.cross):
+        raise UsageError("--join tests the clients that join: leave out --reliability and --cross")
     loop, data, module = experiment.loop, experiment.data, experiment.module
     with explained(experiment.given, *REFUSALS):
         source = _source(experiment)
+        if values.join is not None:
+            row, table = later.tested(experiment, source)
+            Console().print(table)
+            _show_scores(experiment, row)
+            return
         row = loop.test(module, data, source, experiment.text)
-        if experiment.values.reliability:
+        if values.reliability:
             file = reliability.measure(loop, module, data, source, experiment.text)
             print(f"wrote {file}")
-        if experiment.values.cross:
+        if values.cross:
             wanted = resume.Wanted(loop, module, data, source, experiment.text)
             print(f"wrote {reliability.tabulated(wanted, cross.FILE, cross.rows)}")
     _show_scores(experiment, row)
@@ -137,7 +147,7 @@ def predict(argv: Sequence[str]) -> None:
     Raises:
         UsageError: There is no folder to write to, or no client has data of the chosen split.
     """
-    experiment = Experiment.parse(make_parser("predict"), argv)
+    experiment = _experiment("predict", argv)
     loop, data, module = experiment.loop, experiment.data, experiment.module
     values, count = experiment.values, 0
     with explained(experiment.given, *REFUSALS):
@@ -145,7 +155,7 @@ def predict(argv: Sequence[str]) -> None:
         run = resume.folder_of(Path(source))
         if values.out is None and run is None:
             raise UsageError(f"{source} is not in a run folder: give the folder to write as --out")
-        folder = Path(values.out or no_link(Path(run or "", "predictions")))
+        folder = Path(values.out or Path(no_link(Path(run or "", "predictions")), later.name(argv)))
         folder.mkdir(parents=True, exist_ok=True)
         found = loop.predict(module, data, source, values.split, experiment.text)
         for client, predicted, targets in found:
@@ -185,11 +195,12 @@ def _write_predictions(
 
 def export(argv: Sequence[str]) -> None:
     """Write one client's personalised model as a Lightning checkpoint."""
-    experiment = Experiment.parse(make_parser("export"), argv)
+    experiment = _experiment("export", argv)
     loop, data, module = experiment.loop, experiment.data, experiment.module
     values = experiment.values
     with explained(experiment.given, *REFUSALS):
-        loop.personal(module, data, _source(experiment), values.client, experiment.text)
+        client = _client(data, values.client)
+        loop.personal(module, data, _source(experiment), client, experiment.text)
         arguments = recipe_of(experiment)
         write_export(Path(values.output), module, arguments)
     kind = type(module)
@@ -200,6 +211,31 @@ def export(argv: Sequence[str]) -> None:
         f"from {kind.__module__} import {kind.__name__}\n"
         f'module = {kind.__name__}.load_from_checkpoint("{values.output}"{trust})'
     )
+
+
+def _experiment(command: str, argv: Sequence[str]) -> Experiment:
+    """Return the experiment of a command that uses a run, perhaps with clients that join it."""
+    words, file = joining.separated(argv)
+    experiment = Experiment.parse(make_parser(command), words)
+    if file is not None:
+        later.let_join(experiment, file)
+    return experiment
+
+
+def _client(data: FederatedData, given: int | str) -> int:
+    """Return the number of a client that is given by its number or its name.
+
+    Raises:
+        UsageError: There is no client of this name.
+    """
+    names = client_names(data)
+    if isinstance(given, str) and given not in names:
+        known = ", ".join(names[-20:]) or "numbers"
+        raise UsageError(f"there is no client {given!r}, only {known}")
+    number = given if isinstance(given, int) else names.index(given)
+    if isinstance(data, LaterData) and number < data.num_clients:
+        raise UsageError(f"client {given} is a client of the run: leave out --join and --data")
+    return number
 
 
 def _source(experiment: Experiment, trains: bool = False) -> str:

@@ -9,7 +9,7 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from pfl.cli import known, shipped
+from pfl.cli import joining, known, shipped
 from pfl.cli.configured import VERBS, Verb
 from pfl.cli.explain import Given, UsageError, line, nearest, sources
 from pfl.cli.known import Known
@@ -37,6 +37,8 @@ def check(verb: str, argv: Sequence[str]) -> None:
         UsageError: A file is missing, a name or a value is misspelt, or a needed flag is not given.
     """
     told = VERBS[verb]
+    if joining.FLAG in told.own:
+        argv, _ = joining.separated(argv)
     given = sources(shipped.spelled_out(told.words(argv)))
     if not _brings_classes(given):
         for item in given:

@@ -43,6 +43,12 @@ def members(data: FederatedData) -> Sequence[int]:
     return [client for client in range(data.num_clients) if client not in out]
 
 
+def everyone(data: FederatedData) -> Sequence[int]:
+    """Return all clients, ascending; those of other data follow the run's own."""
+    out = {client for clients in held_out(data) for client in clients}
+    return sorted({*range(data.num_clients), *out})
+
+
 @runtime_checkable
 class TellsOrigin(Protocol):
     """Federated data that know their clients' names, and the rows of samples in the data set."""

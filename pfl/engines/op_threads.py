@@ -17,7 +17,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode
 
 from pfl.core.devices import on_host
-from pfl.core.held_out import members
+from pfl.core.held_out import everyone
 from pfl.engines import cores
 from pfl.training.context import Context
 
@@ -93,7 +93,7 @@ def using(count: int) -> Iterator[None]:
 
 def multiplications(context: Context) -> Multiplications:
     """Count the network's multiplications for one sample of the first client with data."""
-    splits = (context.data.split(client, "train") for client in members(context.data))
+    splits = (context.data.split(client, "train") for client in everyone(context.data))
     split = next(split for split in splits if len(split))
     context.set_mode(None)
     counter = FlopCounterMode(display=False)

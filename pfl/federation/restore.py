@@ -11,6 +11,7 @@ from pfl.core.client import ClientModule
 from pfl.core.state import clone, to
 from pfl.core.types import ClientInfo, FederatedData, State
 from pfl.federation import checkpoint, schema
+from pfl.federation.later import ADVICE
 from pfl.federation.run import Run
 from pfl.federation.store import KeptStates
 
@@ -28,8 +29,10 @@ def template(
         ("partition", content["partition"], data.description().get("hash")),
     ):
         if found != wanted:
+            advice = {"partition": f"; {ADVICE}"}.get(what, "")
             raise checkpoint.CheckpointError(
                 f"the checkpoint was written with the {what} {found}, but this run has {wanted}"
+                f"{advice}"
             )
     schema.check_tensors("template", content["template"], module.state_dict())
     return to(content["template"], device)

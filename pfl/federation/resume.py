@@ -15,6 +15,7 @@ from pfl.disk import reading, writing
 from pfl.disk.lock import locked
 from pfl.federation import checkpoint, identity, schema
 from pfl.federation.checkpoint import CheckpointError
+from pfl.federation.later import ADVICE
 from pfl.federation.settings import Settings
 
 FILE = Path("checkpoints", "last.ckpt")
@@ -134,7 +135,9 @@ def read(file: Path, wanted: Wanted) -> Mapping[str, Any]:
     except reading.FileError as error:
         raise CheckpointError(f"{file}: {error}") from error
     if differing:
-        raise CheckpointError(f"{file} is from a run with other settings: {'; '.join(differing)}")
+        other = not wanted.trains and any(line.startswith("data.") for line in differing)
+        lines = [*differing, *([ADVICE] if other else [])]
+        raise CheckpointError(f"{file} is from a run with other settings: {'; '.join(lines)}")
     return content
 
 

@@ -78,8 +78,8 @@ class Newcomers:
         }
         jobs = {client: self.arrival(state, client) for client in self.clients}
         epochs = self._chosen_epochs(state)
-        curves = {client: list(self._tuning(job, epochs)) for client, job in jobs.items()}
-        ends = {ZERO_SHOT: 0, TUNED: -1}
+        curves = {client: list(self._tuning(job, epochs or 0)) for client, job in jobs.items()}
+        ends = {ZERO_SHOT: 0} | ({} if epochs is None else {TUNED: -1})
         found: dict[str, dict[int, Scores]] = {
             group: {client: {"test": scores[end]} for client, scores in curves.items()}
             for group, end in ends.items()
@@ -90,8 +90,9 @@ class Newcomers:
         row: Row = {}
         for group, scores in found.items():
             row |= evaluator.collect(scores, group, rows)
-        row["unseen/tuned_epochs"] = epochs
-        row["unseen/hurt"] = hurt(list(rows.values()), *self._main)
+        if epochs is not None:
+            row["unseen/tuned_epochs"] = epochs
+            row["unseen/hurt"] = hurt(list(rows.values()), *self._main)
         row |= self._gaps(state, row, seen)
         return row, list(rows.values())
 
@@ -134,15 +135,16 @@ class Newcomers:
         tests = [replace(j, seed=derive(j.seed, "test"), splits=splits) for j in jobs.values()]
         return dict(zip(jobs, self._settings.engine.test(tests), strict=True))
 
-    def _chosen_epochs(self, state: ServerState) -> int:
+    def _chosen_epochs(self, state: ServerState) -> int | None:
         """Return the epochs of tuning that are best for the validation clients, on average.
 
-        Without validation clients, those that trained choose, as if they joined.
+        Without validation clients, those that trained choose, as if they joined; ``None`` if their
+        data are not at hand.
         """
         data, (main, more) = self._context.data, self._main
         clients = [c for c in self._validation or members(data) if len(data.split(c, "test"))]
         if not clients:
-            return 0
+            return None
         most = self._settings.tune_epochs
         curves = [
             [scores[main] for scores in self._tuning(self.arrival(state, client), most)]
@@ -194,8 +196,7 @@ class Newcomers:
         found: Row = {}
         if personal is not None and joined in row:
             found["gap/participation"] = sign * (personal - row[joined])
-            curve = [f"test/{ZERO_SHOT}/{main}", *self._curve(main)]
-            reached = [k for k, name in enumerate(curve) if sign * (row[name] - personal) >= 0]
+            reached = [k for k, name in enumerate(self.curve) if sign * (row[name] - personal) >= 0]
             found |= {"unseen/rounds_to_seen": min(reached)} if reached else {}
         jobs = {
             client: self._evaluator.job(client, state)
@@ -207,9 +208,13 @@ class Newcomers:
         apart = [own["train"][main] - own["test"][main] for own in scores]
         return found | ({"gap/sample": sign * sum(apart) / len(apart)} if apart else {})
 
-    def _curve(self, main: str) -> list[str]:
-        rounds = self._settings.join_rounds
-        return [f"test/{JOINED}_{k}/{main}" for k in range(1, rounds)] + [f"test/{JOINED}/{main}"]
+    @property
+    def curve(self) -> list[str]:
+        """Columns of the main score: zero-shot, and after each local round."""
+        main, rounds = self._main[0], self._settings.join_rounds
+        between = [f"{JOINED}_{k}" for k in range(1, rounds)]
+        groups = [ZERO_SHOT, *between, *([JOINED] if rounds else [])]
+        return [f"test/{group}/{main}" for group in groups]
 
     @property
     def _main(self) -> tuple[str, bool]:

@@ -23,7 +23,7 @@ _LABELLED = 30
 
 def have_joined(run: RunFolder) -> bool:
     """Return ``True`` if clients joined after the last round."""
-    column = f"test/{_JOINED}/{_main(run)}"
+    column = f"test/{_TUNED}/{_main(run)}"
     return column in run.metrics and not np.isnan(run.metrics[column][-1])
 
 

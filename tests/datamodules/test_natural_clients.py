@@ -36,6 +36,23 @@ def test_each_natural_client_is_one(tmp_path):
     assert data.contents.domain_names == ("a", "b", "c")
 
 
+def test_merging_natural_clients_is_told(tmp_path):
+    """Two clients of three wards are one ward, and a pair."""
+    with pytest.warns(
+        UserWarning, match=r"num_clients: 2 merges the 3 clients .* \(the first is "
+    ) as w:
+        table(tmp_path, positive="yes", num_clients=2).setup()
+    assert " + " in str(w[0].message)
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"num_clients": 5}, {"num_clients": 2, "partition": IID()}]
+)
+@pytest.mark.filterwarnings("error::UserWarning")
+def test_nothing_is_told_where_no_client_is_merged(tmp_path, options):
+    table(tmp_path, positive="yes", **options).setup()
+
+
 def test_a_partition_file_says_the_number_of_clients(tmp_path):
     made = table(tmp_path, positive="yes", num_clients=2, partition=IID())
     file = tmp_path / "partition.json"

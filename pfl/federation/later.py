@@ -1,0 +1,208 @@
+"""Clients of other data that join a run whose own clients' data are not at hand."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NoReturn, Protocol, runtime_checkable
+
+import torch
+from torch import Tensor
+
+from pfl.core.held_out import HeldOut, TellsOrigin
+from pfl.core.types import Batch, ClientSplit, DataSource, Inputs, Split
+from pfl.disk import reading
+
+TRANSFORMS, PARTITION = "transforms.json", "partition.json"
+# For those who test a run with other data than its own.
+ADVICE = "to let clients of other data join the run: pfl test --ckpt_path RUN --data FILE --join 5"
+
+
+@runtime_checkable
+class Adopts(Protocol):
+    """Data that can be read with what another data module of its class learnt."""
+
+    def transforms(self) -> dict[str, Any]:
+        """Return what was learnt of the data, in plain values."""
+
+    def adopt(self, transforms: Mapping[str, Any]) -> None:
+        """Read the data with the transforms of others.
+
+        Raises:
+            ValueError: They are damaged.
+        """
+
+
+def adopt(data: Adopts, run: Path) -> None:
+    """Let data be read with the transforms that are stored with a run.
+
+    Raises:
+        ValueError: The run has none, or they are damaged.
+    """
+    file = run / TRANSFORMS
+    content = reading.read_json(file)
+    if not content:
+        raise ValueError(
+            f"{run} has no {TRANSFORMS}, which says how the run read its data, as it is of an "
+            "earlier version: resume it where its data are (pfl fit --ckpt_path) to get the file"
+        )
+    try:
+        data.adopt(content)
+    except ValueError as error:
+        raise ValueError(f"{file}: {error}") from error
+
+
+class LaterData:
+    """The clients of other data, whose numbers follow those of the run's own clients.
+
+    Of the run's own clients only their numbers of samples are known, from the run folder: what a
+    server is told before the first round.
+
+    Attributes:
+        num_clients: Number of the run's own clients.
+
+    Args:
+        data: The data of the clients that join, already set up.
+        run: The run folder.
+        name: What a client without a name is called, if it is the only one.
+
+    Raises:
+        ValueError: The run's description of its partition is missing or damaged, or the data are
+            those of the run.
+    """
+
+    def __init__(self, data: DataSource, run: Path, name: str) -> None:
+        file = run / PARTITION
+        self._data, self._description = data, reading.read_json(file)
+        try:
+            self._members = _members(self._description, data.num_classes)
+            out = self._description.get("held_out", {})
+            own = sorted(int(client) for kind in HeldOut._fields for client in out.get(kind, []))
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            raise ValueError(f"{file} is missing or damaged ({error!r})") from error
+        self.num_clients = len(self._members)
+        later = range(self.num_clients, self.num_clients + data.num_clients)
+        self.held_out = HeldOut(tuple(later), tuple(own))
+        self.batch_size, self.eval_batch_size = data.batch_size, data.eval_batch_size
+        self.drop_last, self.shuffle = data.drop_last, data.shuffle
+        if data.description().get("content_hash") == self._description.get("content_hash"):
+            raise ValueError("the file has the data of the run itself: leave out --join and --data")
+        self.client_names = self._names(name)
+
+    def _names(self, only: str) -> list[str]:
+        count, data = self._data.num_clients, self._data
+        given = self._description.get("names")
+        known = [*map(str, given)] if isinstance(given, list) else []
+        own = [*data.client_names] if isinstance(data, TellsOrigin) else []
+        own = own or ([only] if count == 1 else [])
+        if again := [name for name in own if name in known]:
+            warnings.warn(
+                f"{', '.join(again[:5])}: the run has a client of that name, so that this one may "
+                "not be new",
+                stacklevel=2,
+            )
+        numbers = range(self.num_clients + count)
+        known = known if len(known) == self.num_clients else []
+        known = known or [f"client {number}" for number in numbers[: self.num_clients]]
+        return known + (own or [f"client {number}" for number in numbers[self.num_clients :]])
+
+    @property
+    def task(self) -> Any:  # noqa: ANN401
+        """The task."""
+        return self._data.task
+
+    @property
+    def outputs(self) -> int:
+        """The number of outputs of a network."""
+        return self._data.outputs
+
+    @property
+    def num_classes(self) -> int | None:
+        """C; ``None`` where there are no classes."""
+        return self._data.num_classes
+
+    @property
+    def metrics(self) -> Sequence[Any]:
+        """Metrics to compute besides the task's own scores."""
+        return self._data.metrics
+
+    @property
+    def input_shape(self) -> tuple[int, ...]:
+        """Shape of one sample."""
+        return self._data.input_shape
+
+    def blank(self, count: int) -> Inputs:
+        """Return ``count`` placeholder inputs."""
+        return self._data.blank(count)
+
+    def prepare_data(self) -> None:
+        """Do nothing: the data are already read."""
+
+    def setup(self) -> None:
+        """Do nothing: the data are already read."""
+
+    def split(self, client: int, name: Split) -> ClientSplit:
+        """Return the split of a client that joins; those of the run's own clients are empty."""
+        if client >= self.num_clients:
+            return self._data.split(client - self.num_clients, name)
+        return _Elsewhere(self._members[client] if name == "train" else self._members[client][:0])
+
+    def rows(self, client: int, split: Split) -> Sequence[int]:
+        """Return the number of each sample of a client that joins, in its file, from 0."""
+        data = self._data
+        return data.rows(client - self.num_clients, split) if isinstance(data, TellsOrigin) else ()
+
+    def pooled_test(self) -> ClientSplit | None:
+        """Return ``None``: there is no common test set."""
+        return None
+
+    def public_split(self) -> ClientSplit | None:
+        """Return the samples that the server may see, where there are any."""
+        return self._data.public_split()
+
+    def to(self, device: torch.device) -> None:
+        """Move the samples to the device on which batches are made."""
+        self._data.to(device)
+
+    def description(self) -> dict[str, Any]:
+        """Return the description of the run's partition."""
+        return self._description
+
+
+class _Elsewhere:
+    """The split of a client of the run: no samples, and targets from which only counts are taken.
+
+    Args:
+        targets: (n,) targets.
+    """
+
+    augmented = False
+
+    def __init__(self, targets: Tensor) -> None:
+        self.targets = targets
+
+    def __len__(self) -> int:
+        return 0
+
+    def batch(self, positions: Tensor, rng: torch.Generator | None = None) -> Batch:
+        """Refuse to return samples."""
+        del positions, rng
+        _refuse("the samples of a client of the run are not at hand")
+
+
+def _members(description: Mapping[str, Any], classes: int | None) -> list[Tensor]:
+    """Return (n,) targets of each client of a run, with its number of samples of each class."""
+    sizes = [len(own["train"]) for own in description["clients"]]
+    if classes is None:
+        return [torch.zeros(size) for size in sizes]
+    counts = description["label_counts"]
+    for size, own in zip(sizes, counts, strict=True):
+        sound = len(own) == classes and all(type(n) is int and n >= 0 for n in own)
+        if not sound or sum(own) != size:
+            _refuse(f"label_counts do not fit {size} samples of {classes} classes")
+    return [torch.arange(classes).repeat_interleave(torch.tensor(own)) for own in counts]
+
+
+def _refuse(what: str) -> NoReturn:
+    raise ValueError(what)

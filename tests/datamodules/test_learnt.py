@@ -1,0 +1,201 @@
+"""Data of clients that join later are read with what the run learnt."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from datamodules import DomainFolder, HeartDisease, ImageFolder, TabularData, TensorData, TimeSeries
+from datamodules.learnt import Learnt
+from datamodules.partition.partitioner import IID
+
+
+def table(tmp_path, name, text):
+    (tmp_path / name).write_text(text)
+    return str(tmp_path / name)
+
+
+@pytest.fixture
+def old(tmp_path):
+    """Ages 1 and 3 train and 9 is tested on (mean 2, deviation 1), as the time column says."""
+    text = "age,kind,y,who,t\n1,a,no,x,0\n3,b,yes,x,1\n9,b,no,x,2\n"
+    return table(tmp_path, "old.csv", text)
+
+
+OPTIONS = {"time_column": "t", "client_column": "who", "test_protocol": "future"}
+
+
+def adopted(data, other):
+    """Return other data with the transforms of the first, as JSON passes them on."""
+    other.adopt(json.loads(json.dumps(data.transforms())))
+    other.setup()
+    return other
+
+
+def everything(data, client=0):
+    splits = [data.split(client, name) for name in ("train", "test")]
+    batches = [split.batch(torch.arange(len(split))) for split in splits]
+    return torch.cat([b.x for b in batches]), torch.cat([b.y for b in batches])
+
+
+def test_moments_categories_and_classes_are_the_runs(old, tmp_path):
+    """By hand: (age - 2) / 1, categories a and b, and "yes" stays class 1 though it is alone."""
+    options = {"standardise": "train", "missing": "mean", **OPTIONS}
+    run = TabularData(old, "y", **options)
+    # Other columns in another order; an age is missing, and c is a new kind.
+    text = "t,y,colour,kind,age\n0,yes,red,b,4\n1,yes,red,c,\n2,yes,red,a,2\n"
+    new = TabularData(table(tmp_path, "new.csv", text), "y", **options)
+    with pytest.warns(
+        UserWarning, match=r"1 rows have values of 'kind' .*\(c\), which count as mis"
+    ):
+        x, y = everything(adopted(run, new))
+    assert x.tolist() == [[2, 0, 1], [0, 0, 0], [0, 1, 0]]
+    assert y.tolist() == [1, 1, 1]
+    assert new.class_names == ["no", "yes"]
+    # No column names the clients: all rows are one client's.
+    assert new.num_clients == 1
+
+
+def test_each_clients_own_moments_stay_its_own(old, tmp_path):
+    run = TabularData(old, "y", standardise="client", **OPTIONS)
+    text = "age,kind,y,who,t\n4,a,no,v,0\n8,a,no,v,1\n6,a,no,v,2\n"
+    new = TabularData(table(tmp_path, "new.csv", text), "y", standardise="client", **OPTIONS)
+    x, _ = everything(adopted(run, new))
+    assert x[:, 0].tolist() == [-1, 1, 0]
+
+
+def test_classes_that_are_numbers_are_compared_as_numbers(tmp_path):
+    run = TabularData(
+        table(tmp_path, "a.csv", "x,y\n1,0.5\n2,1\n3,2\n4,2\n"),
+        "y",
+        1,
+        IID(),
+        task="classification",
+    )
+    run.setup()
+    new = TabularData(
+        table(tmp_path, "b.csv", "x,y\n1,2\n2,1\n3,2\n4,1\n"), "y", 1, IID(), task="classification"
+    )
+    _, y = everything(adopted(run, new))
+    assert sorted(y.tolist()) == [1, 1, 2, 2]
+
+
+REFUSED = {
+    "class": (
+        "age,kind,y,who,t\n1,a,maybe,v,0\n3,a,no,v,1\n",
+        "line 2, column 'y': 'maybe' is not",
+    ),
+    "column": ("kind,y,who,t\na,no,v,0\na,no,v,1\n", "has no column 'age', only kind, y, who, t"),
+    "word": ("age,kind,y,who,t\nold,a,no,v,0\n3,a,no,v,1\n", "'old' is not a finite number"),
+    "one": ("age,kind,y,who,t\n1,a,no,v,0\n3,a,no,u,1\n4,a,no,u,2\n", "v has 1 samples"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_cannot_be_read_as_the_run_read_its_data_is_refused(old, tmp_path, case):
+    text, message = REFUSED[case]
+    run = TabularData(old, "y", standardise="train", **OPTIONS)
+    new = TabularData(table(tmp_path, "new.csv", text), "y", standardise="train", **OPTIONS)
+    with pytest.raises(ValueError, match=message):
+        adopted(run, new)
+
+
+def test_weights_of_a_balanced_loss_are_the_runs(old, tmp_path):
+    options = {"loss": {"class_weights": "balanced"}, "num_clients": 1, "partition": IID()}
+    source = {"x": np.zeros((8, 2)), "y": np.array([0, 0, 0, 0, 0, 0, 1, 1])}
+    run = TensorData(source, **options)
+    new = TensorData({"x": np.zeros((4, 2)), "y": np.array([0, 1, 1, 1])}, **options)
+    assert run.task == adopted(run, new).task
+
+
+def test_arrays_may_have_fewer_classes_but_no_others():
+    run = TensorData({"x": np.zeros((9, 2)), "y": np.arange(9) % 3}, 1, IID())
+    fewer = {"x": np.zeros((8, 2)), "y": np.arange(8) % 2}
+    assert adopted(run, TensorData(fewer, 1, IID())).num_classes == 3
+    with pytest.raises(ValueError, match="classes 0, 1, 2, 3, but those of the run are 0, 1, 2"):
+        adopted(run, TensorData({"x": np.zeros((8, 2)), "y": np.arange(8) % 4}, 1, IID()))
+    with pytest.raises(ValueError, match="task of the run is Classification, that of the data Reg"):
+        adopted(run, TensorData({"x": np.zeros((8, 2)), "y": np.zeros(8)}, 1, IID()))
+
+
+def test_series_are_standardised_by_the_runs_moments(tmp_path):
+    """By hand: 1 and 3 train, and so a value v becomes v - 2; predictions are in its units."""
+    rows = "".join(f"a,{value}\n" for value in (1, 3, 9))
+    options = {"client_column": "who", "past": 1, "test_fraction": 0.4}
+    run = TimeSeries(table(tmp_path, "old.csv", f"who,v\n{rows}"), "v", **options)
+    text = "who,v\n" + "".join(f"b,{value}\n" for value in (5, 6, 7))
+    new = adopted(run, TimeSeries(table(tmp_path, "new.csv", text), "v", **options))
+    x, _ = everything(new)
+    assert x.flatten().tolist() == [3, 4]
+    assert run.task == new.task
+
+
+def images(root, *paths):
+    for n, path in enumerate(paths):
+        (root / path).mkdir(parents=True)
+        for k in range(4):
+            Image.new("RGB", (4, 4), (n, k, 0)).save(root / path / f"{k}.png")
+    return str(root)
+
+
+def test_folders_of_images_keep_the_runs_classes(tmp_path):
+    run = ImageFolder(images(tmp_path / "old", "cat", "dog"), num_clients=1, partition=IID())
+    later = images(tmp_path / "new", "Bern/dog", "Chur/dog")
+    new = adopted(run, DomainFolder(later, num_clients=5, partition=IID()))
+    assert [*new.client_names] == ["Bern", "Chur"]
+    assert set(everything(new, 1)[1].tolist()) == {1}
+    other = ImageFolder(images(tmp_path / "cow", "cow"), num_clients=1, partition=IID())
+    with pytest.raises(ValueError, match="has the class 'cow', but those of the run are cat, dog"):
+        adopted(run, other)
+
+
+def test_a_fifth_hospital_brings_a_table_with_a_header(tmp_path):
+    """No file of the four hospitals is needed for it."""
+    names = [
+        "age",
+        "sex",
+        "cp",
+        "trestbps",
+        "chol",
+        "fbs",
+        "restecg",
+        "thalach",
+        "exang",
+        "oldpeak",
+    ]
+    features = dict.fromkeys(names) | {"cp": ["1", "4"], "restecg": ["0"]}
+    learnt = Learnt("Binary", ["healthy", "ill"], [], features, {"x": [[0.0] * 11, [1.0] * 11]})
+    rows = [f"{age},1,4,120,0,0,0,140,0,{age / 10},{age % 3},?" for age in range(50, 58)]
+    text = ",".join([*names, "num", "slope"]) + "\n" + "\n".join(rows) + "\n"
+    new = HeartDisease(table(tmp_path, "fifth.csv", text), test_protocol="matched")
+    new.adopt(learnt.content())
+    new.setup()
+    x, y = everything(new)
+    assert x[:, :4].tolist() == [[age, 1, 0, 1] for age in x[:, 0].tolist()]
+    assert y.tolist() == [int(age % 3 > 0) for age in x[:, 0].tolist()]
+
+
+def test_damaged_transforms_are_refused(old):
+    data = TabularData(old, "y", standardise="train", **OPTIONS)
+    sound = data.transforms()
+    for name, value in (
+        *(("format", "other"), ("task", 3), ("class_names", "no"), ("class_names", [1])),
+        *(("features", {"age": 3}), ("features", []), ("class_weights", ["1"])),
+        *(
+            ("moments", {"x": [[float("nan")] * 3]}),
+            ("moments", {"x": [[10**400]]}),
+            ("moments", None),
+        ),
+    ):
+        with pytest.raises(ValueError, match=name):
+            data.adopt({**sound, name: value})
+    fewer = replace(Learnt.of(sound), moments={"x": [[1.0], [1.0]]}).content()
+    new = TabularData(old, "y", standardise="train", **OPTIONS)
+    new.adopt(fewer)
+    with pytest.raises(ValueError, match="moments do not fit the 3 columns of x"):
+        new.setup()
