@@ -64,5 +64,6 @@ def _check(sample: Mapping[str, Tensor], whole: Mapping[str, Tensor], number: in
         require(
             value.shape == first.shape and value.dtype == first.dtype,
             f"{name} of sample {number} is {value.dtype} of shape {tuple(value.shape)}, but that "
-            f"of sample 0 is {first.dtype} of shape {tuple(first.shape)}",
+            f"of sample 0 is {first.dtype} of shape {tuple(first.shape)}"
+            + ("; max_length of HFDataset pads lists of tokens" if value.dim() == 1 else ""),
         )

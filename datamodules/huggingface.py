@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from datamodules.checks import require
@@ -15,7 +16,7 @@ from datamodules.decoding import decoded
 from datamodules.partition.partitioner import Partitioner
 from datamodules.tables import Table, arrow_table, targets, times
 from datamodules.tensors import TaskName, TensorData
-from pfl.core.checks import not_negative
+from pfl.core.checks import at_least_one, not_negative
 
 _PART = 64
 
@@ -24,8 +25,8 @@ class HFDataset(TensorData):
     """A folder written by ``save_to_disk`` of Hugging Face's ``datasets``; nothing is downloaded.
 
     The folder contains one data set or several splits: ``train``, and official test samples in
-    ``test``; other splits are ignored. Inputs are numbers, lists of numbers of equal length, or
-    images of equal size.
+    ``test``; other splits are ignored. Inputs are numbers, lists of numbers of equal length, lists
+    of tokens of any length (with ``max_length``), or images of equal size.
 
     Args:
         path: The folder.
@@ -37,6 +38,8 @@ class HFDataset(TensorData):
             integers are classes.
         client_column: The natural client of each sample, for ``ByDomain``.
         time_column: Numbers or dates, which become the column ``time``, in seconds.
+        max_length: Cut lists of integers (tokens and their masks) to this length, and pad shorter
+            ones with zeros at the end.
         memory: Gigabytes of memory that the decoded samples may take. More are decoded into a file
             in the system's temporary folder, and read from there when needed.
         options: As in :class:`FederatedDataModule`.
@@ -58,10 +61,12 @@ class HFDataset(TensorData):
         task: TaskName | None = None,
         client_column: str | None = None,
         time_column: str | None = None,
+        max_length: int | None = None,
         memory: float = 8.0,
         **options: Any,
     ) -> None:
         not_negative(memory=memory)
+        at_least_one(max_length=max_length)
         super().__init__(path, num_clients, partition, task=task, **options)
         self.path = path
         # The input columns, by their names in TensorData.
@@ -71,6 +76,7 @@ class HFDataset(TensorData):
         self.target = [target] if isinstance(target, str) else list(target)
         self.client_column = client_column
         self.time_column = time_column
+        self.max_length = max_length
         self.memory = memory
 
     def read(self) -> Mapping[str, Any]:
@@ -134,9 +140,13 @@ class HFDataset(TensorData):
 
     def _tensor(self, value: Any, column: str, row: int) -> Tensor:  # noqa: ANN401
         try:
-            return torch.as_tensor(value)
+            tensor = torch.as_tensor(value)
         except (TypeError, ValueError, RuntimeError) as error:
             raise ValueError(
                 f"{self.path}, row {row + 1}, column {column!r}: {str(value)[:40]!r} is not a "
                 f"tensor of numbers; convert words to tokens"
             ) from error
+        if self.max_length is None or tensor.dim() != 1 or tensor.is_floating_point():
+            return tensor
+        # A negative number cuts.
+        return F.pad(tensor, (0, self.max_length - len(tensor)))

@@ -7,6 +7,7 @@ them. Patterns match names within the network, such as ``backbone.*``.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 
 from torch import nn
@@ -54,6 +55,11 @@ class LoRA(SplitNet):
         trained: Patterns of the entries that are trained directly; layers among them are not
             adapted.
 
+    ``torch.nn.MultiheadAttention`` cannot be adapted: it computes with its weights without calling
+    its linear layers, and in eval mode torch's Transformer layers do so without calling it. A
+    warning names such layers if ``targets`` matches them; they are frozen unless ``trained`` has
+    their entries.
+
     Raises:
         ValueError: ``targets`` matches no linear layer outside of ``trained``, a pattern of
             ``trained`` matches nothing, or ``rank`` is below one.
@@ -82,14 +88,34 @@ class LoRA(SplitNet):
             if type(layer) is nn.Linear and f"{name}.weight" in names
         }
         adapted = {name: layer for name, layer in layers.items() if matches(name, tuple(targets))}
+        attentions = [
+            name
+            for name, layer in self.named_modules()
+            if isinstance(layer, nn.MultiheadAttention)
+            and any(matches(part, tuple(targets)) for part in (name, f"{name}.out_proj"))
+            and any(entry in names for entry in _entries(layer, name))
+        ]
+        why = (
+            f"{', '.join(attentions)}: LoRA cannot adapt torch's MultiheadAttention, which "
+            "computes with its weights without calling its linear layers. Name its entries in "
+            "trained, or use a network whose attention has linear layers, such as ViT"
+        )
         if not adapted:
             raise ValueError(
                 f"targets={list(targets)} matches no linear layer of the network outside of "
                 f"trained={list(trained)}; there are {', '.join(layers) or 'none'}"
+                + (f". {why}" if attentions else "")
             )
+        if attentions:
+            warnings.warn(why, stacklevel=2)
         for name, layer in adapted.items():
             self.set_submodule(name, LowRankLinear(layer, rank))
         make_constant(self, tuple(names))
+
+
+def _entries(layer: nn.Module, name: str) -> list[str]:
+    """Return the names of a layer's entries within the network."""
+    return [f"{name}.{entry}" for entry in layer.state_dict()]
 
 
 def _check(net: nn.Module, **options: Sequence[str]) -> None:

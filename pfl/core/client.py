@@ -15,7 +15,7 @@ from pfl.core.checks import known_words, not_negative, within
 from pfl.core.learner import Learner
 from pfl.core.noise import GENERATOR
 from pfl.core.server import Server
-from pfl.core.state import assign, clone, entry, matches
+from pfl.core.state import assign, clone, constants, entry, matches, select
 from pfl.core.task import Classification, Task
 from pfl.core.types import (
     Broadcast,
@@ -304,12 +304,20 @@ class ClientModule(Learner):
         names = tuple(entries)
         for field, patterns in (("shared", self.shared), ("kept", self.kept)):
             for pattern in patterns:
-                if not any(matches(name, (pattern,)) for name in names):
-                    raise ValueError(
-                        f"{type(self).__name__}.{field} has the pattern {pattern!r}, which matches "
-                        f"nothing in the network; its entries are {', '.join(names[:6])}, ... "
-                        "(a method that splits the network needs a lightning_modules.nets.SplitNet)"
+                if any(matches(name, (pattern,)) for name in names):
+                    continue
+                why = (
+                    f"nothing in the network; its entries are {', '.join(names[:6])}, ... (a "
+                    "method that splits the network needs a lightning_modules.nets.SplitNet)"
+                )
+                if select(constants(self), (pattern,)):
+                    verb = "share" if field == "shared" else "keep"
+                    why = (
+                        f"only frozen entries, so that nothing is left to {verb}: freeze less of "
+                        "the network, or choose another method"
                     )
+                where = f"{type(self).__name__}.{field}"
+                raise ValueError(f"{where} has the pattern {pattern!r}, which matches {why}")
         # Counters of batch norms do not travel: nothing averages them, and only a batch norm
         # without momentum reads them.
         travels = [

@@ -15,7 +15,7 @@ COLUMNS = {
     "mask": [[1, 1, 0]] * 8,
     "value": [i / 2 for i in range(8)],
     "text": ["word"] * 8,
-    "ragged": [[0] * (i + 1) for i in range(8)],
+    "ragged": [[i + 1] * (i + 1) for i in range(8)],
     "label": ["pos", "neg"] * 4,
     "site": [10, 9] * 4,
     "day": [f"2020-01-0{8 - i}" for i in range(8)],
@@ -60,6 +60,17 @@ def test_several_columns_are_a_dictionary(folder):
     assert whole(data).y[:, 0].tolist() == [i / 2 for i in ids]
 
 
+def test_lists_of_tokens_are_padded_and_cut(folder):
+    """Row i has i + 1 tokens, all i + 1."""
+    data = saved(folder, ["ragged", "value"], max_length=4)
+    ids = data.division.holdings[0].train
+    expected = [([i + 1] * (i + 1) + [0] * 4)[:4] for i in ids]
+    assert whole(data).x["ragged"].tolist() == expected
+    assert whole(data).x["value"].shape == (len(ids),)
+    with pytest.raises(ValueError, match="max_length must be at least 1, got 0"):
+        saved(folder, max_length=0)
+
+
 def test_columns_say_client_and_time(folder):
     """Days run backwards: of the even rows 0 to 6 the first is the latest, and tested on."""
     options = {"client_column": "site", "time_column": "day", "test_protocol": "future"}
@@ -94,7 +105,7 @@ def test_splits_and_class_labels_are_those_of_the_data_set(datasets, tmp_path):
     [
         ({"inputs": "none"}, "has no column 'none', only tokens, mask"),
         ({"inputs": "text"}, "row 1, column 'text': 'word' is not a tensor of numbers; convert"),
-        ({"inputs": "ragged"}, r"x of sample 1 is .* shape \(2,\), but .* shape \(1,\)"),
+        ({"inputs": "ragged"}, r"x of sample 1 is .* \(2,\), but .* \(1,\); max_length of HF"),
         ({"target": "value"}, "'value' contains numbers: give task"),
         ({"target": "hole"}, "row 2, column 'hole': .* is a missing value"),
     ],

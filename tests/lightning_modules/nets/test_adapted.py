@@ -197,3 +197,40 @@ def test_a_configuration_names_the_network_inside(tmp_path):
 def test_patterns_that_mean_nothing_are_refused(build, message):
     with pytest.raises(ValueError, match=message):
         build()
+
+
+@pytest.mark.parametrize(
+    ("method", "patterns", "message"),
+    [
+        (FedPer, ["backbone.*"], r"FedPer\.shared .* only frozen entries, .* left to share"),
+        (FedPer, ["head.*"], r"FedPer\.kept .* only frozen entries, .* left to keep"),
+    ],
+)
+def test_a_method_whose_part_is_frozen_says_so(method, patterns, message):
+    module = method(FrozenParts(deep(), patterns), optimizer=SGD)
+    with pytest.raises(ValueError, match=message):
+        module.shared_names()
+
+
+def transformer():
+    """Build a layer of torch's with attention (8 x 3), two linear layers and a head."""
+    with scoped(1):
+        layer = nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, batch_first=True)
+        return SplitNet(nn.Sequential(layer, nn.Flatten()), nn.Linear(24, 3))
+
+
+def test_torchs_attention_is_not_adapted_and_this_is_told():
+    with pytest.warns(UserWarning, match=r"^backbone\.0\.self_attn: LoRA cannot adapt torch's"):
+        net = LoRA(transformer(), rank=2)
+    adapted = {name.rpartition(".")[0] for name in net.state_dict() if name.endswith("down")}
+    assert adapted == {"backbone.0.linear1", "backbone.0.linear2"}
+    assert not any("self_attn" in name for name in net.state_dict())
+    with pytest.raises(ValueError, match=r"outside of .*self_attn: LoRA cannot adapt"):
+        LoRA(transformer(), targets=["*.self_attn*"])
+
+
+def test_no_word_of_attention_that_is_not_meant(recwarn):
+    LoRA(transformer(), targets=["*.linear1"])
+    net = LoRA(transformer(), trained=["head.*", "backbone.0.self_attn.*"])
+    assert "backbone.0.self_attn.in_proj_weight" in net.state_dict()
+    assert not recwarn.list
