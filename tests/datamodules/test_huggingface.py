@@ -64,7 +64,7 @@ def test_lists_of_tokens_are_padded_and_cut(folder):
     """Row i has i + 1 tokens, all i + 1."""
     data = saved(folder, ["ragged", "value"], max_length=4)
     ids = data.division.holdings[0].train
-    expected = [([i + 1] * (i + 1) + [0] * 4)[:4] for i in ids]
+    expected = [([i + 1] * (i + 1) + [0] * 4)[:4] for i in ids.tolist()]
     assert whole(data).x["ragged"].tolist() == expected
     assert whole(data).x["value"].shape == (len(ids),)
     with pytest.raises(ValueError, match="max_length must be at least 1, got 0"):
