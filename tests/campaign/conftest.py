@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import random
+import shutil
 
 import pytest
 
+from tests.campaign import folders
+from tests.campaign.programs import config, dumped
 from tests.campaign.server import Server
 
 # By test module: cases in a default and in a full campaign. Together the damaged and hostile
@@ -43,3 +46,23 @@ def server():
     process = Server()
     yield process
     process.close()
+
+
+@pytest.fixture(scope="module")
+def begin(server, tmp_path_factory):
+    """Make a run of one round less than planned; return it and the mark that it would end with."""
+
+    def run(number, rounds, **loop):
+        folder = tmp_path_factory.mktemp("begun") / str(number)
+        folder.mkdir()
+        content = config(number, rounds=rounds)
+        content["loop"] |= loop
+        (folder / "c.yaml").write_bytes(dumped(content))
+        words = ["fit", "--config", "c.yaml"]
+        assert server.run([*words, f"--loop.rounds={rounds - 1}"], folder).code == 0
+        whole = shutil.copytree(folder, folder.with_name("whole"))
+        assert server.run([*words, "--ckpt_path", "last"], whole).code == 0
+        (mark,) = folders.finished(whole)
+        return folder, mark
+
+    return run

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import copy
 import shutil
-from functools import cache
+from functools import cache, partial
 
 import pytest
 import torch
 
 from tests.campaign import folders
 from tests.campaign.mutate import VALUES, places
-from tests.campaign.programs import config, dumped
 
 pytestmark = pytest.mark.campaign
 
@@ -29,21 +28,9 @@ METHODS = (0, 3, 6, 9, 12, 15, 21, 24, 27, 30)
 
 
 @pytest.fixture(scope="module")
-def begun(server, tmp_path_factory):
+def begun(begin):
     """Runs of one round of two, and the fingerprint that each ends with."""
-
-    @cache
-    def run(number):
-        folder = tmp_path_factory.mktemp("begun") / str(number)
-        folder.mkdir()
-        (folder / "c.yaml").write_bytes(dumped(config(number, rounds=2)))
-        assert server.run([*FIT[:3], "--loop.rounds=1"], folder).code == 0
-        whole = shutil.copytree(folder, folder.with_name("whole"))
-        assert server.run(FIT, whole).code == 0
-        (mark,) = folders.finished(whole)
-        return folder, mark
-
-    return run
+    return cache(partial(begin, rounds=2))
 
 
 def flipped(file, draw):

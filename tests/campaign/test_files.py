@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import os
 import shutil
-from functools import cache
+from functools import cache, partial
 
 import pytest
 
 from tests.campaign import folders, hostile
-from tests.campaign.programs import config, dumped
 
 pytestmark = pytest.mark.campaign
 
@@ -29,24 +28,9 @@ PRECIOUS = ("precious.txt", "last.ckpt", ".last.ckpt.17", ".clients.csv.17", "cl
 
 
 @pytest.fixture(scope="module")
-def begun(server, tmp_path_factory):
+def begun(begin):
     """Runs of two rounds of three, and the fingerprint that each ends with."""
-
-    @cache
-    def run(number):
-        folder = tmp_path_factory.mktemp("begun") / str(number)
-        folder.mkdir()
-        content = config(number, rounds=3)
-        content["loop"]["callbacks"] = ["FisherTraces"]
-        content["loop"]["checkpoint_every"] = 1
-        (folder / "c.yaml").write_bytes(dumped(content))
-        assert server.run([*FIT[:3], "--loop.rounds=2"], folder).code == 0
-        whole = shutil.copytree(folder, folder.with_name("whole"))
-        assert server.run(FIT, whole).code == 0
-        (mark,) = folders.finished(whole)
-        return folder, mark
-
-    return run
+    return cache(partial(begin, rounds=3, callbacks=["FisherTraces"], checkpoint_every=1))
 
 
 @pytest.mark.parametrize(

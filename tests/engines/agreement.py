@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datamodules import CropFlip, Dirichlet, Synthetic
 from lightning_modules.fedavg import FedAvg
 from pfl.engines.stack.feed import StackedFeed
 from pfl.engines.stack.schedule import Schedule
@@ -64,3 +65,18 @@ class Logs(FedAvg):
         self.log("mass", mass.mean())
         self.log_dict({"one": 1.0, "lost": float("nan")}, on_epoch=True, prog_bar=True)
         return self.supervised(outputs, batch)
+
+
+def images(samples=48, crops=False):
+    """Return three clients of unequal size; finished ones leave a stack if crops are random."""
+    return Synthetic(
+        samples=samples,
+        classes=3,
+        channels=1,
+        size=24,
+        num_clients=3,
+        partition=Dirichlet(0.5),
+        batch_size=4,
+        test_fraction=0.25,
+        augment=CropFlip(padding=2) if crops else None,
+    )

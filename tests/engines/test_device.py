@@ -10,7 +10,6 @@ from functools import partial
 import pytest
 import torch
 
-from datamodules import CropFlip, Dirichlet, Synthetic
 from lightning_modules.fedas import FedAS
 from lightning_modules.fedavg import FedAvg, FedAvgP
 from lightning_modules.fedper import FedPer
@@ -19,7 +18,7 @@ from pfl.core.task import MultiLabel, Regression
 from pfl.engines.vectorised import VectorisedEngine
 from pfl.federation.sampling import UniformSampler
 from tests.engines import test_gpu as gpu
-from tests.engines.agreement import fit, module_of
+from tests.engines.agreement import fit, images, module_of
 from tests.helpers.device import NAME, MixedDevicesError, simulated
 from tests.helpers.discovery import methods
 from tests.helpers.federation import HEAVY
@@ -29,21 +28,6 @@ from tests.testing.broken_rounds import ScalesBySamples
 CLOSE = {"rtol": 1e-10, "atol": 1e-12}
 FEW = (FedAvg, FedAS, UniVarFL)
 OTHERS = [pytest.param(m, marks=pytest.mark.slow) for m in methods() if m not in FEW]
-
-
-def images(**options):
-    """Return three clients of unequal size, small as the device is slow."""
-    return Synthetic(
-        samples=48,
-        classes=3,
-        channels=1,
-        size=24,
-        num_clients=3,
-        partition=Dirichlet(0.5),
-        batch_size=4,
-        test_fraction=0.25,
-        **options,
-    )
 
 
 def run(method, engine, accelerator=NAME, **options):
@@ -167,12 +151,12 @@ def test_a_run_goes_on_where_it_did_not_begin(starts, tmp_path):
 @pytest.mark.parametrize(("crops", "memory"), [(False, 2**10), (True, 2**10), (True, 2**33)])
 def test_data_that_stay_with_the_host_and_random_transforms(crops, memory):
     """What does not fit is copied batch by batch; crops are drawn for each client."""
-    data = images(augment=CropFlip(padding=2) if crops else None)
+    data = images(crops=crops)
     expected = run(FedAvg, "sequential", "cpu", data=data)
     for engine in ("sequential", VectorisedEngine(clients=3)):
         with simulated() as device:
             device.memory = memory
-            data = images(augment=CropFlip(padding=2) if crops else None)
+            data = images(crops=crops)
             found = run(FedAvg, engine, data=data)
             assert ("vectorised" in found.header["engine"]) == (engine != "sequential")
             same(found, expected)

@@ -10,7 +10,6 @@ from functools import partial
 import pytest
 import torch
 
-from datamodules import CropFlip, Dirichlet, Synthetic
 from lightning_modules.fedas import FedAS
 from lightning_modules.fedavg import FedAvg
 from lightning_modules.fedsimsup import FedSimSup
@@ -22,7 +21,7 @@ from pfl.core.noise import normals, numbers, streams_of
 from pfl.core.seeds import scoped
 from pfl.engines.sequential import SequentialEngine
 from pfl.engines.vectorised import VectorisedEngine
-from tests.engines.agreement import around_steps, fit, module_of
+from tests.engines.agreement import around_steps, fit, images, module_of
 from tests.helpers.discovery import methods
 from tests.helpers.federation import HEAVY
 
@@ -30,21 +29,6 @@ GPU = "cuda"
 CLOSE = {"rtol": 1e-8, "atol": 1e-8}
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
-
-
-def images(crops=True):
-    """Return three clients of unequal size; finished ones leave a stack if crops are random."""
-    return Synthetic(
-        samples=72,
-        classes=3,
-        channels=1,
-        size=24,
-        num_clients=3,
-        partition=Dirichlet(0.5),
-        batch_size=4,
-        test_fraction=0.25,
-        augment=CropFlip(padding=2) if crops else None,
-    )
 
 
 def net():
@@ -65,7 +49,7 @@ def run(method, engine, accelerator=GPU, precision="64-true", crops=True):
         built(method) if isinstance(method, type) else method,
         engine,
         rounds=2,
-        data=images(crops),
+        data=images(72, crops),
         accelerator=accelerator,
         precision=precision,
         gradient_clip_val=0.5,
