@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Iterable, Mapping
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -13,6 +11,7 @@ from datamodules.checks import require
 from datamodules.files import progress
 from pfl.core.seeds import scoped
 from pfl.core.state import nbytes
+from pfl.disk.mapped import empty
 
 
 def decoded(
@@ -47,11 +46,8 @@ def decoded(
 
 
 def _empty(count: int, like: Tensor, mapped: bool) -> Tensor:
-    shape = (count, *like.shape)
-    if not mapped:
-        return torch.empty(shape, dtype=like.dtype)
-    with tempfile.TemporaryFile() as file:
-        return torch.from_numpy(np.memmap(file, like.numpy().dtype, "w+", shape=shape))
+    shape = torch.Size([count, *like.shape])
+    return empty(shape, like.dtype, None) if mapped else torch.empty(shape, dtype=like.dtype)
 
 
 def _check(sample: Mapping[str, Tensor], whole: Mapping[str, Tensor], number: int) -> None:

@@ -12,8 +12,9 @@ from numpy.typing import NDArray
 
 from datamodules.arrays import ArrayData, Arrays
 from datamodules.checks import require
-from datamodules.files import files_digest, progress, reading_cache, replacing
+from datamodules.files import files_digest, progress, reading_cache
 from datamodules.targets import Ints, Targets
+from pfl.disk.writing import written
 
 
 class FEMNIST(ArrayData):
@@ -75,7 +76,8 @@ class FEMNIST(ArrayData):
         cache = self.cache_dir / f"femnist-{state}.npz"
         if not cache.exists():
             parsed = _parse(train, test)
-            with replacing(cache) as unfinished, unfinished.open("wb") as file:
+            cache.parent.mkdir(parents=True, exist_ok=True)
+            with written(cache) as file:
                 np.savez(file, **parsed._asdict())
             return parsed
         with reading_cache(cache), np.load(cache, allow_pickle=False) as arrays:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import math
 import os
-import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -23,6 +22,7 @@ from torch import Tensor
 
 from datamodules.checks import MEMORY_LIMIT, require
 from pfl.core.checks import at_least_one
+from pfl.disk.writing import written
 
 SUFFIXES = frozenset({".jpg", ".jpeg", ".png", ".bmp", ".ppm", ".pgm", ".webp", ".tif", ".tiff"})
 _CHUNK = 64
@@ -173,24 +173,11 @@ def reading_cache(path: Path) -> Iterator[None]:
         ) from error
 
 
-@contextmanager
-def replacing(path: Path) -> Iterator[Path]:
-    """Yield a temporary file that replaces ``path`` once it is complete."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(dir=path.parent, suffix=".part")
-    os.close(handle)
-    unfinished = Path(name)
-    try:
-        yield unfinished
-        unfinished.replace(path)
-    finally:
-        unfinished.unlink(missing_ok=True)
-
-
 def _build(path: Path, files: Sequence[str], shape: Shape, form: tuple[int, int, int]) -> None:
-    with replacing(path) as unfinished:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with written(path) as file:
         images = np.lib.format.open_memmap(
-            unfinished, mode="w+", dtype=np.uint8, shape=(len(files), *form)
+            file.name, mode="w+", dtype=np.uint8, shape=(len(files), *form)
         )
         text = f"Decoding {len(files):,} images into {path} ({images.nbytes / 2**20:,.0f} MiB)"
         _fill(images, files, shape, text)

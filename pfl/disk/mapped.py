@@ -21,7 +21,7 @@ def in_file(values: Tensor, folder: Path | None) -> Tensor:
     Raises:
         OSError: There is not enough space.
     """
-    return _empty(values.shape, values.dtype, folder).copy_(values)
+    return empty(values.shape, values.dtype, folder).copy_(values)
 
 
 def empty_alike(values: Tensor) -> Tensor:
@@ -34,10 +34,15 @@ def empty_alike(values: Tensor) -> Tensor:
     name = None if values.device.type != "cpu" else values.untyped_storage().filename
     if name is None:
         return torch.empty(values.shape, dtype=values.dtype, device=values.device)
-    return _empty(values.shape, values.dtype, Path(name).parent)
+    return empty(values.shape, values.dtype, Path(name).parent)
 
 
-def _empty(shape: torch.Size, dtype: torch.dtype, folder: Path | None) -> Tensor:
+def empty(shape: torch.Size, dtype: torch.dtype, folder: Path | None) -> Tensor:
+    """Return an uninitialised tensor whose values lie in a file, which is deleted with it.
+
+    Raises:
+        OSError: There is not enough space.
+    """
     size = shape.numel() * dtype.itemsize
     if size == 0:
         return torch.empty(shape, dtype=dtype)

@@ -12,12 +12,11 @@ from torch.utils.data import Dataset, IterableDataset, TensorDataset
 from datamodules import IID, TorchDataset
 from pfl.cli.explain import UsageError
 from pfl.core.task import Regression
+from pfl.disk.mapped import empty
 from tests.test_configs import parse
 
 X = torch.arange(400.0).view(100, 4)
 Y = torch.arange(100) % 3
-
-MAP = np.memmap
 
 
 class Items(Dataset):
@@ -59,9 +58,7 @@ def whole(data, name="train"):
 def test_samples_are_those_of_the_data_set(memory, monkeypatch):
     """The 100 samples take 100 * (16 + 8) bytes, more than the 1,000 of a millionth gigabyte."""
     made = []
-    monkeypatch.setattr(
-        "datamodules.decoding.np.memmap", lambda *a, **k: made.append(a) or MAP(*a, **k)
-    )
+    monkeypatch.setattr("datamodules.decoding.empty", lambda *a: made.append(a) or empty(*a))
     data = TorchDataset(TensorDataset(X, Y), 1, IID(), memory=memory)
     ids = data.division.holdings[0].train
     assert whole(data).x.equal(X[ids])
