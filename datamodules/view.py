@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
@@ -176,6 +177,7 @@ class View(Dataset[Batch]):
         return self.batch(torch.as_tensor(positions), torch.default_generator)
 
 
+@dataclass(eq=False)
 class Prepared:
     """A data set that has been read and divided into clients.
 
@@ -187,25 +189,17 @@ class Prepared:
         lookup: (samples,) the row of each sample in the store.
     """
 
-    def __init__(
-        self,
-        catalogue: Catalogue,
-        division: Division,
-        description: dict[str, Any],
-        store: Store,
-        lookup: Tensor,
-    ) -> None:
-        self.catalogue = catalogue
-        self.division = division
-        self.description = description
-        self.store = store
-        self._lookup = lookup
-        self._views: dict[tuple[int | None, Split], View] = {}
+    catalogue: Catalogue
+    division: Division
+    description: dict[str, Any]
+    store: Store
+    lookup: Tensor
+    _views: dict[tuple[int | None, Split], View] = field(default_factory=dict, init=False)
 
     def view(self, key: tuple[int | None, Split], ids: Ints, augment: Augmentation | None) -> View:
         """Return the view of some samples; there is one view for each key."""
         if key not in self._views:
-            rows = self._lookup[torch.from_numpy(ids)]
+            rows = self.lookup[torch.from_numpy(ids)]
             self._views[key] = View(self.store, rows, augment if key[1] == "train" else None)
         return self._views[key]
 

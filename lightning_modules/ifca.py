@@ -175,7 +175,7 @@ class IFCAServer(Server[ServerState]):
 
     def _common_body(self, uploads: Sequence[Upload], weights: Tensor) -> State:
         bodies = [
-            {inner: v for n, v in upload.shared.items() if matches(inner := _inner(n), BODY)}
+            {inner: v for n, v in upload.shared.items() if matches(inner := _name_in_net(n), BODY)}
             for upload in uploads
         ]
         body = weighted_mean(bodies, weights)
@@ -183,10 +183,10 @@ class IFCAServer(Server[ServerState]):
 
     @staticmethod
     def _repeats_body(name: str) -> bool:
-        return matches(_inner(name), BODY) and not name.startswith("clusters.0.")
+        return matches(_name_in_net(name), BODY) and not name.startswith("clusters.0.")
 
 
-def _inner(name: str) -> str:
+def _name_in_net(name: str) -> str:
     """Remove the cluster's prefix: ``clusters.2.head.bias`` becomes ``head.bias``."""
     return name.split(".", 2)[2]
 

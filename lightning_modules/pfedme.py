@@ -134,7 +134,7 @@ class PFedMe(ClientModule):
         anchor = {name: value.detach() for name, value in self.net.named_parameters()}
         theta, loss, buffers = self._solve({n: start[n] for n in anchor}, anchor, batch)
         distance = proximal(self.net.parameters(), theta.values())
-        entries = _named("personal.module", theta | buffers) | _named("net", buffers)
+        entries = _prefixed("personal.module", theta | buffers) | _prefixed("net", buffers)
         entries["trained"] = torch.ones_like(self.trained)
         return Outcome({self.task.loss_name: loss, "proximal": self.proximity * distance}, entries)
 
@@ -149,7 +149,7 @@ class PFedMe(ClientModule):
         slopes = [(1 / self.inner_lr) * value for value in subtract(start, theta).values()]
         surrogate = linear(self.net.parameters(), slopes)
         terms = {self.task.loss_name: loss + surrogate - surrogate.detach()}
-        return Outcome(terms, _named("net", buffers))
+        return Outcome(terms, _prefixed("net", buffers))
 
     def _solve(self, theta: State, anchor: State, batch: Batch) -> tuple[State, Tensor, State]:
         """Return theta after K steps, the loss before the last step, and running statistics.
@@ -170,5 +170,5 @@ class PFedMe(ClientModule):
         return theta, loss, once
 
 
-def _named(prefix: str, state: State) -> State:
+def _prefixed(prefix: str, state: State) -> State:
     return {f"{prefix}.{name}": value for name, value in state.items()}

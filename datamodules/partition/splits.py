@@ -155,8 +155,12 @@ def divide(data: Catalogue, partition: Partitioner, num_clients: int, rule: Rule
             None,
         )
     groupings = partition.groupings(data.targets)
-    tests = {"official_classes": _same_groups, "matched": _matched, "global": _none}
-    tested = tests[rule.test_protocol](groupings, owned, test, rule.rng("matched"))
+    tested = [np.empty(0, np.int64)] * len(owned)
+    if rule.test_protocol == "official_classes":
+        groups = groupings[0]
+        tested = [test[np.isin(groups[test], groups[ids])] for ids in owned]
+    elif rule.test_protocol == "matched":
+        tested = _matched(groupings, owned, test, rule.rng("matched"))
     holdings = [
         Holding(*_set_aside(ids, rule.val_fraction, rng("val", client)), test=own)
         for client, (ids, own) in enumerate(zip(owned, tested, strict=True))
@@ -236,13 +240,6 @@ def _future(ids: Ints, rule: Rule) -> Holding:
     return Holding(rest[: len(rest) - validated], rest[len(rest) - validated :], test)
 
 
-def _same_groups(
-    groupings: Sequence[Ints], owned: list[Ints], test: Ints, rng: np.random.Generator
-) -> list[Ints]:
-    groups = groupings[0]
-    return [test[np.isin(groups[test], groups[ids])] for ids in owned]
-
-
 def _matched(
     groupings: Sequence[Ints], owned: list[Ints], test: Ints, rng: np.random.Generator
 ) -> list[Ints]:
@@ -265,9 +262,3 @@ def _matched(
                 client_of[rng.permutation(ids)] = np.repeat(clients, apportion(len(ids), weights))
         left = left[~np.isin(groups[left], list(trained))]
     return [test[client_of[test] == client] for client in clients]
-
-
-def _none(
-    groupings: Sequence[Ints], owned: list[Ints], test: Ints, rng: np.random.Generator
-) -> list[Ints]:
-    return [np.empty(0, np.int64) for _ in owned]

@@ -48,13 +48,13 @@ class Timm(SplitNet):
         options: Mapping[str, Any] | None = None,
     ) -> None:
         given = {"num_classes": 0, "in_chans": input_shape[0], **(options or {})}
-        backbone = _made(name, given)
+        backbone = _backbone(name, given)
         if weights is not None:
             _load(backbone, Path(weights), name)
         super().__init__(backbone, nn.Linear(_features(backbone, name, input_shape), num_classes))
 
 
-def _made(name: str, options: Mapping[str, Any]) -> nn.Module:
+def _backbone(name: str, options: Mapping[str, Any]) -> nn.Module:
     # With these timm itself would download weights, or unpickle a file.
     if taken := _WEIGHTS & options.keys():
         raise ValueError(f"give the file of the weights as weights, not {min(taken)} in options")

@@ -54,15 +54,15 @@ def usable() -> int:
 
 def has_bf16() -> bool:
     """Return ``True`` if Linux reports that the processor has units for bfloat16."""
-    return bool(_BF16 & set(_told("flags").split()))
+    return bool(_BF16 & set(_cpuinfo("flags").split()))
 
 
 def processor() -> str:
     """Return the name of the kind of processor, as far as the system tells."""
-    return _told("model name") or platform.processor() or platform.machine()
+    return _cpuinfo("model name") or platform.processor() or platform.machine()
 
 
-def _told(key: str) -> str:
+def _cpuinfo(key: str) -> str:
     """Return what Linux reports about the first processor; empty elsewhere."""
     try:
         lines = CPUINFO.read_text().splitlines()
@@ -103,7 +103,7 @@ def _join() -> tuple[Path | None, int | None, int]:
         # Another user could have made it, as a link to any folder.
         if folder.is_symlink() or folder.parent.is_symlink():
             return None, None, 0
-        others = sum(_held(file) for file in folder.glob(f"{_PREFIX}*"))
+        others = sum(_is_held(file) for file in folder.glob(f"{_PREFIX}*"))
         descriptor, path = tempfile.mkstemp(prefix=_PREFIX, dir=folder)
         os.close(descriptor)
         return Path(path), lock.hold(Path(path), os.O_RDWR), others
@@ -111,7 +111,7 @@ def _join() -> tuple[Path | None, int | None, int]:
         return None, None, 0
 
 
-def _held(file: Path) -> bool:
+def _is_held(file: Path) -> bool:
     """Return ``True`` if a run holds a file; remove a file that was left behind."""
     try:
         descriptor = lock.hold(file, os.O_RDWR)

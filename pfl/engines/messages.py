@@ -61,7 +61,7 @@ class MessageEncoder:
         own = {key: value for key, value in received.items() if key not in common}
         empty = None if job.broadcast is None else Broadcast({})
         record = replace(job, kept={}, broadcast=empty)
-        message = Message(record, _encode(own | _named("kept", job.kept)), tuple(received))
+        message = Message(record, _encode(own | _entries_of("kept", job.kept)), tuple(received))
         return message, self._shared_payloads[identity]
 
 
@@ -71,15 +71,17 @@ def decode_job(message: Message, shared_payload: bytes, device: torch.device) ->
     entries = own | _decode(shared_payload, device)
     received = {key: entries[key] for key in message.order}
     job: Job = message.record
-    broadcast = job.broadcast and Broadcast(_part(received, "shared"), _part(received, "extra"))
-    return replace(job, kept=_part(own, "kept"), broadcast=broadcast)
+    broadcast = job.broadcast and Broadcast(
+        _state_of(received, "shared"), _state_of(received, "extra")
+    )
+    return replace(job, kept=_state_of(own, "kept"), broadcast=broadcast)
 
 
 def encode_result(result: Result) -> Message:
     """Return a result's message."""
-    entries, upload = _named("kept", result.kept), result.upload
+    entries, upload = _entries_of("kept", result.kept), result.upload
     if upload is not None:
-        entries |= _named("shared", upload.shared) | _named("extra", upload.extra)
+        entries |= _entries_of("shared", upload.shared) | _entries_of("extra", upload.extra)
         upload = replace(upload, shared={}, extra={})
     return Message(replace(result, kept={}, upload=upload), _encode(entries))
 
@@ -89,22 +91,22 @@ def decode_result(message: Message, device: torch.device) -> Result:
     entries = _decode(message.states, device)
     result: Result = message.record
     upload = result.upload and replace(
-        result.upload, shared=_part(entries, "shared"), extra=_part(entries, "extra")
+        result.upload, shared=_state_of(entries, "shared"), extra=_state_of(entries, "extra")
     )
-    return replace(result, kept=_part(entries, "kept"), upload=upload)
+    return replace(result, kept=_state_of(entries, "kept"), upload=upload)
 
 
 def _received(job: Job) -> Entries:
     if job.broadcast is None:
         return {}
-    return _named("shared", job.broadcast.shared) | _named("extra", job.broadcast.extra)
+    return _entries_of("shared", job.broadcast.shared) | _entries_of("extra", job.broadcast.extra)
 
 
-def _named(part: str, state: Mapping[str, Tensor]) -> Entries:
+def _entries_of(part: str, state: Mapping[str, Tensor]) -> Entries:
     return {(part, name): value for name, value in state.items()}
 
 
-def _part(entries: Entries, wanted: str) -> State:
+def _state_of(entries: Entries, wanted: str) -> State:
     return {name: value for (part, name), value in entries.items() if part == wanted}
 
 

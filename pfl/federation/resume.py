@@ -161,7 +161,7 @@ def find(path: str, wanted: Wanted) -> Path:
     refusals: dict[Path, list[str]] = {}
     for file in reversed(folders):
         folder = file.parent.parent
-        differing = wanted.differences(*_kept(folder))
+        differing = wanted.differences(*_recorded(folder))
         if not differing:
             return file
         refusals[folder] = differing
@@ -190,7 +190,7 @@ def clear(folder: Path, files: Iterable[str]) -> None:
         writing.clear(folder / file.parent, [file.name])
 
 
-def _kept(folder: Path) -> tuple[str | None, int | None, str | None]:
+def _recorded(folder: Path) -> tuple[str | None, int | None, str | None]:
     """Return the configuration, seed and noise generator of a run, if its folder has them."""
     try:
         config = folder / "config.yaml"

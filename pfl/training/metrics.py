@@ -54,9 +54,9 @@ class Scorer:
         # Why a metric was last undefined, by its name.
         self._reasons: dict[str, str] = {}
         for spec in task.metrics:
-            self._metrics.update([_made(spec, task, outputs)])
+            self._metrics.update([_metric(spec, task, outputs)])
         for spec in added:
-            name, metric = _made(spec, task, outputs)
+            name, metric = _metric(spec, task, outputs)
             if name in task.scores_better or name in self._asked:
                 raise ValueError(
                     f"two scores are called {name!r}: give the metric another name "
@@ -84,11 +84,15 @@ class Scorer:
             values = self.task.scores_of(found).tolist()
         return [
             dict(zip(self.task.scores_better, row, strict=True))
-            | (self._more(*model) if math.isfinite(row[0]) else dict.fromkeys(self.added, math.nan))
+            | (
+                self._added_scores(*model)
+                if math.isfinite(row[0])
+                else dict.fromkeys(self.added, math.nan)
+            )
             for row, model in zip(values, found, strict=True)
         ]
 
-    def _more(self, outputs: Tensor, y: Tensor) -> dict[str, float]:
+    def _added_scores(self, outputs: Tensor, y: Tensor) -> dict[str, float]:
         if not self._metrics:
             return {}
         predictions = self.task.predictions(outputs).cpu()
@@ -96,7 +100,7 @@ class Scorer:
         found: dict[str, float] = {}
         for name, metric in self._metrics.items():
             try:
-                found[name] = _value(metric, predictions, targets)
+                found[name] = _score(metric, predictions, targets)
             except _UndefinedError as error:
                 self._reasons[name] = str(error)
         return found
@@ -169,7 +173,7 @@ class Scorer:
         return summary | details
 
 
-def _made(spec: MetricSpec, task: Task, outputs: int) -> tuple[str, Metric]:
+def _metric(spec: MetricSpec, task: Task, outputs: int) -> tuple[str, Metric]:
     """Build a metric, with arguments that the task provides; return its name and the metric.
 
     Raises:
@@ -177,7 +181,7 @@ def _made(spec: MetricSpec, task: Task, outputs: int) -> tuple[str, Metric]:
     """
     options: dict[str, Any] = {"metric": spec} if isinstance(spec, str) else dict(spec)
     path, name = str(options.pop("metric", "")), options.pop("name", None)
-    kind = _found(path)
+    kind = _metric_class(path)
     takes = {**_parameters(kind.__new__), **_parameters(kind.__init__)}
     known = task.metric_arguments(outputs)
     options = {**{name: known[name] for name in known if name in takes}, **options}
@@ -192,7 +196,7 @@ def _made(spec: MetricSpec, task: Task, outputs: int) -> tuple[str, Metric]:
     return str(name or _snake(kind.__name__)), metric
 
 
-def _found(path: str) -> type[Metric]:
+def _metric_class(path: str) -> type[Metric]:
     brought = [point for point in plugins.installed("pfl.metrics") if point.name == path]
     try:
         kind = brought[0].load() if brought else checked(path, Metric, (), CONFIGURATION)
@@ -219,7 +223,7 @@ class _UndefinedError(ValueError):
     """A metric has no value on some samples; the message says why."""
 
 
-def _value(metric: Metric, predictions: Tensor, targets: Tensor) -> float:
+def _score(metric: Metric, predictions: Tensor, targets: Tensor) -> float:
     """Return a metric's value.
 
     Raises:

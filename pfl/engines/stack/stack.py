@@ -220,14 +220,16 @@ def walk(splits: Sequence[ClientSplit], size: int, apart: bool) -> Iterator[Grou
         while not sizes[-1]:
             sizes.pop()
         if gather is None:
-            batch = pad([_from(split, start, n) for split, n in zip(splits, sizes, strict=False)])
+            batch = pad(
+                [_batch_of(split, start, n) for split, n in zip(splits, sizes, strict=False)]
+            )
         else:
             batch = gather.chunk(start, sizes)
             batch = batch._replace(weight=weights(sizes, batch.x, batch.y))
         yield from groups(sizes, batch, apart)
 
 
-def _from(split: ClientSplit, start: int, size: int) -> Batch | None:
+def _batch_of(split: ClientSplit, start: int, size: int) -> Batch | None:
     return split.batch(torch.arange(start, start + size)) if size else None
 
 

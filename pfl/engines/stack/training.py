@@ -133,7 +133,7 @@ def _take_steps(
         with context.fabric.autocast():
             inputs = feed.inputs(number)
             for group in feed.groups(number, inputs):
-                outcome, logged = _parts(
+                outcome, logged = _outcome_of(
                     part.together(step, group.rows, group.batch, optimizer.leaves)
                 )
                 losses.append(total(outcome.terms).sum())
@@ -150,7 +150,7 @@ def _take_steps(
     return kept
 
 
-def _parts(found: Mapping[tuple[str, str], Tensor]) -> tuple[Outcome, State]:
+def _outcome_of(found: Mapping[tuple[str, str], Tensor]) -> tuple[Outcome, State]:
     """Return an outcome and what was logged; one dictionary passes vmap faster than several."""
     parts: dict[str, State] = {part: {} for part in (*Outcome._fields, "logged")}
     for (part, name), value in found.items():
