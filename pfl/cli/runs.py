@@ -108,11 +108,10 @@ def test(argv: Sequence[str]) -> None:
             _show_scores(experiment, row)
             return
         row = loop.test(module, data, source, experiment.text)
+        wanted = resume.Wanted(loop, module, data, source, experiment.text)
         if values.reliability:
-            file = reliability.measure(loop, module, data, source, experiment.text)
-            print(f"wrote {file}")
+            print(f"wrote {reliability.tabulated(wanted, reliability.FILE, reliability.rows)}")
         if values.cross:
-            wanted = resume.Wanted(loop, module, data, source, experiment.text)
             print(f"wrote {reliability.tabulated(wanted, cross.FILE, cross.rows)}")
     _show_scores(experiment, row)
 

@@ -16,33 +16,15 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from pfl.core.client import ClientModule
-from pfl.core.types import FederatedData
 from pfl.disk.writing import write
 from pfl.federation.checkpoint import CheckpointError
 from pfl.federation.prepare import prepared
 from pfl.federation.resume import Wanted
 from pfl.federation.rounds import Federation
-from pfl.federation.settings import Settings
 from pfl.training.batching import chunks
 
 BINS = 15
 FILE = "reliability.csv"
-
-
-def measure(
-    settings: Settings,
-    module: ClientModule,
-    data: FederatedData,
-    ckpt_path: str,
-    config: str | None = None,
-) -> Path:
-    """Measure the reliability of every client's personal model on its test data; return the file.
-
-    Raises:
-        CheckpointError: ``ckpt_path`` cannot be used, or is not in a run folder.
-    """
-    return tabulated(Wanted(settings, module, data, ckpt_path, config), FILE, _rows)
 
 
 def tabulated(
@@ -56,16 +38,16 @@ def tabulated(
     with prepared(wanted) as federation, federation.computing():
         if (folder := federation.origin) is None:
             raise CheckpointError(f"the checkpoint {wanted.ckpt_path} is not in a run folder")
-        rows = list(rows_of(federation))
+        found = list(rows_of(federation))
     path, text = folder / file, io.StringIO()
-    writer = csv.DictWriter(text, rows[0])
+    writer = csv.DictWriter(text, found[0])
     writer.writeheader()
-    writer.writerows(rows)
+    writer.writerows(found)
     write(path, text.getvalue())
     return path
 
 
-def _rows(federation: Federation) -> Iterator[dict[str, float]]:
+def rows(federation: Federation) -> Iterator[dict[str, float]]:
     """Yield the rows of all clients."""
     module, data = federation.run.module, federation.run.data
     for client in range(data.num_clients):
