@@ -9,7 +9,6 @@ from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
-from torch.utils._pytree import tree_map_only
 
 from pfl.core.server import ServerState
 from pfl.disk import tensor_file
@@ -73,4 +72,11 @@ def move(value: Any, device: torch.device | str, copy: bool = False) -> Any:  # 
         device: The device to move to.
         copy: Whether to copy tensors that are already on the device.
     """
-    return tree_map_only(Tensor, lambda tensor: tensor.detach().to(device, copy=copy), value)
+    if isinstance(value, Tensor):
+        return value.detach().to(device, copy=copy)
+    if isinstance(value, Mapping):
+        # Of any kind: a file may hold plain dictionaries only.
+        return {key: move(item, device, copy) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return type(value)(move(item, device, copy) for item in value)
+    return value
