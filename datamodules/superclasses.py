@@ -26,9 +26,9 @@ CIFAR100 = {
     "vehicles_1": "bicycle bus motorcycle pickup_truck train",
     "vehicles_2": "lawn_mower rocket streetcar tank tractor",
 }
-CIFAR100_CLASSES = tuple(sorted(name for names in CIFAR100.values() for name in names.split()))
+_NUMBERS = {
+    name: number for number, names in enumerate(CIFAR100.values()) for name in names.split()
+}
+CIFAR100_CLASSES = tuple(sorted(_NUMBERS))
 # (100,) superclass of each class.
-CIFAR100_PARENTS = tuple(
-    next(i for i, names in enumerate(CIFAR100.values()) if name in names.split())
-    for name in CIFAR100_CLASSES
-)
+CIFAR100_PARENTS = tuple(_NUMBERS[name] for name in CIFAR100_CLASSES)

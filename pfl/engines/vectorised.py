@@ -24,19 +24,10 @@ from pfl.training.phases import make_optimizer, prepare, release
 AnswerT = TypeVar("AnswerT", Result, Scores)
 
 HOOKS = (
-    "on_train_start",
-    "on_train_epoch_start",
-    "on_train_batch_start",
-    "on_before_zero_grad",
-    "optimizer_zero_grad",
-    "on_before_backward",
-    "on_after_backward",
-    "on_before_optimizer_step",
-    "configure_gradient_clipping",
-    "optimizer_step",
-    "on_train_batch_end",
-    "on_train_epoch_end",
-    "on_train_end",
+    *("on_train_start", "on_train_epoch_start", "on_train_batch_start", "on_before_zero_grad"),
+    *("optimizer_zero_grad", "on_before_backward", "on_after_backward", "on_before_optimizer_step"),
+    *("configure_gradient_clipping", "optimizer_step", "on_train_batch_end"),
+    *("on_train_epoch_end", "on_train_end"),
 )
 """Hooks of the training loop that a stack does not call for each client."""
 

@@ -16,22 +16,14 @@ from pfl.federation.checkpoint import CheckpointError
 from pfl.federation.run import Callback, Run
 from pfl.training.optimizer_state import of_all_phases
 
-_TYPES: dict[str, tuple[type, ...]] = {
-    "round": (int,),
-    "seed": (int,),
-    "method": (str,),
-    "server": (dict,),
-    "kept": (dict,),
-    "template": (dict,),
-    "constants": (str,),
-    "stacked": (bool, NoneType),
-    "noise": (str, NoneType),
-    "op_threads": (int,),
-    "history": (list,),
-    "failures": (dict,),
-    "partition": (str, NoneType),
-    "config": (str, NoneType),
-    "callbacks": (dict,),
+# The keys of a checkpoint, by the types of their values.
+_KEYS: dict[tuple[type, ...], tuple[str, ...]] = {
+    (int,): ("round", "seed", "op_threads"),
+    (str,): ("method", "constants"),
+    (dict,): ("server", "kept", "template", "failures", "callbacks"),
+    (list,): ("history",),
+    (bool, NoneType): ("stacked",),
+    (str, NoneType): ("noise", "partition", "config"),
 }
 
 
@@ -41,12 +33,13 @@ def check_types(content: Mapping[str, Any]) -> None:
     Raises:
         CheckpointError: A key is missing, or its value has another type.
     """
-    for key, kinds in _TYPES.items():
-        if key not in content:
-            raise _wrong(f"{key} is missing")
-        if type(content[key]) not in kinds:
-            names = ["null" if kind is NoneType else kind.__name__ for kind in kinds]
-            raise _wrong(f"{key} must be {' or '.join(names)}, got {_shown(content[key])}")
+    for kinds, keys in _KEYS.items():
+        names = " or ".join("null" if kind is NoneType else kind.__name__ for kind in kinds)
+        for key in keys:
+            if key not in content:
+                raise _wrong(f"{key} is missing")
+            if type(content[key]) not in kinds:
+                raise _wrong(f"{key} must be {names}, got {_shown(content[key])}")
 
 
 def check(content: Mapping[str, Any], run: Run, clients: Sequence[ClientInfo]) -> None:
