@@ -6,7 +6,6 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from difflib import get_close_matches
 from pathlib import Path
 from textwrap import shorten
 
@@ -14,6 +13,7 @@ import yaml
 
 from pfl.core.failure import told
 from pfl.disk import reading
+from pfl.disk.nearest import nearest_file
 from pfl.disk.yaml_text import YamlError, checked
 from pfl.federation.identity import STARTED
 
@@ -80,8 +80,7 @@ def sources(argv: Sequence[str]) -> list[Given]:
 
 def _file(path: Path) -> list[Given]:
     if not path.is_file():
-        near = nearest(path.name, [file.name for file in path.parent.glob("*.yaml")])
-        raise UsageError(f"--config {path}: there is no such file{near}")
+        raise UsageError(f"--config {path}: there is no such file{nearest_file(path)}")
     try:
         node = yaml.compose(checked(reading.text(path) or ""), yaml.SafeLoader)
     except reading.FileError as error:
@@ -207,17 +206,3 @@ def line(place: str, keys: Keys, what: str) -> str:
 
 def _path(keys: Keys) -> Keys:
     return tuple(key for key in keys if key != "class_path")
-
-
-def nearest(name: str, choices: Iterable[str]) -> str:
-    """Return the end of a message that names the nearest choice; empty if none is near."""
-    known = list(choices)
-    same = [choice for choice in known if choice.lower() == name.lower()]
-    close = same[-1:] or get_close_matches(name, known, n=1)
-    return f"; did you mean {close[0]!r}?" if close else ""
-
-
-def hint(name: str, choices: Iterable[str]) -> str:
-    """Return the end of a message that names the nearest choice, or all of them."""
-    known = list(choices)
-    return nearest(name, known) or f"; choose from {', '.join(known)}"

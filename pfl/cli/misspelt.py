@@ -10,8 +10,9 @@ from pathlib import Path
 
 from pfl.callbacks import foreign
 from pfl.cli import catalogue
-from pfl.cli.explain import Given, Keys, UsageError, hint, line, nearest, plain, settings_of, spoken
+from pfl.cli.explain import Given, Keys, UsageError, line, plain, settings_of, spoken
 from pfl.cli.known import OF_TORCH, BrokenError, Known, classes, is_class
+from pfl.disk.nearest import hint, nearest
 from pfl.imports.hints import declared
 from pfl.imports.trust import CONFIGURATION, TrustError
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import argparse
 import shutil
 from collections.abc import Sequence
-from difflib import get_close_matches
 from pathlib import Path
 
 import pfl
 from pfl.cli.explain import UsageError
+from pfl.disk.nearest import nearest
 
 FOLDERS = ("configs", "sweeps")
 
@@ -38,9 +38,8 @@ def config(word: str, folder: Path = Path()) -> str:
     file = home / f"{word}.yaml"
     if file.is_file():
         return str(file)
-    near = get_close_matches(word, names(), n=3)
-    hint = f"did you mean {', '.join(near)}?" if near else "pfl init copies all of them"
-    raise UsageError(f"{word}: there is no such file or shipped configuration; {hint}")
+    near = nearest(word, names(), 3) or "; pfl init copies all of them"
+    raise UsageError(f"{word}: there is no such file or shipped configuration{near}")
 
 
 def names() -> list[str]:

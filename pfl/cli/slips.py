@@ -11,9 +11,10 @@ from pathlib import Path
 
 from pfl.cli import joining, known, shipped
 from pfl.cli.configured import VERBS, Verb
-from pfl.cli.explain import Given, UsageError, line, nearest, sources
+from pfl.cli.explain import Given, UsageError, line, sources
 from pfl.cli.known import Known
 from pfl.cli.misspelt import find_misspelling
+from pfl.disk.nearest import nearest
 from pfl.imports import plugins
 from pfl.imports.plugins import PACKAGES
 

@@ -1,19 +1,21 @@
 """The reader of YAML files of sweeps and tables; its errors name the line.
 
-They are not read as dataclasses by jsonargparse: beside another type (a row is a text, a list or a
-mapping), a misspelt key of a dataclass is dropped without a word, and errors name no inner key.
+Their forms are dataclasses, but jsonargparse does not read them: beside another type (a row is a
+text, a list or a mapping), it drops a misspelt key of a dataclass without a word, and its errors
+name no inner key.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
 from yaml import YAMLError
 
-from pfl.cli.explain import Given, UsageError, hint, sources, spoken
+from pfl.cli.explain import Given, UsageError, sources, spoken
+from pfl.disk.form import FormError, formed
+from pfl.disk.nearest import nearest_file
 
 
 class YamlFile:
@@ -29,9 +31,7 @@ class YamlFile:
 
     def __init__(self, path: Path, kind: str) -> None:
         if not path.is_file():
-            near = get_close_matches(path.name, [f.name for f in path.parent.glob("*.yaml")], n=1)
-            hint = f"; did you mean {str(path.with_name(near[0]))!r}?" if near else ""
-            raise UsageError(f"there is no {kind} {path}{hint}")
+            raise UsageError(f"there is no {kind} {path}{nearest_file(path)}")
         self.path = path
         self.kind = kind
         self._given: Sequence[Given] = sources(["--config", str(path)])
@@ -54,33 +54,24 @@ class YamlFile:
             ) from error
         return content
 
+    def formed(self, content: Any, form: Any, *keys: str) -> Any:  # noqa: ANN401
+        """Return a part of the content in a form; see :func:`pfl.disk.form.formed`.
+
+        Raises:
+            UsageError: It does not have the form.
+        """
+        try:
+            return formed(content, form, keys)
+        except FormError as error:
+            raise self.error(error.what, *error.keys) from error
+
     def error(self, what: str, *keys: str) -> UsageError:
         """Return an error about a key of the file, or about the file as a whole."""
-        if not keys:
-            return UsageError(f"{self.path}: {what}")
-        # Places are stored under the single parts of dotted keys, without init_args.
-        parts = spoken(".".join(keys).split("."))
-        places = [given.place for given in self._given if given.keys in (keys, parts)]
-        return UsageError(f"{places[-1] if places else self.path}: {'.'.join(keys)}: {what}")
-
-    def check_keys(self, given: Mapping[str, Any], known: Sequence[str], *keys: str) -> None:
-        """Refuse unknown keys.
-
-        Raises:
-            UsageError: A key is unknown.
-        """
-        for key in given:
-            if key not in known:
-                what = f"this key is not supported{hint(str(key), known)}"
-                raise self.error(what, *keys, str(key))
-
-    def mapping(self, content: Mapping[str, Any], *keys: str) -> Mapping[str, Any]:
-        """Return a part of the file that must be a mapping.
-
-        Raises:
-            UsageError: The part is missing, empty or not a mapping.
-        """
-        value = content.get(keys[-1])
-        if not isinstance(value, Mapping) or not value:
-            raise self.error(f"expected keys and values, got {value!r}", *keys)
-        return value
+        # Places are stored under the single parts of dotted keys, without init_args; items of
+        # lists have none, but for the mappings in them.
+        for inner in (keys[:count] for count in range(len(keys), 0, -1)):
+            parts = spoken(".".join(inner).split("."))
+            for given in reversed(self._given):
+                if given.keys in (inner, parts):
+                    return UsageError(f"{given.place}: {'.'.join(keys)}: {what}")
+        return UsageError(f"{self.path}: {what}")

@@ -1,11 +1,9 @@
-"""Readers of the files in a run folder: tables of numbers, YAML, and JSON of a known shape."""
+"""Readers of the files in a run folder: tables of numbers, and JSON in a form."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -13,21 +11,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pfl.disk import reading
+from pfl.disk.form import FormError, formed
+from pfl.disk.nearest import hint
 
 Floats: TypeAlias = NDArray[np.float64]
 Flags: TypeAlias = NDArray[np.bool_]
 
+# A folder is not a run, or a run lacks the data that is needed.
+RunError: TypeAlias = reading.FileError
 # Of rounds and of clients.
 LARGEST = 10**7
-# A whole number of a JSON file is no larger.
-_LARGEST_NUMBER = 2**63 - 1
-_WORDS = {str: "a text", bool: "true or false", int: "a whole number", float: "a number"}
-
-
-class RunError(ValueError):
-    """A folder is not a run, or a run lacks the data that is needed."""
-
-
 # The column of clients' names, which is no numbers; ``partition.json`` has them too.
 NAME = "name"
 
@@ -50,14 +43,13 @@ class Columns:
     def read(cls, path: Path) -> Columns:
         """Read a CSV file, without the part of a line that a killed process may have left.
 
-        A missing file has no columns; see :func:`read_text`.
+        A missing file has no columns.
 
         Raises:
             RunError: A cell is neither a number nor a truth value, or the number of a round or a
                 client is none; or see :func:`pfl.disk.reading.read_csv`.
         """
-        with of_run():
-            lines = reading.read_csv(path)
+        lines = reading.read_csv(path)
         if NAME in lines.header:
             place = lines.header.index(NAME)
             rows = [[*row[:place], *row[place + 1 :]] for row in lines.rows]
@@ -116,8 +108,7 @@ class Columns:
         """
         if name not in self.columns:
             known = [key for key in self.columns if "/" in key]
-            near = get_close_matches(name, known, n=3) or known
-            raise RunError(f"{self.source} has no column {name!r}; it has {', '.join(near)}")
+            raise RunError(f"{self.source} has no column {name!r}{hint(name, known, 3)}")
         return self.columns[name]
 
 
@@ -138,92 +129,35 @@ def _check_counted(values: Floats, what: str) -> None:
         raise RunError(f"{what} must be a whole number of at most {LARGEST:,}, got {wrong[0]:g}")
 
 
-@contextmanager
-def of_run() -> Iterator[None]:
-    """Turn the error of a file into one of its run."""
-    try:
-        yield
-    except reading.FileError as error:
-        raise RunError(str(error)) from error
-
-
-def read_text(path: Path) -> str:
-    """Read a text; a missing file gives an empty one.
-
-    Raises:
-        RunError: It is too large, or not UTF-8.
-    """
-    with of_run():
-        return reading.text(path) or ""
-
-
-def read_yaml(path: Path) -> dict[str, Any]:
-    """Read a YAML mapping; a missing file gives an empty one.
-
-    Raises:
-        RunError: The file is damaged, or beyond the limits of a configuration.
-    """
-    with of_run():
-        return reading.read_yaml(path)
-
-
-def read_json(path: Path, shape: Mapping[str, Any]) -> dict[str, Any]:
+def read_json(path: Path, form: Mapping[str, Any]) -> dict[str, Any]:
     """Read a JSON object without its null values; a missing file gives an empty one.
 
     Args:
         path: The file.
-        shape: See :func:`check_shape`.
+        form: See :func:`check_form`.
 
     Raises:
-        RunError: The file is damaged, or a value is not of its shape.
+        RunError: The file is damaged, or a value does not have its form.
     """
-    with of_run():
-        content = reading.read_json(path)
-        check_shape(content, shape, path)
+    content = reading.read_json(path)
+    check_form(content, form, path)
     return {key: value for key, value in content.items() if value is not None}
 
 
-def check_shape(content: Mapping[str, Any], shape: Mapping[str, Any], path: Path) -> None:
-    """Check those values of a mapping that a shape names; any may be missing or null.
+def check_form(content: Mapping[str, Any], form: Mapping[str, Any], path: Path) -> None:
+    """Check those values of a mapping that a form names; any may be missing or null.
 
     Args:
         content: The mapping.
-        shape: By keys: a type of plain values; a list of one shape, for a list of such values; a
-            dictionary of one shape under ``str``, for any keys; or a dictionary of further keys.
+        form: The form of the values under some of its keys; see :mod:`pfl.disk.form`.
         path: The file, for messages.
 
     Raises:
-        reading.FileError: A value is not of its shape.
+        RunError: A value does not have its form.
     """
-    for key, wanted in shape.items():
+    for key, kind in form.items():
         if content.get(key) is not None:
-            _check_value(content[key], wanted, f"{path}: {key}")
-
-
-def _check_value(value: Any, shape: Any, where: str) -> None:  # noqa: ANN401
-    if isinstance(shape, list):
-        _refuse(isinstance(value, list), value, "a list", where)
-        for number, item in enumerate(value):
-            _check_value(item, shape[0], f"{where}.{number}")
-    elif isinstance(shape, Mapping):
-        _refuse(isinstance(value, dict), value, "keys and values", where)
-        for key, item in value.items():
-            if (inner := shape.get(str, shape.get(key))) is not None:
-                _check_value(item, inner, f"{where}.{key}")
-    else:
-        _refuse(_is(value, shape), value, _WORDS[shape], where)
-
-
-def _is(value: Any, kind: type) -> bool:  # noqa: ANN401
-    if kind is float:
-        # What was not measured, or had no bounds, is stored as NaN or infinity.
-        return _is(value, int) or isinstance(value, float)
-    if kind is int:
-        return type(value) is int and abs(value) <= _LARGEST_NUMBER
-    return isinstance(value, kind)
-
-
-def _refuse(right: bool, value: Any, wanted: str, where: str) -> None:  # noqa: ANN401
-    if not right:
-        shown = repr(value) if not isinstance(value, int) else f"{type(value).__name__}"
-        raise reading.FileError(f"{where} must be {wanted}, not {shown[:60]}")
+            try:
+                formed(content[key], kind, (key,))
+            except FormError as error:
+                raise RunError(f"{path}: {error}") from error

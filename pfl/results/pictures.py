@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from difflib import get_close_matches
 from pathlib import Path
 
 from matplotlib.figure import Figure
 
+from pfl.disk.nearest import nearest
 from pfl.disk.writing import written
 from pfl.results import analyses, matrices, newcomers, plots
 from pfl.results.captions import ASKED, FIRST, LAST
@@ -70,9 +70,8 @@ def draw(
                 figure = _figure(name, settings, metric, at)
                 found.append(Picture(name, figure, caption=captions[name]))
             except RunError as error:
-                near = get_close_matches(name, captions, n=1)
-                hint = f"; did you mean {near[0]!r}?" if near and name not in captions else ""
-                found.append(Picture(name, refusal=f"{error}{hint}"))
+                near = "" if name in captions else nearest(name, captions)
+                found.append(Picture(name, refusal=f"{error}{near}"))
     return found
 
 

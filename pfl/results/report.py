@@ -7,9 +7,10 @@ from collections.abc import Iterator
 import numpy as np
 from matplotlib.ticker import EngFormatter
 
+from pfl.disk.reading import text
 from pfl.federation.summary import KINDS, summarise
 from pfl.results import names, page
-from pfl.results.files import Floats, read_text
+from pfl.results.files import Floats
 from pfl.results.find import common_score
 from pfl.results.page import Markup
 from pfl.results.pictures import draw
@@ -52,7 +53,7 @@ def report(run: RunFolder) -> str:
         page.section("Run", _facts(run)),
     ]
     if config.is_file():
-        parts.append(page.section("Configuration", page.verbatim(read_text(config))))
+        parts.append(page.section("Configuration", page.verbatim(text(config) or "")))
     return page.page(f"{run.method}{data}", ", ".join(about), parts)
 
 

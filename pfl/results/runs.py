@@ -11,25 +11,26 @@ from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
+from pfl.disk.reading import read_yaml
 from pfl.federation.summary import SCORES
 from pfl.results import names
-from pfl.results.files import Columns, Floats, RunError, check_shape, of_run, read_json, read_yaml
+from pfl.results.files import Columns, Floats, RunError, check_form, read_json
 
 Replicate: TypeAlias = tuple[int, int]
 # The words of pfl.federation.summary.KINDS.
 At: TypeAlias = Literal["last", "mean_last10", "best_by_val", "best_on_test"]
 
-# See check_shape.
+# See check_form.
 _ENVIRONMENT: Mapping[str, Any] = {
-    **{"header": {str: str}, "seed": int, "rounds": int, "noise": str, "packages": {str: str}},
-    **{"reports": {str: str}, "scores": {str: bool}, "evaluated_clients": [int]},
+    **{"header": dict[str, str], "seed": int, "rounds": int, "noise": str},
+    **{"packages": dict[str, str], "reports": dict[str, str], "scores": dict[str, bool]},
+    "evaluated_clients": list[int],
 }
 _PARTITION: Mapping[str, Any] = {
     **{"data": str, "hash": str, "split_seed": int, "num_clients": int},
-    **{"clients": [{}], "label_counts": [[float]], "names": [str]},
+    **{"clients": list[dict[str, Any]], "label_counts": list[list[float]], "names": list[str]},
 }
-_SUMMARY: Mapping[str, Any] = {"rounds": int, "fingerprint": str, "summary": {str: float}}
-_CONFIG: Mapping[str, Any] = {"seed": int}
+_SUMMARY = {"rounds": int, "fingerprint": str, "summary": dict[str, float]}
 # Columns of metrics.csv that are summed up, and how large their values may be.
 _COUNTS, _LARGEST = ("comm/", "time/", "train/samples", "train/steps"), 1e18
 # Of a partition that does not tell the number of clients.
@@ -106,8 +107,7 @@ class RunFolder:
         Raises:
             RunError: They contradict each other.
         """
-        with of_run():
-            check_shape(self.config, _CONFIG, self.path / "config.yaml")
+        check_form(self.config, {"seed": int}, self.path / "config.yaml")
         if "method" not in (self.environment.get("header") or {}):
             raise RunError(f"{self.path / 'environment.json'} lacks header.method")
         file, known = self.path / "partition.json", self.partition.get("num_clients")

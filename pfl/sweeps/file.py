@@ -7,18 +7,19 @@ matter only to W&B's service are listed as unused.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Annotated, Any, Literal
 
 from pfl.cli.yaml_file import YamlFile
+from pfl.disk.form import Least
 from pfl.federation.summary import KINDS
 from pfl.sweeps.parameters import read_space
 from pfl.sweeps.space import Space
 
 Method = Literal["grid", "random", "bayes"]
-# Keys that are used here, and keys that matter only to W&B's service.
-_USED = ("method", "metric", "parameters", "early_terminate", "command", "run_cap", "program")
+Count = Annotated[int, Least(1)]
+# Keys that matter only to W&B's service.
 _UNUSED = ("project", "entity", "name", "description", "apiVersion", "kind", "controller")
 _COMMAND = ("${env}", "${interpreter}", "${program}", "${args}")
 
@@ -29,13 +30,18 @@ class Metric:
 
     Attributes:
         name: Name under which a run logs or summarises it.
-        maximize: Whether more is better.
+        goal: Whether more is better or less.
         target: A value at which the search ends.
     """
 
     name: str
-    maximize: bool
+    goal: Literal["minimize", "maximize"] = "minimize"
     target: float | None = None
+
+    @property
+    def maximize(self) -> bool:
+        """``True`` if more is better."""
+        return self.goal == "maximize"
 
     @property
     def logged(self) -> bool:
@@ -63,6 +69,28 @@ class Early:
     first: int
     eta: int
     last: int | None = None
+
+
+# The forms of the file; see pfl.disk.form.
+@dataclass(frozen=True)
+class _Hyperband:
+    type: Literal["hyperband"]
+    min_iter: Count | None = None
+    max_iter: Count | None = None
+    s: Count | None = None
+    eta: Annotated[int, Least(2)] = 3
+    strict: bool = True
+
+
+@dataclass(frozen=True)
+class _File:
+    method: Method
+    metric: Metric
+    parameters: dict[str, Any]
+    early_terminate: _Hyperband | None = None
+    command: list[Any] = field(default_factory=lambda: [*_COMMAND])
+    run_cap: Count | None = None
+    program: Any = ""
 
 
 @dataclass(frozen=True)
@@ -102,73 +130,44 @@ def read(path: Path) -> Sweep:
     """
     reader = YamlFile(path, "sweep file")
     content = reader.content()
-    reader.check_keys(content, (*_USED, *_UNUSED))
-    method: Method = content.get("method", "none")
-    if method not in (methods := get_args(Method)):
-        raise reader.error(f"expected one of {', '.join(methods)}, got {method!r}", "method")
-    metric = _metric(reader, content)
-    command = content.get("command", list(_COMMAND))
-    if not isinstance(command, list) or not command:
-        raise reader.error(f"expected a list of words, got {command!r}", "command")
-    program = str(content.get("program", ""))
-    run_cap = content.get("run_cap")
-    if run_cap is not None and (not isinstance(run_cap, int) or run_cap < 1):
-        raise reader.error(f"expected a whole number, at least 1, got {run_cap!r}", "run_cap")
     unused = [key for key in content if key in _UNUSED]
-    if program and not any("${program}" in str(word) for word in command):
+    used = {key: value for key, value in content.items() if key not in _UNUSED}
+    given: _File = reader.formed(used, _File)
+    if given.program and not any("${program}" in str(word) for word in given.command):
         unused.append("program")
+    early = given.early_terminate
     return Sweep(
         path=path,
-        method=method,
-        metric=metric,
-        space=read_space(reader, content, method),
-        command=[str(word) for word in command],
-        program=program,
-        early=_early(reader, content, metric) if "early_terminate" in content else None,
-        run_cap=run_cap,
+        method=given.method,
+        metric=given.metric,
+        space=read_space(reader, given.parameters, given.method),
+        command=[str(word) for word in given.command],
+        program=str(given.program),
+        early=None if early is None else _early(reader, early, given.metric),
+        run_cap=given.run_cap,
         unused=unused,
         content=content,
     )
 
 
-def _metric(reader: YamlFile, content: Mapping[str, Any]) -> Metric:
-    given = reader.mapping(content, "metric")
-    reader.check_keys(given, ("name", "goal", "target"), "metric")
-    name, goal, target = given.get("name"), given.get("goal", "minimize"), given.get("target")
-    if not isinstance(name, str):
-        raise reader.error(f"expected the name of a metric, got {name!r}", "metric", "name")
-    if goal not in ("minimize", "maximize"):
-        raise reader.error(f"expected minimize or maximize, got {goal!r}", "metric", "goal")
-    if target is not None and not isinstance(target, int | float):
-        raise reader.error(f"expected a number, got {target!r}", "metric", "target")
-    return Metric(name, goal == "maximize", target)
-
-
-def _early(reader: YamlFile, content: Mapping[str, Any], metric: Metric) -> Early:
+def _early(reader: YamlFile, given: _Hyperband, metric: Metric) -> Early:
     key = "early_terminate"
-    given = reader.mapping(content, key)
-    if given.get("type") != "hyperband":
-        raise reader.error(f"only hyperband is supported, got {given.get('type')!r}", key, "type")
-    reader.check_keys(given, ("type", "min_iter", "max_iter", "s", "eta", "strict"), key)
-    if given.get("strict") is False:
+    if not given.strict:
         what = "false is not supported: a run is stopped once it falls behind, as in the papers"
         raise reader.error(what, key, "strict")
     if not metric.logged:
         raise reader.error(f"{metric.name} has no value after each round", key)
-    for name in ("min_iter", "max_iter", "s", "eta"):
-        value, least = given.get(name), 2 if name == "eta" else 1
-        if value is not None and (not isinstance(value, int) or value < least):
-            what = f"expected a whole number, at least {least}, got {value!r}"
-            raise reader.error(what, key, name)
-    eta, last = given.get("eta", 3), given.get("max_iter")
-    if ("min_iter" in given) == (last is not None) or (last is None) != ("s" not in given):
-        raise reader.error("give either min_iter, or max_iter and s", key)
-    if last is None:
-        return Early(given["min_iter"], eta)
-    # W&B compares at max_iter / eta, max_iter / eta ** 2, ...: at most s times, never below one.
-    first = last
-    for _ in range(given["s"]):
-        first = first // eta or first
-    if first == last:
-        raise reader.error(f"max_iter must be at least eta, which is {eta}", key, "max_iter")
-    return Early(first, eta, last)
+    match given.min_iter, given.max_iter, given.s:
+        case int(first), None, None:
+            return Early(first, given.eta)
+        case None, int(last), int(times):
+            # W&B compares at max_iter / eta, max_iter / eta ** 2, ...: at most s times, never below
+            # one.
+            first = last
+            for _ in range(times):
+                first = first // given.eta or first
+            if first == last:
+                what = f"max_iter must be at least eta, which is {given.eta}"
+                raise reader.error(what, key, "max_iter")
+            return Early(first, given.eta, last)
+    raise reader.error("give either min_iter, or max_iter and s", key)

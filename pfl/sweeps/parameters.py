@@ -5,37 +5,66 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping
-from typing import Any
+from dataclasses import dataclass
+from typing import Annotated, Any
 
 from pfl.cli.yaml_file import YamlFile
+from pfl.disk.form import Least
+from pfl.disk.nearest import hint
 from pfl.sweeps.space import Categorical, Parameter, Range, Space
 
-# W&B's distributions that Optuna supports, with their keys.
-_KEYS = {
-    "constant": ("value",),
-    "categorical": ("values",),
-    "categorical_w_probabilities": ("values", "probabilities"),
-    "int_uniform": ("min", "max"),
-    "uniform": ("min", "max"),
-    "q_uniform": ("min", "max", "q"),
-    "log_uniform": ("min", "max"),
-    "log_uniform_values": ("min", "max"),
-    "q_log_uniform": ("min", "max", "q"),
-    "q_log_uniform_values": ("min", "max", "q"),
+
+# The forms of a parameter; see pfl.disk.form.
+@dataclass(frozen=True, kw_only=True)
+class _Constant:
+    distribution: str | None = None
+    value: Any
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Choice:
+    distribution: str | None = None
+    values: list[Any]
+    probabilities: list[Annotated[float, Least(0)]] | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Bounds:
+    distribution: str | None = None
+    min: float
+    max: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Steps(_Bounds):
+    q: float = 1
+
+
+# W&B's distributions that Optuna supports.
+_FORMS = {
+    "constant": _Constant,
+    **dict.fromkeys(("categorical", "categorical_w_probabilities"), _Choice),
+    **dict.fromkeys(("int_uniform", "uniform", "log_uniform", "log_uniform_values"), _Bounds),
+    **dict.fromkeys(("q_uniform", "q_log_uniform", "q_log_uniform_values"), _Steps),
 }
-_ALL_KEYS = ("distribution", "parameters", *dict.fromkeys(sum(_KEYS.values(), ())))
-_OPTIONAL = ("q",)
+# Distributions that W&B infers from the keys.
+_INFERRED = {"value": "constant", "values": "categorical", "min": "uniform", "max": "uniform"}
 
 
-def read_space(reader: YamlFile, content: Mapping[str, Any], method: str) -> Space:
+def read_space(reader: YamlFile, given: Mapping[str, Any], method: str) -> Space:
     """Read the search space.
+
+    Args:
+        reader: The file.
+        given: Its parameters.
+        method: How points are chosen.
 
     Raises:
         UsageError: A parameter is wrong, or the method cannot search it.
     """
     varied: dict[str, Parameter] = {}
     constants: dict[str, Any] = {}
-    _walk(reader, content, ("parameters",), varied, constants)
+    _walk(reader, given, ("parameters",), varied, constants)
     for name, parameter in varied.items():
         at = ("parameters", name)
         if method == "grid" and parameter.grid() is None:
@@ -51,97 +80,78 @@ def read_space(reader: YamlFile, content: Mapping[str, Any], method: str) -> Spa
 
 def _walk(
     reader: YamlFile,
-    content: Mapping[str, Any],
+    group: Mapping[str, Any],
     at: tuple[str, ...],
     varied: dict[str, Parameter],
     constants: dict[str, Any],
 ) -> None:
     """Read a group of parameters; names of nested groups become dotted names."""
-    for key in (group := reader.mapping(content, *at)):
-        path = (*at, str(key))
-        given = reader.mapping(group, *path)
+    for key, content in group.items():
+        path = (*at, key)
         name = ".".join(part for part in path if part != "parameters")
         if not re.fullmatch(r"[A-Za-z_][\w.-]*", name, re.ASCII):
             raise reader.error("this is not a valid name of a parameter", *path)
-        if "parameters" in given:
-            reader.check_keys(given, ("parameters",), *path)
-            _walk(reader, given, (*path, "parameters"), varied, constants)
-        elif name in varied or name in constants:
+        if isinstance(content, dict) and [*content] == ["parameters"]:
+            inner = (*path, "parameters")
+            nested = reader.formed(content["parameters"], dict[str, Any], *inner)
+            _walk(reader, nested, inner, varied, constants)
+            continue
+        if name in varied or name in constants:
             raise reader.error(f"{name} is given twice", *path)
-        elif (kind := _kind(reader, given, path)) == "constant":
-            constants[name] = given["value"]
-        else:
-            varied[name] = _parameter(reader, kind, given, path)
+        kind = _distribution(reader, reader.formed(content, dict[str, Any], *path), path)
+        match reader.formed(content, _FORMS[kind], *path):
+            case _Constant(value=value):
+                constants[name] = value
+            case _Choice() as choice:
+                varied[name] = _categorical(reader, choice, path)
+            case bounds:
+                varied[name] = _range(reader, kind, bounds, path)
 
 
-def _kind(reader: YamlFile, given: Mapping[str, Any], path: tuple[str, ...]) -> str:
+def _distribution(reader: YamlFile, given: Mapping[str, Any], path: tuple[str, ...]) -> str:
     """Return the given distribution, or the one that W&B infers from the keys."""
-    kind = given.get("distribution")
-    if kind is not None and kind not in _KEYS:
-        what = f"{kind!r} is not supported; choose from {', '.join(_KEYS)}"
-        raise reader.error(what, *path, "distribution")
-    reader.check_keys(given, _ALL_KEYS, *path)
-    if kind in (None, "categorical") and "probabilities" in given:
-        kind = "categorical_w_probabilities"
-    if kind is None:
-        bounds = [given.get("min"), given.get("max")]
-        whole = all(isinstance(bound, int) for bound in bounds)
-        implied = {"value": "constant", "values": "categorical"}
-        implied |= dict.fromkeys(("min", "max"), "int_uniform" if whole else "uniform")
-        kind = next((implied[key] for key in implied if key in given), None)
+    kind = given.get("distribution") or next((_INFERRED[k] for k in _INFERRED if k in given), None)
+    for key in given if kind is None else ():
+        raise reader.error(f"this key is not supported{hint(key, _INFERRED)}", *path, key)
     if kind is None:
         raise reader.error("expected value, values, or min and max", *path)
-    for key in given:
-        if key not in ("distribution", *_KEYS[kind]):
-            raise reader.error(f"the distribution {kind} does not have this key", *path, key)
-    for key in _KEYS[kind]:
-        if key not in given and key not in _OPTIONAL:
-            raise reader.error(f"the distribution {kind} needs {key}", *path)
-    return str(kind)
+    if kind not in _FORMS:
+        what = f"{kind!r} is not supported; choose from {', '.join(_FORMS)}"
+        raise reader.error(what, *path, "distribution")
+    whole = isinstance(given.get("min"), int) and isinstance(given.get("max"), int)
+    return "int_uniform" if whole and "distribution" not in given else str(kind)
 
 
-def _parameter(
-    reader: YamlFile, kind: str, given: Mapping[str, Any], path: tuple[str, ...]
-) -> Parameter:
-    if "values" in given:
-        return _categorical(reader, given, path)
-    for key in ("min", "max", "q"):
-        value = given.get(key, 1)
-        if (
-            isinstance(value, bool)
-            or not isinstance(value, int | float)
-            or not math.isfinite(value)
-        ):
-            raise reader.error(f"expected a number, got {value!r}", *path, key)
-    low, high, step = given["min"], given["max"], given.get("q", 1)
-    log, exponents = "log_uniform" in kind, kind.endswith("log_uniform")
-    if exponents:
+def _range(reader: YamlFile, kind: str, given: _Bounds, path: tuple[str, ...]) -> Range:
+    low, high, step = given.min, given.max, getattr(given, "q", None)
+    for value in (low, high, step or 0):
+        if not math.isfinite(value):
+            raise reader.error(f"expected numbers, got {value}", *path)
+    log = "log_uniform" in kind
+    if kind.endswith("log_uniform"):
         low, high = math.exp(low), math.exp(high)
     if log and low <= 0:
         raise reader.error(f"a logarithm needs a positive number, got {low}", *path, "min")
-    if kind.startswith("q_"):
-        if step <= 0:
-            raise reader.error(f"expected a positive number, got {step}", *path, "q")
-        parameter = Range(low, high, whole=step == int(step), log=log, step=step)
-    elif kind == "int_uniform" and not (low == int(low) and high == int(high)):
+    if step is not None and step <= 0:
+        raise reader.error(f"expected a positive number, got {step}", *path, "q")
+    whole = kind == "int_uniform" if step is None else step == int(step)
+    if kind == "int_uniform" and not (low == int(low) and high == int(high)):
         raise reader.error(f"expected whole numbers, got {low} and {high}", *path)
-    else:
-        parameter = Range(low, high, whole=kind == "int_uniform", log=log)
-    if parameter.empty:
+    found = Range(low, high, whole, log, step)
+    if found.empty:
         raise reader.error(f"there is no value between {low} and {high}", *path)
-    return parameter
+    return found
 
 
-def _categorical(reader: YamlFile, given: Mapping[str, Any], path: tuple[str, ...]) -> Categorical:
-    values, weights = given["values"], given.get("probabilities")
-    if not isinstance(values, list) or not values:
-        raise reader.error(f"expected a list, got {values!r}", *path, "values")
+def _categorical(reader: YamlFile, given: _Choice, path: tuple[str, ...]) -> Categorical:
+    values, weights = given.values, given.probabilities
+    if not values:
+        raise reader.error("expected a list, got []", *path, "values")
     if any(value in values[:place] for place, value in enumerate(values)):
         raise reader.error(f"a value is given twice: {values}", *path, "values")
     if weights is None:
         return Categorical(values)
-    numbers = isinstance(weights, list) and all(isinstance(w, int | float) for w in weights)
-    if not numbers or len(weights) != len(values) or min(weights) < 0 or sum(weights) <= 0:
+    if len(weights) != len(values) or sum(weights) <= 0:
         what = f"expected {len(values)} numbers of at least 0, one for each value, got {weights!r}"
         raise reader.error(what, *path, "probabilities")
     return Categorical(values, [weight / sum(weights) for weight in weights])

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping, Sequence
-from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,6 +14,7 @@ from optuna.trial import Trial
 from pfl.cli import runs
 from pfl.cli.explain import UsageError
 from pfl.core.types import RoundResult
+from pfl.disk.nearest import hint, nearest
 from pfl.federation.run import Callback
 from pfl.sweeps.file import Sweep
 
@@ -52,7 +53,9 @@ class Reporter(Callback):
         """Report the round; end the run if it falls behind."""
         name = self._sweep.metric.name
         if result.evaluated and name not in (known := logged(run)):
-            raise UnknownMetricError(f"there is no metric {name!r}; {_near(name, known)}")
+            tested = [key for key in known if re.fullmatch(r"(test|val)/[^/]+/[^/]+", key)]
+            near = nearest(name, known, 4) or hint(name, tested)
+            raise UnknownMetricError(f"there is no metric {name!r}{near}")
         # should_prune also records what other trials are compared with, so it is always called.
         behind = self._report(result.metrics) and self._trial.should_prune()
         early = self._sweep.early
@@ -78,14 +81,6 @@ def logged(run: Run) -> dict[str, float]:
     """Build the W&B summary: the last value of every logged key, plus our aggregates."""
     last = {name: value for row in run.history for name, value in row.items()}
     return last | run.summary
-
-
-def _near(name: str, known: Mapping[str, float]) -> str:
-    near = get_close_matches(name, known, n=4, cutoff=0.5)
-    if near:
-        return f"did you mean {' or '.join(near)}?"
-    tested = [key for key in known if key.startswith(("test/", "val/")) and key.count("/") == 2]
-    return f"choose from {', '.join(tested)}"
 
 
 def value_of(words: Sequence[str], trial: Trial, sweep: Sweep) -> float:

@@ -1,209 +1,173 @@
-"""Reading and checking the file that describes a table."""
+"""Reading the file that describes a table."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NoReturn, TypeVar
+from typing import Any, Literal, TypeAlias
 
 from pfl.cli import shipped
-from pfl.cli.explain import Keys, UsageError, hint, nearest
+from pfl.cli.explain import Keys, UsageError
 from pfl.cli.yaml_file import YamlFile
+from pfl.disk.nearest import hint, nearest_file
 from pfl.federation.summary import KINDS
 from pfl.tables.reported import KEYS
 from pfl.tables.spec import COLUMNS, Axis, CellSettings, Exceptional, TableFile
 
-T = TypeVar("T")
-_PART = ("config", "set", "reported", "metric", "skip")
-_TABLE = (
-    *("caption", "paper", "table", "seeds", "seed_keys", "rows", "columns", "cells"),
-    *("notes", "pictures", "scaling", *_PART),
-)
+
+# The forms of the file; see pfl.disk.form.
+@dataclass(frozen=True)
+class _Part:
+    config: str | list[str] = ()  # type: ignore[assignment]
+    set: dict[str, Any] = field(default_factory=dict)
+    reported: dict[Literal[KEYS], Any] | Literal[False] = field(  # type: ignore[valid-type]
+        default_factory=dict
+    )
+    metric: str | None = None
+    skip: str | None = None
+
+
+_Parts: TypeAlias = dict[str, _Part | str | list[str] | None]
+
+
+@dataclass(frozen=True)
+class _Values:
+    values: list[Any] | _Parts
+    set: str | None = None
+    reported: Literal[KEYS] | None = None  # type: ignore[valid-type]
+
+
+@dataclass(frozen=True)
+class _Cell(_Part):
+    where: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Table(_Part):
+    caption: str
+    metric: str = field()  # without the default that a part has
+    rows: _Parts
+    paper: str | None = None
+    table: str | None = None
+    seeds: list[int] = field(default_factory=lambda: [0])
+    seed_keys: list[str] = field(default_factory=lambda: ["seed"])
+    columns: dict[str, _Values] = field(default_factory=dict)
+    cells: list[_Cell] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    pictures: list[str] = field(default_factory=list)
+    scaling: dict[str, float] = field(default_factory=dict)
 
 
 def read(path: Path) -> TableFile:
     """Read a table's file.
 
     Raises:
-        UsageError: The file is missing or wrong.
+        UsageError: The file is missing or wrong; the message names the line and the key.
     """
-    return _Reader(path).table()
+    file = YamlFile(path, "table file")
+    given: _Table = file.formed(file.content(), _Table)
+    if not given.rows:
+        raise file.error("a table needs rows", "rows")
+    if not given.seeds or len({*given.seeds}) < len(given.seeds):
+        what = f"expected one seed or several different ones, got {given.seeds}"
+        raise file.error(what, "seeds")
+    common = _settings(file, given)
+    if common.reported is not None:
+        named = {"paper": given.paper, "table": given.table}
+        own = {key: word for key, word in named.items() if word is not None}
+        common = CellSettings(**{**vars(common), "reported": {**own, **common.reported}})
+    rows = {label: _settings(file, part, "rows", label) for label, part in given.rows.items()}
+    axes = tuple(_axis(file, *item) for item in given.columns.items())
+    choices = {"row": [*rows], **{axis.name: [*axis.options] for axis in axes}}
+    exceptions = [
+        Exceptional(_where(file, cell, choices, number), _settings(file, cell, "cells", number))
+        for number, cell in zip(map(str, range(len(given.cells))), given.cells, strict=True)
+    ]
+    return TableFile(
+        path=path,
+        caption=given.caption,
+        seeds=tuple(given.seeds),
+        seed_keys=tuple(given.seed_keys),
+        common=common,
+        rows=rows,
+        axes=axes,
+        exceptions=tuple(exceptions),
+        notes=tuple(given.notes),
+        pictures=tuple(given.pictures),
+        scaling=given.scaling,
+    )
 
 
-class _Reader:
-    """Reads one file; its errors name the line and the key."""
+def _settings(file: YamlFile, part: _Part | str | list[str] | None, *keys: str) -> CellSettings:
+    """Return the settings of a part; a text or a list stands for its configuration files."""
+    if not isinstance(part, _Part):
+        part = _Part(config=part or [])
+    if part.metric is not None and part.metric.rpartition("/")[2] not in KINDS:
+        what = f"{part.metric} must end in one of {', '.join(KINDS)}"
+        raise file.error(what, *keys, "metric")
+    names = [part.config] if isinstance(part.config, str) else part.config
+    reported = None
+    if part.reported is not False:
+        reported = {key: "" if cell is None else str(cell) for key, cell in part.reported.items()}
+    return CellSettings(
+        configs=tuple(_config(file, name, *keys, "config") for name in names),
+        settings=part.set,
+        reported=reported,
+        metric=part.metric,
+        skip=part.skip,
+    )
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        # Refuses files that are not YAML, and keys that are given twice.
-        self.yaml = YamlFile(path, "table file")
-        self.content = self.yaml.content()
 
-    def refuse(self, keys: Keys, what: str) -> NoReturn:
-        raise self.yaml.error(what, *keys)
+def _config(file: YamlFile, name: str, *keys: str) -> Path:
+    try:
+        path = Path(shipped.config(name, file.path.parent))
+    except UsageError as error:
+        raise file.error(str(error), *keys) from error
+    if not path.is_file():
+        raise file.error(f"there is no file {path}{nearest_file(path)}", *keys)
+    return path
 
-    def table(self) -> TableFile:
-        content = self.mapping(self.content, (), _TABLE)
-        for key in ("caption", "metric", "rows"):
-            if not content.get(key):
-                self.refuse((), f"a table needs the key {key!r}")
-        seeds = self.items(content.get("seeds", [0]), ("seeds",), int)
-        if not seeds or len(set(seeds)) < len(seeds):
-            self.refuse(("seeds",), f"expected one seed or several different ones, got {seeds}")
-        axes = self.axes(content.get("columns") or {})
-        rows = {
-            label: self.part(value, ("rows", label))
-            for label, value in self.labelled(content["rows"], ("rows",)).items()
+
+def _axis(file: YamlFile, name: str, given: _Values) -> Axis:
+    keys: Keys = ("columns", name)
+    if name in COLUMNS:
+        what = "choose another name: CSV files use this one for something else"
+        raise file.error(what, *keys)
+    values, key, column = given.values, given.set, given.reported
+    if isinstance(values, dict) and values and key is None and column is None:
+        options = {
+            label: _settings(file, part, *keys, "values", label) for label, part in values.items()
         }
-        common = self.part({k: v for k, v in content.items() if k in _PART}, ())
-        if common.reported is not None:
-            given = {key: str(content[key]) for key in KEYS[:2] if key in content}
-            common = replace(common, reported={**given, **common.reported})
-        return TableFile(
-            path=self.path,
-            caption=self.kind(content["caption"], ("caption",), str),
-            seeds=tuple(seeds),
-            seed_keys=tuple(self.items(content.get("seed_keys", ["seed"]), ("seed_keys",), str)),
-            common=common,
-            rows=rows,
-            axes=axes,
-            exceptions=self.exceptions(content.get("cells") or [], rows, axes),
-            notes=tuple(self.items(content.get("notes", []), ("notes",), str)),
-            pictures=tuple(self.items(content.get("pictures", []), ("pictures",), str)),
-            scaling={
-                key: float(self.kind(value, ("scaling", key), (int, float)))
-                for key, value in self.labelled(content.get("scaling", {}), ("scaling",)).items()
-            },
-        )
-
-    def axes(self, value: object) -> tuple[Axis, ...]:
-        found = []
-        for name, content in self.labelled(value, ("columns",)).items():
-            keys: Keys = ("columns", name)
-            if name in COLUMNS:
-                self.refuse(keys, "choose another name: CSV files use this one for something else")
-            given = self.mapping(content, keys, ("values", "set", "reported"))
-            values = given.get("values")
-            if isinstance(values, list) and values:
-                found.append(Axis(name, self.listed(values, given, keys)))
-            elif isinstance(values, dict) and values and len(given) == 1:
-                inner = self.labelled(values, (*keys, "values"))
-                parts = {k: self.part(v, (*keys, "values", k)) for k, v in inner.items()}
-                found.append(Axis(name, parts))
-            else:
-                self.refuse(keys, "expected values: a list together with set, or a mapping")
-        return tuple(found)
-
-    def listed(
-        self, values: Sequence[Any], given: Mapping[str, Any], keys: Keys
-    ) -> dict[str, CellSettings]:
-        """Return the options of an axis that sets one key to several values."""
-        if "set" not in given:
-            self.refuse(keys, "a list of values needs set: the dotted key to which they belong")
-        key = self.kind(given["set"], (*keys, "set"), str)
-        column = given.get("reported")
-        if column is not None and column not in KEYS:
-            self.refuse((*keys, "reported"), unknown(str(column), KEYS))
-        return {
+    elif isinstance(values, dict) or not values:
+        raise file.error("expected values: a list together with set, or a mapping", *keys)
+    elif key is None:
+        what = "a list of values needs set: the dotted key to which they belong"
+        raise file.error(what, *keys)
+    else:
+        options = {
             str(value): CellSettings(
                 settings={key: value}, reported={column: str(value)} if column else {}
             )
             for value in values
         }
-
-    def part(self, value: object, keys: Keys) -> CellSettings:
-        """Return a part; a text or a list stands for its configuration files."""
-        if value is None:
-            return CellSettings()
-        if isinstance(value, str | list):
-            value = {"config": value}
-        given = self.mapping(value, keys, _PART)
-        files = given.get("config", [])
-        files = [files] if isinstance(files, str) else files
-        metric, skip = given.get("metric"), given.get("skip")
-        if metric is not None and str(metric).rpartition("/")[2] not in KINDS:
-            self.refuse((*keys, "metric"), f"{metric} must end in one of {', '.join(KINDS)}")
-        return CellSettings(
-            configs=tuple(
-                self.file(name, (*keys, "config"))
-                for name in self.items(files, (*keys, "config"), str)
-            ),
-            settings=self.labelled(given.get("set") or {}, (*keys, "set")),
-            reported=self.selection(given.get("reported", {}), (*keys, "reported")),
-            metric=None if metric is None else str(metric),
-            skip=None if skip is None else str(skip),
-        )
-
-    def selection(self, value: object, keys: Keys) -> dict[str, str] | None:
-        if value is False:
-            return None
-        given = self.mapping(value, keys, KEYS)
-        return {key: "" if cell is None else str(cell) for key, cell in given.items()}
-
-    def exceptions(
-        self, value: object, rows: Mapping[str, CellSettings], axes: Sequence[Axis]
-    ) -> tuple[Exceptional, ...]:
-        choices = {"row": list(rows), **{axis.name: list(axis.options) for axis in axes}}
-        found = []
-        for number, item in enumerate(self.items(value, ("cells",), dict)):
-            keys: Keys = ("cells", str(number))
-            given = self.mapping(item, keys, ("where", *_PART))
-            where = {}
-            for name, labels in self.mapping(
-                given.pop("where", {}), (*keys, "where"), choices
-            ).items():
-                accepted = [str(one) for one in (labels if isinstance(labels, list) else [labels])]
-                for label in accepted:
-                    if label not in choices[name]:
-                        self.refuse((*keys, "where", name), unknown(label, choices[name]))
-                where[name] = tuple(accepted)
-            found.append(Exceptional(where, self.part(given, keys)))
-        return tuple(found)
-
-    def file(self, name: str, keys: Keys) -> Path:
-        try:
-            path = Path(shipped.config(name, self.path.parent))
-        except UsageError as error:
-            self.refuse(keys, str(error))
-        if not path.is_file():
-            near = nearest(path.name, [file.name for file in path.parent.glob("*.yaml")])
-            self.refuse(keys, f"there is no file {path}{near}")
-        return path
-
-    # Checks of values.
-
-    def kind(self, value: object, keys: Keys, kind: type[T] | tuple[type[T], ...]) -> T:
-        if not isinstance(value, kind) or isinstance(value, bool):
-            names = kind if isinstance(kind, tuple) else (kind,)
-            wanted = " or ".join(_NAMES.get(one, one.__name__) for one in names)
-            self.refuse(keys, f"expected {wanted}, got {value!r}")
-        return value
-
-    def items(self, value: object, keys: Keys, kind: type[T]) -> list[T]:
-        return [self.kind(item, keys, kind) for item in self.kind(value, keys, list)]
-
-    def labelled(self, value: object, keys: Keys) -> dict[str, Any]:
-        content: dict[Any, Any] = self.kind(value, keys, dict)
-        return {str(key): item for key, item in content.items()}
-
-    def mapping(
-        self, value: object, keys: Keys, known: Sequence[str] | Mapping[str, Any]
-    ) -> dict[str, Any]:
-        content = self.labelled(value, keys)
-        for key in content:
-            if key not in known:
-                self.refuse((*keys, key), unknown(key, known))
-        return content
+    return Axis(name, options)
 
 
-_NAMES: Mapping[type, str] = {
-    str: "a text",
-    int: "a whole number",
-    float: "a number",
-    list: "a list",
-    dict: "a mapping",
-}
+def _where(
+    file: YamlFile, cell: _Cell, choices: Mapping[str, list[str]], number: str
+) -> dict[str, tuple[str, ...]]:
+    """Return the labels of rows and options that an exception applies to."""
+    found = {}
+    for name, labels in cell.where.items():
+        keys = ("cells", number, "where", name)
+        if name not in choices:
+            raise file.error(unknown(name, choices), *keys)
+        found[name] = tuple(map(str, labels if isinstance(labels, list) else [labels]))
+        for label in found[name]:
+            if label not in choices[name]:
+                raise file.error(unknown(label, choices[name]), *keys)
+    return found
 
 
 def unknown(name: str, choices: Iterable[str]) -> str:

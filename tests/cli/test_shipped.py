@@ -32,7 +32,7 @@ def test_a_file_of_ones_own_wins(tmp_path, monkeypatch):
 
 
 def test_a_misspelt_name_is_told_its_neighbour():
-    with pytest.raises(UsageError, match=r"--config quikstart: .* did you mean quickstart"):
+    with pytest.raises(UsageError, match=r"--config quikstart: .* did you mean 'quickstart'"):
         shipped.spelled_out(["--config", "quikstart"])
 
 

@@ -42,7 +42,7 @@ SLIPS = {
         "--loop.sampler.class_path: there is no class 'UniformSamplr'",
     ),
     "section": ([*QUICK, "--lop.rounds=3"], "there is no key 'lop'; did you mean 'loop'?"),
-    "name of a file": (["fit", "--config", "quickstrat"], "did you mean quickstart?"),
+    "name of a file": (["fit", "--config", "quickstrat"], "did you mean 'quickstart'?"),
     "file": (["fit", "--config", "no.yaml"], "--config no.yaml: there is no such file"),
     "checkpoint": ([*QUICK, "--ckpt_path", "no"], "there is no checkpoint at no"),
     "what a verb needs": (["test", *QUICK[1:]], "are required: ckpt_path"),

@@ -193,7 +193,7 @@ def test_an_unknown_metric_ends_the_sweep_and_names_near_ones(capsys):
     write(metric={"name": "test/personal/accuracy", "goal": "maximize"})
     assert sweep() == 2
     said = capsys.readouterr().err
-    assert "there is no metric 'test/personal/accuracy'; did you mean test/personal/acc" in said
+    assert "there is no metric 'test/personal/accuracy'; did you mean 'test/personal/acc'" in said
     assert len(study().trials) == 1
     # Nothing was found by then: the mended file may use the same storage.
     write(metric={"name": "test/personal/acc/mean_last10", "goal": "maximize"})

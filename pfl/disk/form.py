@@ -1,0 +1,131 @@
+"""Forms: the types that a file's content must have, checked with the place of each mistake.
+
+A form is built of plain types, ``Literal``, ``list``, ``dict``, unions and frozen dataclasses, the
+fields of which are the keys that a mapping may have.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import MISSING, dataclass, fields, is_dataclass
+from types import NoneType, UnionType
+from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
+
+from pfl.disk.nearest import hint, nearest
+
+# A whole number is no larger.
+_LARGEST = 2**63 - 1
+_WORDS: Mapping[Any, str] = {
+    **{str: "a text", bool: "true or false", int: "a whole number", float: "a number"},
+    **{list: "a list", dict: "keys and values", NoneType: "null"},
+}
+
+
+class FormError(ValueError):
+    """A value does not have its form.
+
+    Args:
+        keys: The keys under which it stands; numbers of items are keys too.
+        what: What is wrong.
+    """
+
+    def __init__(self, keys: tuple[str, ...], what: str) -> None:
+        super().__init__(f"{'.'.join(keys)}: {what}" if keys else what)
+        self.keys = keys
+        self.what = what
+
+
+@dataclass(frozen=True)
+class Least:
+    """The smallest number that is right, as in ``Annotated[int, Least(1)]``."""
+
+    number: int
+
+
+def formed(value: Any, kind: Any, keys: tuple[str, ...] = ()) -> Any:  # noqa: ANN401
+    """Return a value of plain YAML or JSON in a form: mappings become the form's dataclasses.
+
+    A key of a dataclass that is null stands for its default.
+
+    Args:
+        value: The value.
+        kind: The form.
+        keys: The keys under which the value stands.
+
+    Raises:
+        FormError: The value or a part of it does not have its form.
+
+    Example:
+        >>> formed({"rounds": ["3"]}, dict[str, list[int]])
+        Traceback (most recent call last):
+        pfl.disk.form.FormError: rounds.0: expected a whole number, got '3'
+    """
+    if not _fits(value, kind):
+        near = nearest(value, map(str, get_args(kind))) if isinstance(value, str) else ""
+        raise FormError(keys, f"expected {_said(kind)}, got {_shown(value)}{near}")
+    inner = get_args(kind)
+    if get_origin(kind) in (Union, UnionType):
+        return formed(value, next(one for one in inner if _fits(value, one)), keys)
+    if get_origin(kind) is list:
+        return [formed(item, inner[0], (*keys, str(n))) for n, item in enumerate(value)]
+    if get_origin(kind) is dict:
+        if get_origin(inner[0]) is Literal:
+            _check_keys(value, get_args(inner[0]), keys)
+        return {str(k): formed(item, inner[1], (*keys, str(k))) for k, item in value.items()}
+    return _record(value, kind, keys) if is_dataclass(kind) else value
+
+
+def _record(content: Mapping[Any, Any], kind: Any, keys: tuple[str, ...]) -> Any:  # noqa: ANN401
+    types, given = get_type_hints(kind, include_extras=True), {}
+    optional = [f.name for f in fields(kind) if {f.default, f.default_factory} != {MISSING}]
+    _check_keys(content, types, keys)
+    for name, item in content.items():
+        if item is not None or name not in optional:
+            given[name] = formed(item, types[name], (*keys, name))
+    for name in types:
+        if name not in given and name not in optional:
+            raise FormError(keys, f"the key {name!r} is missing")
+    return kind(**given)
+
+
+def _check_keys(content: Collection[Any], known: Collection[str], keys: tuple[str, ...]) -> None:
+    for name in content:
+        if name not in known:
+            what = f"this key is not supported{hint(str(name), known)}"
+            raise FormError((*keys, str(name)), what)
+
+
+def _fits(value: Any, kind: Any) -> bool:  # noqa: ANN401
+    """Return whether a value has a form, whatever is in it."""
+    origin, inner = get_origin(kind), get_args(kind)
+    if origin in (Union, UnionType):
+        return any(_fits(value, one) for one in inner)
+    if origin is Annotated:
+        return _fits(value, inner[0]) and value >= inner[1].number
+    if origin is Literal:
+        return any(type(value) is type(word) and value == word for word in inner)
+    if kind is float and not isinstance(value, bool):
+        return isinstance(value, int | float)
+    if kind is int:
+        return type(value) is int and abs(value) <= _LARGEST
+    outer = dict if is_dataclass(kind) else origin or kind
+    return outer is Any or isinstance(value, outer)
+
+
+def _said(kind: Any) -> str:  # noqa: ANN401
+    """Return a form in words."""
+    origin, inner = get_origin(kind), get_args(kind)
+    if origin in (Union, UnionType):
+        return " or ".join(_said(one) for one in inner if one is not NoneType)
+    if origin is Annotated:
+        return f"{_said(inner[0])}, at least {inner[1].number}"
+    if origin is Literal:
+        return f"one of {', '.join(map(str, inner))}"
+    return _WORDS[dict if is_dataclass(kind) else origin or kind]
+
+
+def _shown(value: Any) -> str:  # noqa: ANN401
+    try:
+        return repr(value)[:60]
+    except ValueError:  # a whole number with thousands of digits
+        return f"a {type(value).__name__}"
