@@ -13,31 +13,10 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from importlib import import_module, metadata
 from types import FrameType
+from typing import Any
 
-# Each command's function, by its path within pfl, and its line in the help.
-COMMANDS = {
-    "fit": ("cli.runs.fit", "train a federation"),
-    "test": ("cli.runs.test", "test the models of a checkpoint"),
-    "validate": ("cli.runs.validate", "test the models of a checkpoint on validation data"),
-    "predict": ("cli.runs.predict", "write each client's predictions to a CSV file"),
-    "export": (
-        "cli.runs.export",
-        "write one client's personalised model as a Lightning checkpoint",
-    ),
-    "list": ("cli.show.show", "list the known methods, nets, data, partitions or metrics"),
-    "init": ("cli.shipped.init", "copy the configurations that come with pfl"),
-    "new": ("cli.new.new", "write the first file of your own method, data or network"),
-    "data inspect": ("cli.data.inspect", "show how the data are divided among the clients"),
-    "check": ("cli.check.check", "check the promises that all methods make"),
-    "completion": ("cli.completion.completion", "print a completion script for bash or zsh"),
-    "plot": ("cli.results.plot", "plot runs: curves, clients, weights, calibration"),
-    "compare": ("cli.results.compare", "compare runs: scores, costs, paired tests"),
-    "report": ("cli.results.report", "write an HTML report of one run"),
-    "reproduce": ("cli.reproduce.reproduce", "run a finished run again and compare the numbers"),
-    "sweep": ("sweeps.verb.sweep", "run a W&B sweep file on this machine, with Optuna"),
-    "table": ("tables.verb.table", "run the experiments behind a paper's table, and print it"),
-    "ledger": ("ledger.verb.ledger", "compare full-length runs with the papers"),
-}
+from pfl.cli.commands import commands, parsed
+
 FIRST_STEPS = """\
 pfl COMMAND [options]: personalised federated learning on PyTorch Lightning. First steps:
 
@@ -90,18 +69,18 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def usage() -> str:
     """Return the text of ``pfl --help``."""
-    commands = "\n".join(f"  {name:<14}{what}" for name, (_, what) in COMMANDS.items())
+    lines = "\n".join(f"  {name:<14}{one.summary}" for name, one in commands().items())
     return (
         "usage: pfl COMMAND [options]\n\n"
         "Personalised federated learning on PyTorch Lightning.\n\n"
-        f"commands:\n{commands}\n\n"
+        f"commands:\n{lines}\n\n"
         "pfl COMMAND --help shows a command's options; --debug shows the traceback of an error."
     )
 
 
 def _command(words: Sequence[str]) -> str | None:
     for count in (2, 1):
-        if (name := " ".join(words[:count])) in COMMANDS:
+        if (name := " ".join(words[:count])) in commands():
             return name
     return None
 
@@ -111,37 +90,37 @@ def _advice(words: Sequence[str]) -> str:
 
     first = words[0]
     if first.startswith("-"):
-        name = next((word for word in words if word in COMMANDS), "fit")
+        name = next((word for word in words if word in commands()), "fit")
         return f"{first} must come after the command: pfl {name} {first} ..."
-    near = get_close_matches(" ".join(words[:2]).lower(), COMMANDS, n=1)
-    near = near or get_close_matches(first.lower(), COMMANDS, n=1)
-    hint = f"did you mean 'pfl {near[0]}'?" if near else f"choose from {', '.join(COMMANDS)}"
+    near = get_close_matches(" ".join(words[:2]).lower(), commands(), n=1)
+    near = near or get_close_matches(first.lower(), commands(), n=1)
+    hint = f"did you mean 'pfl {near[0]}'?" if near else f"choose from {', '.join(commands())}"
     return f"there is no command {first!r}; {hint}"
 
 
 def _run(name: str, words: Sequence[str], debug: bool) -> int:
-    from pfl.cli.configured import VERBS
-
-    configured = name in VERBS
+    found = commands()[name]
+    configured = found.configuration is not None
     if configured and list(words) in (["--help"], ["-h"]):
         from pfl.cli.overview import overview
 
-        print(overview(name), end="")
+        print(overview(name).format_help(), end="")
         return 0
     from pfl.cli.explain import UsageError
     from pfl.cli.known import BrokenError
     from pfl.disk.reading import is_memory
 
-    command: Callable[[Sequence[str]], None]
+    command: Callable[[Any], None]
     try:
         with _terminable():
             if configured:
                 from pfl.cli import slips
 
                 slips.check(name, words)
-            home, _, function = COMMANDS[name][0].rpartition(".")
+            given = words if configured else parsed(name, words)
+            home, _, function = found.function.rpartition(".")
             command = getattr(import_module(f"pfl.{home}"), function)
-            command(words)
+            command(given)
     except (UsageError, BrokenError) as error:
         if debug:
             raise

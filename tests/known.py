@@ -1,4 +1,4 @@
-"""What ``pfl/cli/known.json`` says, from the classes and the commands themselves.
+"""What ``pfl/cli/known.json`` says, from the classes themselves.
 
 ``python -m tests.known`` writes it anew.
 """
@@ -8,17 +8,14 @@ from __future__ import annotations
 import inspect
 import json
 import re
-from contextlib import redirect_stdout, suppress
-from io import StringIO
 from pathlib import Path
 from types import UnionType
 from typing import Literal, Union, get_args, get_origin
 
 from torch import nn
 
-from pfl.__main__ import COMMANDS, main
 from pfl.cli import catalogue, known
-from pfl.cli.configured import LOOP_DEFAULTS
+from pfl.cli.commands import LOOP_DEFAULTS
 from pfl.core.types import OptimizerFactory
 from pfl.imports.hints import declared
 from pfl.loop import FederatedLoop
@@ -36,7 +33,6 @@ def content():
     return {
         "classes": {name: _class(classes[name], kinds, classes) for name in sorted(classes)},
         "loop": _loop(),
-        "options": {command: _options(command) for command in COMMANDS},
     }
 
 
@@ -100,18 +96,8 @@ def _spelt(kind):
     return "None" if kind is type(None) else getattr(kind, "__name__", repr(kind))
 
 
-def _options(command):
-    """Return the flags and choices that a command's help shows."""
-    said = StringIO()
-    with redirect_stdout(said), suppress(SystemExit):
-        main([*command.split(), "--help"])
-    flags = re.findall(r"^  (--[\w.-]+)", said.getvalue(), re.MULTILINE)
-    choices = re.findall(r"^  \{([\w,]+)\}", said.getvalue(), re.MULTILINE)
-    return [*(word for group in choices for word in group.split(",")), *flags]
-
-
 def text():
-    """Return the file's text, a line for each class, option and command."""
+    """Return the file's text, a line for each class and option."""
     parts = []
     for key, entries in content().items():
         lines = ",\n".join(f"  {json.dumps(n)}: {json.dumps(e)}" for n, e in entries.items())
@@ -120,7 +106,4 @@ def text():
 
 
 if __name__ == "__main__":
-    # The helps of commands are read with the loop's options as they are now.
-    known.FILE.write_text(json.dumps({"classes": {}, "loop": _loop(), "options": {}}), "utf-8")
-    known._content.cache_clear()
     known.FILE.write_text(text(), "utf-8")

@@ -10,8 +10,8 @@ from jsonargparse import Namespace
 from torch import nn
 
 from pfl.cli import catalogue
+from pfl.cli.commands import commands
 from pfl.cli.config import REFUSALS, Experiment
-from pfl.cli.configured import VERBS
 from pfl.cli.explain import UsageError, explained
 from pfl.cli.misspelt import named_class
 from pfl.cli.parser import Parser, from_data, make_parser
@@ -44,7 +44,7 @@ def check(argv: Sequence[str]) -> None:
         UsageError: The method cannot be built.
         SystemExit: The method breaks a promise.
     """
-    words = VERBS["check"].words(argv)
+    words = commands()["check"].words(argv)
     subject = _named(argv[0]) if len(argv) == 1 < len(words) else _configured(words)
     name = subject.method.__name__
     findings: dict[str, str] = {}

@@ -6,34 +6,27 @@ import argparse
 from collections.abc import Mapping, Sequence
 from importlib import resources
 
-from pfl.cli import catalogue, known, shipped
+from pfl.cli import catalogue, shipped
+from pfl.cli.commands import commands, parser
+from pfl.cli.overview import overview
 
 # Flags whose values are the names of classes.
 _NAMES = {"--model": "methods", "--model.net": "nets", "--data": "data"}
 _ZSH = "autoload -Uz compinit bashcompinit && compinit && bashcompinit\n"
 
 
-def completion(argv: Sequence[str]) -> None:
+def completion(options: argparse.Namespace) -> None:
     """Print the script."""
-    parser = argparse.ArgumentParser(
-        prog="pfl completion",
-        description="Print a shell script that completes commands, options, shipped configurations "
-        "and class names. To use it in the current shell: source <(pfl completion bash). To keep "
-        "it, save it to a file that the shell's start-up file sources, and save it again after "
-        "each update of pfl.",
-        allow_abbrev=False,
-    )
-    parser.add_argument("shell", choices=("bash", "zsh"))
-    shell = parser.parse_args(argv).shell
-    print((_ZSH if shell == "zsh" else "") + script(), end="")
+    print((_ZSH if options.shell == "zsh" else "") + script(), end="")
 
 
 def script() -> str:
     """Return a bash script, which zsh can read too."""
     names = {flag: [item.name for item in catalogue.listed(kind)] for flag, kind in _NAMES.items()}
     options: dict[str, list[str]] = {}
-    for command, words in known.options().items():
-        first, _, second = command.partition(" ")
+    for name, command in commands().items():
+        words = _words(parser(name) if command.configuration is None else overview(name))
+        first, _, second = name.partition(" ")
         options.setdefault(first, []).extend([second, *words] if second else words)
     template = resources.files("pfl.cli") / "templates" / "completion.txt"
     return template.read_text(encoding="utf-8").format(
@@ -41,6 +34,12 @@ def script() -> str:
         values=_cases({**names, "--config": shipped.names()}, 8),
         options=_cases(options, 12),
     )
+
+
+def _words(parser: argparse.ArgumentParser) -> list[str]:
+    """Return the flags of a command, and the words of which it takes one first."""
+    words = [word for one in parser._actions for word in one.option_strings or one.choices or ()]
+    return [word for word in words if word != "-h"]
 
 
 def _cases(words: Mapping[str, Sequence[str]], indent: int) -> str:

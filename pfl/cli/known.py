@@ -1,6 +1,6 @@
-"""The classes that come with pfl and the options of its commands, known without importing them.
+"""The classes that come with pfl and the options of the loop, known without importing them.
 
-``known.json`` is written by ``python -m tests.known``, from the classes and the parsers themselves.
+``known.json`` is written by ``python -m tests.known``, from the classes themselves.
 """
 
 from __future__ import annotations
@@ -87,12 +87,6 @@ def is_class(name: str) -> bool:
         rooms += [Path(str(torch.origin)).parent / room for room in OF_TORCH.values()]
     files = (file for room in rooms for file in room.rglob("*.py"))
     return name in classes() or _occurs(rf"^class {re.escape(name)}\b", files)
-
-
-def options() -> Mapping[str, Sequence[str]]:
-    """Return the flags and words that each command takes, by command."""
-    found: Mapping[str, Sequence[str]] = _content()["options"]
-    return found
 
 
 def loop() -> Mapping[str, str]:

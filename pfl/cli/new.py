@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import keyword
 import re
-from collections.abc import Sequence
 from importlib import resources
 from pathlib import Path
 
@@ -19,21 +18,12 @@ _NEXT = {
 }
 
 
-def new(argv: Sequence[str]) -> None:
+def new(options: argparse.Namespace) -> None:
     """Write the file.
 
     Raises:
         UsageError: The name is not a class name, or the file exists.
     """
-    parser = argparse.ArgumentParser(
-        prog="pfl new",
-        description="Write the first file of your own method, data or network. It runs as it is; "
-        "its comments say what to change.",
-        allow_abbrev=False,
-    )
-    parser.add_argument("kind", choices=tuple(_NEXT))
-    parser.add_argument("name", metavar="NAME", help="name of the class, such as MyMethod")
-    options = parser.parse_args(argv)
     kind, name = options.kind, options.name
     if not name.isidentifier() or keyword.iskeyword(name) or not name[0].isupper():
         raise UsageError(f"{name!r} is not a class name; write it as in MyMethod")

@@ -1,25 +1,25 @@
-"""The help of a verb that runs on a configuration, whose own parser imports torch."""
+"""The help of a command that runs on a configuration, whose own parser imports torch."""
 
 from __future__ import annotations
 
 import argparse
 
 from pfl.cli import catalogue, known
-from pfl.cli.configured import COMMON, CONFIG_HELP, SEED_HELP, VERBS, usage
+from pfl.cli.commands import CONFIG_HELP, SEED_HELP, commands
 
 
-def overview(command: str) -> str:
-    """Return the help of a verb of :data:`pfl.cli.configured.VERBS`."""
-    verb = VERBS[command]
+def overview(command: str) -> argparse.ArgumentParser:
+    """Return a parser whose help is that of a command with a configuration."""
+    verb = commands()[command]
     parser = argparse.ArgumentParser(
         prog=f"pfl {command}",
-        usage=usage(verb.own),
+        usage=verb.configured_usage(),
         description=verb.description,
         epilog="A configuration file has the keys seed, loop, model and data; flags of the same "
         "names that follow it override it.",
     )
-    for name, settings in {**verb.own, **COMMON}.items():
-        parser.add_argument(name, **{k: v for k, v in settings.items() if k != "type"})
+    for name, how in verb.own.items():
+        parser.add_argument(name, **{key: value for key, value in how.items() if key != "type"})
     parser.add_argument("--config", metavar="FILE", help=CONFIG_HELP)
     parser.add_argument(
         "--print_config", action="store_true", help="print the configuration and exit"
@@ -34,4 +34,4 @@ def overview(command: str) -> str:
     group = parser.add_argument_group("loop")
     for name, what in known.loop().items():
         group.add_argument(f"--loop.{name}", metavar="VALUE", help=what.replace("%", "%%"))
-    return parser.format_help()
+    return parser

@@ -26,7 +26,7 @@ from jsonargparse import (
 from torch import nn
 
 from pfl.cli import catalogue
-from pfl.cli.configured import COMMON, CONFIG_HELP, LOOP_DEFAULTS, SEED_HELP, VERBS, usage
+from pfl.cli.commands import CONFIG_HELP, LOOP_DEFAULTS, SEED_HELP, Needs, commands
 from pfl.cli.known import KINDS
 from pfl.core.client import ClientModule
 from pfl.imports.hints import declared
@@ -169,10 +169,11 @@ def make_parser(command: str, kind: type[Parser] = Parser) -> Parser:
     """Make the parser of a command that runs on a configuration.
 
     Args:
-        command: One of :data:`pfl.cli.configured.VERBS`.
+        command: The name of a command with a configuration.
         kind: Class of the parser.
     """
-    verb = VERBS[command]
+    verb = commands()[command]
+    needs = verb.configuration or Needs()
     catalogue.load()
     # Named in a configuration, a module of Python's is not even imported.
     set_parsing_settings(import_path_denylist=sorted(sys.stdlib_module_names))
@@ -181,22 +182,22 @@ def make_parser(command: str, kind: type[Parser] = Parser) -> Parser:
     set_dumper(MODE, lambda content: yaml.safe_dump(content, sort_keys=False))
     parser = kind(
         prog=f"pfl {command}",
-        usage=usage(verb.own),
-        own=[name.removeprefix("--") for name in (*verb.own, *COMMON)],
+        usage=verb.configured_usage(),
+        own=[name.removeprefix("--") for name in verb.own],
         exit_on_error=False,
         allow_abbrev=False,
         parser_mode=MODE,
     )
     parser.description = verb.description
-    for name, settings in {**verb.own, **COMMON}.items():
-        parser.add_argument(name, **settings)
+    for name, how in verb.own.items():
+        parser.add_argument(name, **how)
     parser.add_argument("--config", action="config", help=CONFIG_HELP)
     parser.add_argument("--seed", type=int, default=42, help=SEED_HELP)
     parser.add_class_arguments(FederatedLoop, "loop", default=LOOP_DEFAULTS)
     parser.link_arguments("seed", "loop.seed")
     for key, base, required in (
-        ("model", ClientModule, verb.model),
-        ("data", catalogue.find(KINDS["data"]), verb.data),
+        ("model", ClientModule, needs.model),
+        ("data", catalogue.find(KINDS["data"]), needs.data),
     ):
         # Not as subclass arguments, with which text that names a file is replaced by its content.
         parser.add_argument(f"--{key}", type=base | None, required=required)

@@ -5,41 +5,22 @@ from __future__ import annotations
 import argparse
 import os
 import tempfile
-from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from pfl.cli.explain import UsageError
+from pfl.federation.identity import STARTED
+from pfl.results.files import RunError
+from pfl.results.reproduced import compare
+from pfl.results.runs import RunFolder
 
-if TYPE_CHECKING:
-    from pfl.results.runs import RunFolder
 
-
-def reproduce(argv: Sequence[str]) -> None:
+def reproduce(options: argparse.Namespace) -> None:
     """Run a finished run again and say whether its numbers are the same.
 
     Raises:
         UsageError: The run cannot be repeated.
         SystemExit: The numbers differ by more than rounding.
     """
-    parser = argparse.ArgumentParser(
-        prog="pfl reproduce",
-        description="Run the configuration of a finished run again, from its first round, and "
-        "compare fingerprint and metrics: same bits, equal to rounding, or different, with what "
-        "differs in the environment. The bits are the same with the same versions, kind of "
-        "processor and number of op threads. Exit code: 0, or 1 if the numbers are different.",
-        allow_abbrev=False,
-    )
-    parser.add_argument("run", metavar="RUN", help="the folder of a finished run")
-    parser.add_argument(
-        "--out",
-        type=Path,
-        help="the folder for the repetition (default: a new one among the temporary files)",
-    )
-    options = parser.parse_args(argv)
-    from pfl.results.reproduced import compare
-    from pfl.results.runs import RunFolder
-
     first = _finished(options.run)
     out = options.out or Path(tempfile.mkdtemp(prefix="pfl-reproduce-"))
     print(f"runs {first.path} again in {out}", flush=True)
@@ -64,10 +45,6 @@ def _finished(path: str) -> RunFolder:
     Raises:
         UsageError: It is none, has not ended, or has no configuration.
     """
-    from pfl.federation.identity import STARTED
-    from pfl.results.files import RunError
-    from pfl.results.runs import RunFolder
-
     try:
         run = RunFolder.read(path)
     except RunError as error:

@@ -1,98 +1,101 @@
-"""Command lines of the verbs that read runs: ``pfl plot``, ``pfl compare`` and ``pfl report``.
+"""The verbs that read runs: ``pfl plot``, ``pfl compare`` and ``pfl report``.
 
-The modules that do the work are imported only after the command line has been parsed.
+What draws and computes is imported once the runs are found.
 """
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
-from pfl.federation.summary import KINDS
-from pfl.results import captions, names, sheets
+from rich.console import Console
 
-RUNS = "a run folder, or a folder that stands for all runs below it"
-METRIC_HELP = (
-    "a column of metrics.csv (default: the main score, which is the first of "
-    f"{', '.join(f'test/{model}/acc' for model in names.JUDGED_BY)} that all runs have)"
-)
-AT_HELP = "the rounds to take the numbers from (default: last)"
+from pfl.cli.explain import UsageError
+from pfl.disk.writing import no_link, write
+from pfl.results import names, sheets
+from pfl.results.find import PLOTS, common_score, find
+from pfl.results.runs import RunFolder
+from pfl.results.settings import Setting, group
 
 
-def plot(argv: Sequence[str]) -> None:
+def plot(options: argparse.Namespace) -> None:
     """Plot runs."""
-    parser = argparse.ArgumentParser(prog="pfl plot", description="Plot runs.", allow_abbrev=False)
-    parser.add_argument("runs", nargs="+", metavar="RUN", help=RUNS)
-    parser.add_argument(
-        "--out", type=Path, help="the folder to write (default: plots, beside the runs)"
-    )
-    parser.add_argument(
-        "--only",
-        nargs="+",
-        metavar="PICTURE",
-        help=f"{', '.join(captions.NAMES)}, or a value that the server reports for each client, "
-        "such as weight",
-    )
-    parser.add_argument(
-        "--format",
-        nargs="+",
-        choices=("png", "svg"),
-        default=["png", "svg"],
-        help="file formats (default: both)",
-    )
-    _add_metric(parser)
-    options = parser.parse_args(argv)
-    from pfl.cli import reading
+    with _refusals():
+        runs = _found(options.runs)
+        from pfl.results import pictures
 
-    reading.plot(options)
+        folder = options.out or no_link(_beside(runs) / PLOTS)
+        metric = options.metric or common_score(runs)
+        drawn = pictures.draw(_settings(runs), options.only, metric, options.at)
+        missing = [f"{picture.name}: {picture.refusal}" for picture in drawn if picture.refusal]
+        if options.only and missing:
+            raise UsageError("; ".join(missing))
+        files = pictures.write(drawn, folder, options.format)
+    print(f"{metric}: {names.described(metric)}")
+    for file in files:
+        print(file)
 
 
-def compare(argv: Sequence[str]) -> None:
-    """Compare runs."""
-    parser = argparse.ArgumentParser(
-        prog="pfl compare",
-        description="Compare runs: scores, costs and paired tests. Runs that differ only in their "
-        "seeds form one setting.",
-        allow_abbrev=False,
-    )
-    parser.add_argument("runs", nargs="+", metavar="RUN", help=RUNS)
-    parser.add_argument(
-        "--reference",
-        help="label of the setting that the others are tested against (default: the first)",
-    )
-    parser.add_argument(
-        "--out",
-        type=Path,
-        nargs="+",
-        default=[],
-        metavar="FILE",
-        help=f"also write the tables to files ({', '.join(sheets.FORMATS)})",
-    )
-    _add_metric(parser)
-    options = parser.parse_args(argv)
-    from pfl.cli import reading
+def compare(options: argparse.Namespace) -> None:
+    """Print tables that compare runs, and write them to files."""
+    with _refusals():
+        settings = _settings(_found(options.runs))
+        from pfl.results.compare import compare as compare_settings
+        from pfl.results.compare_sheets import sheets as comparison_sheets
 
-    reading.compare(options)
+        found = compare_settings(settings, options.metric, options.at, options.reference)
+        tables = comparison_sheets(found)
+        for file in options.out:
+            sheets.write(tables, file)
+    console = Console()
+    for table in tables:
+        console.print(table.rich())
+    for file in options.out:
+        print(f"wrote {file}")
 
 
-def report(argv: Sequence[str]) -> None:
-    """Write an HTML report of one run."""
-    parser = argparse.ArgumentParser(
-        prog="pfl report",
-        description="Write one run as a self-contained HTML page.",
-        allow_abbrev=False,
-    )
-    parser.add_argument(
-        "run", metavar="RUN", help="a run folder, or a folder of runs, which means the newest"
-    )
-    parser.add_argument("--out", type=Path, help="the file to write (default: RUN/report.html)")
-    options = parser.parse_args(argv)
-    from pfl.cli import reading
+def report(options: argparse.Namespace) -> None:
+    """Write a self-contained HTML page about one run."""
+    with _refusals():
+        *_, run = find([options.run])
+        print(f"reads {run.path}")
+        from pfl.results.report import report as report_of
 
-    reading.report(options)
+        file = options.out or run.path / "report.html"
+        judged_by = names.described(common_score([run]))
+        write(file, report_of(run))
+    print(f"wrote {file} ({judged_by})")
 
 
-def _add_metric(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--metric", help=METRIC_HELP)
-    parser.add_argument("--at", choices=KINDS, default="last", help=AT_HELP)
+@contextmanager
+def _refusals() -> Iterator[None]:
+    """Turn errors about the given runs into one-line usage errors."""
+    try:
+        yield
+    except (ValueError, OSError) as error:
+        raise UsageError(str(error)) from error
+
+
+def _found(paths: Sequence[str]) -> list[RunFolder]:
+    """Find the runs below some paths, and print their folders."""
+    runs = find(paths)
+    for run in runs:
+        print(f"reads {run.path}")
+    return runs
+
+
+def _beside(runs: Sequence[RunFolder]) -> Path:
+    """Return the folder of a single run, or the common parent folder of several."""
+    if len(runs) == 1:
+        return runs[0].path
+    return Path(os.path.commonpath([run.path.resolve() for run in runs]))
+
+
+def _settings(runs: Sequence[RunFolder]) -> list[Setting]:
+    settings, repeated = group(runs)
+    for run in repeated:
+        print(f"left out {run.path}: there is a newer run with the same setting and seed")
+    return settings

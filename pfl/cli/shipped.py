@@ -69,18 +69,9 @@ def spelled_out(argv: Sequence[str]) -> list[str]:
     return words
 
 
-def init(argv: Sequence[str]) -> None:
+def init(options: argparse.Namespace) -> None:
     """Copy the configurations and sweeps into a folder; existing files are not overwritten."""
-    parser = argparse.ArgumentParser(
-        prog="pfl init",
-        description="Copy the configurations, tables and sweeps that come with pfl into a folder, "
-        "to run and edit. Existing files are not overwritten.",
-        allow_abbrev=False,
-    )
-    parser.add_argument(
-        "folder", nargs="?", type=Path, default=Path(), help="default: the working directory"
-    )
-    folder: Path = parser.parse_args(argv).folder
+    folder: Path = options.folder
     new, old = [], []
     for source in sorted(file for name in FOLDERS for file in (root() / name).rglob("*.yaml")):
         target = folder / source.relative_to(root())

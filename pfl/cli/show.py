@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
 
 from rich.console import Console
 from rich.table import Table
@@ -12,13 +11,9 @@ from pfl.cli.catalogue import METRICS, listed
 from pfl.cli.known import KINDS
 
 
-def show(argv: Sequence[str]) -> None:
+def show(options: argparse.Namespace) -> None:
     """List everything of one kind, with the first line of each description, or the kinds."""
-    parser = argparse.ArgumentParser(
-        prog="pfl list", description="List the known methods, nets, data, partitions or metrics."
-    )
-    parser.add_argument("kind", nargs="?", type=str.lower, choices=(*KINDS, METRICS))
-    kind = parser.parse_args(argv).kind
+    kind = options.kind
     if kind is None:
         print("\n".join(f"pfl list {kind}" for kind in (*KINDS, METRICS)))
         return

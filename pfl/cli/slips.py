@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from pfl.cli import joining, known, shipped
-from pfl.cli.configured import VERBS, Verb
+from pfl.cli.commands import Command, Needs, commands
 from pfl.cli.explain import Given, UsageError, line, sources
 from pfl.cli.known import Known
 from pfl.cli.misspelt import find_misspelling
@@ -31,13 +31,13 @@ def check(verb: str, argv: Sequence[str]) -> None:
     """Look up the files, methods, data and keys that a command line names.
 
     Args:
-        verb: One of :data:`pfl.cli.configured.VERBS`.
+        verb: The name of a command with a configuration.
         argv: The words after it.
 
     Raises:
         UsageError: A file is missing, a name or a value is misspelt, or a needed flag is not given.
     """
-    told = VERBS[verb]
+    told = commands()[verb]
     if joining.FLAG in told.own:
         argv, _ = joining.separated(argv)
     given = sources(shipped.spelled_out(told.words(argv)))
@@ -74,13 +74,14 @@ def _check_class(item: Given) -> None:
         raise UsageError(line(item.place, item.keys, what))
 
 
-def _check_needed(verb: Verb, given: Sequence[Given]) -> None:
+def _check_needed(verb: Command, given: Sequence[Given]) -> None:
     """Refuse a command line that lacks what its verb needs."""
     if any(item.keys[0] in ("help", "print_config") or item.keys[-1] == "help" for item in given):
         return
     flags = {name: how for name, how in verb.own.items() if name.startswith("--")}
     needed = {name.removeprefix("--"): how.get("required", False) for name, how in flags.items()}
-    needed |= {"data": verb.data, "model": verb.model}
+    takes = verb.configuration or Needs()
+    needed |= {"data": takes.data, "model": takes.model}
     present = {item.keys[0] for item in given}
     if missing := [name for name, wanted in needed.items() if wanted and name not in present]:
         raise UsageError(f"the following arguments are required: {', '.join(missing)}")

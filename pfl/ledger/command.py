@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import re
-from collections.abc import Sequence
 from pathlib import Path
 
 from pfl.cli.explain import UsageError
@@ -17,26 +16,25 @@ from pfl.tables.plan import plan
 from pfl.tables.spec import TableFile
 
 
-def ledger(options: argparse.Namespace, table: TableFile | None, overrides: Sequence[str]) -> None:
+def ledger(options: argparse.Namespace, table: TableFile | None) -> None:
     """Copy the finished runs of a table, if one is given; write page, CSV file and pictures.
 
     Args:
         options: Options of the verb.
         table: The table whose runs are kept; ``None`` only writes.
-        overrides: Flags that the table was run with.
     """
     try:
         if table is not None:
-            _keep(options, table, overrides)
+            _keep(options, table)
         _write(options)
     except (RunError, OSError) as error:
         raise UsageError(str(error)) from error
 
 
-def _keep(options: argparse.Namespace, table: TableFile, overrides: Sequence[str]) -> None:
+def _keep(options: argparse.Namespace, table: TableFile) -> None:
     commit = cells.present_commit(options.commit)
     chosen = expand(table, options.rows, options.columns)
-    planned = plan(table, chosen, options.seeds or table.seeds, overrides=overrides)
+    planned = plan(table, chosen, options.seeds or table.seeds, overrides=options.flags)
     for label, why_not in cells.keep(options.folder, table, planned, commit, options.note):
         print(f"{label}: {'kept' if why_not is None else why_not}")
 

@@ -31,8 +31,6 @@ def table(
     described: TableFile,
     cells: Sequence[Cell],
     options: argparse.Namespace,
-    overrides: Sequence[str],
-    argv: Sequence[str],
 ) -> None:
     """Run, resume or read the runs behind a table, and print it.
 
@@ -40,16 +38,14 @@ def table(
         described: The table.
         cells: The chosen cells.
         options: Options of the verb.
-        overrides: Flags for all runs.
-        argv: The whole command line, for the advice on how to resume.
     """
-    _check_seeds(described, overrides)
+    _check_seeds(described, options.flags)
     seeds = list(dict.fromkeys(options.seeds or described.seeds))
     if min(seeds) < 0:
         raise UsageError(f"{described.path}: seeds: expected numbers from 0, got {min(seeds)}")
     console = Console(stderr=True)
     parsed = track(cells, "configurations", console=console, disable=not options.dry_run)
-    planned = plan(described, parsed, seeds, options.scale, overrides)
+    planned = plan(described, parsed, seeds, options.scale, options.flags)
     wanted = _pictures(described, options)
     if options.dry_run:
         costs, failed = _estimated(described, planned, console)
@@ -62,7 +58,7 @@ def table(
         if not options.read:
             failures = run_all(planned, console)
     except KeyboardInterrupt:
-        print(_advice(planned, argv), file=sys.stderr)
+        print(_advice(planned, options.argv), file=sys.stderr)
         raise
     outcomes = [outcome(cell, planned, failures) for cell in cells]
     _show(options, described, planned, outcomes, wanted)

@@ -8,12 +8,16 @@ import sys
 
 import pytest
 
-from pfl.__main__ import COMMANDS, main
+from pfl.__main__ import main
 from pfl.cli import catalogue, known
-from pfl.cli.configured import VERBS
+from pfl.cli.commands import commands, parser
 from pfl.cli.known import KINDS
 from pfl.cli.overview import overview
 from pfl.cli.parser import make_parser
+from pfl.federation.summary import KINDS as KINDS_OF_ROUNDS
+from pfl.results.captions import NAMES
+from pfl.results.names import JUDGED_BY
+from pfl.results.sheets import FORMATS
 from tests.known import text
 
 HEAVY = {"torch", "lightning", "numpy", "scipy", "matplotlib", "jsonargparse", "torchmetrics"}
@@ -35,7 +39,7 @@ def heavy_after(*lines):
 
 
 def test_no_help_imports_anything_heavy():
-    assert not heavy_after(*([*name.split(), "--help"] for name in COMMANDS))
+    assert not heavy_after(*([*name.split(), "--help"] for name in commands()))
 
 
 def test_the_lists_import_nothing_heavy():
@@ -75,6 +79,30 @@ def test_the_file_of_classes_and_options_is_up_to_date():
     assert known.FILE.read_text("utf-8").splitlines() == text().splitlines()
 
 
+def test_the_words_of_options_are_those_of_the_code():
+    """The file of commands repeats them, as nothing is imported for a help."""
+    assert choices("plot", "--at") == choices("compare", "--at") == [*KINDS_OF_ROUNDS]
+    assert choices("list", "kind") == [*KINDS, catalogue.METRICS]
+    for command in ("compare", "table"):
+        assert told(command, "--out").endswith(f"({', '.join(FORMATS)})")
+    assert told("plot", "--only").startswith(f"{', '.join(NAMES)}, or a value")
+    mains = (f"test/{model}/acc" for model in JUDGED_BY)
+    assert ", ".join(mains) in told("plot", "--metric")
+
+
+def action(command, name):
+    (found,) = (a for a in parser(command)._actions if name in (a.dest, *a.option_strings))
+    return found
+
+
+def choices(command, name):
+    return [*action(command, name).choices]
+
+
+def told(command, name):
+    return action(command, name).help
+
+
 @pytest.fixture
 def written(tmp_path, monkeypatch):
     """Two classes whose source was edited after the file of classes was written."""
@@ -90,9 +118,9 @@ def test_what_was_written_since_is_not_taken_for_a_slip(written):
     assert [known.is_class(name) for name in ("FedPer", "Late", "Lat")] == [1, 1, 0]
 
 
-@pytest.mark.parametrize("command", VERBS)
+@pytest.mark.parametrize("command", [name for name, one in commands().items() if one.configuration])
 def test_the_help_shows_what_the_parser_takes(command):
-    shown = " ".join(overview(command).replace(",", "").split())
+    shown = " ".join(overview(command).format_help().replace(",", "").split())
     for action in make_parser(command)._actions:
         flags = [word for word in action.option_strings if word.startswith("-")]
         of_a_class = action.dest.endswith("help") and action.dest != "help"

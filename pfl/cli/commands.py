@@ -1,0 +1,128 @@
+"""The commands and their own arguments, from ``commands.yaml``, known without importing them."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from pfl.disk.form import formed
+
+_TYPES = {
+    **{"text": str, "text or null": str | None, "float": float, "path": Path},
+    **{"int": int, "int or null": int | None, "int or text": int | str, "lower": str.lower},
+}
+# Arguments of every command with a configuration that are not part of it.
+_COMMON: Mapping[str, Mapping[str, Any]] = {
+    "--download_weights": {
+        "action": "store_true",
+        "help": "let networks of torchvision download pretrained weights",
+    }
+}
+CONFIG_HELP = "a YAML file; later files and flags override earlier ones"
+SEED_HELP = "seed of all random choices"
+# Defaults on the command line that differ from Python's: runs are stored.
+LOOP_DEFAULTS = {"default_root_dir": "runs", "sampler": {"class_path": "UniformSampler"}}
+
+
+@dataclass(frozen=True)
+class Needs:
+    """What a command takes from a configuration.
+
+    Attributes:
+        model: Whether it needs a model.
+        data: Whether it needs data.
+        named: Whether the first word may be the name of the model.
+    """
+
+    model: bool = True
+    data: bool = True
+    named: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Command:
+    """A command.
+
+    Attributes:
+        function: The function that runs it, by its path within pfl.
+        summary: Its line in the help of all commands.
+        description: First lines of its help.
+        epilog: Last lines of its help.
+        usage: Its usage; ``None`` has argparse make it.
+        configuration: What it takes from a configuration; ``None`` if it has none.
+        passes_on: Whether all other flags are those of ``pfl fit``.
+        arguments: Its own arguments, as argparse takes them.
+    """
+
+    function: str
+    summary: str
+    description: str | None = None
+    epilog: str | None = None
+    usage: str | None = None
+    configuration: Needs | None = None
+    passes_on: bool = False
+    arguments: dict[str, dict[str, Any]] = field(default_factory=dict)
+
+    @property
+    def own(self) -> Mapping[str, Mapping[str, Any]]:
+        """Its arguments that are not part of a configuration, as ``add_argument`` takes them."""
+        typed = {
+            name: {**how, **({"type": _TYPES[how["type"]]} if "type" in how else {})}
+            for name, how in self.arguments.items()
+        }
+        return typed if self.configuration is None else {**typed, **_COMMON}
+
+    def words(self, argv: Sequence[str]) -> Sequence[str]:
+        """Return a command line with the flag of a model that is named by the first word."""
+        named = self.configuration is not None and self.configuration.named
+        return ["--model.class_path", *argv] if named and argv and argv[0][0] != "-" else argv
+
+    def configured_usage(self) -> str:
+        """Return the usage of a command with a configuration, its own arguments first."""
+        words = ["%(prog)s"]
+        for name, how in self.arguments.items():
+            dashed, flag = name.startswith("-"), how.get("action") == "store_true"
+            word = name if not dashed or flag else f"{name} {name.lstrip('-').upper()}"
+            words.append(word if how.get("required") or not dashed else f"[{word}]")
+        return " ".join([*words, "--config FILE", "[--any.key=VALUE ...]"])
+
+
+@cache
+def commands() -> Mapping[str, Command]:
+    """Return all commands, by name."""
+    text = Path(__file__).with_name("commands.yaml").read_text(encoding="utf-8")
+    found: Mapping[str, Command] = formed(yaml.safe_load(text), dict[str, Command])
+    return found
+
+
+def parser(name: str) -> argparse.ArgumentParser:
+    """Return the parser of a command without a configuration."""
+    command = commands()[name]
+    made = argparse.ArgumentParser(
+        prog=f"pfl {name}",
+        usage=command.usage,
+        description=command.description,
+        epilog=command.epilog,
+        allow_abbrev=False,
+    )
+    for argument, how in command.own.items():
+        made.add_argument(argument, **how)
+    return made
+
+
+def parsed(name: str, argv: Sequence[str]) -> argparse.Namespace:
+    """Return the arguments of a command without a configuration.
+
+    ``argv`` is the whole command line; ``flags`` are those that are passed on to ``pfl fit``.
+    """
+    made = parser(name)
+    options, flags = made.parse_known_args(argv)
+    if flags and not commands()[name].passes_on:
+        made.error(f"unrecognized arguments: {' '.join(flags)}")
+    return argparse.Namespace(**vars(options), argv=argv, flags=flags)
