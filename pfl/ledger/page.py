@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from importlib import resources
 from itertools import groupby
 
 import numpy as np
@@ -11,45 +12,6 @@ import numpy as np
 from pfl.ledger.gaps import Draw, RunGroup, printed_gap
 from pfl.ledger.rows import LedgerRow
 from pfl.results.sheets import Sheet, markdown
-
-HEAD = """\
-# Ledger
-
-Cells of the papers' tables that this project has run at their own length. `pfl ledger` makes this
-page, [ledger.csv](ledger.csv) and the pictures from the folders of `results/ledger`. Numbers are
-per cent.
-
-**What is compared.** A cell's number by the paper's criterion, named below each table, with the
-paper's number. The last and the best round stand beside it with verdicts of their own. Which one
-counts was fixed before the runs and is not chosen afterwards.
-
-**Whose partition.** *released*: each client has as many samples of each class as in the paper's
-released code. *own*: another draw from the same law, whose luck the paper does not share.
-
-**When a cell is in.** Its difference to the paper is within the 95 % interval of what chance alone
-gives (Student's t), shown after the ±:
-
-- The paper prints a spread, and we have one run: the prediction interval of one run. A standard
-  error of 5 runs gives 2.776 sqrt(6) = 6.8 times itself. Of FedSimSup's and UniVarFL's spreads the
-  meaning is not printed: they are read as standard deviations of 3 runs, the narrower reading.
-- We have several seeds as well: Welch's interval of the difference.
-- The paper prints one run: what single runs differ by, measured here between partitions or, on the
-  paper's own partition, between seeds (`results/ledger/spreads.csv` has the commands). Where only
-  the spread between partitions is known, it is an upper bound for cells on the paper's own.
-- Otherwise there is no verdict: "-".
-
-A wide interval says little, so *in* is worth what its ± is small. "rounds" is the standard
-deviation of the last eight tests of the second half: what the choice of one round alone can do.
-
-**Draws.** Runs that share a partition share its luck. They are one draw, which is in if the median
-of their differences is within the median of their intervals.
-
-**Claims.** "A beats B" holds (*yes*) if our gap has the paper's sign and is outside its interval,
-does not (*no*) if it has the other sign and is outside, and is *within noise* otherwise. Both run
-on one partition. The noise of a method is the printed spread or, without one, what is left of the
-differences to the paper within the partitions of that paper once each partition's median is taken
-off (median absolute deviation). Pairs of one partition are not independent.
-"""
 
 
 def page(
@@ -66,7 +28,8 @@ def page(
         groups: Methods that ran on one partition.
         pictures: File name of each table's picture, by paper and table.
     """
-    parts = [HEAD, _headline(found, draws, groups)]
+    head = resources.files("pfl.ledger").joinpath("head.md").read_text(encoding="utf-8")
+    parts = [head, _headline(found, draws, groups)]
     for place, members in groupby(found, key=lambda row: (row.paper, row.table)):
         parts.append(f"## {place[0]}, {place[1]}\n")
         parts.append(_table(list(members)))

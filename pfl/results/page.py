@@ -6,38 +6,11 @@ import io
 import re
 from collections.abc import Iterable, Sequence
 from html import escape
+from importlib import resources
 
 from matplotlib.figure import Figure
 
 from pfl.results.style import save
-
-_STYLE = """
-:root { color: #1a1a1a; background: #fff; font: 15px/1.45 system-ui, sans-serif; }
-body { max-width: 66rem; margin: 2rem auto; padding: 0 1rem; }
-h1 { font-size: 1.7rem; margin: 0; } h2 { font-size: 1.15rem; margin: 2.2rem 0 .6rem; }
-p.under { color: #555; margin: .2rem 0 1.2rem; }
-table { border-collapse: collapse; font-size: .87rem; font-variant-numeric: tabular-nums; }
-th, td { padding: .2rem 0 .2rem 1rem; text-align: right; }
-td { white-space: nowrap; } td.text { white-space: normal; }
-th:first-child, td:first-child, td.text { text-align: left; }
-th:first-child, td:first-child { padding-left: 0; }
-th { border-bottom: 1.5px solid #1a1a1a; font-weight: 600; vertical-align: bottom; }
-td { border-bottom: 1px solid #e5e5e5; }
-.wide { overflow-x: auto; }
-td svg { display: block; border-bottom: 1px solid #bbb; }
-.pictures { display: flex; flex-wrap: wrap; gap: 1.2rem 2rem; align-items: end; }
-figure { display: table; margin: 0; break-inside: avoid; }
-figure svg { max-width: 100%; height: auto; }
-figcaption { display: table-caption; caption-side: bottom; color: #555; font-size: .87rem; }
-pre { background: #f6f6f6; padding: 1rem; font-size: .8rem; white-space: pre-wrap; }
-@page { margin: 16mm; }
-@media print {
-  :root { font-size: 10pt; } body { margin: 0; max-width: none; padding: 0; }
-  thead { display: table-header-group; } tr, h2 { break-inside: avoid; } h2 { break-after: avoid; }
-  th, td { padding-left: .5rem; font-size: .72rem; }
-  .wide { overflow: visible; } pre { padding: 0; background: none; }
-}
-"""
 
 
 class Markup(str):
@@ -48,10 +21,11 @@ class Markup(str):
 
 def page(title: str, under: str, parts: Iterable[Markup]) -> str:
     """Build the whole page."""
+    style = resources.files("pfl.results").joinpath("page.css").read_text(encoding="utf-8")
     return (
         f'<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         f'<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        f"<title>{escape(title)}</title>\n<style>{_STYLE}</style>\n</head>\n<body>\n"
+        f"<title>{escape(title)}</title>\n<style>{style}</style>\n</head>\n<body>\n"
         f'<h1>{escape(title)}</h1>\n<p class="under">{escape(under)}</p>\n'
         + "\n".join(parts)
         + "\n</body>\n</html>\n"
