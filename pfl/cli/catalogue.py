@@ -84,45 +84,35 @@ def import_own(path: str) -> None:
     """
     if _is_own(path.rpartition(".")[0]):
         with suppress(ImportError):
-            _imported(path)
+            find(path)
 
 
 def find(path: str) -> Any:  # noqa: ANN401
-    """Return the object at a dotted path, present or former.
+    """Return the object at a dotted path.
 
     Raises:
         BrokenError: The module exists, but cannot be imported.
         ImportError: There is no such module, or nothing of that name in it.
     """
+    home, _, name = path.rpartition(".")
+    if not all(part.isidentifier() for part in path.split(".")):
+        raise ImportError(f"there is no {path}")
     try:
-        return _imported(path)
-    except BrokenError:
-        raise
-    except ImportError:
-        moved = [kind for kind in own() if _is_former(path, kind)]
-        if not moved:
+        with _working_folder(home):
+            return getattr(import_module(home), name)
+    except (AttributeError, ValueError) as error:
+        raise ImportError(f"there is no {path}") from error
+    except ModuleNotFoundError as error:
+        if f"{home}.".startswith(f"{error.name}."):
             raise
-        return moved[0]
+        raise BrokenError(f"{path} cannot be imported: {error}") from error
+    except Exception as error:
+        raise BrokenError(f"{path} cannot be imported: {_one_line(error)}") from error
 
 
 def spelling(name: str) -> str:
-    """Return the name or path under which the parser finds a class.
-
-    A name that another library uses too becomes the full path of this project's class, and the
-    former path of a class that has moved becomes its present one.
-    """
-    if name in clashes():
-        return clashes()[name]
-    if not name.startswith(PACKAGES):
-        return name
-    try:
-        _imported(name)
-    except BrokenError:
-        return name
-    except ImportError:
-        moved = (f"{kind.__module__}.{kind.__name__}" for kind in own() if _is_former(name, kind))
-        return next(moved, name)
-    return name
+    """Return a name, or the full path of this project's class if another library uses it too."""
+    return clashes().get(name, name)
 
 
 def neighbours(path: str) -> list[str]:
@@ -184,23 +174,6 @@ def _folders(package: str) -> Sequence[str]:
     return found
 
 
-def _imported(path: str) -> Any:  # noqa: ANN401
-    home, _, name = path.rpartition(".")
-    if not all(part.isidentifier() for part in path.split(".")):
-        raise ImportError(f"there is no {path}")
-    try:
-        with _working_folder(home):
-            return getattr(import_module(home), name)
-    except (AttributeError, ValueError) as error:
-        raise ImportError(f"there is no {path}") from error
-    except ModuleNotFoundError as error:
-        if f"{home}.".startswith(f"{error.name}."):
-            raise
-        raise BrokenError(f"{path} cannot be imported: {error}") from error
-    except Exception as error:
-        raise BrokenError(f"{path} cannot be imported: {_one_line(error)}") from error
-
-
 @contextmanager
 def _working_folder(module: str) -> Iterator[None]:
     """Add the working folder to the import path while one of its modules is imported.
@@ -229,15 +202,10 @@ def _is_own(module: str) -> bool:
     return all(part.isidentifier() for part in parts) and any(map(Path.is_file, places))
 
 
-def _is_former(path: str, kind: type) -> bool:
-    """Return ``True`` if a path may be the former path of one of this project's classes."""
-    return path.startswith(PACKAGES) and path.rpartition(".")[2] == kind.__name__
-
-
 def _everything() -> Iterator[type]:
     for path in (*KINDS.values(), *_OTHERS):
         try:
-            base = _imported(path)
+            base = find(path)
         except ImportError:  # load() has reported the broken file
             continue
         yield from _descendants(base)

@@ -101,7 +101,7 @@ def resolve(item: Given) -> type | None:
     except BrokenError as error:
         raise UsageError(line(item.place, item.keys, str(error))) from error
     except ImportError as error:
-        near = nearest(name, catalogue.neighbours(name) or known)
+        near = nearest(name, catalogue.neighbours(name)) or nearest(name.rpartition(".")[2], known)
         what = f"there is no class {name!r}{near}"
         raise UsageError(line(item.place, item.keys, what)) from error
     return kind if isinstance(kind, type) else None

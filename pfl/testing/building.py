@@ -1,9 +1,9 @@
-"""Promises about a method as a module: how it is built, and that it trains without a federation."""
+"""Promises about a method as a module: how it is built and trains alone, and what it declares."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import fields, replace
 from functools import partial
 from typing import Any, Literal, get_origin, get_type_hints
 
@@ -15,12 +15,13 @@ from torch.utils.data import DataLoader, TensorDataset
 from pfl.core.client import ClientModule
 from pfl.core.seeds import scoped
 from pfl.core.state import clone, matches
-from pfl.core.types import Batch
+from pfl.core.types import Batch, Plan
 from pfl.testing.compare import difference, named
-from pfl.testing.federation import second_round
+from pfl.testing.federation import ToyFederation, second_round
 from pfl.testing.promise import BrokenPromiseError, Subject, promise
 from pfl.testing.toy import ToyData, mlp
 from pfl.training import client_round
+from pfl.training.declaration import declared
 
 RATES = (0.05, 0.0005)
 
@@ -145,3 +146,33 @@ def _loss(module: ClientModule, x: Tensor, y: Tensor) -> float:
     # A Trainer takes the loss itself too.
     losses = [float(step["loss"] if isinstance(step, dict) else step) for step in steps]
     return sum(losses) / len(losses)
+
+
+@promise("plan and adapt are declarations: they read no values and are the same for every client")
+def plans_are_declarations(subject: Subject) -> None:
+    """Call both with entries that have no values, before and after running clients."""
+    federation = ToyFederation(subject.module())
+    context = federation.context
+    before: dict[Literal["plan", "adapt"], list[dict[str, object]]] = {
+        "plan": _outline(context.plan),
+        "adapt": _outline(context.adapt),
+    }
+    for job in federation.jobs():
+        client_round.train(context, job)
+        client_round.test(context, job)
+        for verb, plan in before.items():
+            if _outline(declared(context.module, verb)) != plan:
+                raise BrokenPromiseError(
+                    f"{verb}() declares something else after client {job.info.client} than before"
+                )
+
+
+def _outline(plan: Plan) -> list[dict[str, object]]:
+    """Return the comparable parts of a plan: everything except functions."""
+    return [
+        {
+            item.name: "a function" if callable(value := getattr(part, item.name)) else value
+            for item in fields(part)
+        }
+        for part in plan
+    ]

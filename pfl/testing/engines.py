@@ -15,7 +15,7 @@ from pfl.engines.threads import ThreadsEngine
 from pfl.engines.vectorised import VectorisedEngine
 from pfl.federation.run import Run
 from pfl.federation.sampling import UniformSampler
-from pfl.testing.compare import difference, distance, named
+from pfl.testing.compare import distance, named
 from pfl.testing.device import NAME, MixedDevicesError, simulated
 from pfl.testing.federation import fit, outcome
 from pfl.testing.promise import (
@@ -23,6 +23,7 @@ from pfl.testing.promise import (
     Net,
     Subject,
     UnexaminedError,
+    check_same,
     promise,
     vectorizable,
 )
@@ -52,8 +53,7 @@ def threads_agree(subject: Subject) -> None:
         alone, beside = (_run(subject, kind) for kind in (SequentialEngine(), ThreadsEngine(3)))
     finally:
         torch.set_num_threads(op_threads)
-    if name := difference(named(outcome(alone)), named(outcome(beside))):
-        raise BrokenPromiseError(f"{name!r} differs")
+    check_same(outcome(alone), outcome(beside), "{name!r} differs")
 
 
 @promise("stacked clients give the sequential engine's numbers", applies=vectorizable)

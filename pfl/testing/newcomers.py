@@ -9,9 +9,8 @@ import torch
 from pfl.core.held_out import HeldOut
 from pfl.core.types import Pass
 from pfl.federation.run import Row, Run
-from pfl.testing.compare import difference, named
 from pfl.testing.federation import fit, outcome
-from pfl.testing.promise import BrokenPromiseError, Subject, promise
+from pfl.testing.promise import Subject, check_same, promise
 from pfl.testing.toy import ToyData
 
 SIZES = (6, 5, 5, 6)
@@ -58,15 +57,13 @@ def newcomers_change_nothing(subject: Subject) -> None:
     one = _run(subject, _emptied(subject.data(SIZES), 3), 2)
     none = _run(subject, _emptied(subject.data(SIZES), 2, 3))
     for other, what in ((none, "without the data of unseen clients"), (one, "without one of them")):
-        if name := difference(named(_others(both)), named(_others(other))):
-            raise BrokenPromiseError(f"{name!r} differs {what}")
-    if name := difference(named(_of(both, 2)), named(_of(one, 2))):
-        raise BrokenPromiseError(f"{name!r} of an unseen client differs without the other one")
+        check_same(_others(both), _others(other), f"{{name!r}} differs {what}")
+    told = "{name!r} of an unseen client differs without the other one"
+    check_same(_of(both, 2), _of(one, 2), told)
     if any(isinstance(part, Pass) and part.walks for part in subject.module().adapt()):
         return
     before, after = (_untrained(run) for run in (both, _run(subject, _shuffled(subject), 2, 3)))
-    if name := difference(named(before), named(after)):
-        raise BrokenPromiseError(f"{name!r} depends on the labels of the client's training data")
+    check_same(before, after, "{name!r} depends on the labels of the client's training data")
 
 
 def _untrained(run: Run) -> Row:

@@ -18,6 +18,7 @@ from pfl.core.failure import NonFiniteError, line_of, said
 from pfl.core.seeds import scoped
 from pfl.core.task import Task
 from pfl.core.types import ClientInfo
+from pfl.testing.compare import difference, named
 from pfl.testing.toy import SIZES, ToyData, blobs, mlp
 from pfl.training.context import DROPOUTS
 from pfl.training.declaration import MethodError
@@ -149,6 +150,22 @@ def promise(
         return Promise(examine.__name__, sentence, examine, applies)
 
     return made
+
+
+def check_same(ours: Any, theirs: Any, finding: str) -> None:  # noqa: ANN401
+    """Compare all tensors and numbers in two values.
+
+    Args:
+        ours: A value.
+        theirs: Another one.
+        finding: What is found if they differ, with ``{name}`` or ``{name!r}`` for the first entry
+            that does.
+
+    Raises:
+        BrokenPromiseError: They differ in any bit.
+    """
+    if name := difference(named(ours), named(theirs)):
+        raise BrokenPromiseError(finding.replace("{name!r}", repr(name)).replace("{name}", name))
 
 
 def vectorizable(subject: Subject) -> bool:

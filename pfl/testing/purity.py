@@ -3,22 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import fields, replace
-from typing import Any, Literal
+from dataclasses import replace
+from typing import Any
 
 import torch
 
 from pfl.core.client import ClientModule
 from pfl.core.server import Server
 from pfl.core.state import clone, each
-from pfl.core.types import Batch, Plan
-from pfl.testing.compare import difference, distance, named
+from pfl.core.types import Batch
+from pfl.testing.compare import distance, named
 from pfl.testing.federation import ToyFederation
 from pfl.testing.jobs import NETS
 from pfl.testing.observe import Wrap, leaves_alone, statistics, streams, wrapped
-from pfl.testing.promise import BrokenPromiseError, Subject, has_dropout, promise, vectorizable
+from pfl.testing.promise import (
+    BrokenPromiseError,
+    Subject,
+    check_same,
+    has_dropout,
+    promise,
+    vectorizable,
+)
 from pfl.training import client_round
-from pfl.training.declaration import declared
 
 PADDING = 3
 CLOSE = 1e-9
@@ -40,36 +46,6 @@ def _watch(federation: ToyFederation, wrap: Wrap) -> ToyFederation:
     context = federation.context
     context.plan, context.adapt = wrapped(context.plan, wrap), wrapped(context.adapt, wrap)
     return federation
-
-
-@promise("plan and adapt are declarations: they read no values and are the same for every client")
-def plans_are_declarations(subject: Subject) -> None:
-    """Call both with entries that have no values, before and after running clients."""
-    federation = ToyFederation(subject.module())
-    context = federation.context
-    before: dict[Literal["plan", "adapt"], list[dict[str, object]]] = {
-        "plan": _outline(context.plan),
-        "adapt": _outline(context.adapt),
-    }
-    for job in federation.jobs():
-        client_round.train(context, job)
-        client_round.test(context, job)
-        for verb, plan in before.items():
-            if _outline(declared(context.module, verb)) != plan:
-                raise BrokenPromiseError(
-                    f"{verb}() declares something else after client {job.info.client} than before"
-                )
-
-
-def _outline(plan: Plan) -> list[dict[str, object]]:
-    """Return the comparable parts of a plan: everything except functions."""
-    return [
-        {
-            item.name: "a function" if callable(value := getattr(part, item.name)) else value
-            for item in fields(part)
-        }
-        for part in plan
-    ]
 
 
 @promise("nothing is drawn from a global random stream")
@@ -115,15 +91,13 @@ def functions_are_pure(subject: Subject) -> None:
                 before, start = clone(given), clone(moving)
                 with leaves_alone(who, module, function, norms=True):
                     once = named(function(*arguments))
-                if found := difference(before, named(arguments)):
-                    raise BrokenPromiseError(f"{who} changes its argument {found!r}")
+                check_same(before, arguments, f"{who} changes its argument {{name!r}}")
                 with torch.no_grad():
                     for entry, value in moving.items():
                         value.copy_(start[entry])
                 torch.set_rng_state(stream)
                 result = function(*arguments)
-                if found := difference(once, named(result)):
-                    raise BrokenPromiseError(f"{who} gives a different {found!r} when called again")
+                check_same(once, result, f"{who} gives a different {{name!r}} when called again")
                 return result
 
             return call
@@ -192,9 +166,6 @@ def servers_are_pure(subject: Subject) -> None:
             ("aggregate", lambda state=state, uploads=uploads: server.aggregate(state, uploads)),
             ("broadcast", lambda state=state: server.broadcast(state, 1, state.round + 1)),
         ):
-            once, again = named(call()), named(call())
-            if name := difference(once, again):
-                raise BrokenPromiseError(f"{verb} gives a different {name!r} when called again")
-            if name := difference(before, named([state, uploads])):
-                raise BrokenPromiseError(f"{verb} changes {name!r} of its arguments")
+            check_same(call(), call(), f"{verb} gives a different {{name!r}} when called again")
+            check_same(before, [state, uploads], f"{verb} changes {{name!r}} of its arguments")
         federation.round()

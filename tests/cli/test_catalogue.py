@@ -1,4 +1,4 @@
-"""Names of classes: the lists of them, former paths, broken files; nothing listed lacks a test."""
+"""Names of classes: the lists of them, broken files; nothing listed lacks a test."""
 
 from __future__ import annotations
 
@@ -9,12 +9,8 @@ import pytest
 import yaml
 
 import lightning_modules
-from lightning_modules.layers import VariationalLinear
-from lightning_modules.nets import CNN2, CNN8, ResNet18
 from pfl.__main__ import main
 from pfl.cli import catalogue
-from pfl.cli.config import Experiment
-from pfl.cli.parser import make_parser
 from tests.helpers import discovery
 
 ROOT = Path(__file__).parents[2]
@@ -88,32 +84,10 @@ def test_every_module_of_a_room_is_tested():
     assert not untested
 
 
-# Former paths.
-
-
-@pytest.mark.parametrize(
-    ("path", "kind"),
-    [
-        ("lightning_modules.parts.normalised_nets.ResNet18", ResNet18),
-        ("lightning_modules.normalised_nets.ResNet18", ResNet18),
-        ("lightning_modules.nets.CNN2", CNN2),
-        ("lightning_modules.layers.VariationalLinear", VariationalLinear),
-    ],
-)
-def test_a_former_path_finds_the_class(path, kind):
-    assert catalogue.find(path) is kind
-    assert catalogue.find(catalogue.spelling(path)) is kind
-
-
-def test_a_stored_configuration_with_a_former_path_is_read(tmp_path):
-    file = tmp_path / "config.yaml"
-    net = {"class_path": "lightning_modules.parts.normalised_nets.CNN8", "init_args": {}}
-    model = {"class_path": "lightning_modules.fedper.FedPer", "init_args": {"net": net}}
-    data = {"class_path": "Synthetic", "init_args": {"num_clients": 2, "partition": "IID"}}
-    file.write_text(yaml.safe_dump({"model": model, "data": data}))
-    for words in ([], [f"--model.net={net['class_path']}"]):
-        experiment = Experiment.parse(make_parser("fit"), ["--config", str(file), *words])
-        assert catalogue.find(experiment.values.model.init_args.net.class_path) is CNN8
+def test_a_path_where_a_class_is_no_more_tells_its_name(capsys):
+    assert main(["fit", "--model", "lightning_modules.methods.FedPer", "--data", "Digits"]) == 2
+    assert "--model" in (said := capsys.readouterr().err)
+    assert "did you mean 'FedPer'?" in said
 
 
 # Broken files.

@@ -102,7 +102,11 @@ def test_no_shipped_configuration_is_taken_for_a_slip():
 RIGHT = {
     "another method": ["--model", "FedAvg", "--model.epochs", "3"],
     "by its path": ["--model", "lightning_modules.fedprox.FedProx", "--model.mu=1"],
-    "by its former path": ["--model", "lightning_modules.methods.fedprox.FedProx", "--model.mu=1"],
+    "by a path that the parser judges": [
+        "--model",
+        "lightning_modules.methods.fedprox.FedProx",
+        "--model.mu=1",
+    ],
     "one's own": ["--model", "mine.Mine", "--model.rank=3", "--data", "Ours"],
     "a class of torch": ["--model.optimizer", "torch.optim.Adam", "--model.optimizer.eps=1"],
     "short name of a class of torch": ["--model.optimizer", "Adam", "--model.optimizer.eps=1"],

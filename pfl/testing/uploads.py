@@ -1,0 +1,97 @@
+"""Promises about messages: what they have, how large they are, and that they share no storage."""
+
+from __future__ import annotations
+
+from typing import cast
+
+from torch import Tensor
+
+from pfl.core.client import ClientModule
+from pfl.core.state import nbytes
+from pfl.core.types import Job, State, Upload
+from pfl.testing.compare import named
+from pfl.testing.federation import ToyFederation, second_round
+from pfl.testing.promise import BrokenPromiseError, Formula, Subject, promise
+from pfl.training import client_round
+
+
+@promise("an upload has only what is declared, in the shapes that the server sends")
+def uploads_are_declared(subject: Subject) -> None:
+    """Compare uploads with ``shared`` and ``extra``, and their shapes with what was sent."""
+    federation = ToyFederation(subject.module())
+    for _ in range(2):
+        for job in federation.jobs():
+            _check(client_round.train(federation.context, job).upload, job, federation.module)
+        federation.round()
+
+
+def _check(upload: object, job: Job, module: ClientModule) -> None:
+    if not isinstance(upload, Upload):
+        raise BrokenPromiseError(f"upload returns {type(upload).__name__}, not an Upload")
+    if (upload.client, upload.samples) != (job.info.client, job.info.samples):
+        raise BrokenPromiseError(
+            f"the upload of client {job.info.client} with {job.info.samples} samples says client "
+            f"{upload.client} with {upload.samples} samples"
+        )
+    # A method may send a part of an entry; then the server sends such a part back.
+    entries = {**module.state_dict(), **(job.broadcast.shared if job.broadcast else {})}
+    for name, value in upload.shared.items():
+        if name not in module.shared_names():
+            raise BrokenPromiseError(f"upload sends {name!r}, which 'shared' does not match")
+        if value.shape != entries[name].shape or value.dtype != entries[name].dtype:
+            raise BrokenPromiseError(
+                f"upload sends {name!r} as {_form(value)} instead of {_form(entries[name])}"
+            )
+    for name in upload.extra:
+        if name not in module.extra:
+            raise BrokenPromiseError(f"upload sends the extra {name!r}, missing in 'extra'")
+
+
+def _form(value: Tensor) -> str:
+    return f"{str(value.dtype).removeprefix('torch.')} of shape {tuple(value.shape)}"
+
+
+def _has_formula(subject: Subject) -> bool:
+    return subject.floats is not None
+
+
+@promise("messages have as many bytes as the formula says", applies=_has_formula)
+def bytes_follow_the_formula(subject: Subject) -> None:
+    """Compare broadcasts and uploads with the formula."""
+    federation, jobs = second_round(subject.module())
+    formula = cast(Formula, subject.floats)
+    for job in jobs:
+        upload = client_round.train(federation.context, job).upload
+        counts = formula(federation.module, job.info)
+        for verb, sent, count in zip(
+            ("broadcast", "upload"), (job.broadcast, upload), counts, strict=True
+        ):
+            found = 0 if sent is None else nbytes(sent.shared) + nbytes(sent.extra)
+            if found != 4 * count:
+                raise BrokenPromiseError(f"the {verb} has {found} bytes, the formula {4 * count}")
+
+
+@promise("receive and upload copy tensors: no storage is shared")
+def copies(subject: Subject) -> None:
+    """Look for storage that module, broadcast and upload share."""
+    federation, jobs = second_round(subject.module())
+    module = federation.module
+    for job in jobs:
+        sent = named(job.broadcast)
+        result = client_round.train(federation.context, job)
+        own = dict(module.named_parameters()) | dict(module.named_buffers())
+        _apart(own, sent, "receive leaves the entry", "the broadcast")
+        _apart(named(result.upload), own, "upload leaves", "the module")
+        _apart(named(result.upload), sent, "upload leaves", "the broadcast")
+
+
+def _apart(a: State, b: State, who: str, where: str) -> None:
+    places = {value.untyped_storage().data_ptr(): name for name, value in b.items() if _full(value)}
+    for name, value in a.items():
+        if _full(value) and value.untyped_storage().data_ptr() in places:
+            other = places[value.untyped_storage().data_ptr()]
+            raise BrokenPromiseError(f"{who} {name!r} in the storage of {where}'s {other!r}")
+
+
+def _full(value: Tensor) -> bool:
+    return value.untyped_storage().nbytes() > 0
