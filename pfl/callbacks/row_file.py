@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import hashlib
-import io
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -53,7 +52,7 @@ class RowFile:
         cells = [_cells(row) for row in rows]
         header = _header(self.path)
         if {name for row in cells for name in row} <= {*header}:
-            writing.append(self.path, _text(header, cells))
+            writing.append(self.path, writing.csv_text(cells, header, headed=False))
             self._digest.add(cells)
         else:
             self.write([*_read(self.path), *cells], header)
@@ -107,8 +106,7 @@ class RowFile:
             OSError: The file cannot be written; it is as before.
         """
         cells = [_cells(row) for row in rows]
-        columns = list(dict.fromkeys([*header, *(name for row in cells for name in row)]))
-        writing.write(self.path, _text(columns, cells, headed=True))
+        writing.write(self.path, writing.csv_text(cells, header))
         self._digest = _Digest()
         self._digest.add(cells)
 
@@ -132,15 +130,6 @@ class _Digest:
 
 def _cells(row: Mapping[str, object]) -> Cells:
     return {name: "" if value is None else str(value) for name, value in row.items()}
-
-
-def _text(header: Sequence[str], rows: Iterable[Cells], headed: bool = False) -> str:
-    stream = io.StringIO()
-    writer = csv.DictWriter(stream, header, restval="")
-    if headed:
-        writer.writeheader()
-    writer.writerows(rows)
-    return stream.getvalue()
 
 
 def _header(path: Path) -> list[str]:

@@ -73,8 +73,7 @@ def sources(argv: Sequence[str]) -> list[Given]:
         if flag == "--config" and text is not None:
             found += _file(Path(text))
         else:
-            keys = flag.removeprefix("--").rstrip("+").split(".")
-            found.append(Given(spoken(keys), text, flag))
+            found.append(Given(keys_of(flag), text, flag))
     return found
 
 
@@ -115,6 +114,12 @@ def _walk(node: yaml.Node, keys: Keys, path: Path) -> Iterator[Given]:
         if inner != keys:
             yield Given(inner, value.value if isinstance(value, yaml.ScalarNode) else None, place)
         yield from _walk(value, inner, path)
+
+
+def keys_of(word: str) -> Keys:
+    """Return the keys that a flag sets; none for a word that is no flag."""
+    flag = word.partition("=")[0]
+    return spoken(flag[2:].rstrip("+").split(".")) if flag.startswith("--") else ()
 
 
 def spoken(keys: Iterable[str]) -> Keys:

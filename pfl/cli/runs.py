@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import os
 import shlex
 import sys
@@ -26,7 +24,7 @@ from pfl.core.export import INSTANTIATORS, untrusted
 from pfl.core.export import write as write_export
 from pfl.core.held_out import TellsOrigin, client_names
 from pfl.core.types import FederatedData, Split
-from pfl.disk.writing import no_link, write
+from pfl.disk.writing import csv_text, no_link, write
 from pfl.federation import cross, reliability, resume
 from pfl.federation.later import LaterData
 from pfl.federation.run import Callback, Run
@@ -185,11 +183,8 @@ def _write_predictions(
             columns[name] = values.tolist()
         else:
             columns |= {f"{name}_{n}": one.tolist() for n, one in enumerate(values.unbind(1))}
-    text = io.StringIO()
-    writer = csv.writer(text)
-    writer.writerow(columns)
-    writer.writerows(zip(*columns.values(), strict=True))
-    write(path, text.getvalue())
+    rows = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+    write(path, csv_text(rows, columns))
 
 
 def export(argv: Sequence[str]) -> None:

@@ -7,13 +7,15 @@ link) counts as one.
 
 from __future__ import annotations
 
+import csv
+import io
 import os
 import re
 import stat
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 # Windows has no such flag; there the check before it must do.
 _NO_LINK: int = getattr(os, "O_NOFOLLOW", 0)
@@ -94,6 +96,25 @@ def write(path: Path, text: str) -> None:
     """Write a text; see :func:`written`."""
     with written(path) as file:
         file.write(text.encode())
+
+
+def csv_text(
+    rows: Sequence[Mapping[str, Any]], header: Iterable[str] = (), headed: bool = True
+) -> str:
+    """Return rows as the text of a CSV file; missing cells are empty.
+
+    Args:
+        rows: Cells by column.
+        header: Columns that come first, whether a row has them or not.
+        headed: Whether the first line names the columns.
+    """
+    stream = io.StringIO()
+    columns = dict.fromkeys([*header, *(name for row in rows for name in row)])
+    writer = csv.DictWriter(stream, columns, restval="", lineterminator="\n")
+    if headed:
+        writer.writeheader()
+    writer.writerows(rows)
+    return stream.getvalue()
 
 
 def append(path: Path, text: str) -> None:

@@ -15,7 +15,6 @@ import numpy as np
 from scipy import stats
 
 from pfl.ledger.judge import Known, Scored, column_name, natural, partition_name
-from pfl.ledger.rows import half
 from pfl.results.statistics import Estimate, Spread, half_width
 
 
@@ -148,7 +147,7 @@ def draws(runs: Iterable[Scored], known: Known) -> list[Draw]:
         members = list(group)
         halves = []
         for run in members:
-            width = half(Estimate(run.ours, 1, None), known.theirs(run.entry)[0])
+            width = half_width(Estimate(run.ours, 1, None), known.theirs(run.entry)[0])
             if width is not None:
                 halves.append(width)
         apart = [run.ours - (run.entry.reported or 0.0) for run in members]

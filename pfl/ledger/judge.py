@@ -12,9 +12,9 @@ from pathlib import Path
 import numpy as np
 
 from pfl.ledger.cells import Entry
-from pfl.ledger.rows import LedgerRow, half, verdict
+from pfl.ledger.rows import LedgerRow, verdict
 from pfl.results.runs import RunFolder
-from pfl.results.statistics import Estimate, Spread
+from pfl.results.statistics import Estimate, Spread, half_width
 from pfl.tables.reported import printed
 
 # Tests at the end of a run whose spread is shown.
@@ -181,7 +181,7 @@ def _row(members: Sequence[Scored], known: Known) -> LedgerRow:
         rounds=float(np.mean([run.rounds for run in members])),
         reported=first.reported,
         spread=first.spread,
-        half=half(ours, theirs),
+        half=half_width(ours, theirs),
         by=by,
         verdict=told,
         verdict_last=verdict(last, theirs),

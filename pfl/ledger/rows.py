@@ -7,13 +7,13 @@ way.
 from __future__ import annotations
 
 import csv
-import io
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, get_type_hints
 
-from pfl.results.statistics import Estimate, agree, half_width
+from pfl.disk.writing import csv_text
+from pfl.results.statistics import Estimate, agree
 
 
 @dataclass(frozen=True)
@@ -84,24 +84,15 @@ def verdict(ours: Estimate, theirs: Estimate | None) -> str:
         >>> verdict(Estimate.of([0.58]), Estimate(0.60, 5, Spread(0.01, 4)))
         'in'
     """
-    inside = None if theirs is None else agree(ours, theirs)
+    inside = agree(ours, theirs)
     return "-" if inside is None else ("in" if inside else "out")
-
-
-def half(ours: Estimate, theirs: Estimate | None) -> float | None:
-    """Return half the interval of the difference, if there is one."""
-    return None if theirs is None else half_width(ours, theirs)
 
 
 def write(rows: Sequence[LedgerRow]) -> str:
     """Return rows as the text of a CSV file."""
-    stream = io.StringIO()
-    writer = csv.writer(stream, lineterminator="\n")
     names = [item.name for item in fields(LedgerRow)]
-    writer.writerow(names)
-    for row in rows:
-        writer.writerow([_text(getattr(row, name)) for name in names])
-    return stream.getvalue()
+    cells = [{name: _text(getattr(row, name)) for name in names} for row in rows]
+    return csv_text(cells, names)
 
 
 def read(path: Path) -> list[LedgerRow]:

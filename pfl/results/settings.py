@@ -125,7 +125,8 @@ def _labels(runs: Sequence[RunFolder], identities: Sequence[Identity]) -> list[s
                 for other in (identities if key.startswith("data") else same)
             )
         ]
-        parts = [f"{_short(key, differing)}={_shown(content[key])}" for key in differing]
+        short = short_names(differing)
+        parts = [f"{short[key]}={_shown(content[key])}" for key in differing]
         labels.append(", ".join([run.method, *parts]))
     return [
         label if labels.count(label) == 1 else f"{label} ({run.path.name})"
@@ -140,11 +141,17 @@ def _shown(value: object) -> str:
     return text.rpartition(".")[2] if is_path else text
 
 
-def _short(key: str, keys: Sequence[str]) -> str:
-    """Shorten a dotted key to its shortest unique ending."""
-    parts = key.split(".")
-    for count in range(1, len(parts)):
-        end = ".".join(parts[-count:])
-        if sum(f".{other}".endswith(f".{end}") for other in keys) == 1:
-            return end
-    return key
+def short_names(keys: Sequence[str]) -> dict[str, str]:
+    """Shorten dotted keys to their shortest unique endings.
+
+    Example:
+        >>> short_names(["model.net.lr", "model.lr", "data.size"])
+        {'model.net.lr': 'net.lr', 'model.lr': 'model.lr', 'data.size': 'size'}
+    """
+    found = {}
+    for key in keys:
+        parts = key.split(".")
+        ends = (".".join(parts[-count:]) for count in range(1, len(parts)))
+        alone = (end for end in ends if sum(f".{one}".endswith(f".{end}") for one in keys) == 1)
+        found[key] = next(alone, key)
+    return found

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +9,7 @@ from pathlib import Path
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
+from pfl.disk.writing import csv_text
 from pfl.disk.writing import write as write_text
 
 Record = Mapping[str, str | float | int | None]
@@ -122,13 +121,7 @@ def _tex(text: str) -> str:
 
 def comma_separated(sheets: Sequence[Sheet]) -> str:
     """Write the records of all sheets as one CSV table; missing cells are empty."""
-    records = [record for sheet in sheets for record in sheet.records]
-    stream = io.StringIO()
-    columns = list(dict.fromkeys(key for record in records for key in record))
-    writer = csv.DictWriter(stream, columns, restval="", lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(records)
-    return stream.getvalue()
+    return csv_text([record for sheet in sheets for record in sheet.records])
 
 
 FORMATS: Mapping[str, Callable[[Sequence[Sheet]], str]] = {

@@ -74,14 +74,14 @@ def margin(error: float, df: float) -> float:
     return float(stats.t.ppf((1 + CONFIDENCE) / 2, df)) * error
 
 
-def half_width(ours: Estimate, theirs: Estimate) -> float | None:
+def half_width(ours: Estimate | None, theirs: Estimate | None) -> float | None:
     """Return half the interval of the difference of two means, if nothing but chance parts them.
 
     With two spreads it is Welch's. With one, single runs of the other are taken to spread as much:
     then it is the prediction interval of a mean of as many runs.
 
     Returns:
-        Half the width; ``None`` if neither has a spread.
+        Half the width; ``None`` if neither has a spread, or one is not known.
 
     Example:
         One run against a mean of 5 with the standard error 1: 2.776 * sqrt(6).
@@ -90,6 +90,8 @@ def half_width(ours: Estimate, theirs: Estimate) -> float | None:
         >>> round(half_width(Estimate(1.0, 1, None), printed), 2)
         6.8
     """
+    if ours is None or theirs is None:
+        return None
     ours_spread, theirs_spread = ours.spread or theirs.spread, theirs.spread or ours.spread
     if ours_spread is None or theirs_spread is None:
         return None
@@ -100,8 +102,10 @@ def half_width(ours: Estimate, theirs: Estimate) -> float | None:
     return margin(math.sqrt(sum(parts)), sum(parts) ** 2 / weighed) if weighed else 0.0
 
 
-def agree(ours: Estimate, theirs: Estimate) -> bool | None:
+def agree(ours: Estimate | None, theirs: Estimate | None) -> bool | None:
     """Return whether chance alone may part two means; ``None`` if no spread is known."""
     half = half_width(ours, theirs)
+    if ours is None or theirs is None or half is None:
+        return None
     # Rounded, because printed numbers are: 0.81 is within 0.80 ± 0.01.
-    return None if half is None else round(abs(ours.mean - theirs.mean) - half, 9) <= 0
+    return round(abs(ours.mean - theirs.mean) - half, 9) <= 0

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from optuna.trial import FrozenTrial, TrialState
-from rich.table import Table
 
-from pfl.disk.writing import write as write_text
 from pfl.results import names
+from pfl.results.settings import short_names
+from pfl.results.sheets import Sheet
 from pfl.sweeps.file import Sweep
 from pfl.sweeps.program import flag_words
 from pfl.sweeps.search import failed
@@ -94,21 +91,6 @@ def _result(sweep: Sweep, trial: FrozenTrial) -> PointResult:
     )
 
 
-def short_names(full: Sequence[str]) -> dict[str, str]:
-    """Shorten dotted names to as many of their last parts as make them unique."""
-
-    def tail(name: str, count: int) -> str:
-        return ".".join(name.split(".")[-count:])
-
-    found = {}
-    for name in full:
-        count = 1
-        while any(tail(other, count) == tail(name, count) for other in full if other != name):
-            count += 1
-        found[name] = tail(name, count)
-    return found
-
-
 def text(value: Any) -> str:  # noqa: ANN401
     """Return a parameter's value in readable form."""
     if isinstance(value, dict) and "class_path" in value:
@@ -117,22 +99,32 @@ def text(value: Any) -> str:  # noqa: ANN401
     return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
-def table(sweep: Sweep, found: Sequence[PointResult]) -> Table:
+def sheet(sweep: Sweep, found: Sequence[PointResult]) -> Sheet:
     """Return a table of all points, best first."""
-    shown = Table(title=f"{sweep.path.stem}: {names.described(sweep.metric.name)}, best first")
-    for name in ("#", *short_names(list(sweep.space.varied)).values(), "value", "seconds"):
-        shown.add_column(name, justify="right", overflow="fold")
-    shown.add_column("")
-    for outcome in found:
-        shown.add_row(
+    rows = [
+        [
             str(outcome.number),
             *map(text, outcome.values.values()),
             "-" if outcome.value is None else f"{outcome.value:.4f}",
             "-" if outcome.seconds is None else f"{outcome.seconds:.0f}",
             outcome.state,
-            style="bold" if outcome is found[0] and outcome.done else None,
-        )
-    return shown
+        ]
+        for outcome in found
+    ]
+    records = [
+        {
+            **{"point": outcome.number, "state": outcome.state, **outcome.values},
+            **{sweep.metric.name: outcome.value, "seconds": outcome.seconds},
+            **{"folder": outcome.folder, "reason": outcome.reason},
+        }
+        for outcome in found
+    ]
+    return Sheet(
+        title=f"{sweep.path.stem}: {names.described(sweep.metric.name)}, best first",
+        columns=["#", *short_names(list(sweep.space.varied)).values(), "value", "seconds", ""],
+        rows=rows,
+        records=records,
+    )
 
 
 def reasons(found: Sequence[PointResult]) -> dict[str, list[int]]:
@@ -142,19 +134,6 @@ def reasons(found: Sequence[PointResult]) -> dict[str, list[int]]:
         if outcome.failed:
             grouped.setdefault(outcome.reason, []).append(outcome.number)
     return grouped
-
-
-def write(sweep: Sweep, found: Sequence[PointResult], file: Path) -> None:
-    """Write all points to a CSV file, best first."""
-    own = ("point", "state", sweep.metric.name, "seconds", "folder", "reason")
-    stream = io.StringIO()
-    writer = csv.writer(stream)
-    writer.writerow([*own[:2], *sweep.space.varied, *own[2:]])
-    for one in found:
-        values = one.values.values()
-        row = [one.value, one.seconds, one.folder, one.reason]
-        writer.writerow([one.number, one.state, *values, *row])
-    write_text(file, stream.getvalue())
 
 
 def command_line(sweep: Sweep, outcome: PointResult, flags: Sequence[str]) -> str:

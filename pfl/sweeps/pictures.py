@@ -17,9 +17,10 @@ from optuna.visualization.matplotlib import plot_parallel_coordinate
 
 from pfl.results import names
 from pfl.results.pictures import Picture
+from pfl.results.settings import short_names
 from pfl.results.style import COLOURS, WIDTH, panels, per_cent, styled, wrapped
 from pfl.sweeps.file import Sweep
-from pfl.sweeps.outcome import outcomes, short_names
+from pfl.sweeps.outcome import outcomes
 from pfl.sweeps.search import failed
 from pfl.sweeps.space import Categorical
 

@@ -16,8 +16,10 @@ from optuna.trial import Trial
 from rich.console import Console
 
 from pfl.cli import runs, shipped
-from pfl.cli.explain import UsageError
+from pfl.cli.explain import UsageError, keys_of, spoken
+from pfl.results import sheets
 from pfl.results.pictures import write as write_pictures
+from pfl.results.settings import short_names
 from pfl.sweeps import outcome as outcomes
 from pfl.sweeps import pictures
 from pfl.sweeps.file import Sweep, read
@@ -78,17 +80,13 @@ def run(
 
 def _check_flags(sweep: Sweep, flags: Sequence[str]) -> None:
     """Refuse flags that set a parameter of the sweep, or a checkpoint for every point."""
-    swept = {_plain(name): name for name in sweep.space.varied}
+    swept = {spoken(name.split(".")): name for name in sweep.space.varied}
     for flag in flags:
-        name = _plain(flag.partition("=")[0].removeprefix("--"))
-        if name in swept:
-            raise UsageError(f"{flag}: the sweep sets {swept[name]}")
-        if flag.startswith("--") and name == "ckpt_path":
+        keys = keys_of(flag)
+        if keys in swept:
+            raise UsageError(f"{flag}: the sweep sets {swept[keys]}")
+        if keys == ("ckpt_path",):
             raise UsageError(f"{flag}: every point of a sweep starts from scratch")
-
-
-def _plain(name: str) -> str:
-    return ".".join(part for part in name.rstrip("+").split(".") if part != "init_args")
 
 
 def _announce(sweep: Sweep) -> None:
@@ -150,7 +148,7 @@ def _run_point(search: Search, trial: Trial, flags: Sequence[str]) -> None:
     """
     sweep, number = search.sweep, trial.user_attrs["point"] + 1
     point = sweep.space.decode(trial.params)
-    short = outcomes.short_names(list(sweep.space.varied))
+    short = short_names(list(sweep.space.varied))
     told = ", ".join(f"{short[name]}={outcomes.text(point[name])}" for name in sweep.space.varied)
     print(f"point {number} of {search.size}: {told}", flush=True)
     try:
@@ -183,8 +181,9 @@ def _report(search: Search, flags: Sequence[str]) -> None:
     """
     sweep = search.sweep
     found = outcomes.outcomes(sweep, trials := search.latest())
-    outcomes.write(sweep, found, search.folder / "points.csv")
-    Console().print(outcomes.table(sweep, found))
+    sheet = outcomes.sheet(sweep, found)
+    sheets.write([sheet], search.folder / "points.csv")
+    Console().print(sheet.rich())
     for reason in (reasons := outcomes.reasons(found)):
         print(f"failed: point {', '.join(map(str, reasons[reason]))}: {reason}")
     if not found or not found[0].done:

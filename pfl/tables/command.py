@@ -14,7 +14,7 @@ from rich.markup import escape
 from rich.progress import track
 
 from pfl.cli import catalogue
-from pfl.cli.explain import UsageError
+from pfl.cli.explain import UsageError, keys_of, spoken
 from pfl.results import sheets as forms
 from pfl.results.captions import NAMES
 from pfl.tables import estimate, illustrate
@@ -123,16 +123,11 @@ def _print(found: Sequence[forms.Sheet]) -> None:
             console.print(escape(note), highlight=False)
 
 
-def _check_seeds(described: TableFile, overrides: Sequence[str]) -> None:
-    taken = {_plain(key) for key in described.seed_keys}
-    for word in overrides:
-        flag = word.partition("=")[0]
-        if flag.startswith("--") and _plain(flag.removeprefix("--")) in taken:
-            raise UsageError(f"{word}: {described.path} sets this seed itself, see --seeds")
-
-
-def _plain(key: str) -> str:
-    return ".".join(part for part in key.split(".") if part != "init_args")
+def _check_seeds(described: TableFile, flags: Sequence[str]) -> None:
+    taken = {spoken(key.split(".")) for key in described.seed_keys}
+    for flag in flags:
+        if keys_of(flag) in taken:
+            raise UsageError(f"{flag}: {described.path} sets this seed itself, see --seeds")
 
 
 def _advice(planned: TablePlan, argv: Sequence[str]) -> str:

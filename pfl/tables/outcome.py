@@ -46,9 +46,8 @@ class CellOutcome:
     @property
     def inside(self) -> bool | None:
         """Whether chance alone may part the two numbers; ``None`` without a number or a spread."""
-        if self.ours is None or self.cell.reported is None:
-            return None
-        return agree(self.ours, self.cell.reported.estimate)
+        reported = self.cell.reported
+        return agree(self.ours, None if reported is None else reported.estimate)
 
 
 def outcome(cell: Cell, plan: TablePlan, failures: Mapping[str, str]) -> CellOutcome:
