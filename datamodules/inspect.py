@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -55,10 +56,10 @@ def table(data: FederatedDataModule) -> Group:
     about.caption = "\n".join(notes)
     if data.num_clients > LISTED_CLIENTS:
         return Group(about)
-    return Group(about, _clients(seen))
+    return Group(about, _clients(seen, data.client_names))
 
 
-def _clients(seen: Survey) -> Table:
+def _clients(seen: Survey, names: Sequence[str]) -> Table:
     """Build the table with one row per client."""
     listed = Table()
     for name in ("client", "train", "val", "test", seen.kind, "skew"):
@@ -71,7 +72,11 @@ def _clients(seen: Survey) -> Table:
     ):
         largest = int(counts.argmax())
         share = f"{seen.rows[largest]} {counts[largest] / max(1, counts.sum()):.0%}"
-        cells = [str(client), *(f"{size:,}" for size in sizes), str((counts > 0).sum())]
+        cells = [
+            names[client] if names else str(client),
+            *(f"{size:,}" for size in sizes),
+            str((counts > 0).sum()),
+        ]
         cells += [f"{skew:.2f}", share if counts.any() else ""]
         if seen.domain_names:
             present = np.flatnonzero(seen.domains[client])
@@ -98,7 +103,7 @@ def figure(data: FederatedDataModule, path: str | Path) -> None:
     picture = Figure(figsize=(width, height + 2.6), layout="constrained")
     above, below = picture.subplots(2, 1, sharex=True, height_ratios=(1.6, height))
     _draw_sizes(above, seen)
-    _draw_clients(below, seen)
+    _draw_clients(below, seen, data.client_names)
     if seen.kind == "bins":
         _draw_histograms(below, seen)
     else:
@@ -183,11 +188,14 @@ def _colours(axes: Axes, seen: Survey) -> NDArray[np.str_]:
     return np.array(_COLOURS)[main]
 
 
-def _draw_clients(axes: Axes, seen: Survey) -> None:
+def _draw_clients(axes: Axes, seen: Survey, names: Sequence[str]) -> None:
     """Draw the axis of the clients."""
     axes.set_xlim(-0.7, len(seen.counts) - 0.3)
     axes.set_xlabel("client")
-    axes.set_xticks(np.arange(0, len(seen.counts), max(1, len(seen.counts) // 20)))
+    places = range(0, len(seen.counts), max(1, len(seen.counts) // 20))
+    axes.set_xticks(places, [names[client] for client in places] if names else None)
+    if names:
+        axes.tick_params("x", labelrotation=90)
     axes.spines[["top", "right"]].set_visible(False)
     axes.grid(color="#EEEEEE", linewidth=0.5)
     axes.set_axisbelow(True)

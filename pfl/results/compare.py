@@ -10,6 +10,7 @@ import numpy as np
 from pfl.results import names
 from pfl.results.files import Floats, RunError
 from pfl.results.find import common_score
+from pfl.results.newcomers import columns
 from pfl.results.paired import Paired, adjusted, paired
 from pfl.results.runs import At
 from pfl.results.settings import Setting
@@ -30,6 +31,7 @@ class Compared:
         seconds: Seconds of training and aggregation.
         clients: The test over clients, if there are pairs.
         replicates: The test over seeds, if there are pairs.
+        later: Scores and gaps of clients that joined after the last round, by heading.
     """
 
     label: str
@@ -41,6 +43,7 @@ class Compared:
     seconds: Estimate
     clients: Paired | None
     replicates: Paired | None
+    later: dict[str, Estimate]
 
 
 @dataclass(frozen=True)
@@ -121,6 +124,11 @@ def _compared(
         seconds=Estimate.of(np.array([run.seconds[-1] for run in setting.runs])),
         clients=clients,
         replicates=replicates,
+        later={
+            heading: Estimate.of(np.array([run.metrics[name][-1] for run in setting.runs]))
+            for heading, name in columns(setting.runs[0]).items()
+            if all(name in run.metrics for run in setting.runs)
+        },
     )
 
 

@@ -20,6 +20,10 @@ _SCORES_NOTE = (
     "lowest accuracy, in each run. Spread: standard deviation over clients. ECE: expected "
     "calibration error. Moved: bytes both ways in all rounds. Seconds: training and aggregation."
 )
+_LATER_NOTE = (
+    "Main score after the last round: zero-shot, after one, two and all local rounds, and tuned by "
+    "SGD. Gaps are positive if unseen samples or clients do worse."
+)
 _HEADINGS = {"acc": "accuracy", "acc_worst10": "worst tenth", "acc_std": "spread", "ece": "ECE"}
 _TESTS: Mapping[Pairs, tuple[str, str]] = {
     "clients": (
@@ -39,6 +43,8 @@ _TESTS: Mapping[Pairs, tuple[str, str]] = {
 def sheets(comparison: Comparison) -> list[Sheet]:
     """Return a table of scores and costs, and one for each kind of test that has pairs."""
     found = [_scores(comparison)]
+    if any(setting.later for setting in comparison.settings):
+        found.append(_later(comparison))
     for pairs in _TESTS:
         if tests := _tests(comparison, pairs):
             found.append(_tested(comparison, pairs, tests))
@@ -76,6 +82,22 @@ def _scores(comparison: Comparison) -> Sheet:
         rows=cells,
         notes=[*(f"Warning: {line}." for line in comparison.warnings), _SCORES_NOTE],
         records=_records(comparison),
+    )
+
+
+def _later(comparison: Comparison) -> Sheet:
+    """Return the table of clients that joined after the last round."""
+    rows = comparison.settings
+    heads = list(dict.fromkeys(heading for row in rows for heading in row.later))
+    in_per_cent = names.in_per_cent(comparison.metric)
+    # Shares and differences are shown as the score is.
+    told = [[_score(row.later.get(head), comparison.metric) for head in heads] for row in rows]
+    cells = [[row.label, *values] for row, values in zip(rows, told, strict=True)]
+    return Sheet(
+        title="Clients that join later" + " (%)" * in_per_cent,
+        columns=["setting", *heads],
+        rows=cells,
+        notes=[_LATER_NOTE],
     )
 
 
@@ -127,7 +149,11 @@ def _records(comparison: Comparison) -> list[Record]:
             "runs": row.runs,
             "rounds": row.rounds,
         }
-        costs = {"bytes": row.bytes, "seconds": row.seconds}
+        costs = {
+            "bytes": row.bytes,
+            "seconds": row.seconds,
+            **{f"later/{heading}": e for heading, e in row.later.items()},
+        }
         for name, estimate in {**row.scores, **costs}.items():
             record |= {name: estimate.mean, f"{name}/stderr": estimate.error}
         for pairs in _TESTS:

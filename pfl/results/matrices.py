@@ -115,9 +115,9 @@ def similarity(settings: Sequence[Setting]) -> Figure:
     panel.invert_yaxis()
     panel.grid(visible=False)
     if len(order) <= _LABELLED:
-        ticks = np.arange(len(order)) + 0.5
-        panel.set_xticks(ticks, order.tolist(), fontsize=6)
-        panel.set_yticks(ticks, order.tolist(), fontsize=6)
+        ticks, told = np.arange(len(order)) + 0.5, [run.client_names[client] for client in order]
+        panel.set_xticks(ticks, told, fontsize=6, rotation=90 if run.named else 0)
+        panel.set_yticks(ticks, told, fontsize=6)
         panel.tick_params(length=0)
     else:
         panel.set_xticks([])

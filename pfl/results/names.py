@@ -30,6 +30,12 @@ _MODELS = {
 }
 # Models that runs are judged by, in order of preference.
 JUDGED_BY = ("personal", "pooled", "global")
+# What is told of clients that join later, beside their scores.
+LATER = {
+    "gap/sample": "gap of samples",
+    "gap/participation": "gap of participation",
+    "unseen/hurt": "share that tuning hurts",
+}
 _KINDS = {
     "last": "last round",
     "mean_last10": "mean of the last ten rounds",
@@ -44,14 +50,19 @@ def score(metric: str) -> str:
     split = "validation" if split == "val" else split
     name, _, group = name.partition("@")
     if name not in _SCORES:
-        return metric
+        return LATER.get(metric, metric)
     return f"{split} {_SCORES[name]}" + (f" of the group {group}" if group else "")
 
 
 def model(metric: str) -> str:
     """Name the models that a metric is about; empty for an unknown metric."""
     parts = metric.split("/")
-    return _MODELS.get(parts[1], parts[1]) if len(parts) == 3 else ""
+    if len(parts) != 3:
+        return ""
+    rounds = parts[1].removeprefix("unseen_joined_")
+    if rounds != parts[1]:
+        return f"unseen clients after {rounds} local round{'s' * (rounds != '1')}"
+    return _MODELS.get(parts[1], parts[1])
 
 
 def described(metric: str) -> str:

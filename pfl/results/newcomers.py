@@ -27,6 +27,16 @@ def have_joined(run: RunFolder) -> bool:
     return column in run.metrics and not np.isnan(run.metrics[column][-1])
 
 
+def columns(run: RunFolder) -> dict[str, str]:
+    """Return what is told of clients that joined, after the last round: columns by heading."""
+    main = _main(run)
+    between = {f"after {k}": f"{_JOINED}_{k}" for k in range(1, 3)}
+    groups = {"zero-shot": _ZERO_SHOT, **between, "joined": _JOINED, "tuned": _TUNED}
+    found = {heading: f"test/{group}/{main}" for heading, group in groups.items()}
+    found |= {heading: name for name, heading in names.LATER.items()}
+    return {heading: name for heading, name in found.items() if name in run.metrics}
+
+
 def joining(settings: Sequence[Setting]) -> Figure:
     """Draw the scores of newcomers over their local rounds, and after tuning by SGD.
 

@@ -36,6 +36,17 @@ def numbers(y, num_clients=2, **options):
     return TensorData(given, num_clients, ByColumn("place"), **options)
 
 
+def test_natural_clients_are_named(tmp_path, monkeypatch):
+    given = {"x": torch.zeros(8, 1), "y": [0, 1] * 4, "client": np.repeat(["Bern", "Chur"], 4)}
+    data = TensorData(given)
+    assert [line for line in printed(data).splitlines() if " Chur " in line and " 3 " in line]
+    drawn = []
+    monkeypatch.setattr(Figure, "savefig", lambda picture, *_, **__: drawn.append(picture))
+    figure(data, tmp_path / "p.png")
+    below = drawn[0].axes[1]
+    assert [label.get_text() for label in below.get_xticklabels()] == ["Bern", "Chur"]
+
+
 def test_the_survey_counts_what_clients_hold():
     data = Digits(num_clients=4, partition=Dirichlet(0.5), val_fraction=0.2)
     seen = survey(data)

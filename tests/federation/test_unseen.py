@@ -33,6 +33,9 @@ from pfl.federation import checkpoint
 from pfl.federation.resume import FILE
 from pfl.federation.unseen import hurt
 from pfl.loop import FederatedLoop
+from pfl.results.compare import compare
+from pfl.results.compare_sheets import sheets
+from pfl.results.names import described as describe
 from pfl.results.pictures import draw
 from pfl.results.report import report
 from pfl.results.runs import RunFolder
@@ -316,9 +319,43 @@ def test_each_model_is_tested_on_every_clients_data(hospitals):
     drawn = {p.name: p.figure for p in draw(group([folder])[0])}
     assert drawn["cross"] is not None
     assert drawn["newcomers"] is not None
+    told = drawn["similarity"].axes[0].get_yticklabels()
+    assert {label.get_text() for label in told} == {*folder.client_names}
     line = drawn["newcomers"].axes[0].lines[0].get_ydata()
     columns = ["unseen", "unseen_joined_1", "unseen_joined"]
     assert line.tolist() == [folder.metrics[f"test/{name}/acc"][-1] for name in columns]
+
+
+def test_comparisons_have_a_table_of_clients_that_join(hospitals, tmp_path):
+    settings = group([RunFolder.read(hospitals)])[0]
+    tables = {sheet.title: sheet for sheet in sheets(compare(settings))}
+    sheet = tables["Clients that join later (%)"]
+    last = {
+        name: 100 * values[-1] for name, values in RunFolder.read(hospitals).metrics.columns.items()
+    }
+    expected = {
+        "zero-shot": last["test/unseen/acc"],
+        "after 1": last["test/unseen_joined_1/acc"],
+        "joined": last["test/unseen_joined/acc"],
+        "tuned": last["test/unseen_tuned/acc"],
+        "gap of samples": last["gap/sample"],
+        "gap of participation": last["gap/participation"],
+        "share that tuning hurts": last["unseen/hurt"],
+    }
+    assert dict(zip(sheet.columns[1:], map(float, sheet.rows[0][1:]), strict=True)) == {
+        name: round(value, 2) for name, value in expected.items()
+    }
+    run = fit(FedPer(mlp(), optimizer=SGD), rounds=1, default_root_dir=str(tmp_path))
+    others = sheets(compare(group([RunFolder.read(run.folder)])[0]))
+    assert not [sheet for sheet in others if "join later" in sheet.title]
+
+
+def test_columns_of_clients_that_join_have_names():
+    assert describe("test/unseen_joined_2/acc") == (
+        "test accuracy, unseen clients after 2 local rounds"
+    )
+    assert describe("test/unseen_joined/acc") == "test accuracy, unseen clients, joined"
+    assert describe("gap/participation") == "gap of participation"
 
 
 def test_a_run_without_newcomers_has_no_such_picture(tmp_path):
