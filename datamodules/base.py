@@ -15,18 +15,18 @@ import numpy as np
 import torch
 from lightning.pytorch.utilities.parsing import collect_init_args
 from torch import Tensor
-from torch.utils.data import BatchSampler, DataLoader, RandomSampler, SequentialSampler
+from torch.utils.data import DataLoader
 
 from datamodules.augment import Augmentation
 from datamodules.checks import require
 from datamodules.learnt import Learnt
 from datamodules.partition import artefact
-from datamodules.partition.natural import client_names, warn_of_merging
+from datamodules.partition.natural import client_names, domain_of_each, warn_of_merging
 from datamodules.partition.partitioner import ByDomain, Partitioner
 from datamodules.partition.splits import Division, Rule, TestProtocol, divide
 from datamodules.partition.unseen import Unseen, later
 from datamodules.targets import Catalogue, Ints
-from datamodules.view import Prepared, Store, View, channel_values, count
+from datamodules.view import Prepared, Store, View, batches, channel_values, count
 from pfl.core.checks import at_least_one, positive
 from pfl.core.held_out import HeldOut
 from pfl.core.task import Classification, LossOptions, Task
@@ -280,12 +280,10 @@ class FederatedDataModule(L.LightningDataModule, ABC):
         """(C,) weights n / (C n_c) of the classes in the samples of the clients that train."""
         if self._learnt is not None:
             return tuple(self._learnt.class_weights)
-        ready = self._set_up()
-        trained = np.concatenate([holding.train for holding in ready.division.members])
-        labels = ready.catalogue.targets.classes[trained]
+        labels = self.contents.targets.classes[self.division.of_members("train")]
         counts = np.bincount(labels, minlength=len(self.class_names))
         present = counts > 0
-        weights = len(trained) / (present.sum() * np.maximum(counts, 1))
+        weights = len(labels) / (present.sum() * np.maximum(counts, 1))
         return tuple(np.where(present, weights, 0.0).tolist())
 
     @property
@@ -304,13 +302,7 @@ class FederatedDataModule(L.LightningDataModule, ABC):
 
         Both are empty if the data have no domains or many, or if a client has several.
         """
-        domains, names = self.contents.targets.domains, tuple(self.contents.domain_names)
-        if domains is None or not 1 < len(names) <= _MOST_GROUPS:
-            return (), []
-        held = [np.unique(domains[holding.train]) for holding in self.division.holdings]
-        if any(len(own) != 1 for own in held):
-            return (), []
-        return names, [int(own[0]) for own in held]
+        return domain_of_each(self.contents, self.division, _MOST_GROUPS)
 
     def setup(self, stage: str | None = None) -> None:
         """Read the data set and divide it, and the public one; later calls do nothing."""
@@ -374,31 +366,22 @@ class FederatedDataModule(L.LightningDataModule, ABC):
         """Return the training batches of ``client``, or of all clients."""
         view = self._loaded("train")
         drop_last = self.drop_last and len(view) >= self.batch_size
-        order = RandomSampler(view) if self.shuffle else SequentialSampler(view)
-        sampler = BatchSampler(order, self.batch_size, drop_last)
-        return DataLoader(view, sampler=sampler, batch_size=None)
+        return batches(view, self.batch_size, self.shuffle, drop_last)
 
     def val_dataloader(self) -> DataLoader[Batch]:
         """Return the validation batches of ``client``, or of all clients."""
-        return self._in_order("val")
+        return batches(self._loaded("val"), self.eval_batch_size)
 
     def test_dataloader(self) -> DataLoader[Batch]:
         """Return the test batches of ``client``, of the common test set, or of all clients."""
-        return self._in_order("test")
-
-    def _in_order(self, name: Split) -> DataLoader[Batch]:
-        view = self._loaded(name)
-        sampler = BatchSampler(SequentialSampler(view), self.eval_batch_size, drop_last=False)
-        return DataLoader(view, sampler=sampler, batch_size=None)
+        return batches(self._loaded("test"), self.eval_batch_size)
 
     def _loaded(self, name: Split) -> View:
         if self.client is not None:
             return self.split(self.client, name)
         if name == "test" and (pooled := self.pooled_test()) is not None:
             return pooled
-        ready = self._set_up()
-        ids = np.concatenate([holding.of(name) for holding in ready.division.members])
-        return ready.view((None, name), ids, self.augment)
+        return self._set_up().view((None, name), self.division.of_members(name), self.augment)
 
     def _set_up(self) -> Prepared:
         if self._ready is None:
@@ -435,13 +418,7 @@ class FederatedDataModule(L.LightningDataModule, ABC):
         division, how = self._divide(catalogue)
         if self.unseen is not None:
             division = replace(division, held_out=self.unseen.apply(catalogue, division))
-        tested = any(len(held.test) for held in division.members)
-        require(
-            tested or (division.pooled_test is not None and len(division.pooled_test) > 0),
-            f"there is nothing to test on: none of the {len(division.holdings)} clients has a test "
-            "sample, and there is no common test set. Give each client more samples (num_clients, "
-            "max_samples) or a larger test_fraction",
-        )
+        division.check_tested()
         return division, how
 
     def _divide(self, catalogue: Catalogue) -> tuple[Division, dict[str, Any]]:

@@ -47,11 +47,6 @@ class Moments(NamedTuple):
         return np.where(_along(scaled, x), (filled - means) / scales, filled)
 
 
-def trained(division: Division) -> Ints:
-    """Return the training samples of all clients that are not held out."""
-    return np.concatenate([holding.train for holding in division.members])
-
-
 def standardised(
     x: NDArray[np.floating],
     division: Division,

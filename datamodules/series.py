@@ -147,7 +147,7 @@ class TimeSeries(TensorData):
         if self._learnt is not None:
             _, means, deviations = self._learnt.moments_of("x", self._windows.values.shape[1:])
             return means, deviations
-        starts = self._windows.starts[np.concatenate([held.train for held in division.members])]
+        starts = self._windows.starts[division.of_members("train")]
         seen = np.unique(starts[:, None] + np.arange(self.past + self.horizon))
         require(len(seen) > 0, "no client has a training window")
         values = self._windows.values[seen]

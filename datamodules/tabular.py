@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from datamodules.checks import require
 from datamodules.learnt import Learnt
-from datamodules.moments import Standardise, standardised, trained
+from datamodules.moments import Standardise, standardised
 from datamodules.partition.partitioner import Partitioner
 from datamodules.partition.splits import Division
 from datamodules.tables import Table, read_table, targets, times
@@ -137,7 +137,9 @@ class TabularData(TensorData):
     def _known(self, division: Division) -> NDArray[np.bool_]:
         """Return an (F,) mask of quantities, and of values of categories in training samples."""
         found = self._columns
-        known: NDArray[np.bool_] = found.numbers | found.tensors["x"][trained(division)].any(0)
+        known: NDArray[np.bool_] = found.numbers | found.tensors["x"][
+            division.of_members("train")
+        ].any(0)
         if self._learnt is not None:
             known = np.ones_like(known)
         require(bool(known.any()), f"{self.path}: no training sample has a value of any feature")

@@ -17,7 +17,7 @@ from torch import Tensor
 from datamodules.base import FederatedDataModule
 from datamodules.checks import require
 from datamodules.learnt import Learnt
-from datamodules.moments import Moments, Standardise, standardised, trained
+from datamodules.moments import Moments, Standardise, standardised
 from datamodules.partition.partitioner import ByDomain, Partitioner
 from datamodules.partition.splits import Division
 from datamodules.targets import Catalogue, Ints, Targets, array_digest
@@ -190,7 +190,7 @@ class TensorData(FederatedDataModule):
     def _everybody(self, name: str, x: NDArray[np.floating], division: Division) -> Moments:
         """Return the moments of an input over all clients that train, and remember them."""
         if self._learnt is None:
-            self._moments[name] = Moments.of(x[trained(division)])
+            self._moments[name] = Moments.of(x[division.of_members("train")])
         else:
             self._moments[name] = self._learnt.moments_of(name, x.shape[1:2])
         return self._moments[name]

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils.data import Dataset
+from torch.utils.data import BatchSampler, DataLoader, Dataset, RandomSampler, SequentialSampler
 
 from datamodules.augment import Augmentation
 from datamodules.checks import require
@@ -215,3 +215,11 @@ def channel_values(name: str, values: Sequence[float] | float) -> tuple[float, .
     for number in numbers:
         finite(**{name: number})
     return numbers
+
+
+def batches(
+    view: View, size: int, shuffle: bool = False, drop_last: bool = False
+) -> DataLoader[Batch]:
+    """Return the batches of a view, which are its items, for a plain Trainer."""
+    order = RandomSampler(view) if shuffle else SequentialSampler(view)
+    return DataLoader(view, sampler=BatchSampler(order, size, drop_last), batch_size=None)

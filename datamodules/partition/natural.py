@@ -66,6 +66,22 @@ def domains_of(catalogue: Catalogue, division: Division) -> list[set[int]]:
     return [own(h.train) | own(h.val) or own(h.test) for h in division.holdings]
 
 
+def domain_of_each(
+    catalogue: Catalogue, division: Division, most: int
+) -> tuple[tuple[str, ...], list[int]]:
+    """Return the names of domains, and the one domain in which each client trains.
+
+    Both are empty if there are no domains or more than ``most``, or if a client has several.
+    """
+    domains, names = catalogue.targets.domains, tuple(catalogue.domain_names)
+    if domains is None or not 1 < len(names) <= most:
+        return (), []
+    held = [np.unique(domains[holding.train]) for holding in division.holdings]
+    if any(len(own) != 1 for own in held):
+        return (), []
+    return names, [int(own[0]) for own in held]
+
+
 def _name(domains: Sequence[str]) -> str:
     more = len(domains) - _LISTED
     return " + ".join([*domains[:_LISTED], *([f"{more} more"] if more > 0 else [])])

@@ -8,6 +8,7 @@ from typing import Literal, TypeAlias
 
 import numpy as np
 
+from datamodules.checks import require
 from datamodules.partition.draws import apportion, cut
 from datamodules.partition.partitioner import Partitioner
 from datamodules.targets import Catalogue, Ints, Targets
@@ -60,6 +61,24 @@ class Division:
     def sizes(self) -> Ints:
         """(N, 3) training, validation and test samples of each client."""
         return np.array([[len(h.train), len(h.val), len(h.test)] for h in self.holdings])
+
+    def of_members(self, name: Split) -> Ints:
+        """Return the samples of one split of all clients that are not held out."""
+        return np.concatenate([held.of(name) for held in self.members])
+
+    def check_tested(self) -> None:
+        """Refuse a division that leaves nothing to test on.
+
+        Raises:
+            ValueError: No client has a test sample, and there is no common test set.
+        """
+        pooled = () if self.pooled_test is None else self.pooled_test
+        require(
+            any(len(held.test) for held in self.members) or len(pooled) > 0,
+            f"there is nothing to test on: none of the {len(self.holdings)} clients has a test "
+            "sample, and there is no common test set. Give each client more samples (num_clients, "
+            "max_samples) or a larger test_fraction",
+        )
 
     def samples(self) -> Ints:
         """Return all samples in use, in ascending order."""
