@@ -9,9 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from datamodules.checks import require
 from datamodules.moments import Standardise
-from datamodules.tables import MISSING, Cells, Table
+from datamodules.tables import Cells, Table, read_table
 from datamodules.tabular import TabularData
 
 HOSPITALS = ("cleveland", "hungarian", "switzerland", "va")
@@ -118,15 +117,9 @@ class HeartDisease(TabularData):
                 f"there is no file {file}; the four files processed.<hospital>.data are in "
                 "https://archive.ics.uci.edu/static/public/45/heart+disease.zip"
             )
-        left_out = [_COLUMNS.index(name) for name in _LEFT_OUT]
-        rows = []
-        for number, line in enumerate(file.read_text(encoding="latin-1").splitlines(), 1):
-            cells = [cell.strip() for cell in line.split(",")]
-            require(
-                len(cells) == len(_COLUMNS),
-                f"{file}, line {number}: {len(cells)} values for {len(_COLUMNS)} columns",
-            )
-            kept = [cell for place, cell in enumerate(cells) if place not in left_out]
-            if not any(cell.lower() in MISSING for cell in kept):
-                rows.append([*kept, hospital])
-        return rows
+        table = read_table(file, _COLUMNS)
+        names = [name for name in _COLUMNS if name not in _LEFT_OUT]
+        lacking = np.any([table.missing(name) for name in names], axis=0)
+        columns = (table.column(name) for name in names)
+        patients = zip(*columns, lacking, strict=True)
+        return [[*map(str, cells), hospital] for *cells, lacks in patients if not lacks]

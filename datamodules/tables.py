@@ -131,8 +131,12 @@ class Table:
         return self._numbers[name]
 
 
-def read_table(path: str) -> Table:
-    """Read a file: Parquet if it is called ``*.parquet`` or ``*.pq``, ARFF, or CSV with a header.
+def read_table(path: str | Path, names: Sequence[str] | None = None) -> Table:
+    """Read a file: Parquet if it is called ``*.parquet`` or ``*.pq``, ARFF, or CSV.
+
+    Args:
+        path: The file.
+        names: Names of the columns of a CSV file without a header.
 
     Raises:
         FileNotFoundError: The file does not exist.
@@ -142,7 +146,7 @@ def read_table(path: str) -> Table:
     file = Path(path).expanduser()
     if not file.is_file():
         raise FileNotFoundError(f"there is no file {file}")
-    table = _parquet(file) if file.suffix.lower() in (".parquet", ".pq") else _text(file)
+    table = _parquet(file) if file.suffix.lower() in (".parquet", ".pq") else _text(file, names)
     require(bool(table.columns) and len(table) > 0, f"{file} has no rows")
     return table
 
@@ -240,15 +244,16 @@ def times(table: Table, name: str) -> Floats:
     return seconds
 
 
-def _text(path: Path) -> Table:
-    """Read CSV with a header, or ARFF, whose header has a line for each column."""
+def _text(path: Path, names: Sequence[str] | None) -> Table:
+    """Read CSV, with a header or with given names, or ARFF, whose header has a line a column."""
     rows: list[list[str]] = []
     lines: list[int] = []
     with path.open(newline="", encoding="utf-8-sig") as file:
         reader = csv.reader(file, strict=True)
         try:
             arff = path.suffix.lower() == ".arff"
-            names = _arff_names(reader) if arff else next(reader, [])
+            if names is None:
+                names = _arff_names(reader) if arff else next(reader, [])
             _check_names(path, names)
             for row in reader:
                 if row and not (arff and row[0].startswith("%")):
