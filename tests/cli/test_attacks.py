@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from pfl.__main__ import main
+from pfl.__main__ import _shown, main
 from pfl.cli.config import Experiment
 from pfl.cli.explain import UsageError
 from pfl.cli.parser import make_parser
@@ -176,12 +176,21 @@ def test_a_named_module_of_python_is_not_even_imported():
     assert "Beautiful" not in done.stdout
 
 
+def test_a_message_keeps_its_lines_and_words_of_usual_length():
+    """A word of 400 characters is cut to its first 200, a message to 3,000."""
+    assert _shown("a\x1b\nb") == "a\\x1b\nb"
+    assert _shown(f"{'a' * 399} {'b' * 400}") == f"{'a' * 399} {'b' * 200}..."
+    assert _shown("a b " * 750) == "a b " * 750
+    assert _shown("a b " * 751) == "a b " * 750 + "..."
+
+
 def test_a_message_repeats_no_escape_sequences_and_no_long_text(capsys):
     for word in ("a\x1b[2J\x9b\u202e", "a" * 10_000, "a b " * 5_000):
         assert main(["fit", f"--model={word}"]) == 2
         assert main([word]) == 2
+        assert main(["report", word]) == 2
         said = capsys.readouterr().err
-        assert len(said) < 2 * 3_200
+        assert len(said) < 3 * 3_200
         assert said.replace("\n", "").isprintable()
 
 
