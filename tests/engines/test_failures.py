@@ -10,7 +10,8 @@ import pytest
 import torch
 
 from lightning_modules.fedavg import FedAvg, FedAvgP
-from pfl.core.failure import JobError, told
+from lightning_modules.steps.phases import part_phase
+from pfl.core.failure import JobError, line_of, told
 from pfl.core.server import Server
 from pfl.core.types import Broadcast, Pass, Phase
 from pfl.engines import actors
@@ -102,6 +103,16 @@ def test_the_phase_is_told(engine):
         fit(InObjective(mlp(), optimizer=SGD), blobs(), 1, engine=engine(), sampler=EVERYONE)
     place = f"phase 'second' ({FILE}, line {line(InObjective.fail)}): KeyError: 'net.haed'"
     assert told(found.value) in {f"round 1, client {client}, {place}" for client in range(3)}
+
+
+def misnames(method):
+    return part_phase(method, "haed", 1)
+
+
+def test_the_users_own_line_is_told_though_ours_raises():
+    with pytest.raises(KeyError, match="haed") as found:
+        misnames(FedAvg(mlp()))
+    assert line_of(found.value) == f" ({FILE}, line {line(misnames)})"
 
 
 class Exhausts(FedAvg):
