@@ -6,6 +6,7 @@ Deng et al., "Adaptive Personalized Federated Learning", 2020, arXiv 2003.13461.
 from __future__ import annotations
 
 import copy
+from collections.abc import Sequence
 from typing import Literal
 
 import torch
@@ -20,6 +21,7 @@ from lightning_modules.steps.gradients import slopes_at
 from lightning_modules.steps.optimizers import learning_rate
 from pfl.core.checks import within
 from pfl.core.server import Server, ServerState
+from pfl.core.space import Dimension
 from pfl.core.state import assign
 from pfl.core.types import Batch, Broadcast, ClientInfo, Outcome, Phase, Plan, State
 
@@ -74,6 +76,11 @@ class APFL(ClientModule):
         self.trains = ("net.*",) if alpha == 0 and alpha_update == "never" else ("*",)
         self.alpha = nn.Buffer(torch.tensor(float(alpha)))
         self.rate = nn.Buffer(torch.zeros(()))  # step size of the next update of alpha
+
+    @classmethod
+    def space(cls) -> Sequence[Dimension]:
+        """Return alpha in the paper's range."""
+        return (Dimension("alpha", choices=(0.25, 0.5, 0.75)),)
 
     def forward(self, x: Tensor) -> Tensor:
         """Return (B, C) logits of the mixture."""

@@ -7,6 +7,7 @@ Li et al., "Ditto: Fair and Robust Federated Learning Through Personalization", 
 from __future__ import annotations
 
 import copy
+from collections.abc import Sequence
 
 from torch import Tensor, nn
 from typing_extensions import Unpack
@@ -16,6 +17,7 @@ from lightning_modules.losses import proximal
 from lightning_modules.steps.optimizers import warn_of_overshoot
 from pfl.core.checks import not_negative
 from pfl.core.server import Server, ServerState
+from pfl.core.space import Dimension
 from pfl.core.state import assign
 from pfl.core.types import Batch, Broadcast, Phase, Plan, Terms
 
@@ -67,6 +69,11 @@ class Ditto(ClientModule):
         self.personal_epochs = self.epochs if personal_epochs is None else personal_epochs
         self.refresh_before_eval = refresh_before_eval
         warn_of_overshoot(self.optimizer(self.personal.parameters()), proximity, "lambda")
+
+    @classmethod
+    def space(cls) -> Sequence[Dimension]:
+        """Return lambda in the authors' range."""
+        return (Dimension("proximity", choices=(0.1, 1.0, 2.0)),)
 
     def forward(self, x: Tensor) -> Tensor:
         """Return (B, C) logits of the personal model."""

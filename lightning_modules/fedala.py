@@ -20,6 +20,7 @@ from lightning_modules.base import ClientModule, ClientOptions
 from lightning_modules.layers import frozen, statistics
 from lightning_modules.nets import last_layers
 from pfl.core.checks import at_least_one, not_negative, within
+from pfl.core.space import Dimension
 from pfl.core.state import clone, matches
 from pfl.core.types import Batch, ClientInfo, Pass, Phase, Plan, State, Terms, Totals
 
@@ -84,6 +85,14 @@ class FedALA(ClientModule):
         parameters = dict(net.named_parameters())
         self.mix = nn.ParameterDict({_key(n): torch.ones_like(parameters[n]) for n in self.top})
         self.visits = nn.Buffer(torch.zeros((), dtype=torch.int64))
+
+    @classmethod
+    def space(cls) -> Sequence[Dimension]:
+        """Return eta_w and s up to the authors' values."""
+        return (
+            Dimension("mix_lr", 0.1, 1.0, log=True),
+            Dimension("mix_percent", choices=(20.0, 40.0, 80.0)),
+        )
 
     def plan(self) -> Plan:
         """Declare learning W, mixing, training, and storing the trained network."""

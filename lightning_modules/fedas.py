@@ -20,6 +20,7 @@ from lightning_modules.steps.alignment import Alignment, AlignTarget, alignment_
 from lightning_modules.steps.fisher import FisherEstimator, fisher_share, fisher_trace
 from lightning_modules.steps.phases import remember
 from pfl.core.server import Server, ServerState, received
+from pfl.core.space import Dimension
 from pfl.core.state import add, assign, subtract
 from pfl.core.types import Batch, Broadcast, ClientInfo, Pass, Phase, Plan, State, Totals, Upload
 
@@ -112,6 +113,14 @@ class FedAS(ClientModule):
         if alignment and align_target == "class_mean":
             means = torch.zeros(net.num_classes, net.features)
             self.class_means = nn.Buffer(means)
+
+    @classmethod
+    def space(cls) -> Sequence[Dimension]:
+        """Return rate and epochs of the alignment, around the code's."""
+        return (
+            Dimension("align_lr", 0.001, 0.1, log=True),
+            Dimension("align_epochs", choices=(1, 5)),
+        )
 
     @property
     def extra(self) -> tuple[str, ...]:

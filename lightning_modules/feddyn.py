@@ -18,6 +18,7 @@ from lightning_modules.losses import linear, proximal
 from lightning_modules.steps.optimizers import warn_of_overshoot
 from pfl.core.checks import positive
 from pfl.core.server import Server, ServerState
+from pfl.core.space import Dimension
 from pfl.core.state import add, select, subtract
 from pfl.core.types import (
     Batch,
@@ -83,6 +84,11 @@ class FedDyn(ClientModule):
         self.travelled = nn.Buffer(torch.zeros_like(weights))  # H_i
         self.start = nn.Buffer(weights.clone())  # w^t
         warn_of_overshoot(self.configure_optimizers(), alpha, "alpha")
+
+    @classmethod
+    def space(cls) -> Sequence[Dimension]:
+        """Return alpha in the authors' range."""
+        return (Dimension("alpha", choices=(0.001, 0.01, 0.1)),)
 
     def receive(self, broadcast: Broadcast, info: ClientInfo) -> None:
         """Load the network, and store its weights as w^t."""

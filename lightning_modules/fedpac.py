@@ -31,6 +31,7 @@ from lightning_modules.steps.prototypes import (
 from lightning_modules.steps.simplex import simplex_minimum
 from pfl.core.checks import not_negative, within
 from pfl.core.server import Server, ServerState, received
+from pfl.core.space import Dimension
 from pfl.core.state import select, weighted_mean
 from pfl.core.types import Batch, Broadcast, ClientInfo, Pass, Plan, State, Terms, Totals, Upload
 
@@ -100,6 +101,14 @@ class FedPAC(ClientModule):
         self.counts = nn.Buffer(torch.zeros(net.num_classes, dtype=torch.int32))
         self.variance = nn.Buffer(torch.zeros(()))
         self.profile = nn.Buffer(torch.zeros(size))
+
+    @classmethod
+    def space(cls) -> Sequence[Dimension]:
+        """Return lambda in PFAKD's range for it, and eta_h up to the authors'."""
+        return (
+            Dimension("alignment", choices=(0.001, 0.01, 0.1, 1.0, 5.0, 10.0)),
+            Dimension("head_lr", 0.01, 0.1, log=True),
+        )
 
     def plan(self) -> Plan:
         """Declare statistics of the received backbone, head, backbone, and the new centroids."""

@@ -24,6 +24,7 @@ from lightning_modules.steps.prototypes import (
 )
 from pfl.core.checks import not_negative
 from pfl.core.server import Server, ServerState
+from pfl.core.space import Dimension
 from pfl.core.types import (
     Batch,
     Broadcast,
@@ -96,6 +97,11 @@ class FedProto(ClientModule):
         self.prototypes = nn.Buffer(unknown_prototypes(*size))
         self.means = nn.Buffer(torch.zeros(size))
         self.counts = nn.Buffer(torch.ones(net.num_classes))
+
+    @classmethod
+    def space(cls) -> Sequence[Dimension]:
+        """Return lambda between the authors' two values."""
+        return (Dimension("prototype_weight", 0.1, 1.0, log=True),)
 
     def receive(self, broadcast: Broadcast, info: ClientInfo) -> None:
         """Load the global prototypes, and store how many samples of each class the client holds."""

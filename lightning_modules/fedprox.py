@@ -6,7 +6,7 @@ FedProx-P is the name that FedAS gives to FedProx with local fine-tuning.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from torch import nn
@@ -18,6 +18,7 @@ from lightning_modules.layers import copy_into, frozen, frozen_parameters
 from lightning_modules.losses import proximal
 from lightning_modules.steps.optimizers import warn_of_overshoot
 from pfl.core.checks import not_negative
+from pfl.core.space import Dimension
 from pfl.core.types import Batch, Broadcast, ClientInfo, Terms
 
 
@@ -57,6 +58,11 @@ class FedProx(ClientModule):
         self.mu = mu
         self.anchor = frozen(net)
         warn_of_overshoot(self.configure_optimizers(), mu, "mu")
+
+    @classmethod
+    def space(cls) -> Sequence[Dimension]:
+        """Return mu in the authors' range."""
+        return (Dimension("mu", choices=(0.001, 0.01, 0.1, 1.0)),)
 
     def receive(self, broadcast: Broadcast, info: ClientInfo) -> None:
         """Load the network, and store a copy as w^t."""

@@ -6,6 +6,7 @@ arXiv 2102.07078.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Literal
 
 from typing_extensions import Unpack
@@ -14,6 +15,7 @@ from lightning_modules.base import ClientModule, ClientOptions
 from lightning_modules.nets import SplitNet
 from lightning_modules.steps.phases import part_phase
 from pfl.core.checks import not_negative
+from pfl.core.space import Dimension
 from pfl.core.types import Phase, Plan
 
 
@@ -66,6 +68,14 @@ class FedRep(ClientModule):
             head_epochs=self.head_epochs,
             body_epochs=body_epochs,
             final_head_epochs=final_head_epochs,
+        )
+
+    @classmethod
+    def space(cls) -> Sequence[Dimension]:
+        """Return epochs of head and backbone, up to the authors'."""
+        return (
+            Dimension("head_epochs", choices=(1, 5, 10)),
+            Dimension("body_epochs", choices=(1, 5)),
         )
 
     def plan(self) -> Plan:

@@ -30,6 +30,7 @@ from pfl.core.checks import not_negative
 from pfl.core.devices import widest
 from pfl.core.seeds import derive, generator
 from pfl.core.server import Server, ServerState
+from pfl.core.space import Dimension
 from pfl.core.state import assign, weighted_mean
 from pfl.core.types import (
     Batch,
@@ -152,6 +153,16 @@ class FedSimSup(ClientModule):
         if sup_zero_init:
             for network in kinds:
                 zero_last_layer(network)
+
+    @classmethod
+    def space(cls) -> Sequence[Dimension]:
+        """Return both rates, which replace the common one, and the server's C and gamma."""
+        return (
+            Dimension("lr_sup", 0.001, 0.1, log=True),
+            Dimension("lr_inter", 0.001, 0.1, log=True),
+            Dimension("mix_C", choices=(10.0, 20.0, 40.0)),
+            Dimension("mix_gamma", choices=(1 / 3, 0.4, 3 / 7)),
+        )
 
     @property
     def kept(self) -> Patterns:

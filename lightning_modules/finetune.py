@@ -7,7 +7,7 @@ arXiv 2106.06042) personalises in this way only.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
 from torch import nn
@@ -17,6 +17,7 @@ from lightning_modules.steps.optimizers import with_lr
 from lightning_modules.steps.phases import Part, part_phase
 from pfl.core.batch_norms import batch_norms
 from pfl.core.checks import not_negative
+from pfl.core.space import Dimension
 from pfl.core.types import Batch, EvaluationPoint, Plan, Terms
 
 
@@ -65,6 +66,14 @@ class FineTuned(ClientModule, ABC):
         self.ft_optimizer = None if ft_lr is None else with_lr(self.optimizer, ft_lr)
         self.ft_bn = ft_bn
         self.p_mode = p_mode
+
+    @classmethod
+    def space(cls) -> Sequence[Dimension]:
+        """Return the method's own options, and the epochs of fine-tuning."""
+        return (
+            *super().space(),
+            Dimension("ft_epochs", choices=(1, 5, 10)),
+        )
 
     @property
     def evaluate_at(self) -> EvaluationPoint:

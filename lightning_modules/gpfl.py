@@ -6,6 +6,7 @@ Personalized Federated Learning", ICCV 2023, arXiv 2308.10279; the authors' rele
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Literal
 
 import torch
@@ -20,6 +21,7 @@ from lightning_modules.nets import SplitNet
 from lightning_modules.nets.initial import seed_of
 from pfl.core.checks import not_negative
 from pfl.core.seeds import derive, scoped
+from pfl.core.space import Dimension
 from pfl.core.types import Batch, Broadcast, ClientInfo, Pass, Patterns, Phase, Plan, State, Terms
 
 
@@ -85,6 +87,14 @@ class GPFL(ClientModule):
         self.class_shares = nn.Buffer(torch.full((net.num_classes,), 1 / net.num_classes))
         self.generic = nn.Buffer(mean.clone())
         self.personal = nn.Buffer(mean.clone())
+
+    @classmethod
+    def space(cls) -> Sequence[Dimension]:
+        """Return lambda and mu in the authors' range."""
+        return (
+            Dimension("magnitude_weight", choices=(0.0, 1e-4, 1e-3, 1e-2, 0.1, 1.0)),
+            Dimension("guide_decay", choices=(0.0, 1e-4, 1e-3, 1e-2, 0.1, 1.0)),
+        )
 
     @property
     def kept(self) -> Patterns:

@@ -20,6 +20,7 @@ from lightning_modules.nets.initial import redraw, seed_of
 from pfl.core.checks import at_least_one
 from pfl.core.seeds import derive
 from pfl.core.server import Server, ServerState, received
+from pfl.core.space import Dimension
 from pfl.core.state import assign, matches, select, weighted_mean
 from pfl.core.types import Batch, Broadcast, ClientInfo, Pass, Phase, Plan, State, Totals, Upload
 
@@ -77,6 +78,11 @@ class IFCA(ClientModule):
             if number > 0:
                 redraw(fresh, derive(seed_of(net), "cluster", number))
         self.cluster = nn.Buffer(torch.tensor(0, dtype=torch.int32))
+
+    @classmethod
+    def space(cls) -> Sequence[Dimension]:
+        """Return k in the authors' range."""
+        return (Dimension("k", choices=(2, 3, 4)),)
 
     def receive(self, broadcast: Broadcast, info: ClientInfo) -> None:
         """Load all models; a shared backbone is sent only once."""

@@ -7,6 +7,7 @@ Heterogeneous Federated Learning", 2025, arXiv 2511.12695, for their use on a fe
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Literal
 
 from typing_extensions import Unpack
@@ -18,6 +19,7 @@ from lightning_modules.steps.optimizers import learning_rate, with_lr
 from lightning_modules.steps.phases import part_phase
 from pfl.core.batch_norms import batch_norms
 from pfl.core.checks import not_negative
+from pfl.core.space import Dimension
 from pfl.core.types import Plan
 
 
@@ -66,6 +68,14 @@ class LPFT(FedAvg):
         self.ft_epochs = ft_epochs
         self.ft_optimizer = with_lr(self.optimizer, rate / 10 if ft_lr is None else ft_lr)
         self.ft_bn = ft_bn
+
+    @classmethod
+    def space(cls) -> Sequence[Dimension]:
+        """Return epochs of head and network, up to the second paper's 15."""
+        return (
+            Dimension("lp_epochs", choices=(1, 5)),
+            Dimension("ft_epochs", choices=(1, 5, 10)),
+        )
 
     def adapt(self) -> Plan:
         """Declare training the head, then the whole network, each with its own optimiser."""

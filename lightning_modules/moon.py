@@ -5,6 +5,8 @@ Li et al., "Model-Contrastive Federated Learning", CVPR 2021, arXiv 2103.16257.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import nn
 from typing_extensions import Unpack
@@ -17,6 +19,7 @@ from lightning_modules.nets.initial import seed_of
 from lightning_modules.steps.phases import remember
 from pfl.core.checks import not_negative, positive
 from pfl.core.seeds import derive, scoped
+from pfl.core.space import Dimension
 from pfl.core.types import Batch, Broadcast, ClientInfo, Phase, Plan, Terms
 
 
@@ -74,6 +77,15 @@ class MOON(ClientModule):
         self.received = frozen(net.backbone)
         self.previous = frozen(net.backbone)
         self.participated = nn.Buffer(torch.tensor(False))
+
+    @classmethod
+    def space(cls) -> Sequence[Dimension]:
+        """Return weight, temperature and projector in the paper's ranges."""
+        return (
+            Dimension("mu", choices=(0.001, 0.01, 0.1, 1.0, 5.0, 10.0)),
+            Dimension("tau", choices=(0.1, 0.5, 1.0)),
+            Dimension("out_dim", choices=(64, 128, 256)),
+        )
 
     def receive(self, broadcast: Broadcast, info: ClientInfo) -> None:
         """Load the network and store its backbone; for a newcomer it is the previous one, too."""

@@ -7,6 +7,7 @@ Meta-Learning Approach", NeurIPS 2020, arXiv 2002.07948, in both of its practica
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 from operator import itemgetter
 from typing import Any, Literal
@@ -20,6 +21,7 @@ from lightning_modules.layers import Frozen, statistics
 from lightning_modules.losses import linear
 from lightning_modules.steps.gradients import slopes_at
 from pfl.core.checks import at_least_one, not_negative, positive
+from pfl.core.space import Dimension
 from pfl.core.state import add, each, joined, subtract
 from pfl.core.types import Batch, Outcome, Phase, Plan
 
@@ -88,6 +90,11 @@ class PerFedAvg(ClientModule):
         }
         coupled = any(isinstance(child, norms) for child in set(net.modules()) - resting)
         self.least = 2 if coupled else 1
+
+    @classmethod
+    def space(cls) -> Sequence[Dimension]:
+        """Return alpha in the range of the literature."""
+        return (Dimension("inner_lr", 0.001, 0.1, log=True),)
 
     def plan(self) -> Plan:
         """Declare the meta-steps."""

@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Literal
 
 import torch
@@ -15,6 +16,7 @@ from lightning_modules.layers import copy_into, frozen
 from lightning_modules.losses import feature_distillation
 from lightning_modules.nets import SplitNet
 from pfl.core.checks import not_negative
+from pfl.core.space import Dimension
 from pfl.core.types import Batch, Broadcast, ClientInfo, Phase, Plan, Terms
 
 
@@ -69,6 +71,11 @@ class PFAKD(ClientModule):
         self.distill_weight = distill_weight
         self.distill_reduction: Literal["mean", "sum_dim"] = distill_reduction
         self.teacher = frozen(net.backbone, batch_statistics=teacher_mode == "train")
+
+    @classmethod
+    def space(cls) -> Sequence[Dimension]:
+        """Return beta in the paper's range."""
+        return (Dimension("distill_weight", choices=(0.1, 0.5, 1.0, 5.0, 10.0)),)
 
     def receive(self, broadcast: Broadcast, info: ClientInfo) -> None:
         """Load the backbone, and freeze a copy of it as the teacher."""

@@ -8,6 +8,7 @@ the code of pFedMe.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, Literal
 
@@ -37,6 +38,7 @@ from lightning_modules.steps.servers import MovingServer
 from pfl.core.checks import at_least_one, not_negative
 from pfl.core.seeds import derive, generator, scoped
 from pfl.core.server import Server, ServerState
+from pfl.core.space import Dimension
 from pfl.core.state import assign, clone, select
 from pfl.core.types import (
     Batch,
@@ -145,6 +147,15 @@ class PFedBayes(ClientModule):
         self._statistics = list(statistics(gaussian.mean))
         self.steps = nn.Buffer(torch.zeros(()))
         self.per_sample = nn.Buffer(torch.zeros(()))
+
+    @classmethod
+    def space(cls) -> Sequence[Dimension]:
+        """Return a rate for Adam, zeta and rho in the code's ranges."""
+        return (
+            Dimension("optimizer.init_args.lr", 1e-4, 1e-2, log=True),
+            Dimension("kl_weight", choices=(0.5, 1.0, 5.0, 10.0, 20.0)),
+            Dimension("init_raw_std", choices=(-3.0, -2.5)),
+        )
 
     def receive(self, broadcast: Broadcast, info: ClientInfo) -> None:
         """Load v; the entries of q that are not Gaussian are loaded too."""

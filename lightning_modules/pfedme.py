@@ -6,6 +6,7 @@ Dinh et al., "Personalized Federated Learning with Moreau Envelopes", NeurIPS 20
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 
 import torch
@@ -19,6 +20,7 @@ from lightning_modules.steps.gradients import slopes_at
 from lightning_modules.steps.servers import MovingServer
 from pfl.core.checks import at_least_one, not_negative, positive
 from pfl.core.server import Server, ServerState
+from pfl.core.space import Dimension
 from pfl.core.state import assign, clone, subtract
 from pfl.core.types import Batch, Broadcast, ClientInfo, Outcome, Phase, Plan, State
 
@@ -87,6 +89,15 @@ class PFedMe(ClientModule):
         self.adapt_untrained = adapt_untrained
         self.personal = frozen(net)
         self.trained = nn.Buffer(torch.zeros(()))
+
+    @classmethod
+    def space(cls) -> Sequence[Dimension]:
+        """Return lambda, eta_p and beta in the authors' ranges."""
+        return (
+            Dimension("proximity", choices=(15.0, 20.0, 25.0, 30.0)),
+            Dimension("inner_lr", 0.005, 0.1, log=True),
+            Dimension("server_step", choices=(1.0, 2.0)),
+        )
 
     def receive(self, broadcast: Broadcast, info: ClientInfo) -> None:
         """Load the received model into both models."""

@@ -23,6 +23,7 @@ from lightning_modules.steps.optimizers import with_lr
 from pfl.core.checks import not_negative, within
 from pfl.core.seeds import scoped
 from pfl.core.server import Server, ServerState, received
+from pfl.core.space import Dimension
 from pfl.core.state import assign, clone, weighted_mean
 from pfl.core.types import (
     Batch,
@@ -131,6 +132,16 @@ class PFedVEM(ClientModule):
         self.server_head_weight = nn.Buffer(self.head.mean_weight.detach().clone())
         self.server_head_bias = nn.Buffer(self.head.mean_bias.detach().clone())
         self.confidence = nn.Buffer(torch.tensor(init_std**-2))
+
+    @classmethod
+    def space(cls) -> Sequence[Dimension]:
+        """Return both rates, which replace the common one, and the paper's ranges."""
+        return (
+            Dimension("lr_head", 1e-4, 0.1, log=True),
+            Dimension("lr_base", 1e-4, 0.1, log=True),
+            Dimension("init_std", choices=(0.1, 0.3162, 1.0)),
+            Dimension("head_epochs", choices=(5, 10, 20)),
+        )
 
     @property
     def head(self) -> VariationalLinear:

@@ -21,6 +21,7 @@ from lightning_modules.steps.gradients import slopes_at
 from lightning_modules.steps.optimizers import learning_rate
 from pfl.core.checks import positive
 from pfl.core.server import Server, ServerState, received
+from pfl.core.space import Dimension
 from pfl.core.state import add, select, subtract
 from pfl.core.types import (
     Batch,
@@ -94,6 +95,11 @@ class SCAFFOLD(ClientModule):
         optimizer = self.configure_optimizers()
         self.lr = learning_rate(optimizer)
         _warn_unless_plain(optimizer)
+
+    @classmethod
+    def space(cls) -> Sequence[Dimension]:
+        """Return the server's rate, up to the paper's 1."""
+        return (Dimension("eta_g", choices=(0.1, 0.5, 1.0)),)
 
     def receive(self, broadcast: Broadcast, info: ClientInfo) -> None:
         """Load the network and c; store the round's starting weights and learning rate."""

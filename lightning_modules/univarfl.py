@@ -6,7 +6,7 @@ arXiv 2506.08167.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch.nn.functional as F
@@ -21,6 +21,7 @@ from lightning_modules.losses import (
 )
 from lightning_modules.nets import SplitNet
 from pfl.core.checks import not_negative, positive
+from pfl.core.space import Dimension
 from pfl.core.types import Batch, Terms
 
 # Part of the energy's bound above which about that part of all pairs coincides.
@@ -94,6 +95,14 @@ class UniVarFL(ClientModule):
         self.he_form: EnergyForm = he_form
         self.eps = eps
         self.normalize_for_head = normalize_for_head
+
+    @classmethod
+    def space(cls) -> Sequence[Dimension]:
+        """Return both weights in the paper's ranges."""
+        return (
+            Dimension("w_he", choices=(0.01, 0.05, 0.1, 0.5)),
+            Dimension("w_cv", choices=(2.5, 12.5, 25.0, 50.0)),
+        )
 
     def forward(self, x: Tensor) -> Tensor:
         """Return (B, C) logits."""

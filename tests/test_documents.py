@@ -25,6 +25,7 @@ import yaml
 from sklearn.datasets import load_diabetes
 
 from pfl.__main__ import main
+from pfl.bench import task
 from pfl.cli.runs import fit_experiment
 from pfl.sweeps.verb import sweep
 from pfl.tables.cells import expand
@@ -206,6 +207,11 @@ def run(words, monkeypatch):
             assert main(["fit", *options, SHORT]) == 0
         case ["pfl", "sweep", *options]:
             plan_sweep(options, monkeypatch)
+        case ["pfl", "bench", *options]:
+            for place in ("pfl.bench.bench.Bench.work", "pfl.bench.command.verified"):
+                monkeypatch.setattr(place, stop)
+            with pytest.raises(StoppedError):
+                main(["bench", *options])
         case ["pfl", *options]:
             monkeypatch.setattr("pfl.tables.command.run_all", lambda *_: {})
             monkeypatch.setattr("pfl.tables.cells.expand", lambda *selected: expand(*selected)[:2])
@@ -261,7 +267,7 @@ def test_cells_of_a_page_run(path):
 
 
 @examples("yaml")
-def test_yaml_is_a_configuration_or_a_table(block, tmp_path):
+def test_yaml_is_a_configuration_a_table_or_a_task(block, tmp_path):
     for config in Path("configs").glob("*.yaml"):
         (tmp_path / config.name).write_bytes(config.read_bytes())
     file = tmp_path / "tables" / "shown.yaml"
@@ -270,6 +276,8 @@ def test_yaml_is_a_configuration_or_a_table(block, tmp_path):
     if "rows" in yaml.safe_load(block.text):
         described = read(file)
         assert plan(described, expand(described), described.seeds[:1]).runs
+    elif "shared" in yaml.safe_load(block.text):
+        assert task.read(file).shared
     else:
         words = ["--config", "configs/fedavg_cifar10.yaml", "--config", str(file)]
         assert built(fit_experiment(words)).plan()

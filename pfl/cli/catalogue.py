@@ -32,7 +32,7 @@ _OTHERS = (
 
 
 # Packages whose classes no configuration names.
-_INTERNAL = ("pfl.cli.", "pfl.sweeps.", "pfl.tables.", "pfl.testing.")
+_INTERNAL = ("pfl.bench.", "pfl.cli.", "pfl.sweeps.", "pfl.tables.", "pfl.testing.")
 
 
 @cache

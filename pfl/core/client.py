@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal, TypeAlias, TypedDict
 
 import torch
@@ -15,6 +15,7 @@ from pfl.core.checks import known_words, not_negative, within
 from pfl.core.learner import Learner
 from pfl.core.noise import GENERATOR
 from pfl.core.server import Server
+from pfl.core.space import Dimension
 from pfl.core.state import assign, clone, constants, entry, matches, select
 from pfl.core.task import Classification, Task
 from pfl.core.types import (
@@ -187,6 +188,14 @@ class ClientModule(Learner):
     def group(self, info: ClientInfo) -> int:
         """Return the index in ``groups`` of a client's group, which is constant during a run."""
         return 0
+
+    @classmethod
+    def space(cls) -> Sequence[Dimension]:
+        """Return the method's own options that ``pfl bench`` searches, from its paper: here none.
+
+        Learning rate and epochs are not among them: a benchmark searches these for all methods.
+        """
+        return ()
 
     @classmethod
     def noise_generator(cls) -> str | None:

@@ -302,7 +302,8 @@ def _below(path: str, homes: Iterable[str]) -> bool:
 
 def is_listed(path: str) -> bool:
     """Return ``True`` for a path in :data:`LISTED` or in an installed plug-in."""
-    return _below(path, (*LISTED, *_plugins()))
+    # Plug-ins are looked for last: all installed packages are read for them.
+    return _below(path, LISTED) or _below(path, _plugins())
 
 
 def _plugins() -> list[str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 from typing import Any, cast
@@ -118,11 +118,15 @@ def _words(parts: Sequence[CellSettings]) -> tuple[str, ...]:
             # Moved to the end, because a key in between may replace the object that has this key.
             settings.pop(key, None)
             settings[key] = value
-    flags = [
+    return (*configs, *flags(settings))
+
+
+def flags(settings: Mapping[str, Any]) -> list[str]:
+    """Return one flag of ``pfl fit`` for each dotted key."""
+    return [
         f"--{key}={value if isinstance(value, str) else json.dumps(value)}"
         for key, value in settings.items()
     ]
-    return (*configs, *flags)
 
 
 def _reported(table: TableFile, cell: Cell, parts: Sequence[CellSettings]) -> Reported | None:

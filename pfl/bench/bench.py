@@ -1,0 +1,227 @@
+"""A benchmark: all methods of a task, from their trials to the leaderboard."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import yaml
+
+from pfl.bench import majority, rows
+from pfl.bench.contender import Contender
+from pfl.bench.play import Budget, Player
+from pfl.bench.rows import REFERENCE, Leaderboard, Row
+from pfl.bench.task import Task
+from pfl.bench.units import Kind, Store, Unit
+from pfl.cli.explain import UsageError
+from pfl.disk import canonical
+from pfl.federation import identity
+
+# Seconds between two looks at what other processes have finished.
+PAUSE = 1.0
+
+
+@dataclass(frozen=True)
+class Bench:
+    """A benchmark with its methods.
+
+    Attributes:
+        task: The task.
+        contenders: The methods, the reference among them.
+        store: The finished pieces.
+        trials: Number of trials of each method, T.
+        seeds: Number of final seeds, from 0.
+    """
+
+    task: Task
+    contenders: Sequence[Contender]
+    store: Store
+    trials: int
+    seeds: int
+    _planned: dict[str, list[list[Unit]]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if both := sorted({*self.task.tuning_seeds} & {*range(self.seeds)}):
+            raise UsageError(
+                f"{self.task.path}: tuning_seeds: {both[0]} is also a final seed, and settings "
+                f"must not be chosen on partitions that they are tested on; the final seeds are 0 "
+                f"to {self.seeds - 1}"
+            )
+
+    @cached_property
+    def player(self) -> Player:
+        """Plays the runs."""
+        return Player(self.reference)
+
+    @cached_property
+    def reference(self) -> Contender:
+        """The method whose run at the task's defaults sets the budget."""
+        return next(one for one in self.contenders if one.name == REFERENCE)
+
+    @cached_property
+    def task_hash(self) -> str:
+        """Hash of the task: its configuration for the reference, without seeds, and its search."""
+        config = yaml.safe_load(self.reference.default.text)
+        setting = identity.of_setting(config)
+        return canonical.digest({**self.task.plain(), "configuration": setting})
+
+    @cached_property
+    def budgets(self) -> dict[int, Budget]:
+        """The budget of a trial, for each tuning seed."""
+        return {seed: self.player.budget(seed) for seed in self.task.tuning_seeds}
+
+    @cached_property
+    def budget(self) -> dict[str, int]:
+        """What every method has: trials, processed samples of each, and final seeds."""
+        samples = self.budgets[self.task.tuning_seeds[0]].samples
+        return {"trials": self.trials, "samples": samples, "seeds": self.seeds}
+
+    def work(self) -> Iterator[Unit]:
+        """Compute all pieces that are missing, beside other processes; yield each one done here."""
+        while left := [unit for one in self.contenders for unit in self._missing(one)]:
+            idle = True
+            for unit in left:
+                if self.store.find(unit) is None and self.store.claim(unit, self._computed):
+                    idle = False
+                    yield unit
+            if idle:
+                # The rest is being computed elsewhere.
+                time.sleep(PAUSE)
+
+    @property
+    def size(self) -> int:
+        """The largest number of pieces; there are fewer where the defaults are the best."""
+        trials = self.trials * len(self.task.tuning_seeds)
+        return len(self.contenders) * (trials + 2 * self.seeds)
+
+    @property
+    def finished(self) -> int:
+        """The number of finished pieces."""
+        return self.size - sum(self._left(one) for one in self.contenders)
+
+    def _left(self, contender: Contender) -> int:
+        """Return how many pieces of a method are missing, at most."""
+        missing = self._missing(contender)
+        waiting = 2 * self.seeds if any(unit.rounds is None for unit in missing) else 0
+        return len(missing) + waiting
+
+    def _computed(self, unit: Unit) -> dict[str, Any]:
+        if unit.rounds is None:
+            budget = self.budgets[unit.seed]
+            return self.player.trial(unit.contender, unit.seed, unit.settings, budget)
+        return self.player.final(unit.contender, unit.seed, unit.settings, unit.rounds)
+
+    def _missing(self, contender: Contender) -> list[Unit]:
+        """Return the pieces of a method that can be computed now: trials, then final runs."""
+        found = [unit for units in self._trials(contender) for unit in units]
+        missing = [unit for unit in found if self.store.find(unit) is None]
+        if missing:
+            return missing
+        finals = self._finals(contender)
+        units = {unit.name: unit for runs in finals.values() for unit in runs}
+        return [unit for unit in units.values() if self.store.find(unit) is None]
+
+    def _trials(self, contender: Contender) -> list[list[Unit]]:
+        """Return the pieces of each trial, one for each tuning seed."""
+        if contender.identifier not in self._planned:
+            self._planned[contender.identifier] = [
+                [self._unit(contender, seed, settings, None) for seed in self.task.tuning_seeds]
+                for settings in contender.trials(self.trials)
+            ]
+        return self._planned[contender.identifier]
+
+    def _outcomes(self, contender: Contender) -> list[dict[str, Any]]:
+        """Return the outcome of each trial, all of which are finished."""
+        found = [
+            [self.store.find(unit) or {} for unit in units] for units in self._trials(contender)
+        ]
+        return [rows.merged(outcomes) for outcomes in found]
+
+    def _finals(self, contender: Contender) -> dict[str, list[Unit]]:
+        """Return the final runs at the method's defaults, and those at the chosen settings."""
+        settings, outcomes = contender.trials(self.trials), self._outcomes(contender)
+        numbers = {"default": 0, "tuned": rows.chosen(outcomes)}
+        return {
+            kind: [
+                self._unit(contender, seed, settings[number], outcomes[number]["rounds"])
+                for seed in range(self.seeds)
+            ]
+            if number is not None and "failed" not in outcomes[number]
+            else []
+            for kind, number in numbers.items()
+        }
+
+    def _unit(
+        self, contender: Contender, seed: int, settings: dict[str, Any], rounds: int | None
+    ) -> Unit:
+        kind: Kind = "trial" if rounds is None else "final"
+        return Unit(contender, kind, seed, settings, rounds, self.task_hash)
+
+    def leaderboard(self) -> Leaderboard:
+        """Return the rows of all methods; every piece must be finished."""
+        found = [self._row(one) for one in self.contenders]
+        if (majority_row := self._majority()) is not None:
+            found.append(majority_row)
+        task = {
+            "name": self.task.name,
+            "hash": self.task_hash,
+            "caption": self.task.caption,
+            "notes": [*self.task.notes],
+            **_judged(found),
+        }
+        return Leaderboard(task, {row["method"]: row for row in found})
+
+    def _row(self, contender: Contender) -> Row:
+        head = {
+            "task": self.task_hash,
+            "method": contender.identifier,
+            "source": contender.source_hash,
+            "space": contender.space_hash,
+            "dimensions": [one.plain() for one in contender.dimensions],
+            "own_dimensions": len(contender.kind.space()),
+            "given": {**contender.given},
+            "budget": self.budget,
+        }
+        finals = {
+            kind: {unit.seed: self.store.find(unit) or {} for unit in units}
+            for kind, units in self._finals(contender).items()
+        }
+        return rows.tuned(head, contender.trials(self.trials), self._outcomes(contender), finals)
+
+    def _majority(self) -> Row | None:
+        """Return the row of the most frequent class; ``None`` where there are no classes."""
+        runs = []
+        for seed in range(self.seeds):
+            data = self.reference.experiment(seed, {}, None).data
+            scored = majority.scored(data, self.task.score)
+            if scored is None:
+                return None
+            runs.append({"seed": seed, "partition": data.description()["hash"], **scored})
+        head = {"task": self.task_hash, "method": rows.MAJORITY, "budget": self.budget}
+        return rows.hashed({**head, "tuned": runs})
+
+    def seconds(self) -> dict[str, float]:
+        """Return the seconds that the pieces of each method took, wherever they were computed."""
+        return {one.identifier: round(sum(self._spent(one)), 1) for one in self.contenders}
+
+    def _spent(self, contender: Contender) -> Iterator[float]:
+        units = [unit for found in self._trials(contender) for unit in found]
+        units += [unit for found in self._finals(contender).values() for unit in found]
+        for unit in {unit.name: unit for unit in units}.values():
+            yield (self.store.find(unit) or {}).get("seconds", 0.0)
+
+
+def _judged(found: Sequence[Row]) -> dict[str, Any]:
+    """Return the score by which the trials of these rows were judged.
+
+    Raises:
+        UsageError: All trials failed.
+    """
+    trials = [trial for row in found for trial in row.get("trials", [])]
+    for trial in trials:
+        if "failed" not in trial:
+            return {"score": trial["score"], "more": trial["more"]}
+    raise UsageError(f"all trials of all methods failed; the first one: {trials[0]['failed']}")

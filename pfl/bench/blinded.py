@@ -1,0 +1,59 @@
+"""Data without any test sample, for trials: nothing that is tuned can see them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from pfl.core.held_out import NOBODY, HeldOut, held_out
+from pfl.core.types import Batch, ClientSplit, DataSource, Split
+
+
+class Blinded:
+    """A data module whose test samples, and clients that are held out, are hidden.
+
+    Everything else is the data module's own.
+    """
+
+    def __init__(self, data: DataSource) -> None:
+        self._data = data
+        self._out = {client for clients in held_out(data) for client in clients}
+
+    @property
+    def held_out(self) -> HeldOut:
+        """Nobody: who is held out has no samples here."""
+        return NOBODY
+
+    def split(self, client: int, name: Split) -> ClientSplit:
+        """Return a split of a client; that of the test is empty."""
+        found = self._data.split(client, name)
+        return _Nothing(found) if name == "test" or client in self._out else found
+
+    def pooled_test(self) -> ClientSplit | None:
+        """Return ``None``: there is no common test set."""
+        return None
+
+    def __getattr__(self, name: str) -> Any:  # noqa: ANN401
+        return getattr(self._data, name)
+
+
+class _Nothing:
+    """A split without samples."""
+
+    augmented = False
+
+    def __init__(self, split: ClientSplit) -> None:
+        self.targets: Tensor = split.targets[:0]
+
+    def __len__(self) -> int:
+        return 0
+
+    def batch(self, positions: Tensor, rng: torch.Generator | None = None) -> Batch:
+        """Raise an error: there is no sample.
+
+        Raises:
+            IndexError: Always.
+        """
+        raise IndexError("a trial has no test samples")

@@ -1,0 +1,149 @@
+"""The work of ``pfl bench``: processes, files and what is printed."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import multiprocessing
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+from rich.console import Console
+from rich.markup import escape
+
+from pfl.bench import rows, tables, task
+from pfl.bench.bench import Bench
+from pfl.bench.contender import contenders
+from pfl.bench.rows import Leaderboard
+from pfl.bench.standing import standings
+from pfl.bench.units import Store
+from pfl.bench.verify import told, verified
+from pfl.cli import shipped
+from pfl.cli.explain import UsageError
+from pfl.cli.parser import make_parser
+from pfl.disk.writing import write
+from pfl.tables.runner import bars
+
+
+def bench(options: argparse.Namespace) -> None:
+    """Run a benchmark, or the rest of it, print its table and write its files.
+
+    Raises:
+        UsageError: The task or a method is wrong, or all trials of a method failed.
+    """
+    file = _task_file(options.task)
+    out = options.out or Path("runs", "bench", file.stem)
+    beside = None if options.beside is None else Leaderboard.read(options.beside)
+    made = _made(file, options, out)
+    if beside is not None and beside.task["hash"] != made.task_hash:
+        raise UsageError(f"--beside {options.beside}: these rows belong to another task")
+    with _others(options, file, out):
+        _work(made, quiet=False)
+    board = _joined(made, beside)
+    leaderboard = out / "leaderboard.json"
+    board.write(leaderboard)
+    seconds = made.seconds()
+    written = [leaderboard, out / "seconds.json"]
+    write(written[1], json.dumps(seconds, indent=1, sort_keys=True) + "\n")
+    if options.page:
+        from pfl.bench.page import rendered
+
+        written.append(out / "page.html")
+        write(written[2], rendered(board, seconds))
+    _show(board)
+    for path in written:
+        print(f"wrote {path}")
+
+
+def verify(options: argparse.Namespace) -> bool:
+    """Verify rows of a leaderboard; return ``False`` if a run differs.
+
+    Raises:
+        UsageError: It is no leaderboard, was changed, or its task is not found.
+    """
+    board = Leaderboard.read(options.file)
+    file = _task_file(options.task or f"bench/{board.task['name']}")
+    names = [name for name in board.rows if name != rows.MAJORITY]
+    read = contenders(task.read(file), names, options.flags, make_parser("fit"))
+    budget = next(iter(board.rows.values()))["budget"]
+    # Nothing is stored.
+    made = Bench(task.read(file), read, Store(Path()), budget["trials"], budget["seeds"])
+    found = []
+    for one in verified(board, made, options.row, options.seed):
+        print(f"{one.method}, seed {one.seed}: {one.verdict}", file=sys.stderr, flush=True)
+        found.append(one)
+    print(told(found))
+    return all(one.verdict != "different" for one in found)
+
+
+def _task_file(word: str) -> Path:
+    """Return a task's file: the given one, or a shipped one by its name."""
+    if not Path(word).suffix and not word.startswith("bench/"):
+        word = f"bench/{word}"
+    return Path(shipped.config(word))
+
+
+def _made(file: Path, options: argparse.Namespace, out: Path) -> Bench:
+    described = task.read(file)
+    methods = contenders(described, options.methods, options.flags, make_parser("fit"))
+    return Bench(described, methods, Store(out), options.budget, options.seeds)
+
+
+def _work(made: Bench, quiet: bool) -> None:
+    console = Console(stderr=True, quiet=quiet)
+    with bars(console) as progress:
+        shown = progress.add_task("runs", total=made.size, completed=made.finished)
+        for unit in made.work():
+            progress.update(shown, completed=made.finished)
+            what = f"{unit.contender.identifier}: {unit.kind}, seed {unit.seed}"
+            progress.console.print(escape(what), highlight=False)
+
+
+@contextmanager
+def _others(options: argparse.Namespace, file: Path, out: Path) -> Iterator[None]:
+    """Let further processes work beside this one; they end with it."""
+    start = multiprocessing.get_context("spawn")
+    processes = [
+        start.Process(target=_helper, args=(file, options, out), daemon=True)
+        for _ in range(options.workers - 1)
+    ]
+    for process in processes:
+        process.start()
+    try:
+        yield
+        for process in processes:
+            process.join()
+    finally:
+        for process in processes:
+            process.terminate()
+
+
+def _helper(file: Path, options: argparse.Namespace, out: Path) -> None:
+    """Work as a further process; what fails is reported by the first one."""
+    try:
+        _work(_made(file, options, out), quiet=True)
+    except (KeyboardInterrupt, UsageError):
+        sys.exit(1)
+
+
+def _joined(made: Bench, beside: Leaderboard | None) -> Leaderboard:
+    """Return the leaderboard, with the further rows of another one of the same budget."""
+    board = made.leaderboard()
+    if beside is None:
+        return board
+    other = {name: row for name, row in beside.rows.items() if row["budget"] == made.budget}
+    if not other:
+        raise UsageError("--beside: none of its rows has this budget and these seeds")
+    return replace(board, rows={**other, **board.rows})
+
+
+def _show(board: Leaderboard) -> None:
+    console = Console()
+    found = standings(board)
+    for sheet in (tables.ranking(board, found), tables.choices(found)):
+        console.print(sheet.rich())
+    for line in tables.verdict(board, found):
+        console.print(escape(line), highlight=False)

@@ -1,0 +1,163 @@
+"""A method that takes part in a benchmark: its configuration, its space and its source."""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache, cached_property
+from pathlib import Path
+from typing import Any
+
+from pfl.bench import points
+from pfl.bench.rows import ALWAYS
+from pfl.bench.task import Task
+from pfl.cli import catalogue, shipped
+from pfl.cli.config import Experiment
+from pfl.cli.explain import UsageError
+from pfl.cli.known import KINDS
+from pfl.cli.parser import Parser, arguments
+from pfl.core.client import ClientModule
+from pfl.core.space import Dimension
+from pfl.disk import canonical, reading
+from pfl.federation import identity
+from pfl.tables.cells import flags
+
+# What a run of a benchmark does not do: it stores nothing but its results.
+_PLAIN = {
+    **{"loop.default_root_dir": None, "loop.name": None, "loop.loggers": None},
+    **{"loop.callbacks": None, "loop.progress": False},
+}
+_OPTIONS = "model.init_args."
+
+
+@dataclass(frozen=True)
+class Contender:
+    """A method on a task.
+
+    Attributes:
+        task: The task.
+        name: Name of the method's class, or its import path.
+        overrides: Flags of ``pfl fit`` for all runs.
+        parser: The parser of ``pfl fit``.
+    """
+
+    task: Task
+    name: str
+    overrides: tuple[str, ...]
+    parser: Parser
+
+    @property
+    def words(self) -> list[str]:
+        """The flags of ``pfl fit`` for the method at its defaults."""
+        overlay = _overlays().get(self.name)
+        files = [*self.task.configs, *([] if overlay is None else [overlay])]
+        own = [f"--model={self.name}"] if overlay is None else []
+        configs = [word for file in files for word in ("--config", str(file))]
+        return [*configs, *flags(self.task.settings), *own, *flags(self.given), *self.overrides]
+
+    @property
+    def given(self) -> Mapping[str, Any]:
+        """The settings that the task has for this method alone."""
+        return self.task.methods.get(self.name, {})
+
+    def experiment(self, seed: int, settings: Mapping[str, Any], rounds: int | None) -> Experiment:
+        """Return a run of the method.
+
+        Args:
+            seed: Seed of training and of the partition.
+            settings: Dotted keys and values.
+            rounds: Number of rounds; ``None`` takes the task's.
+
+        Raises:
+            UsageError: The configuration is wrong.
+        """
+        seeds = {"seed": seed, "data.init_args.split_seed": seed}
+        length = {} if rounds is None else {"loop.rounds": rounds}
+        return Experiment.parse(
+            self.parser, [*self.words, *flags({**settings, **seeds, **length, **_PLAIN})]
+        )
+
+    @cached_property
+    def default(self) -> Experiment:
+        """The method at its defaults, with the first seed of the trials."""
+        try:
+            return self.experiment(self.task.tuning_seeds[0], {}, None)
+        except UsageError as error:
+            raise UsageError(f"{self.task.path}: {self.name}: {error}") from error
+
+    @cached_property
+    def kind(self) -> type[ClientModule]:
+        """The method's class."""
+        found: type[ClientModule] = catalogue.find(self.default.values.model.class_path)
+        return found
+
+    @property
+    def identifier(self) -> str:
+        """The class's name, or its import path if it is not of this project."""
+        return identity.class_name(f"{self.kind.__module__}.{self.kind.__name__}")
+
+    @cached_property
+    def dimensions(self) -> tuple[Dimension, ...]:
+        """The shared dimensions, by dotted keys, then the method's own."""
+        own = {_OPTIONS + one.name: one for one in self.kind.space()}
+        shared = {one.name: one for one in self.task.shared if self._takes(one.name)}
+        # A method that has its own range for a shared dimension keeps its place in the sequence.
+        found = {**shared, **own}
+        return tuple(
+            Dimension(key, one.low, one.high, one.log, one.choices) for key, one in found.items()
+        )
+
+    def _takes(self, key: str) -> bool:
+        """Return ``True`` if a key is not the method's, or is an argument that it has."""
+        name = key.removeprefix(_OPTIONS)
+        return name == key or name.partition(".")[0] in arguments(self.kind)
+
+    @property
+    def space_hash(self) -> str:
+        """Hash of the dimensions."""
+        return canonical.digest([dimension.plain() for dimension in self.dimensions])
+
+    @cached_property
+    def source_hash(self) -> str:
+        """Hash of the source files of the method's class and of the methods it is derived from."""
+        base = catalogue.find(KINDS["methods"])
+        kinds = [kind for kind in self.kind.__mro__ if issubclass(kind, base) and kind is not base]
+        files = [Path(inspect.getfile(kind)).read_bytes() for kind in kinds]
+        return hashlib.sha256(b"\0".join(dict.fromkeys(files))).hexdigest()[:32]
+
+    def trials(self, count: int) -> list[dict[str, Any]]:
+        """Return the settings of all trials; the first are the method's defaults."""
+        return [self._defaults, *points.settings(self.dimensions, count)]
+
+    @cached_property
+    def _defaults(self) -> dict[str, Any]:
+        values = self.default.values
+        return {one.name: _plain(values[one.name]) for one in self.dimensions if one.name in values}
+
+
+def _plain(value: Any) -> Any:  # noqa: ANN401
+    return [*value] if isinstance(value, tuple) else value
+
+
+@cache
+def _overlays() -> Mapping[str, Path]:
+    """Return the files with the settings of shipped baselines, by the names of their classes."""
+    files = (shipped.root() / "configs" / "baselines").glob("*.yaml")
+    return {reading.read_yaml(file)["model"]["class_path"]: file for file in sorted(files)}
+
+
+def contenders(
+    task: Task, names: Sequence[str], overrides: Sequence[str], parser: Parser
+) -> list[Contender]:
+    """Return methods by name, with those that every table has, each once.
+
+    Raises:
+        UsageError: A method is unknown, or its configuration is wrong.
+    """
+    found: dict[str, Contender] = {}
+    for name in (*ALWAYS, *names):
+        one = Contender(task, name, tuple(overrides), parser)
+        found.setdefault(one.identifier, one)
+    return list(found.values())

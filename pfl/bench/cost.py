@@ -1,0 +1,115 @@
+"""The cost of a run, counted where its steps are taken, in processed training samples.
+
+One processed sample is one pass of a sample forward and backward through the task's network. What a
+method computes is counted by its matrix products and convolutions: a second network or an inner
+loop costs as much as it computes, a frozen part only its forward pass.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.flop_counter import flop_registry
+
+from pfl.core.types import Job, Result, Scores
+from pfl.engines.sequential import SequentialEngine
+from pfl.training import client_round
+
+# Rounds that are counted; from the second on, all are taken to cost the same.
+ROUNDS = 2
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What a run costs, in floating-point operations or in processed samples.
+
+    Attributes:
+        first: The first round.
+        later: Each later round.
+        adapting: Adapting the models of all clients once, before the test.
+    """
+
+    first: float
+    later: float
+    adapting: float
+
+    def of(self, rounds: int) -> float:
+        """Return the cost of a run with so many rounds, of which the last is tested."""
+        return self.first + (rounds - 1) * self.later + self.adapting
+
+    def rounds(self, budget: float) -> int:
+        """Return how many rounds a budget is enough for; 0 if it is not enough for one.
+
+        Example:
+            >>> Cost(first=2, later=3, adapting=1).rounds(10)
+            3
+        """
+        # The rounding of sums must not cost a round.
+        left = budget * (1 + 1e-9) - self.first - self.adapting
+        return 0 if left < 0 else 1 + int(left // self.later)
+
+    def in_units(self, one: float) -> Cost:
+        """Return the cost in multiples of ``one``."""
+        return Cost(self.first / one, self.later / one, self.adapting / one)
+
+
+class _Counting(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Counts the floating-point operations of matrix products and convolutions."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.operations = 0
+
+    def __torch_dispatch__(
+        self,
+        func: Any,  # noqa: ANN401
+        types: Any,  # noqa: ANN401
+        args: Any = (),  # noqa: ANN401
+        kwargs: Any = None,  # noqa: ANN401
+    ) -> Any:  # noqa: ANN401
+        """Run an operation and count it."""
+        out = func(*args, **(kwargs or {}))
+        count = flop_registry.get(func._overloadpacket)
+        if count is not None:
+            self.operations += count(*args, **(kwargs or {}), out_val=out)
+        return out
+
+
+@dataclass
+class CountingEngine(SequentialEngine):
+    """Runs jobs one by one, and counts the operations of each round and of its adaptations.
+
+    Attributes:
+        trained: Operations of each call of :meth:`train`, that is of each round.
+        adapted: Operations of all adaptations in each call of :meth:`test` that adapts.
+    """
+
+    trained: list[int] = field(default_factory=list)
+    adapted: list[int] = field(default_factory=list)
+
+    def train(self, jobs: Sequence[Job]) -> Iterator[Result]:
+        """Run each client's round."""
+        self.trained.append(0)
+        for job in jobs:
+            with _Counting() as counting:
+                result = client_round.train(self._context, job)
+            self.trained[-1] += counting.operations
+            yield result
+
+    def test(self, jobs: Sequence[Job]) -> Iterator[Scores]:
+        """Test each job's model."""
+        if any(job.adapts for job in jobs):
+            with _Counting() as counting:
+                for job in jobs:
+                    client_round.become_tested(self._context, job)
+            self.adapted.append(counting.operations)
+        return super().test(jobs)
+
+    @property
+    def cost(self) -> Cost:
+        """The cost in operations, after a run of :data:`ROUNDS` rounds, tested at its end."""
+        first, later = self.trained
+        return Cost(first, later, max(self.adapted, default=0))

@@ -1,0 +1,44 @@
+"""The scores of clients that answer with their class frequencies, without any training."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from pfl.core.held_out import members
+from pfl.core.types import FederatedData
+from pfl.federation.summary import MEANS
+from pfl.training.metrics import Scorer
+
+
+def scored(data: FederatedData, score: str | None) -> dict[str, Any] | None:
+    """Return test scores; ``None`` if the task has no classes.
+
+    A client's answer is the logarithm of the class frequencies in its training samples, the same
+    for each test sample: its most frequent class is predicted, and nothing is ranked.
+
+    Args:
+        data: The data.
+        score: The score whose worst tenth is returned too; ``None`` is the main one.
+    """
+    classes = data.num_classes
+    if classes is None:
+        return None
+    scorer = Scorer(data.task, data.outputs, data.metrics)
+    answers, sizes = [], []
+    for client in members(data):
+        test = data.split(client, "test")
+        if len(test) == 0:
+            continue
+        counts = torch.bincount(data.split(client, "train").targets, minlength=classes)
+        # A class without training samples is improbable, not impossible.
+        prior = ((counts + 1e-6) / (counts + 1e-6).sum()).log()
+        answers.append((prior.expand(len(test), -1), test.targets))
+        sizes.append(len(test))
+    name = score or next(iter(scorer.better))
+    found = scorer.over_clients(scorer.scores(answers), sizes, "test/personal")
+    wanted = {*scorer.better, *(name + ending for ending in MEANS)}
+    short = {long.rpartition("/")[2]: value for long, value in found.items()}
+    kept = {key: value for key, value in short.items() if key in wanted}
+    return {"last": kept, "best_by_val": kept}

@@ -1,0 +1,70 @@
+"""The page of a leaderboard: one HTML file that needs no network."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from html import escape
+
+from pfl.bench import pictures, tables
+from pfl.bench.rows import LABELS, TUNED_REFERENCE, Leaderboard
+from pfl.bench.standing import standings
+from pfl.results import names, page
+from pfl.results.page import Markup
+from pfl.results.sheets import Sheet
+
+RANKS = (
+    "Mean ranks over the seeds (1 is best) with bootstrap intervals. Bars join methods whose ranks "
+    "differ by less than the critical difference (Nemenyi's test at 5 %)."
+)
+BUDGETS = "Expected best validation score of some of the trials, by their number."
+
+
+def rendered(board: Leaderboard, seconds: Mapping[str, float]) -> str:
+    """Return the page as HTML.
+
+    Args:
+        board: The leaderboard.
+        seconds: What the runs of each method took, where known.
+    """
+    found = standings(board)
+    budget, more = found[0].row["budget"], bool(board.task["more"])
+    score = names.described(f"test/personal/{board.task['score']}")
+    under = (
+        f"{budget['trials']} trials of {budget['samples']:,} processed samples for every method, "
+        f"chosen by validation; {budget['seeds']} seeds, {score}, best round by validation"
+    )
+    notes = [
+        *tables.verdict(board, found),
+        f"Tested against tuned {LABELS[TUNED_REFERENCE]}, paired over the seeds; few seeds find "
+        "large differences only.",
+        *map(str, board.task["notes"]),
+    ]
+    parts = [
+        page.section("Ranking", *map(_paragraph, notes), _table(tables.ranking(board, found))),
+        page.section(
+            "Pictures",
+            page.side_by_side(
+                [
+                    page.picture("ranks", pictures.ranks(found), RANKS),
+                    page.picture("budgets", pictures.budgets(found, more), BUDGETS),
+                ]
+            ),
+        ),
+        page.section("Chosen settings", _table(tables.choices(found))),
+        page.section("Cost", _table(tables.costs(found, seconds))),
+        page.section("Rows", page.table(["method", "hash"], _hashes(board))),
+    ]
+    return page.page(str(board.task["caption"]), under, parts)
+
+
+def _hashes(board: Leaderboard) -> list[list[str]]:
+    rows = [[name, str(row["hash"])] for name, row in sorted(board.rows.items())]
+    return [["task", str(board.task["hash"])], *rows]
+
+
+def _table(sheet: Sheet) -> Markup:
+    return page.table(sheet.columns, sheet.rows)
+
+
+def _paragraph(text: str) -> Markup:
+    return Markup(f"<p>{escape(text)}</p>")

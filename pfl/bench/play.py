@@ -1,0 +1,204 @@
+"""The runs of a benchmark: those of trials, which see no test sample, and the final ones."""
+
+from __future__ import annotations
+
+import math
+import time
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib import metadata
+from typing import Any
+
+import torch
+
+from pfl.bench.blinded import Blinded
+from pfl.bench.contender import Contender
+from pfl.bench.cost import ROUNDS, CountingEngine
+from pfl.cli.config import REFUSALS, Experiment
+from pfl.cli.explain import FailedError, UsageError, explained
+from pfl.core.types import DataSource
+from pfl.engines import cores
+from pfl.federation.run import Run
+from pfl.federation.summary import MEANS
+
+# Errors of a trial or a final run that are its outcome, and do not end the benchmark.
+FAILURES = (FailedError, UsageError)
+
+
+@dataclass(frozen=True)
+class Budget:
+    """What each trial of a task may spend.
+
+    Attributes:
+        samples: Processed samples.
+        operations: Floating-point operations of one processed sample.
+    """
+
+    samples: int
+    operations: float
+
+
+class Player:
+    """Plays the runs of a task.
+
+    Args:
+        reference: The method whose run at the task's defaults sets the budget.
+    """
+
+    def __init__(self, reference: Contender) -> None:
+        self.reference = reference
+        self._data: tuple[str, DataSource] | None = None
+
+    def budget(self, seed: int) -> Budget:
+        """Return the budget of a trial: the samples of the reference in all its rounds."""
+        experiment = self.reference.experiment(seed, {}, None)
+        run, engine = self._counted(self.reference, seed, {})
+        samples = run.history[-1]["train/samples"]
+        return Budget(
+            samples=round(experiment.values.loop.rounds * samples),
+            operations=engine.cost.later / samples,
+        )
+
+    def trial(
+        self, contender: Contender, seed: int, settings: Mapping[str, Any], budget: Budget
+    ) -> dict[str, Any]:
+        """Play a trial and return what it found, as plain values."""
+        start = time.perf_counter()
+        try:
+            _, engine = self._counted(contender, seed, settings)
+            cost = engine.cost.in_units(budget.operations)
+            rounds = cost.rounds(budget.samples)
+            if rounds == 0:
+                raise FailedError(
+                    f"one round costs {cost.of(1):,.0f} processed samples, and the budget is "
+                    f"{budget.samples:,}"
+                )
+            run = self._played(contender, seed, settings, rounds, blind=True)
+            name, more = self.score(run)
+            curve = [
+                [int(row["round"]), row[f"val/personal/{name}"]]
+                for row in run.history
+                if math.isfinite(row.get(f"val/personal/{name}", math.nan))
+            ]
+            if not curve:
+                raise FailedError(f"there is no validation score {name!r}")
+        except FAILURES as error:
+            return {"failed": _reason(error), "seconds": time.perf_counter() - start}
+        best = (max if more else min)(curve, key=lambda point: point[1])
+        return {
+            "rounds": rounds,
+            "samples": round(cost.of(rounds)),
+            "score": name,
+            "more": more,
+            "validation": best[1],
+            "curve": curve,
+            "seconds": time.perf_counter() - start,
+        }
+
+    def final(
+        self, contender: Contender, seed: int, settings: Mapping[str, Any], rounds: int
+    ) -> dict[str, Any]:
+        """Play a final run, with tests, and return its scores as plain values."""
+        start = time.perf_counter()
+        try:
+            run = self._played(contender, seed, settings, rounds, blind=False)
+        except FAILURES as error:
+            return {"failed": _reason(error), "seconds": time.perf_counter() - start}
+        return {
+            "partition": run.data.description()["hash"],
+            "fingerprint": run.fingerprint,
+            "environment": environment(),
+            "bytes_down": sum(int(row["comm/bytes_down"]) for row in run.history),
+            "bytes_up": sum(int(row["comm/bytes_up"]) for row in run.history),
+            **scores(run, *self.score(run)),
+            "seconds": time.perf_counter() - start,
+        }
+
+    def score(self, run: Run) -> tuple[str, bool]:
+        """Return the score by which settings and rounds are chosen; whether more is better.
+
+        Raises:
+            FailedError: The task names a score that runs do not have.
+        """
+        wanted = self.reference.task.score or next(iter(run.scores))
+        if wanted not in run.scores:
+            raise FailedError(f"there is no score {wanted!r}: choose from {', '.join(run.scores)}")
+        return wanted, run.scores[wanted]
+
+    def _counted(
+        self, contender: Contender, seed: int, settings: Mapping[str, Any]
+    ) -> tuple[Run, CountingEngine]:
+        """Play the first rounds of a run, one client after another, and count what they cost."""
+        engine = CountingEngine()
+        experiment = contender.experiment(seed, settings, ROUNDS)
+        experiment.values["loop.evaluate_every"] = ROUNDS
+        return self._fit(experiment, blind=True, engine=engine), engine
+
+    def _played(
+        self,
+        contender: Contender,
+        seed: int,
+        settings: Mapping[str, Any],
+        rounds: int,
+        blind: bool,
+    ) -> Run:
+        return self._fit(contender.experiment(seed, settings, rounds), blind)
+
+    def _fit(
+        self, experiment: Experiment, blind: bool, engine: CountingEngine | None = None
+    ) -> Run:
+        self._share_data(experiment)
+        loop, module = experiment.loop, experiment.module
+        if engine is not None:
+            loop.engine = engine
+        data: Any = Blinded(experiment.data) if blind else experiment.data
+        with explained(experiment.given, *REFUSALS, ArithmeticError), warnings.catch_warnings():
+            # Of a rate that is too large, say: a trial's outcome tells.
+            warnings.simplefilter("ignore")
+            return loop.fit(module, data)
+
+    def _share_data(self, experiment: Experiment) -> None:
+        """Give an experiment the data of the last one if they are the same."""
+        key = str(experiment.values.data)
+        if self._data is None or self._data[0] != key:
+            self._data = key, experiment.data
+        experiment.__dict__["data"] = self._data[1]
+
+
+def scores(run: Run, name: str, more: bool) -> dict[str, dict[str, float]]:
+    """Return the test scores of a run after its last round, and after the best by validation.
+
+    Args:
+        run: A finished run.
+        name: The score by which the best round is chosen.
+        more: Whether more of it is better.
+    """
+    rows = [row for row in run.history if any(key.startswith("test/") for key in row)]
+    by = f"val/personal/{name}"
+    judged = [row for row in rows if math.isfinite(row.get(by, math.nan))]
+    best = (max if more else min)(judged, key=lambda row: row[by], default=rows[-1])
+    wanted = {f"test/personal/{one}": one for one in run.scores}
+    wanted |= {f"test/personal/{name}{ending}": name + ending for ending in MEANS}
+    wanted[f"test/unseen_joined/{name}"] = f"unseen_joined/{name}"
+    return {
+        kind: {
+            short: row[long]
+            for long, short in wanted.items()
+            if math.isfinite(row.get(long, math.nan))
+        }
+        for kind, row in (("last", rows[-1]), ("best_by_val", best))
+    }
+
+
+def _reason(error: Exception) -> str:
+    return str(error).strip().partition("\n")[0]
+
+
+def environment() -> dict[str, str]:
+    """Return what the last bits of results depend on."""
+    return {
+        "processor": cores.processor(),
+        "torch": torch.__version__,
+        "numpy": metadata.version("numpy"),
+    }

@@ -1,0 +1,68 @@
+"""The points that trials try: the same for all methods in the dimensions that they share."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from scipy.stats import qmc
+
+from pfl.cli.explain import UsageError
+from pfl.core.space import Dimension
+
+# Dimensions that are drawn in any case, so that the first ones do not depend on how many are used.
+MOST = 16
+SEED = 38
+
+
+def settings(dimensions: Sequence[Dimension], trials: int) -> list[dict[str, Any]]:
+    """Return the settings of the trials after the first, which has the method's defaults.
+
+    They are points of a scrambled Sobol sequence with a fixed seed. Its first columns belong to
+    the first dimensions, and a larger number of trials has the points of a smaller one first.
+
+    Args:
+        dimensions: Those that all methods share, then the method's own.
+        trials: Number of all trials, T.
+
+    Raises:
+        UsageError: There are too many dimensions.
+    """
+    if len(dimensions) > MOST:
+        names = ", ".join(dimension.name for dimension in dimensions)
+        raise UsageError(f"a space has at most {MOST} dimensions, got {len(dimensions)}: {names}")
+    draws = qmc.Sobol(MOST, scramble=True, seed=np.random.default_rng(SEED))
+    places = draws.random_base2((max(trials, 2) - 1).bit_length())[: trials - 1]
+    return [
+        {
+            dimension.name: dimension.at(place)
+            for dimension, place in zip(dimensions, row, strict=False)
+        }
+        for row in places.tolist()
+    ]
+
+
+def edges(chosen: Mapping[str, Any], tried: Sequence[Mapping[str, Any]]) -> dict[str, str]:
+    """Return the numbers of the chosen settings that are the smallest or largest of those tried.
+
+    Beyond them nothing was tried, so a better value may lie there.
+
+    Example:
+        >>> edges({"lr": 0.3, "mu": 1.0}, [{"lr": lr, "mu": 1.0} for lr in (0.1, 0.3)])
+        {'lr': 'high'}
+    """
+    found = {}
+    for name, value in chosen.items():
+        values = {one[name] for one in tried if name in one and _is_number(one[name])}
+        if not _is_number(value) or len(values) < 2:
+            continue
+        if value == min(values):
+            found[name] = "low"
+        elif value == max(values):
+            found[name] = "high"
+    return found
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)

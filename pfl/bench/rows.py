@@ -1,0 +1,149 @@
+"""The rows of a leaderboard: what each method chose, how it was tested, and a hash over all of it.
+
+A row depends on the task and its own method alone, so that another method changes no row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pfl.bench import points
+from pfl.cli.explain import UsageError
+from pfl.disk import canonical, reading
+from pfl.disk.writing import write
+
+FORMAT = "pfl-leaderboard-1"
+# Methods in every table, with the names under which it shows them.
+REFERENCE = "FedAvg"
+TUNED_REFERENCE = "FedAvgP"
+ALWAYS = ("Local", REFERENCE, TUNED_REFERENCE, "LPFT")
+LABELS = {TUNED_REFERENCE: "FedAvg-FT", "LPFT": "LP-FT"}
+# Name of the row that needs no training: the most frequent class of each client.
+MAJORITY = "majority class"
+# What is stored with a run, but differs from one computation to the next.
+TIMES = ("seconds",)
+
+Row = dict[str, Any]
+
+
+def tuned(
+    head: Mapping[str, Any],
+    settings: Sequence[Mapping[str, Any]],
+    trials: Sequence[Mapping[str, Any]],
+    finals: Mapping[str, Mapping[int, Mapping[str, Any]]],
+) -> Row:
+    """Return the row of a method.
+
+    Args:
+        head: What names it: task, method, hashes, environment.
+        settings: Settings of each trial.
+        trials: Outcome of each trial; see :func:`merged`.
+        finals: Outcomes of the final runs by seed, at the ``default`` and the ``tuned`` settings.
+    """
+    best = chosen(trials)
+    return hashed(
+        {
+            **head,
+            "chosen": best,
+            "edges": {} if best is None else points.edges(settings[best], settings),
+            "trials": [
+                {"settings": {**values}, **_lasting(trial)}
+                for values, trial in zip(settings, trials, strict=True)
+            ],
+            **{
+                kind: [{"seed": seed, **_lasting(run)} for seed, run in sorted(runs.items())]
+                for kind, runs in finals.items()
+            },
+        }
+    )
+
+
+def merged(outcomes: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return the outcome of a trial over its seeds: the mean score; it fails if one run does."""
+    for outcome in outcomes:
+        if "failed" in outcome:
+            return {**outcome}
+    first = outcomes[0]
+    if len(outcomes) == 1:
+        return {**first}
+    count = len(outcomes)
+    return {
+        **first,
+        "rounds": min(one["rounds"] for one in outcomes),
+        "samples": max(one["samples"] for one in outcomes),
+        "validation": sum(one["validation"] for one in outcomes) / count,
+        "seconds": sum(one["seconds"] for one in outcomes),
+    }
+
+
+def chosen(trials: Sequence[Mapping[str, Any]]) -> int | None:
+    """Return the number of the best trial, the first of equal ones; ``None`` if all failed."""
+    done = [number for number, trial in enumerate(trials) if "failed" not in trial]
+    if not done:
+        return None
+    best = max if trials[done[0]]["more"] else min
+    return best(done, key=lambda number: trials[number]["validation"])
+
+
+def _lasting(outcome: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in outcome.items() if key not in TIMES}
+
+
+def hashed(row: Mapping[str, Any]) -> Row:
+    """Return a row with its hash, which covers everything else in it."""
+    content = {key: value for key, value in row.items() if key != "hash"}
+    return {**content, "hash": canonical.digest(content)}
+
+
+@dataclass(frozen=True)
+class Leaderboard:
+    """The rows of one task.
+
+    Attributes:
+        task: Name, hash, caption and notes of the task, and the score of its tests.
+        rows: The rows, by method.
+    """
+
+    task: Mapping[str, Any]
+    rows: Mapping[str, Row]
+
+    def write(self, file: Path) -> None:
+        """Write the leaderboard; equal rows give equal bytes.
+
+        Raises:
+            OSError: The file cannot be written.
+        """
+        rows = [self.rows[name] for name in sorted(self.rows)]
+        write(file, canonical.text({"format": FORMAT, "task": {**self.task}, "rows": rows}))
+
+    @classmethod
+    def read(cls, file: Path) -> Leaderboard:
+        """Read a leaderboard.
+
+        Raises:
+            UsageError: It is none, or a row is not the one that was written.
+        """
+        try:
+            content = reading.read_json(file)
+        except (reading.FileError, OSError) as error:
+            raise UsageError(str(error)) from error
+        if not content:
+            raise UsageError(f"there is no leaderboard {file}")
+        task = content.get("task")
+        rows: list[Any] = found if isinstance(found := content.get("rows"), list) else []
+        whole = rows and all(isinstance(row, dict) for row in rows)
+        if content.get("format") != FORMAT or not whole or not isinstance(task, dict):
+            raise UsageError(f'{file} is not a leaderboard (it has no "format": "{FORMAT}")')
+        for number, row in enumerate(rows):
+            name = row.get("method", f"number {number + 1}")
+            if row.get("hash") != hashed(row)["hash"]:
+                raise UsageError(
+                    f"{file}: the row {name} was changed after it was written: its hash is "
+                    f"{row.get('hash')}, and its content has {hashed(row)['hash']}"
+                )
+            if row.get("task") != task.get("hash"):
+                raise UsageError(f"{file}: the row {name} belongs to another task")
+        return cls(task, {str(row["method"]): row for row in rows})

@@ -1,0 +1,199 @@
+"""What a leaderboard says: ranks with intervals, paired tests, and scores against budget."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from scipy import stats
+
+from pfl.bench.rows import LABELS, TUNED_REFERENCE, Leaderboard, Row
+from pfl.results.files import Floats
+from pfl.results.paired import Paired, adjusted, paired
+from pfl.results.statistics import Estimate
+
+# Resamples of the seeds, and their seed.
+RESAMPLES, RESAMPLING_SEED = 2000, 38
+CONFIDENCE = 0.95
+
+
+@dataclass(frozen=True)
+class Standing:
+    """One line of the table.
+
+    Attributes:
+        row: The row.
+        tuned: (seeds,) test scores at the chosen settings, NaN where a run failed.
+        default: The same at the method's defaults; empty for a row that has none.
+        rank: Mean rank over the seeds, 1 for the best.
+        low: Lower end of the rank's bootstrap interval.
+        high: Upper end.
+        test: Paired test against tuned FedAvg-FT, adjusted for all methods; ``None`` for itself, or
+            if there is nothing to test.
+    """
+
+    row: Row
+    tuned: Floats
+    default: Floats
+    rank: float
+    low: float
+    high: float
+    test: Paired | None
+
+    @property
+    def label(self) -> str:
+        """The method's name in tables."""
+        name = str(self.row["method"])
+        return LABELS.get(name, name)
+
+    @property
+    def estimate(self) -> Estimate:
+        """Mean of the tuned scores."""
+        return Estimate.of(self.tuned)
+
+
+def standings(board: Leaderboard) -> list[Standing]:
+    """Return the lines of a leaderboard, best mean rank first."""
+    names, more = list(board.rows), bool(board.task["more"])
+    scores = {name: scores_of(board, name, "tuned") for name in names}
+    ranks = ranked(np.array([*scores.values()]), more)
+    ends = intervals(ranks)
+    tests = _tests(scores, more)
+    found = [
+        Standing(
+            row=board.rows[name],
+            tuned=scores[name],
+            default=scores_of(board, name, "default"),
+            rank=float(ranks[number].mean()),
+            low=float(ends[number, 0]),
+            high=float(ends[number, 1]),
+            test=tests.get(name),
+        )
+        for number, name in enumerate(names)
+    ]
+    return sorted(found, key=lambda one: (one.rank, one.label))
+
+
+def scores_of(board: Leaderboard, name: str, kind: str, score: str | None = None) -> Floats:
+    """Return a row's (seeds,) test scores at the best round by validation.
+
+    Args:
+        board: The leaderboard.
+        name: The method.
+        kind: ``tuned`` or ``default``.
+        score: A score; ``None`` is the one by which the task judges.
+    """
+    wanted = score or str(board.task["score"])
+    row = board.rows[name]
+    runs = row.get(kind, [])
+    if kind == "tuned" and not runs:  # all trials failed
+        return np.full(row["budget"]["seeds"], np.nan)
+    return np.array([run.get("best_by_val", {}).get(wanted, np.nan) for run in runs], np.float64)
+
+
+def ranked(scores: Floats, more: bool) -> Floats:
+    """Return (methods, seeds) ranks from 1 for the best; equal scores share the mean of theirs.
+
+    Args:
+        scores: (methods, seeds) scores; NaN is the worst.
+        more: Whether more is better.
+
+    Example:
+        >>> ranked(np.array([[0.9], [0.8], [0.9]]), more=True).tolist()
+        [[1.5], [3.0], [1.5]]
+    """
+    losses = np.where(np.isnan(scores), np.inf, -scores if more else scores)
+    found: Floats = stats.rankdata(losses, axis=0)
+    return found
+
+
+def intervals(ranks: Floats) -> Floats:
+    """Return (methods, 2) ends of the bootstrap intervals of mean ranks, resampling seeds."""
+    rng = np.random.default_rng(RESAMPLING_SEED)
+    count = ranks.shape[1]
+    drawn = rng.integers(count, size=(RESAMPLES, count))
+    means = ranks[:, drawn].mean(axis=2)
+    tail = 100 * (1 - CONFIDENCE) / 2
+    found: Floats = np.percentile(means, [tail, 100 - tail], axis=1).T
+    return found
+
+
+def _tests(scores: Mapping[str, Floats], more: bool) -> dict[str, Paired]:
+    """Test every method against tuned FedAvg-FT over the seeds, with Holm's adjustment."""
+    if TUNED_REFERENCE not in scores:
+        return {}
+    names = [name for name in scores if name != TUNED_REFERENCE]
+    sign = 1 if more else -1
+    reference = scores[TUNED_REFERENCE]
+    whole = [
+        None
+        if np.isnan(scores[name] - reference).any()
+        else paired(sign * scores[name], sign * reference)
+        for name in names
+    ]
+    tested = zip(names, adjusted(whole), strict=True)
+    return {name: test for name, test in tested if test is not None}
+
+
+def expected_best(values: Sequence[float]) -> list[float]:
+    """Return the expected best of n of T trials, for n from 1 to T (Dodge et al., 2019).
+
+    ``E(n) = sum_i v_(i) [(i / T)^n - ((i - 1) / T)^n]`` with the values ascending: E(1) is their
+    mean.
+
+    Args:
+        values: (T,) validation scores, of which more is better.
+
+    Example:
+        >>> [round(value, 3) for value in expected_best([0.0, 1.0])]
+        [0.5, 0.75]
+    """
+    ordered, count = np.sort(values), len(values)
+    places = np.arange(count + 1) / count
+    return [float((ordered * np.diff(places**n)).sum()) for n in range(1, count + 1)]
+
+
+def validations(row: Row) -> list[float]:
+    """Return the validation scores of a row's trials, of which more is better.
+
+    A trial that failed counts as much as the worst one that did not.
+    """
+    trials = row.get("trials", [])
+    found = [
+        (1 if trial["more"] else -1) * trial["validation"]
+        for trial in trials
+        if "failed" not in trial
+    ]
+    return found + [min(found)] * (len(trials) - len(found)) if found else []
+
+
+def critical_difference(methods: int, seeds: int) -> float:
+    """Return by how much two mean ranks must differ at 5 % (Nemenyi's test; Demsar, 2006).
+
+    Example:
+        Five methods on 30 data sets: 2.728 sqrt(5 * 6 / (6 * 30)).
+
+        >>> round(critical_difference(5, 30), 3)
+        1.114
+    """
+    q = float(stats.studentized_range.ppf(CONFIDENCE, methods, np.inf)) / math.sqrt(2)
+    return q * math.sqrt(methods * (methods + 1) / (6 * seeds))
+
+
+def alike(ranks: Sequence[float], difference: float) -> list[tuple[int, int]]:
+    """Return the first and last of each group of ascending ranks that differ by less.
+
+    Groups within another one are left out.
+
+    Example:
+        >>> alike([1.0, 1.5, 3.0, 3.2], 1.0)
+        [(0, 1), (2, 3)]
+    """
+    found: list[tuple[int, int]] = []
+    for first, rank in enumerate(ranks):
+        last = max(n for n, other in enumerate(ranks) if other - rank < difference or n == first)
+        if last > first and (not found or last > found[-1][1]):
+            found.append((first, last))
+    return found

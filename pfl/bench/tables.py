@@ -1,0 +1,144 @@
+"""The tables of a leaderboard, and the sentences that say plainly who wins."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from pfl.bench.rows import LABELS, MAJORITY, TUNED_REFERENCE, Leaderboard, Row
+from pfl.bench.standing import Standing, scores_of
+from pfl.results import names
+from pfl.results.files import Floats
+from pfl.results.sheets import Sheet
+from pfl.results.statistics import Estimate
+
+_LEVEL = 0.05
+_EMPTY = "-"
+
+
+def ranking(board: Leaderboard, found: Sequence[Standing]) -> Sheet:
+    """Return the table of all methods, best mean rank first."""
+    score = str(board.task["score"])
+    reference = LABELS[TUNED_REFERENCE]
+    per_cent = names.in_per_cent(f"test/personal/{score}")
+    columns = ["method", "mean rank", "95 %", "tuned", "default", "worst tenth"]
+    columns += [f"less {reference}", "p (Holm)"]
+    rows = []
+    for one in found:
+        worst = scores_of(board, str(one.row["method"]), "tuned", f"{score}_worst10")
+        difference, p = _EMPTY, _EMPTY
+        if one.test is not None:
+            sign = 1 if board.task["more"] else -1
+            difference = _number(sign * one.test.difference, per_cent, "+")
+            p = f"{one.test.p_holm:.3f}"
+        rows.append(
+            [
+                *(one.label, f"{one.rank:.2f}", f"{one.low:.2f} to {one.high:.2f}"),
+                *(_mean(values, per_cent) for values in (one.tuned, one.default, worst)),
+                *(difference, p),
+            ]
+        )
+    return Sheet(str(board.task["caption"]), columns, rows)
+
+
+def choices(found: Sequence[Standing]) -> Sheet:
+    """Return the settings that each method chose, and which of them lie at an edge."""
+    rows = []
+    for one in found:
+        row = one.row
+        if row["method"] == MAJORITY:
+            continue
+        if row["chosen"] is None:
+            why = str(row["trials"][0]["failed"])
+            rows.append([one.label, _EMPTY, f"all trials failed: {why}", *[_EMPTY] * 4])
+            continue
+        best = row["trials"][row["chosen"]]
+        edges = ", ".join(f"{_short(key)} ({end})" for key, end in row["edges"].items())
+        failed = sum("failed" in trial for trial in row["trials"])
+        rows.append(
+            [
+                one.label,
+                "default" if row["chosen"] == 0 else str(row["chosen"] + 1),
+                ", ".join(f"{_short(key)} {value}" for key, value in best["settings"].items()),
+                edges or _EMPTY,
+                str(best["rounds"]),
+                str(failed),
+                "-" if row["own_dimensions"] else "shared dimensions only",
+            ]
+        )
+    columns = ["method", "trial", "settings", "at an edge", "rounds", "failed trials", "space"]
+    return Sheet("Chosen settings", columns, rows)
+
+
+def costs(found: Sequence[Standing], seconds: Mapping[str, float]) -> Sheet:
+    """Return what the chosen settings cost, and the seconds of all runs of a method."""
+    rows = []
+    for one in found:
+        row = one.row
+        if row["method"] == MAJORITY or row["chosen"] is None:
+            continue
+        spent = seconds.get(str(row["method"]))
+        rows.append(
+            [
+                one.label,
+                f"{row['trials'][row['chosen']]['samples']:,}",
+                *(_megabytes(row, key) for key in ("bytes_down", "bytes_up")),
+                _EMPTY if spent is None else f"{spent:,.0f}",
+            ]
+        )
+    columns = ["method", "processed samples", "MB down", "MB up", "seconds, all runs"]
+    return Sheet("Cost", columns, rows)
+
+
+def verdict(board: Leaderboard, found: Sequence[Standing]) -> list[str]:
+    """Say who wins, who does so at its defaults, and who beats tuned FedAvg-FT."""
+    trained = [one for one in found if one.row["method"] != MAJORITY]
+    best = trained[0]
+    sign = 1 if board.task["more"] else -1
+    by_default = max(trained, key=lambda one: _or_worst(sign * one.default))
+    told = [
+        f"Best mean rank: {best.label}. Best by default settings alone: {by_default.label}.",
+    ]
+    reference = LABELS[TUNED_REFERENCE]
+    tests = [one for one in trained if one.test is not None]
+    significant = [one for one in tests if one.test is not None and one.test.p_holm < _LEVEL]
+    above = [one.label for one in significant if one.test and one.test.difference > 0]
+    below = [one.label for one in significant if one.test and one.test.difference < 0]
+    ahead = [one.label for one in tests if one.test and one.test.difference > 0]
+    if tests:
+        told.append(
+            f"Better than tuned {reference} (Holm, 5 %): {', '.join(above) or 'nobody'}. "
+            f"Worse: {', '.join(below) or 'nobody'}. "
+            f"Higher mean, without regard to chance: {', '.join(ahead) or 'nobody'}."
+        )
+    return told
+
+
+def _or_worst(values: Floats) -> float:
+    """Return the mean; the lowest possible number if a run failed or there is none."""
+    mean = float(np.mean(values)) if len(values) else np.nan
+    return -np.inf if np.isnan(mean) else mean
+
+
+def _mean(values: Floats, per_cent: bool) -> str:
+    if not len(values):
+        return _EMPTY
+    return "failed" if np.isnan(values).any() else _estimate(Estimate.of(values), per_cent)
+
+
+def _estimate(found: Estimate, per_cent: bool) -> str:
+    return found.text(100, 2) if per_cent else found.text(1, 4)
+
+
+def _number(value: float, per_cent: bool, sign: str = "") -> str:
+    return f"{100 * value:{sign}.2f}" if per_cent else f"{value:{sign}.4f}"
+
+
+def _megabytes(row: Row, key: str) -> str:
+    sizes = [run[key] for run in row["tuned"] if key in run]
+    return f"{np.mean(sizes) / 1e6:,.2f}" if sizes else _EMPTY
+
+
+def _short(key: str) -> str:
+    return key.rpartition(".")[2]

@@ -1,0 +1,103 @@
+"""The pieces of work of a benchmark: each is one file, computed once by whoever is free.
+
+A piece is named by all that its numbers depend on. So a killed benchmark goes on with the pieces
+that are missing, a larger budget uses those of a smaller one, and a method whose source has changed
+starts anew, while the others stay.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Literal
+
+from pfl.bench.contender import Contender
+from pfl.disk import canonical, reading
+from pfl.disk.lock import BusyError, locked
+from pfl.disk.writing import write
+
+Kind = Literal["trial", "final"]
+
+
+@dataclass(frozen=True)
+class Unit:
+    """One run of one method.
+
+    Attributes:
+        contender: The method.
+        kind: A trial, or a final run with tests.
+        seed: Seed of training and partition.
+        settings: Dotted keys and values.
+        rounds: Number of rounds of a final run; a trial's follows from its budget.
+        task: Hash of the task.
+    """
+
+    contender: Contender
+    kind: Kind
+    seed: int
+    settings: Mapping[str, Any]
+    rounds: int | None
+    task: str
+
+    @property
+    def key(self) -> dict[str, Any]:
+        """All that its numbers depend on, besides versions and processor."""
+        return {
+            "kind": self.kind,
+            "task": self.task,
+            "method": self.contender.identifier,
+            "source": self.contender.source_hash,
+            "seed": self.seed,
+            "settings": {**self.contender.given, **self.settings},
+            **({} if self.rounds is None else {"rounds": self.rounds}),
+        }
+
+    @cached_property
+    def name(self) -> str:
+        """The name of its file, without ending."""
+        method = re.sub(r"[^a-z0-9.]+", "-", self.contender.identifier.lower())
+        return f"{self.kind}-{method}-{canonical.digest(self.key)[:16]}"
+
+
+class Store:
+    """The folder with the finished pieces of a task, which processes and machines may share.
+
+    Args:
+        folder: The folder.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._found: dict[str, dict[str, Any]] = {}
+
+    def find(self, unit: Unit) -> dict[str, Any] | None:
+        """Return the outcome of a piece, or ``None`` if it is not finished."""
+        if unit.name not in self._found:
+            content = reading.read_json(self._file(unit))
+            if content.get("key") == json.loads(canonical.text(unit.key)):
+                self._found[unit.name] = content["outcome"]
+        return self._found.get(unit.name)
+
+    def claim(self, unit: Unit, compute: Callable[[Unit], dict[str, Any]]) -> bool:
+        """Compute a piece, unless another process does; return ``False`` if one does.
+
+        Raises:
+            OSError: The folder cannot be written.
+        """
+        try:
+            with locked(self.folder / "claims" / unit.name):
+                if self.find(unit) is None:
+                    outcome = compute(unit)
+                    file = self._file(unit)
+                    file.parent.mkdir(parents=True, exist_ok=True)
+                    write(file, canonical.text({"key": unit.key, "outcome": outcome}))
+        except BusyError:
+            return False
+        return True
+
+    def _file(self, unit: Unit) -> Path:
+        return self.folder / f"{unit.kind}s" / f"{unit.name}.json"

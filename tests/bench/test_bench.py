@@ -1,0 +1,192 @@
+import json
+from pathlib import Path
+
+import pytest
+
+from datamodules.base import FederatedDataModule
+from pfl.bench import units
+from pfl.bench.bench import Bench
+from pfl.disk.lock import locked
+from tests.bench.conftest import LR, bench, rows, run, task, worked
+
+
+def again(folder, *words):
+    """Repeat the command of the finished benchmark, in the same or another folder."""
+    return run(folder / "toys.yaml", "--budget", 2, "--seeds", 2, "--out", folder / "out", *words)
+
+
+def content(folder):
+    return (folder / "out" / "leaderboard.json").read_bytes()
+
+
+def test_a_row_holds_choice_budget_and_tests(finished):
+    found = rows(finished / "out")
+    assert [*found] == ["FedAvg", "FedAvgP", "majority class"]
+    row = found["FedAvgP"]
+    assert row["budget"] == {"trials": 2, "samples": 180, "seeds": 2}
+    assert row["trials"][0]["settings"] == {
+        LR: 0.05,
+        "model.init_args.epochs": 1,
+        "model.init_args.ft_epochs": None,
+    }
+    assert [one["seed"] for one in row["tuned"]] == [0, 1]
+    best = max(row["trials"], key=lambda trial: trial.get("validation", 0))
+    assert row["trials"][row["chosen"]] == best
+    assert best["validation"] == max(value for _, value in best["curve"])
+    first, second = row["tuned"]
+    assert first["partition"] != second["partition"]
+    assert {"acc", "acc_worst10", "loss"} <= first["best_by_val"].keys()
+    assert first["bytes_up"] == first["bytes_down"] > 0
+    assert "seconds" not in content(finished).decode()
+
+
+def test_all_trials_have_the_same_points_where_they_share_dimensions(finished):
+    found = rows(finished / "out")
+    assert found["FedAvg"]["trials"][1]["settings"][LR] == 0.3691
+    assert found["FedAvgP"]["trials"][1]["settings"][LR] == 0.3691
+
+
+def test_the_same_command_gives_the_same_bytes(finished, tmp_path):
+    words = ["--budget", 2, "--seeds", 2, "--out", tmp_path]
+    assert run(finished / "toys.yaml", *words) == 0
+    assert (tmp_path / "leaderboard.json").read_bytes() == content(finished)
+
+
+def test_finished_pieces_are_not_computed_again(copied, monkeypatch):
+    monkeypatch.setattr(Bench, "_computed", lambda *given: pytest.fail("computed again"))
+    before = content(copied)
+    assert again(copied) == 0
+    assert content(copied) == before
+
+
+def test_an_interrupted_benchmark_goes_on_with_equal_rows(copied, capsys):
+    """As after a kill: two pieces are missing, and a file of a third was not finished."""
+    before = content(copied)
+    trial, *_, final = sorted((copied / "out").glob("*s/*.json"))
+    trial.unlink()
+    final.unlink()
+    (copied / "out" / "leaderboard.json").unlink()
+    (final.parent / f".{final.name}.99").write_text("{")
+    assert again(copied) == 0
+    assert content(copied) == before
+    assert capsys.readouterr().err.count(", seed ") == 2
+
+
+def test_adding_a_method_changes_no_other_row(copied):
+    before = rows(copied / "out")
+    assert again(copied, "--methods", "examples.my_method.MyMethod") == 0
+    after = rows(copied / "out")
+    assert after.keys() - before.keys() == {"examples.my_method.MyMethod"}
+    assert {name: after[name] for name in before} == before
+
+
+def test_rows_of_another_leaderboard_are_taken_over(finished, tmp_path):
+    words = [finished / "toys.yaml", "--seeds", 2, "--methods", "Local"]
+    file = finished / "out" / "leaderboard.json"
+    assert run(*words, "--budget", 2, "--out", tmp_path, "--beside", file) == 0
+    assert rows(tmp_path).keys() == rows(finished / "out").keys() | {"Local"}
+
+
+def test_a_task_may_set_options_of_one_method(tmp_path):
+    file = task(tmp_path, methods={"FedAvgP": {"model.init_args.ft_bn": "eval"}})
+    made = bench(file, tmp_path / "out")
+    plain, tuned = made.contenders
+    assert (plain.given, tuned.default.values.model.init_args.ft_bn) == ({}, "eval")
+    assert bench(task(tmp_path), tmp_path).task_hash == made.task_hash
+
+
+def test_what_a_process_works_on_is_left_to_it(tmp_path):
+    made = bench(task(tmp_path), tmp_path / "out")
+    unit = made._missing(made.reference)[0]
+    with locked(tmp_path / "out" / "claims" / unit.name):
+        assert not made.store.claim(unit, lambda unit: pytest.fail("computed twice"))
+    assert made.store.claim(unit, lambda unit: {"failed": "by hand"})
+    assert made.store.find(unit) == {"failed": "by hand"}
+
+
+def test_a_process_waits_for_what_others_compute(copied, monkeypatch):
+    """The claim of the last piece is held; its outcome comes while this process waits."""
+    piece = max((copied / "out" / "finals").glob("*.json"))
+    outcome = piece.read_text()
+    piece.unlink()
+    made = bench(copied / "toys.yaml", copied / "out")
+    monkeypatch.setattr("pfl.bench.bench.time.sleep", lambda seconds: piece.write_text(outcome))
+    with locked(copied / "out" / "claims" / piece.stem):
+        assert [*made.work()] == []
+    assert made.leaderboard().rows["FedAvg"] == rows(copied / "out")["FedAvg"]
+
+
+def test_a_changed_source_is_another_piece(copied, monkeypatch):
+    made = bench(copied / "toys.yaml", copied / "out")
+    assert made.finished == made.size or not [*made.work()]
+    (one,) = (c for c in made.contenders if c.name == "FedAvgP")
+    one.__dict__["source_hash"] = "another"
+    fresh = Bench(made.task, made.contenders, units.Store(made.store.folder), 2, 2)
+    assert {unit.contender.name for c in made.contenders for unit in fresh._missing(c)} == {
+        "FedAvgP"
+    }
+
+
+class Permuted:
+    """A client's split with its targets moved by one sample."""
+
+    augmented = False
+
+    def __init__(self, split):
+        self.split, self.targets = split, split.targets.roll(1)
+
+    def __len__(self):
+        return len(self.split)
+
+    def batch(self, positions, rng=None):
+        return self.split.batch(positions, rng)._replace(y=self.targets[positions])
+
+
+def permuted(data, client, name):
+    """Return a split, with permuted targets if it is the test's."""
+    found = split(data, client, name)
+    return Permuted(found) if name == "test" else found
+
+
+split = FederatedDataModule.split
+
+
+def test_permuted_test_labels_leave_every_choice_as_it_is(finished, tmp_path, monkeypatch):
+    monkeypatch.setattr(FederatedDataModule, "split", permuted)
+    found = worked(bench(finished / "toys.yaml", tmp_path)).rows
+    before = rows(finished / "out")
+    for name in ("FedAvg", "FedAvgP"):
+        for key in ("chosen", "trials", "edges", "budget"):
+            assert json.loads(json.dumps(found[name][key])) == before[name][key]
+        scores = [[run["last"]["acc"] for run in row[name]["tuned"]] for row in (found, before)]
+        assert scores[0] != scores[1]
+
+
+def test_a_trial_that_fails_is_no_choice_and_a_method_without_any_has_no_score(tmp_path, capsys):
+    file = task(tmp_path, set={"loop.rounds": 1})
+    words = ["--methods", "Ditto", "--budget", 1, "--seeds", 1, "--out", tmp_path / "out"]
+    assert run(file, *words) == 0
+    row = rows(tmp_path / "out")["Ditto"]
+    assert row["chosen"] is None
+    assert row["trials"][0]["failed"] == (
+        "one round costs 90 processed samples, and the budget is 45"
+    )
+    assert "all trials" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["toys.yaml", "--budget", "0"], "--budget: expected a whole number, at least 1, got 0"),
+        (["digit"], "did you mean 'bench/digits'?"),
+        (["toys.yaml", "--methods", "FedPar"], "FedPar"),
+        (["toys.yaml", "--beside", "no.json"], "there is no leaderboard no.json"),
+        (["toys.yaml", "--data.init_args.num_client=2"], "num_clients"),
+    ],
+)
+def test_wrong_words_are_refused(tmp_path, monkeypatch, capsys, words, message):
+    monkeypatch.chdir(tmp_path)
+    task(tmp_path)
+    assert run(*words) == 2
+    assert message in capsys.readouterr().err
+    assert not Path("runs").exists()

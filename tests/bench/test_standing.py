@@ -1,0 +1,119 @@
+from itertools import product
+
+import numpy as np
+import pytest
+
+from pfl.bench import standing
+from pfl.bench.page import rendered
+from pfl.bench.rows import Leaderboard, hashed
+from pfl.bench.standing import alike, expected_best, intervals, ranked, standings, validations
+
+
+def row(method, scores, default=None, trials=(0.5, 0.7)):
+    runs = [{"seed": n, "best_by_val": {"acc": score}} for n, score in enumerate(scores)]
+    first = [{"seed": n, "best_by_val": {"acc": s}} for n, s in enumerate(default or scores)]
+    tried = [
+        {"settings": {"lr": 0.1}, "rounds": 3, "samples": 10, "validation": value, "more": True}
+        for value in trials
+    ]
+    budget = {"trials": 2, "samples": 10, "seeds": len(scores)}
+    return hashed(
+        {
+            **{"method": method, "task": "t", "budget": budget, "chosen": 1, "edges": {}},
+            **{"trials": tried, "tuned": runs, "default": first, "own_dimensions": 0},
+        }
+    )
+
+
+def board(*found, more=True):
+    task = {"name": "toys", "hash": "t", "caption": "Toys", "notes": [], "score": "acc"}
+    return Leaderboard({**task, "more": more}, {one["method"]: one for one in found})
+
+
+def test_ranks_are_means_over_the_seeds():
+    """Ranks 1, 1, 2 and 2, 2, 1: means 4/3 and 5/3."""
+    found = standings(board(row("A", [0.9, 0.8, 0.5]), row("B", [0.7, 0.7, 0.7])))
+    assert [(one.label, round(one.rank, 4)) for one in found] == [("A", 1.3333), ("B", 1.6667)]
+    less = standings(board(row("A", [0.9, 0.8, 0.5]), row("B", [0.7, 0.7, 0.7]), more=False))
+    assert [one.label for one in less] == ["B", "A"]
+
+
+def test_a_failed_run_ranks_last():
+    assert ranked(np.array([[np.nan], [0.1], [0.2]]), more=True).tolist() == [[3], [2], [1]]
+    assert ranked(np.array([[np.nan], [0.1], [0.2]]), more=False).tolist() == [[3], [1], [2]]
+
+
+def test_the_interval_of_a_rank_is_that_of_resampled_seeds():
+    """Of ranks 1 and 3, a resample has the mean 1, 2 or 3, with 1/4, 1/2 and 1/4."""
+    ends = intervals(np.array([[1.0, 3.0], [2.0, 2.0]]))
+    assert ends.tolist() == [[1, 3], [2, 2]]
+
+
+def test_tests_are_against_tuned_fedavg_ft_with_holms_adjustment():
+    reference = row("FedAvgP", [0.5, 0.6, 0.7])
+    better = row("A", [0.61, 0.7, 0.81])
+    other = row("B", [0.4, 0.7, 0.6])
+    found = {one.label: one for one in standings(board(reference, better, other))}
+    assert found["FedAvg-FT"].test is None
+    test = found["A"].test
+    assert test.difference == pytest.approx(0.32 / 3)
+    assert test.p_holm == pytest.approx(2 * test.p)
+    assert found["B"].test.p_holm == pytest.approx(max(found["B"].test.p, test.p_holm))
+
+
+def test_where_less_is_better_a_lower_score_counts_as_better():
+    found = standings(board(row("FedAvgP", [0.5, 0.6]), row("A", [0.4, 0.45]), more=False))
+    assert next(one for one in found if one.label == "A").test.difference == pytest.approx(0.125)
+
+
+def test_the_expected_best_is_that_of_all_draws():
+    """Against all draws of n values with replacement."""
+    values = [0.3, 0.9, 0.5]
+    for n, expected in enumerate(expected_best(values), 1):
+        assert expected == pytest.approx(np.mean([max(draw) for draw in product(values, repeat=n)]))
+    assert expected_best(values)[0] == pytest.approx(np.mean(values))
+
+
+def test_a_failed_trial_counts_as_the_worst():
+    trials = [
+        {"failed": "so"},
+        {"more": True, "validation": 0.4},
+        {"more": True, "validation": 0.2},
+    ]
+    assert sorted(validations({"trials": trials})) == [0.2, 0.2, 0.4]
+    less = [{"more": False, "validation": 0.4}, {"failed": "so"}]
+    assert validations({"trials": less}) == [-0.4, -0.4]
+
+
+def test_bars_join_what_differs_by_less_than_the_critical_difference():
+    assert alike([1.0, 1.5, 2.0, 4.0], 1.2) == [(0, 2)]
+    assert alike([1.0, 2.0, 3.0], 1.5) == [(0, 1), (1, 2)]
+    assert alike([1.0, 3.0], 1.5) == []
+
+
+@pytest.mark.parametrize(("methods", "q"), [(2, 1.960), (5, 2.728), (10, 3.164)])
+def test_the_critical_difference_is_demsars(methods, q):
+    """Table 5 of Demsar (2006)."""
+    expected = q * (methods * (methods + 1) / 6 / 14) ** 0.5
+    assert standing.critical_difference(methods, 14) == pytest.approx(expected, abs=2e-3)
+
+
+def test_the_page_says_who_wins_and_needs_no_network():
+    reference = row("FedAvgP", [0.5, 0.6, 0.7])
+    tuned = row("A", [0.801, 0.9, 0.999], default=[0.1, 0.2, 0.3])
+    majority = hashed(
+        {
+            "method": "majority class",
+            "task": "t",
+            "budget": tuned["budget"],
+            "tuned": tuned["tuned"][:0] + row("M", [0.1, 0.1, 0.1])["tuned"],
+        }
+    )
+    text = rendered(board(reference, tuned, majority), {"A": 12.0})
+    assert "Best mean rank: A. Best by default settings alone: FedAvg-FT." in text
+    assert "Better than tuned FedAvg-FT (Holm, 5 %): A." in text
+    assert "shared dimensions only" in text
+    assert "majority class" in text
+    assert tuned["hash"] in text
+    assert "src=" not in text
+    assert "<script" not in text
