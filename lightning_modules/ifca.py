@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import ClassVar, Literal
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 from typing_extensions import Unpack
 
 from lightning_modules.base import ClientModule, ClientOptions
@@ -21,10 +21,22 @@ from pfl.core.checks import at_least_one
 from pfl.core.seeds import derive
 from pfl.core.server import Server, ServerState, received
 from pfl.core.space import Dimension
-from pfl.core.state import assign, matches, select, weighted_mean
-from pfl.core.types import Batch, Broadcast, ClientInfo, Pass, Phase, Plan, State, Totals, Upload
+from pfl.core.state import assign, select, weighted_mean
+from pfl.core.types import (
+    Batch,
+    Broadcast,
+    ClientInfo,
+    Pass,
+    Patterns,
+    Phase,
+    Plan,
+    State,
+    Totals,
+    Upload,
+)
 
-BODY = ("backbone.*",)
+# The backbone that all clusters have in common, if they share one.
+BODY = "clusters.0.backbone.*"
 
 
 class IFCA(ClientModule):
@@ -54,7 +66,6 @@ class IFCA(ClientModule):
         ValueError: ``k`` is less than 1.
     """
 
-    shared = ("clusters.*",)
     extra = ("cluster",)
     vectorizable = True
 
@@ -84,13 +95,20 @@ class IFCA(ClientModule):
         """Return k in the authors' range."""
         return (Dimension("k", choices=(2, 3, 4)),)
 
+    @property
+    def shared(self) -> Patterns:
+        """All models; a shared backbone only once, as that of the first one."""
+        return ("clusters.*.head.*", BODY) if self.share_body else ("clusters.*",)
+
     def receive(self, broadcast: Broadcast, info: ClientInfo) -> None:
-        """Load all models; a shared backbone is sent only once."""
+        """Load all models; a shared backbone is that of the first one."""
         super().receive(broadcast, info)
         if self.share_body:
             first, *others = self.clusters
             for other in others:
-                assign(other, {f"backbone.{n}": v for n, v in _body(first).items()})
+                assign(
+                    other.get_submodule("backbone"), first.get_submodule("backbone").state_dict()
+                )
 
     def plan(self) -> Plan:
         """Declare choosing a model, training it, and copying it back to its cluster."""
@@ -106,8 +124,9 @@ class IFCA(ClientModule):
 
     def upload(self, info: ClientInfo) -> Upload:
         """Return the trained model and its number."""
-        sent, trained = super().upload(info), (f"clusters.{int(self.cluster)}.*",)
-        return replace(sent, shared=select(sent.shared, trained))
+        sent, trained = super().upload(info), f"clusters.{int(self.cluster)}"
+        names = (f"{trained}.head.*", BODY) if self.share_body else (f"{trained}.*",)
+        return replace(sent, shared=select(sent.shared, names))
 
     def server(self) -> Server[ServerState]:
         """Return a server that averages each cluster."""
@@ -126,8 +145,12 @@ class IFCA(ClientModule):
         return {"cluster": number, **{f"net.{name}": value for name, value in chosen.items()}}
 
     def _put_back(self, totals: Totals) -> State:
-        trained, number = self.net.state_dict(), int(self.cluster)
-        return {f"clusters.{number}.{name}": value for name, value in trained.items()}
+        number = int(self.cluster)
+        values: State = {}
+        for name, value in self.net.state_dict().items():
+            home = 0 if self.share_body and name.startswith("backbone.") else number
+            values[f"clusters.{home}.{name}"] = value
+        return values
 
 
 @dataclass(eq=False)
@@ -142,15 +165,6 @@ class IFCAServer(Server[ServerState]):
     averaging: Literal["model", "gradient"] = "model"
     share_body: bool = False
 
-    def broadcast(self, state: ServerState, client: int, round: int) -> Broadcast:
-        """Return all models; a shared backbone only once."""
-        sent = {
-            name: value
-            for name, value in state.shared.items()
-            if not (self.share_body and self._repeats_body(name))
-        }
-        return Broadcast(shared=sent)
-
     def merge(self, state: ServerState, uploads: Sequence[Upload]) -> ServerState:
         """Return the state with new models; clusters that nobody chose keep theirs."""
         groups: list[list[int]] = [[] for _ in range(self.k)]
@@ -161,7 +175,7 @@ class IFCAServer(Server[ServerState]):
             shared |= self._average(state, uploads, members)
         weights = self.weights(uploads)
         if self.share_body:
-            shared |= self._common_body(uploads, weights)
+            shared |= weighted_mean([select(u.shared, (BODY,)) for u in uploads], weights)
         return replace(
             state,
             shared=shared,
@@ -178,24 +192,3 @@ class IFCAServer(Server[ServerState]):
         parts = self.weights(uploads)[list(members)]
         old = {name: state.shared[name] for name in sent[0]}
         return weighted_mean([old, *sent], torch.cat([1 - parts.sum()[None], parts]))
-
-    def _common_body(self, uploads: Sequence[Upload], weights: Tensor) -> State:
-        bodies = [
-            {inner: v for n, v in upload.shared.items() if matches(inner := _name_in_net(n), BODY)}
-            for upload in uploads
-        ]
-        body = weighted_mean(bodies, weights)
-        return {f"clusters.{n}.{name}": v for n in range(self.k) for name, v in body.items()}
-
-    @staticmethod
-    def _repeats_body(name: str) -> bool:
-        return matches(_name_in_net(name), BODY) and not name.startswith("clusters.0.")
-
-
-def _name_in_net(name: str) -> str:
-    """Remove the cluster's prefix: ``clusters.2.head.bias`` becomes ``head.bias``."""
-    return name.split(".", 2)[2]
-
-
-def _body(net: nn.Module) -> State:
-    return net.get_submodule("backbone").state_dict()
