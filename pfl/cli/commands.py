@@ -9,9 +9,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from pfl.disk.form import formed
+from pfl.disk.yaml_text import shipped
 
 _TYPES = {
     **{"text": str, "text or null": str | None, "float": float, "path": Path},
@@ -96,8 +95,8 @@ class Command:
 @cache
 def commands() -> Mapping[str, Command]:
     """Return all commands, by name."""
-    text = Path(__file__).with_name("commands.yaml").read_text(encoding="utf-8")
-    found: Mapping[str, Command] = formed(yaml.safe_load(text), dict[str, Command])
+    content = shipped("pfl.cli", "commands.yaml")
+    found: Mapping[str, Command] = formed(content, dict[str, Command])
     return found
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from importlib import resources
+from typing import Any
 
 import yaml
 
@@ -89,3 +91,10 @@ def _check(text: str) -> None:
             parents[-1].size += size
             if parents[-1].size > SIZE:
                 raise YamlError(line, f"there are more than {SIZE:,} values, aliases included")
+
+
+def shipped(package: str, name: str) -> Any:  # noqa: ANN401
+    """Return the content of a YAML file that comes with a package of the project."""
+    text = resources.files(package).joinpath(name).read_text(encoding="utf-8")
+    # Ten times as fast, where PyYAML was built with it.
+    return yaml.load(text, getattr(yaml, "CSafeLoader", yaml.SafeLoader))

@@ -6,12 +6,12 @@ from collections.abc import Iterator, Sequence
 from itertools import groupby
 
 from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator, PercentFormatter
+from matplotlib.ticker import PercentFormatter
 
 from pfl.ledger.cells import Entry
 from pfl.ledger.judge import column_name, natural
 from pfl.results.runs import RunFolder
-from pfl.results.style import WIDTH, Look, legend_above, panels
+from pfl.results.style import WIDTH, Look, label_rounds, legend_above, panels
 
 Runs = Sequence[tuple[Entry, RunFolder]]
 
@@ -40,20 +40,19 @@ def _drawn(members: Runs) -> Figure:
     figure, axes = panels(len(titles), WIDTH, 2.6, sharey=True)
     for row, look in looks.items():
         # The legend is the first panel's, which may lack a method.
-        axes[0].plot([], [], color=look.color, linestyle=look.linestyle, label=row)
+        axes[0].plot([], [], label=row, **look.line)
     for panel, title in zip(axes, titles, strict=True):
         inside = [(entry, run) for entry, run in members if _panel(entry) == title]
         for entry, run in inside:
             metric, look = entry.metric.rpartition("/")[0], looks[entry.row]
             tested = run.evaluated(metric)
             values = run.values(metric, tested)
-            panel.plot(tested, values, color=look.color, linestyle=look.linestyle)
+            panel.plot(tested, values, **look.line)
         for row, reported in {entry.row: entry.reported for entry, _ in inside}.items():
             if reported is not None:
                 panel.axhline(reported, color=looks[row].color, linewidth=0.6)
         panel.set_title(title)
-        panel.set_xlabel("communication rounds")
-        panel.xaxis.set_major_locator(MaxNLocator(5, integer=True))
+        label_rounds(panel, "communication rounds")
         panel.yaxis.set_major_formatter(PercentFormatter(1, decimals=0))
     axes[0].set_ylabel("score; thin lines: reported")
     legend_above(figure, axes[0])

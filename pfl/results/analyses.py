@@ -8,15 +8,22 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 
 from pfl.results.files import Columns, Floats, RunError
 from pfl.results.runs import RunFolder
 from pfl.results.settings import Setting
-from pfl.results.style import COLOURS, WIDTH, Look, legend_above, panels, per_cent, wrapped
+from pfl.results.style import (
+    COLOURS,
+    WIDTH,
+    Look,
+    label_rounds,
+    legend_above,
+    panels,
+    per_cent,
+    wrapped,
+)
 
 TRACES, REPLACED = "fisher.csv", "replaced.csv"
 SPECTRUM, NUMBERS = "spectrum.csv", "numbers.csv"
@@ -42,7 +49,7 @@ def traces(settings: Sequence[Setting]) -> Figure:
             panel.plot(rounds[present], values[present, client], ".", color=COLOURS[0], ms=2.5)
         panel.plot(rounds, values.mean(1), color="black", linewidth=2)
         panel.set_title(wrapped(label, WIDTH / len(found)))
-        _rounds(panel)
+        label_rounds(panel)
     axes[0].set_ylabel("trace of Fisher information")
     axes[0].plot([], [], color=_PALE, linewidth=0.6, label="a client")
     axes[0].plot([], [], ".", color=COLOURS[0], label="it took part")
@@ -83,7 +90,7 @@ def stragglers(settings: Sequence[Setting]) -> Figure:
     axes[0].set_ylabel("trace over the sum of all")
     axes[1].set_ylabel("mean of the group")
     axes[1].set_ylim(0, 1.1 * max(shares[:, group].mean(1).max() for group in (late, ~late)))
-    _rounds(axes[1])
+    label_rounds(axes[1])
     legend_above(figure, axes[0])
     return figure
 
@@ -103,8 +110,7 @@ def replaced(settings: Sequence[Setting]) -> Figure:
             rows = table["highest"] == kind
             shares = np.unique(table["share"][rows])
             means = [_weighted(table, rows & (table["share"] == share)) for share in shares]
-            look = Look.of(number)
-            panel.plot(shares, means, color=look.color, marker=look.marker, label=name)
+            panel.plot(shares, means, label=name, **{**Look.of(number).marked, "linestyle": "-"})
         panel.set_title(wrapped(label, WIDTH / len(found)))
         panel.set_xlabel("replaced parameters")
         per_cent(panel.xaxis)
@@ -137,17 +143,12 @@ def spectrum(settings: Sequence[Setting]) -> Figure:
         others = last & (table["client"] >= 0)
         own = table["value"][others].reshape(len(np.unique(table["client"][others])), -1)
         look = Look.of(number)
-        style = {"color": look.color, "linestyle": look.linestyle}
         shown = table["value"][server] if server.any() else np.median(own, 0)
-        axes[0].plot(
-            1 + np.arange(len(shown)),
-            shown,
-            label=f"{label} ({effective_rank(shown):.1f})",
-            **style,
-        )
+        told = f"{label} ({effective_rank(shown):.1f})"
+        axes[0].plot(1 + np.arange(len(shown)), shown, label=told, **look.line)
         if len(own):
             x, quartiles = 1 + np.arange(own.shape[1]), np.quantile(own, [0.25, 0.5, 0.75], axis=0)
-            axes[1].plot(x, quartiles[1], **style)
+            axes[1].plot(x, quartiles[1], **look.line)
             axes[1].fill_between(x, quartiles[0], quartiles[2], color=look.color, alpha=0.18)
     for panel, title in zip(axes, ("server", "clients after training"), strict=True):
         panel.set_title(title)
@@ -189,7 +190,7 @@ def numbers(settings: Sequence[Setting]) -> Figure:
         for name, (above, below) in zip(names, grid.T, strict=True):
             values = table[name][last]
             share = np.arange(1, len(values) + 1) / len(values)
-            above.plot(np.sort(values), share, color=look.color, ls=look.linestyle, label=label)
+            above.plot(np.sort(values), share, label=label, **look.line)
             below.plot(values, samples, look.marker, color=look.color, ms=2.5, alpha=0.6)
             for panel in (above, below):
                 panel.set_xscale("log")
@@ -225,9 +226,8 @@ def reliability(settings: Sequence[Setting]) -> Figure:
             continue
         samples, confidence, accuracy = found[setting.label].T
         look = Look.of(number)
-        style = {"color": look.color, "linestyle": look.linestyle, "marker": look.marker}
-        above.plot(confidence, accuracy, label=setting.label, **style)
-        below.plot(confidence, samples / samples.sum(), **style)
+        above.plot(confidence, accuracy, label=setting.label, **look.marked)
+        below.plot(confidence, samples / samples.sum(), **look.marked)
     above.set_ylabel("accuracy")
     below.set_ylabel("samples")
     below.set_xlabel("confidence of the personal models on test data")
@@ -270,12 +270,6 @@ PICTURES: Mapping[str, tuple[str, Callable[[Sequence[Setting]], Figure]]] = {
 }
 
 
-def drawable(setting: Setting) -> list[str]:
-    """Return the names of the pictures whose files the setting's first run has."""
-    folder = setting.runs[0].path
-    return [name for name, (file, _) in PICTURES.items() if (folder / file).is_file()]
-
-
 def _found(settings: Sequence[Setting], file: str, callback: str) -> dict[str, Columns]:
     """Return the table of each setting that has one."""
     found = {setting.label: Columns.read(setting.runs[0].path / file) for setting in settings}
@@ -290,8 +284,3 @@ def _matrices(table: Columns, column: str) -> tuple[Floats, Floats, Floats]:
     rounds = np.unique(table["round"])
     shape = len(rounds), -1
     return rounds, table[column].reshape(shape), table["trained"].reshape(shape)
-
-
-def _rounds(panel: Axes) -> None:
-    panel.set_xlabel("round")
-    panel.xaxis.set_major_locator(MaxNLocator(5, integer=True))

@@ -3,45 +3,16 @@
 from __future__ import annotations
 
 from pfl.federation import summary
+from pfl.results.words import WORDS
 
-_SCORES = {
-    "acc": "accuracy",
-    "loss": "loss",
-    "f1": "macro F1",
-    "ece": "calibration error",
-    "acc_weighted": "accuracy weighted by samples",
-    "acc_worst10": "accuracy of the worst tenth",
-    "acc_smallest10": "accuracy of the tenth with the least data",
-    "acc_std": "spread of accuracy over clients",
-}
 # The mean over the tenth of the clients with the fewest training samples; not a column of
 # metrics.csv, but computed from clients.csv.
 SMALLEST = "_smallest10"
 _SUMMARIES = (*summary.MEANS, SMALLEST, "_std")
-_MODELS = {
-    "personal": "personal models",
-    "global": "global model",
-    "pooled": "global model, common test set",
-    "unseen": "unseen clients, zero-shot",
-    "unseen_joined": "unseen clients, joined",
-    "unseen_tuned": "unseen clients, tuned by SGD",
-    "personal_post_local": "personal models right after training",
-    "personal_post_broadcast": "personal models after the broadcast",
-}
 # Models that runs are judged by, in order of preference.
 JUDGED_BY = ("personal", "pooled", "global")
 # What is told of clients that join later, beside their scores.
-LATER = {
-    "gap/sample": "gap of samples",
-    "gap/participation": "gap of participation",
-    "unseen/hurt": "share that tuning hurts",
-}
-_KINDS = {
-    "last": "last round",
-    "mean_last10": "mean of the last ten rounds",
-    "best_by_val": "best round by validation",
-    "best_on_test": "best round, chosen on the test data",
-}
+LATER = WORDS["later"]
 
 
 def score(metric: str) -> str:
@@ -49,9 +20,9 @@ def score(metric: str) -> str:
     split, _, name = metric.split("/") if metric.count("/") == 2 else ("", "", "")
     split = "validation" if split == "val" else split
     name, _, group = name.partition("@")
-    if name not in _SCORES:
+    if name not in WORDS["scores"]:
         return LATER.get(metric, metric)
-    return f"{split} {_SCORES[name]}" + (f" of the group {group}" if group else "")
+    return f"{split} {WORDS['scores'][name]}" + (f" of the group {group}" if group else "")
 
 
 def model(metric: str) -> str:
@@ -62,7 +33,7 @@ def model(metric: str) -> str:
     rounds = parts[1].removeprefix("unseen_joined_")
     if rounds != parts[1]:
         return f"unseen clients after {rounds} local round{'s' * (rounds != '1')}"
-    return _MODELS.get(parts[1], parts[1])
+    return WORDS["models"].get(parts[1], parts[1])
 
 
 def described(metric: str) -> str:
@@ -96,7 +67,7 @@ def of_client(metric: str) -> str:
 
 def kind(at: str) -> str:
     """Describe the rounds that a number is taken from."""
-    return _KINDS[at]
+    return WORDS["rounds"][at]
 
 
 def heading(metric: str, at: str) -> str:

@@ -13,7 +13,17 @@ from pfl.results import names
 from pfl.results.files import Columns, Floats, RunError
 from pfl.results.runs import RunFolder
 from pfl.results.settings import Setting
-from pfl.results.style import HEAT, WIDTH, Look, legend_above, panels, per_cent, wrapped
+from pfl.results.statistics import Estimate
+from pfl.results.style import (
+    HEAT,
+    WIDTH,
+    Look,
+    draw_mean,
+    legend_above,
+    panels,
+    per_cent,
+    wrapped,
+)
 
 CROSS = "cross.csv"
 _ZERO_SHOT, _JOINED, _TUNED = "unseen", "unseen_joined", "unseen_tuned"
@@ -54,13 +64,10 @@ def joining(settings: Sequence[Setting]) -> Figure:
     for number, setting in enumerate(shown):
         look, runs = Look.of(number), [run for run in setting.runs if have_joined(run)]
         values = np.concatenate([_curves(run) for run in runs])
-        middle, x = values.mean(0), np.arange(values.shape[1] - 1)
-        error = values.std(0, ddof=1) / np.sqrt(len(values)) if len(values) > 1 else 0 * middle
-        style: dict[str, Any] = {"color": look.color, "marker": look.marker}
-        axes.plot(x, middle[:-1], linestyle=look.linestyle, label=setting.label, **style)
-        low, high = (middle - error)[:-1], (middle + error)[:-1]
-        axes.fill_between(x, low, high, color=look.color, alpha=0.18, linewidth=0)
-        axes.errorbar(x[-1] + 1, middle[-1], error[-1], mfc="none", **style)
+        x, tuned = np.arange(values.shape[1] - 1), Estimate.of(values[:, -1])
+        draw_mean(axes, x, values[:, :-1], look, label=setting.label)
+        style: dict[str, Any] = {"color": look.color, "marker": look.marker, "mfc": "none"}
+        axes.errorbar(x[-1] + 1, tuned.mean, tuned.error or 0, **style)
         seen = np.mean([run.metrics[f"test/personal/{_main(run)}"][-1] for run in runs])
         axes.plot([x[-1] + 1.6, x[-1] + 2], [seen, seen], color=look.color)
     axes.set_xticks([*x, x[-1] + 1, x[-1] + 1.8], [*map(str, x), "tuned", "seen"])

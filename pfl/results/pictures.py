@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,12 +11,23 @@ from matplotlib.figure import Figure
 from pfl.disk.nearest import nearest
 from pfl.disk.writing import written
 from pfl.results import analyses, matrices, newcomers, plots
-from pfl.results.captions import ASKED, FIRST, LAST
 from pfl.results.files import RunError
 from pfl.results.find import common_score
 from pfl.results.runs import At
 from pfl.results.settings import Setting
 from pfl.results.style import save, styled
+from pfl.results.words import ASKED, FIRST, LAST
+
+_OF_METRIC: Mapping[str, Callable[[Sequence[Setting], str, At], Figure]] = {
+    "clients": plots.clients,
+    "data_size": plots.data_size,
+    "differences": plots.differences,
+}
+_OF_RUNS: Mapping[str, Callable[[Sequence[Setting]], Figure]] = {
+    **{"newcomers": newcomers.joining, "cross": newcomers.cross},
+    **{"similarity": matrices.similarity, "reliability": analyses.reliability},
+    **{name: draw for name, (_, draw) in analyses.PICTURES.items()},
+}
 
 
 @dataclass(frozen=True)
@@ -24,7 +35,7 @@ class Picture:
     """A picture, or the reason why it could not be drawn.
 
     Attributes:
-        name: One of :data:`pfl.results.captions.NAMES`, or a value that servers report for clients.
+        name: One of :data:`pfl.results.words.PICTURES`, or a value that servers report for clients.
         figure: The picture.
         refusal: The reason.
         caption: A sentence that says what it shows.
@@ -78,31 +89,19 @@ def draw(
 def _own(setting: Setting) -> list[str]:
     """Return the names of pictures that are drawn for this setting without being asked for."""
     first = setting.runs[0]
-    found = ["newcomers"] if newcomers.have_joined(first) else []
-    found += ["cross"] if (first.path / newcomers.CROSS).is_file() else []
-    return [*found, *analyses.drawable(setting)]
+    files = {name: file for name, (file, _) in analyses.PICTURES.items()}
+    files["cross"] = newcomers.CROSS
+    found = [name for name, file in files.items() if (first.path / file).is_file()]
+    return [*found, *(["newcomers"] if newcomers.have_joined(first) else [])]
 
 
 def _figure(name: str, settings: Sequence[Setting], metric: str, at: At) -> Figure:
-    if name in analyses.PICTURES:
-        return analyses.PICTURES[name][1](settings)
-    match name:
-        case "curves":
-            return plots.curves(settings, metric)
-        case "clients":
-            return plots.clients(settings, metric, at)
-        case "data_size":
-            return plots.data_size(settings, metric, at)
-        case "differences":
-            return plots.differences(settings, metric, at)
-        case "newcomers":
-            return newcomers.joining(settings)
-        case "cross":
-            return newcomers.cross(settings)
-        case "similarity":
-            return matrices.similarity(settings)
-        case "reliability":
-            return analyses.reliability(settings)
+    if name == "curves":
+        return plots.curves(settings, metric)
+    if name in _OF_METRIC:
+        return _OF_METRIC[name](settings, metric, at)
+    if name in _OF_RUNS:
+        return _OF_RUNS[name](settings)
     return matrices.reported(settings, name)
 
 

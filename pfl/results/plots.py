@@ -16,13 +16,22 @@ from matplotlib.ticker import (
     MaxNLocator,
     NullFormatter,
 )
-from numpy.typing import NDArray
 
 from pfl.results import names
 from pfl.results.files import Floats, RunError
-from pfl.results.runs import At, RunFolder
+from pfl.results.runs import At
 from pfl.results.settings import Setting
-from pfl.results.style import COLOURS, WIDTH, Look, legend_above, panels, per_cent, wrapped
+from pfl.results.style import (
+    COLOURS,
+    WIDTH,
+    Look,
+    draw_mean,
+    label_rounds,
+    legend_above,
+    panels,
+    per_cent,
+    wrapped,
+)
 
 # With more clients than this, single clients are not drawn beside a box.
 _DOTS = 200
@@ -53,14 +62,16 @@ def curves(settings: Sequence[Setting], metric: str) -> Figure:
         rounds = _common_rounds(setting, metric)
         values = np.stack([run.values(metric, rounds) for run in setting.runs])
         moved, passed = (
-            np.mean([getattr(run, what)[_rows(run, rounds)] for run in setting.runs], 0)
+            np.mean([getattr(run, what)[run.rows(rounds)] for run in setting.runs], 0)
             for what in ("bytes", "seconds")
         )
         for panel, x in zip(axes, (rounds, moved, passed), strict=True):
-            _line(panel, x, values, number, _label(setting))
+            every = max(1, len(x) // 6)
+            # Different offsets keep the markers of lines that meet apart.
+            marks = {"markevery": (number % every, every), "label": _label(setting)}
+            draw_mean(panel, x, values, Look.of(number), **marks)
     axes[0].set_ylabel(f"{names.score(metric)}\n({names.model(metric)})")
-    axes[0].set_xlabel("communication rounds")
-    axes[0].xaxis.set_major_locator(MaxNLocator(5, integer=True))
+    label_rounds(axes[0], "communication rounds")
     axes[1].set_xlabel("moved both ways")
     axes[2].set_xlabel("training and aggregation")
     for panel in axes[1:]:
@@ -92,30 +103,6 @@ def _common_rounds(setting: Setting, metric: str) -> Floats:
     if len(rounds) == 0:
         raise RunError(f"the runs of {setting.label} were never tested after the same round")
     return rounds
-
-
-def _rows(run: RunFolder, rounds: Floats) -> NDArray[np.bool_]:
-    return np.isin(run.metrics["round"], rounds)
-
-
-def _line(panel: Axes, x: Floats, values: Floats, number: int, label: str) -> None:
-    """Draw the mean of (runs, points) values, and its standard error for several runs."""
-    look = Look.of(number)
-    every = max(1, len(x) // 6)
-    panel.plot(
-        x,
-        values.mean(0),
-        color=look.color,
-        linestyle=look.linestyle,
-        marker=look.marker,
-        # Different offsets keep the markers of lines that meet apart.
-        markevery=(number % every, every),
-        label=label,
-    )
-    if len(values) > 1:
-        error = values.std(0, ddof=1) / np.sqrt(len(values))
-        low, high = values.mean(0) - error, values.mean(0) + error
-        panel.fill_between(x, low, high, color=look.color, alpha=0.18, linewidth=0)
 
 
 def clients(settings: Sequence[Setting], metric: str, at: At) -> Figure:
@@ -200,10 +187,8 @@ def data_size(settings: Sequence[Setting], metric: str, at: At) -> Figure:
         panel.plot(
             [sizes[group].mean() for group in groups],
             [values[group].mean() for group in groups],
-            color=look.color,
-            linestyle=look.linestyle,
-            marker=look.marker,
             label=_label(setting),
+            **look.marked,
         )
     _spread_sizes(panel, np.concatenate([run.samples for s in settings for run in s.runs]))
     panel.set_xlabel("training samples of a client")

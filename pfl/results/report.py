@@ -16,15 +16,8 @@ from pfl.results.page import Markup
 from pfl.results.pictures import draw
 from pfl.results.runs import RunFolder
 from pfl.results.settings import group
+from pfl.results.words import WORDS
 
-_GAPS = {
-    "gap/sample": "gap of samples: training less test score (positive: unseen samples are worse)",
-    "gap/participation": "gap of participation: personal less joined score (positive: unseen "
-    "clients are worse)",
-    "unseen/hurt": "share of clients that tuning hurts",
-    "unseen/tuned_epochs": "epochs of tuning",
-    "unseen/rounds_to_seen": "local rounds until the mean of those that trained",
-}
 _LISTED = ("acc", "acc_weighted", "acc_worst10", "acc_std", "f1", "loss", "ece")
 
 
@@ -82,10 +75,12 @@ def _scores(run: RunFolder, judged_by: str) -> Markup:
 
 def _gaps(run: RunFolder) -> Iterator[Markup]:
     """Yield the section on clients that joined later, if there are any."""
-    found = [name for name in _GAPS if name in run.metrics]
+    found = [name for name in WORDS["gaps"] if name in run.metrics]
     if found:
         last = {name: run.metrics[name][-1] for name in found}
-        rows = [[_GAPS[name], "-" if np.isnan(v) else f"{v:.4g}"] for name, v in last.items()]
+        rows = [
+            [WORDS["gaps"][name], "-" if np.isnan(v) else f"{v:.4g}"] for name, v in last.items()
+        ]
         yield page.section("Clients that joined later", page.table(["", "last round"], rows))
 
 

@@ -14,7 +14,7 @@ import numpy as np
 from pfl.disk.reading import read_yaml
 from pfl.federation.summary import SCORES
 from pfl.results import names
-from pfl.results.files import Columns, Floats, RunError, check_form, read_json
+from pfl.results.files import Columns, Flags, Floats, RunError, check_form, read_json
 
 Replicate: TypeAlias = tuple[int, int]
 # The words of pfl.federation.summary.KINDS.
@@ -285,7 +285,11 @@ class RunFolder:
         """Return (len(rounds),) values of a metric after some rounds."""
         if metric.endswith(names.SMALLEST):
             return self._of_smallest(names.of_client(metric), rounds)
-        return self.metrics[metric][np.isin(self.metrics["round"], rounds)]
+        return self.metrics[metric][self.rows(rounds)]
+
+    def rows(self, rounds: Floats) -> Flags:
+        """Return which rows of :attr:`metrics` are those of some rounds."""
+        return np.isin(self.metrics["round"], rounds)
 
     def mean(self, metric: str, rounds: Floats) -> float:
         """Return a metric's mean over rounds."""

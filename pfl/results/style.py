@@ -11,14 +11,17 @@ import textwrap
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import IO, Any
 
+import numpy as np
 from matplotlib import style
 from matplotlib.axes import Axes
 from matplotlib.axis import Axis
 from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
-from matplotlib.ticker import FuncFormatter
+from matplotlib.ticker import FuncFormatter, MaxNLocator
+from numpy.typing import ArrayLike, NDArray
 
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#7F7F7F")
 DASHES: tuple[Any, ...] = (
@@ -34,23 +37,6 @@ WIDTH = 7.0
 """Width in inches: the text width of an ordinary page, across one or two columns."""
 _LETTERS = 15  # letters in an inch, approximately
 _APART = 0.1  # inches on each side of a panel, so that the labels of neighbours do not touch
-
-_STYLE: dict[str, Any] = {
-    "font.size": 8,
-    "axes.titlesize": 8,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.grid": True,
-    "grid.color": "#E5E5E5",
-    "grid.linewidth": 0.6,
-    "axes.axisbelow": True,
-    "legend.frameon": False,
-    "lines.linewidth": 1.4,
-    "lines.markersize": 4,
-    "savefig.dpi": 200,
-    # Makes the files of the same run equal.
-    "svg.hashsalt": "pfl",
-}
 
 
 @dataclass(frozen=True)
@@ -70,11 +56,21 @@ class Look:
             MARKERS[number % len(MARKERS)],
         )
 
+    @property
+    def line(self) -> dict[str, Any]:
+        """Colour and dash, as matplotlib takes them."""
+        return {"color": self.color, "linestyle": self.linestyle}
+
+    @property
+    def marked(self) -> dict[str, Any]:
+        """Colour, dash and marker, as matplotlib takes them."""
+        return {**self.line, "marker": self.marker}
+
 
 @contextmanager
 def styled() -> Iterator[None]:
     """Draw in the style of this module inside, and restore the user's style afterwards."""
-    with style.context(_STYLE, after_reset=True):
+    with style.context(Path(__file__).with_name("pfl.mplstyle"), after_reset=True):
         yield
 
 
@@ -99,6 +95,22 @@ def legend_above(figure: Figure, axes: Axes) -> None:
     columns = -(-len(labels) // rows)
     figure.set_figheight(figure.get_figheight() + 0.18 * rows)
     figure.legend(handles, labels, loc="outside upper center", ncols=columns, handlelength=3)
+
+
+def draw_mean(panel: Axes, x: ArrayLike, values: NDArray[Any], look: Look, **options: Any) -> None:
+    """Draw the mean of (runs, points) values, and a band of its standard error for several runs."""
+    middle = values.mean(0)
+    panel.plot(x, middle, **{**look.marked, **options})
+    if len(values) > 1:
+        error = values.std(0, ddof=1) / np.sqrt(len(values))
+        low, high = middle - error, middle + error
+        panel.fill_between(x, low, high, color=look.color, alpha=0.18, linewidth=0)
+
+
+def label_rounds(panel: Axes, label: str = "round") -> None:
+    """Label an axis of rounds, with few ticks."""
+    panel.set_xlabel(label)
+    panel.xaxis.set_major_locator(MaxNLocator(5, integer=True))
 
 
 def per_cent(axis: Axis) -> None:

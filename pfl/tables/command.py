@@ -16,7 +16,7 @@ from rich.progress import track
 from pfl.cli import catalogue
 from pfl.cli.explain import UsageError, keys_of, spoken
 from pfl.results import sheets as forms
-from pfl.results.captions import NAMES
+from pfl.results.words import PICTURES
 from pfl.tables import estimate, illustrate
 from pfl.tables.cells import Cell
 from pfl.tables.outcome import CellOutcome, outcome
@@ -83,7 +83,7 @@ def _estimated(
 def _pictures(described: TableFile, options: argparse.Namespace) -> Sequence[str]:
     """Return the names of the pictures to draw; the table's methods must have been imported."""
     wanted: Sequence[str] = described.pictures if options.pictures is None else options.pictures
-    known = [*NAMES, *catalogue.reports()]
+    known = [*PICTURES, *catalogue.reports()]
     for name in wanted:
         if name not in known:
             raise UsageError(f"{described.path}: pictures: {unknown(name, known)}")

@@ -15,9 +15,9 @@ from pfl.cli.known import KINDS
 from pfl.cli.overview import overview
 from pfl.cli.parser import make_parser
 from pfl.federation.summary import KINDS as KINDS_OF_ROUNDS
-from pfl.results.captions import NAMES
 from pfl.results.names import JUDGED_BY
 from pfl.results.sheets import FORMATS
+from pfl.results.words import PICTURES
 from tests.known import text
 
 HEAVY = {"torch", "lightning", "numpy", "scipy", "matplotlib", "jsonargparse", "torchmetrics"}
@@ -85,7 +85,7 @@ def test_the_words_of_options_are_those_of_the_code():
     assert choices("list", "kind") == [*KINDS, catalogue.METRICS]
     for command in ("compare", "table"):
         assert told(command, "--out").endswith(f"({', '.join(FORMATS)})")
-    assert told("plot", "--only").startswith(f"{', '.join(NAMES)}, or a value")
+    assert told("plot", "--only").startswith(f"{', '.join(PICTURES)}, or a value")
     mains = (f"test/{model}/acc" for model in JUDGED_BY)
     assert ", ".join(mains) in told("plot", "--metric")
 
