@@ -49,8 +49,8 @@ class FisherTraces(Analysis):
             context = run.personal(client)
             model = fingerprint([context.module.state_dict()])
             if self._known.get(client, ("", 0.0))[0] != model:
-                found = fisher_information(context, client).values()
-                self._known[client] = model, sum(float(values.sum()) for values in found)
+                information = fisher_information(context, client).values()
+                self._known[client] = model, sum(float(values.sum()) for values in information)
             yield {
                 "round": result.round,
                 "client": client,

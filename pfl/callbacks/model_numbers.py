@@ -39,5 +39,5 @@ class ModelNumbers(Analysis):
             if samples := len(run.data.split(client, "train")):
                 module = run.personal(client).module
                 with torch.no_grad():
-                    told = {name: float(value) for name, value in module.describe().items()}
-                yield {"round": result.round, "client": client, "samples": samples, **told}
+                    numbers = {name: float(value) for name, value in module.describe().items()}
+                yield {"round": result.round, "client": client, "samples": samples, **numbers}

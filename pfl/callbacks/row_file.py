@@ -75,11 +75,11 @@ class RowFile:
                 )
             return
         kept = [row for row in _read(self.path) if _round(row, self.path) <= last]
-        found = _Digest()
-        found.add(kept)
-        if wanted is not None and found.state() != wanted:
+        digest = _Digest()
+        digest.add(kept)
+        if wanted is not None and digest.state() != wanted:
             raise CheckpointError(
-                f"the {found.rows} rows of {self.path} up to round {last} are not the "
+                f"the {digest.rows} rows of {self.path} up to round {last} are not the "
                 f"{wanted.get('rows')} of the checkpoint: they are of another run, or were changed "
                 "or lost. Put the file back, or remove it to go on without these rows"
             )
@@ -121,8 +121,8 @@ class _Digest:
     def add(self, rows: Iterable[Cells]) -> None:
         for row in rows:
             self.rows += 1
-            told = sorted(f"{name}={cell}" for name, cell in row.items() if cell)
-            self._hash.update("\0".join([*told, "\n"]).encode())
+            cells = sorted(f"{name}={cell}" for name, cell in row.items() if cell)
+            self._hash.update("\0".join([*cells, "\n"]).encode())
 
     def state(self) -> dict[str, Any]:
         return {"rows": self.rows, "digest": self._hash.hexdigest()}

@@ -64,7 +64,7 @@ def listed(kind: str) -> list[Known]:
 
     Abstract and private classes are left out; metrics are those of plug-ins alone.
     """
-    found = [item for item in known.classes().values() if item.kind == kind]
+    items = [item for item in known.classes().values() if item.kind == kind]
     groups = (group for group in plugins.GROUPS if (group == "pfl.metrics") == (kind == METRICS))
     if points := plugins.installed(*groups):
         load()
@@ -73,8 +73,8 @@ def listed(kind: str) -> list[Known]:
             with suppress(Exception):  # load() has reported it
                 if issubclass(item := point.load(), base):
                     name = f"{point.module.partition('.')[0]}.{item.__name__}"
-                    found.append(Known(name, known.sentence(item)))
-    return sorted(found, key=lambda item: item.name.lower())
+                    items.append(Known(name, known.sentence(item)))
+    return sorted(items, key=lambda item: item.name.lower())
 
 
 def import_own(path: str) -> None:
@@ -165,13 +165,13 @@ def _folders(package: str) -> Sequence[str]:
     """
     module = import_module(package)
     home = Path(__file__).parents[2]
-    found: Sequence[str] = getattr(module, "__path__", ())
-    if not any(Path(folder).is_relative_to(home) for folder in found):
-        hiding = getattr(module, "__file__", None) or next(iter(found), "?")
+    folders: Sequence[str] = getattr(module, "__path__", ())
+    if not any(Path(folder).is_relative_to(home) for folder in folders):
+        hiding = getattr(module, "__file__", None) or next(iter(folders), "?")
         raise BrokenError(
             f"{hiding} hides pfl's own package {package}: rename it, or run pfl from another folder"
         )
-    return found
+    return folders
 
 
 @contextmanager

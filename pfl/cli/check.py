@@ -21,7 +21,7 @@ from pfl.testing.promise import BrokenPromiseError, RaisedError, Subject, Unexam
 from pfl.testing.toy import mlp
 
 
-class _Parser(Parser):
+class _MethodParser(Parser):
     """A parser that does not require a method's network."""
 
     def add_class_arguments(
@@ -90,7 +90,7 @@ def _named(path: str) -> Subject:
 
 def _configured(argv: Sequence[str]) -> Subject:
     """Return a method built with the arguments of a configuration."""
-    experiment = Experiment.parse(make_parser("check", _Parser), argv)
+    experiment = Experiment.parse(make_parser("check", _MethodParser), argv)
     model: Namespace = experiment.values.model
 
     def build(net: nn.Module, **options: Any) -> ClientModule:

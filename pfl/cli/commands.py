@@ -96,8 +96,8 @@ class Command:
 def commands() -> Mapping[str, Command]:
     """Return all commands, by name."""
     content = shipped("pfl.cli", "commands.yaml")
-    found: Mapping[str, Command] = formed(content, dict[str, Command])
-    return found
+    by_name: Mapping[str, Command] = formed(content, dict[str, Command])
+    return by_name
 
 
 def parser(name: str) -> argparse.ArgumentParser:

@@ -175,16 +175,16 @@ def check_fit(module: ClientModule, data: DataSource) -> None:
         ValueError: The network does not accept the data's inputs or has too few outputs, or the
             optimizer needs a closure.
     """
-    kind = type(module.configure_optimizers())
-    closure = inspect.signature(kind.step).parameters.get("closure")
+    optimizer = type(module.configure_optimizers())
+    closure = inspect.signature(optimizer.step).parameters.get("closure")
     if closure is not None and closure.default is closure.empty:
         raise ValueError(
-            f"optimizer {kind.__name__} computes the loss several times in a step, which no method "
-            "supports; use one such as torch.optim.SGD"
+            f"optimizer {optimizer.__name__} computes the loss several times in a step, which no "
+            "method supports; use one such as torch.optim.SGD"
         )
-    if issubclass(kind, torch.optim.SparseAdam):
+    if issubclass(optimizer, torch.optim.SparseAdam):
         raise ValueError(
-            f"optimizer {kind.__name__} needs sparse gradients, and a network has dense "
+            f"optimizer {optimizer.__name__} needs sparse gradients, and a network has dense "
             "ones; take one such as torch.optim.Adam"
         )
     name, shape = type(module.net).__name__, data.input_shape

@@ -64,17 +64,17 @@ def sources(argv: Sequence[str]) -> list[Given]:
     Raises:
         UsageError: A configuration file is missing or is not YAML.
     """
-    found: list[Given] = []
+    settings: list[Given] = []
     for word, after in zip(argv, [*argv[1:], "--"], strict=False):
         if not word.startswith("--"):
             continue
         flag, equals, value = word.partition("=")
         text = value if equals else None if after.startswith("--") else after
         if flag == "--config" and text is not None:
-            found += _file(Path(text))
+            settings += _file(Path(text))
         else:
-            found.append(Given(keys_of(flag), text, flag))
-    return found
+            settings.append(Given(keys_of(flag), text, flag))
+    return settings
 
 
 def _file(path: Path) -> list[Given]:

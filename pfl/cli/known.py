@@ -91,8 +91,8 @@ def is_class(name: str) -> bool:
 
 def loop() -> Mapping[str, str]:
     """Return the help of each option of the loop, by name."""
-    found: Mapping[str, str] = _content()["loop"]
-    return found
+    helps: Mapping[str, str] = _content()["loop"]
+    return helps
 
 
 def sentence(kind: type) -> str:

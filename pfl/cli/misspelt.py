@@ -167,8 +167,8 @@ def explain(error: Exception, given: Sequence[Given]) -> str:
     link: BaseException | None = error
     while link is not None:
         cause, message = link, str(link)
-        if message != last and (found := re.match(r'Parser key "([^"]+)":', message)):
-            keys += found[1].split(".")
+        if message != last and (key := re.match(r'Parser key "([^"]+)":', message)):
+            keys += key[1].split(".")
         words = _literals(message) or words
         last = message
         link = link.__cause__ or link.__context__
@@ -214,8 +214,8 @@ def _unlike(path: str, name: str) -> str:
 
 def _literals(message: str) -> list[str]:
     """Return the words that a setting accepts beside a class."""
-    found = re.search(r"Subtypes: .*Literal\[(.*?)\]", message)
-    return [] if found is None else [word.strip("' ") for word in found[1].split(",")]
+    literal = re.search(r"Subtypes: .*Literal\[(.*?)\]", message)
+    return [] if literal is None else [word.strip("' ") for word in literal[1].split(",")]
 
 
 def unknown(item: Given, what: str, choices: Iterable[str]) -> UsageError:

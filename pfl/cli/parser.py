@@ -67,12 +67,12 @@ class Formatter(DefaultHelpFormatter):
     @staticmethod
     def _own(listed: re.Match[str]) -> str:
         names = listed[1].split(", ")
-        own = [name.rpartition(".")[2] for name in names if name.startswith(_SHORT)]
+        short = [name.rpartition(".")[2] for name in names if name.startswith(_SHORT)]
         if "torch.nn.Module" in names:
-            own = [net.name for net in catalogue.listed("nets")]
+            short = [net.name for net in catalogue.listed("nets")]
         elif "torch.optim.Optimizer" in names:
-            own = sorted({*own} - {"Optimizer"})
-        return f"known: {', '.join(own or names)}"
+            short = sorted({*short} - {"Optimizer"})
+        return f"known: {', '.join(short or names)}"
 
 
 class Parser(ArgumentParser):
@@ -99,13 +99,13 @@ class Parser(ArgumentParser):
         **options: Any,
     ) -> list[str]:
         """Add a class's arguments; those that a network takes from the data become optional."""
-        told = from_data(class_type)
-        options["skip"] = {*(options.get("skip") or ()), *told}
+        optional = from_data(class_type)
+        options["skip"] = {*(options.get("skip") or ()), *optional}
         added: list[str] = super().add_class_arguments(class_type, nested_key, *args, **options)
-        for name in told:
+        for name in optional:
             key = f"{nested_key}.{name}" if nested_key else name
-            kind = FROM_DATA[name].kind | None
-            self.add_argument(f"--{key}", type=kind, default=None, help="(default: the data's)")
+            hint = FROM_DATA[name].kind | None
+            self.add_argument(f"--{key}", type=hint, default=None, help="(default: the data's)")
             added.append(key)
         return added
 
@@ -125,10 +125,10 @@ def _with_paths(value: Any) -> Any:  # noqa: ANN401
         catalogue.import_own(value)
     if not isinstance(value, dict):
         return value
-    found = {key: _with_paths(item) for key, item in value.items()}
-    if isinstance(path := found.get("class_path"), str):
-        found["class_path"] = catalogue.spelling(path)
-    return found
+    spelled = {key: _with_paths(item) for key, item in value.items()}
+    if isinstance(path := spelled.get("class_path"), str):
+        spelled["class_path"] = catalogue.spelling(path)
+    return spelled
 
 
 def spelled_out(argv: Sequence[str]) -> list[str]:

@@ -31,11 +31,11 @@ def reproduce(options: argparse.Namespace) -> None:
     config = str(first.path / "config.yaml")
     places = [f"--loop.default_root_dir={out}", "--loop.name=again", "--loop.loggers=null"]
     run = runs.fit(["--config", config, *places, "--loop.progress=false"])
-    found = compare(first, RunFolder.read(run.folder or out))
-    print(found)
-    for line in found.environment or ("the environment is the same",):
+    comparison = compare(first, RunFolder.read(run.folder or out))
+    print(comparison)
+    for line in comparison.environment or ("the environment is the same",):
         print(f"  {line}")
-    if found.verdict == "different":
+    if comparison.verdict == "different":
         raise SystemExit(1)
 
 

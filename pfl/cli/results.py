@@ -46,8 +46,8 @@ def compare(options: argparse.Namespace) -> None:
         from pfl.results.compare import compare as compare_settings
         from pfl.results.compare_sheets import sheets as comparison_sheets
 
-        found = compare_settings(settings, options.metric, options.at, options.reference)
-        tables = comparison_sheets(found)
+        comparison = compare_settings(settings, options.metric, options.at, options.reference)
+        tables = comparison_sheets(comparison)
         for file in options.out:
             sheets.write(tables, file)
     console = Console()

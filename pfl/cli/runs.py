@@ -33,7 +33,7 @@ from pfl.training.declaration import MethodError
 RUN_REFUSALS = (ValueError, OSError, ImportError, MethodError)
 
 
-class _Watch(Callback):
+class _RunHolder(Callback):
     """Remembers the run, so that the advice at its end can name it."""
 
     run: Run | None = None
@@ -72,7 +72,7 @@ def fit(argv: Sequence[str], callbacks: Sequence[Callback] = ()) -> Run:
         argv: The words after ``pfl fit``.
         callbacks: Called after those of the configuration.
     """
-    watch = _Watch()
+    watch = _RunHolder()
     try:
         experiment = fit_experiment(argv)
         loop, data, module = experiment.loop, experiment.data, experiment.module
@@ -124,10 +124,10 @@ def validate(argv: Sequence[str]) -> None:
     loop, data, module = experiment.loop, experiment.data, experiment.module
     with explained(experiment.given, *REFUSALS):
         row = loop.test(module, data, _source(experiment), experiment.text)
-    found = {name: value for name, value in row.items() if name.startswith("val/")}
-    if not found:
+    scores = {name: value for name, value in row.items() if name.startswith("val/")}
+    if not scores:
         raise UsageError("no client has validation data: train with data.val_fraction above 0")
-    _show_scores(experiment, found)
+    _show_scores(experiment, scores)
 
 
 def _show_scores(experiment: Experiment, row: Mapping[str, float]) -> None:
@@ -154,8 +154,8 @@ def predict(argv: Sequence[str]) -> None:
             raise UsageError(f"{source} is not in a run folder: give the folder to write as --out")
         folder = Path(values.out or Path(no_link(Path(run or "", "predictions")), later.name(argv)))
         folder.mkdir(parents=True, exist_ok=True)
-        found = loop.predict(module, data, source, values.split, experiment.text)
-        for client, predicted, targets in found:
+        predictions = loop.predict(module, data, source, values.split, experiment.text)
+        for client, predicted, targets in predictions:
             about = _about(data, client, values.split)
             _write_predictions(folder / f"client_{client}.csv", about, predicted, targets)
             count += 1

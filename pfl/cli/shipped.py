@@ -45,8 +45,8 @@ def config(word: str, folder: Path = Path()) -> str:
 def names() -> list[str]:
     """Return the names by which ``--config`` finds the shipped configurations."""
     home = root() / "configs"
-    found = [path.relative_to(home).with_suffix("") for path in home.glob("**/*.yaml")]
-    return sorted(path.as_posix() for path in found)
+    paths = [path.relative_to(home).with_suffix("") for path in home.glob("**/*.yaml")]
+    return sorted(path.as_posix() for path in paths)
 
 
 def spelled_out(argv: Sequence[str]) -> list[str]:

@@ -37,20 +37,20 @@ def check(verb: str, argv: Sequence[str]) -> None:
     Raises:
         UsageError: A file is missing, a name or a value is misspelt, or a needed flag is not given.
     """
-    told = commands()[verb]
-    if joining.FLAG in told.own:
+    command = commands()[verb]
+    if joining.FLAG in command.own:
         argv, _ = joining.separated(argv)
-    given = sources(shipped.spelled_out(told.words(argv)))
+    given = sources(shipped.spelled_out(command.words(argv)))
     if not _brings_classes(given):
         for item in given:
             _check_class(item)
-        top = dict.fromkeys((*_COMMON, *(flag.lstrip("-") for flag in told.own)))
+        top = dict.fromkeys((*_COMMON, *(flag.lstrip("-") for flag in command.own)))
         loop = known.classes()[known.LOOP]
         find_misspelling(given, {**top, "loop": loop}, _resolve, known.classes().get)
     for path in [item.text for item in given if item.keys == ("ckpt_path",) and item.text]:
         if path not in ("last", "null") and not Path(path).exists():
             raise UsageError(f"there is no checkpoint at {path}")
-    _check_needed(told, given)
+    _check_needed(command, given)
 
 
 def _brings_classes(given: Sequence[Given]) -> bool:

@@ -139,11 +139,11 @@ def _owner(file: Path) -> str:
 
 def _ended(owner: str) -> bool:
     """Return ``True`` if a process was one of this machine and has ended."""
-    found = _OWNER.fullmatch(owner)
-    if found is None or found[2] != socket.gethostname():
+    named = _OWNER.fullmatch(owner)
+    if named is None or named[2] != socket.gethostname():
         return False
     try:
-        os.kill(int(found[1]), 0)
+        os.kill(int(named[1]), 0)
     except ProcessLookupError:
         return True
     except OSError:

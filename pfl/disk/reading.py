@@ -74,13 +74,13 @@ def mapping_of_yaml(content: str, source: object) -> dict[str, Any]:
         FileError: It is no YAML, too deep or too large, or no mapping.
     """
     try:
-        found = yaml.safe_load(yaml_text.checked(content))
+        parsed = yaml.safe_load(yaml_text.checked(content))
     except yaml_text.YamlError as error:
         raise FileError(f"{source}:{error.line}: {error}") from error
     except (yaml.YAMLError, ValueError) as error:
         # A tag, such as a date that does not exist.
         raise FileError(f"{source} is damaged ({_first_line(error)})") from error
-    return _mapping({} if found is None else found, source)
+    return _mapping({} if parsed is None else parsed, source)
 
 
 def read_yaml(path: Path) -> dict[str, Any]:
@@ -102,15 +102,15 @@ def read_json(path: Path) -> dict[str, Any]:
     """
     try:
         content = text(path)
-        found = {} if content is None else json.loads(content)
-        _check_depth(found)
+        parsed = {} if content is None else json.loads(content)
+        _check_depth(parsed)
     except RecursionError:
         raise FileError(f"{path} has more than {DEPTH} levels") from None
     except FileError:
         raise
     except ValueError as error:
         raise FileError(f"{path} is damaged ({_first_line(error)})") from error
-    return _mapping(found, path)
+    return _mapping(parsed, path)
 
 
 @dataclass(frozen=True)

@@ -28,12 +28,12 @@ def no_link(path: Path) -> Path:
         OSError: It is a link, or a device.
     """
     try:
-        kind = path.lstat().st_mode
+        mode = path.lstat().st_mode
     except FileNotFoundError:
         return path
-    if stat.S_ISLNK(kind):
+    if stat.S_ISLNK(mode):
         raise _linked(path)
-    if not stat.S_ISREG(kind) and not stat.S_ISDIR(kind):
+    if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
         raise OSError(f"{path} is not a file that can be written: remove it")
     return path
 
@@ -45,8 +45,8 @@ def opened(path: Path, flags: int) -> int:
         OSError: It cannot be opened, or is a link.
     """
     descriptor = os.open(no_link(path), flags | _NO_LINK, 0o666)
-    found = os.fstat(descriptor)
-    if stat.S_ISREG(found.st_mode) and found.st_nlink > 1:
+    status = os.fstat(descriptor)
+    if stat.S_ISREG(status.st_mode) and status.st_nlink > 1:
         os.close(descriptor)
         raise _linked(path)
     return descriptor
@@ -157,9 +157,9 @@ def clear(folder: Path, names: Iterable[str]) -> None:
     """
     if folder.is_symlink() or not folder.is_dir():
         return
-    own = re.compile(rf"\.({'|'.join(map(re.escape, names))})\.\d+")
+    pattern = re.compile(rf"\.({'|'.join(map(re.escape, names))})\.\d+")
     for file in folder.iterdir():
-        if own.fullmatch(file.name) and file.is_file() and not file.is_symlink():
+        if pattern.fullmatch(file.name) and file.is_file() and not file.is_symlink():
             file.unlink(missing_ok=True)
 
 

@@ -151,7 +151,7 @@ def read(folder: Path) -> list[tuple[Entry, RunFolder]]:
     Raises:
         RunError: A folder is damaged.
     """
-    found = []
+    entries = []
     for file in sorted(folder.glob("*/cell.json")):
         try:
             entry = Entry(**json.loads(file.read_text(encoding="utf-8")))
@@ -160,8 +160,8 @@ def read(folder: Path) -> list[tuple[Entry, RunFolder]]:
         run = RunFolder.read(file.parent)
         if not run.summary:
             raise RunError(f"{file.parent} has no summary.json: the run is not finished")
-        found.append((entry, run))
-    return found
+        entries.append((entry, run))
+    return entries
 
 
 def hardware(environment: Mapping[str, Any]) -> str:

@@ -40,19 +40,19 @@ def _keep(options: argparse.Namespace, table: TableFile) -> None:
 
 
 def _write(options: argparse.Namespace) -> None:
-    found = cells.read(options.folder)
-    if not found:
+    runs = cells.read(options.folder)
+    if not runs:
         raise UsageError(
             f"there is no run in {options.folder}: add some with pfl ledger --keep TABLE"
         )
-    known = judge.Known.read(options.folder)
-    scored = [judge.Scored.of(entry, run) for entry, run in found]
+    known = judge.Background.read(options.folder)
+    scored = [judge.Scored.of(entry, run) for entry, run in runs]
     compared = judge.rows(scored, known)
     out: Path = options.out
     out.mkdir(parents=True, exist_ok=True)
     drawn = {}
     with styled():
-        for place, figure in pictures.curves(found):
+        for place, figure in pictures.curves(runs):
             name = "ledger_" + re.sub(r"[^a-z0-9]+", "_", " ".join(place).lower()) + ".svg"
             with written(out / name) as file:
                 save(figure, file, "svg")

@@ -14,7 +14,7 @@ from operator import attrgetter
 import numpy as np
 from scipy import stats
 
-from pfl.ledger.judge import Known, Scored, column_name, natural, partition_name
+from pfl.ledger.judge import Background, Scored, column_name, natural, partition_name
 from pfl.results.statistics import Estimate, Spread, half_width
 
 
@@ -25,7 +25,7 @@ class RunGroup:
     Attributes:
         runs: The runs.
         noise: Spread of single runs of each method, by row.
-        references: See :class:`~pfl.ledger.judge.Known`.
+        references: See :class:`~pfl.ledger.judge.Background`.
     """
 
     runs: Sequence[Scored]
@@ -60,17 +60,17 @@ class RunGroup:
 
     def claims(self) -> Counter[str]:
         """Count the pairs of which the paper's better one is so here: yes, no, within noise."""
-        found: Counter[str] = Counter()
+        counts: Counter[str] = Counter()
         for a, b in combinations(self.runs, 2):
             theirs = printed_gap(a, b)
             if theirs == 0:
                 continue
             ours, noise = (a.ours - b.ours) * np.sign(theirs), self.half(a, b)
             if noise is None:
-                found["unknown"] += 1
+                counts["unknown"] += 1
             else:
-                found["within noise" if abs(ours) <= noise else "yes" if ours > 0 else "no"] += 1
-        return found
+                counts["within noise" if abs(ours) <= noise else "yes" if ours > 0 else "no"] += 1
+        return counts
 
 
 def printed_gap(a: Scored, b: Scored) -> float:
@@ -78,7 +78,7 @@ def printed_gap(a: Scored, b: Scored) -> float:
     return round((a.entry.reported or 0.0) - (b.entry.reported or 0.0), 9)
 
 
-def groups(runs: Iterable[Scored], known: Known) -> list[RunGroup]:
+def groups(runs: Iterable[Scored], known: Background) -> list[RunGroup]:
     """Return the columns in which at least two methods ran on one partition."""
 
     def where(run: Scored) -> list[str]:
@@ -87,13 +87,13 @@ def groups(runs: Iterable[Scored], known: Known) -> list[RunGroup]:
         return natural(*words, entry.partition, str(entry.seed))
 
     reported = sorted((run for run in runs if run.entry.reported is not None), key=where)
-    found = [list(members) for _, members in groupby(reported, key=where)]
-    found = [members for members in found if len(members) > 1]
-    return [RunGroup(runs, _noise(runs, found, known), known.references) for runs in found]
+    columns = [list(members) for _, members in groupby(reported, key=where)]
+    columns = [members for members in columns if len(members) > 1]
+    return [RunGroup(runs, _noise(runs, columns, known), known.references) for runs in columns]
 
 
 def _noise(
-    members: Sequence[Scored], found: Sequence[Sequence[Scored]], known: Known
+    members: Sequence[Scored], found: Sequence[Sequence[Scored]], known: Background
 ) -> dict[str, Spread]:
     """Return the spread of each method: the printed one, or what is left within all partitions.
 
@@ -137,12 +137,12 @@ class Draw:
         return "in" if abs(self.difference) <= self.half else "out"
 
 
-def draws(runs: Iterable[Scored], known: Known) -> list[Draw]:
+def draws(runs: Iterable[Scored], known: Background) -> list[Draw]:
     """Return the partitions, with all runs on each."""
     reported = sorted(
         (run for run in runs if run.entry.reported is not None), key=attrgetter("draw")
     )
-    found = []
+    judged = []
     for _, group in groupby(reported, key=attrgetter("draw")):
         members = list(group)
         halves = []
@@ -152,5 +152,5 @@ def draws(runs: Iterable[Scored], known: Known) -> list[Draw]:
                 halves.append(width)
         apart = [run.ours - (run.entry.reported or 0.0) for run in members]
         width = float(np.median(halves)) if halves else None
-        found.append(Draw(members, float(np.median(apart)), width))
-    return found
+        judged.append(Draw(members, float(np.median(apart)), width))
+    return judged

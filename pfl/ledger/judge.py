@@ -67,7 +67,7 @@ class Scored:
 
 
 @dataclass(frozen=True)
-class Known:
+class Background:
     """What is known beside the runs.
 
     Attributes:
@@ -83,7 +83,7 @@ class Known:
     references: Sequence[str] = ()
 
     @classmethod
-    def read(cls, folder: Path) -> Known:
+    def read(cls, folder: Path) -> Background:
         """Read ``reasons.csv``, ``spreads.csv`` and ``references.csv``, which may be missing."""
         return cls(
             {
@@ -103,14 +103,14 @@ class Known:
         """Return a paper's number with the spread of its runs, and where that is from."""
         if entry.reported is None:
             return None, "no number is printed"
-        found = printed(entry.paper, entry.reported, entry.spread)
-        if found.spread is not None:
-            return found, f"printed, {found.count} runs"
+        estimate = printed(entry.paper, entry.reported, entry.spread)
+        if estimate.spread is not None:
+            return estimate, f"printed, {estimate.count} runs"
         for between in ("seeds", "partitions") if entry.released else ("partitions",):
             spread = self.spreads.get((entry.paper, entry.table, column_name(entry), between))
             if spread is not None:
-                return replace(found, spread=spread), f"measured between {between}"
-        return found, "no spread is known"
+                return replace(estimate, spread=spread), f"measured between {between}"
+        return estimate, "no spread is known"
 
 
 def _records(file: Path) -> list[dict[str, str]]:
@@ -140,7 +140,7 @@ def natural(*texts: str) -> list[str]:
     return [re.sub(r"(?<![\d.])\d+", lambda found: found[0].zfill(9), text) for text in texts]
 
 
-def rows(runs: Iterable[Scored], known: Known) -> list[LedgerRow]:
+def rows(runs: Iterable[Scored], known: Background) -> list[LedgerRow]:
     """Return one row for each cell and kind of partition, over its seeds."""
 
     def where(run: Scored) -> list[str]:
@@ -153,16 +153,16 @@ def rows(runs: Iterable[Scored], known: Known) -> list[LedgerRow]:
     ]
 
 
-def _row(members: Sequence[Scored], known: Known) -> LedgerRow:
+def _row(members: Sequence[Scored], known: Background) -> LedgerRow:
     entries = [run.entry for run in members]
     first = entries[0]
     theirs, by = known.theirs(first)
     measured = first.spread is None and theirs is not None and theirs.spread is not None
 
     def mean(name: str) -> Estimate:
-        found = Estimate.of([getattr(run, name) for run in members])
+        estimate = Estimate.of([getattr(run, name) for run in members])
         # A measured spread is that of both sides.
-        return replace(found, spread=None) if measured else found
+        return replace(estimate, spread=None) if measured else estimate
 
     ours, last, best = mean("ours"), mean("last"), mean("best")
     told = verdict(ours, theirs)

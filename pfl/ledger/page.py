@@ -49,14 +49,14 @@ def _headline(found: Sequence[LedgerRow], draws: Sequence[Draw], groups: Sequenc
     lines = []
     for paper in dict.fromkeys(row.paper for row in found):
         rows = [row for row in found if row.paper == paper]
-        own = [draw for draw in draws if draw.runs[0].entry.paper == paper]
+        of_paper = [draw for draw in draws if draw.runs[0].entry.paper == paper]
         claims: Counter[str] = Counter()
         for group in groups:
             claims += group.claims() if group.runs[0].entry.paper == paper else Counter()
         lines.append(
             [
                 paper,
-                _counted(Counter(draw.verdict for draw in own)),
+                _counted(Counter(draw.verdict for draw in of_paper)),
                 _counted(Counter(row.verdict for row in rows)),
                 _counted(Counter(row.verdict_last for row in rows)),
                 _counted(Counter(row.verdict_best for row in rows)),
@@ -68,11 +68,11 @@ def _headline(found: Sequence[LedgerRow], draws: Sequence[Draw], groups: Sequenc
         *("A beats B: yes", "no", "within noise"),
     ]
     together = Counter(draw.verdict for draw in draws)
-    told = (
+    opening = (
         f"{len(found)} cells are {len(draws)} independent draws, of which {together['in']} agree "
         f"with their papers, {together['out']} do not, and {together['-']} cannot be judged."
     )
-    return f"{told}\n\n{_markdown(columns, lines)}"
+    return f"{opening}\n\n{_markdown(columns, lines)}"
 
 
 def _counted(counts: Counter[str]) -> str:
@@ -141,12 +141,12 @@ def _gaps(group: RunGroup) -> str:
         )
     columns = [f"gap to {reference.entry.row}", "ours", "printed", "difference"]
     rank = group.rank_correlation
-    told = f"Gaps, {group.title}: "
-    told += "" if rank is None else f"rank correlation with the paper {rank:.2f}; "
-    told += f"they differ from the printed ones by {100 * np.median(apart):.2f} in the median"
+    line = f"Gaps, {group.title}: "
+    line += "" if rank is None else f"rank correlation with the paper {rank:.2f}; "
+    line += f"they differ from the printed ones by {100 * np.median(apart):.2f} in the median"
     counts = group.claims()
     words = ", ".join(f"{counts[word]} {word}" for word in ("yes", "no", "within noise"))
-    return f"{told}. A beats B: {words}.\n\n{_markdown(columns, lines)}"
+    return f"{line}. A beats B: {words}.\n\n{_markdown(columns, lines)}"
 
 
 def _markdown(columns: Sequence[str], cells: Sequence[Sequence[str]]) -> str:

@@ -39,16 +39,16 @@ def traces(settings: Sequence[Setting]) -> Figure:
     Raises:
         RunError: No run has traces.
     """
-    found = _found(settings, TRACES, "FisherTraces")
-    figure, axes = panels(len(found), WIDTH, 2.4, sharey=True)
-    for panel, (label, table) in zip(axes, found.items(), strict=True):
+    tables = _found(settings, TRACES, "FisherTraces")
+    figure, axes = panels(len(tables), WIDTH, 2.4, sharey=True)
+    for panel, (label, table) in zip(axes, tables.items(), strict=True):
         rounds, values, trained = _matrices(table, "trace")
         panel.plot(rounds, values, color=_PALE, linewidth=0.6)
         for client in range(values.shape[1]):
             present = trained[:, client] > 0
             panel.plot(rounds[present], values[present, client], ".", color=COLOURS[0], ms=2.5)
         panel.plot(rounds, values.mean(1), color="black", linewidth=2)
-        panel.set_title(wrapped(label, WIDTH / len(found)))
+        panel.set_title(wrapped(label, WIDTH / len(tables)))
         label_rounds(panel)
     axes[0].set_ylabel("trace of Fisher information")
     axes[0].plot([], [], color=_PALE, linewidth=0.6, label="a client")
@@ -103,15 +103,15 @@ def replaced(settings: Sequence[Setting]) -> Figure:
     Raises:
         RunError: No run has such scores.
     """
-    found = _found(settings, REPLACED, "ReplacedParameters")
-    figure, axes = panels(len(found), WIDTH * min(1, 0.5 * len(found)), 2.3, sharey=True)
-    for panel, (label, table) in zip(axes, found.items(), strict=True):
+    tables = _found(settings, REPLACED, "ReplacedParameters")
+    figure, axes = panels(len(tables), WIDTH * min(1, 0.5 * len(tables)), 2.3, sharey=True)
+    for panel, (label, table) in zip(axes, tables.items(), strict=True):
         for number, (kind, name) in enumerate(((1, "highest information"), (0, "random"))):
             rows = table["highest"] == kind
             shares = np.unique(table["share"][rows])
             means = [_weighted(table, rows & (table["share"] == share)) for share in shares]
             panel.plot(shares, means, label=name, **{**Look.of(number).marked, "linestyle": "-"})
-        panel.set_title(wrapped(label, WIDTH / len(found)))
+        panel.set_title(wrapped(label, WIDTH / len(tables)))
         panel.set_xlabel("replaced parameters")
         per_cent(panel.xaxis)
         per_cent(panel.yaxis)
@@ -135,19 +135,22 @@ def spectrum(settings: Sequence[Setting]) -> Figure:
     Raises:
         RunError: No run has singular values.
     """
-    found = _found(settings, SPECTRUM, "ClassifierSpectrum")
+    tables = _found(settings, SPECTRUM, "ClassifierSpectrum")
     figure, axes = panels(2, WIDTH, 2.3, sharey=True)
-    for number, (label, table) in enumerate(found.items()):
+    for number, (label, table) in enumerate(tables.items()):
         last = table["round"] == table["round"].max()
         server = last & (table["client"] < 0)
         others = last & (table["client"] >= 0)
-        own = table["value"][others].reshape(len(np.unique(table["client"][others])), -1)
+        each = table["value"][others].reshape(len(np.unique(table["client"][others])), -1)
         look = Look.of(number)
-        shown = table["value"][server] if server.any() else np.median(own, 0)
-        told = f"{label} ({effective_rank(shown):.1f})"
-        axes[0].plot(1 + np.arange(len(shown)), shown, label=told, **look.line)
-        if len(own):
-            x, quartiles = 1 + np.arange(own.shape[1]), np.quantile(own, [0.25, 0.5, 0.75], axis=0)
+        shown = table["value"][server] if server.any() else np.median(each, 0)
+        legend = f"{label} ({effective_rank(shown):.1f})"
+        axes[0].plot(1 + np.arange(len(shown)), shown, label=legend, **look.line)
+        if len(each):
+            x, quartiles = (
+                1 + np.arange(each.shape[1]),
+                np.quantile(each, [0.25, 0.5, 0.75], axis=0),
+            )
             axes[1].plot(x, quartiles[1], **look.line)
             axes[1].fill_between(x, quartiles[0], quartiles[2], color=look.color, alpha=0.18)
     for panel, title in zip(axes, ("server", "clients after training"), strict=True):
@@ -179,12 +182,12 @@ def numbers(settings: Sequence[Setting]) -> Figure:
     Raises:
         RunError: No run has such numbers.
     """
-    found = _found(settings, NUMBERS, "ModelNumbers")
-    first = next(iter(found.values()))
+    tables = _found(settings, NUMBERS, "ModelNumbers")
+    first = next(iter(tables.values()))
     names = [name for name in first.columns if name not in ("round", "client", "samples")]
     figure = Figure(figsize=(WIDTH, 4), layout="constrained")
     grid = figure.subplots(2, len(names), squeeze=False, sharex="col")
-    for number, (label, table) in enumerate(found.items()):
+    for number, (label, table) in enumerate(tables.items()):
         last, look = table["round"] == table["round"].max(), Look.of(number)
         samples = table["samples"][last]
         for name, (above, below) in zip(names, grid.T, strict=True):
@@ -211,9 +214,9 @@ def reliability(settings: Sequence[Setting]) -> Figure:
     Raises:
         RunError: No run has counts from after its last round.
     """
-    found = {setting.label: _pooled(setting) for setting in settings}
-    found = {label: pooled for label, pooled in found.items() if len(pooled)}
-    if not found:
+    counts = {setting.label: _pooled(setting) for setting in settings}
+    counts = {label: pooled for label, pooled in counts.items() if len(pooled)}
+    if not counts:
         raise RunError(
             "reliability was not measured after the last round; measure it by pfl test --config "
             "RUN/config.yaml --ckpt_path RUN --reliability"
@@ -222,9 +225,9 @@ def reliability(settings: Sequence[Setting]) -> Figure:
     above, below = figure.subplots(2, 1, sharex=True, height_ratios=(3, 1))
     above.plot([0, 1], [0, 1], color="#999999", linewidth=0.9, zorder=1)
     for number, setting in enumerate(settings):
-        if setting.label not in found:
+        if setting.label not in counts:
             continue
-        samples, confidence, accuracy = found[setting.label].T
+        samples, confidence, accuracy = counts[setting.label].T
         look = Look.of(number)
         above.plot(confidence, accuracy, label=setting.label, **look.marked)
         below.plot(confidence, samples / samples.sum(), **look.marked)
@@ -272,11 +275,11 @@ PICTURES: Mapping[str, tuple[str, Callable[[Sequence[Setting]], Figure]]] = {
 
 def _found(settings: Sequence[Setting], file: str, callback: str) -> dict[str, Columns]:
     """Return the table of each setting that has one."""
-    found = {setting.label: Columns.read(setting.runs[0].path / file) for setting in settings}
-    found = {label: table for label, table in found.items() if len(table)}
-    if not found:
+    tables = {setting.label: Columns.read(setting.runs[0].path / file) for setting in settings}
+    tables = {label: table for label, table in tables.items() if len(table)}
+    if not tables:
         raise RunError(f"no run has a file {file}: run it with loop.callbacks: [{callback}]")
-    return found
+    return tables
 
 
 def _matrices(table: Columns, column: str) -> tuple[Floats, Floats, Floats]:

@@ -150,8 +150,8 @@ def _client_scores(setting: Setting, metric: str, at: At) -> dict[object, float]
     """Return scores by client; empty for a score on the common test set."""
     if names.is_pooled(metric):
         return {}
-    found = setting.per_client(metric, at)
-    return dict(zip(found.clients, found.values.tolist(), strict=True))
+    scores = setting.per_client(metric, at)
+    return dict(zip(scores.clients, scores.values.tolist(), strict=True))
 
 
 def _run_scores(setting: Setting, metric: str, at: At) -> dict[object, float]:
@@ -171,18 +171,18 @@ def differences(setting: Setting, base: Setting, metric: str) -> list[str]:
     Data and partitions are compared between runs with the same split seed.
     """
     both = f"{setting.label} and {base.label}"
-    found = []
+    lines = []
     if _differ(setting, base, "content_hash"):
-        found.append(f"{both} were run on different data")
+        lines.append(f"{both} were run on different data")
     elif _differ(setting, base, "hash"):
-        found.append(f"{both} were run on different partitions")
+        lines.append(f"{both} were run on different partitions")
     points = [s.runs[0].tested_at(metric) for s in (setting, base)]
     if None not in points and points[0] != points[1]:
-        found.append(
+        lines.append(
             f"{both} were tested at different points ({points[0]}, {points[1]}); run both with "
             "the same loop.evaluate_at"
         )
-    return found
+    return lines
 
 
 def _differ(setting: Setting, base: Setting, key: str) -> bool:

@@ -42,19 +42,19 @@ _TESTS: Mapping[Pairs, tuple[str, str]] = {
 
 def sheets(comparison: Comparison) -> list[Sheet]:
     """Return a table of scores and costs, and one for each kind of test that has pairs."""
-    found = [_scores(comparison)]
+    made = [_scores(comparison)]
     if any(setting.later for setting in comparison.settings):
-        found.append(_later(comparison))
+        made.append(_later(comparison))
     for pairs in _TESTS:
         if tests := _tests(comparison, pairs):
-            found.append(_tested(comparison, pairs, tests))
-    return found
+            made.append(_tested(comparison, pairs, tests))
+    return made
 
 
 def _tests(comparison: Comparison, pairs: Pairs) -> dict[str, Paired]:
     """Return the tests of one kind, by the label of the setting."""
-    found = {setting.label: getattr(setting, pairs) for setting in comparison.settings}
-    return {label: test for label, test in found.items() if test is not None}
+    tests = {setting.label: getattr(setting, pairs) for setting in comparison.settings}
+    return {label: test for label, test in tests.items() if test is not None}
 
 
 def _scores(comparison: Comparison) -> Sheet:
@@ -140,7 +140,7 @@ def _p_text(p: float) -> str:
 
 def _records(comparison: Comparison) -> list[Record]:
     """Return one mapping for each setting, with all numbers unrounded."""
-    found: list[Record] = []
+    records: list[Record] = []
     for row in comparison.settings:
         record: dict[str, str | float | int | None] = {
             "setting": row.label,
@@ -159,5 +159,5 @@ def _records(comparison: Comparison) -> list[Record]:
         for pairs in _TESTS:
             if (test := getattr(row, pairs)) is not None:
                 record |= {f"{pairs}/{key}": value for key, value in vars(test).items()}
-        found.append(record)
-    return found
+        records.append(record)
+    return records

@@ -87,8 +87,8 @@ class Columns:
         Raises:
             RunError: There is no such column.
         """
-        found: Flags = ~np.isnan(self[name])
-        return found | self.undefined[name] if name in self.undefined else found
+        present: Flags = ~np.isnan(self[name])
+        return present | self.undefined[name] if name in self.undefined else present
 
     def rows(self) -> Iterator[dict[str, float]]:
         """Yield each row without its missing cells."""
@@ -155,9 +155,9 @@ def check_form(content: Mapping[str, Any], form: Mapping[str, Any], path: Path) 
     Raises:
         RunError: A value does not have its form.
     """
-    for key, kind in form.items():
+    for key, value_form in form.items():
         if content.get(key) is not None:
             try:
-                formed(content[key], kind, (key,))
+                formed(content[key], value_form, (key,))
             except FormError as error:
                 raise RunError(f"{path}: {error}") from error

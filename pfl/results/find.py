@@ -29,15 +29,15 @@ def common_score(runs: Sequence[RunFolder]) -> str:
     wanted = [f"test/{model}/{score}" for model in names.JUDGED_BY for score in scores]
     present = [{name for name in wanted if name in run.metrics} for run in runs]
     for name in wanted:
-        if all(name in found for found in present):
+        if all(name in scores_of_run for scores_of_run in present):
             return name
     for run in runs:
         run.evaluated()
-    told = [
-        f"{run.path} has {' and '.join(sorted(found)) or 'none'}"
-        for run, found in zip(runs, present, strict=True)
+    lacking = [
+        f"{run.path} has {' and '.join(sorted(scores_of_run)) or 'none'}"
+        for run, scores_of_run in zip(runs, present, strict=True)
     ]
-    raise RunError(f"the runs have no score in common: {'; '.join(dict.fromkeys(told))}")
+    raise RunError(f"the runs have no score in common: {'; '.join(dict.fromkeys(lacking))}")
 
 
 def find(paths: Sequence[str | Path]) -> list[RunFolder]:
@@ -55,11 +55,11 @@ def find(paths: Sequence[str | Path]) -> list[RunFolder]:
             if path.name in APART and len(paths) > 1:
                 continue
             below = path.rglob("environment.json")
-            found = [
+            folders_below = [
                 file.parent for file in below if not {*APART} & {*file.relative_to(path).parts}
             ]
             # Run folders are named by their starting time.
-            inside = sorted(found, key=lambda folder: (folder.name, folder)) or inside
+            inside = sorted(folders_below, key=lambda folder: (folder.name, folder)) or inside
         folders |= {folder.resolve(): folder for folder in inside}
     if len(folders) == 1:
         return [RunFolder.read(folder) for folder in folders.values()]

@@ -37,25 +37,25 @@ def reported(settings: Sequence[Setting], column: str) -> Figure:
         RunError: No run reported the value.
     """
     runs = [(s.label, s.runs[0]) for s in settings if column in s.runs[0].reported]
-    found = {label: run.over_rounds(column, run.evaluated()) for label, run in runs}
-    found = {label: values for label, values in found.items() if not np.isnan(values).all()}
-    if not found:
+    maps = {label: run.over_rounds(column, run.evaluated()) for label, run in runs}
+    maps = {label: values for label, values in maps.items() if not np.isnan(values).all()}
+    if not maps:
         raise RunError(f"no run reported {column!r} for its clients")
-    columns = min(len(found), 4)
-    rows = -(-len(found) // columns)
+    columns = min(len(maps), 4)
+    rows = -(-len(maps) // columns)
     figure = Figure(
         figsize=(WIDTH * max(0.55, columns / 4), 0.5 + 2.1 * rows), layout="constrained"
     )
     grid = figure.subplots(rows, columns, squeeze=False)
-    norm = _norm(list(found.values()))
-    for panel, (label, run) in zip(grid.flat, [r for r in runs if r[0] in found], strict=False):
-        _map(panel, run, found[label], norm)
+    norm = _norm(list(maps.values()))
+    for panel, (label, run) in zip(grid.flat, [r for r in runs if r[0] in maps], strict=False):
+        _map(panel, run, maps[label], norm)
         panel.set_title(wrapped(label, 1.4))
-    for panel in grid.flat[len(found) :]:
+    for panel in grid.flat[len(maps) :]:
         panel.set_axis_off()
     for panel in grid[:, 0]:
         panel.set_ylabel("clients, by training samples")
-    for panel in grid.T.flat[: len(found)] if rows == 1 else grid[-1]:
+    for panel in grid.T.flat[: len(maps)] if rows == 1 else grid[-1]:
         panel.set_xlabel("round")
     image, caption = grid[0, 0].collections[0], runs[0][1].reported[column]
     figure.colorbar(image, ax=grid, label=caption, shrink=0.9, aspect=30 * rows)

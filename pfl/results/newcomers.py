@@ -85,11 +85,11 @@ def cross(settings: Sequence[Setting]) -> Figure:
     Raises:
         RunError: No run has the file.
     """
-    found = [(s.label, s.runs[0]) for s in settings if (s.runs[0].path / CROSS).is_file()]
-    if not found:
+    drawn = [(s.label, s.runs[0]) for s in settings if (s.runs[0].path / CROSS).is_file()]
+    if not drawn:
         raise RunError(f"no run has a file {CROSS}: write it by pfl test --cross")
-    figure, axes = panels(len(found), WIDTH * min(1, 0.5 * len(found)), 3.0)
-    for panel, (label, run) in zip(axes, found, strict=True):
+    figure, axes = panels(len(drawn), WIDTH * min(1, 0.5 * len(drawn)), 3.0)
+    for panel, (label, run) in zip(axes, drawn, strict=True):
         table = Columns.read(run.path / CROSS)
         models, row = np.unique(table["model"], return_inverse=True)
         clients, column = np.unique(table["client"], return_inverse=True)
@@ -97,13 +97,13 @@ def cross(settings: Sequence[Setting]) -> Figure:
         matrix[row, column] = table["score"]
         image = panel.imshow(matrix, cmap=HEAT, aspect="auto")
         figure.colorbar(image, ax=panel, label=f"test {_main(run)}", shrink=0.8)
-        panel.set_title(wrapped(label, WIDTH / len(found)))
+        panel.set_title(wrapped(label, WIDTH / len(drawn)))
         panel.set_xlabel("test data of")
         panel.set_ylabel("model of")
         for axis, held, turn in ((panel.xaxis, clients, 90), (panel.yaxis, models, 0)):
             if len(held) <= _LABELLED:
-                told = [run.client_names[int(client)] for client in held]
-                axis.set_ticks(range(len(held)), told, rotation=turn if run.named else 0)
+                labels = [run.client_names[int(client)] for client in held]
+                axis.set_ticks(range(len(held)), labels, rotation=turn if run.named else 0)
             else:
                 axis.set_major_locator(MaxNLocator(5, integer=True))
     return figure
@@ -119,8 +119,8 @@ def _curves(run: RunFolder) -> Floats:
     groups = (_ZERO_SHOT, *between, _JOINED, _TUNED)
     rounds = run.evaluated()[-1:]
     values = np.stack([run.by_client(f"test/{group}/{main}", rounds) for group in groups], 1)
-    found: Floats = values[~np.isnan(values[:, 0])]
-    return found
+    joined: Floats = values[~np.isnan(values[:, 0])]
+    return joined
 
 
 def _main(run: RunFolder) -> str:

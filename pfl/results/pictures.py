@@ -71,19 +71,19 @@ def draw(
         for name, what in setting.runs[0].reported.items()
     }
     captions = {**FIRST, **reported, **LAST, **ASKED}
-    found = []
+    drawn = []
     if names is None:
-        own = {name for setting in settings for name in _own(setting)}
-        names = [name for name in captions if name not in ASKED or name in own]
+        suited = {name for setting in settings for name in _own(setting)}
+        names = [name for name in captions if name not in ASKED or name in suited]
     with styled():
         for name in names:
             try:
                 figure = _figure(name, settings, metric, at)
-                found.append(Picture(name, figure, caption=captions[name]))
+                drawn.append(Picture(name, figure, caption=captions[name]))
             except RunError as error:
                 near = "" if name in captions else nearest(name, captions)
-                found.append(Picture(name, refusal=f"{error}{near}"))
-    return found
+                drawn.append(Picture(name, refusal=f"{error}{near}"))
+    return drawn
 
 
 def _own(setting: Setting) -> list[str]:
@@ -91,8 +91,8 @@ def _own(setting: Setting) -> list[str]:
     first = setting.runs[0]
     files = {name: file for name, (file, _) in analyses.PICTURES.items()}
     files["cross"] = newcomers.CROSS
-    found = [name for name, file in files.items() if (first.path / file).is_file()]
-    return [*found, *(["newcomers"] if newcomers.have_joined(first) else [])]
+    suited = [name for name, file in files.items() if (first.path / file).is_file()]
+    return [*suited, *(["newcomers"] if newcomers.have_joined(first) else [])]
 
 
 def _figure(name: str, settings: Sequence[Setting], metric: str, at: At) -> Figure:

@@ -149,8 +149,8 @@ def clients(settings: Sequence[Setting], metric: str, at: At) -> Figure:
 
 def _marks(panel: Axes, number: int, setting: Setting, metric: str, at: At) -> None:
     """Mark the mean over clients and the worst tenth, if the metric has them."""
-    own = names.of_client(metric)
-    for name, marker, label in ((own, "D", "mean"), (f"{own}_worst10", "<", "worst tenth")):
+    score = names.of_client(metric)
+    for name, marker, label in ((score, "D", "mean"), (f"{score}_worst10", "<", "worst tenth")):
         if all(name in run.metrics for run in setting.runs):
             x = setting.values(name, at, by=metric).mean()
             style: dict[str, Any] = {"facecolor": "white", "edgecolor": "black", "zorder": 3}

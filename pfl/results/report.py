@@ -52,20 +52,20 @@ def report(run: RunFolder) -> str:
 
 def _scores(run: RunFolder, judged_by: str) -> Markup:
     """Make a row for each metric and a column for each way of choosing rounds."""
-    own = _group(judged_by)
+    judged = _group(judged_by)
     # Local rounds of clients that join are drawn.
     groups = {
         _group(name)
         for name in run.metrics.columns
         if name.startswith("test/") and not name.startswith("test/unseen_joined_")
     }
-    ordered = [own, *sorted(groups - {own})]
+    ordered = [judged, *sorted(groups - {judged})]
     metrics = [f"{group}/{name}" for group in ordered for name in _LISTED]
-    found = summarise(list(run.metrics.rows()), run.scores)
+    summary = summarise(list(run.metrics.rows()), run.scores)
     rows = [
         [
             names.described(metric),
-            *(_number(metric, found.get(f"{metric}/{at}", np.nan)) for at in KINDS),
+            *(_number(metric, summary.get(f"{metric}/{at}", np.nan)) for at in KINDS),
         ]
         for metric in metrics
         if metric in run.metrics
@@ -75,12 +75,10 @@ def _scores(run: RunFolder, judged_by: str) -> Markup:
 
 def _gaps(run: RunFolder) -> Iterator[Markup]:
     """Yield the section on clients that joined later, if there are any."""
-    found = [name for name in WORDS["gaps"] if name in run.metrics]
-    if found:
-        last = {name: run.metrics[name][-1] for name in found}
-        rows = [
-            [WORDS["gaps"][name], "-" if np.isnan(v) else f"{v:.4g}"] for name, v in last.items()
-        ]
+    gaps = {name: what for name, what in WORDS["gaps"].items() if name in run.metrics}
+    if gaps:
+        last = {what: run.metrics[name][-1] for name, what in gaps.items()}
+        rows = [[what, "-" if np.isnan(value) else f"{value:.4g}"] for what, value in last.items()]
         yield page.section("Clients that joined later", page.table(["", "last round"], rows))
 
 

@@ -83,13 +83,14 @@ def _counted(run: RunFolder) -> set[str]:
 
 def _environment(first: RunFolder, second: RunFolder) -> Iterator[str]:
     then, now = (_flat({k: run.environment.get(k) for k in _PLACES}) for run in (first, second))
-    for run, found in ((first, then), (second, now)):
+    for run, values in ((first, then), (second, now)):
         header = run.environment.get("header", {})
-        found |= {"device": header.get("device"), "engine": header.get("engine")}
+        values |= {"device": header.get("device"), "engine": header.get("engine")}
     for name in dict.fromkeys((*then, *now)):
         if then.get(name) != now.get(name):
             old, new = (
-                "not recorded" if found.get(name) is None else found[name] for found in (then, now)
+                "not recorded" if values.get(name) is None else values[name]
+                for values in (then, now)
             )
             yield f"{name.replace('_', ' ')}: {old} then, {new} now"
 

@@ -112,9 +112,11 @@ class RunFolder:
             raise RunError(f"{self.path / 'environment.json'} lacks header.method")
         file, known = self.path / "partition.json", self.partition.get("num_clients")
         for key in ("clients", "label_counts", "names"):
-            told = self.partition.get(key)
-            if None not in (known, told) and len(told or ()) != known:
-                raise RunError(f"{file}: {key} has {len(told or ())} entries for {known} clients")
+            entries = self.partition.get(key)
+            if None not in (known, entries) and len(entries or ()) != known:
+                raise RunError(
+                    f"{file}: {key} has {len(entries or ())} entries for {known} clients"
+                )
         if len({len(counts) for counts in self.partition.get("label_counts") or ()}) > 1:
             raise RunError(f"{file}: label_counts must have one number for each class")
 
@@ -309,11 +311,11 @@ class RunFolder:
 
         For several rounds, clients that were only tested in the last one are left out.
         """
-        found = self.over_rounds(column, rounds)
+        scores = self.over_rounds(column, rounds)
         tested = self.environment.get("evaluated_clients")
         if tested is not None and len(rounds) > 1:
-            found[:, np.isin(np.arange(found.shape[1]), tested, invert=True)] = np.nan
-        return np.array([mean_present(values) for values in found.T])
+            scores[:, np.isin(np.arange(scores.shape[1]), tested, invert=True)] = np.nan
+        return np.array([mean_present(values) for values in scores.T])
 
     def over_rounds(self, column: str, rounds: Floats) -> Floats:
         """Return (len(rounds), N) values of each client; NaN if there is none."""
@@ -321,10 +323,10 @@ class RunFolder:
         client = table["client"].astype(np.int64)
         # If only some clients were tested, those with the highest numbers may be missing.
         count = max(int(client.max()) + 1, self.partition.get("num_clients") or 0)
-        found = np.full((len(rounds), count), np.nan)
+        values = np.full((len(rounds), count), np.nan)
         row = np.isin(table["round"], rounds)
-        found[np.searchsorted(rounds, table["round"][row]), client[row]] = table[column][row]
-        return found
+        values[np.searchsorted(rounds, table["round"][row]), client[row]] = table[column][row]
+        return values
 
 
 def mean_present(values: Floats) -> float:

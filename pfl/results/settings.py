@@ -65,7 +65,7 @@ class Setting:
         Raises:
             RunError: A run lacks the metric, or it is not a metric of single clients.
         """
-        own = names.of_client(metric)
+        score = names.of_client(metric)
         if names.is_pooled(metric):
             raise RunError(f"{metric} is a score on the common test set, not of single clients")
         splits: dict[str, list[RunFolder]] = {}
@@ -74,10 +74,10 @@ class Setting:
         clients: list[tuple[str, int]] = []
         values, samples = [], []
         for split, runs in splits.items():
-            found = np.stack([run.by_client(own, run.chosen(at, metric)) for run in runs])
-            for client in np.flatnonzero(~np.isnan(found).all(0)).tolist():
+            by_run = np.stack([run.by_client(score, run.chosen(at, metric)) for run in runs])
+            for client in np.flatnonzero(~np.isnan(by_run).all(0)).tolist():
                 clients.append((split, client))
-                values.append(mean_present(found[:, client]))
+                values.append(mean_present(by_run[:, client]))
                 samples.append(runs[0].samples[client])
         return PerClient(tuple(clients), np.array(values), np.array(samples))
 
@@ -89,12 +89,12 @@ def group(runs: Sequence[RunFolder]) -> tuple[list[Setting], list[RunFolder]]:
     is used. A run without a configuration is a setting of its own.
     """
     identities = {id(run): identity.of_setting(run.config, run.noise) for run in runs}
-    found: dict[object, dict[Replicate, RunFolder]] = {}
+    members_by_setting: dict[object, dict[Replicate, RunFolder]] = {}
     repeated = []
     for run in runs:
         content = identities[id(run)]
         key = identity.digest(content) if content else run.path.resolve()
-        replicates = found.setdefault(key, {})
+        replicates = members_by_setting.setdefault(key, {})
         newest = run
         if run.replicate in replicates:
             pair = (replicates[run.replicate], run)
@@ -103,7 +103,7 @@ def group(runs: Sequence[RunFolder]) -> tuple[list[Setting], list[RunFolder]]:
         replicates[run.replicate] = newest
     members = [
         tuple(sorted(replicates.values(), key=lambda run: run.replicate))
-        for replicates in found.values()
+        for replicates in members_by_setting.values()
     ]
     labels = _labels([runs[0] for runs in members], [identities[id(runs[0])] for runs in members])
     return [Setting(*pair) for pair in zip(labels, members, strict=True)], repeated
@@ -148,10 +148,10 @@ def short_names(keys: Sequence[str]) -> dict[str, str]:
         >>> short_names(["model.net.lr", "model.lr", "data.size"])
         {'model.net.lr': 'net.lr', 'model.lr': 'model.lr', 'data.size': 'size'}
     """
-    found = {}
+    short = {}
     for key in keys:
         parts = key.split(".")
         ends = (".".join(parts[-count:]) for count in range(1, len(parts)))
         alone = (end for end in ends if sum(f".{one}".endswith(f".{end}") for one in keys) == 1)
-        found[key] = next(alone, key)
-    return found
+        short[key] = next(alone, key)
+    return short

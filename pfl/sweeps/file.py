@@ -73,7 +73,7 @@ class Early:
 
 # The forms of the file; see pfl.disk.form.
 @dataclass(frozen=True)
-class _Hyperband:
+class _HyperbandForm:
     type: Literal["hyperband"]
     min_iter: Count | None = None
     max_iter: Count | None = None
@@ -83,11 +83,11 @@ class _Hyperband:
 
 
 @dataclass(frozen=True)
-class _File:
+class _SweepForm:
     method: Method
     metric: Metric
     parameters: dict[str, Any]
-    early_terminate: _Hyperband | None = None
+    early_terminate: _HyperbandForm | None = None
     command: list[Any] = field(default_factory=lambda: [*_COMMAND])
     run_cap: Count | None = None
     program: Any = ""
@@ -132,7 +132,7 @@ def read(path: Path) -> Sweep:
     content = reader.content()
     unused = [key for key in content if key in _UNUSED]
     used = {key: value for key, value in content.items() if key not in _UNUSED}
-    given: _File = reader.formed(used, _File)
+    given: _SweepForm = reader.formed(used, _SweepForm)
     if given.program and not any("${program}" in str(word) for word in given.command):
         unused.append("program")
     early = given.early_terminate
@@ -150,7 +150,7 @@ def read(path: Path) -> Sweep:
     )
 
 
-def _early(reader: YamlFile, given: _Hyperband, metric: Metric) -> Early:
+def _early(reader: YamlFile, given: _HyperbandForm, metric: Metric) -> Early:
     key = "early_terminate"
     if not given.strict:
         what = "false is not supported: a run is stopped once it falls behind, as in the papers"

@@ -63,14 +63,14 @@ class PointResult:
 
 def outcomes(sweep: Sweep, trials: Sequence[FrozenTrial]) -> list[PointResult]:
     """Return all points: first the finished ones, best first, then those stopped early."""
-    found = [_result(sweep, trial) for trial in trials if trial.params]
+    results = [_result(sweep, trial) for trial in trials if trial.params]
     sign, order = (-1 if sweep.metric.maximize else 1), list(_WORDS.values())
 
     def rank(outcome: PointResult) -> tuple[int, float, int]:
         value = sign * outcome.value if outcome.value is not None else 0.0
         return order.index(outcome.state), value, outcome.number
 
-    return sorted(found, key=rank)
+    return sorted(results, key=rank)
 
 
 def _result(sweep: Sweep, trial: FrozenTrial) -> PointResult:

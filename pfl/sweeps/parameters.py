@@ -16,36 +16,36 @@ from pfl.sweeps.space import Categorical, Parameter, Range, Space
 
 # The forms of a parameter; see pfl.disk.form.
 @dataclass(frozen=True, kw_only=True)
-class _Constant:
+class _ConstantForm:
     distribution: str | None = None
     value: Any
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Choice:
+class _ChoiceForm:
     distribution: str | None = None
     values: list[Any]
     probabilities: list[Annotated[float, Least(0)]] | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Bounds:
+class _BoundsForm:
     distribution: str | None = None
     min: float
     max: float
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Steps(_Bounds):
+class _StepsForm(_BoundsForm):
     q: float = 1
 
 
 # W&B's distributions that Optuna supports.
 _FORMS = {
-    "constant": _Constant,
-    **dict.fromkeys(("categorical", "categorical_w_probabilities"), _Choice),
-    **dict.fromkeys(("int_uniform", "uniform", "log_uniform", "log_uniform_values"), _Bounds),
-    **dict.fromkeys(("q_uniform", "q_log_uniform", "q_log_uniform_values"), _Steps),
+    "constant": _ConstantForm,
+    **dict.fromkeys(("categorical", "categorical_w_probabilities"), _ChoiceForm),
+    **dict.fromkeys(("int_uniform", "uniform", "log_uniform", "log_uniform_values"), _BoundsForm),
+    **dict.fromkeys(("q_uniform", "q_log_uniform", "q_log_uniform_values"), _StepsForm),
 }
 # Distributions that W&B infers from the keys.
 _INFERRED = {"value": "constant", "values": "categorical", "min": "uniform", "max": "uniform"}
@@ -98,31 +98,33 @@ def _walk(
             continue
         if name in varied or name in constants:
             raise reader.error(f"{name} is given twice", *path)
-        kind = _distribution(reader, reader.formed(content, dict[str, Any], *path), path)
-        match reader.formed(content, _FORMS[kind], *path):
-            case _Constant(value=value):
+        distribution = _distribution(reader, reader.formed(content, dict[str, Any], *path), path)
+        match reader.formed(content, _FORMS[distribution], *path):
+            case _ConstantForm(value=value):
                 constants[name] = value
-            case _Choice() as choice:
+            case _ChoiceForm() as choice:
                 varied[name] = _categorical(reader, choice, path)
             case bounds:
-                varied[name] = _range(reader, kind, bounds, path)
+                varied[name] = _range(reader, distribution, bounds, path)
 
 
 def _distribution(reader: YamlFile, given: Mapping[str, Any], path: tuple[str, ...]) -> str:
     """Return the given distribution, or the one that W&B infers from the keys."""
-    kind = given.get("distribution") or next((_INFERRED[k] for k in _INFERRED if k in given), None)
-    for key in given if kind is None else ():
+    distribution = given.get("distribution") or next(
+        (_INFERRED[k] for k in _INFERRED if k in given), None
+    )
+    for key in given if distribution is None else ():
         raise reader.error(f"this key is not supported{hint(key, _INFERRED)}", *path, key)
-    if kind is None:
+    if distribution is None:
         raise reader.error("expected value, values, or min and max", *path)
-    if kind not in _FORMS:
-        what = f"{kind!r} is not supported; choose from {', '.join(_FORMS)}"
+    if distribution not in _FORMS:
+        what = f"{distribution!r} is not supported; choose from {', '.join(_FORMS)}"
         raise reader.error(what, *path, "distribution")
     whole = isinstance(given.get("min"), int) and isinstance(given.get("max"), int)
-    return "int_uniform" if whole and "distribution" not in given else str(kind)
+    return "int_uniform" if whole and "distribution" not in given else str(distribution)
 
 
-def _range(reader: YamlFile, kind: str, given: _Bounds, path: tuple[str, ...]) -> Range:
+def _range(reader: YamlFile, kind: str, given: _BoundsForm, path: tuple[str, ...]) -> Range:
     low, high, step = given.min, given.max, getattr(given, "q", None)
     for value in (low, high, step or 0):
         if not math.isfinite(value):
@@ -137,13 +139,13 @@ def _range(reader: YamlFile, kind: str, given: _Bounds, path: tuple[str, ...]) -
     whole = kind == "int_uniform" if step is None else step == int(step)
     if kind == "int_uniform" and not (low == int(low) and high == int(high)):
         raise reader.error(f"expected whole numbers, got {low} and {high}", *path)
-    found = Range(low, high, whole, log, step)
-    if found.empty:
+    drawn = Range(low, high, whole, log, step)
+    if drawn.empty:
         raise reader.error(f"there is no value between {low} and {high}", *path)
-    return found
+    return drawn
 
 
-def _categorical(reader: YamlFile, given: _Choice, path: tuple[str, ...]) -> Categorical:
+def _categorical(reader: YamlFile, given: _ChoiceForm, path: tuple[str, ...]) -> Categorical:
     values, weights = given.values, given.probabilities
     if not values:
         raise reader.error("expected a list, got []", *path, "values")

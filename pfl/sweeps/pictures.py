@@ -57,8 +57,8 @@ def parallel_coordinates(sweep: Sweep, trials: Sequence[FrozenTrial]) -> Figure:
     Raises:
         ValueError: No point has a value.
     """
-    found = outcomes(sweep, trials)
-    valued = [(one.trial, value) for one in found if np.isfinite(value := one.value or np.nan)]
+    results = outcomes(sweep, trials)
+    valued = [(one.trial, value) for one in results if np.isfinite(value := one.value or np.nan)]
     if not valued:
         raise ValueError("no point has a value yet")
     look: dict[Any, Any] = {
@@ -70,8 +70,8 @@ def parallel_coordinates(sweep: Sweep, trials: Sequence[FrozenTrial]) -> Figure:
         warnings.simplefilter("ignore")
         score = wrapped(names.score(sweep.metric.name), 1.5)
         panel = plot_parallel_coordinate(_study(sweep, valued), target_name=score)
-    if found[0].done:
-        panel.set_title(f"best: point {found[0].number}")
+    if results[0].done:
+        panel.set_title(f"best: point {results[0].number}")
     figure = cast(Figure, panel.get_figure())
     # Out of pyplot's list, which holds figures until they are closed.
     pyplot.close(figure)
@@ -85,9 +85,11 @@ def _study(sweep: Sweep, valued: Sequence[tuple[FrozenTrial, float]]) -> optuna.
     for trial, value in valued:
         params = {}
         for name, choice in trial.params.items():
-            kind = sweep.space.varied[name]
+            parameter = sweep.space.varied[name]
             # What Optuna drew may lie between a range's steps.
-            params[short[name]] = choice if isinstance(kind, Categorical) else kind.decode(choice)
+            params[short[name]] = (
+                choice if isinstance(parameter, Categorical) else parameter.decode(choice)
+            )
         distributions = {short[name]: drawn for name, drawn in trial.distributions.items()}
         study.add_trial(
             optuna.create_trial(value=value, params=params, distributions=distributions)
@@ -132,8 +134,8 @@ def importance(sweep: Sweep, trials: Sequence[FrozenTrial]) -> Figure:
         raise ValueError(f"importance needs {LEAST} points with a value, got {len(valued)}")
     if len({value for _, value in valued}) == 1:
         raise ValueError("importance needs different values, but those of all points are equal")
-    found = FanovaImportanceEvaluator(seed=0).evaluate(_study(sweep, valued))
-    shares = dict(sorted(found.items(), key=lambda item: -item[1]))
+    importances = FanovaImportanceEvaluator(seed=0).evaluate(_study(sweep, valued))
+    shares = dict(sorted(importances.items(), key=lambda item: -item[1]))
     figure, (panel,) = panels(1, 0.65 * WIDTH, 0.8 + 0.3 * len(shares))
     bars = panel.barh([*shares], [*shares.values()], 0.6, color=COLOURS[0])
     panel.bar_label(bars, [f"{share:.0%}" for share in shares.values()], padding=3)
@@ -143,6 +145,8 @@ def importance(sweep: Sweep, trials: Sequence[FrozenTrial]) -> Figure:
     per_cent(panel.xaxis)
     score = names.score(sweep.metric.name)
     after = "" if count is None else f" after {count} values"
-    told = f"share of the variance of {score}{after} explained by it alone ({len(valued)} points)"
-    panel.set_xlabel(wrapped(told, 4))
+    caption = (
+        f"share of the variance of {score}{after} explained by it alone ({len(valued)} points)"
+    )
+    panel.set_xlabel(wrapped(caption, 4))
     return figure

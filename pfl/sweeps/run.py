@@ -61,20 +61,20 @@ def run(
     flags = [*flags, *([] if seed is None else [f"--seed={seed}"])]
     _check_flags(sweep, flags)
     # The runs of points stay apart from runs/<name>, unless the sweep or a flag sets the folder.
-    own = [] if ROOT in sweep.space.constants else [f"--{ROOT}={storage.with_suffix('')}"]
+    place = [] if ROOT in sweep.space.constants else [f"--{ROOT}={storage.with_suffix('')}"]
     _announce(sweep)
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     seed = SEED if seed is None else seed
     with _quiet_wandb():
         # Other processes may do the same at the same time.
         example = storage.with_suffix("") / "points" / f"example-{os.getpid()}.json"
-        configs = _try(sweep, [*own, *flags], example)
+        configs = _try(sweep, [*place, *flags], example)
         same = identity(sweep, configs, flags, seed)
         with closing(Search(sweep, storage, seed, limit, same)) as search:
             if retry:
                 search.retry()
             while (trial := search.claim()) is not None:
-                _run_point(search, trial, [*own, *flags])
+                _run_point(search, trial, [*place, *flags])
             _report(search, flags)
 
 
@@ -101,10 +101,10 @@ def _announce(sweep: Sweep) -> None:
     if sweep.early is not None:
         early = sweep.early
         steps = [early.first * early.eta**power for power in range(3)]
-        told = [str(step) for step in steps if early.last is None or step < early.last]
-        more = "" if len(told) < len(steps) else ", ..."
+        shown = [str(step) for step in steps if early.last is None or step < early.last]
+        more = "" if len(shown) < len(steps) else ", ..."
         print(
-            f"after {', '.join(told)}{more} values of {sweep.metric.name}, the best "
+            f"after {', '.join(shown)}{more} values of {sweep.metric.name}, the best "
             f"1/{early.eta} of the points continue"
         )
 
@@ -135,8 +135,8 @@ def _try(sweep: Sweep, flags: Sequence[str], file: Path) -> list[str]:
     runs.fit_experiment(words)
     file.unlink(missing_ok=True)
     parts = [part for word in words for part in re.split("(?<=^--config)=", word)]
-    found = [after for word, after in pairwise(parts) if word == "--config"]
-    return [config for config in found if config != str(file)]
+    configs = [after for word, after in pairwise(parts) if word == "--config"]
+    return [config for config in configs if config != str(file)]
 
 
 def _run_point(search: Search, trial: Trial, flags: Sequence[str]) -> None:
@@ -149,8 +149,8 @@ def _run_point(search: Search, trial: Trial, flags: Sequence[str]) -> None:
     sweep, number = search.sweep, trial.user_attrs["point"] + 1
     point = sweep.space.decode(trial.params)
     short = short_names(list(sweep.space.varied))
-    told = ", ".join(f"{short[name]}={outcomes.text(point[name])}" for name in sweep.space.varied)
-    print(f"point {number} of {search.size}: {told}", flush=True)
+    varied = ", ".join(f"{short[name]}={outcomes.text(point[name])}" for name in sweep.space.varied)
+    print(f"point {number} of {search.size}: {varied}", flush=True)
     try:
         file = search.folder / "points" / f"{number}.json"
         value = value_of([*fit_words(sweep, point, file), *flags], trial, sweep)
@@ -180,13 +180,13 @@ def _report(search: Search, flags: Sequence[str]) -> None:
         UsageError: No point was finished.
     """
     sweep = search.sweep
-    found = outcomes.outcomes(sweep, trials := search.latest())
-    sheet = outcomes.sheet(sweep, found)
+    results = outcomes.outcomes(sweep, trials := search.latest())
+    sheet = outcomes.sheet(sweep, results)
     sheets.write([sheet], search.folder / "points.csv")
     Console().print(sheet.rich())
-    for reason in (reasons := outcomes.reasons(found)):
+    for reason in (reasons := outcomes.reasons(results)):
         print(f"failed: point {', '.join(map(str, reasons[reason]))}: {reason}")
-    if not found or not found[0].done:
+    if not results or not results[0].done:
         raise UsageError("no point was finished")
     for picture in (drawn := pictures.draw(sweep, trials)):
         if picture.refusal:
@@ -196,5 +196,6 @@ def _report(search: Search, flags: Sequence[str]) -> None:
         *write_pictures(drawn, search.folder, ("png", "svg")),
     ):
         print(f"wrote {path}")
-    print(f"best: point {found[0].number}, {sweep.metric.name} {found[0].value:.4f}; to repeat it:")
-    print(outcomes.command_line(sweep, found[0], flags))
+    best = results[0]
+    print(f"best: point {best.number}, {sweep.metric.name} {best.value:.4f}; to repeat it:")
+    print(outcomes.command_line(sweep, best, flags))

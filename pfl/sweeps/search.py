@@ -232,12 +232,12 @@ def _open(sweep: Sweep, storage: Path, identity: Mapping[str, str]) -> optuna.St
     pruner = _pruner(sweep.early)
     for name in optuna.get_all_study_names(store):
         study = optuna.load_study(study_name=name, storage=store, pruner=pruner)
-        found = study.user_attrs.get("identity", {})
-        if found == identity:
+        stored = study.user_attrs.get("identity", {})
+        if stored == identity:
             return study
         if not all(failed(trial) for trial in study.get_trials(deepcopy=False)):
             other = [
-                what for what in {**found, **identity} if found.get(what) != identity.get(what)
+                what for what in {**stored, **identity} if stored.get(what) != identity.get(what)
             ]
             raise UsageError(
                 f"{storage} holds the points of another sweep, which differs in "

@@ -77,9 +77,9 @@ def _columns(table: TableFile, wanted: Sequence[str] | None) -> dict[str, list[s
     for word in wanted or ():
         fits = [(a, label) for a, label in known if word in (label, f"{a}={label}")]
         if len(fits) != 1:
-            told = ", ".join(f"{axis}={label}" for axis, label in fits or known)
+            choices = ", ".join(f"{axis}={label}" for axis, label in fits or known)
             what = "this can be any of" if fits else "choose from"
-            raise UsageError(f"--columns {word}: {table.path}: {what} {told}")
+            raise UsageError(f"--columns {word}: {table.path}: {what} {choices}")
         asked.setdefault(fits[0][0], set()).add(fits[0][1])
     return {
         axis.name: [label for label in axis.options if label in asked.get(axis.name, axis.options)]

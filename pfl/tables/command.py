@@ -98,11 +98,11 @@ def _show(
     wanted: Sequence[str],
 ) -> None:
     """Print the table, and write it and its pictures to files."""
-    found = sheets(described, planned, outcomes)
-    _print(found)
+    printed = sheets(described, planned, outcomes)
+    _print(printed)
     try:
         for file in options.out:
-            forms.write(found, file)
+            forms.write(printed, file)
         folder = options.out[0].parent if options.out else Path(ROOT)
         drawn, lacking = illustrate.write(wanted, outcomes, folder / described.path.stem)
     except (ValueError, OSError) as error:

@@ -14,7 +14,7 @@ from pfl.federation.settings import is_tested
 from pfl.results.sheets import Sheet
 from pfl.results.statistics import NONE
 from pfl.tables import kept
-from pfl.tables.measure import Rates, Watch, measure
+from pfl.tables.measure import Rates, Stopwatch, measure
 from pfl.tables.plan import PlannedRun, TablePlan
 from pfl.tables.render import shortened
 from pfl.tables.runner import reason
@@ -111,7 +111,7 @@ class _Estimator:
     """Measures each method on each kind of data once."""
 
     def __init__(self) -> None:
-        self.watch = Watch()
+        self.watch = Stopwatch()
         self._surveyor = Surveyor()
         self._rates: dict[str, Rates] = {}
 
@@ -122,13 +122,13 @@ class _Estimator:
             ValueError: The configuration does not fit the data.
             OSError: The data are not there, and how many there are is not known.
         """
-        found = self._surveyor.sizes(run)
-        rates, loop = self._measured(run, found), run.experiment.loop
+        sizes = self._surveyor.sizes(run)
+        rates, loop = self._measured(run, sizes), run.experiment.loop
         size = run.experiment.values.data.init_args.batch_size
-        batches = [-(-count // size) for count in found.train]
-        eligible = [client for client, count in enumerate(found.train) if count > 0]
+        batches = [-(-count // size) for count in sizes.train]
+        eligible = [client for client, count in enumerate(sizes.train) if count > 0]
         seconds = moved = 0.0
-        walked = sum(batches) if rates.adapts else (found.tested + found.pooled) / size
+        walked = sum(batches) if rates.adapts else (sizes.tested + sizes.pooled) / size
         for number in range(before + 1, run.rounds + 1):
             cohort = loop.sampler(eligible, generator(loop.seed, "cohort", number), number)
             trained = sum(batches[client] for client in cohort.trains)
@@ -136,7 +136,7 @@ class _Estimator:
             moved += rates.down * len(cohort.trains) + rates.up * len(cohort.uploads)
             if is_tested(loop, number):
                 seconds += rates.test.seconds(len(batches), walked)
-        memory = found.bytes + rates.keeps * len(eligible) + _COPIES * rates.model
+        memory = sizes.bytes + rates.keeps * len(eligible) + _COPIES * rates.model
         return Cost(seconds, memory, moved)
 
     def _measured(self, run: PlannedRun, found: Sizes) -> Rates:

@@ -39,8 +39,8 @@ def write(
             settings = [Setting(o.cell.row, tuple(o.runs.values())) for o in alike]
             drawn = pictures.draw(settings, wanted, metric, at)
             lacking |= {f"{one.name}: {one.refusal}": None for one in drawn if one.figure is None}
-            own = place / _safe(f"{metric}_{at}") if len(about) > 1 else place
-            files += pictures.write(drawn, own, ("png", "svg"))
+            inner_place = place / _safe(f"{metric}_{at}") if len(about) > 1 else place
+            files += pictures.write(drawn, inner_place, ("png", "svg"))
     return files, list(lacking)
 
 

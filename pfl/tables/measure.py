@@ -77,7 +77,7 @@ class Rates:
     model: float
 
 
-class Watch:
+class Stopwatch:
     """Records whether the machine was idle otherwise during a measurement.
 
     Attributes:
@@ -155,9 +155,9 @@ def _trial(experiment: Experiment, found: Sizes, batches: int, rounds: int) -> _
 
 def bytes_kept(run: Run) -> float:
     """Return the bytes of one more client: its own state, and what the server keeps for it."""
-    own = sum(nbytes(run.kept[client]) for client in run.kept) / _CLIENTS
+    of_client = sum(nbytes(run.kept[client]) for client in run.kept) / _CLIENTS
     common = 0 if run.module.server().per_client else nbytes(run.server.shared)
-    return own + (_tensors(checkpoint.pack(run.server)) - common) / _CLIENTS
+    return of_client + (_tensors(checkpoint.pack(run.server)) - common) / _CLIENTS
 
 
 def _tensors(value: Any) -> int:  # noqa: ANN401

@@ -69,9 +69,9 @@ def outcome(cell: Cell, plan: TablePlan, failures: Mapping[str, str]) -> CellOut
             if folder is None:
                 trouble[failures.get(name, "not run yet")] = None
                 continue
-            found = RunFolder.read(folder)
-            values.append(found.mean(cell.metric, found.chosen(cell.at, cell.metric)))
-            runs[seed] = found
+            finished_run = RunFolder.read(folder)
+            values.append(finished_run.mean(cell.metric, finished_run.chosen(cell.at, cell.metric)))
+            runs[seed] = finished_run
         except RunError as error:
             trouble[str(error)] = None
     return CellOutcome(cell, runs, np.array(values), tuple(trouble))

@@ -18,7 +18,7 @@ from pfl.tables.spec import COLUMNS, Axis, CellSettings, Exceptional, TableFile
 
 # The forms of the file; see pfl.disk.form.
 @dataclass(frozen=True)
-class _Part:
+class _PartForm:
     config: str | list[str] = ()  # type: ignore[assignment]
     set: dict[str, Any] = field(default_factory=dict)
     reported: dict[Literal[KEYS], Any] | Literal[False] = field(  # type: ignore[valid-type]
@@ -28,32 +28,32 @@ class _Part:
     skip: str | None = None
 
 
-_Parts: TypeAlias = dict[str, _Part | str | list[str] | None]
+_PartForms: TypeAlias = dict[str, _PartForm | str | list[str] | None]
 
 
 @dataclass(frozen=True)
-class _Values:
-    values: list[Any] | _Parts
+class _AxisForm:
+    values: list[Any] | _PartForms
     set: str | None = None
     reported: Literal[KEYS] | None = None  # type: ignore[valid-type]
 
 
 @dataclass(frozen=True)
-class _Cell(_Part):
+class _ExceptionForm(_PartForm):
     where: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Table(_Part):
+class _TableForm(_PartForm):
     caption: str
     metric: str = field()  # without the default that a part has
-    rows: _Parts
+    rows: _PartForms
     paper: str | None = None
     table: str | None = None
     seeds: list[int] = field(default_factory=lambda: [0])
     seed_keys: list[str] = field(default_factory=lambda: ["seed"])
-    columns: dict[str, _Values] = field(default_factory=dict)
-    cells: list[_Cell] = field(default_factory=list)
+    columns: dict[str, _AxisForm] = field(default_factory=dict)
+    cells: list[_ExceptionForm] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     pictures: list[str] = field(default_factory=list)
     scaling: dict[str, float] = field(default_factory=dict)
@@ -66,7 +66,7 @@ def read(path: Path) -> TableFile:
         UsageError: The file is missing or wrong; the message names the line and the key.
     """
     file = YamlFile(path, "table file")
-    given: _Table = file.formed(file.content(), _Table)
+    given: _TableForm = file.formed(file.content(), _TableForm)
     if not given.rows:
         raise file.error("a table needs rows", "rows")
     if not given.seeds or len({*given.seeds}) < len(given.seeds):
@@ -99,10 +99,10 @@ def read(path: Path) -> TableFile:
     )
 
 
-def _settings(file: YamlFile, part: _Part | str | list[str] | None, *keys: str) -> CellSettings:
+def _settings(file: YamlFile, part: _PartForm | str | list[str] | None, *keys: str) -> CellSettings:
     """Return the settings of a part; a text or a list stands for its configuration files."""
-    if not isinstance(part, _Part):
-        part = _Part(config=part or [])
+    if not isinstance(part, _PartForm):
+        part = _PartForm(config=part or [])
     if part.metric is not None and part.metric.rpartition("/")[2] not in KINDS:
         what = f"{part.metric} must end in one of {', '.join(KINDS)}"
         raise file.error(what, *keys, "metric")
@@ -129,7 +129,7 @@ def _config(file: YamlFile, name: str, *keys: str) -> Path:
     return path
 
 
-def _axis(file: YamlFile, name: str, given: _Values) -> Axis:
+def _axis(file: YamlFile, name: str, given: _AxisForm) -> Axis:
     keys: Keys = ("columns", name)
     if name in COLUMNS:
         what = "choose another name: CSV files use this one for something else"
@@ -155,19 +155,19 @@ def _axis(file: YamlFile, name: str, given: _Values) -> Axis:
 
 
 def _where(
-    file: YamlFile, cell: _Cell, choices: Mapping[str, list[str]], number: str
+    file: YamlFile, cell: _ExceptionForm, choices: Mapping[str, list[str]], number: str
 ) -> dict[str, tuple[str, ...]]:
     """Return the labels of rows and options that an exception applies to."""
-    found = {}
+    accepted = {}
     for name, labels in cell.where.items():
         keys = ("cells", number, "where", name)
         if name not in choices:
             raise file.error(unknown(name, choices), *keys)
-        found[name] = tuple(map(str, labels if isinstance(labels, list) else [labels]))
-        for label in found[name]:
+        accepted[name] = tuple(map(str, labels if isinstance(labels, list) else [labels]))
+        for label in accepted[name]:
             if label not in choices[name]:
                 raise file.error(unknown(label, choices[name]), *keys)
-    return found
+    return accepted
 
 
 def unknown(name: str, choices: Iterable[str]) -> str:

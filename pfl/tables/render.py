@@ -27,21 +27,21 @@ def sheets(table: TableFile, plan: TablePlan, outcomes: Sequence[CellOutcome]) -
     divided = len(columns) > _COLUMNS and max(map(len, columns)) > 1
     parts = groupby(columns, lambda column: column[0]) if divided else [(None, columns)]
     footnotes: dict[str, int] = {}
-    found = []
+    made = []
     for head, members in parts:
         chosen = set(members)
         inside = [outcome for outcome in outcomes if outcome.cell.column in chosen]
         title = table.caption + shortened(plan) + (f"; {_named(head)}" if head else "")
-        found.append(_sheet(title, inside, 1 if head else 0, plan, footnotes))
-    told = [f"[{number}] {what.rstrip('.')}." for what, number in footnotes.items()]
+        made.append(_sheet(title, inside, 1 if head else 0, plan, footnotes))
+    reasons = [f"[{number}] {what.rstrip('.')}." for what, number in footnotes.items()]
     notes = [
         _legend(outcomes, plan),
         *_scale_note(outcomes, plan),
         *_points_note(outcomes),
         *table.notes,
-        *told,
+        *reasons,
     ]
-    return [*found[:-1], replace(found[-1], notes=notes)]
+    return [*made[:-1], replace(made[-1], notes=notes)]
 
 
 def _sheet(
@@ -54,10 +54,11 @@ def _sheet(
     """Return a sheet without notes; the first ``skip`` axes are in its title."""
     columns = list(dict.fromkeys(outcome.cell.column for outcome in outcomes))
     rows = list(dict.fromkeys(outcome.cell.row for outcome in outcomes))
-    found = {(outcome.cell.row, outcome.cell.column): outcome for outcome in outcomes}
+    by_place = {(outcome.cell.row, outcome.cell.column): outcome for outcome in outcomes}
     unit = max((o.cell.reported.unit for o in outcomes if o.cell.reported), default=Unit())
     cells = [
-        [row, *(_text(found[row, column], unit, footnotes) for column in columns)] for row in rows
+        [row, *(_text(by_place[row, column], unit, footnotes) for column in columns)]
+        for row in rows
     ]
     headings = [", ".join(map(_named, column[skip:])) or "ours" for column in columns]
     return Sheet(
@@ -124,8 +125,8 @@ def _points_note(outcomes: Sequence[CellOutcome]) -> list[str]:
                 rows.setdefault(point, {})[outcome.cell.row] = None
     if len(rows) < 2:
         return []
-    told = "; ".join(f"{point}: {', '.join(labels)}" for point, labels in rows.items())
-    return [f"Personal models were tested at different points ({told})."]
+    points = "; ".join(f"{point}: {', '.join(labels)}" for point, labels in rows.items())
+    return [f"Personal models were tested at different points ({points})."]
 
 
 def _named(option: tuple[str, str]) -> str:

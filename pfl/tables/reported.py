@@ -62,11 +62,11 @@ def printed(paper: str, value: float, error: float | None) -> Estimate:
         value: The number.
         error: The number after the paper's ±; ``None`` if it prints none.
     """
-    told = _means().get(paper)
-    count = 1 if told is None else int(told["runs"])
-    if told is None or error is None:
+    means = _means().get(paper)
+    count = 1 if means is None else int(means["runs"])
+    if means is None or error is None:
         return Estimate(value, count, None)
-    deviation = error * (count**0.5 if told["spread"] == "standard error" else 1)
+    deviation = error * (count**0.5 if means["spread"] == "standard error" else 1)
     return Estimate(value, count, Spread(deviation, count - 1))
 
 
@@ -80,13 +80,13 @@ def find(wanted: Mapping[str, str]) -> Reported:
         LookupError: No number matches, or several do.
     """
     rows = [row for row in _rows() if all(_same(row[key], cell) for key, cell in wanted.items())]
-    told = ", ".join(f"{key}={cell or 'none'}" for key, cell in wanted.items())
+    selection = ", ".join(f"{key}={cell or 'none'}" for key, cell in wanted.items())
     if not rows:
-        raise LookupError(f"no number is reported for {told}")
+        raise LookupError(f"no number is reported for {selection}")
     if len(rows) > 1:
         apart = [key for key in KEYS if len({row[key] for row in rows}) > 1]
         raise LookupError(
-            f"{len(rows)} numbers are reported for {told}; they differ in {', '.join(apart)}"
+            f"{len(rows)} numbers are reported for {selection}; they differ in {', '.join(apart)}"
         )
     row = rows[0]
     unit = Unit(_FACTORS[row["metric"]], len(row["value"].partition(".")[2]))

@@ -71,14 +71,14 @@ def run_all(plan: TablePlan, console: Console) -> dict[str, str]:
             start = time.perf_counter()
             try:
                 _run(run, _Rounds(progress, task))
-                told = f"done in {time.perf_counter() - start:.0f} s"
+                outcome = f"done in {time.perf_counter() - start:.0f} s"
             except Exception as error:
                 if not isinstance(error, UsageError | BusyError):
                     # Not a user error, so show the traceback.
                     progress.console.print(escape(traceback.format_exc()), highlight=False)
                 failures[run.name] = reason(error)
-                told = f"failed: {failures[run.name]}"
-            progress.console.print(escape(f"{run.label}: {told}"), highlight=False)
+                outcome = f"failed: {failures[run.name]}"
+            progress.console.print(escape(f"{run.label}: {outcome}"), highlight=False)
             progress.remove_task(task)
             progress.advance(total)
     return failures

@@ -78,11 +78,11 @@ def patterns_match(subject: Subject) -> None:
     """Compare the patterns with the names of the entries; change what is shared and kept."""
     module = subject.module()
     entries = module.state_dict()
-    for kind in ("shared", "kept"):
-        for pattern in getattr(module, kind):
+    for declaration in ("shared", "kept"):
+        for pattern in getattr(module, declaration):
             if not any(matches(name, (pattern,)) for name in entries):
                 raise BrokenPromiseError(
-                    f"the pattern {pattern!r} of {kind} matches none of the entries "
+                    f"the pattern {pattern!r} of {declaration} matches none of the entries "
                     f"{', '.join(entries)}"
                 )
     for name in sorted({*module.shared_names()} & {*module.kept_names()}):
@@ -92,13 +92,13 @@ def patterns_match(subject: Subject) -> None:
 def _makes_a_difference(subject: Subject, name: str) -> None:
     """Run and test a client again, with another kept value of an entry that travels too."""
     federation, (job, *_) = second_round(subject.module())
-    found = []
+    results = []
     for shift in (0, 1):
         other = replace(job, kept={**job.kept, name: job.kept[name] + shift})
         client_round.become_tested(federation.context, other)
         tested = clone(federation.context.entries)
-        found.append(named([tested, client_round.train(federation.context, other)]))
-    if difference(*found) is None:
+        results.append(named([tested, client_round.train(federation.context, other)]))
+    if difference(*results) is None:
         raise BrokenPromiseError(
             f"the entry {name!r} is both shared and kept, but the kept value changes nothing: "
             "receive and personalise replace it"

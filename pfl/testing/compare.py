@@ -24,10 +24,10 @@ def named(value: Any, name: str = "") -> State:  # noqa: ANN401
         return {name: value}
     if isinstance(value, bool | int | float):
         return {name: torch.tensor(value, dtype=torch.float64)}
-    found: State = {}
+    tensors: State = {}
     for key, item in _items(value):
-        found |= named(item, f"{name}.{key}" if name else key)
-    return found
+        tensors |= named(item, f"{name}.{key}" if name else key)
+    return tensors
 
 
 def _items(value: Any) -> Iterator[tuple[str, Any]]:  # noqa: ANN401
@@ -57,10 +57,10 @@ def distance(a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -> tuple[float, s
     The distance of an entry is its largest difference, divided by its largest value or by one. It
     is infinite if the entry is missing, has another shape or is NaN on one side only.
     """
-    found = (0.0, "")
+    largest = (0.0, "")
     for name in {**a, **b}:
-        found = max(found, (_apart(a.get(name), b.get(name)), name))
-    return found
+        largest = max(largest, (_apart(a.get(name), b.get(name)), name))
+    return largest
 
 
 def _apart(a: Tensor | None, b: Tensor | None) -> float:

@@ -91,15 +91,15 @@ _now = Device()
 _lock = threading.RLock()
 
 
-class Held(Tensor):
+class DeviceTensor(Tensor):
     """A tensor on the simulated device; ``host`` is the tensor of the CPU behind it."""
 
     host: Tensor
 
     @staticmethod
-    def __new__(cls: type[Held], host: Tensor) -> Held:
+    def __new__(cls: type[DeviceTensor], host: Tensor) -> DeviceTensor:
         """Wrap a tensor of the CPU."""
-        made: Held = torch.Tensor._make_wrapper_subclass(
+        made: DeviceTensor = torch.Tensor._make_wrapper_subclass(
             cls,
             host.size(),
             strides=host.stride(),
@@ -116,7 +116,7 @@ class Held(Tensor):
         return self.host.data_ptr()
 
     def __repr__(self) -> str:  # type: ignore[override]
-        return f"Held({self.host})"
+        return f"DeviceTensor({self.host})"
 
     @classmethod
     def __torch_dispatch__(  # type: ignore[override]
@@ -128,7 +128,7 @@ class Held(Tensor):
 def _run(call: Any, args: Any, kwargs: Any) -> Any:
     """Run one operation on the CPU, as the device whose tensors it has or makes."""
     given = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
-    here = any(isinstance(leaf, Held) for leaf in given)
+    here = any(isinstance(leaf, DeviceTensor) for leaf in given)
     asked = kwargs.get("device")
     there = here if asked is None else torch.device(asked).type == NAME
     if not here and not there:
@@ -146,29 +146,31 @@ def _run(call: Any, args: Any, kwargs: Any) -> Any:
     if torch.Tag.nondeterministic_seeded in call.tags and kwargs.get("generator") is None:
         with _lock, torch.random.fork_rng(devices=[], device_type=NAME):
             torch.set_rng_state(_now.stream)
-            found = call(*bare[0], **bare[1])
+            result = call(*bare[0], **bare[1])
             _now.stream = torch.get_rng_state()
     else:
-        found = call(*bare[0], **bare[1])
+        result = call(*bare[0], **bare[1])
     if name == "aten::copy_":
         return args[0]
     if not there:
-        return found
-    found = tree_map(_held, found)
+        return result
+    result = tree_map(_held, result)
     if not here:
-        return found
-    return return_and_correct_aliasing(call, args, kwargs, found)  # type: ignore[no-untyped-call]
+        return result
+    return return_and_correct_aliasing(call, args, kwargs, result)  # type: ignore[no-untyped-call]
 
 
 def _refuse(call: Any, name: str, args: Any, given: list[Tensor]) -> None:
     """Raise an error where a GPU would; a single number on the host is welcome in most places."""
-    host = [leaf for leaf in given if not isinstance(leaf, Held)]
+    host = [leaf for leaf in given if not isinstance(leaf, DeviceTensor)]
     first = args[0] if args else None
     if name in COPY or name in _LENGTHS or not host:
         return
     if name in INDEX:
         values = args[2:3] if len(args) > 2 else ()
-        fine = isinstance(first, Held) and all(isinstance(v, Held) or not v.dim() for v in values)
+        fine = isinstance(first, DeviceTensor) and all(
+            isinstance(v, DeviceTensor) or not v.dim() for v in values
+        )
     else:
         # What is written to must be on the device.
         written = any(
@@ -178,7 +180,9 @@ def _refuse(call: Any, name: str, args: Any, given: list[Tensor]) -> None:
         fine = (
             all(leaf.dim() == 0 for leaf in host)
             and name not in _JOIN
-            and not (written and isinstance(first, torch.Tensor) and not isinstance(first, Held))
+            and not (
+                written and isinstance(first, torch.Tensor) and not isinstance(first, DeviceTensor)
+            )
         )
     if not fine:
         shapes = ", ".join(f"{tuple(leaf.shape)} on {leaf.device}" for leaf in given)
@@ -186,11 +190,15 @@ def _refuse(call: Any, name: str, args: Any, given: list[Tensor]) -> None:
 
 
 def _bare(leaf: Any) -> Any:
-    return leaf.host if isinstance(leaf, Held) else leaf
+    return leaf.host if isinstance(leaf, DeviceTensor) else leaf
 
 
 def _held(leaf: Any) -> Any:
-    return Held(leaf) if isinstance(leaf, torch.Tensor) and not isinstance(leaf, Held) else leaf
+    return (
+        DeviceTensor(leaf)
+        if isinstance(leaf, torch.Tensor) and not isinstance(leaf, DeviceTensor)
+        else leaf
+    )
 
 
 class _Dispatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -214,18 +222,18 @@ class _Functions(TorchFunctionMode):
             if isinstance(args[0], torch.Tensor):
                 return args[0].to(device, kwargs.get("dtype", args[0].dtype))
             return call(*args, **{**kwargs, "device": HOST}).to(device)
-        if call is torch.Tensor.tolist and isinstance(args[0], Held):
+        if call is torch.Tensor.tolist and isinstance(args[0], DeviceTensor):
             _now.listed()
             return args[0].host.tolist()
-        if call in _ARRAYS and isinstance(args[0], Held):
+        if call in _ARRAYS and isinstance(args[0], DeviceTensor):
             if not kwargs.get("force"):
                 raise MixedDevicesError(f"NumPy cannot use a tensor on {NAME}:0: take .cpu() first")
             return args[0].detach().cpu().numpy()
-        if call == _SET_DATA and isinstance(args[0], Held):
+        if call == _SET_DATA and isinstance(args[0], DeviceTensor):
             call(*args)
             args[0].host = args[1].host
             return None
-        if call is torch.Tensor.__deepcopy__ and isinstance(args[0], Held):
+        if call is torch.Tensor.__deepcopy__ and isinstance(args[0], DeviceTensor):
             return _copied(*args)
         return call(*args, **kwargs)
 

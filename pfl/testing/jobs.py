@@ -24,10 +24,10 @@ def clients_are_independent(subject: Subject) -> None:
         for job in reversed(jobs):
             client = job.info.client
             result = client_round.train(other.context, job)
-            told = (
+            finding = (
                 f"client {client} gets a different {{name!r}}{kind} if the clients run in reverse"
             )
-            check_same(forward[client], result, told)
+            check_same(forward[client], result, finding)
 
 
 @promise("clients do not change the broadcast, the server's state or the initial values")
@@ -47,8 +47,8 @@ def clients_change_nothing_but_themselves(subject: Subject) -> None:
         for verb, run in (("training", client_round.train), ("testing", client_round.test)):
             for job in jobs:
                 run(federation.context, job)
-                told = f"{verb} client {job.info.client} changes {{name!r}}"
-                check_same(before, common, told)
+                finding = f"{verb} client {job.info.client} changes {{name!r}}"
+                check_same(before, common, finding)
 
 
 @promise("testing a client again gives the same scores")
@@ -71,11 +71,11 @@ def personal_is_global_where_said(subject: Subject) -> None:
         for job in jobs:
             other = replace(job, model="global")
             own, common = (client_round.test(federation.context, one) for one in (job, other))
-            told = (
+            finding = (
                 f"{{name}} of client {job.info.client} differs from that of the global model: it "
                 "must not declare one_model = True"
             )
-            check_same(own, common, told)
+            check_same(own, common, finding)
 
 
 @promise("a client that does not take part keeps its state bit for bit")
@@ -87,6 +87,6 @@ def who_sits_out_keeps_its_state(subject: Subject) -> None:
     before = clone(kept)
     federation.round(0, 2)
     check_same(before, kept, "{name!r} of client 1 changes in a round without it")
-    own = set(kept) - set(federation.module.shared_names())
-    if both := own & set(federation.state.shared):
+    private = set(kept) - set(federation.module.shared_names())
+    if both := private & set(federation.state.shared):
         raise BrokenPromiseError(f"the kept entry {min(both)!r} is also shared with the server")

@@ -36,8 +36,8 @@ def targets_count_in_the_loss_alone(subject: Subject) -> None:
     """Exchange the targets under a loss that does not look at them."""
     own, other = (_learnt(subject, blind=True, turn=turn) for turn in (0, 1))
     for client, (one, another) in enumerate(zip(own, other, strict=True)):
-        told = f"of client {client} follows the targets past a loss that ignores them: {ADVICE}"
-        check_same(one, another, f"{{name!r}} {told}")
+        finding = f"of client {client} follows the targets past a loss that ignores them: {ADVICE}"
+        check_same(one, another, f"{{name!r}} {finding}")
 
 
 def _learnt(subject: Subject, blind: bool, turn: int = 0) -> list[State]:

@@ -37,13 +37,13 @@ def _of(run: Run, client: int) -> Row:
 
 def _others(run: Run) -> dict[str, Any]:
     """Return all numbers of a run but those of its unseen clients."""
-    found = outcome(run)
+    numbers = outcome(run)
     unseen = ("test/unseen", "unseen/", "gap/")
-    found["history"] = [
+    numbers["history"] = [
         {name: value for name, value in row.items() if not name.startswith(unseen)}
-        for row in found["history"]
+        for row in numbers["history"]
     ]
-    return found
+    return numbers
 
 
 @promise("clients that are held out change nothing of the training, nor of each other's scores")
@@ -58,8 +58,8 @@ def newcomers_change_nothing(subject: Subject) -> None:
     none = _run(subject, _emptied(subject.data(SIZES), 2, 3))
     for other, what in ((none, "without the data of unseen clients"), (one, "without one of them")):
         check_same(_others(both), _others(other), f"{{name!r}} differs {what}")
-    told = "{name!r} of an unseen client differs without the other one"
-    check_same(_of(both, 2), _of(one, 2), told)
+    finding = "{name!r} of an unseen client differs without the other one"
+    check_same(_of(both, 2), _of(one, 2), finding)
     if any(isinstance(part, Pass) and part.walks for part in subject.module().adapt()):
         return
     before, after = (_untrained(run) for run in (both, _run(subject, _shuffled(subject), 2, 3)))

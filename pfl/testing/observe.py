@@ -81,8 +81,8 @@ def statistics(module: nn.Module) -> State:
 
 def _entries(module: nn.Module, norms: bool) -> State:
     left_out = statistics(module) if norms else {}
-    found = {**dict(module.named_parameters()), **dict(module.named_buffers())}
-    return {name: value for name, value in found.items() if name not in left_out}
+    entries = {**dict(module.named_parameters()), **dict(module.named_buffers())}
+    return {name: value for name, value in entries.items() if name not in left_out}
 
 
 def _marks(module: nn.Module, function: Callable[..., Any]) -> dict[str, object]:
@@ -100,8 +100,8 @@ def _marks(module: nn.Module, function: Callable[..., Any]) -> dict[str, object]
 def _held(function: Callable[..., Any]) -> dict[str, object]:
     """Return the variables that a function closes over, or the arguments of a partial."""
     if isinstance(function, partial):
-        own = {str(index): value for index, value in enumerate(function.args)}
-        return {**own, **function.keywords, **_held(function.func)}
+        positional = {str(index): value for index, value in enumerate(function.args)}
+        return {**positional, **function.keywords, **_held(function.func)}
     cells = getattr(function, "__closure__", None) or ()
     names = function.__code__.co_freevars if cells else ()
     return {name: cell.cell_contents for name, cell in zip(names, cells, strict=True)}

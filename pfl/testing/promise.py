@@ -128,11 +128,11 @@ class Promise:
         except UnexaminedError:
             raise
         except (BrokenPromiseError, MethodError, NonFiniteError) as error:
-            told = f"{name} breaks the promise that {self.sentence}"
-            raise BrokenPromiseError(str(error), told) from None
+            context = f"{name} breaks the promise that {self.sentence}"
+            raise BrokenPromiseError(str(error), context) from None
         except Exception as error:
-            told = f"{name} raises an error, while it is examined whether {self.sentence}"
-            raise RaisedError(f"{said(error)}{line_of(error)}", told) from error
+            context = f"{name} raises an error, while it is examined whether {self.sentence}"
+            raise RaisedError(f"{said(error)}{line_of(error)}", context) from error
         return True
 
 

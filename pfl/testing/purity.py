@@ -112,11 +112,11 @@ def padding_does_not_count(subject: Subject) -> None:
     def beside(function: Callable[..., Any], name: str, who: str) -> Callable[..., Any]:
         def call(batch: Batch) -> Any:  # noqa: ANN401
             result, count = function(batch), len(batch.y)
-            found = named(function(_padded(batch)))
-            for key, value in found.items():
+            padded = named(function(_padded(batch)))
+            for key, value in padded.items():
                 if name == "collect" or key.startswith("rows."):
-                    found[key] = value[:count]
-            apart, key = distance(named(result), found)
+                    padded[key] = value[:count]
+            apart, key = distance(named(result), padded)
             if apart > CLOSE:
                 raise BrokenPromiseError(
                     f"{who} gives a different {key!r} on a padded batch: it does not reduce with "

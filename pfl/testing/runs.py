@@ -38,11 +38,11 @@ def resumes(subject: Subject) -> None:
         run = partial(fit, rounds=3, default_root_dir=folder)
         broken = run(subject.module(), callbacks=[_StopAfter(1)])
         resumed = run(subject.module(), ckpt_path=str(broken.folder))
-    told = (
+    finding = (
         "{name!r} differs after three rounds: only entries of 'shared' and 'kept' and the server's "
         "state survive an interruption"
     )
-    check_same(outcome(whole), outcome(resumed), told)
+    check_same(outcome(whole), outcome(resumed), finding)
 
 
 @promise("evaluating more often changes nothing")
@@ -84,8 +84,8 @@ def empty_rounds_change_nothing(subject: Subject) -> None:
     check_same(before.shared, run.server.shared, "aggregate changes {name!r} without uploads")
     if run.kept:
         raise BrokenPromiseError(f"the clients {sorted(run.kept)} have kept states")
-    if (found := run.history[-1]["comm/bytes_total"]) != 0:
-        raise BrokenPromiseError(f"{found} bytes are sent")
+    if (moved := run.history[-1]["comm/bytes_total"]) != 0:
+        raise BrokenPromiseError(f"{moved} bytes are sent")
 
 
 def _with_nan(subject: Subject) -> ToyData:

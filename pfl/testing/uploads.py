@@ -66,9 +66,9 @@ def bytes_follow_the_formula(subject: Subject) -> None:
         for verb, sent, count in zip(
             ("broadcast", "upload"), (job.broadcast, upload), counts, strict=True
         ):
-            found = 0 if sent is None else nbytes(sent.shared) + nbytes(sent.extra)
-            if found != 4 * count:
-                raise BrokenPromiseError(f"the {verb} has {found} bytes, the formula {4 * count}")
+            size = 0 if sent is None else nbytes(sent.shared) + nbytes(sent.extra)
+            if size != 4 * count:
+                raise BrokenPromiseError(f"the {verb} has {size} bytes, the formula {4 * count}")
 
 
 @promise("receive and upload copy tensors: no storage is shared")
@@ -79,9 +79,9 @@ def copies(subject: Subject) -> None:
     for job in jobs:
         sent = named(job.broadcast)
         result = client_round.train(federation.context, job)
-        own = dict(module.named_parameters()) | dict(module.named_buffers())
-        _apart(own, sent, "receive leaves the entry", "the broadcast")
-        _apart(named(result.upload), own, "upload leaves", "the module")
+        entries = dict(module.named_parameters()) | dict(module.named_buffers())
+        _apart(entries, sent, "receive leaves the entry", "the broadcast")
+        _apart(named(result.upload), entries, "upload leaves", "the module")
         _apart(named(result.upload), sent, "upload leaves", "the broadcast")
 
 

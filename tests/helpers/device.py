@@ -21,7 +21,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_map
 
 from pfl.testing import device as plain
-from pfl.testing.device import COPY, INDEX, NAME, Held, MixedDevicesError
+from pfl.testing.device import COPY, INDEX, NAME, DeviceTensor, MixedDevicesError
 
 __all__ = ["NAME", "MixedDevicesError", "simulated"]
 
@@ -63,13 +63,13 @@ class Device(plain.Device):
             else:
                 several = name == "aten::_foreach_copy_"
                 into, out = (args[0], args[1]) if several else ([args[0]], [args[1]])
-                pairs = [(b, isinstance(a, Held)) for a, b in zip(into, out, strict=True)]
-            self.reads[name] += sum(isinstance(b, Held) and not to for b, to in pairs)
-            self.copies[name] += sum(not isinstance(b, Held) and to for b, to in pairs)
+                pairs = [(b, isinstance(a, DeviceTensor)) for a, b in zip(into, out, strict=True)]
+            self.reads[name] += sum(isinstance(b, DeviceTensor) and not to for b, to in pairs)
+            self.copies[name] += sum(not isinstance(b, DeviceTensor) and to for b, to in pairs)
         elif name in INDEX:
             indices = [i for i in args[1] if i is not None]
             self.reads[name] += any(i.dtype == torch.bool for i in indices)
-            self.copies[name] += sum(not isinstance(i, Held) for i in indices)
+            self.copies[name] += sum(not isinstance(i, DeviceTensor) for i in indices)
         elif name == "aten::repeat_interleave" and kwargs.get("output_size") is not None:
             return
         elif {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape} & set(call.tags):

@@ -14,7 +14,7 @@ from pfl.ledger import cells, judge, page, pictures, rows
 from pfl.results.files import RunError
 
 ROOT = Path(__file__).parents[2]
-NOTHING = judge.Known({}, {})
+NOTHING = judge.Background({}, {})
 TABLE = """\
 caption: "Made up"
 paper: FedAS

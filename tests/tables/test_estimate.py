@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pfl.tables.measure import Line, Rates, Watch
+from pfl.tables.measure import Line, Rates, Stopwatch
 from tests.tables.conftest import table, write
 
 
@@ -76,11 +76,13 @@ def test_a_time_is_that_of_a_whole_core(monkeypatch, capsys):
     """1 s for each of 2 rounds of 3 clients, measured with a quarter of a core, is 0.25 s."""
     rates = Rates(Line(1.0, 0.0), Line(0.0, 0.0), False, 0.0, 0.0, 0.0, 0.0)
     monkeypatch.setattr("pfl.tables.estimate.measure", lambda *_: rates)
-    monkeypatch.setattr(Watch, "share", property(lambda _: 0.25, lambda *_: None), raising=False)
+    monkeypatch.setattr(
+        Stopwatch, "share", property(lambda _: 0.25, lambda *_: None), raising=False
+    )
     write(columns=None)
     assert table("--dry-run") == 0
     quarter = _seconds(capsys.readouterr().err)
-    monkeypatch.setattr(Watch, "share", property(lambda _: 1.0, lambda *_: None), raising=False)
+    monkeypatch.setattr(Stopwatch, "share", property(lambda _: 1.0, lambda *_: None), raising=False)
     assert table("--dry-run") == 0
     assert quarter == pytest.approx(_seconds(capsys.readouterr().err) / 4)
 

@@ -11,7 +11,7 @@ from lightning_modules.fedsimsup import FedSimSup
 from pfl.core.state import nbytes
 from pfl.loop import FederatedLoop
 from pfl.tables import measure
-from pfl.tables.measure import Line, Watch
+from pfl.tables.measure import Line, Stopwatch
 from tests.helpers.toy import blobs, mlp
 
 
@@ -29,7 +29,7 @@ def test_noise_makes_no_cost_negative():
 
 def test_what_waits_for_a_core_costs_its_share_of_the_time():
     assert Line(3.0, 2.0).times(0.25) == (0.75, 0.5)
-    watch = Watch()
+    watch = Stopwatch()
     with watch.on_one_core():
         time.sleep(0.1)
     assert watch.share < 0.5
@@ -41,7 +41,7 @@ def test_what_waits_for_a_core_costs_its_share_of_the_time():
 def watched(load, monkeypatch, work):
     monkeypatch.setattr("os.getloadavg", lambda: (load, 0, 0))
     monkeypatch.setattr("os.cpu_count", lambda: 4)
-    watch = Watch()
+    watch = Stopwatch()
     with watch.on_one_core():
         work()
     return watch.complaints()
@@ -64,7 +64,7 @@ def test_waiting_and_a_long_queue_are_said_to_spoil_an_estimate(monkeypatch):
 
 
 def test_without_a_measurement_nothing_is_said():
-    assert Watch().complaints() == []
+    assert Stopwatch().complaints() == []
 
 
 def test_it_is_measured_with_one_op_thread(monkeypatch):
