@@ -82,7 +82,7 @@ class _HyperbandForm:
     strict: bool = True
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class _SweepForm:
     method: Method
     metric: Metric
@@ -90,34 +90,24 @@ class _SweepForm:
     early_terminate: _HyperbandForm | None = None
     command: list[Any] = field(default_factory=lambda: [*_COMMAND])
     run_cap: Count | None = None
-    program: Any = ""
+    program: str | float = ""
 
 
-@dataclass(frozen=True)
-class Sweep:
-    """A sweep file.
+@dataclass(frozen=True, kw_only=True)
+class Sweep(_SweepForm):
+    """A sweep file: its keys that are used here, and what they mean.
 
     Attributes:
         path: The file.
-        method: How points are chosen.
-        metric: The metric to optimise.
         space: The search space.
-        command: The command that runs a point, with W&B's macros.
-        program: The value of ``${program}``.
         early: When runs are stopped early; ``None`` for never.
-        run_cap: Largest number of points.
         unused: Keys of the file that are not used here.
         content: The whole file.
     """
 
     path: Path
-    method: Method
-    metric: Metric
     space: Space
-    command: Sequence[str]
-    program: str
     early: Early | None
-    run_cap: int | None
     unused: Sequence[str]
     content: Mapping[str, Any]
 
@@ -137,14 +127,10 @@ def read(path: Path) -> Sweep:
         unused.append("program")
     early = given.early_terminate
     return Sweep(
+        **vars(given),
         path=path,
-        method=given.method,
-        metric=given.metric,
         space=read_space(reader, given.parameters, given.method),
-        command=[str(word) for word in given.command],
-        program=str(given.program),
         early=None if early is None else _early(reader, early, given.metric),
-        run_cap=given.run_cap,
         unused=unused,
         content=content,
     )

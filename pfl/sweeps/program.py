@@ -51,7 +51,7 @@ def _text(value: Any) -> str:  # noqa: ANN401
 def _fit(
     sweep: Sweep, point: Mapping[str, Any], pattern: Sequence[str], replacement: Sequence[str]
 ) -> list[str]:
-    command, words = list(sweep.command), list[str]()
+    command, words = list(map(str, sweep.command)), list[str]()
     while command:
         if command[: len(pattern)] == pattern:
             words += replacement
@@ -77,7 +77,7 @@ def _expand(sweep: Sweep, word: str, point: Mapping[str, Any]) -> list[str]:
             return {
                 "env": list[str](),
                 "interpreter": ["python"],
-                "program": [sweep.program],
+                "program": [str(sweep.program)],
                 "args": flags(point),
                 "args_no_equals": [w for n, v in point.items() for w in (f"--{n}", _text(v))],
             }.get(macro, [word])

@@ -92,7 +92,7 @@ def _cell(table: TableFile, row: str, column: tuple[tuple[str, str], ...]) -> Ce
     parts = [
         table.common,
         *(options[axis][label] for axis, label in column),
-        table.rows[row],
+        table.row_settings[row],
         *(item.part for item in table.exceptions if item.fits(row, dict(column))),
     ]
     metric = [part.metric for part in parts if part.metric][-1]

@@ -3,60 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, TypeAlias
 
 from pfl.cli import shipped
 from pfl.cli.explain import Keys, UsageError
 from pfl.cli.yaml_file import YamlFile
 from pfl.disk.nearest import hint, nearest_file
 from pfl.federation.summary import KINDS
-from pfl.tables.reported import KEYS
-from pfl.tables.spec import COLUMNS, Axis, CellSettings, Exceptional, TableFile
-
-
-# The forms of the file; see pfl.disk.form.
-@dataclass(frozen=True)
-class _PartForm:
-    config: str | list[str] = ()  # type: ignore[assignment]
-    set: dict[str, Any] = field(default_factory=dict)
-    reported: dict[Literal[KEYS], Any] | Literal[False] = field(  # type: ignore[valid-type]
-        default_factory=dict
-    )
-    metric: str | None = None
-    skip: str | None = None
-
-
-_PartForms: TypeAlias = dict[str, _PartForm | str | list[str] | None]
-
-
-@dataclass(frozen=True)
-class _AxisForm:
-    values: list[Any] | _PartForms
-    set: str | None = None
-    reported: Literal[KEYS] | None = None  # type: ignore[valid-type]
-
-
-@dataclass(frozen=True)
-class _ExceptionForm(_PartForm):
-    where: dict[str, Any] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, kw_only=True)
-class _TableForm(_PartForm):
-    caption: str
-    metric: str = field()  # without the default that a part has
-    rows: _PartForms
-    paper: str | None = None
-    table: str | None = None
-    seeds: list[int] = field(default_factory=lambda: [0])
-    seed_keys: list[str] = field(default_factory=lambda: ["seed"])
-    columns: dict[str, _AxisForm] = field(default_factory=dict)
-    cells: list[_ExceptionForm] = field(default_factory=list)
-    notes: list[str] = field(default_factory=list)
-    pictures: list[str] = field(default_factory=list)
-    scaling: dict[str, float] = field(default_factory=dict)
+from pfl.tables.spec import (
+    COLUMNS,
+    Axis,
+    AxisForm,
+    CellSettings,
+    Exceptional,
+    ExceptionForm,
+    PartForm,
+    TableFile,
+    TableForm,
+)
 
 
 def read(path: Path) -> TableFile:
@@ -66,7 +30,7 @@ def read(path: Path) -> TableFile:
         UsageError: The file is missing or wrong; the message names the line and the key.
     """
     file = YamlFile(path, "table file")
-    given: _TableForm = file.formed(file.content(), _TableForm)
+    given: TableForm = file.formed(file.content(), TableForm)
     if not given.rows:
         raise file.error("a table needs rows", "rows")
     if not given.seeds or len({*given.seeds}) < len(given.seeds):
@@ -85,24 +49,19 @@ def read(path: Path) -> TableFile:
         for number, cell in zip(map(str, range(len(given.cells))), given.cells, strict=True)
     ]
     return TableFile(
+        **vars(given),
         path=path,
-        caption=given.caption,
-        seeds=tuple(given.seeds),
-        seed_keys=tuple(given.seed_keys),
         common=common,
-        rows=rows,
+        row_settings=rows,
         axes=axes,
         exceptions=tuple(exceptions),
-        notes=tuple(given.notes),
-        pictures=tuple(given.pictures),
-        scaling=given.scaling,
     )
 
 
-def _settings(file: YamlFile, part: _PartForm | str | list[str] | None, *keys: str) -> CellSettings:
+def _settings(file: YamlFile, part: PartForm | str | list[str] | None, *keys: str) -> CellSettings:
     """Return the settings of a part; a text or a list stands for its configuration files."""
-    if not isinstance(part, _PartForm):
-        part = _PartForm(config=part or [])
+    if not isinstance(part, PartForm):
+        part = PartForm(config=part or [])
     if part.metric is not None and part.metric.rpartition("/")[2] not in KINDS:
         what = f"{part.metric} must end in one of {', '.join(KINDS)}"
         raise file.error(what, *keys, "metric")
@@ -129,7 +88,7 @@ def _config(file: YamlFile, name: str, *keys: str) -> Path:
     return path
 
 
-def _axis(file: YamlFile, name: str, given: _AxisForm) -> Axis:
+def _axis(file: YamlFile, name: str, given: AxisForm) -> Axis:
     keys: Keys = ("columns", name)
     if name in COLUMNS:
         what = "choose another name: CSV files use this one for something else"
@@ -155,7 +114,7 @@ def _axis(file: YamlFile, name: str, given: _AxisForm) -> Axis:
 
 
 def _where(
-    file: YamlFile, cell: _ExceptionForm, choices: Mapping[str, list[str]], number: str
+    file: YamlFile, cell: ExceptionForm, choices: Mapping[str, list[str]], number: str
 ) -> dict[str, tuple[str, ...]]:
     """Return the labels of rows and options that an exception applies to."""
     accepted = {}

@@ -5,12 +5,79 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, TypeAlias
+
+from pfl.tables.reported import KEYS
 
 # Columns of a table's CSV file, besides the axes.
 COLUMNS = (
     *("row", "metric", "scale", "seeds", "ours", "reported", "difference", "inside", "trouble"),
 )
+
+
+# The forms of the file; see pfl.disk.form.
+@dataclass(frozen=True)
+class PartForm:
+    """The form of a part: settings of some cells."""
+
+    config: str | list[str] = ()  # type: ignore[assignment]
+    set: dict[str, Any] = field(default_factory=dict)
+    reported: dict[Literal[KEYS], Any] | Literal[False] = field(  # type: ignore[valid-type]
+        default_factory=dict
+    )
+    metric: str | None = None
+    skip: str | None = None
+
+
+PartForms: TypeAlias = dict[str, PartForm | str | list[str] | None]
+
+
+@dataclass(frozen=True)
+class AxisForm:
+    """The form of an axis."""
+
+    values: list[Any] | PartForms
+    set: str | None = None
+    reported: Literal[KEYS] | None = None  # type: ignore[valid-type]
+
+
+@dataclass(frozen=True)
+class ExceptionForm(PartForm):
+    """The form of an exception."""
+
+    where: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TableForm(PartForm):
+    """The form of the file.
+
+    Attributes:
+        caption: One line.
+        rows: A part for each row, by label.
+        paper: Paper of the reported numbers.
+        table: Its table.
+        seeds: Seeds of each cell's runs.
+        seed_keys: Dotted keys that are set to a run's seed.
+        columns: The axes, by name.
+        cells: Exceptions.
+        notes: Lines below the table.
+        pictures: Names of the pictures that belong to the table.
+        scaling: Dotted keys and exponents: at scale s, a value is multiplied by s to that power.
+    """
+
+    caption: str
+    metric: str = field()  # without the default that a part has
+    rows: PartForms
+    paper: str | None = None
+    table: str | None = None
+    seeds: list[int] = field(default_factory=lambda: [0])
+    seed_keys: list[str] = field(default_factory=lambda: ["seed"])
+    columns: dict[str, AxisForm] = field(default_factory=dict)
+    cells: list[ExceptionForm] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    pictures: list[str] = field(default_factory=list)
+    scaling: dict[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -63,32 +130,20 @@ class Exceptional:
         return all(labels[name] in accepted for name, accepted in self.where.items())
 
 
-@dataclass(frozen=True)
-class TableFile:
-    """A table, as its file describes it.
+@dataclass(frozen=True, kw_only=True)
+class TableFile(TableForm):
+    """A table: the keys of its file, and what they mean.
 
     Attributes:
         path: The file.
-        caption: One line.
-        seeds: Seeds of each cell's runs.
-        seed_keys: Dotted keys that are set to a run's seed.
         common: Settings of all cells.
-        rows: Settings of each row, by label; rows are usually methods.
+        row_settings: Settings of each row, by label; rows are usually methods.
         axes: The axes; columns are all combinations of their options.
         exceptions: Exceptions; later ones override earlier ones.
-        notes: Lines below the table.
-        pictures: Names of the pictures that belong to the table.
-        scaling: Dotted keys and exponents: at scale s, a value is multiplied by s to that power.
     """
 
     path: Path
-    caption: str
-    seeds: tuple[int, ...]
-    seed_keys: tuple[str, ...]
     common: CellSettings
-    rows: Mapping[str, CellSettings]
+    row_settings: Mapping[str, CellSettings]
     axes: tuple[Axis, ...]
     exceptions: tuple[Exceptional, ...]
-    notes: tuple[str, ...]
-    pictures: tuple[str, ...]
-    scaling: Mapping[str, float]
