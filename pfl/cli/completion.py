@@ -43,5 +43,7 @@ def _words(parser: argparse.ArgumentParser) -> list[str]:
 
 
 def _cases(words: Mapping[str, Sequence[str]], indent: int) -> str:
-    lines = [f'{key}) words="{" ".join(dict.fromkeys(found))}" ;;' for key, found in words.items()]
+    lines = [
+        f'{key}) words="{" ".join(dict.fromkeys(choices))}" ;;' for key, choices in words.items()
+    ]
     return "\n".join(" " * indent + line for line in lines)

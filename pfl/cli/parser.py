@@ -155,14 +155,10 @@ def from_data(kind: Any) -> list[str]:  # noqa: ANN401
 
     An argument with the default ``None`` is not among them: the network determines it itself.
     """
-    if not _is_network(kind):
+    if not (inspect.isclass(kind) and issubclass(kind, nn.Module)):
         return []
     takes, own = arguments(kind), inspect.signature(kind).parameters
     return [n for n in FROM_DATA if n in takes and not (n in own and own[n].default is None)]
-
-
-def _is_network(kind: object) -> bool:
-    return inspect.isclass(kind) and issubclass(kind, nn.Module)
 
 
 def make_parser(command: str, kind: type[Parser] = Parser) -> Parser:

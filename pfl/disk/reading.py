@@ -79,7 +79,7 @@ def mapping_of_yaml(content: str, source: object) -> dict[str, Any]:
         raise FileError(f"{source}:{error.line}: {error}") from error
     except (yaml.YAMLError, ValueError) as error:
         # A tag, such as a date that does not exist.
-        raise FileError(f"{source} is damaged ({_first_line(error)})") from error
+        raise FileError(f"{source} is damaged ({first_line(error)})") from error
     return _mapping({} if parsed is None else parsed, source)
 
 
@@ -109,7 +109,7 @@ def read_json(path: Path) -> dict[str, Any]:
     except FileError:
         raise
     except ValueError as error:
-        raise FileError(f"{path} is damaged ({_first_line(error)})") from error
+        raise FileError(f"{path} is damaged ({first_line(error)})") from error
     return _mapping(parsed, path)
 
 
@@ -160,23 +160,24 @@ def _cells(path: Path, lines: Iterator[str]) -> Iterator[list[str]]:
         raise FileError(f"{path}:{reader.line_num}: this is not a table ({error})") from error
 
 
-def _mapping(found: Any, source: object) -> dict[str, Any]:  # noqa: ANN401
-    if not isinstance(found, dict) or not all(isinstance(key, str) for key in found):
-        raise FileError(f"{source} must hold keys and values, not a {type(found).__name__}")
-    return found
+def _mapping(content: Any, source: object) -> dict[str, Any]:  # noqa: ANN401
+    if not isinstance(content, dict) or not all(isinstance(key, str) for key in content):
+        raise FileError(f"{source} must hold keys and values, not a {type(content).__name__}")
+    return content
 
 
-def _check_depth(found: Any, left: int = DEPTH) -> None:  # noqa: ANN401
+def _check_depth(content: Any, left: int = DEPTH) -> None:  # noqa: ANN401
     """Raise RecursionError where lists and mappings are too deep in each other."""
     if not left:
         raise RecursionError
-    if isinstance(found, dict | list):
-        for item in found.values() if isinstance(found, dict) else found:
+    if isinstance(content, dict | list):
+        for item in content.values() if isinstance(content, dict) else content:
             if isinstance(item, dict | list):
                 _check_depth(item, left - 1)
 
 
-def _first_line(error: Exception) -> str:
+def first_line(error: Exception) -> str:
+    """Return the first line of an error's message, or its type if it has none."""
     return (str(error).splitlines() or [type(error).__name__])[0]
 
 

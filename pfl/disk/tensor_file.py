@@ -20,7 +20,7 @@ from zipfile import ZIP_STORED, ZipFile, ZipInfo
 
 import torch
 
-from pfl.disk.reading import DEPTH, is_memory
+from pfl.disk.reading import DEPTH, first_line, is_memory
 from pfl.disk.writing import written
 
 # In a zip entry's local header: its fixed length, and the offset of two variable lengths.
@@ -76,7 +76,7 @@ def read(path: Path, mapped: bool = False) -> Any:  # noqa: ANN401
         if is_memory(error):
             raise OSError(errno.ENOMEM, os.strerror(errno.ENOMEM), str(path)) from error
         raise DamagedError(
-            f"{path} is damaged, or was written by another program ({_short(error)})"
+            f"{path} is damaged, or was written by another program ({first_line(error)})"
         ) from error
 
 
@@ -146,7 +146,3 @@ def _cause(error: RuntimeError) -> BaseException:
             return link
         link = link.__cause__ or link.__context__
     return error
-
-
-def _short(error: Exception) -> str:
-    return (str(error).splitlines() or [type(error).__name__])[0]

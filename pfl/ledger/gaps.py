@@ -93,7 +93,7 @@ def groups(runs: Iterable[Scored], known: Background) -> list[RunGroup]:
 
 
 def _noise(
-    members: Sequence[Scored], found: Sequence[Sequence[Scored]], known: Background
+    members: Sequence[Scored], columns: Sequence[Sequence[Scored]], known: Background
 ) -> dict[str, Spread]:
     """Return the spread of each method: the printed one, or what is left within all partitions.
 
@@ -106,7 +106,7 @@ def _noise(
         spreads = {run.entry.row: known.theirs(run.entry)[0] for run in members}
         return {row: one.spread for row, one in spreads.items() if one and one.spread}
     left = []
-    for group in found:
+    for group in columns:
         if group[0].entry.paper == paper:
             apart = np.array([run.ours - (run.entry.reported or 0.0) for run in group])
             left.append(apart - np.median(apart))

@@ -12,10 +12,11 @@ import numpy as np
 from pfl.ledger.gaps import Draw, RunGroup, printed_gap
 from pfl.ledger.rows import LedgerRow
 from pfl.results.sheets import Sheet, markdown
+from pfl.results.statistics import plus_minus
 
 
 def page(
-    found: Sequence[LedgerRow],
+    rows: Sequence[LedgerRow],
     draws: Sequence[Draw],
     groups: Sequence[RunGroup],
     pictures: Mapping[tuple[str, str], str],
@@ -23,14 +24,14 @@ def page(
     """Return the page in Markdown.
 
     Args:
-        found: All rows.
+        rows: All rows.
         draws: All partitions with their runs.
         groups: Methods that ran on one partition.
         pictures: File name of each table's picture, by paper and table.
     """
     head = resources.files("pfl.ledger").joinpath("head.md").read_text(encoding="utf-8")
-    parts = [head, _headline(found, draws, groups)]
-    for place, members in groupby(found, key=lambda row: (row.paper, row.table)):
+    parts = [head, _headline(rows, draws, groups)]
+    for place, members in groupby(rows, key=lambda row: (row.paper, row.table)):
         parts.append(f"## {place[0]}, {place[1]}\n")
         parts.append(_table(list(members)))
         runs = [group for group in groups if _place(group) == place]
@@ -44,11 +45,13 @@ def _place(group: RunGroup) -> tuple[str, str]:
     return group.runs[0].entry.paper, group.runs[0].entry.table
 
 
-def _headline(found: Sequence[LedgerRow], draws: Sequence[Draw], groups: Sequence[RunGroup]) -> str:
+def _headline(
+    all_rows: Sequence[LedgerRow], draws: Sequence[Draw], groups: Sequence[RunGroup]
+) -> str:
     """Return the table of papers: draws that agree, cells, and claims that hold."""
     lines = []
-    for paper in dict.fromkeys(row.paper for row in found):
-        rows = [row for row in found if row.paper == paper]
+    for paper in dict.fromkeys(row.paper for row in all_rows):
+        rows = [row for row in all_rows if row.paper == paper]
         of_paper = [draw for draw in draws if draw.runs[0].entry.paper == paper]
         claims: Counter[str] = Counter()
         for group in groups:
@@ -69,8 +72,8 @@ def _headline(found: Sequence[LedgerRow], draws: Sequence[Draw], groups: Sequenc
     ]
     together = Counter(draw.verdict for draw in draws)
     opening = (
-        f"{len(found)} cells are {len(draws)} independent draws, of which {together['in']} agree "
-        f"with their papers, {together['out']} do not, and {together['-']} cannot be judged."
+        f"{len(all_rows)} cells are {len(draws)} independent draws, of which {together['in']} "
+        f"agree with their papers, {together['out']} do not, and {together['-']} cannot be judged."
     )
     return f"{opening}\n\n{_markdown(columns, lines)}"
 
@@ -88,7 +91,7 @@ def _table(members: Sequence[LedgerRow]) -> str:
     cells = [
         [
             *(row.cell, row.partition, row.seeds, f"{100 * row.ours:.2f}"),
-            "-" if row.reported is None else _percent(row.reported, row.spread),
+            "-" if row.reported is None else plus_minus(row.reported, row.spread, 100),
             _difference(row),
             row.verdict,
             f"{100 * row.last:.2f} {row.verdict_last}",
@@ -166,8 +169,3 @@ def _noted(members: Sequence[LedgerRow], what: str) -> str:
         for phrase, cells in sorted(phrases.items(), key=lambda pair: -len(pair[1]))
     ]
     return f"{what.capitalize()}: {'; '.join(parts)}." if parts else ""
-
-
-def _percent(value: float, error: float | None) -> str:
-    text = f"{100 * value:.2f}"
-    return text if error is None else f"{text} ± {100 * error:.2f}"

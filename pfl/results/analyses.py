@@ -9,7 +9,6 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 from matplotlib.figure import Figure
-from numpy.typing import NDArray
 
 from pfl.results.files import Columns, Floats, RunError
 from pfl.results.runs import RunFolder
@@ -109,7 +108,9 @@ def replaced(settings: Sequence[Setting]) -> Figure:
         for number, (kind, name) in enumerate(((1, "highest information"), (0, "random"))):
             rows = table["highest"] == kind
             shares = np.unique(table["share"][rows])
-            means = [_weighted(table, rows & (table["share"] == share)) for share in shares]
+            chosen = [rows & (table["share"] == share) for share in shares]
+            scores, samples = table["score"], table["test_samples"]
+            means = [np.average(scores[one], weights=samples[one]) for one in chosen]
             panel.plot(shares, means, label=name, **{**Look.of(number).marked, "linestyle": "-"})
         panel.set_title(wrapped(label, WIDTH / len(tables)))
         panel.set_xlabel("replaced parameters")
@@ -119,10 +120,6 @@ def replaced(settings: Sequence[Setting]) -> Figure:
     axes[0].set_ylabel("test score, by samples")
     legend_above(figure, axes[0])
     return figure
-
-
-def _weighted(table: Columns, rows: NDArray[np.bool_]) -> float:
-    return float(np.average(table["score"][rows], weights=table["test_samples"][rows]))
 
 
 def spectrum(settings: Sequence[Setting]) -> Figure:

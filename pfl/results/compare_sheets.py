@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Literal, TypeAlias
 
 from matplotlib.ticker import EngFormatter
@@ -12,32 +12,10 @@ from pfl.results.compare import Comparison
 from pfl.results.paired import Paired
 from pfl.results.sheets import Record, Sheet
 from pfl.results.statistics import NONE, Estimate
+from pfl.results.words import WORDS
 
 Pairs: TypeAlias = Literal["clients", "replicates"]
-
-_SCORES_NOTE = (
-    "Mean over runs ± standard error. Worst tenth: mean over the tenth of the clients with the "
-    "lowest accuracy, in each run. Spread: standard deviation over clients. ECE: expected "
-    "calibration error. Moved: bytes both ways in all rounds. Seconds: training and aggregation."
-)
-_LATER_NOTE = (
-    "Main score after the last round: zero-shot, after one, two and all local rounds, and tuned by "
-    "SGD. Gaps are positive if unseen samples or clients do worse."
-)
-_HEADINGS = {"acc": "accuracy", "acc_worst10": "worst tenth", "acc_std": "spread", "ece": "ECE"}
-_TESTS: Mapping[Pairs, tuple[str, str]] = {
-    "clients": (
-        "Paired over clients",
-        "+/-/=: clients whose difference is positive, negative or zero. Student's paired t test on "
-        "each client's mean over runs, with its interval and Cohen's d. The clients of a "
-        "federation learn together, so this tells whether these clients gain, not what other "
-        "seeds would give.",
-    ),
-    "replicates": (
-        "Paired over seeds",
-        "Student's paired t test on the means over clients.",
-    ),
-}
+PAIRS: Sequence[Pairs] = ("clients", "replicates")
 
 
 def sheets(comparison: Comparison) -> list[Sheet]:
@@ -45,7 +23,7 @@ def sheets(comparison: Comparison) -> list[Sheet]:
     made = [_scores(comparison)]
     if any(setting.later for setting in comparison.settings):
         made.append(_later(comparison))
-    for pairs in _TESTS:
+    for pairs in PAIRS:
         if tests := _tests(comparison, pairs):
             made.append(_tested(comparison, pairs, tests))
     return made
@@ -62,7 +40,8 @@ def _scores(comparison: Comparison) -> Sheet:
     columns = list(dict.fromkeys(name for row in rows for name in row.scores))
     moved = EngFormatter("B", places=1)
     heads = [
-        _HEADINGS.get(name.rpartition("/")[2], names.score(name)) + " (%)" * names.in_per_cent(name)
+        WORDS["columns"].get(name.rpartition("/")[2], names.score(name))
+        + " (%)" * names.in_per_cent(name)
         for name in columns
     ]
     cells = [
@@ -80,7 +59,10 @@ def _scores(comparison: Comparison) -> Sheet:
         title=names.heading(comparison.metric, comparison.at),
         columns=["setting", "runs", "rounds", *heads, "moved", "seconds"],
         rows=cells,
-        notes=[*(f"Warning: {line}." for line in comparison.warnings), _SCORES_NOTE],
+        notes=[
+            *(f"Warning: {line}." for line in comparison.warnings),
+            WORDS["comparison_notes"]["scores"],
+        ],
         records=_records(comparison),
     )
 
@@ -97,7 +79,7 @@ def _later(comparison: Comparison) -> Sheet:
         title="Clients that join later" + " (%)" * in_per_cent,
         columns=["setting", *heads],
         rows=cells,
-        notes=[_LATER_NOTE],
+        notes=[WORDS["comparison_notes"]["later"]],
     )
 
 
@@ -108,7 +90,6 @@ def _score(estimate: Estimate | None, metric: str) -> str:
 
 
 def _tested(comparison: Comparison, pairs: Pairs, tests: Mapping[str, Paired]) -> Sheet:
-    title, note = _TESTS[pairs]
     scale = 100 if names.in_per_cent(comparison.metric) else 1
     rows = [
         [
@@ -124,13 +105,13 @@ def _tested(comparison: Comparison, pairs: Pairs, tests: Mapping[str, Paired]) -
     ]
     unit = " (points)" if scale == 100 else ""
     return Sheet(
-        title=f"{title}, against {comparison.reference}",
+        title=f"{WORDS['comparison'][pairs]}, against {comparison.reference}",
         columns=[
             *("setting", "+/-/=", f"difference{unit}", "95% interval"),
             *("Cohen's d", "p", "p (Holm)"),
         ],
         rows=rows,
-        notes=[note],
+        notes=[WORDS["comparison_notes"][pairs]],
     )
 
 
@@ -156,7 +137,7 @@ def _records(comparison: Comparison) -> list[Record]:
         }
         for name, estimate in {**row.scores, **costs}.items():
             record |= {name: estimate.mean, f"{name}/stderr": estimate.error}
-        for pairs in _TESTS:
+        for pairs in PAIRS:
             if (test := getattr(row, pairs)) is not None:
                 record |= {f"{pairs}/{key}": value for key, value in vars(test).items()}
         records.append(record)

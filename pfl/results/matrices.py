@@ -82,7 +82,7 @@ def _map(panel: Axes, run: RunFolder, values: Floats, norm: Normalize) -> None:
 
 def _norm(values: Sequence[Floats]) -> Normalize:
     """Return a common colour scale for all maps."""
-    together = np.concatenate([found.ravel() for found in values])
+    together = np.concatenate([one_map.ravel() for one_map in values])
     together = together[np.isfinite(together)]
     low, high = float(together.min()), float(together.max())
     if low > 0 and high > _LOGARITHMIC * low:

@@ -175,8 +175,8 @@ def data_size(settings: Sequence[Setting], metric: str, at: At) -> Figure:
     """
     figure, (panel,) = panels(1, 0.65 * WIDTH, 2.6)
     for number, setting in enumerate(settings):
-        found, look = setting.per_client(metric, at), Look.of(number)
-        sizes, values = found.samples, found.values
+        scores, look = setting.per_client(metric, at), Look.of(number)
+        sizes, values = scores.samples, scores.values
         count = min(len(sizes) // _GROUP, _MOST_GROUPS)
         if count < _LEAST_GROUPS:
             _dots(panel, sizes, values, look, 20, 0.8, _label(setting))

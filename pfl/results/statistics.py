@@ -55,10 +55,13 @@ class Estimate:
 
     def text(self, scale: float = 1, digits: int = 2) -> str:
         """Format mean and standard error, for instance as ``81.20 ± 0.35``."""
-        if np.isnan(self.mean):
-            return NONE
-        mean = f"{scale * self.mean:.{digits}f}"
-        return mean if self.error is None else f"{mean} ± {scale * self.error:.{digits}f}"
+        return NONE if np.isnan(self.mean) else plus_minus(self.mean, self.error, scale, digits)
+
+
+def plus_minus(value: float, error: float | None, scale: float = 1, digits: int = 2) -> str:
+    """Format a number and its error, if it has one, as ``81.20 ± 0.35``."""
+    text = f"{scale * value:.{digits}f}"
+    return text if error is None else f"{text} ± {scale * error:.{digits}f}"
 
 
 def margin(error: float, df: float) -> float:

@@ -99,7 +99,7 @@ def text(value: Any) -> str:  # noqa: ANN401
     return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
-def sheet(sweep: Sweep, found: Sequence[PointResult]) -> Sheet:
+def sheet(sweep: Sweep, results: Sequence[PointResult]) -> Sheet:
     """Return a table of all points, best first."""
     rows = [
         [
@@ -109,7 +109,7 @@ def sheet(sweep: Sweep, found: Sequence[PointResult]) -> Sheet:
             "-" if outcome.seconds is None else f"{outcome.seconds:.0f}",
             outcome.state,
         ]
-        for outcome in found
+        for outcome in results
     ]
     records = [
         {
@@ -117,7 +117,7 @@ def sheet(sweep: Sweep, found: Sequence[PointResult]) -> Sheet:
             **{sweep.metric.name: outcome.value, "seconds": outcome.seconds},
             **{"folder": outcome.folder, "reason": outcome.reason},
         }
-        for outcome in found
+        for outcome in results
     ]
     return Sheet(
         title=f"{sweep.path.stem}: {names.described(sweep.metric.name)}, best first",
@@ -127,10 +127,10 @@ def sheet(sweep: Sweep, found: Sequence[PointResult]) -> Sheet:
     )
 
 
-def reasons(found: Sequence[PointResult]) -> dict[str, list[int]]:
+def reasons(results: Sequence[PointResult]) -> dict[str, list[int]]:
     """Group failed points by cause."""
     grouped: dict[str, list[int]] = {}
-    for outcome in found:
+    for outcome in results:
         if outcome.failed:
             grouped.setdefault(outcome.reason, []).append(outcome.number)
     return grouped

@@ -113,10 +113,10 @@ def _show(
         print(f"no picture {what}")
 
 
-def _print(found: Sequence[forms.Sheet]) -> None:
+def _print(printed: Sequence[forms.Sheet]) -> None:
     """Print tables; titles and notes are printed apart, as they may be wider than the table."""
     console = Console()
-    for sheet in found:
+    for sheet in printed:
         console.print(f"[bold]{escape(sheet.title)}[/]", highlight=False)
         console.print(replace(sheet, title="", notes=()).rich())
         for note in sheet.notes:

@@ -83,7 +83,7 @@ def sheet(
         moved=sum(cost.moved for cost in costs),
     )
     rows.append(["together", f"{done} of {len(plan.runs)} done", *_cells(total)])
-    found = Sheet(
+    estimates = Sheet(
         title=f"{table.caption}{shortened(plan)}: what is left to run",
         columns=["run", "state", "time", "memory", "moved"],
         rows=rows,
@@ -95,7 +95,7 @@ def sheet(
             *(f"[{number}] {what}" for what, number in footnotes.items()),
         ],
     )
-    return found, failed
+    return estimates, failed
 
 
 def _state(run: PlannedRun) -> tuple[str, int]:
@@ -139,15 +139,15 @@ class _Estimator:
         memory = sizes.bytes + rates.keeps * len(eligible) + _COPIES * rates.model
         return Cost(seconds, memory, moved)
 
-    def _measured(self, run: PlannedRun, found: Sizes) -> Rates:
+    def _measured(self, run: PlannedRun, sizes: Sizes) -> Rates:
         model = {key: value for key, value in run.identity.items() if key.startswith("model")}
         size = run.experiment.values.data.init_args.batch_size
-        kinds = [[name, value.shape, value.dtype] for name, value in found.blank.items()]
-        task = [type(found.task).__name__, found.outputs]
+        kinds = [[name, value.shape, value.dtype] for name, value in sizes.blank.items()]
+        task = [type(sizes.task).__name__, sizes.outputs]
         key = json.dumps([model, kinds, task, size], default=str)
         if key not in self._rates:
             with self.watch.on_one_core():
-                rates = measure(run.experiment, found)
+                rates = measure(run.experiment, sizes)
             # Waiting for the core is no cost of the method.
             train, test = (line.times(self.watch.share) for line in (rates.train, rates.test))
             self._rates[key] = replace(rates, train=train, test=test)

@@ -117,9 +117,9 @@ class Stopwatch:
         ]
 
 
-def measure(experiment: Experiment, found: Sizes) -> Rates:
+def measure(experiment: Experiment, sizes: Sizes) -> Rates:
     """Measure what a client costs, on a federation of small clients and one of large clients."""
-    small, large = _trial(experiment, found, _SMALL, 3), _trial(experiment, found, _LARGE, 2)
+    small, large = _trial(experiment, sizes, _SMALL, 3), _trial(experiment, sizes, _LARGE, 2)
     row = large.run.history[-1]
     return Rates(
         train=Line.through(small.train, large.train),
@@ -141,9 +141,9 @@ class _Trial(NamedTuple):
     adapts: bool
 
 
-def _trial(experiment: Experiment, found: Sizes, batches: int, rounds: int) -> _Trial:
+def _trial(experiment: Experiment, sizes: Sizes, batches: int, rounds: int) -> _Trial:
     """Run some rounds; the first one warms up, and the fastest of the others counts."""
-    values = _made_up(experiment, found, batches)
+    values = _made_up(experiment, sizes, batches)
     values.loop.rounds = rounds
     trial = Experiment(experiment.parser, values, experiment.given)
     run = trial.loop.fit(trial.module, trial.data)
@@ -168,18 +168,18 @@ def _tensors(value: Any) -> int:  # noqa: ANN401
     return sum(map(_tensors, value)) if isinstance(value, list | tuple) else 0
 
 
-def _made_up(experiment: Experiment, found: Sizes, batches: int) -> Namespace:
+def _made_up(experiment: Experiment, sizes: Sizes, batches: int) -> Namespace:
     """Return settings of the same method for clients with ``batches`` batches of such data."""
     values = experiment.values.clone()
     size = values.data.init_args.batch_size
     values.data = Namespace(
         class_path="datamodules.TensorData",
         init_args=Namespace(
-            source=_samples(found, _CLIENTS * 2 * batches * size),
+            source=_samples(sizes, _CLIENTS * 2 * batches * size),
             num_clients=_CLIENTS,
             partition=Namespace(class_path="datamodules.IID", init_args=Namespace()),
-            task=type(found.task).__name__.lower(),
-            loss=found.task.options(),
+            task=type(sizes.task).__name__.lower(),
+            loss=sizes.task.options(),
             batch_size=size,
             test_fraction=0.5,
         ),
@@ -200,7 +200,7 @@ def _made_up(experiment: Experiment, found: Sizes, batches: int) -> Namespace:
     return values
 
 
-def _samples(found: Sizes, count: int) -> dict[str, Any]:
+def _samples(sizes: Sizes, count: int) -> dict[str, Any]:
     """Return made-up samples of this kind, as ``TensorData`` takes them.
 
     Numbers and pixels are random. Tokens are ones, as zero often stands for none.
@@ -215,12 +215,12 @@ def _samples(found: Sizes, count: int) -> dict[str, Any]:
             return torch.randint(256, shape, generator=rng, dtype=torch.uint8)
         return torch.ones(shape, dtype=blank.dtype)
 
-    inputs = {name: drawn(blank) for name, blank in found.blank.items()}
-    if isinstance(found.task, Classification):
+    inputs = {name: drawn(blank) for name, blank in sizes.blank.items()}
+    if isinstance(sizes.task, Classification):
         return {
             **inputs,
-            "y": torch.arange(count) % found.outputs,
-            "class_names": range(found.outputs),
+            "y": torch.arange(count) % sizes.outputs,
+            "class_names": range(sizes.outputs),
         }
-    numbers = torch.randn(count, found.outputs // found.task.outputs(1), generator=rng)
-    return {**inputs, "y": (numbers > 0).long() if isinstance(found.task, MultiLabel) else numbers}
+    numbers = torch.randn(count, sizes.outputs // sizes.task.outputs(1), generator=rng)
+    return {**inputs, "y": (numbers > 0).long() if isinstance(sizes.task, MultiLabel) else numbers}

@@ -8,7 +8,7 @@ from itertools import groupby
 
 from pfl.results import names
 from pfl.results.sheets import Record, Sheet
-from pfl.results.statistics import NONE
+from pfl.results.statistics import NONE, plus_minus
 from pfl.tables.outcome import CellOutcome
 from pfl.tables.plan import TablePlan
 from pfl.tables.reported import Unit
@@ -74,9 +74,7 @@ def _text(outcome: CellOutcome, unit: Unit, footnotes: dict[str, int]) -> str:
     ours, reported = outcome.ours, outcome.cell.reported
     text = NONE if ours is None else ours.text(unit.factor, unit.digits)
     if reported is not None:
-        theirs = f"{unit.factor * reported.value:.{unit.digits}f}"
-        if reported.error is not None:
-            theirs += f" ± {unit.factor * reported.error:.{unit.digits}f}"
+        theirs = plus_minus(reported.value, reported.error, unit.factor, unit.digits)
         apart, inside = outcome.difference, outcome.inside
         gap = NONE if apart is None else f"{unit.factor * apart:+.{unit.digits}f}"
         verdict = NONE if inside is None else ("in" if inside else "out")

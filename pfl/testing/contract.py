@@ -12,10 +12,10 @@ from pfl.testing.promise import Formula, Promise, Subject, UnexaminedError
 
 # In the order in which they are defined.
 PROMISES: tuple[Promise, ...] = tuple(
-    found
+    promise
     for module in (building, uploads, purity, losses, jobs, runs, newcomers, engines)
-    for found in vars(module).values()
-    if isinstance(found, Promise)
+    for promise in vars(module).values()
+    if isinstance(promise, Promise)
 )
 
 

@@ -309,7 +309,7 @@ _MODULE = _Module()
 
 
 class _Lightnings(Accelerator):
-    """What Lightning asks about the device."""
+    """What Lightning asks about the device; a CPU's accelerator would have the CPU's device."""
 
     def setup_device(self, device: torch.device) -> None:
         pass

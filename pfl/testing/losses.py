@@ -24,13 +24,9 @@ def losses_count(subject: Subject) -> None:
             raise BrokenPromiseError(f"client {client} learns the same: {ADVICE}")
 
 
-def _without_classes(subject: Subject) -> bool:
-    return not subject.module().needs_classes
-
-
 @promise(
     "targets count through the task's loss alone (of a method that needs no classes)",
-    applies=_without_classes,
+    applies=lambda subject: not subject.module().needs_classes,
 )
 def targets_count_in_the_loss_alone(subject: Subject) -> None:
     """Exchange the targets under a loss that does not look at them."""

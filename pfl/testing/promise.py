@@ -79,11 +79,9 @@ class Subject:
         """Return the method on a network; its optimiser is plain SGD unless the options differ."""
         make = self.build or self.method
         # Makes weights that a constructor draws the same in every module.
+        task = {} if self.task is None else {"task": self.task}
         with scoped(0):
-            return make(net(), **{"optimizer": SGD, **self._told(), **options})
-
-    def _told(self) -> dict[str, Any]:
-        return {} if self.task is None else {"task": self.task}
+            return make(net(), **{"optimizer": SGD, **task, **options})
 
     def with_momentum(self, net: Net = mlp, **options: Any) -> ClientModule:
         """Return the method with momentum and weight decay, or without if it refuses them."""

@@ -158,7 +158,7 @@ def servers_are_pure(subject: Subject) -> None:
     federation = ToyFederation(subject.module())
     server = federation.server
     for _ in range(2):
-        uploads = [found.upload for found in map(federation.train, range(3)) if found.upload]
+        uploads = [result.upload for result in map(federation.train, range(3)) if result.upload]
         state = federation.state
         given = named([state, uploads])
         before = clone(given)

@@ -51,11 +51,10 @@ def _form(value: Tensor) -> str:
     return f"{str(value.dtype).removeprefix('torch.')} of shape {tuple(value.shape)}"
 
 
-def _has_formula(subject: Subject) -> bool:
-    return subject.floats is not None
-
-
-@promise("messages have as many bytes as the formula says", applies=_has_formula)
+@promise(
+    "messages have as many bytes as the formula says",
+    applies=lambda subject: subject.floats is not None,
+)
 def bytes_follow_the_formula(subject: Subject) -> None:
     """Compare broadcasts and uploads with the formula."""
     federation, jobs = second_round(subject.module())
