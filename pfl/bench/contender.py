@@ -52,9 +52,8 @@ class Contender:
     def words(self) -> list[str]:
         """The flags of ``pfl fit`` for the method at its defaults."""
         overlay = _overlays().get(self.name)
-        files = [*self.task.configs, *([] if overlay is None else [overlay])]
-        own = [f"--model={self.name}"] if overlay is None else []
-        configs = [word for file in files for word in ("--config", str(file))]
+        own = [f"--model={self.name}"] if overlay is None else ["--config", str(overlay)]
+        configs = [word for file in self.task.configs for word in ("--config", str(file))]
         return [*configs, *flags(self.task.settings), *own, *flags(self.given), *self.overrides]
 
     @property

@@ -1,0 +1,41 @@
+from pathlib import Path
+
+import pytest
+
+from pfl.bench.contender import contenders
+from pfl.bench.rows import Leaderboard
+from pfl.bench.standing import standings
+from pfl.bench.task import read
+from pfl.cli.parser import arguments, make_parser
+from tests.helpers.discovery import methods
+
+ROOT = Path(__file__).parents[2]
+TASKS = sorted((ROOT / "configs" / "bench").glob("*.yaml"))
+BOARDS = [
+    file for file in sorted((ROOT / "results" / "bench").glob("*.json")) if "_" not in file.stem
+]
+
+
+@pytest.mark.parametrize("file", TASKS, ids=lambda file: file.stem)
+def test_every_method_can_take_part_in_a_shipped_task(file):
+    """It has a space of shared dimensions, and its defaults are a configuration."""
+    names = ("Ditto", "FedSimSup", "PFedBayes")
+    for one in contenders(read(file), names, (), make_parser("fit")):
+        first, second = one.trials(2)
+        assert first.keys() == second.keys() == {one.name for one in one.dimensions}
+        assert one.default.values.data.init_args.val_fraction > 0
+        if one.name == "PFedBayes":
+            assert one.default.values.model.init_args.optimizer.init_args.lr == 0.001
+
+
+@pytest.mark.parametrize("method", methods(), ids=lambda method: method.__name__)
+def test_a_space_names_arguments_of_its_method(method):
+    for one in method.space():
+        assert one.name.partition(".")[0] in arguments(method)
+
+
+@pytest.mark.parametrize("file", BOARDS, ids=lambda file: file.stem)
+def test_a_committed_leaderboard_is_as_it_was_written(file):
+    board = Leaderboard.read(file)
+    assert {"Local", "FedAvg", "FedAvgP", "LPFT", "majority class"} <= board.rows.keys()
+    assert standings(board)[0].rank >= 1
