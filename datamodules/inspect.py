@@ -111,7 +111,9 @@ def figure(data: FederatedDataModule, path: str | Path) -> None:
         room = min(3 * (width - 1.8) / clients, height / rows) if clients > 30 else 0.35
         _draw_bubbles(picture, below, seen, 72 * min(room, height / rows))
     above.set_title(_title(data, seen.distinct), loc="left", fontsize=10)
-    picture.savefig(Path(path), dpi=110, format="png")
+    # Fit for print, and at most 2,500 x 1,750 pixels.
+    dpi = min(200.0, 2500 / picture.get_figwidth(), 1750 / picture.get_figheight())
+    picture.savefig(Path(path), dpi=dpi, format="png")
 
 
 def _title(data: FederatedDataModule, samples: int) -> str:
@@ -207,10 +209,12 @@ def _label_rows(axes: Axes, seen: Survey) -> None:
     if rows <= LABELLED_ROWS or rows == len(seen.class_names):
         every = 1 + (rows - 1) // LABELLED_ROWS
         axes.set_yticks(np.arange(0, rows, every), seen.rows[::every], fontsize=8)
+        axes.set_ylabel({"classes": "class", "subclasses": "subclass"}.get(seen.kind, "label"))
         return
     first = np.flatnonzero(np.diff(seen.parents, prepend=-1))
     middle = (first + np.append(first[1:], rows) - 1) / 2
     axes.set_yticks(middle, [seen.class_names[seen.parents[row]] for row in first], fontsize=8)
+    axes.set_ylabel("class")
     axes.grid(visible=False, axis="y")
     for border in first[1:]:
         axes.axhline(border - 0.5, color="#CCCCCC", linewidth=0.6)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import inspect
+import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -19,21 +20,37 @@ ROOT = Path(__file__).parent.parent.parent
 
 
 class MethodPage(SphinxDirective):
-    """``{method-page} FedAvg FedAvgP``: the classes that a page is about."""
+    """``{method-page} FedAvg FedAvgP``: the classes that a page is about.
+
+    The entry of ``docs/methods/papers.bib`` whose key is the page's name is shown with them.
+    """
 
     required_arguments = 1
     final_argument_whitespace = True
     has_content = False
 
     def run(self) -> list[nodes.Node]:
-        """Return what the classes declare, their options, and their rows of the ledger."""
+        """Return the citation, what the classes declare, their options, and rows of the ledger."""
         kinds = [getattr(lightning_modules, name) for name in self.arguments[0].split()]
-        parts = ["\n".join(_declarations(kinds))]
+        parts = [_citation(self.env.docname.rpartition("/")[2])]
+        parts.append("\n".join(_declarations(kinds)))
         for kind in kinds:
             path = f"{kind.__module__}.{kind.__name__}"
             parts.append(f"```{{eval-rst}}\n.. autoclass:: {path}\n   :no-members:\n```")
         parts.append("\n".join(_ledger({kind.__name__.lower() for kind in kinds})))
         return self.parse_text_to_nodes("\n\n".join(parts))
+
+
+def _citation(page: str) -> str:
+    """Return a folded BibTeX entry, with a link if it has one; nothing for a page without paper."""
+    text = (ROOT / "docs" / "methods" / "papers.bib").read_text(encoding="utf-8")
+    entries = [entry for entry in text.split("\n\n") if f"{{{page}," in entry.partition("\n")[0]]
+    parts = []
+    for entry in entries:
+        link = re.search(r"^ *url *= *{(.*)}", entry, re.MULTILINE)
+        parts.append(f"[The paper]({link[1]})." if link else "")
+        parts.append(f":::{{dropdown}} Cite\n```bibtex\n{entry.strip()}\n```\n:::")
+    return "\n\n".join(parts)
 
 
 def _declarations(kinds: Sequence[type[ClientModule]]) -> Iterator[str]:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from pfl.cli.explain import UsageError
 from pfl.disk.writing import written
-from pfl.ledger import cells, gaps, judge, page, pictures, rows
+from pfl.ledger import cells, dumbbells, gaps, judge, page, pictures, rows
 from pfl.results.files import RunError
 from pfl.results.style import save, styled
 from pfl.tables.cells import expand
@@ -57,6 +57,10 @@ def _write(options: argparse.Namespace) -> None:
             with written(out / name) as file:
                 save(figure, file, "svg")
             drawn[place] = name
+        for theme, colours in dumbbells.THEMES.items():
+            for ending in ("svg", "png"):
+                with written(out / f"ledger_{theme}.{ending}") as file:
+                    save(dumbbells.dumbbells(compared, colours), file, ending)
     (out / "ledger.csv").write_text(rows.write(compared), encoding="utf-8")
     text = page.page(compared, gaps.draws(scored, known), gaps.groups(scored, known), drawn)
     (out / "ledger.md").write_text(text, encoding="utf-8")

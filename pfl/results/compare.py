@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -166,9 +166,11 @@ def _matched(ours: dict[object, float], theirs: dict[object, float]) -> tuple[Fl
 
 
 def differences(setting: Setting, base: Setting, metric: str) -> list[str]:
-    """Describe how data, partition and point of testing differ between two settings.
+    """Describe what makes two settings hard to compare.
 
-    Data and partitions are compared between runs with the same split seed.
+    That is their data, partition and point of testing; their seeds; and of two methods the budget,
+    network and optimiser. (Of one method, the labels tell the options that differ.) Data and
+    partitions are compared between runs with the same split seed.
     """
     both = f"{setting.label} and {base.label}"
     lines = []
@@ -182,7 +184,42 @@ def differences(setting: Setting, base: Setting, metric: str) -> list[str]:
             f"{both} were tested at different points ({points[0]}, {points[1]}); run both with "
             "the same loop.evaluate_at"
         )
+    ours, theirs = _conditions(setting), _conditions(base)
+    if setting.runs[0].method == base.runs[0].method:
+        ours = {"seeds": ours["seeds"]}
+    unlike = [
+        f"{name} ({said}, {theirs[name]})"
+        for name, said in ours.items()
+        if None not in (said, theirs[name]) and said != theirs[name]
+    ]
+    if unlike:
+        lines.append(f"{both} differ in {', '.join(unlike)}, not in the method alone")
     return lines
+
+
+def _conditions(setting: Setting) -> dict[str, str | None]:
+    """Return seeds, budget, network and optimiser as words; ``None`` for what is not stored."""
+    first = setting.runs[0]
+    options = first.config.get("model", {}).get("init_args", {})
+    # Two digits, as other seeds draw other cohorts and splits.
+    processed = np.mean([run.metrics["train/samples"].sum() for run in setting.runs])
+    return {
+        "seeds": " ".join(str(seed) for seed in sorted({run.replicate[0] for run in setting.runs})),
+        "rounds": str(max(run.round for run in setting.runs)),
+        "epochs": _told(options.get("epochs")),
+        "samples processed": f"about {float(f'{processed:.2g}'):,.0f}",
+        "network": _told(options.get("net")),
+        "optimizer": _told(options.get("optimizer")),
+    }
+
+
+def _told(option: object) -> str | None:
+    """Write an option of a method: a class with the arguments that are set."""
+    if not isinstance(option, Mapping):
+        return None if option is None else str(option)
+    given = option.get("init_args", {}).items()
+    arguments = ", ".join(f"{key}={value}" for key, value in given if value not in (None, False))
+    return f"{str(option.get('class_path')).rpartition('.')[2]}({arguments})"
 
 
 def _differ(setting: Setting, base: Setting, key: str) -> bool:

@@ -136,7 +136,7 @@ def clients(settings: Sequence[Setting], metric: str, at: At) -> Figure:
             _dots(panel, values, heights, look, 9, 0.6)
         _marks(panel, number, setting, metric, at)
     panel.set_yticks(range(len(settings)), [wrapped(_label(setting), 1.8) for setting in settings])
-    panel.set_ylim(len(settings) - 0.5, -0.5)
+    panel.set_ylim(len(settings) - 0.4, -0.5)
     panel.grid(visible=False, axis="y")
     panel.set_xlabel(f"{names.score(names.of_client(metric))} of a client ({names.kind(at)})")
     if names.in_per_cent(metric):
@@ -150,11 +150,12 @@ def clients(settings: Sequence[Setting], metric: str, at: At) -> Figure:
 def _marks(panel: Axes, number: int, setting: Setting, metric: str, at: At) -> None:
     """Mark the mean over clients and the worst tenth, if the metric has them."""
     score = names.of_client(metric)
-    for name, marker, label in ((score, "D", "mean"), (f"{score}_worst10", "<", "worst tenth")):
+    for name, marker, label in ((score, "D", "mean"), (f"{score}_worst10", "^", "worst tenth")):
         if all(name in run.metrics for run in setting.runs):
             x = setting.values(name, at, by=metric).mean()
             style: dict[str, Any] = {"facecolor": "white", "edgecolor": "black", "zorder": 3}
-            panel.scatter([x], [number], s=34, marker=marker, label=label, **style)
+            # Below the box, where it hides no client.
+            panel.scatter([x], [number + 0.38], s=26, marker=marker, label=label, **style)
 
 
 def _dots(

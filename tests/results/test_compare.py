@@ -157,6 +157,41 @@ def test_runs_that_are_hard_to_compare_are_named(tmp_path, options, told, capsys
         assert f"Warning: FedAS and FedAvg {'were ' * (told[0] == 't')}{told}" in notes
 
 
+def configured(epochs=2, hidden=8, lr=0.1):
+    """Return a configuration's part about the method."""
+    net = {"class_path": "nets.MLP", "init_args": {"hidden": hidden, "batch_norm": False}}
+    optimizer = {"class_path": "torch.optim.SGD", "init_args": {"lr": lr, "momentum": 0.0}}
+    return {"model": {"init_args": {"epochs": epochs, "net": net, "optimizer": optimizer}}}
+
+
+@pytest.mark.parametrize(
+    ("method", "options", "told"),
+    [
+        ("FedAS", {"config": configured(epochs=5)}, "epochs (5, 2)"),
+        ("FedAS", {"config": configured(hidden=9)}, "network (MLP(hidden=9), MLP(hidden=8))"),
+        ("FedAS", {"config": configured(lr=1.0)}, "optimizer (SGD(lr=1.0), SGD(lr=0.1))"),
+        ("FedAS", {"seed": 7}, "seeds (7, 1)"),
+        # A round of the made-up runs processes 100 samples.
+        ("FedAS", {"rounds": [2]}, "rounds (2, 1)"),
+        ("FedAS", {"more": True}, "rounds (2, 1), samples processed (about 200, about 100)"),
+        ("FedAS", {}, None),
+        # Its label tells it.
+        ("FedAvg", {"config": configured(epochs=5)}, None),
+        ("FedAvg", {"config": configured(epochs=5), "seed": 7}, "seeds (7, 1)"),
+    ],
+)
+def test_another_budget_network_optimiser_or_seed_is_told(tmp_path, method, options, told):
+    tested = [[0.5, 0.7]] * (2 if options.pop("more", False) else 1)
+    write_run(tmp_path / "a", [[0.5, 0.6]], "FedAvg", config=configured())
+    options = {"config": configured(), **options}
+    options["config"]["model"]["class_path"] = method
+    write_run(tmp_path / "b", tested, method, **options)
+    settings = group([RunFolder.read(tmp_path / name) for name in "ab"])[0]
+    (line,) = compare(settings).warnings or [None]
+    both = f"{settings[1].label} and {settings[0].label}"
+    assert line == (told and f"{both} differ in {told}, not in the method alone")
+
+
 def test_further_points_are_compared_at_their_own(tmp_path):
     """``test/personal_post_local`` says its point itself, whatever came first in the runs."""
     for name, points in (("a", "post_broadcast, post_local"), ("b", "post_local")):
