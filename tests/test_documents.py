@@ -31,6 +31,7 @@ from pfl.sweeps.verb import sweep
 from pfl.tables.cells import expand
 from pfl.tables.plan import plan
 from pfl.tables.reader import read
+from pfl.testing import PROMISES
 from tests.test_configs import built
 
 ROOT = Path(__file__).parent.parent
@@ -292,6 +293,30 @@ def test_the_readme_runs_the_quickstart_in_python(tmp_path, monkeypatch):
     assert main(["fit", "--config", str(ROOT / DIGITS), "--loop.rounds=10"]) == 0
     (summary,) = Path("runs/quickstart").glob("*/summary.json")
     assert json.loads(summary.read_text())["fingerprint"] == names["run"].fingerprint
+
+
+HEADLINE = re.compile(
+    r"(\d+) cells .*?(\d+) independent draws, of which (\d+) agree with their papers, "
+    r"(\d+) do not, and (\d+) cannot"
+)
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/results.md"])
+def test_the_headline_is_the_ledgers(page):
+    told, ledger = (
+        HEADLINE.search(" ".join((ROOT / path).read_text(encoding="utf-8").split()))
+        for path in (page, "docs/ledger.md")
+    )
+    assert told
+    assert told.groups() == ledger.groups()
+
+
+@pytest.mark.parametrize(
+    ("page", "words"),
+    [("README.md", "promises that concern it, of {}:"), ("docs/index.md", "Up to [{} checks]")],
+)
+def test_the_promises_are_counted(page, words):
+    assert words.format(len(PROMISES)) in (ROOT / page).read_text(encoding="utf-8")
 
 
 def test_the_readme_shows_the_file_of_the_example():
