@@ -205,7 +205,7 @@ def run(words, monkeypatch):
         case ["pfl", "fit", *options] if not {DIGITS, "--model.help"} & {*options}:
             assert built(fit_experiment(options)).plan()
         case ["pfl", "fit", *options] if DIGITS in options:
-            assert main(["fit", *options, SHORT]) == 0
+            assert ended(["fit", *options, SHORT]) == 0
         case ["pfl", "sweep", *options]:
             plan_sweep(options, monkeypatch)
         case ["pfl", "bench", *options]:
