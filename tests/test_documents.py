@@ -27,7 +27,6 @@ from sklearn.datasets import load_diabetes
 from pfl.__main__ import main
 from pfl.bench import task
 from pfl.cli.runs import fit_experiment
-from pfl.sweeps.verb import sweep
 from pfl.tables.cells import expand
 from pfl.tables.plan import plan
 from pfl.tables.reader import read
@@ -251,7 +250,7 @@ def plan_sweep(options, monkeypatch):
     pytest.importorskip("optuna")
     monkeypatch.setattr("pfl.sweeps.run.Search", stop)
     with pytest.raises(StoppedError):
-        sweep(options)
+        main(["sweep", *options])
 
 
 @examples("python")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -193,33 +194,45 @@ def differences(setting: Setting, base: Setting, metric: str) -> list[str]:
         if None not in (said, theirs[name]) and said != theirs[name]
     ]
     if unlike:
-        lines.append(f"{both} differ in {', '.join(unlike)}, not in the method alone")
+        lines.append(f"{both} differ in {', '.join(unlike)}")
     return lines
 
 
 def _conditions(setting: Setting) -> dict[str, str | None]:
     """Return seeds, budget, network and optimiser as words; ``None`` for what is not stored."""
-    first = setting.runs[0]
-    options = first.config.get("model", {}).get("init_args", {})
-    # Two digits, as other seeds draw other cohorts and splits.
-    processed = np.mean([run.metrics["train/samples"].sum() for run in setting.runs])
+    told = [_option(setting.runs[0].config, name) for name in ("epochs", "net", "optimizer")]
+    epochs, network, optimizer = told
+    key = "train/samples"
+    samples = [run.metrics[key].sum() for run in setting.runs if key in run.metrics]
     return {
         "seeds": " ".join(str(seed) for seed in sorted({run.replicate[0] for run in setting.runs})),
         "rounds": str(max(run.round for run in setting.runs)),
-        "epochs": _told(options.get("epochs")),
-        "samples processed": f"about {float(f'{processed:.2g}'):,.0f}",
-        "network": _told(options.get("net")),
-        "optimizer": _told(options.get("optimizer")),
+        "epochs": epochs,
+        "samples processed": _rounded(float(np.mean(samples))) if samples else None,
+        "network": network,
+        "optimizer": optimizer,
     }
 
 
-def _told(option: object) -> str | None:
-    """Write an option of a method: a class with the arguments that are set."""
-    if not isinstance(option, Mapping):
-        return None if option is None else str(option)
-    given = option.get("init_args", {}).items()
-    arguments = ", ".join(f"{key}={value}" for key, value in given if value not in (None, False))
-    return f"{str(option.get('class_path')).rpartition('.')[2]}({arguments})"
+def _rounded(count: float) -> str:
+    """Round to two digits, as other seeds draw other cohorts and splits."""
+    return f"about {float(f'{count:.2g}'):,.0f}"
+
+
+def _option(config: Mapping[str, Any], name: str) -> str | None:
+    """Write an option of the method: a class with the arguments that are set."""
+    found = _inside(_inside(config.get("model"), "init_args"), name)
+    if not isinstance(found, Mapping):
+        return None if found is None else str(found)
+    given = found.get("init_args")
+    arguments = given.items() if isinstance(given, Mapping) else ()
+    told = ", ".join(f"{key}={value}" for key, value in arguments if value not in (None, False))
+    return f"{str(found.get('class_path')).rpartition('.')[2]}({told})"
+
+
+def _inside(found: object, key: str) -> object:
+    """Return an entry; ``None`` without it, and for what is no mapping (an edited file)."""
+    return found.get(key) if isinstance(found, Mapping) else None
 
 
 def _differ(setting: Setting, base: Setting, key: str) -> bool:

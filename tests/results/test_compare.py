@@ -189,7 +189,7 @@ def test_another_budget_network_optimiser_or_seed_is_told(tmp_path, method, opti
     settings = group([RunFolder.read(tmp_path / name) for name in "ab"])[0]
     (line,) = compare(settings).warnings or [None]
     both = f"{settings[1].label} and {settings[0].label}"
-    assert line == (told and f"{both} differ in {told}, not in the method alone")
+    assert line == (told and f"{both} differ in {told}")
 
 
 def test_further_points_are_compared_at_their_own(tmp_path):
