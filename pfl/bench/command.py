@@ -143,7 +143,6 @@ def _joined(made: Bench, beside: Leaderboard | None) -> Leaderboard:
 def _show(board: Leaderboard) -> None:
     console = Console()
     found = standings(board)
-    for sheet in (tables.ranking(board, found), tables.choices(found)):
-        console.print(sheet.rich())
+    console.print(tables.ranking(board, found).rich())
     for line in tables.verdict(board, found):
         console.print(escape(line), highlight=False)
