@@ -291,6 +291,16 @@ def test_a_norm_without_running_statistics_sees_no_padding_in_tests():
     check(lambda: module_of(FedAvg, net), data=data)
 
 
+def test_a_client_without_test_samples_is_not_scored():
+    """It stands between others, so that the stack pads it with their samples."""
+    data = blobs((4, 9, 2, 17, 6))
+    data.splits["test"][1] = tuple(part[:0] for part in data.splits["test"][1])
+    run = fit(module_of(FedPer, toy.mlp), VectorisedEngine(), data=data)
+    assert run.header["engine"].startswith("vectorised")
+    assert not run.failures.get("undefined")
+    check(lambda: module_of(FedPer, toy.mlp), data=data)
+
+
 def test_each_stacked_client_is_clipped_by_its_own_norm_over_all_parameters():
     """Norms 5, of (3, 0) and 4, and 1/2; only the first is longer than 1 and becomes 1."""
     gradients = [torch.tensor([[3.0, 0.0], [0.3, 0.0]]), torch.tensor([[4.0], [0.4]])]

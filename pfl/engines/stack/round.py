@@ -78,7 +78,8 @@ def outputs(stack: Stack, splits: Sequence[ClientSplit]) -> dict[int, tuple[Tens
         for group in walk(splits, context.data.eval_batch_size, stack.couples_samples()):
             found = stack.together(forward, group.rows, group.batch, draws="same")
             for (row, size), z, y in zip(group.sizes.items(), found, group.batch.y, strict=True):
-                parts.setdefault(row, []).append((z[:size], y[:size]))
+                if size:
+                    parts.setdefault(row, []).append((z[:size], y[:size]))
     return {row: own[0] if len(own) == 1 else _joined(own) for row, own in sorted(parts.items())}
 
 
