@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from datamodules.ham10000 import HAM10000 as HAM10000
     from datamodules.heart import HeartDisease as HeartDisease
     from datamodules.huggingface import HFDataset as HFDataset
+    from datamodules.mnist1d import MNIST1D as MNIST1D
     from datamodules.partition.partitioner import IID as IID
     from datamodules.partition.partitioner import ByColumn as ByColumn
     from datamodules.partition.partitioner import ByDomain as ByDomain
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from datamodules.partition.slices import FixedClasses as FixedClasses
     from datamodules.partition.slices import QuantitySkew as QuantitySkew
     from datamodules.partition.unseen import Unseen as Unseen
+    from datamodules.pydataset import PyDataset as PyDataset
     from datamodules.series import TimeSeries as TimeSeries
     from datamodules.shakespeare import Shakespeare as Shakespeare
     from datamodules.sun397 import SUN397 as SUN397

@@ -33,6 +33,8 @@ UNSEEN = {
 # Classes and a sample of sets that are read from a table or text.
 UNREAD = {
     "HeartDisease": (2, torch.zeros(15)),
+    "MNIST1D": (10, torch.zeros(40)),
+    "PyDataset": (1, torch.zeros(37)),
     "WISDM": (6, torch.zeros(43)),
     "Shakespeare": (62, torch.zeros(40, dtype=torch.int64)),
 }

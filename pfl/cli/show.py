@@ -23,5 +23,9 @@ def show(options: argparse.Namespace) -> None:
     for item in listed(kind):
         table.add_row(item.name, item.sentence)
     Console().print(table)
+    if kind == "methods":
+        print(
+            "which one to choose: docs/choosing.md, with runs of clients that differ in many ways"
+        )
     if kind == METRICS:
         print("and every metric of torchmetrics by its path, such as torchmetrics.AUROC")

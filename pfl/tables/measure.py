@@ -6,7 +6,7 @@ import os
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any, NamedTuple
 
 import torch
@@ -15,7 +15,7 @@ from torch import Tensor
 
 from pfl.cli.config import Experiment
 from pfl.core.state import nbytes
-from pfl.core.task import Classification, MultiLabel
+from pfl.core.task import Classification, MultiLabel, Regression
 from pfl.federation import checkpoint
 from pfl.federation.run import Run
 from pfl.tables.sizes import Sizes
@@ -172,14 +172,17 @@ def _made_up(experiment: Experiment, sizes: Sizes, batches: int) -> Namespace:
     """Return settings of the same method for clients with ``batches`` batches of such data."""
     values = experiment.values.clone()
     size = values.data.init_args.batch_size
+    # A forecast is a regression of several numbers, with the options of its loss.
+    kind = Regression if isinstance(sizes.task, Regression) else type(sizes.task)
+    names = {field.name for field in fields(kind)}
     values.data = Namespace(
         class_path="datamodules.TensorData",
         init_args=Namespace(
             source=_samples(sizes, _CLIENTS * 2 * batches * size),
             num_clients=_CLIENTS,
             partition=Namespace(class_path="datamodules.IID", init_args=Namespace()),
-            task=type(sizes.task).__name__.lower(),
-            loss=sizes.task.options(),
+            task=kind.__name__.lower(),
+            loss={name: v for name, v in sizes.task.options().items() if name in names},
             batch_size=size,
             test_fraction=0.5,
         ),

@@ -16,8 +16,15 @@ from pfl.core.types import Inputs
 from pfl.tables.plan import PlannedRun
 from pfl.tables.shorten import part_of
 
-# Arguments that determine which samples exist.
-_WHICH = ("root", "superclasses", "images_per_class", "samples", "classes", "subclasses", "domains")
+# Arguments that only divide, scale or score the samples of a data set.
+_DIVIDING = frozenset(
+    [
+        *("num_clients", "partition", "client", "public", "unseen", "max_samples"),
+        *("max_train_samples", "test_protocol", "test_fraction", "val_fraction", "split_seed"),
+        *("batch_size", "eval_batch_size", "drop_last", "shuffle", "augment", "mean", "std"),
+        *("standardise", "metrics", "loss"),
+    ]
+)
 
 
 @dataclass(frozen=True)
@@ -52,7 +59,7 @@ class Surveyor:
     """Divides labels as runs would; opens each data set once, and divides it once per setting."""
 
     def __init__(self) -> None:
-        self._catalogues: dict[tuple[str, ...], Any] = {}
+        self._catalogues: dict[str, Any] = {}
         self._sizes: dict[str, Sizes] = {}
 
     def sizes(self, run: PlannedRun) -> Sizes:
@@ -69,8 +76,8 @@ class Surveyor:
 
     def _divided(self, run: PlannedRun) -> Sizes:
         values, parser = _untouched(run.experiment.values.data), run.experiment.parser
-        arguments = (str(values.init_args.get(name)) for name in _WHICH)
-        which = (str(values.class_path), *arguments)
+        arguments = {name: v for name, v in vars(values.init_args).items() if name not in _DIVIDING}
+        which = f"{values.class_path} {arguments}"
         if which not in self._catalogues:
             self._catalogues[which] = _made(parser, values).outline()
         catalogue = self._catalogues[which]

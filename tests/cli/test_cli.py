@@ -178,8 +178,10 @@ def test_list(kind, names, capsys):
     assert main(["list"]) == 0
     assert f"pfl list {kind}" in capsys.readouterr().out.splitlines()
     assert main(["list", kind]) == 0
-    first_words = [line.split(" ")[0] for line in capsys.readouterr().out.splitlines()]
+    said = capsys.readouterr().out
+    first_words = [line.split(" ")[0] for line in said.splitlines()]
     assert set(names) <= set(first_words)
+    assert ("docs/choosing.md" in said) == (kind == "methods")
     assert not {"ClientModule", "SplitNet", "FederatedDataModule", "Partitioner"} & set(first_words)
 
 

@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
+from datamodules import TensorData
+from pfl.cli.config import Experiment
+from pfl.cli.parser import make_parser
 from pfl.tables.measure import Line, Rates, Stopwatch
+from pfl.tables.sizes import Surveyor
 from tests.tables.conftest import table, write
 
 
@@ -38,7 +43,7 @@ def kinds():
 
 @pytest.mark.usefixtures("_in_a_folder_of_its_own")
 def test_every_kind_of_data_has_an_estimate(capsys):
-    rows = {}
+    rows, rng = {}, np.random.default_rng(1).normal
     for name, (arrays, settings) in kinds().items():
         np.savez(f"{name}.npz", **arrays)
         data = {"data": "TensorData", "data.source": f"{name}.npz", "data.num_clients": 3}
@@ -48,12 +53,44 @@ def test_every_kind_of_data_has_an_estimate(capsys):
     given = {"data": "TabularData", "data.path": "t.csv", "data.target": "y"}
     more = {"data.task": "regression", "data.num_clients": 3, "data.partition": "IID"}
     rows["table"] = {"set": {**given, **more}}
+    sheet = [f"{c},{t},{rng()}" for c in "pq" for t in range(20)]
+    Path("s.csv").write_text("\n".join(["who,when,load", *sheet]))
+    given = {"data": "TimeSeries", "data.path": "s.csv", "data.target": "load", "data.past": 4}
+    more = {"data.client_column": "who", "data.time_column": "when"}
+    rows["windows"] = {"set": {**given, **more}}
+    Path("w.csv").write_text(
+        "\n".join(["a,b,died", *(f"{i},{'xyz'[i % 3]},{i % 2}" for i in range(60))])
+    )
+    given = {"data": "TabularData", "data.path": "w.csv", "data.target": "died"}
+    more = {"data.task": "binary", "data.num_clients": 3, "data.partition": "IID"}
+    rows["binary"] = {"set": {**given, **more}}
     write(columns=None, rows=rows)
     assert table("--dry-run") == 0
     said = capsys.readouterr()
     for name in rows:
         assert f"{name}, seed 1: missing, " in said.err
     assert "[1]" not in said.out
+
+
+@pytest.mark.usefixtures("_in_a_folder_of_its_own")
+def test_each_file_is_read_and_each_once(monkeypatch):
+    """Two files of one class, one of them divided in two ways."""
+    rng, opened, surveyor = np.random.default_rng(0), [], Surveyor()
+    for count in (40, 80):
+        np.savez(f"{count}.npz", x=rng.normal(size=(count, 5)), y=rng.integers(0, 3, count))
+    catalogue = TensorData.catalogue
+    monkeypatch.setattr(
+        TensorData, "catalogue", lambda self: opened.append(self.source) or catalogue(self)
+    )
+    found = []
+    for count, clients in ((40, 2), (80, 2), (80, 4)):
+        words = ["--model", "Local", "--model.net", "MLP", "--data", "TensorData"]
+        words += ["--data.source", f"{count}.npz", "--data.partition", "IID"]
+        words += ["--data.num_clients", str(clients)]
+        experiment = Experiment.parse(make_parser("fit"), words)
+        found.append(surveyor.sizes(SimpleNamespace(experiment=experiment, scale=1.0)).train)
+    assert found == [[15, 15], [30, 30], [15] * 4]
+    assert opened == ["40.npz", "80.npz"]
 
 
 @pytest.mark.usefixtures("_in_a_folder_of_its_own")

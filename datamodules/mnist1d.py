@@ -1,0 +1,97 @@
+"""MNIST-1D: signals of 40 numbers, which the package ``mnist1d`` generates, seen by sensors."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+
+from datamodules.partition.partitioner import Partitioner
+from datamodules.tensors import TensorData
+from pfl.core.checks import at_least_one, not_negative
+
+
+class MNIST1D(TensorData):
+    """Ten digits as signals of 40 numbers: clients that differ in their features alone.
+
+    A client is a sensor with a gain, an offset and a slope of its own, which are drawn: it sees
+    ``gain x + offset + slope t`` of a signal x, where t goes from -1 to 1. The signals are those of
+    the published generator, in other numbers. Nothing is downloaded.
+
+    Source: Greydanus, Kobak, "Scaling down deep learning with MNIST-1D", ICML 2024. Licence of the
+    package: Apache-2.0.
+
+    Args:
+        num_clients: Number of clients, N; if not given, one for each sensor.
+        partition: As in :class:`FederatedDataModule`; ``ByDomain`` if not given.
+        sensors: Number of sensors.
+        samples: Number of signals of each sensor.
+        shift: How much sensors differ: standard deviation of offset, slope and the logarithm of the
+            gain; 0 for sensors alike.
+        data_seed: Seed of signals and sensors.
+        options: As in :class:`TensorData`, such as ``standardise``.
+
+    Raises:
+        ImportError: The package ``mnist1d`` is not installed.
+        ValueError: A number is out of range.
+    """
+
+    def __init__(
+        self,
+        num_clients: int | None = None,
+        partition: Partitioner | str | None = None,
+        *,
+        sensors: int = 8,
+        samples: int = 500,
+        shift: float = 1.0,
+        data_seed: int = 0,
+        **options: Any,
+    ) -> None:
+        at_least_one(sensors=sensors, samples=samples)
+        not_negative(shift=shift)
+        super().__init__({}, num_clients, partition, task="classification", **options)
+        self.sensors = sensors
+        self.samples = samples
+        self.shift = shift
+        self.data_seed = data_seed
+
+    def read(self) -> Mapping[str, Any]:
+        """Generate the signals of all sensors."""
+        x, y = _signals(10 * -(-self.sensors * self.samples // 10), self.data_seed)
+        sensor = np.arange(len(y)) % self.sensors
+        rng = np.random.default_rng(self.data_seed)
+        gain, offset, slope = self.shift * rng.normal(size=(3, self.sensors, 1))
+        time = np.linspace(-1, 1, x.shape[1])
+        seen = np.exp(gain)[sensor] * x + offset[sensor] + slope[sensor] * time
+        return {"x": seen.astype(np.float32), "y": y, "client": sensor}
+
+
+def _signals(count: int, seed: int) -> tuple[Any, Any]:
+    """Return (count, 40) signals and (count,) digits, in random order.
+
+    Raises:
+        ImportError: The package ``mnist1d`` is not installed.
+    """
+    try:
+        from mnist1d import data
+    except ImportError as error:
+        raise ImportError("MNIST1D needs mnist1d: pip install 'pfl-lightning[mnist1d]'") from error
+    arguments = data.get_dataset_args()
+    arguments.num_samples, arguments.train_split, arguments.seed = count, 1.0, seed
+    with _streams_restored():
+        made = data.make_dataset(arguments)
+    return made["x"], made["y"]
+
+
+@contextmanager
+def _streams_restored() -> Iterator[None]:
+    """Restore the global streams of Python and numpy, which the generator seeds and draws from."""
+    python, numpy = random.getstate(), np.random.get_state()
+    try:
+        yield
+    finally:
+        random.setstate(python)
+        np.random.set_state(numpy)

