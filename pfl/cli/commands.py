@@ -80,7 +80,8 @@ class Command:
     def words(self, argv: Sequence[str]) -> Sequence[str]:
         """Return a command line with the flag of a model that is named by the first word."""
         named = self.configuration is not None and self.configuration.named
-        return ["--model.class_path", *argv] if named and argv and argv[0][0] != "-" else argv
+        bare = named and argv and not argv[0].startswith("-")
+        return ["--model.class_path", *argv] if bare else argv
 
     def configured_usage(self) -> str:
         """Return the usage of a command with a configuration, its own arguments first."""

@@ -72,6 +72,19 @@ def test_a_slip_is_told_in_a_sentence(case, capsys):
     assert message in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("words", [["list", "methods", "x"], ["report", "run", "--seed=x"]])
+def test_a_word_too_many_is_refused(words, capsys):
+    """Of a command that passes no flags on to pfl fit."""
+    with pytest.raises(SystemExit, match="2"):
+        main(words)
+    assert f"unrecognized arguments: {words[-1]}\n" in capsys.readouterr().err
+
+
+def test_an_empty_name_is_no_class(capsys):
+    assert main(["check", ""]) == 2
+    assert "there is no class ''" in capsys.readouterr().err
+
+
 def test_no_slip_waits_for_torch_or_lightning():
     """All in one process, so that the test is fast: none of them may import these."""
     calls = "\n".join(f"assert main({words!r}) == 2" for words, _ in SLIPS.values())
@@ -94,7 +107,7 @@ def test_a_slip_in_a_table_waits_for_neither(capsys):
 
 def test_no_shipped_configuration_is_taken_for_a_slip():
     for name in shipped.names():
-        if not name.startswith(("tables/", "overlays/")):
+        if not name.startswith(("tables/", "overlays/", "bench/")):
             slips.check("fit", ["--config", "quickstart", "--config", name])
 
 
