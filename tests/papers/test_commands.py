@@ -15,13 +15,13 @@ from pathlib import Path
 import pytest
 import torchvision
 
+from pfl.cli.commands import parser as parser_of
 from pfl.cli.parser import make_parser
 from pfl.results.runs import RunFolder
 from pfl.tables import kept, runner
 from pfl.tables.cells import expand
 from pfl.tables.plan import parse, plan
 from pfl.tables.reader import read
-from pfl.tables.verb import _parser
 from tests.helpers import made_files
 
 ROOT = Path(__file__).parents[2]
@@ -65,7 +65,7 @@ def test_the_flags_of_the_page_fit_their_tables(monkeypatch):
     monkeypatch.chdir(ROOT)
     for file, flags in tables():
         if flags:
-            options, overrides = _parser().parse_known_args([str(file), *flags])
+            options, overrides = parser_of("table").parse_known_args([str(file), *flags])
             found = read(file)
             cells = expand(found, options.rows, options.columns)
             assert not overrides or parse(parser(), found, cells[0], overrides)

@@ -8,7 +8,8 @@ import pytest
 from lightning_modules.fedas import FedAS
 from lightning_modules.fedavg import FedAvg
 from pfl.federation.checkpoint import CheckpointError
-from pfl.federation.reliability import bins, measure
+from pfl.federation.reliability import FILE, bins, rows, tabulated
+from pfl.federation.resume import Wanted
 from pfl.loop import FederatedLoop
 from pfl.results.analyses import reliability as diagram
 from pfl.results.files import Columns, RunError
@@ -35,7 +36,8 @@ def test_bins_give_the_calibration_error_that_the_run_recorded(real, kind):
     loop = FederatedLoop(
         rounds=3, seed=3, progress=False, default_root_dir=str(run.folder.parent.parent)
     )
-    path = measure(loop, kind(mlp(seed=9), optimizer=SGD), blobs(), str(run.folder))
+    module = kind(mlp(seed=9), optimizer=SGD)
+    path = tabulated(Wanted(loop, module, blobs(), str(run.folder)), FILE, rows)
     assert path == run.folder / "reliability.csv"
     table, folder = Columns.read(path), RunFolder.read(run.folder)
     recorded = folder.by_client("test/personal/ece", folder.evaluated()[-1:])
@@ -60,7 +62,8 @@ def test_a_diagram_of_an_earlier_round_is_not_drawn(real):
 
 
 def test_a_checkpoint_that_is_in_no_runs_folder(real, tmp_path):
+    loop = FederatedLoop(rounds=3, seed=3, progress=False)
     lone = tmp_path / "x.ckpt"
     lone.write_bytes((real["FedAvg"].folder / "checkpoints" / "last.ckpt").read_bytes())
     with pytest.raises(CheckpointError, match="is not in a run folder"):
-        measure(FederatedLoop(rounds=3, seed=3, progress=False), FedAvg(mlp()), blobs(), str(lone))
+        tabulated(Wanted(loop, FedAvg(mlp()), blobs(), str(lone)), FILE, rows)
