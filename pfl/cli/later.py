@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from rich.table import Table
@@ -58,19 +58,31 @@ def name(argv: Sequence[str]) -> str:
     return "" if file is None else file.stem
 
 
-def tested(experiment: Experiment, source: str) -> tuple[Mapping[str, float], Table]:
-    """Let the clients join; return a summary of their scores, and a table with a row for each."""
+def tested(experiment: Experiment, source: str) -> list[Table]:
+    """Let the clients join; return tables of the main score of each, and of all scores' means."""
     data = experiment.data
     wanted = Wanted(experiment.loop, experiment.module, data, source, experiment.text)
     with prepared(wanted) as federation, federation.computing():
-        main, columns = next(iter(federation.context.scorer.better)), federation.newcomers.curve
+        scores, curve = [*federation.context.scorer.better], federation.newcomers.curve
         row, rows = federation.newcomers.evaluate(federation.run.server, {})
-    names = client_names(data)
-    table = Table(title=f"{main} of clients that join, zero-shot (0) and after local rounds")
-    for column in ("client", "name", "samples", "tested on", *map(str, range(len(columns)))):
-        table.add_column(column)
+    names, told = client_names(data), [f"{score}, mean over clients" for score in scores]
+    about = ("client", "name", "samples", "tested on")
+    each = _table(f"{scores[0]} of clients that join, after local rounds", about, len(curve))
     for one in rows:
         client = int(one["client"])
-        about = (client, names[client], int(one["samples"]), int(one["test_samples"]))
-        table.add_row(*map(str, about), *(f"{one[name]:.4f}" for name in columns))
-    return row, table
+        cells = (client, names[client], int(one["samples"]), int(one["test_samples"]))
+        each.add_row(*map(str, cells), *(f"{one[name]:.4f}" for name in curve))
+    means = _table("all scores, after local rounds", ("",), len(curve))
+    for score, what in zip(scores, told, strict=True):
+        columns = [f"{name.rpartition('/')[0]}/{score}" for name in curve]
+        if columns[0] in row:
+            means.add_row(what, *(f"{row[name]:.4f}" for name in columns))
+    return [each, means]
+
+
+def _table(title: str, about: Sequence[str], rounds: int) -> Table:
+    """Return an empty table with a column for each number of local rounds; 0 is zero-shot."""
+    table = Table(title=title)
+    for column in (*about, *map(str, range(rounds))):
+        table.add_column(column)
+    return table

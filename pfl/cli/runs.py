@@ -101,9 +101,8 @@ def test(argv: Sequence[str]) -> None:
     with explained(experiment.given, *REFUSALS):
         source = _source(experiment)
         if values.join is not None:
-            row, table = later.tested(experiment, source)
-            Console().print(table)
-            _show_scores(experiment, row)
+            for table in later.tested(experiment, source):
+                Console().print(table)
             return
         row = loop.test(module, data, source, experiment.text)
         wanted = resume.Wanted(loop, module, data, source, experiment.text)

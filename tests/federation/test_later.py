@@ -122,12 +122,12 @@ def test_a_run_is_all_that_is_needed(stored, tmp_path, capsys):
     assert cells[:4] == ["4", "Sion", "12", "4"]
     assert len(cells) == 8
     assert (stored / FILE).read_bytes() == before
-    # The last column is what the summary tells of the only client.
+    # The mean over clients is what the only client has.
     one = hospitals(tmp_path / "Thun.csv", "?", header="age,kind,died")
     assert main(["test", f"--ckpt_path={stored}", f"--data={one}", "--join=0"]) == 0
     said = capsys.readouterr().out
     (row,) = [re.findall(r"[\w.]+", line) for line in said.splitlines() if " Thun " in line]
-    assert re.search(rf"test/unseen/acc +│ {row[-1]} ", said)
+    assert re.search(rf"acc, mean over clients +│ {row[-1]} ", said)
 
 
 def test_predictions_and_exported_models_are_those_of_clients_that_join(stored, tmp_path, capsys):
