@@ -46,8 +46,9 @@ class CellOutcome:
     @property
     def inside(self) -> bool | None:
         """Whether chance alone may part the two numbers; ``None`` without a number or a spread."""
-        reported = self.cell.reported
-        return agree(self.ours, None if reported is None else reported.estimate)
+        if self.ours is None or self.cell.reported is None:
+            return None
+        return agree(self.ours, self.cell.reported.estimate)
 
 
 def outcome(cell: Cell, plan: TablePlan, failures: Mapping[str, str]) -> CellOutcome:
