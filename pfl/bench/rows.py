@@ -14,13 +14,14 @@ from pfl.bench import points
 from pfl.cli.explain import UsageError
 from pfl.disk import canonical, reading
 from pfl.disk.writing import write
+from pfl.disk.yaml_text import shipped
 
 FORMAT = "pfl-leaderboard-1"
-# Methods in every table, with the names under which it shows them.
-REFERENCE = "FedAvg"
-TUNED_REFERENCE = "FedAvgP"
-ALWAYS = ("Local", REFERENCE, TUNED_REFERENCE, "LPFT")
-LABELS = {TUNED_REFERENCE: "FedAvg-FT", "LPFT": "LP-FT"}
+_REFERENCES = shipped("pfl.bench", "references.yaml")
+REFERENCE: str = _REFERENCES["plain"]
+TUNED_REFERENCE: str = _REFERENCES["tuned"]
+ALWAYS: Sequence[str] = _REFERENCES["always"]
+LABELS: Mapping[str, str] = _REFERENCES["labels"]
 # Name of the row that needs no training: the most frequent class of each client.
 MAJORITY = "majority class"
 # What is stored with a run, but differs from one computation to the next.

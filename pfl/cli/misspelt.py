@@ -11,7 +11,7 @@ from pathlib import Path
 from pfl.callbacks import foreign
 from pfl.cli import catalogue
 from pfl.cli.explain import Given, Keys, UsageError, line, plain, settings_of, spoken
-from pfl.cli.known import OF_TORCH, BrokenError, Known, classes, is_class
+from pfl.cli.known import OF_TORCH, BrokenError, Known, classes, is_class, of_torch
 from pfl.disk.nearest import hint, nearest
 from pfl.imports.hints import declared
 from pfl.imports.trust import CONFIGURATION, TrustError
@@ -73,9 +73,10 @@ def _check_word(item: Given, kind: Known | None) -> None:
     elif words and not others and text not in words:
         what = f"expected one of {', '.join(map(repr, words))}, got {text}"
     elif _are_classes(others) and text not in words and not is_class(text):
+        named = {*classes(), *of_torch(others)}
         # A file may stand instead of some classes.
         is_file = "str" in others and Path(text).exists()
-        what = None if is_file else _no_class(text, words, classes())
+        what = None if is_file or text in named else _no_class(text, words, named)
     if what is not None:
         raise UsageError(line(item.place, item.keys, what))
 

@@ -178,7 +178,7 @@ def test_a_trial_that_fails_is_no_choice_and_a_method_without_any_has_no_score(t
     ("words", "message"),
     [
         (["toys.yaml", "--budget", "0"], "--budget: expected a whole number, at least 1, got 0"),
-        (["digit"], "did you mean 'bench/digits'?"),
+        (["digit"], "did you mean 'bench/digits'"),
         (["toys.yaml", "--methods", "FedPar"], "FedPar"),
         (["toys.yaml", "--beside", "no.json"], "there is no leaderboard no.json"),
         (["toys.yaml", "--data.init_args.num_client=2"], "num_clients"),

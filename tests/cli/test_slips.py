@@ -28,7 +28,7 @@ SLIPS = {
         "there is no class 'LeNet55'; did you mean 'LeNet5'?",
     ),
     "partition": ([*QUICK, "--data.partition=Dirichlt"], "did you mean 'Dirichlet'?"),
-    "optimiser": ([*QUICK, "--model.optimizer", "Adm"], "there is no class 'Adm'"),
+    "optimiser": ([*QUICK, "--model.optimizer", "Adm"], "did you mean 'Adam'?"),
     "engine": ([*QUICK, "--loop.engine=vectorized"], "nor a class; did you mean 'vectorised'?"),
     "one of some words": (
         [*QUICK, "--loop.on_nonfinite=stopp"],

@@ -198,7 +198,7 @@ def test_batches_and_epochs_are_compared_at_equal_numbers_of_steps(name):
     """40 rounds of 5 epochs in batches of 16 are FedAS's own: 40 * 5 / 16 steps a sample."""
     own = {"model.init_args.epochs": 5, "data.init_args.batch_size": 16}
     steps = set()
-    for row in table(name).rows.values():
+    for row in table(name).row_settings.values():
         values = {**own, **row.settings}
         trained = values["loop.rounds"] * values["model.init_args.epochs"]
         steps.add(trained / values["data.init_args.batch_size"])
@@ -237,6 +237,6 @@ def test_searches_have_the_papers_ranges():
     }
     for name, (option, values) in told.items():
         key = f"model.init_args.{option}"
-        assert [row.settings[key] for row in table(name).rows.values()] == values
+        assert [row.settings[key] for row in table(name).row_settings.values()] == values
     (_, mu) = table("pfakd_gpfl").axes
     assert [float(label) for label in mu.options] == told["pfakd_gpfl"][1]

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
+from pfl.__main__ import main
 from pfl.cli.parser import make_parser
 from pfl.tables import reported
 from pfl.tables.cells import expand
 from pfl.tables.plan import parse, plan
 from pfl.tables.reader import read
 from pfl.tables.sizes import Surveyor
-from pfl.tables.verb import table as command
 from tests.test_configs import built
 
 ROOT = Path(__file__).parents[2]
@@ -191,7 +191,7 @@ def test_a_dry_run_of_a_papers_table(tmp_path, capsys):
     file = ROOT / "configs" / "tables" / "fedas_table4.yaml"
     words = ["--rows", "PA and CS", "--columns", "P=0.2", "--scale", "0.1", "--dry-run"]
     root = tmp_path / "data"
-    command([str(file), *words, f"--data.init_args.root={root}"])
+    assert main(["table", str(file), *words, f"--data.init_args.root={root}"]) == 0
     said = capsys.readouterr().out
     assert "PA and CS, P=0.2, seed 0" in said
     assert "missing" in said
