@@ -34,7 +34,7 @@ STARTED = "started"
 # did). By dotted key ("data.shuffle": of any data module), or by class and option ("MLP.hidden").
 _CAME_OR_WENT: dict[str, Any] = {
     **{"data.shuffle": True, "data.max_train_samples": None, "data.public": None},
-    **{"data.max_length": None, "HFDataset.standardise": "none"},
+    **{"data.max_length": None, "data.standardise": "none"},
     **{"data.loss": None, "TabularData.positive": None, "MLP.batch_norm": False},
     "model.supervisor_draw": "random",
     **{"data.hierarchy": None, "data.classes_per_superclass": 50},
