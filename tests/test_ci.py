@@ -30,6 +30,6 @@ def test_the_oldest_versions_are_the_lower_bounds():
     # Tools of developers and of the site are pinned by constraints.txt.
     extras = {**project["optional-dependencies"], "dev": (), "docs": ()}
     wanted = [word for words in (project["dependencies"], *extras.values()) for word in words]
-    bounds = [re.match(r"([\w-]+)(?:\[\w+\])?>=([\d.]+)", word) for word in wanted]
+    bounds = [re.match(r"([\w-]+)(?:\[\w+\])?>=([\w.]+)", word) for word in wanted]
     pinned = sorted(f"{bound[1]}=={bound[2]}" for bound in bounds if bound)
     assert lines_of("constraints-oldest.txt") == pinned
