@@ -78,7 +78,7 @@ class Experiment:
             trust = Trust(weights=bool(values.get("download_weights")))
             for key, hint in types.items():
                 if key in values:
-                    check_calls(values[key], hint, key.split("."), trust)
+                    _check_calls(values[key], hint, key.split("."), trust)
         except ArgumentError as error:
             top = dict.fromkeys(("config", "seed", "model", "data", "print_config", *parser.own))
             find_misspelling(
@@ -202,3 +202,11 @@ def check_fit(module: ClientModule, data: DataSource) -> None:
         raise ValueError(
             f"network {name} gives outputs of shape {tuple(outputs.shape[1:])}, but the data {has}"
         )
+
+
+def _check_calls(value: Any, hint: Any, keys: Sequence[str], trust: Trust) -> None:  # noqa: ANN401
+    try:
+        check_calls(value, hint, keys, trust)
+    except ImportError as error:
+        # Named where the parser takes any value, so that it has looked for nothing.
+        raise TrustError(str(error), keys) from error

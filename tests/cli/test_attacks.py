@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import json
 import runpy
 import subprocess
 import sys
@@ -174,6 +175,15 @@ def test_a_named_module_of_python_is_not_even_imported():
     done = subprocess.run(words, capture_output=True, text=True, check=False)
     assert "names this.Net, which belongs neither" in done.stderr
     assert "Beautiful" not in done.stdout
+
+
+def test_a_class_that_does_not_exist_is_told_where_any_value_may_stand(capsys):
+    """torch.nn.Linear takes anything as its device, so that the parser looks for no class."""
+    net = {"class_path": "torch.nn.Linear", "init_args": {"in_features": 2, "out_features": 2}}
+    net["init_args"]["device"] = {"class_path": "planted.Net"}
+    assert main(["fit", "--config", "quickstart", "--model.net", json.dumps(net)]) == 2
+    said = capsys.readouterr().err
+    assert "quickstart.yaml:10: model: there is no planted" in said
 
 
 def test_a_message_keeps_its_lines_and_words_of_usual_length():
