@@ -21,6 +21,8 @@ Flags: TypeAlias = NDArray[np.bool_]
 RunError: TypeAlias = reading.FileError
 # Of rounds and of clients.
 LARGEST = 10**7
+# Of all numbers: no float32 is as large, and pictures of larger ones cannot be drawn.
+WILD = 1e100
 # The column of clients' names, which is no numbers; ``partition.json`` has them too.
 NAME = "name"
 
@@ -46,8 +48,8 @@ class Columns:
         A missing file has no columns.
 
         Raises:
-            RunError: A cell is neither a number nor a truth value, or the number of a round or a
-                client is none; or see :func:`pfl.disk.reading.read_csv`.
+            RunError: A cell is neither a number nor a truth value, a number is beyond :data:`WILD`,
+                or that of a round or a client is none; or see :func:`pfl.disk.reading.read_csv`.
         """
         lines = reading.read_csv(path)
         if NAME in lines.header:
@@ -64,6 +66,8 @@ class Columns:
         for name in ("round", "client"):
             if name in columns:
                 _check_counted(columns[name], f"{path}: {name}")
+        if (wild := np.isfinite(values) & (np.abs(values) > WILD)).any():
+            raise RunError(f"{path}: expected numbers up to {WILD:g}, got {values[wild][0]:g}")
         flags = np.array([[cell == "nan" for cell in row] for row in lines.rows], np.bool_)
         named = zip(lines.header, flags.reshape(values.shape).T, strict=True)
         undefined = {name: flag for name, flag in named if flag.any()}

@@ -41,6 +41,7 @@ def refused(capsys):
         ("metrics.csv", "\n2,", "\n1e300,", "round must be a whole number of at most"),
         ("metrics.csv", "\n2,", "\n1,", "metrics.csv: the rounds must ascend from 1 or more"),
         ("metrics.csv", "\n2,", "\nx,", "metrics.csv is not a table of numbers"),
+        ("metrics.csv", ",300,", ",1e300,", "expected numbers up to 1e+100, got 1e+300"),
         ("metrics.csv", ",300,", ",inf,", "metrics.csv: comm/bytes_down is larger than 1e+18"),
     ],
 )
