@@ -48,7 +48,7 @@ class Columns:
         A missing file has no columns.
 
         Raises:
-            RunError: A cell is neither a number nor a truth value, a number is beyond :data:`WILD`,
+            RunError: A cell is neither a number nor a truth value, a number is beyond 1e100,
                 or that of a round or a client is none; or see :func:`pfl.disk.reading.read_csv`.
         """
         lines = reading.read_csv(path)
