@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
 
-from lightning_modules.fedavg import FedAvg
+from lightning_modules.fedavg import FedAvg, FedAvgP
 from pfl.core.types import Broadcast
 from pfl.engines.sequential import SequentialEngine
 from pfl.engines.vectorised import VectorisedEngine
@@ -51,3 +52,32 @@ def test_either_the_loss_or_the_weights_are_enough(method, engine):
     assert all(map(math.isfinite, bad.train.values())) == (method is WeightsAlone)
     weights = bad.upload.shared.values()
     assert all(value.isfinite().all() for value in weights) == (method is LossAlone)
+
+
+@pytest.mark.parametrize("engine", [SequentialEngine, VectorisedEngine])
+def test_the_global_model_is_tested_as_it_was_sent(engine):
+    """FedAvg-P tunes before a test, but only the personalised models."""
+    data, scores = blobs(), {}
+    for method in (FedAvg, FedAvgP):
+        module = method(mlp(), optimizer=SGD)
+        used = engine()
+        used.setup(context(module, data))
+        sent = Broadcast({n: module.state_dict()[n].clone() for n in module.shared_names()})
+        for model in ("global", "personal"):
+            asked = [
+                replace(job(data, client, sent), splits=("test",), model=model)
+                for client in range(3)
+            ]
+            scores[method, model] = list(used.test(asked))
+    assert scores[FedAvgP, "global"] == scores[FedAvg, "global"]
+    assert scores[FedAvgP, "personal"] != scores[FedAvg, "personal"]
+
+
+@pytest.mark.parametrize("engine", [SequentialEngine, VectorisedEngine])
+def test_without_a_common_test_set_there_is_no_score_on_it(engine, monkeypatch):
+    data = blobs()
+    monkeypatch.setattr(data, "pooled_test", lambda: None)
+    used = engine()
+    used.setup(context(FedAvg(mlp()), data))
+    asked = [job(data, client, splits=("test", "pooled")) for client in range(3)]
+    assert [[*found] for found in used.test(asked)] == [["test"]] * 3
