@@ -11,7 +11,7 @@ from torch import Tensor
 from typing_extensions import TypeVar
 
 from pfl.core.state import weighted_mean
-from pfl.core.types import Broadcast, ClientInfo, ClientSplit, State, Upload
+from pfl.core.types import Broadcast, ClientInfo, ClientSplit, Patterns, State, Upload
 
 
 @dataclass(frozen=True)
@@ -50,6 +50,9 @@ class Server(Generic[StateT]):
             number that clients send (``ClientModule.extra``) is reported if it is named here.
         per_client: Whether ``shared`` of the state holds a model for each client, along a leading
             axis. Such models are stored in files if they exceed ``loop.kept_memory``.
+        summed: Patterns of what a private run (``loop.privacy``) sends besides parameters: buffers
+            that travel, and names in ``extra`` that :meth:`merge_mean` reads. Only what can be
+            summed over clients belongs there.
         needs_public: Whether it works on public data (``data.public``).
         seed: Seed of the server's own draws, derived from that of the run:
             ``generator(self.seed, "noise", state.round)``. Set before :meth:`init`.
@@ -64,6 +67,7 @@ class Server(Generic[StateT]):
 
     reports: ClassVar[Mapping[str, str]] = {"weight": "aggregation weight"}
     per_client: ClassVar[bool] = False
+    summed: ClassVar[Patterns] = ()
     needs_public: ClassVar[bool] = False
     weighting: Literal["samples", "uniform"] = "samples"
     inherits: tuple[str, str] | None = field(default=None, kw_only=True)
@@ -123,6 +127,20 @@ class Server(Generic[StateT]):
             shared=weighted_mean([upload.shared for upload in uploads], weights),
             client_report=self.reported(uploads, weight=weights),
         )
+
+    def merge_mean(self, state: StateT, mean: Upload, count: float) -> StateT:
+        """Return the state after a private round, in which nobody's own upload is known.
+
+        Called in place of :meth:`merge`. A server that overrides :meth:`merge`, :meth:`weights` or
+        :meth:`aggregate` takes part in private runs (``loop.privacy``) if it overrides this too.
+
+        Args:
+            state: The state before the round.
+            mean: An estimate of the mean of the uploads, all of which count equally; of ``extra``
+                it has what ``summed`` names.
+            count: The number of uploads for which it stands, q N.
+        """
+        return self.merge(state, [mean])
 
     def reported(self, uploads: Sequence[Upload], **values: Tensor) -> dict[str, dict[int, float]]:
         """Return numbers for each uploading client: some values, and what ``reports`` names.

@@ -266,6 +266,23 @@ class Cohort:
 
 
 @dataclass(frozen=True)
+class Sending:
+    """How a client changes its upload before sending it: values that travel with the job.
+
+    An upload that is changed is sent as a difference: what the client would send minus what it
+    received, in float64 (:mod:`pfl.passage`).
+
+    Attributes:
+        clip: Largest Euclidean norm of the difference, over all that is sent; ``None`` is no limit.
+        extra: Names in :attr:`Upload.extra` that are sent; others stay with the client. ``None``
+            sends all.
+    """
+
+    clip: float | None = None
+    extra: tuple[str, ...] | None = None
+
+
+@dataclass(frozen=True)
 class Job:
     """All that an engine needs to run one client, besides the module and the data.
 
@@ -277,6 +294,7 @@ class Job:
         splits: Splits on which the model is tested; for a training job, right after training.
             ``"pooled"`` is the common test set.
         model: The model that a test job builds from the broadcast.
+        sending: How the upload is changed before it is sent; ``None`` sends it as it is.
     """
 
     info: ClientInfo
@@ -285,6 +303,7 @@ class Job:
     seed: int
     splits: tuple[Split, ...] = ()
     model: Literal["personal", "global"] = "personal"
+    sending: Sending | None = None
 
     @property
     def adapts(self) -> bool:

@@ -29,6 +29,7 @@ from pfl.core.types import (
     State,
     Upload,
 )
+from pfl.passage.send import send
 from pfl.training import batching
 from pfl.training.batching import chunks
 from pfl.training.context import Context
@@ -105,16 +106,19 @@ def results(
     states = [kept | (upload.shared if upload else {}) for upload, kept in given]
     columns = (jobs, given, tallies, terms, logged, scores, each_finite(states))
     return [
-        Result(
-            client=job.info.client,
-            upload=upload,
-            kept=kept,
-            train=losses,
-            steps=tally.steps,
-            samples=tally.samples,
-            scores=of_splits,
-            finite=sound and all(map(math.isfinite, losses.values())),
-            logged=numbers,
+        send(
+            job,
+            Result(
+                client=job.info.client,
+                upload=upload,
+                kept=kept,
+                train=losses,
+                steps=tally.steps,
+                samples=tally.samples,
+                scores=of_splits,
+                finite=sound and all(map(math.isfinite, losses.values())),
+                logged=numbers,
+            ),
         )
         for job, (upload, kept), tally, losses, numbers, of_splits, sound in zip(
             *columns, strict=True

@@ -12,6 +12,7 @@ from pfl.core.seeds import derive
 from pfl.core.server import Server, ServerState
 from pfl.core.state import clone, to
 from pfl.core.types import ClientInfo, ClientSplit, Job, Result, Split, State, Upload
+from pfl.passage.passage import Passage
 from pfl.training.context import Context
 from pfl.training.declaration import MethodError
 
@@ -28,12 +29,16 @@ class Coordinator:
         context: The method with its initial values, the data and the device.
         rounds: Planned number of rounds.
         seed: Seed of all random choices of clients and server.
+        passage: What happens to uploads on their way to the server; ``None`` leaves them as they
+            are.
 
     Raises:
         MethodError: The server needs public data, and there are none.
     """
 
-    def __init__(self, context: Context, rounds: int, seed: int) -> None:
+    def __init__(
+        self, context: Context, rounds: int, seed: int, passage: Passage | None = None
+    ) -> None:
         data = context.data
         with during("the method's server()"):
             self.server: Server[Any] = context.module.server()
@@ -44,7 +49,7 @@ class Coordinator:
         for client in members(data):
             self.clients[client] = ClientInfo.of(data, client, rounds)
         self.eligible = [info.client for info in self.clients if info.samples > 0]
-        self._context, self._seed = context, seed
+        self._context, self._seed, self._passage = context, seed, passage
 
     def start(self) -> ServerState:
         """Return the server's state before the first round."""
@@ -79,11 +84,15 @@ class Coordinator:
             broadcast=broadcast,
             seed=derive(self._seed, "client", number, client),
             splits=splits,
+            sending=None if self._passage is None else self._passage.sending(state),
         )
 
     def aggregate(self, state: ServerState, uploads: list[Upload]) -> ServerState:
         """Return the server's state after a round, from uploads in ascending order of clients."""
         with during(f"round {state.round + 1}, the server's aggregation"):
+            if self._passage is not None:
+                received = self.server.broadcast(state, self.eligible[0], state.round + 1)
+                return self._passage.aggregate(self.server, state, uploads, received)
             after: ServerState = self.server.aggregate(state, uploads)
         return after
 

@@ -1,0 +1,45 @@
+"""The client's half: the difference and its one clip."""
+
+import pytest
+import torch
+
+from pfl.core.types import Broadcast, ClientInfo, Job, Result, Sending, Upload
+from pfl.passage.send import send
+
+RECEIVED = Broadcast({"a": torch.tensor([1.0, 1.0])}, {"c": torch.tensor(9.0)})
+
+
+def sent(sending, extra=None):
+    upload = Upload(0, 7, {"a": torch.tensor([4.0, 1.0])}, extra or {"change": torch.tensor(4.0)})
+    job = Job(ClientInfo(0, 7, None), {}, RECEIVED, 0, sending=sending)
+    return upload, send(job, Result(0, upload, {}, {}, 1, 7))
+
+
+def test_nothing_changes_without_sending():
+    upload, result = sent(None)
+    assert result.upload is upload
+
+
+def test_difference_is_clipped_as_one_vector():
+    """The difference is (3, 0) in the network and 4 in the extra: norm 5, so the factor is 1/5."""
+    _, result = sent(Sending(clip=1.0))
+    assert result.upload.shared["a"].tolist() == pytest.approx([0.6, 0])
+    assert float(result.upload.extra["change"]) == pytest.approx(0.8)
+    assert result.upload.shared["a"].dtype == torch.float64
+    assert result.upload.samples == 1
+
+
+def test_short_difference_is_sent_as_it_is():
+    _, result = sent(Sending(clip=5.0))
+    assert result.upload.shared["a"].tolist() == [3, 0]
+
+
+def test_extra_is_sent_by_name_alone_and_from_what_was_received():
+    extra = {"c": torch.tensor(10.0), "secret": torch.tensor(1.0)}
+    _, result = sent(Sending(extra=("c",)), extra)
+    assert result.upload.extra == {"c": torch.tensor(1.0, dtype=torch.float64)}
+
+
+def test_difference_that_is_not_finite_is_reported():
+    _, result = sent(Sending(clip=1.0), {"change": torch.tensor(float("nan"))})
+    assert not result.finite
