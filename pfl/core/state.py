@@ -231,10 +231,19 @@ def together(numbers: Sequence[Tensor]) -> Tensor:
 
 def fingerprint(states: Iterable[Mapping[str, Tensor]]) -> str:
     """Return a hash of names, shapes, types and every bit of the values, in the order given."""
-    digest = hashlib.sha256()
+    return _hash(states)[:16]
+
+
+def digest(state: Mapping[str, Tensor]) -> str:
+    """Return the whole SHA-256 of one state, in hexadecimal digits; see :func:`fingerprint`."""
+    return _hash([state])
+
+
+def _hash(states: Iterable[Mapping[str, Tensor]]) -> str:
+    found = hashlib.sha256()
     for state in states:
         for name in sorted(state):
             value = state[name].detach().cpu().contiguous()
-            digest.update(f"{name}:{value.dtype}:{tuple(value.shape)};".encode())
-            digest.update(value.reshape(-1).view(torch.uint8).numpy().tobytes())
-    return digest.hexdigest()[:16]
+            found.update(f"{name}:{value.dtype}:{tuple(value.shape)};".encode())
+            found.update(value.reshape(-1).view(torch.uint8).numpy().tobytes())
+    return found.hexdigest()

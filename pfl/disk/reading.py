@@ -103,7 +103,7 @@ def read_json(path: Path) -> dict[str, Any]:
     try:
         content = text(path)
         parsed = {} if content is None else json.loads(content)
-        _check_depth(parsed)
+        check_depth(parsed)
     except RecursionError:
         raise FileError(f"{path} has more than {DEPTH} levels") from None
     except FileError:
@@ -166,14 +166,18 @@ def _mapping(content: Any, source: object) -> dict[str, Any]:  # noqa: ANN401
     return content
 
 
-def _check_depth(content: Any, left: int = DEPTH) -> None:  # noqa: ANN401
-    """Raise RecursionError where lists and mappings are too deep in each other."""
+def check_depth(content: Any, left: int = DEPTH) -> None:  # noqa: ANN401
+    """Check how deep lists and mappings are in each other.
+
+    Raises:
+        RecursionError: They are deeper than :data:`DEPTH`.
+    """
     if not left:
         raise RecursionError
     if isinstance(content, dict | list):
         for item in content.values() if isinstance(content, dict) else content:
             if isinstance(item, dict | list):
-                _check_depth(item, left - 1)
+                check_depth(item, left - 1)
 
 
 def first_line(error: Exception) -> str:

@@ -8,11 +8,12 @@ from typing import Literal, TypeAlias
 from pfl.engines.auto import AutoEngine
 from pfl.engines.base import Engine
 from pfl.engines.ray import RayEngine
+from pfl.engines.remote.loopback import LoopbackEngine
 from pfl.engines.sequential import SequentialEngine
 from pfl.engines.threads import ThreadsEngine
 from pfl.engines.vectorised import VectorisedEngine
 
-EngineName: TypeAlias = Literal["auto", "sequential", "threads", "vectorised", "ray"]
+EngineName: TypeAlias = Literal["auto", "sequential", "threads", "vectorised", "ray", "loopback"]
 
 ENGINES: Mapping[EngineName, type[Engine]] = {
     "auto": AutoEngine,
@@ -20,8 +21,9 @@ ENGINES: Mapping[EngineName, type[Engine]] = {
     "threads": ThreadsEngine,
     "vectorised": VectorisedEngine,
     "ray": RayEngine,
+    "loopback": LoopbackEngine,
 }
-_WITH_WORKERS = ("auto", "threads", "ray")
+_WITH_WORKERS = ("auto", "threads", "ray", "loopback")
 
 
 def make_engine(name: EngineName, workers: int | None = None) -> Engine:

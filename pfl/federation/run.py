@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field
-from itertools import chain
 from pathlib import Path
 from typing import Any, TypeAlias
 
 import yaml
 
 from pfl.core.client import ClientModule
+from pfl.core.elsewhere import digest_of
 from pfl.core.server import ServerState
-from pfl.core.state import fingerprint
+from pfl.core.state import digest
 from pfl.core.types import FederatedData, Result, RoundResult, State
 from pfl.federation.summary import SCORES, summarise
 from pfl.training.context import Context
@@ -80,8 +81,18 @@ class Run:
 
     @property
     def fingerprint(self) -> str:
-        """A hash of the server's weights and every client's kept state."""
-        return fingerprint(chain([self.server.shared], (self.kept[c] for c in sorted(self.kept))))
+        """A hash of the server's weights and of the hash of every client's kept state.
+
+        A state that lies elsewhere is known by its hash.
+        """
+        kept = (self.kept[client] for client in sorted(self.kept))
+        digests = [digest_of(state) for state in kept if state]
+        own = digest(self.server.shared)
+        return (
+            hashlib.sha256("".join([own, *digests]).encode()).hexdigest()[:16]
+            if digests
+            else own[:16]
+        )
 
     @property
     def noise(self) -> str | None:

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from pfl.core.elsewhere import reference_of
 from pfl.core.server import ServerState
 from pfl.core.types import ClientInfo, State
 from pfl.federation.checkpoint import CheckpointError
@@ -74,7 +75,9 @@ def _check_kept(kept: Mapping[Any, Any], run: Run, clients: Sequence[ClientInfo]
         where = f"kept of client {client}"
         if type(client) is not int or not 0 <= client <= last:
             raise _wrong(f"{where}: the clients are 0 to {last}")
-        optimizer = of_all_phases(_state(where, found))
+        if _lies_elsewhere(where, _state(where, found)):
+            continue
+        optimizer = of_all_phases(found)
         own = {name: value for name, value in found.items() if name not in optimizer}
         names = run.module.kept_names(clients[client])
         check_tensors(where, own, {name: run.template[name] for name in names})
@@ -85,6 +88,13 @@ def _check_kept(kept: Mapping[Any, Any], run: Run, clients: Sequence[ClientInfo]
                 raise _wrong(
                     f"{where}.{name} must be {right}, as that of client {other}, got {_form(value)}"
                 )
+
+
+def _lies_elsewhere(where: str, state: State) -> bool:
+    try:
+        return reference_of(state) is not None
+    except ValueError as error:
+        raise _wrong(f"{where}: {error}") from error
 
 
 def _check_history(content: Mapping[str, Any]) -> None:

@@ -12,6 +12,7 @@ from lightning.fabric import Fabric
 from torch import nn
 
 from pfl.core.client import ClientModule
+from pfl.core.elsewhere import reference_of
 from pfl.core.failure import ExplainedError
 from pfl.core.seeds import derive, scoped
 from pfl.core.state import clone, copy_all, matches
@@ -147,7 +148,16 @@ class Context:
         )
 
     def load(self, kept: Mapping[str, torch.Tensor]) -> None:
-        """Reset the module to the template, with the kept values in place."""
+        """Reset the module to the template, with the kept values in place.
+
+        Raises:
+            MethodError: The client keeps its state at its site.
+        """
+        if reference_of(kept) is not None:
+            raise MethodError(
+                "what this client keeps is at its site, and its model exists only there: ask the "
+                "site's owner for it, or train with an engine of this machine"
+            )
         values = [kept.get(name, value) for name, value in self.template.items()]
         copy_all([self.entries[name] for name in self.template], values)
         if self._scaler_start:

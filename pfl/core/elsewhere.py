@@ -1,0 +1,62 @@
+"""What stands for a state that lies elsewhere: its hash, and the round that it is from.
+
+A client on another machine keeps its state there. Here a reference takes the state's place: in the
+run, in its checkpoint, in jobs and in results. It is a state of two small tensors, so that nothing
+that stores or moves states needs to know of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from pfl.core.state import digest
+from pfl.core.types import State
+
+# No entry of a module has a colon in its name.
+_HASH, _ROUND = "elsewhere:hash", "elsewhere:round"
+_BYTES = 32
+
+
+class Reference(NamedTuple):
+    """A state that lies elsewhere.
+
+    Attributes:
+        digest: Its hash, as :func:`pfl.core.state.digest` computes it.
+        round: The round of the client's participation that it is from.
+    """
+
+    digest: str
+    round: int
+
+
+def standing_for(reference: Reference) -> State:
+    """Return the state that stands for one that lies elsewhere."""
+    octets = list(bytes.fromhex(reference.digest))
+    return {
+        _HASH: torch.tensor(octets, dtype=torch.uint8),
+        _ROUND: torch.tensor(reference.round),
+    }
+
+
+def reference_of(state: Mapping[str, Tensor]) -> Reference | None:
+    """Return what a state refers to; ``None`` if it is a state itself.
+
+    Raises:
+        ValueError: It is a damaged reference.
+    """
+    if _HASH not in state:
+        return None
+    form = {name: (value.dtype, tuple(value.shape)) for name, value in state.items()}
+    if form != {_HASH: (torch.uint8, (_BYTES,)), _ROUND: (torch.int64, ())}:
+        raise ValueError(f"a state that lies elsewhere has a hash and a round, not {form}")
+    return Reference(bytes(state[_HASH].tolist()).hex(), int(state[_ROUND]))
+
+
+def digest_of(state: Mapping[str, Tensor]) -> str:
+    """Return the hash of a state, wherever it lies."""
+    found = reference_of(state)
+    return digest(state) if found is None else found.digest

@@ -1,0 +1,1 @@
+"""Clients that stay at their sites: one engine, and a transport that carries bytes."""

@@ -1,0 +1,113 @@
+"""Sites in threads of this process: everything travels as bytes, as to another machine."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from threading import Lock
+from typing import Literal
+
+from lightning.fabric import Fabric
+
+from pfl.core.checks import at_least_one
+from pfl.core.held_out import members
+from pfl.engines import threads
+from pfl.engines.remote.engine import RemoteEngine
+from pfl.engines.remote.site import Site
+from pfl.engines.remote.transport import SiteError, Transport, Verb
+from pfl.training.context import Context
+
+
+class Loopback(Transport):
+    """Carries messages to sites of this process.
+
+    Args:
+        sites: By client.
+        together: Whether several sites may work at a time.
+        seen: Called with each message and its answer; for tests of what travels.
+    """
+
+    def __init__(
+        self,
+        sites: Mapping[int, Site],
+        together: bool = True,
+        seen: Callable[[int, Verb, bytes, bytes], None] | None = None,
+    ) -> None:
+        self._sites, self._seen = dict(sites), seen
+        self._lock = None if together else Lock()
+
+    def sites(self) -> Mapping[int, str]:
+        """Return the address of each client."""
+        return dict.fromkeys(self._sites, "loopback")
+
+    def call(self, client: int, verb: Verb, content: bytes) -> bytes:
+        """Send a message to a client's site and return its answer."""
+        if client not in self._sites:
+            raise SiteError(f"there is no site of client {client}")
+        answer = self._answer(self._sites[client], verb, content)
+        if self._seen is not None:
+            self._seen(client, verb, content, answer)
+        return answer
+
+    def close(self) -> None:
+        """Do nothing: the sites end with the process."""
+
+    def _answer(self, site: Site, verb: Verb, content: bytes) -> bytes:
+        if self._lock is None:
+            return site.answer(verb, content)
+        with self._lock:
+            return site.answer(verb, content)
+
+
+class LoopbackEngine(RemoteEngine):
+    """Runs each client at a site of its own in this process, for tests of what travels.
+
+    Its numbers are the sequential engine's, bit for bit.
+
+    Args:
+        folder: Where the sites keep their states, each in a folder of its own; ``None`` takes a
+            temporary one, which ends with the engine.
+        on_lost: As for :class:`~pfl.engines.remote.engine.RemoteEngine`.
+        workers: Sites that work at a time; ``None`` lets all of a round.
+
+    Raises:
+        ValueError: ``workers`` is below one.
+    """
+
+    def __init__(
+        self,
+        folder: str | None = None,
+        on_lost: Literal["stop", "initial"] = "stop",
+        workers: int | None = None,
+    ) -> None:
+        at_least_one(workers=workers)
+        super().__init__(on_lost, workers)
+        self.folder = folder
+        self._temporary: tempfile.TemporaryDirectory[str] | None = None
+
+    def connect(self, context: Context) -> Transport:
+        """Make a site for each client that trains."""
+        if self.folder is None and self._temporary is None:
+            self._temporary = tempfile.TemporaryDirectory(prefix="pfl-sites-")
+        folder = Path(self.folder or self._temporary.name)  # type: ignore[union-attr]
+        clients = members(context.data)
+        together = threads.obstacle(context, len(clients)) is None
+        return Loopback(made(context, clients, folder), together)
+
+    def close(self) -> None:
+        """Take leave of the sites, and remove a temporary folder."""
+        super().close()
+        if self._temporary is not None:
+            self._temporary.cleanup()
+            self._temporary = None
+
+
+def made(context: Context, clients: Sequence[int], folder: Path) -> dict[int, Site]:
+    """Return a site for each client, each with a copy of the module, and a folder of its own."""
+    precision = context.fabric.strategy.precision.precision
+    found = {}
+    for client in clients:
+        fabric = Fabric(accelerator="cpu", devices=1, precision=precision)
+        found[client] = Site(context.replica(fabric), client, folder / str(client))
+    return found

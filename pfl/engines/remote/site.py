@@ -1,0 +1,140 @@
+"""A site: one client with its data and its kept states, which answers a server's messages."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import TypeVar
+
+from pfl.core.elsewhere import Reference
+from pfl.core.failure import ExplainedError, said, told
+from pfl.core.state import to
+from pfl.core.types import Broadcast, ClientInfo, Job, Result, Scores, State
+from pfl.disk.container import BYTES, ContainerError
+from pfl.engines.remote import wire
+from pfl.engines.remote.states import KeptVersions
+from pfl.engines.remote.transport import LostStateError
+from pfl.engines.remote.wire import Empty, Failure, Kept, Marks, Message, Numbers, Order, Report
+from pfl.training import client_round
+from pfl.training.context import Context
+
+FormT = TypeVar("FormT")
+
+
+class Refusal(Exception):  # noqa: N818
+    """The site does not do what it is asked; the message says why."""
+
+
+class Site:
+    """One client at its own place; it lives as long as the run, or longer.
+
+    It holds the client's data and kept states, neither of which it sends.
+
+    Attributes:
+        client: Index of the client, as the server counts.
+
+    Args:
+        context: The method with its initial values, the data and the device.
+        client: Index of the client, in the data as for the server.
+        folder: Where the client's states are kept; nothing else is in it.
+        most: Largest number of bytes of a message that is read.
+    """
+
+    def __init__(self, context: Context, client: int, folder: Path, most: int = BYTES) -> None:
+        self.client, self._context, self._most = client, context, most
+        self._info = ClientInfo.of(context.data, client)
+        self._kept = KeptVersions(folder)
+
+    def answer(self, verb: str, content: bytes) -> bytes:
+        """Return the answer to a message, which may be an error in words."""
+        verbs = {
+            "hello": self._hello,
+            "train": self._train,
+            "test": self._test,
+            "state_hash": self._state_hash,
+            "bye": self._bye,
+        }
+        try:
+            if verb not in verbs:
+                raise Refusal(f"there is no verb {verb[:20]!r}; the verbs are {', '.join(verbs)}")
+            return verbs[verb](content)
+        except LostStateError as error:
+            failure = Failure("lost", str(error))
+        except (Refusal, ContainerError) as error:
+            failure = Failure("refused", str(error))
+        except ExplainedError as error:
+            failure = Failure("failed", str(error))
+        except Exception as error:
+            failure = Failure("failed", told(error) or said(error))
+        return wire.written("error", failure)
+
+    def _hello(self, content: bytes) -> bytes:
+        self._read("hello", Empty, content)
+        return wire.written("hello", Empty())
+
+    def _train(self, content: bytes) -> bytes:
+        order, message = self._read("train", Order, content)
+        job = self._job(order, message)
+        result = client_round.train(self._context, job)
+        before = None if order.kept is None else Reference(order.kept.digest, order.kept.round)
+        kept = self._store(result.kept, order.round, before)
+        return wire.written("train", _report(result, kept), result.upload)
+
+    def _test(self, content: bytes) -> bytes:
+        order, message = self._read("test", Order, content)
+        scores = client_round.test(self._context, self._job(order, message))
+        return wire.written("test", Marks(_plain(scores)))
+
+    def _state_hash(self, content: bytes) -> bytes:
+        self._read("state_hash", Empty, content)
+        versions = [Kept(*reference) for reference in self._kept.versions()]
+        return wire.written("state_hash", wire.Versions(versions))
+
+    def _bye(self, content: bytes) -> bytes:
+        self._read("bye", Empty, content)
+        return wire.written("bye", Empty())
+
+    def _read(self, verb: str, kind: type[FormT], content: bytes) -> tuple[FormT, Message]:
+        record, message = wire.read(verb, kind, content, self._most)
+        if isinstance(record, Failure):
+            raise Refusal("an error is no message to a site")
+        return record, message
+
+    def _job(self, order: Order, message: Message) -> Job:
+        """Return the job of an order, with the state that the client keeps here."""
+        if order.client != self.client:
+            raise Refusal(f"this is the site of client {self.client}, not of {order.client}")
+        device = self._context.fabric.device
+        kept: State = {}
+        if order.kept is not None:
+            kept = self._kept.load(Reference(order.kept.digest, order.kept.round))
+        sent = Broadcast(to(message.shared, device), to(message.extra, device))
+        return Job(
+            info=replace(self._info, round=order.round, rounds=order.rounds),
+            kept=to(kept, device),
+            broadcast=sent if order.sent else None,
+            seed=order.seed,
+            splits=tuple(order.splits),
+            model=order.model,
+        )
+
+    def _store(self, kept: State, number: int, before: Reference | None) -> Kept | None:
+        return Kept(*self._kept.store(kept, number, before)) if kept else None
+
+
+def _report(result: Result, kept: Kept | None) -> Report:
+    return Report(
+        client=result.client,
+        steps=result.steps,
+        samples=result.samples,
+        finite=result.finite,
+        train=Numbers.of(result.train),
+        logged=Numbers.of(result.logged),
+        scores=_plain(result.scores),
+        upload=None if result.upload is None else result.upload.samples,
+        kept=kept,
+    )
+
+
+def _plain(scores: Scores) -> dict[wire.SplitName, Numbers]:
+    return {split: Numbers.of(values) for split, values in scores.items()}

@@ -1,0 +1,212 @@
+"""The messages between server and site, as bytes in the form of :mod:`pfl.disk.container`.
+
+The content of a request and of its answer is one object under the name of the verb; an answer may
+be an error instead. Tensors are named ``shared:<name>`` and ``extra:<name>``.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal, TypeAlias, TypeVar
+
+from torch import Tensor
+
+from pfl.core.types import Broadcast, State, Upload
+from pfl.disk import container
+from pfl.disk.container import ContainerError
+from pfl.disk.form import FormError, formed
+
+# JSON has no word for a number that is not finite.
+Number: TypeAlias = "float | Literal['nan', 'inf', '-inf']"
+SplitName: TypeAlias = Literal["train", "val", "test", "pooled"]
+FormT = TypeVar("FormT")
+_DIGEST = re.compile(r"[0-9a-f]{64}")
+
+
+@dataclass(frozen=True)
+class Numbers:
+    """Named numbers in their order, which the keys of the canonical form do not have."""
+
+    names: list[str]
+    values: list[Number]
+
+    def __post_init__(self) -> None:
+        if len(self.names) != len(self.values):
+            raise ContainerError(f"{len(self.names)} names for {len(self.values)} numbers")
+
+    @classmethod
+    def of(cls, values: Mapping[str, float]) -> Numbers:
+        """Return numbers as JSON can hold them."""
+        words = [value if math.isfinite(value) else str(value) for value in values.values()]
+        return cls(list(values), words)  # type: ignore[arg-type]
+
+    def read(self) -> dict[str, float]:
+        """Return the numbers; a whole number stays one."""
+        pairs = zip(self.names, self.values, strict=True)
+        return {name: float(value) if isinstance(value, str) else value for name, value in pairs}
+
+
+@dataclass(frozen=True)
+class Kept:
+    """A kept state by its hash and round; see :class:`pfl.core.elsewhere.Reference`."""
+
+    digest: str
+    round: int
+
+    def __post_init__(self) -> None:
+        # A site finds the state's file by it.
+        if not _DIGEST.fullmatch(self.digest) or self.round < 0:
+            raise ContainerError(
+                f"{self.digest[:70]!r} of round {self.round} is no hash of a state"
+            )
+
+
+@dataclass(frozen=True)
+class Order:
+    """A job without its tensors; see :class:`pfl.core.types.Job`.
+
+    Attributes:
+        client: Index of the client.
+        round: The round, from 1.
+        rounds: Planned number of rounds.
+        seed: Seed of every random choice.
+        splits: Splits on which the model is tested.
+        model: The model that a test builds.
+        sent: Whether there is a broadcast.
+        kept: The kept state to start from; ``None`` for none.
+    """
+
+    client: int
+    round: int
+    rounds: int
+    seed: int
+    splits: list[SplitName]
+    model: Literal["personal", "global"]
+    sent: bool
+    kept: Kept | None = None
+
+
+@dataclass(frozen=True)
+class Report:
+    """A result without its tensors; see :class:`pfl.core.types.Result`.
+
+    Attributes:
+        client: Index of the client.
+        steps: Optimiser steps taken.
+        samples: Training samples seen.
+        finite: Whether all numbers are finite.
+        train: Means of loss terms.
+        logged: Means of logged numbers.
+        scores: Scores by split.
+        upload: Number of training samples that the upload tells; ``None`` if there is none.
+        kept: The state that the site has stored; ``None`` if the client keeps none.
+    """
+
+    client: int
+    steps: int
+    samples: int
+    finite: bool
+    train: Numbers
+    logged: Numbers
+    scores: dict[SplitName, Numbers]
+    upload: int | None = None
+    kept: Kept | None = None
+
+
+@dataclass(frozen=True)
+class Marks:
+    """The scores of a test."""
+
+    scores: dict[SplitName, Numbers]
+
+
+@dataclass(frozen=True)
+class Failure:
+    """Why a site does not do what it is asked.
+
+    Attributes:
+        kind: ``lost``: it has no such kept state; ``refused``: it does not do this at all;
+            ``failed``: the method failed.
+        message: For people.
+    """
+
+    kind: Literal["lost", "refused", "failed"]
+    message: str
+
+
+@dataclass(frozen=True)
+class Versions:
+    """The kept states that a site has stored, the oldest first."""
+
+    versions: list[Kept]
+
+
+@dataclass(frozen=True)
+class Empty:
+    """A message that says nothing but its verb."""
+
+
+@dataclass(frozen=True)
+class Message:
+    """What was received.
+
+    Attributes:
+        shared: Tensors that travel.
+        extra: What the method sends in addition.
+    """
+
+    shared: State = field(default_factory=dict)
+    extra: State = field(default_factory=dict)
+
+
+def written(name: str, record: Any, sent: Broadcast | Upload | None = None) -> bytes:  # noqa: ANN401
+    """Return a message: a record of this module under a name, and what travels with it."""
+    return container.pack({name: asdict(record)}, {} if sent is None else tensors_of(sent))
+
+
+def read(
+    name: str, kind: type[FormT], data: bytes, most: int = container.BYTES
+) -> tuple[FormT | Failure, Message]:
+    """Return the record of a message, or the failure that it tells of, and its tensors.
+
+    Args:
+        name: The verb.
+        kind: The form of the record.
+        data: The message.
+        most: Largest number of its bytes.
+
+    Raises:
+        ContainerError: It is damaged, too large, or not of this form.
+    """
+    content, tensors = container.unpack(data, most)
+    if not isinstance(content, dict) or not content.keys() < {name, "error"} or not content:
+        found = ", ".join(map(str, content)) if isinstance(content, dict) else "no name"
+        raise ContainerError(f"expected a message named {name}, got {found[:60]}")
+    try:
+        ((key, value),) = content.items()
+        record = formed(value, Failure if key == "error" else kind, (key,))
+    except FormError as error:
+        raise ContainerError(f"a message is not as it should be: {error}") from error
+    return record, _message(tensors)
+
+
+def tensors_of(sent: Broadcast | Upload) -> dict[str, Tensor]:
+    """Return what travels by the names that it has in a message."""
+    return {
+        **{f"shared:{name}": value for name, value in sent.shared.items()},
+        **{f"extra:{name}": value for name, value in sent.extra.items()},
+    }
+
+
+def _message(tensors: Mapping[str, Tensor]) -> Message:
+    found = Message()
+    parts = {"shared": found.shared, "extra": found.extra}
+    for key, value in tensors.items():
+        part, colon, name = key.partition(":")
+        if not colon or part not in parts:
+            raise ContainerError(f"tensor {key[:60]!r} of a message is neither shared nor extra")
+        parts[part][name] = value
+    return found

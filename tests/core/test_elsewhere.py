@@ -1,0 +1,32 @@
+"""What stands for a state on another machine."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from pfl.core.elsewhere import Reference, digest_of, reference_of, standing_for
+from pfl.core.state import digest
+
+STATE = {"net.head.weight": torch.ones(2, 3)}
+
+
+def test_a_reference_comes_back_and_has_the_hash_of_its_state():
+    stands = standing_for(Reference(digest(STATE), 7))
+    assert reference_of(stands) == Reference(digest(STATE), 7)
+    assert digest_of(stands) == digest_of(STATE) == digest(STATE)
+    assert reference_of(STATE) is None
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        {"elsewhere:hash": torch.zeros(31, dtype=torch.uint8)},
+        {"elsewhere:hash": torch.zeros(32)},
+        {"elsewhere:round": torch.tensor(1.0)},
+        {"net.head.weight": torch.ones(1)},
+    ],
+)
+def test_a_damaged_reference_is_no_state(damage):
+    with pytest.raises(ValueError, match="has a hash and a round"):
+        reference_of({**standing_for(Reference("ab" * 32, 1)), **damage})
