@@ -101,7 +101,7 @@ def _advice(words: Sequence[str]) -> str:
 def _run(name: str, words: Sequence[str], debug: bool) -> int:
     found = commands()[name]
     configured = found.configuration is not None
-    if configured and list(words) in (["--help"], ["-h"]):
+    if configured and {"--help", "-h"} & {*words}:
         from pfl.cli.overview import overview
 
         print(overview(name).format_help(), end="")

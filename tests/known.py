@@ -81,7 +81,7 @@ def _loop():
     for name, option in inspect.signature(FederatedLoop).parameters.items():
         usual = LOOP_DEFAULTS.get(name)
         usual = usual if isinstance(usual, str) else repr(option.default)
-        text = " ".join(said[name].replace("``", "").split())
+        text = " ".join(known.unmarked(said[name]).split())
         found[name] = f"{text} ({_spelt(types[name])}, default: {usual})"
     return {name: text for name, text in found.items() if name != "seed"}
 

@@ -1,5 +1,7 @@
 """Every block of code in README.md and docs runs, or is a command that parses and builds.
 
+So do the examples in the helps of ``pfl``.
+
 Commands on the digits run with two rounds. Those on images that must be fetched are parsed, and
 their method is built. Of a table two cells are planned, of a sweep one point is parsed; none of
 their runs is made. A block that cannot be run has ``Not run in the tests: <reason>`` in
@@ -26,6 +28,7 @@ from sklearn.datasets import load_diabetes
 
 from pfl.__main__ import main
 from pfl.bench import task
+from pfl.cli.commands import commands as verbs
 from pfl.cli.runs import fit_experiment
 from pfl.tables.cells import expand
 from pfl.tables.plan import plan
@@ -160,13 +163,22 @@ def test_commands_are_told_apart():
     ]
 
 
+# The ledger is kept by the clone that ran it; the run here has no validation data.
+OF_HELPS = [
+    Block(
+        f"{name} --help", "bash", re.sub(r"source <\((.*)\)|> \S+", r"\1", example), excused=False
+    )
+    for name, verb in verbs().items()
+    for example in verb.examples
+    if "--keep" not in example and name != "validate"
+]
 COMMANDS = [
     pytest.param(
         words,
         id=f"{block.place} {' '.join(words)}",
         marks=pytest.mark.slow if words[:2] in SLOW and "README" not in block.place else (),
     )
-    for block in in_language("bash")
+    for block in (*in_language("bash"), *OF_HELPS)
     for words in commands(block.text)
 ]
 

@@ -6,6 +6,7 @@ import time
 from typing import TYPE_CHECKING
 
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
@@ -28,10 +29,13 @@ class ProgressBar(Callback):
     def on_fit_start(self, run: Run) -> None:
         """Show the header and open the bars."""
         self._started = time.perf_counter()
-        for topic, text in run.header.items():
-            self._console.print(f"[bold]{topic:>10}[/] {text}", highlight=False)
-        if run.folder is not None:
-            self._console.print(f"[bold]{'folder':>10}[/] {run.folder}", highlight=False)
+        lines = Table.grid(padding=(0, 1))
+        lines.add_column(justify="right", style="bold", no_wrap=True)
+        lines.add_column(overflow="fold")
+        told = run.header if run.folder is None else {**run.header, "folder": str(run.folder)}
+        for topic, text in told.items():
+            lines.add_row(topic, escape(text))
+        self._console.print(lines)
         self._progress = Progress(
             TextColumn("{task.description}"),
             BarColumn(),

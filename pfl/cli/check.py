@@ -24,6 +24,8 @@ from pfl.testing.toy import mlp
 class _MethodParser(Parser):
     """A parser that does not require a method's network."""
 
+    command = "check"
+
     def add_class_arguments(
         self, class_type: type, nested_key: str | None = None, *args: Any, **options: Any
     ) -> list[str]:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
+from textwrap import wrap
 from typing import Any
 
 from pfl.disk.form import formed
@@ -29,16 +31,27 @@ SEED_HELP = "seed of all random choices"
 LOOP_DEFAULTS = {"default_root_dir": "runs", "sampler": {"class_path": "UniformSampler"}}
 
 
+class HelpFormatter(argparse.HelpFormatter):
+    """Wraps paragraphs, but leaves those with indented lines as they are."""
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        filled = super()._fill_text
+        blocks = text.split("\n\n")
+        return "\n\n".join(one if "\n  " in one else filled(one, width, indent) for one in blocks)
+
+
 @dataclass(frozen=True)
 class Needs:
     """What a command takes from a configuration.
 
     Attributes:
+        loop: Whether it reads the loop's options.
         model: Whether it needs a model.
         data: Whether it needs data.
         named: Whether the first word may be the name of the model.
     """
 
+    loop: bool = True
     model: bool = True
     data: bool = True
     named: bool = False
@@ -51,7 +64,8 @@ class Command:
     Attributes:
         function: The function that runs it, by its path within pfl.
         summary: Its line in the help of all commands.
-        description: First lines of its help.
+        description: What it is for: the first lines of its help.
+        examples: Uses of it, which its help shows next.
         epilog: Last lines of its help.
         usage: Its usage; ``None`` has argparse make it.
         configuration: What it takes from a configuration; ``None`` if it has none.
@@ -61,7 +75,8 @@ class Command:
 
     function: str
     summary: str
-    description: str | None = None
+    description: str
+    examples: list[str]
     epilog: str | None = None
     usage: str | None = None
     configuration: Needs | None = None
@@ -83,14 +98,27 @@ class Command:
         bare = named and argv and not argv[0].startswith("-")
         return ["--model.class_path", *argv] if bare else argv
 
-    def configured_usage(self) -> str:
+    @property
+    def opening(self) -> str:
+        """What it is for, with its examples."""
+        return "\n  ".join([f"{self.description}\n\nexamples:", *self.examples])
+
+    def configured_usage(self, name: str) -> str:
         """Return the usage of a command with a configuration, its own arguments first."""
-        words = ["%(prog)s"]
-        for name, how in self.arguments.items():
-            dashed, flag = name.startswith("-"), how.get("action") == "store_true"
-            word = name if not dashed or flag else f"{name} {name.lstrip('-').upper()}"
+        named = self.configuration is not None and self.configuration.named
+        words = ["[CLASS]"] if named else []
+        for argument, how in self.arguments.items():
+            dashed, flag = argument.startswith("-"), how.get("action") == "store_true"
+            word = argument if not dashed or flag else f"{argument} {argument.lstrip('-').upper()}"
             words.append(word if how.get("required") or not dashed else f"[{word}]")
-        return " ".join([*words, "--config FILE", "[--any.key=VALUE ...]"])
+        words += ["[--config FILE]" if named else "--config FILE", "[--any.key=VALUE ...]"]
+        # An option stays on one line with its value.
+        text = " ".join(word.replace(" ", "\xa0") for word in words)
+        start = f"pfl {name} "
+        indent = " " * len(f"usage: {start}")
+        width = shutil.get_terminal_size().columns - len(indent) - 2
+        lines = wrap(text, width, break_on_hyphens=False, break_long_words=False)
+        return start + f"\n{indent}".join(lines).replace("\xa0", " ")
 
 
 @cache
@@ -107,7 +135,8 @@ def parser(name: str) -> argparse.ArgumentParser:
     made = argparse.ArgumentParser(
         prog=f"pfl {name}",
         usage=command.usage,
-        description=command.description,
+        formatter_class=HelpFormatter,
+        description=command.opening,
         epilog=command.epilog,
         allow_abbrev=False,
     )

@@ -103,8 +103,12 @@ def loop() -> Mapping[str, str]:
 
 def sentence(kind: type) -> str:
     """Return the first line of a class's docstring, without its markup."""
-    first = (kind.__doc__ or "").partition("\n")[0]
-    return re.sub(r":\w+:`~?(?:\w+\.)*(\w+)`", r"\1", first).replace("``", "")
+    return unmarked((kind.__doc__ or "").partition("\n")[0])
+
+
+def unmarked(text: str) -> str:
+    """Return a docstring's text without its markup."""
+    return re.sub(r":\w+:`~?(?:\w+\.)*(\w+)`", r"\1", text).replace("``", "")
 
 
 @cache

@@ -5,33 +5,42 @@ from __future__ import annotations
 import argparse
 
 from pfl.cli import catalogue, known
-from pfl.cli.commands import CONFIG_HELP, SEED_HELP, commands
+from pfl.cli.commands import CONFIG_HELP, SEED_HELP, HelpFormatter, Needs, commands
 
 
 def overview(command: str) -> argparse.ArgumentParser:
-    """Return a parser whose help is that of a command with a configuration."""
+    """Return a parser whose help is that of a command with a configuration: of what it reads."""
     verb = commands()[command]
+    needs = verb.configuration or Needs()
     parser = argparse.ArgumentParser(
         prog=f"pfl {command}",
-        usage=verb.configured_usage(),
-        description=verb.description,
-        epilog="A configuration file has the keys seed, loop, model and data; flags of the same "
-        "names that follow it override it.",
+        usage=verb.configured_usage(command),
+        formatter_class=HelpFormatter,
+        description=verb.opening,
+        epilog=verb.epilog
+        or "A configuration file has the keys seed, loop, model and data; flags of the same names "
+        "that follow it override it.",
     )
+    if needs.named:
+        what = "the method, by its name or import path, if no configuration names it"
+        parser.add_argument("class", metavar="CLASS", nargs="?", help=what)
     for name, how in verb.own.items():
         parser.add_argument(name, **{key: value for key, value in how.items() if key != "type"})
     parser.add_argument("--config", metavar="FILE", help=CONFIG_HELP)
-    parser.add_argument(
-        "--print_config", action="store_true", help="print the configuration and exit"
-    )
-    parser.add_argument("--seed", help=f"{SEED_HELP} (int, default: 42)")
-    for part, kind in (("model", "methods"), ("data", "data")):
+    if needs.loop:
+        parser.add_argument(
+            "--print_config", action="store_true", help="print the configuration and exit"
+        )
+        parser.add_argument("--seed", help=f"{SEED_HELP} (int, default: 42)")
+    for part, kind, read in (("model", "methods", needs.model), ("data", "data", needs.data)):
+        if not read:
+            continue
         group = parser.add_argument_group(part)
         names = ", ".join(item.name for item in catalogue.listed(kind))
         group.add_argument(f"--{part}", metavar="CLASS", help=f"known: {names}")
         group.add_argument(f"--{part}.help", metavar="CLASS", help="show the class's arguments")
         group.add_argument(f"--{part}.ARGUMENT", metavar="VALUE", help="set one of its arguments")
     group = parser.add_argument_group("loop")
-    for name, what in known.loop().items():
+    for name, what in known.loop().items() if needs.loop else ():
         group.add_argument(f"--loop.{name}", metavar="VALUE", help=what.replace("%", "%%"))
     return parser

@@ -11,6 +11,7 @@ import re
 import sys
 from argparse import Action
 from collections.abc import Sequence
+from textwrap import fill
 from typing import Any, NamedTuple
 
 import yaml
@@ -25,7 +26,7 @@ from jsonargparse import (
 )
 from torch import nn
 
-from pfl.cli import catalogue
+from pfl.cli import catalogue, known
 from pfl.cli.commands import CONFIG_HELP, LOOP_DEFAULTS, SEED_HELP, Needs, commands
 from pfl.cli.known import KINDS
 from pfl.core.client import ClientModule
@@ -58,11 +59,20 @@ MODE = "pfl"
 
 
 class Formatter(DefaultHelpFormatter):
-    """A help formatter that lists only the project's own classes, where it has any of a kind."""
+    """A help formatter of plain text.
+
+    It lists only the project's own classes, where it has any of a kind.
+    """
 
     def _expand_help(self, action: Action) -> str:
-        text: str = super()._expand_help(action)
+        text = known.unmarked(super()._expand_help(action))
+        # The words that an option may be stand beside its name.
+        text = re.sub(r"type: Literal\[.*?\], |<class '(\w+)'>", r"\1", text)
         return re.sub(r"known subclasses: ([\w., ]+)", self._own, text)
+
+    def start_section(self, heading: str | None) -> None:
+        """Start a section; its heading, the first sentence of a class, is wrapped."""
+        super().start_section(heading and fill(known.unmarked(heading), self._width))
 
     @staticmethod
     def _own(listed: re.Match[str]) -> str:
@@ -81,13 +91,21 @@ class Parser(ArgumentParser):
     jsonargparse parses nested classes with parsers of the same class, so this holds for networks at
     any depth.
 
+    The help of a class is made by such a parser as well.
+
     Args:
         own: Names of the command's own arguments, which are not part of the configuration.
         args: As jsonargparse takes them.
         options: As jsonargparse takes them.
     """
 
+    command = "fit"  # one that takes the arguments of a class
+
     def __init__(self, *args: Any, own: Sequence[str] = (), **options: Any) -> None:
+        if told := re.fullmatch(r"Help for (\S+)\.help=(\S+)", options.get("description") or ""):
+            flag, name = told[1], told[2].rpartition(".")[2]
+            usage = f"pfl {self.command} {flag} {name} [{flag}.ARGUMENT VALUE ...]"
+            options |= {"description": None, "usage": usage}
         super().__init__(*args, formatter_class=Formatter, **options)
         self.own = own
 
@@ -178,13 +196,11 @@ def make_parser(command: str, kind: type[Parser] = Parser) -> Parser:
     set_dumper(MODE, lambda content: yaml.safe_dump(content, sort_keys=False))
     parser = kind(
         prog=f"pfl {command}",
-        usage=verb.configured_usage(),
         own=[name.removeprefix("--") for name in verb.own],
         exit_on_error=False,
         allow_abbrev=False,
         parser_mode=MODE,
     )
-    parser.description = verb.description
     for name, how in verb.own.items():
         parser.add_argument(name, **how)
     parser.add_argument("--config", action="config", help=CONFIG_HELP)

@@ -68,6 +68,10 @@ def _resolve(item: Given) -> Known | None:
 def _check_class(item: Given) -> None:
     """Refuse a method or a data module that does not exist."""
     name = item.text or ""
+    if item.keys in (("model", "help"), ("data", "help")) and not name:
+        kind = {"model": "methods"}.get(item.keys[0], "data")
+        what = f"name a class, such as one of those that 'pfl list {kind}' shows"
+        raise UsageError(line(item.place, item.keys, what))
     named = item.keys in _CLASSES and name.isidentifier() and not item.is_null
     if named and not known.is_class(name):
         what = f"there is no class {name!r}{nearest(name, known.classes())}"

@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import lightning as L
@@ -23,6 +24,7 @@ from lightning_modules.fedavg import FedAvg
 from lightning_modules.fedper import FedPer
 from pfl.__main__ import main
 from pfl.cli import explain
+from pfl.cli.commands import commands
 from pfl.cli.config import Experiment
 from pfl.cli.explain import UsageError
 from pfl.cli.parser import make_parser
@@ -112,6 +114,8 @@ def test_help_shows_a_commands_own_options_first(words, own, capsys):
     assert main([*words, "--help"]) == 0
     said = " ".join(capsys.readouterr().out.split())
     assert said.startswith(f"usage: pfl {' '.join(words)} {own} --config FILE")
+    assert main([*words, "--config", "c.yaml", "-h"]) == 0
+    assert " ".join(capsys.readouterr().out.split()) == said
     last = own.split()[-1].strip("[]").lower()
     assert said.index(last) < said.index("a YAML file; later files")
 
@@ -192,6 +196,28 @@ def test_help_of_a_method_shows_its_own_arguments_and_those_of_every_client(caps
         assert f"--model.{argument}" in shown
     assert "LeNet5" in shown
     assert "torch.nn.Conv2d" not in shown
+    usage = "usage: pfl fit --model FedPer [--model.ARGUMENT VALUE ...]"
+    assert shown.startswith(f"{usage}\n\nA shared backbone")
+    assert not re.search("``|:class:|<class|Literal", shown)
+
+
+def test_help_of_no_class_says_what_to_name(capsys):
+    assert pfl("fit", "--model.help") == 2
+    assert "'pfl list methods'" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("command", commands())
+def test_a_help_opens_with_what_for_and_two_examples(command, monkeypatch, capsys):
+    monkeypatch.setenv("COLUMNS", "80")
+    with suppress(SystemExit):
+        main([*command.split(), "--help"])
+    shown = capsys.readouterr().out
+    assert max(map(len, shown.splitlines())) <= 80
+    _, purpose, examples, *_ = shown.split("\n\n")
+    assert purpose.endswith(".")
+    title, *lines = examples.splitlines()
+    assert title == "examples:"
+    assert [f"pfl {command} " in f"{line} " for line in lines] == [True, True]
 
 
 def test_data_inspect(capsys):
@@ -691,3 +717,14 @@ def test_a_plan_that_reads_a_value_ends_with_a_sentence(tmp_path, monkeypatch, c
     said = capsys.readouterr().err
     assert "Curious.plan() reads the value of the entry 'net.head.bias'" in said
     assert "Traceback" not in said
+
+
+def test_a_long_line_of_the_header_goes_on_below_its_text(monkeypatch, capsys):
+    monkeypatch.setenv("COLUMNS", "60")
+    assert main(["fit", "--config", "c.yaml", "--loop.progress=true", "--loop.name=[a]/b"]) == 0
+    lines = capsys.readouterr().err.partition("round ")[0].splitlines()
+    topics = {line[:10].strip(): line[11:].strip() for line in lines}
+    assert max(map(len, lines)) <= 60
+    assert len(lines) > len(topics)  # a line of no topic is one that goes on
+    assert {"method", "data", "folder"} <= {*topics}
+    assert topics["folder"].startswith("runs/[a]/b/")
