@@ -56,7 +56,9 @@ def slopes_at(
         value, (_, after) = loss(leaves)
     slopes = torch.autograd.grad(value, [*leaves.values()], materialize_grads=True)
     after = {name: entry.detach() for name, entry in after.items()}
-    return dict(zip(leaves, slopes, strict=True)), value.detach(), after
+    # In PyTorch 2.8 the zeros of an unused weight require a gradient themselves.
+    fixed = (slope.detach() for slope in slopes)
+    return dict(zip(leaves, fixed, strict=True)), value.detach(), after
 
 
 def adam_step(

@@ -189,8 +189,10 @@ def test_a_federation_is_trained_where_there_are_no_locks(tmp_path, monkeypatch)
     assert {path.name for path in folder.glob(".*")} == {".lock"}
 
 
+# Importing torch.distributed.nn writes a file in older versions of torch.
 LIMITED = """
 import resource, sys
+import torch.distributed.nn
 from pfl.__main__ import main
 main(["--version"])
 resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[1]), resource.RLIM_INFINITY))
