@@ -283,6 +283,19 @@ class Sending:
 
 
 @dataclass(frozen=True)
+class SampleLevel:
+    """Privacy of a client's single samples: how each step of its training clips and adds noise.
+
+    Attributes:
+        clip: Largest norm of a sample's gradient, C.
+        sigma: Deviation of the noise in units of C.
+    """
+
+    clip: float
+    sigma: float
+
+
+@dataclass(frozen=True)
 class Job:
     """All that an engine needs to run one client, besides the module and the data.
 
@@ -295,6 +308,7 @@ class Job:
             ``"pooled"`` is the common test set.
         model: The model that a test job builds from the broadcast.
         sending: How the upload is changed before it is sent; ``None`` sends it as it is.
+        sample_level: How steps keep single samples private; ``None`` takes ordinary steps.
     """
 
     info: ClientInfo
@@ -304,6 +318,7 @@ class Job:
     splits: tuple[Split, ...] = ()
     model: Literal["personal", "global"] = "personal"
     sending: Sending | None = None
+    sample_level: SampleLevel | None = None
 
     @property
     def adapts(self) -> bool:

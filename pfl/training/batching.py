@@ -37,12 +37,20 @@ class Step:
         index: Number of the step within the epoch, from 0.
         last: Whether it is the last step of the epoch.
         positions: (B,) positions of the samples in the client's split.
+        empty: Whether no sample was drawn (of a Poisson batch): the one at ``positions`` has no
+            weight.
     """
 
     epoch: int
     index: int
     last: bool
     positions: Tensor
+    empty: bool = False
+
+    @property
+    def samples(self) -> int:
+        """The number of samples that count."""
+        return 0 if self.empty else len(self.positions)
 
 
 class Length(NamedTuple):
@@ -103,7 +111,8 @@ def steps(context: Context, job: Job, phase: Phase, length: Length, samples: int
         for index, positions in enumerate(batches):
             if taken == length.steps:
                 return
-            yield Step(epoch, index, index == len(batches) - 1, positions)
+            last, empty = index == len(batches) - 1, len(positions) == 0
+            yield Step(epoch, index, last, torch.zeros(1).long() if empty else positions, empty)
             taken += 1
         epoch += 1
 
@@ -119,6 +128,8 @@ def most_steps(phase: Phase, length: Length, samples: int, batch_size: int) -> i
 def _epoch(
     context: Context, job: Job, phase: Phase, samples: int, size: int, epoch: int
 ) -> list[Tensor]:
+    if job.sample_level is not None:
+        return _drawn(poisson(context, phase, samples), job, phase, epoch)
     order = torch.arange(samples)
     if phase.share < 1:
         count = max(int(phase.share * samples + 1e-9), min(size, samples))
@@ -138,6 +149,39 @@ def _epoch(
     if lonely or (len(batches) > 1 and short < size and drop_last):
         batches.pop()
     return batches
+
+
+class Poisson(NamedTuple):
+    """Poisson batches: each has each sample with the same probability, whatever else it has.
+
+    Attributes:
+        samples: Number of a client's samples, n.
+        steps: Steps of an epoch, m; a sample's probability is 1 / m, so that an epoch has it once
+            in the mean.
+    """
+
+    samples: int
+    steps: int
+
+    @property
+    def mean(self) -> float:
+        """The mean size of a batch."""
+        return self.samples / self.steps
+
+
+def poisson(context: Context, phase: Phase, samples: int) -> Poisson:
+    """Return the Poisson batches of a phase, of a client with so many samples."""
+    size = samples if phase.full_batch else phase.batch_size or context.data.batch_size
+    return Poisson(samples, max(1, -(-samples // max(1, size))))
+
+
+def _drawn(batches: Poisson, job: Job, phase: Phase, epoch: int) -> list[Tensor]:
+    """Draw the batches of an epoch, which may be empty."""
+    rng = generator(job.seed, "poisson", phase.name, epoch)
+    shape = (batches.steps, batches.samples)
+    # In float64, where the probability is the accounted one.
+    draws = torch.rand(shape, generator=rng, dtype=torch.float64)
+    return [row.nonzero().flatten() for row in draws * batches.steps < 1]
 
 
 def chunks(samples: int, size: int) -> Sequence[Tensor]:

@@ -1,8 +1,8 @@
-"""The normal draws that a phase hands out with its batches (:attr:`pfl.core.types.Phase.noise`)."""
+"""The normal draws of a client's steps, such as those that a phase hands out with its batches."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from math import prod
 
 import torch
@@ -18,20 +18,31 @@ class Noise:
     Small draws are made many steps ahead, because a draw is many calls of operations.
 
     Args:
-        phase: With the shapes, and a name that is part of the clients' streams.
-        jobs: From whose seeds the draws derive.
+        shapes: Of the draws of a step, by name.
+        keys: Of the clients' streams; not read without shapes.
         steps: How many steps there are, at most.
         device: Where the draws are needed.
     """
 
-    def __init__(self, phase: Phase, jobs: Sequence[Job], steps: int, device: torch.device) -> None:
-        self._shapes = phase.noise
-        self._sizes = [prod(shape) for shape in phase.noise.values()]
+    def __init__(
+        self,
+        shapes: Mapping[str, tuple[int, ...]],
+        keys: Sequence[int],
+        steps: int,
+        device: torch.device,
+    ) -> None:
+        self._shapes = shapes
+        self._sizes = [prod(shape) for shape in shapes.values()]
         self._steps, self._first, self._ahead = steps, 0, torch.empty(0, 0, 0)
         if self._shapes:
-            keys = [derive(job.seed, "noise", phase.name) for job in jobs]
             # Nothing is copied to the device at a step, which would have to wait for it.
             self._streams = streams_of(keys, device)
+
+    @classmethod
+    def of(cls, phase: Phase, jobs: Sequence[Job], steps: int, device: torch.device) -> Noise:
+        """Return the draws that a phase declares (:attr:`pfl.core.types.Phase.noise`)."""
+        keys = [derive(job.seed, "noise", phase.name) for job in jobs] if phase.noise else []
+        return cls(phase.noise, keys, steps, device)
 
     def of_step(self, number: int, clients: int = 1) -> State:
         """Return (clients, *shape) draws of a step by name, of the first clients.

@@ -18,6 +18,7 @@ from pfl.training import batching, optimizer_state
 from pfl.training.context import Context, StoppedError
 from pfl.training.noise import Noise
 from pfl.training.optimizer_state import OptimizerState
+from pfl.training.sample_level import PrivateSteps
 
 
 @dataclass
@@ -104,7 +105,7 @@ def run_phase(context: Context, job: Job, phase: Phase, split: ClientSplit, tall
     module, fabric = context.module, context.fabric
     feed = _feed(context, job, phase, length, split)
     most = batching.most_steps(phase, length, len(split), context.data.batch_size)
-    noise = Noise(phase, [job], most, fabric.device)
+    noise = Noise.of(phase, [job], most, fabric.device)
     trained = prepare(context, phase)
     optimizer = make_optimizer(module, phase, job.info, trained)
     for name, state in optimizer_state.read(phase.name, job.kept).items():
@@ -114,6 +115,9 @@ def run_phase(context: Context, job: Job, phase: Phase, split: ClientSplit, tall
     wrapped = optimizer
     if context.scaler is not None:
         wrapped = cast(Optimizer, fabric.setup_optimizers(optimizer))
+    private = None
+    if job.sample_level is not None:
+        private = PrivateSteps(context, phase, [job], [len(split)], trained, most)
     last_losses: list[float] = []
     taken = tally.steps
     module.on_train_start()
@@ -128,12 +132,19 @@ def run_phase(context: Context, job: Job, phase: Phase, split: ClientSplit, tall
                 draws = noise.of_step(number).items()
                 batch = batch._replace(noise={name: own[0] for name, own in draws})
             module.on_train_batch_start(batch, step.index)
-            outcome = run_objective(phase, batch)
+            if private is None:
+                outcome = run_objective(phase, batch)
+            else:
+                outcome, gradients, logged = private.alone(batch, number, step.empty)
             loss = total(outcome.terms)
         module.on_before_zero_grad(optimizer)
         module.optimizer_zero_grad(step.epoch, step.index, optimizer)
         module.on_before_backward(loss)
-        fabric.backward(loss)
+        if private is None:
+            fabric.backward(loss)
+        else:
+            for name, gradient in gradients.items():
+                trained[name].grad = gradient
         module.on_after_backward()
         module.on_before_optimizer_step(optimizer)
         if context.gradient_clip_val is not None:
@@ -141,7 +152,9 @@ def run_phase(context: Context, job: Job, phase: Phase, split: ClientSplit, tall
         module.optimizer_step(step.epoch, step.index, wrapped)
         context.write(outcome.entries)
         module.on_train_batch_end({"loss": loss.detach()}, batch, step.index)
-        tally.add(phase.name, outcome, module.take_logged(), len(step.positions))
+        if private is None:
+            logged = module.take_logged()
+        tally.add(phase.name, outcome, logged, step.samples)
         if step.last:
             module.on_train_epoch_end()
             if phase.until is not None:

@@ -12,7 +12,7 @@ from pfl.training.noise import Noise
 def draws(*seeds, name="one", steps=5, **shapes):
     phase = Phase(name=name, objective=dict, noise=shapes or {"a": (2, 3), "b": (5,)})
     jobs = [Job(ClientInfo(0, 1, None), {}, None, seed) for seed in seeds]
-    return Noise(phase, jobs, steps, torch.device("cpu"))
+    return Noise.of(phase, jobs, steps, torch.device("cpu"))
 
 
 def test_draws_bear_names_and_shapes_and_differ_from_step_to_step():
@@ -25,7 +25,7 @@ def test_draws_bear_names_and_shapes_and_differ_from_step_to_step():
 
 def test_a_phase_without_noise_draws_nothing():
     phase = Phase(name="one", objective=dict)
-    assert Noise(phase, [], 3, torch.device("cpu")).of_step(0) == {}
+    assert Noise.of(phase, [], 3, torch.device("cpu")).of_step(0) == {}
 
 
 def test_phases_and_clients_have_draws_of_their_own():

@@ -61,7 +61,7 @@ class StackedFeed:
         ]
         context = stack.context
         device = context.fabric.device
-        self._noise = Noise(phase, stack.jobs[: len(steps)], len(steps[0]), device)
+        self._noise = Noise.of(phase, stack.jobs[: len(steps)], len(steps[0]), device)
         self._apart = context.couples_samples(phase.evals)
         with context.fabric.autocast():
             # What a map gives is held if possible, as it would be computed again in each step.

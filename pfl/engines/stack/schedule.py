@@ -63,6 +63,8 @@ class Schedule:
         # The batches of finished clients count as full, because a mean over none is not a number.
         table = table.where(real, self._largest)
         weights = torch.arange(self._largest) < table[..., None]
+        for row, own in enumerate(steps):
+            weights[row, [number for number, step in enumerate(own) if step.empty]] = False
         self._weights = weights.to(torch.get_default_dtype()).to(device)
         self._places = torch.tensor(places)[:, None].where(real, -1).to(device)
         self._positions = _positions(steps, self._largest).to(device)

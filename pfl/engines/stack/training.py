@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+import torch
 from torch import Tensor
 
 from pfl.core.failure import during
@@ -11,12 +12,13 @@ from pfl.core.state import total
 from pfl.core.types import Batch, Outcome, Pass, Phase, Plan, State
 from pfl.engines.stack.feed import StackedFeed
 from pfl.engines.stack.optimizer import StackedOptimizer
-from pfl.engines.stack.stack import Rows, Stack, walk
+from pfl.engines.stack.stack import Group, Rows, Stack, walk
 from pfl.engines.stack.tally import StackedTally
 from pfl.training import batching
 from pfl.training.client_round import takes_part
 from pfl.training.context import StoppedError
 from pfl.training.phases import make_optimizer, prepare, release, run_objective
+from pfl.training.sample_level import PrivateSteps, Sums
 
 
 def run_plan(stack: Stack, plan: Plan, tally: StackedTally) -> list[State]:
@@ -86,7 +88,7 @@ def run_phase(stack: Stack, phase: Phase, tally: StackedTally) -> dict[int, Stat
         part = stack.copied(rows)
     for row in rows:
         tally.clients[row].steps += len(schedule[row])
-        tally.clients[row].samples += sum(len(step.positions) for step in schedule[row])
+        tally.clients[row].samples += sum(step.samples for step in schedule[row])
     return _take_steps(stack, part, rows, phase, feed, tally)
 
 
@@ -113,11 +115,27 @@ def _take_steps(
     single = make_optimizer(module, phase, part.jobs[0].info, trained)
     optimizer = StackedOptimizer(single, trained, part, len(places), phase, schedule.fixed)
     kept: dict[int, State] = {}
+    private = None
+    if part.jobs[0].sample_level is not None:
+        count = len(places)
+        held = [len(split) for split in part.splits[:count]]
+        private = PrivateSteps(context, phase, part.jobs[:count], held, trained, len(schedule))
 
     def step(own: Batch) -> dict[tuple[str, str], Tensor]:
         parts = run_objective(phase, feed.map_inputs(own))._asdict()
         parts["logged"] = module.take_logged()
         return {(part, name): v for part, named in parts.items() for name, v in named.items()}
+
+    def private_step(steps: PrivateSteps, group: Group) -> tuple[Outcome, State]:
+        def sums(own: Batch) -> Sums:
+            return steps.sums(feed.map_inputs(own))
+
+        with torch.no_grad():
+            found = part.together(sums, group.rows, group.batch, optimizer.leaves)
+            means = steps.finish(found, number)
+        for name, gradient in means["gradients"].items():
+            optimizer.leaves[name].grad = gradient
+        return Outcome(means["terms"]), means["logged"]
 
     def put_away(finished: Sequence[int]) -> None:
         stack.put_back({row: places[row] for row in finished}, part)
@@ -133,15 +151,18 @@ def _take_steps(
         with context.fabric.autocast():
             inputs = feed.inputs(number)
             for group in feed.groups(number, inputs):
-                outcome, logged = _outcome_of(
-                    part.together(step, group.rows, group.batch, optimizer.leaves)
+                outcome, logged = (
+                    _outcome_of(part.together(step, group.rows, group.batch, optimizer.leaves))
+                    if private is None
+                    else private_step(private, group)
                 )
                 losses.append(total(outcome.terms).sum())
                 entries.append((group.rows, outcome.entries))
                 sizes = {places[own]: size for own, size in group.sizes.items()}
                 tally.add(phase.name, sizes, inputs.places[group.rows], outcome.terms, logged)
                 tally.collect(sizes, outcome.rows)
-        context.fabric.backward(sum(losses[1:], losses[0]))
+        if private is None:
+            context.fabric.backward(sum(losses[1:], losses[0]))
         optimizer.step(context.gradient_clip_val)
         for rows, values in entries:
             part.write(rows, values)

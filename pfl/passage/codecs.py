@@ -1,0 +1,315 @@
+"""Codecs of what clients and server send: functions from a tensor to its payload and back.
+
+A payload is a few named tensors, as small as they can be stored; the length of the message that
+holds them is what a round costs. A decoded tensor is a function of the payload and of the shape
+alone. Random bits come from the counter-based generator, so they are the same under every engine.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar, Literal, Protocol, TypeAlias, runtime_checkable
+
+import torch
+from torch import Tensor
+
+from pfl.core.checks import at_least_one, within
+from pfl.core.devices import widest
+from pfl.core.noise import numbers, streams_of
+from pfl.core.types import State
+
+CodecName: TypeAlias = Literal["identity", "cast", "qsgd", "topk", "randk", "sign"]
+
+_BYTE = 8
+
+
+@runtime_checkable
+class Codec(Protocol):
+    """Encodes one tensor of floating-point numbers.
+
+    Attributes:
+        differences: Whether it suits small differences of weights only: what it decodes for most
+            numbers is zero, or as large as for all others.
+    """
+
+    differences: ClassVar[bool]
+
+    @property
+    def remembers(self) -> bool:
+        """``True`` if a client adds what was not sent to what it sends next (error feedback).
+
+        Without it, the error of a biased codec would not vanish.
+        """
+
+    def encode(self, value: Tensor, key: int) -> State:
+        """Return the payload of (...) numbers.
+
+        Args:
+            value: At least one floating-point number.
+            key: Names the stream of random bits.
+        """
+
+    def decode(self, payload: State, like: Tensor) -> Tensor:
+        """Return the numbers of a payload, with the shape, type and device of ``like``."""
+
+
+@dataclass(frozen=True)
+class Identity(Codec):
+    """Sends every bit."""
+
+    remembers: ClassVar[bool] = False
+    differences: ClassVar[bool] = False
+
+    def encode(self, value: Tensor, key: int) -> State:
+        """Return the tensor itself."""
+        return {"value": value}
+
+    def decode(self, payload: State, like: Tensor) -> Tensor:
+        """Return the tensor itself."""
+        return payload["value"].to(like)
+
+
+@dataclass(frozen=True)
+class Cast(Codec):
+    """Sends 16 bits of each number.
+
+    Args:
+        dtype: ``bfloat16`` has the range of float32 and 8 significant bits, ``float16`` has 11 and
+            ends at 65,504.
+        remembers: Add what rounding left out to what is sent next.
+    """
+
+    differences: ClassVar[bool] = False
+    dtype: Literal["bfloat16", "float16"] = "bfloat16"
+    remembers: bool = True
+
+    def encode(self, value: Tensor, key: int) -> State:
+        """Return the rounded numbers."""
+        return {"value": value.to(getattr(torch, self.dtype))}
+
+    def decode(self, payload: State, like: Tensor) -> Tensor:
+        """Return the rounded numbers."""
+        return payload["value"].to(like)
+
+
+@dataclass(frozen=True)
+class QSGD(Codec):
+    """Rounds each number at random to a few levels, so that its mean is right.
+
+    Alistarh et al., "QSGD: Communication-efficient SGD via gradient quantization and encoding",
+    NeurIPS 2017, Section 3.1: in a bucket of norm r, a number v becomes ``r sign(v) l / s``, where
+    l is ``s |v| / r`` rounded up with the probability of its fraction. Each number takes ``bits``
+    bits, without the paper's entropy coding.
+
+    Args:
+        bits: Bits of a number, its sign included: s = 2^(bits - 1) - 1 levels above zero; 2 to 8.
+        bucket: Numbers that share a norm.
+
+    Raises:
+        ValueError: A number is out of its range.
+    """
+
+    remembers: ClassVar[bool] = False
+    differences: ClassVar[bool] = False
+    bits: int = 4
+    bucket: int = 512
+
+    def __post_init__(self) -> None:
+        within("[2, 8]", bits=self.bits)
+        at_least_one(bucket=self.bucket)
+
+    @property
+    def levels(self) -> int:
+        """The number of levels above zero, s."""
+        return (1 << self.bits - 1) - 1
+
+    def encode(self, value: Tensor, key: int) -> State:
+        """Return the norms of the buckets, and the levels as packed bits."""
+        flat = value.flatten()
+        wide = flat.to(widest(value.device))
+        norms = self._bucketed(wide).norm(dim=1).to(value.dtype)
+        # As the receiver has it.
+        scale = self._spread(norms, len(flat)).to(wide.dtype)
+        height = (self.levels * wide.abs() / scale.where(scale > 0, 1)).clamp(max=self.levels)
+        level = (height + _uniform(key, len(flat), value.device).to(wide.dtype)).floor()
+        level = level.clamp(max=self.levels) * wide.sign()
+        return {"norm": norms, "level": _packed((level + self.levels).long(), self.bits)}
+
+    def decode(self, payload: State, like: Tensor) -> Tensor:
+        """Return the levels times the norms."""
+        norms = payload["norm"].to(like.device, widest(like.device))
+        level = _unpacked(payload["level"].to(like.device), self.bits, like.numel()) - self.levels
+        value = self._spread(norms, like.numel()) * level / self.levels
+        return value.to(like.dtype).view_as(like)
+
+    def _bucketed(self, flat: Tensor) -> Tensor:
+        """Return (buckets, bucket) numbers, filled up with zeros."""
+        short = -len(flat) % self.bucket
+        return torch.nn.functional.pad(flat, (0, short)).view(-1, self.bucket)
+
+    def _spread(self, norms: Tensor, count: int) -> Tensor:
+        return norms.repeat_interleave(self.bucket)[:count]
+
+
+@dataclass(frozen=True)
+class TopK(Codec):
+    """Sends the numbers of largest size with their places, and zero for the others.
+
+    Args:
+        share: Share of each tensor's numbers that is sent, at least one; in (0, 1].
+        remembers: Add what was left out to what is sent next (Stich et al., "Sparsified SGD with
+            memory", NeurIPS 2018).
+
+    Raises:
+        ValueError: ``share`` is out of its range.
+    """
+
+    differences: ClassVar[bool] = True
+    share: float = 0.1
+    remembers: bool = True
+
+    def __post_init__(self) -> None:
+        within("(0, 1]", share=self.share)
+
+    def encode(self, value: Tensor, key: int) -> State:
+        """Return the largest numbers and their places, in ascending order."""
+        flat = value.flatten()
+        # A stable order, so that equal numbers are chosen alike on every device.
+        order = flat.abs().sort(descending=True, stable=True).indices
+        places = order[: _count(self.share, len(flat))].sort().values
+        width = _width(len(flat))
+        return {"value": flat[places], "place": _packed(places, width)}
+
+    def decode(self, payload: State, like: Tensor) -> Tensor:
+        """Return the numbers at their places, and zeros elsewhere."""
+        sent = payload["value"].to(like)
+        packed = payload["place"].to(like.device)
+        places = _unpacked(packed, _width(like.numel()), len(sent))
+        return like.new_zeros(like.numel()).index_copy(0, places, sent).view_as(like)
+
+
+@dataclass(frozen=True)
+class RandK(Codec):
+    """Sends numbers at random places, made larger so that their mean is right.
+
+    The places follow from the key of the stream, which is all that is sent of them.
+
+    Args:
+        share: Share of each tensor's numbers that is sent, at least one; in (0, 1].
+
+    Raises:
+        ValueError: ``share`` is out of its range.
+    """
+
+    remembers: ClassVar[bool] = False
+    differences: ClassVar[bool] = True
+    share: float = 0.1
+
+    def __post_init__(self) -> None:
+        within("(0, 1]", share=self.share)
+
+    def encode(self, value: Tensor, key: int) -> State:
+        """Return the numbers at the places of a key, times n / k, and the key."""
+        flat = value.flatten()
+        places = self._places(key, len(flat), value.device)
+        sent = flat[places] * (len(flat) / len(places))
+        return {"value": sent, "key": torch.tensor(key, dtype=torch.int64)}
+
+    def decode(self, payload: State, like: Tensor) -> Tensor:
+        """Return the numbers at their places, and zeros elsewhere."""
+        places = self._places(int(payload["key"]), like.numel(), like.device)
+        sent = payload["value"].to(like)
+        return like.new_zeros(like.numel()).index_copy(0, places, sent).view_as(like)
+
+    def _places(self, key: int, count: int, device: torch.device) -> Tensor:
+        order = _bits(key, count, device).sort(stable=True).indices
+        return order[: _count(self.share, count)].sort().values
+
+
+@dataclass(frozen=True)
+class Sign(Codec):
+    """Sends the sign of each number, and their mean size.
+
+    Karimireddy et al., "Error feedback fixes SignSGD and other gradient compression schemes", ICML
+    2019: v becomes ``sign(v) |v|_1 / n``, tensor by tensor; zero counts as positive.
+
+    Args:
+        remembers: Add what was left out to what is sent next.
+    """
+
+    differences: ClassVar[bool] = True
+    remembers: bool = True
+
+    def encode(self, value: Tensor, key: int) -> State:
+        """Return the mean size, and a bit for each number."""
+        flat = value.flatten()
+        scale = flat.to(widest(value.device)).abs().mean().to(value.dtype)
+        return {"scale": scale, "sign": _packed((flat >= 0).long(), 1)}
+
+    def decode(self, payload: State, like: Tensor) -> Tensor:
+        """Return the signs times the mean size."""
+        signs = 2 * _unpacked(payload["sign"].to(like.device), 1, like.numel()) - 1
+        return (signs * payload["scale"].to(like)).view_as(like)
+
+
+CODECS: Mapping[CodecName, type[Codec]] = {
+    "identity": Identity,
+    "cast": Cast,
+    "qsgd": QSGD,
+    "topk": TopK,
+    "randk": RandK,
+    "sign": Sign,
+}
+
+
+def make_codec(codec: Codec | CodecName) -> Codec:
+    """Return a codec, or the one of a name with its default settings.
+
+    Raises:
+        ValueError: There is no codec of this name.
+    """
+    if not isinstance(codec, str):
+        return codec
+    if codec not in CODECS:
+        raise ValueError(f"there is no codec {codec!r}; choose from {', '.join(CODECS)}")
+    return CODECS[codec]()
+
+
+def _count(share: float, count: int) -> int:
+    """Return how many of some numbers are sent; the added 1e-9 keeps 0.29 * 100 at 29."""
+    return max(1, int(share * count + 1e-9))
+
+
+def _width(count: int) -> int:
+    """Return the bits of a place among so many."""
+    return max(1, math.ceil(math.log2(count)))
+
+
+def _packed(values: Tensor, bits: int) -> Tensor:
+    """Return (n,) integers of some bits each as bytes, the lowest bit first."""
+    shifts = torch.arange(bits, device=values.device)
+    flat = (values[:, None] >> shifts & 1).flatten()
+    flat = torch.nn.functional.pad(flat, (0, -len(flat) % _BYTE)).view(-1, _BYTE)
+    return (flat << torch.arange(_BYTE, device=values.device)).sum(1).to(torch.uint8)
+
+
+def _unpacked(data: Tensor, bits: int, count: int) -> Tensor:
+    """Return the (count,) integers that :func:`_packed` packed."""
+    flat = (data.long()[:, None] >> torch.arange(_BYTE, device=data.device) & 1).flatten()
+    values = flat[: count * bits].view(count, bits)
+    return (values << torch.arange(bits, device=data.device)).sum(1)
+
+
+def _bits(key: int, count: int, device: torch.device) -> Tensor:
+    """Return (count,) random numbers of 64 bits."""
+    seeds, gammas = streams_of([key], device)
+    out = torch.empty(2, 1, count, dtype=torch.int64, device=device)
+    numbers(seeds, gammas, 0, out[0], out[1])
+    return out[0, 0]
+
+
+def _uniform(key: int, count: int, device: torch.device) -> Tensor:
+    """Return (count,) draws from [0, 1), of 24 bits each, which every precision holds."""
+    return (_bits(key, count, device) >> 40 & 0xFFFFFF).to(torch.float32) * 2.0**-24

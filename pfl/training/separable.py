@@ -1,0 +1,183 @@
+"""A check before a run that keeps single samples private: does the plan treat them separately?
+
+A step's gradient must be the mean of what each sample would give alone, or the clip of single
+gradients bounds nothing. Instead of trusting a declaration, the objectives are computed on a few
+samples, together and one by one, and every loss term is compared, at several states of the client.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from operator import itemgetter
+
+import torch
+from torch import Tensor
+
+from pfl.core import devices
+from pfl.core.seeds import generator
+from pfl.core.state import each
+from pfl.core.types import Batch, ClientSplit, Job, Pass, Phase, Totals
+from pfl.training.client_round import begin
+from pfl.training.context import DROPOUTS, Context
+from pfl.training.declaration import MethodError
+from pfl.training.phases import prepare, release, run_objective
+
+SAMPLES = 6
+"""Samples of the client that is looked at."""
+
+TOLERANCE = 1e-7
+"""Largest difference, in units of the largest number, that is taken for rounding."""
+
+
+def obstacle(context: Context, job: Job) -> str | None:
+    """Return why a method cannot keep single samples private; ``None`` if it can.
+
+    The context stays unchanged.
+
+    Args:
+        context: Context of the run.
+        job: Of the first round, for a client with training data.
+    """
+    name = type(context.module).__name__
+    if not context.module.vectorizable:
+        return f"{name} is not vectorizable, which gradients of single samples need"
+    if context.scaler is not None:
+        return "16-mixed scales losses, which single gradients cannot be; use bf16-mixed"
+    for part in context.plan:
+        if (why := _declared(context, part)) is not None:
+            return f"{name}, {part.label}: {why}"
+    return _measured(_copy(context), replace(job, kept={}))
+
+
+def _declared(context: Context, part: Phase | Pass) -> str | None:
+    """Return what a part of a plan declares that reads data without noise."""
+    if isinstance(part, Pass):
+        return "it takes statistics of the samples, without noise" if part.walks else None
+    if context.couples_samples(part.evals):
+        return "batch norm mixes the samples of a batch; use group norm (norm: group)"
+    if part.share < 1 or part.until is not None:
+        return "it chooses samples or its length by rules that are not accounted for"
+    if part.varies:
+        return "its number of steps differs from client to client, and is not accounted for"
+    return None
+
+
+def _copy(context: Context) -> Context:
+    """Return a copy of a context in float64, without dropout."""
+    device = context.fabric.device
+    index: int | list[int] = 1 if device.index is None else [device.index]
+    fabric = devices.fabric(device.type, index, "64-true")
+    template = {name: _double(value) for name, value in context.template.items()}
+    copied = context.replica(fabric, template=template)
+    for child in copied.module.modules():
+        if isinstance(child, DROPOUTS):
+            child.p = 0.0
+    return copied
+
+
+def _double(value: Tensor) -> Tensor:
+    return value.double() if value.is_floating_point() else value
+
+
+def _measured(context: Context, job: Job) -> str | None:
+    """Return what a client's round does that no bound on single gradients covers."""
+    module, split = context.module, context.data.split(job.info.client, "train")
+    name = type(module).__name__
+    context.load({})
+    try:
+        with torch.no_grad():
+            begin(module, job)
+    except (ValueError, TypeError, AttributeError) as error:
+        return f"{name} needs what a private client does not tell, such as class counts: {error}"
+    batch = _batch(split)
+    for part in context.plan:
+        if isinstance(part, Pass):
+            context.write(part.then(Totals({}, {}, 0, 0)))
+        elif (why := _coupled(context, part, batch)) is not None:
+            return f"{name}, {part.label}: {why}"
+    return None
+
+
+def _batch(split: ClientSplit) -> Batch:
+    """Return some samples of a client, from all over its data."""
+    count = min(SAMPLES, len(split))
+    batch = split.batch(torch.linspace(0, len(split) - 1, count).long())
+    return Batch(each(_double, batch.x), _double(batch.y))
+
+
+def _coupled(context: Context, phase: Phase, batch: Batch) -> str | None:
+    """Return what shows that a phase's objective is no mean over samples."""
+    rng = generator(0, "separable", phase.name)
+    draws = {n: torch.randn(s, generator=rng, dtype=torch.float64) for n, s in phase.noise.items()}
+    noise = {name: value.to(batch.y.device) for name, value in draws.items()}
+    if phase.inputs is not None:
+        context.set_mode(None)
+        with torch.no_grad():
+            batch = batch._replace(x=phase.inputs(batch))
+    places = [slice(number, number + 1) for number in range(len(batch.y))]
+    singles = [Batch(each(itemgetter(i), batch.x), batch.y[i], noise=noise) for i in places]
+    trained = prepare(context, phase)
+    try:
+        for _ in _states(trained, rng):
+            whole = _vectors(phase, trained, batch._replace(noise=noise))
+            alone = [_vectors(phase, trained, one) for one in singles]
+            for term, vector in whole.items():
+                mean = torch.stack([own[term] for own in alone]).mean(0)
+                if vector.isfinite().all() and not _same(vector, mean):
+                    return (
+                        f"its term {term!r} is no mean over the samples of a batch, but couples or "
+                        "adds them up"
+                    )
+    except MethodError as error:
+        return str(error)
+    finally:
+        release(context)
+    return None
+
+
+def _vectors(phase: Phase, trained: Mapping[str, Tensor], batch: Batch) -> dict[str, Tensor]:
+    """Return each term of a batch with its gradient, as one vector.
+
+    Raises:
+        MethodError: The objective returns more than terms.
+    """
+    found = run_objective(phase, batch)
+    if found.entries or found.rows:
+        first, *others = [*found.entries, *found.rows]
+        more = f" and {len(others)} more" if others else ""
+        raise MethodError(f"it keeps {first!r}{more}, which samples change without noise")
+    vectors = {}
+    for name, term in found.terms.items():
+        parts = [term.detach().reshape(1)]
+        if term.requires_grad:
+            parameters = [*trained.values()]
+            slopes = torch.autograd.grad(term, parameters, retain_graph=True, allow_unused=True)
+            parts += [slope.flatten() for slope in slopes if slope is not None]
+        vectors[name] = torch.cat(parts)
+    return vectors
+
+
+def _same(one: Tensor, other: Tensor) -> bool:
+    return bool((one - other).abs().max() <= TOLERANCE * one.abs().max().clamp(min=TOLERANCE))
+
+
+def _states(trained: Mapping[str, Tensor], rng: torch.Generator) -> Iterator[None]:
+    """Give the trained parameters their values, others nearby, and small ones.
+
+    A term can be zero at some of them, as a hinge is.
+    """
+    start = {name: value.detach().clone() for name, value in trained.items()}
+    factors = {
+        name: torch.rand(value.shape, generator=rng, dtype=torch.float64) + 0.5
+        for name, value in trained.items()
+    }
+    small = dict.fromkeys(trained, torch.tensor(0.01))
+    for change in ({}, factors, small):
+        with torch.no_grad():
+            for name, value in trained.items():
+                value.copy_(start[name] * change.get(name, torch.ones(())).to(value.device))
+        yield
+    with torch.no_grad():
+        for name, value in trained.items():
+            value.copy_(start[name])

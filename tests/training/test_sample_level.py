@@ -1,0 +1,169 @@
+"""Steps that keep single samples private: by hand, by Opacus, in a stack, and what bounds them."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from functools import partial
+
+import pytest
+import torch
+from torch import nn
+
+from lightning_modules import MOON, Ditto, FedAvg, FedPer, FedProx, FedRep
+from pfl.core.task import Regression
+from pfl.core.types import SampleLevel
+from pfl.engines.stack import round as stack_round
+from pfl.testing.federation import ToyFederation
+from pfl.testing.toy import ToyData, ToyNet, blobs, mlp
+from pfl.training import batching, client_round
+from pfl.training.phases import prepare
+from pfl.training.sample_level import PrivateSteps
+from tests.training.opacus_numbers import CASES, FILE, example
+
+EXACT = SampleLevel(float("inf"), 0.0)
+SGD = partial(torch.optim.SGD, lr=0.1, momentum=0.9)
+
+
+def trained(federation, level, client=0):
+    job = replace(federation.job(client), sample_level=level)
+    return client_round.train(federation.context, job)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_opacus_takes_the_same_steps(name):
+    """Twelve steps, one of them without a sample; Opacus adds 1e-6 to each norm."""
+    level, convolutions = CASES[name]
+    result = trained(example(convolutions), level)
+    recorded = json.loads(FILE.read_text(encoding="utf-8"))[name]
+    assert (result.steps, result.samples) == (12, 33)
+    for entry, values in recorded.items():
+        expected = torch.tensor(values, dtype=torch.float64)
+        torch.testing.assert_close(
+            result.upload.shared[f"net.{entry}"], expected, rtol=0, atol=1e-5
+        )
+
+
+def line(x, y, batch_size, **options):
+    """One weight w, from zero: outputs w x, and gradients 2 x (w x - y)."""
+    net = ToyNet(nn.Identity(), nn.Linear(1, 1, bias=False))
+    nn.init.zeros_(net.head.weight)
+    method = FedAvg(net, optimizer=partial(torch.optim.SGD, lr=0.1), task=Regression(), **options)
+    samples = torch.tensor(x)[:, None], torch.tensor(y)[:, None]
+    data = ToyData([samples], outputs=1, batch_size=batch_size, task=Regression())
+    return ToyFederation(method, data, precision="64-true")
+
+
+def weight(result):
+    return result.upload.shared["net.head.weight"].item()
+
+
+def test_a_step_by_hand():
+    """Gradients -2 and -18 are clipped to -2 and -3, and divided by both samples: w = 0.1 * 2.5."""
+    federation = line([1.0, 3.0], [1.0, 3.0], batch_size=2)
+    assert weight(trained(federation, SampleLevel(3.0, 0.0))) == pytest.approx(0.25, abs=1e-15)
+
+
+def test_the_divisor_is_the_mean_size_of_a_batch():
+    """Of three samples in two steps, a batch has 1.5 in the mean, whoever is drawn."""
+    federation = line([1.0, 1.0, 1.0], [1.0, 1.0, 1.0], batch_size=2)
+    result = trained(federation, SampleLevel(1.0, 0.0))
+    assert weight(result) == pytest.approx(0.1 * result.samples / 1.5, abs=1e-15)
+
+
+def test_a_batch_without_samples_changes_nothing_but_by_noise():
+    federation = line([1.0], [1.0], batch_size=1, epochs=1)
+    context, job = federation.context, federation.job(0)
+    phase = context.plan[0]
+    private = replace(job, sample_level=SampleLevel(1.0, 2.0))
+    steps = PrivateSteps(context, phase, [private], [1], prepare(context, phase), 1)
+    with context.fabric.autocast():
+        batch = context.data.split(0, "train").batch(torch.zeros(1).long())
+        empty, full = (steps.alone(batch, 0, what)[1]["net.head.weight"] for what in (True, False))
+    assert (empty - full).item() == pytest.approx(1.0, abs=1e-6)
+    assert empty.item() != 0
+
+
+@pytest.mark.parametrize("method", [FedAvg, FedProx, FedPer, Ditto, FedRep, MOON])
+def test_without_clip_and_noise_steps_are_ordinary(method):
+    """All samples in each batch: q = 1."""
+    results = []
+    for level in (None, EXACT):
+        federation = ToyFederation(
+            method(mlp(), optimizer=SGD, epochs=2), blobs(batch_size=9), precision="64-true"
+        )
+        federation.round()
+        results.append(trained(federation, level))
+    plain, private = results
+    assert private.samples == plain.samples
+    for name, value in plain.upload.shared.items():
+        torch.testing.assert_close(private.upload.shared[name], value, rtol=0, atol=1e-13)
+    assert private.train == pytest.approx(plain.train, abs=1e-13)
+
+
+@pytest.mark.parametrize("method", [FedAvg, FedPer, Ditto, FedProx, MOON])
+@pytest.mark.parametrize("batch_size", [1, 4])
+def test_a_stack_takes_the_same_steps(method, batch_size):
+    """With batches of one sample in the mean, a third is empty."""
+    federation = ToyFederation(
+        method(mlp(), optimizer=SGD, epochs=2), blobs(batch_size=batch_size), precision="64-true"
+    )
+    federation.round()
+    jobs = [replace(job, sample_level=SampleLevel(0.5, 1.0)) for job in federation.jobs()]
+    alone = [client_round.train(federation.context, job) for job in jobs]
+    together = stack_round.train(federation.context, jobs)
+    for one, other in zip(alone, together, strict=True):
+        assert (one.steps, one.samples) == (other.steps, other.samples)
+        assert other.train == pytest.approx(one.train, abs=1e-12)
+        for name, value in {**one.upload.shared, **one.kept}.items():
+            found = {**other.upload.shared, **other.kept}[name]
+            if value.is_floating_point():
+                torch.testing.assert_close(found, value, rtol=0, atol=1e-12)
+
+
+def test_the_noise_has_the_deviation_sigma_times_c():
+    """The step of 45,003 weights, with noise minus without: the deviation is known to 0.4 %."""
+    uploads = []
+    for sigma in (0.0, 2.0):
+        federation = ToyFederation(
+            FedAvg(mlp(hidden=5000), optimizer=partial(torch.optim.SGD, lr=1.0)),
+            blobs(batch_size=9),
+        )
+        uploads.append(trained(federation, SampleLevel(0.5, sigma)).upload.shared.values())
+    noise = torch.cat([(b - a).flatten() for a, b in zip(*uploads, strict=True)])
+    assert 9 * noise.std().item() == pytest.approx(2.0 * 0.5, rel=0.01)
+    assert abs(noise.mean().item()) < 5 * noise.std().item() / len(noise) ** 0.5
+
+
+def test_no_sample_moves_the_sum_by_more_than_the_clip():
+    federation = ToyFederation(FedAvg(mlp()), precision="64-true")
+    context, job, clip = federation.context, federation.job(0), 0.05
+    phase = context.plan[0]
+    private = replace(job, sample_level=SampleLevel(clip, 0.0))
+    steps = PrivateSteps(context, phase, [private], [9], prepare(context, phase), 1)
+    with context.fabric.autocast(), torch.no_grad():
+        batch = context.data.split(0, "train").batch(torch.arange(9))
+        whole = steps.sums(batch)
+        for left_out in range(9):
+            weights = torch.ones(9).index_fill(0, torch.tensor(left_out), 0)
+            part = steps.sums(batch._replace(weight=weights))
+            moved = [(whole[key] - part[key]).flatten() for key in whole if key[0] == "gradients"]
+            # All are clipped here, so the bound is reached.
+            assert torch.cat(moved).norm().item() == pytest.approx(clip, rel=1e-12)
+
+
+def test_each_sample_is_drawn_by_itself_with_the_accounted_probability():
+    """In 400 epochs of 3 steps, a sample comes 400 times, with a deviation of 16.3."""
+    federation = ToyFederation(FedAvg(mlp(), epochs=400), blobs(batch_size=3))
+    context, job = federation.context, replace(federation.job(0), sample_level=EXACT)
+    phase = context.plan[0]
+    assert batching.poisson(context, phase, 9) == (9, 3)
+    steps = list(batching.steps(context, job, phase, batching.Length(400), 9))
+    assert len(steps) == 1200
+    drawn = torch.zeros(1200, 9)
+    for number, step in enumerate(steps):
+        drawn[number, step.positions[: step.samples]] = 1
+    assert ((drawn.sum(0) - 400).abs() < 5 * 16.4).all()
+    # Sizes of independent draws have the variance 9 * 1/3 * 2/3 = 2; with fixed sizes it were 0.
+    assert drawn.sum(1).var().item() == pytest.approx(2, abs=0.4)
+    assert drawn.sum(1).min() == 0

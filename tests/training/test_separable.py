@@ -1,0 +1,156 @@
+"""Which methods can keep single samples private, and what the others are told."""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import replace
+
+import pytest
+import torch
+from lightning.fabric import Fabric
+
+from lightning_modules import FedAvg, FedBN
+from pfl.core.client import ClientModule
+from pfl.core.task import Classification
+from pfl.core.types import Outcome, Phase
+from pfl.testing.federation import ToyFederation
+from pfl.testing.toy import blobs, mlp, normed
+from pfl.training.context import Context
+from pfl.training.separable import obstacle
+from tests.helpers.discovery import methods, subject
+
+STATISTICS = "it takes statistics of the samples, without noise"
+COUPLED = "is no mean over the samples of a batch"
+COUNTS = "such as class counts"
+# Methods that cannot, and a part of the reason.
+REFUSED = {
+    "APFL": "keeps 'alpha'",
+    "CD2PFedAligned": f"pass 'targets': {STATISTICS}",
+    "FedALA": "not vectorizable",
+    "FedAS": f"pass 'targets': {STATISTICS}",
+    "FedASVariant": f"pass 'targets': {STATISTICS}",
+    "FedPAC": f"pass 'statistics': {STATISTICS}",
+    "FedProto": f"pass 'prototypes': {STATISTICS}",
+    "FedROD": COUNTS,
+    "GPFL": COUNTS,
+    "IFCA": f"pass 'choose': {STATISTICS}",
+    "PFedBayes": "keeps 'steps' and 24 more",
+    "PFedFDA": COUNTS,
+    "PFedMe": "keeps 'personal.",
+    "PFedVEM": f"phase 'head': its term 'nll' {COUPLED}",
+    "PerFedAvg": f"phase 'meta': its term 'ce' {COUPLED}",
+    "UniVarFL": f"phase 'local': its term 'he' {COUPLED}",
+}
+# Their servers need class counts.
+SERVERS = {"FedSimSup", "FedSimSupSerial"}
+
+
+def verdict(module, data=None):
+    """What is said of a method whose clients tell no class counts."""
+    federation = ToyFederation(module, data)
+    job = federation.job(0)
+    return obstacle(federation.context, replace(job, info=replace(job.info, label_counts=None)))
+
+
+@pytest.mark.parametrize("method", methods(), ids=lambda method: method.__name__)
+def test_methods_are_refused_by_name_and_reason(method):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        found = verdict(subject(method).module())
+    if method.__name__ in SERVERS:
+        return
+    reason = REFUSED.get(method.__name__)
+    if reason is None:
+        assert found is None
+    else:
+        assert found is not None
+        assert method.__name__ in found
+        assert reason in found
+
+
+def test_batch_norms_are_refused_and_group_norms_named():
+    assert "phase 'local': batch norm mixes the samples of a batch; use group norm" in verdict(
+        FedBN(normed())
+    )
+
+
+def test_a_loss_with_factors_of_classes_is_a_mean_over_samples():
+    """Torch's would divide by the factors of a batch, so that a single sample's cancelled out."""
+    task = Classification(class_weights=(1.0, 2.0, 5.0))
+    assert verdict(FedAvg(mlp(), task=task), blobs(task=task)) is None
+
+
+class Hinged(ClientModule):
+    """A term that couples samples, but only where features are small."""
+
+    vectorizable = True
+
+    def losses(self, batch):
+        spread = self.net.backbone(batch.x).var(0, unbiased=False).sum()
+        return {**super().losses(batch), "floor": (1e-3 - spread).clamp(min=0)}
+
+
+class Straight(ClientModule):
+    """A term without a value, but with a gradient."""
+
+    vectorizable = True
+
+    def losses(self, batch):
+        product = self(batch.x).mean() ** 2
+        return {**super().losses(batch), "silent": product - product.detach()}
+
+
+class Keeping(ClientModule):
+    """An objective that returns a row for each sample."""
+
+    vectorizable = True
+
+    def plan(self):
+        return [Phase(name="local", objective=lambda b: Outcome(self.losses(b), {}, {"x": b.x}))]
+
+
+class Halving(ClientModule):
+    """A client that takes part of its samples."""
+
+    vectorizable = True
+
+    def plan(self):
+        return [Phase(name="local", objective=self.losses, share=0.5)]
+
+
+class Growing(ClientModule):
+    """Steps that depend on the client."""
+
+    vectorizable = True
+
+    def plan(self):
+        return [Phase(name="local", objective=self.losses, epochs=lambda own, info: info.round)]
+
+
+@pytest.mark.parametrize(
+    ("method", "reason"),
+    [
+        (Hinged, f"its term 'floor' {COUPLED}"),
+        (Straight, f"its term 'silent' {COUPLED}"),
+        (Keeping, "it keeps 'x'"),
+        (Halving, "it chooses samples"),
+        (Growing, "its number of steps differs"),
+    ],
+)
+def test_what_no_clip_bounds_is_found(method, reason):
+    assert reason in verdict(method(mlp()))
+
+
+def test_a_loss_scale_is_refused():
+    fabric = Fabric(accelerator="cpu", devices=1, precision="16-mixed")
+    context = Context(FedAvg(mlp()), blobs(), fabric)
+    context.scaler = torch.amp.GradScaler("cpu")
+    job = ToyFederation(FedAvg(mlp())).job(0)
+    assert "16-mixed scales losses" in obstacle(context, job)
+
+
+def test_the_check_leaves_the_run_as_it_was():
+    federation = ToyFederation(FedAvg(mlp()))
+    before = {name: value.clone() for name, value in federation.context.entries.items()}
+    assert obstacle(federation.context, federation.job(0)) is None
+    assert all(before[name].equal(value) for name, value in federation.context.entries.items())
