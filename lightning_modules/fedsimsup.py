@@ -313,6 +313,7 @@ class SimSupServer(Server[SimSupState]):
 
     reports: ClassVar = {"mix": "strength of mixing"}
     per_client = True
+    needs_label_counts = True
     mix_C: float = 40.0  # noqa: N815 (the paper's letter)
     mix_gamma: float = 3 / 7
     absent_rule: AbsentRule = "similarity"

@@ -64,7 +64,8 @@ class Records(Analysis):
         tested = {} if run.tested is None else {"evaluated_clients": list(run.tested)}
         columns = {"reports": dict(run.reports), "scores": dict(run.scores)}
         _write_json(folder / "environment.json", environment() | asked | tested | columns)
-        counts = {"label_counts": label_counts(run.data)} if run.data.task.has_classes else {}
+        known = label_counts(run.data)
+        counts = {} if known is None else {"label_counts": known}
         # Not indented, because it lists every sample.
         _write_json(folder / PARTITION, run.data.description() | counts, indent=None)
         if isinstance(run.data, Adopts):
@@ -121,10 +122,11 @@ def environment() -> dict[str, Any]:
     }
 
 
-def label_counts(data: FederatedData) -> list[list[int]]:
-    """Return (N, C) numbers of training samples of each client and class."""
+def label_counts(data: FederatedData) -> list[list[int]] | None:
+    """Return (N, C) training samples of each client and class; ``None`` where they are unknown."""
     infos = (ClientInfo.of(data, client) for client in range(data.num_clients))
-    return [info.class_counts.tolist() for info in infos]
+    known = [info.label_counts.tolist() for info in infos if info.label_counts is not None]
+    return known if len(known) == data.num_clients else None
 
 
 def _write_json(path: Path, content: Mapping[str, Any], indent: int | None = 1) -> None:

@@ -54,6 +54,8 @@ class Server(Generic[StateT]):
             that travel, and names in ``extra`` that :meth:`merge_mean` reads. Only what can be
             summed over clients belongs there.
         needs_public: Whether it works on public data (``data.public``).
+        needs_label_counts: Whether :meth:`init` and :meth:`welcome` read how many samples of each
+            class clients have. Otherwise they are not told.
         seed: Seed of the server's own draws, derived from that of the run:
             ``generator(self.seed, "noise", state.round)``. Set before :meth:`init`.
         public: The public data, on the run's device, if it needs them; set before :meth:`init`.
@@ -69,6 +71,7 @@ class Server(Generic[StateT]):
     per_client: ClassVar[bool] = False
     summed: ClassVar[Patterns] = ()
     needs_public: ClassVar[bool] = False
+    needs_label_counts: ClassVar[bool] = False
     weighting: Literal["samples", "uniform"] = "samples"
     inherits: tuple[str, str] | None = field(default=None, kw_only=True)
     seed: int = field(default=0, init=False)

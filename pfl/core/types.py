@@ -202,11 +202,12 @@ class ClientInfo:
     @classmethod
     def of(cls, data: FederatedData, client: int, rounds: int = 0) -> ClientInfo:
         """Return what a client knows of its data, before the first round."""
-        targets = data.split(client, "train").targets
-        counts = None
-        if data.num_classes is not None:
-            counts = torch.bincount(targets, minlength=data.num_classes)
-        return cls(client, len(targets), counts, rounds=rounds)
+        split, counts = data.split(client, "train"), None
+        if isinstance(split, CountedSplit):
+            counts = split.label_counts
+        elif data.num_classes is not None:
+            counts = torch.bincount(split.targets, minlength=data.num_classes)
+        return cls(client, len(split), counts, rounds=rounds)
 
     @classmethod
     def absent(cls, data: FederatedData, client: int, rounds: int = 0) -> ClientInfo:
@@ -219,10 +220,13 @@ class ClientInfo:
         """(C,) training samples of each class, for a method that needs classes.
 
         Raises:
-            ValueError: The task has no classes.
+            ValueError: The task has no classes, or the counts are not told to a server.
         """
         if self.label_counts is None:
-            raise ValueError("the samples have no classes that could be counted")
+            raise ValueError(
+                "the samples have no classes that could be counted, or this is a server that does "
+                "not declare needs_label_counts"
+            )
         return self.label_counts
 
 
@@ -394,6 +398,15 @@ class ClientSplit(Protocol):
 
 
 @runtime_checkable
+class CountedSplit(Protocol):
+    """A split whose samples lie elsewhere, of which only numbers are known."""
+
+    @property
+    def label_counts(self) -> Tensor | None:
+        """(C,) samples of each class; ``None`` if they are not told."""
+
+
+@runtime_checkable
 class JoinableSplit(Protocol):
     """A split that may share its store with others, so that their batches can be read together."""
 
@@ -443,6 +456,14 @@ class FederatedData(Protocol):
 
     def description(self) -> dict[str, Any]:
         """Describe the partition in plain values: recipe, seed, indices, content hash."""
+
+
+@runtime_checkable
+class TellsShapes(Protocol):
+    """Federated data whose samples lie elsewhere."""
+
+    def placeholder(self, count: int) -> Inputs:
+        """Return ``count`` inputs with the shapes and types of real batches."""
 
 
 class DataSource(FederatedData, Protocol):

@@ -1,7 +1,8 @@
 """Forms: the types that a file's content must have, checked with the place of each mistake.
 
-A form is built of plain types, ``Literal``, ``list``, ``dict``, unions and frozen dataclasses, the
-fields of which are the keys that a mapping may have.
+A form is built of plain types, ``Literal``, ``list``, ``tuple`` (``tuple[int, ...]``, which a list
+fills), ``dict``, unions and frozen dataclasses, the fields of which are the keys that a mapping may
+have.
 """
 
 from __future__ import annotations
@@ -68,6 +69,8 @@ def formed(value: Any, kind: Any, keys: tuple[str, ...] = ()) -> Any:  # noqa: A
         return formed(value, next(one for one in inner if _fits(value, one)), keys)
     if get_origin(kind) is list:
         return [formed(item, inner[0], (*keys, str(n))) for n, item in enumerate(value)]
+    if get_origin(kind) is tuple:
+        return tuple(formed(item, inner[0], (*keys, str(n))) for n, item in enumerate(value))
     if get_origin(kind) is dict:
         if get_origin(inner[0]) is Literal:
             _check_keys(value, get_args(inner[0]), keys)
@@ -108,7 +111,7 @@ def _fits(value: Any, kind: Any) -> bool:  # noqa: ANN401
         return isinstance(value, int | float)
     if kind is int:
         return type(value) is int and abs(value) <= _LARGEST
-    outer = dict if is_dataclass(kind) else origin or kind
+    outer = _outer(kind)
     return outer is Any or isinstance(value, outer)
 
 
@@ -121,7 +124,13 @@ def _said(kind: Any) -> str:  # noqa: ANN401
         return f"{_said(inner[0])}, at least {inner[1].number}"
     if origin is Literal:
         return f"one of {', '.join(map(str, inner))}"
-    return _WORDS[dict if is_dataclass(kind) else origin or kind]
+    return _WORDS[_outer(kind)]
+
+
+def _outer(kind: Any) -> Any:  # noqa: ANN401
+    """Return the type of a value that has a form, as YAML and JSON know it."""
+    outer = dict if is_dataclass(kind) else get_origin(kind) or kind
+    return list if outer is tuple else outer
 
 
 def _shown(value: Any) -> str:  # noqa: ANN401

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Protocol
 
-from pfl.core.types import Job, Result, Scores
+from pfl.core.types import FederatedData, Job, Result, Scores
 from pfl.training.context import Context
 
 
@@ -19,14 +19,29 @@ class Engine(Protocol):
 
     stacks: bool | None = None
 
+    def meet(self, context: Context, config: str | None) -> FederatedData:
+        """Return the data as the run may know them, before anything of them is used.
+
+        By default, these are the data themselves. An engine whose clients are elsewhere asks them.
+
+        Args:
+            context: The method, with the data that the run was given.
+            config: The run's configuration as YAML; ``None`` for a run started from Python.
+        """
+        return context.data
+
     def setup(self, context: Context) -> str:
         """Prepare for a run; return one line for its header: what is used, and why."""
 
     def train(self, jobs: Sequence[Job]) -> Iterator[Result]:
-        """Run each client's round."""
+        """Run each client's round; leave out a client that was lost, if the run goes on then."""
 
     def test(self, jobs: Sequence[Job]) -> Iterator[Scores]:
         """Test each job's model on its splits."""
 
+    def measured(self) -> Mapping[str, float]:
+        """Return what the engine has measured since the last call, for the row of a round."""
+        return {}
+
     def close(self) -> None:
-        """Release what :meth:`setup` acquired, even if it failed."""
+        """Release what :meth:`meet` and :meth:`setup` acquired, even if they failed."""

@@ -18,6 +18,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from pfl.core.devices import on_host
 from pfl.core.held_out import everyone
+from pfl.core.types import FederatedData, Inputs, TellsShapes
 from pfl.engines import cores
 from pfl.training.context import Context
 
@@ -93,16 +94,24 @@ def using(count: int) -> Iterator[None]:
 
 def multiplications(context: Context) -> Multiplications:
     """Count the network's multiplications for one sample of the first client with data."""
-    splits = (context.data.split(client, "train") for client in everyone(context.data))
-    split = next(split for split in splits if len(split))
     context.set_mode(None)
     counter = FlopCounterMode(display=False)
     calls = _Calls(counter)
     with torch.inference_mode(), context.fabric.autocast(), calls, counter:
-        context.module(split.batch(torch.zeros(1, dtype=torch.int64)).x)
+        context.module(_one(context.data))
     calls.note()
     total = calls.seen // 2
     return Multiplications(total, total / max(1, calls.counted))
+
+
+def _one(data: FederatedData) -> Inputs:
+    """Return one input, or a placeholder of its shape."""
+    if isinstance(data, TellsShapes):
+        return data.placeholder(1)
+    splits = (data.split(client, "train") for client in everyone(data))
+    split = next(split for split in splits if len(split))
+    found: Inputs = split.batch(torch.zeros(1, dtype=torch.int64)).x
+    return found
 
 
 class _Calls(TorchDispatchMode):  # type: ignore[no-untyped-call]

@@ -7,23 +7,15 @@ key ``started`` says so.
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Mapping, Sequence
-from dataclasses import fields, is_dataclass
-from pathlib import Path
+from collections.abc import Mapping
 from typing import Any
 
-import torch
 import yaml
-from torch import nn
-from torch.optim import Optimizer
 
 from pfl.core.client import ClientModule
+from pfl.core.plain import plain
 from pfl.core.types import FederatedData
 from pfl.federation.identity import STARTED
-
-# Longer lists are told by their length.
-_LISTED = 100
 
 
 def described(loop: Mapping[str, Any], module: ClientModule, data: FederatedData) -> str:
@@ -37,47 +29,8 @@ def described(loop: Mapping[str, Any], module: ClientModule, data: FederatedData
     content = {
         STARTED: "from Python",
         "seed": loop["seed"],
-        "loop": {name: _plain(value) for name, value in loop.items()},
-        "model": _plain(module),
-        "data": _plain(data),
+        "loop": {name: plain(value) for name, value in loop.items()},
+        "model": plain(module),
+        "data": plain(data),
     }
     return yaml.safe_dump(content, sort_keys=False)
-
-
-def _plain(value: Any) -> Any:  # noqa: ANN401
-    """Return a value as a configuration has it: an object as its class with its arguments."""
-    if value is None or isinstance(value, bool | int | float | str):
-        return value
-    if isinstance(value, Path | torch.dtype):
-        return str(value)
-    if hasattr(value, "shape") and hasattr(value, "dtype"):
-        return f"{value.dtype}{list(value.shape)}"
-    if isinstance(value, Mapping):
-        return {str(key): _plain(item) for key, item in value.items()}
-    if isinstance(value, Sequence | set):
-        return [*map(_plain, value)] if len(value) <= _LISTED else f"{len(value)} items"
-    kind = value if hasattr(value, "__qualname__") else type(value)
-    found = {"class_path": f"{kind.__module__}.{kind.__qualname__}"}
-    given = {name: _plain(item) for name, item in _arguments(value).items()}
-    return {**found, "init_args": given} if given else found
-
-
-def _arguments(value: object) -> Mapping[str, Any]:
-    """Return the arguments of an object, as far as it tells them."""
-    if is_dataclass(value):
-        return {item.name: getattr(value, item.name) for item in fields(value)}
-    if isinstance(value, ClientModule):
-        objects = {name: getattr(value, name) for name in value.objects if hasattr(value, name)}
-        # A function does not tell what it makes.
-        return {**value.hparams, **objects, "optimizer": value.optimizer(value.parameters())}
-    if isinstance(value, Optimizer):
-        return value.defaults
-    if isinstance(value, nn.Module):
-        entries = [(name, list(item.shape)) for name, item in value.state_dict().items()]
-        text = f"{value} {entries}"
-        return {
-            "parameters": sum(item.numel() for item in value.parameters()),
-            "structure": hashlib.blake2b(text.encode(), digest_size=6).hexdigest(),
-        }
-    given: Mapping[str, Any] = getattr(value, "given", {})
-    return given

@@ -49,9 +49,11 @@ def prepare(wanted: Wanted, file: Path | None, scope: ExitStack) -> Federation:
         file: The checkpoint to resume from.
         scope: Releases the engine.
     """
-    settings, module, data, root = wanted.settings, wanted.module, wanted.data, wanted.root
+    settings, module, root = wanted.settings, wanted.module, wanted.root
     content = None if file is None else resume.read(file, wanted)
     context = _context(wanted, content)
+    scope.callback(settings.engine.close)
+    data = context.data = settings.engine.meet(context, wanted.config)
     coordinator = Coordinator(context, settings.rounds, settings.seed)
     clients = coordinator.clients
     if not coordinator.eligible:
@@ -96,7 +98,7 @@ def prepare(wanted: Wanted, file: Path | None, scope: ExitStack) -> Federation:
     origin = None if file is None else resume.folder_of(file)
     newcomers = Newcomers(settings, context, coordinator, evaluator)
     federation = Federation(settings, context, coordinator, evaluator, newcomers, run, root, origin)
-    _start(federation, content, scope)
+    _start(federation, content)
     return federation
 
 
@@ -127,7 +129,7 @@ def _bounded(state: ServerState, memory: float | None, root: Path | None) -> Ser
     return replace(state, shared={n: in_file(value, root) for n, value in state.shared.items()})
 
 
-def _start(federation: Federation, content: Mapping[str, Any] | None, scope: ExitStack) -> None:
+def _start(federation: Federation, content: Mapping[str, Any] | None) -> None:
     """Set up the engine, and tell in the run's header what was decided."""
     settings, context, run = federation.settings, federation.context, federation.run
     engine = settings.engine
@@ -135,7 +137,6 @@ def _start(federation: Federation, content: Mapping[str, Any] | None, scope: Exi
     engine.stacks = began.get("stacked")
     threads = op_threads.choose(context, began.get("op_threads"))
     federation.op_threads = threads.count
-    scope.callback(engine.close)
     with federation.computing():
         line = engine.setup(context)
         run.header = header.describe(federation, line, threads)

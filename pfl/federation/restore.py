@@ -24,16 +24,10 @@ def template(
     Raises:
         CheckpointError: The checkpoint belongs to another method, network or partition.
     """
-    for what, found, wanted in (
-        ("method", content["method"], type(module).__name__),
-        ("partition", content["partition"], data.description().get("hash")),
-    ):
-        if found != wanted:
-            advice = {"partition": f"; {ADVICE}"}.get(what, "")
-            raise checkpoint.CheckpointError(
-                f"the checkpoint was written with the {what} {found}, but this run has {wanted}"
-                f"{advice}"
-            )
+    _check("method", content["method"], type(module).__name__)
+    # Of data at sites the hash is known once these have told it.
+    if (partition := data.description().get("hash")) is not None:
+        _check("partition", content["partition"], partition, f"; {ADVICE}")
     schema.check_tensors("template", content["template"], module.state_dict())
     return to(content["template"], device)
 
@@ -46,6 +40,8 @@ def restore(
     Raises:
         CheckpointError: The checkpoint does not fit the run; the run is unchanged.
     """
+    partition = run.data.description().get("hash")
+    _check("partition", content["partition"], partition, f"; {ADVICE}")
     schema.check(content, run, clients)
     run.round = content["round"]
     run.server = checkpoint.unpack(run.server, content["server"], device)
@@ -56,3 +52,10 @@ def restore(
     run.failures = content["failures"]
     for callback in run.callbacks:
         callback.load_state_dict(content["callbacks"].get(callback.name, {}))
+
+
+def _check(what: str, found: Any, wanted: Any, advice: str = "") -> None:  # noqa: ANN401
+    if found != wanted:
+        raise checkpoint.CheckpointError(
+            f"the checkpoint was written with the {what} {found}, but this run has {wanted}{advice}"
+        )

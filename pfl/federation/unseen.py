@@ -101,7 +101,9 @@ class Newcomers:
         coordinator, context = self._coordinator, self._context
         info = ClientInfo.of(context.data, client, self._settings.rounds)
         info = replace(info, round=state.round)
-        broadcast, kept = coordinator.server.welcome(state, info, coordinator.clients)
+        (known,) = coordinator.told([info])
+        members = coordinator.told(coordinator.clients)
+        broadcast, kept = coordinator.server.welcome(state, known, members)
         kept = to(kept, context.fabric.device)
         seed = derive(self._settings.seed, "join", state.round, client)
         job = Job(info=info, kept=kept, broadcast=broadcast, seed=seed)

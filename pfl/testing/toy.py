@@ -134,6 +134,11 @@ class ToyData:
         """Return one split of one client."""
         return ToySplit(*self.splits[name][client], self._device)
 
+    def blank(self, count: int) -> Tensor:
+        """Return ``count`` inputs of zeros."""
+        x, _ = self.splits["train"][0]
+        return torch.zeros(count, *x.shape[1:], dtype=torch.get_default_dtype())
+
     def pooled_test(self) -> ToySplit | None:
         """Return the common test set, if there is one."""
         return None if self._pooled is None else ToySplit(*self._pooled, self._device)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -56,8 +56,14 @@ class Coordinator:
         names, template = self._context.module.shared_names(), self._context.template
         with during("the server's init"):
             initial = clone({name: template[name] for name in names})
-            state: ServerState = self.server.init(initial, self.clients)
+            state: ServerState = self.server.init(initial, self.told(self.clients))
         return state
+
+    def told(self, clients: Sequence[ClientInfo]) -> list[ClientInfo]:
+        """Return what the server may know of clients."""
+        if self.server.needs_label_counts:
+            return [*clients]
+        return [replace(info, label_counts=None) for info in clients]
 
     def job(
         self,

@@ -27,6 +27,7 @@ from pfl.core.failure import JobError
 from pfl.core.seeds import scoped
 from pfl.core.types import Broadcast, Result, Upload
 from pfl.engines.actors import Pool, WorkerError, _exit_detail, _last_words
+from pfl.engines.base import Engine
 from pfl.engines.messages import MessageEncoder, decode_job, decode_result, encode_result
 from pfl.engines.ray import RayEngine, _answers
 from pfl.engines.sequential import SequentialEngine
@@ -72,7 +73,7 @@ def same(one, other):
 # What travels, without a cluster.
 
 
-class OneWorker:
+class OneWorker(Engine):
     """A worker in this process, to which everything travels as it would to another."""
 
     def setup(self, context):

@@ -75,6 +75,8 @@ class LoopbackEngine(RemoteEngine):
         ValueError: ``workers`` is below one.
     """
 
+    name = "loopback"
+
     def __init__(
         self,
         folder: str | None = None,

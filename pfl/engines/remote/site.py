@@ -2,19 +2,35 @@
 
 from __future__ import annotations
 
+import threading
 from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
+import torch
+
 from pfl.core.elsewhere import Reference
 from pfl.core.failure import ExplainedError, said, told
 from pfl.core.state import to
-from pfl.core.types import Broadcast, ClientInfo, Job, Result, Scores, State
+from pfl.core.types import Broadcast, ClientInfo, Job, Result, Scores, Split, State
+from pfl.disk import canonical
 from pfl.disk.container import BYTES, ContainerError
-from pfl.engines.remote import wire
+from pfl.engines.remote import facts, wire
+from pfl.engines.remote.data import OneClient
 from pfl.engines.remote.states import KeptVersions
 from pfl.engines.remote.transport import LostStateError
-from pfl.engines.remote.wire import Empty, Failure, Kept, Marks, Message, Numbers, Order, Report
+from pfl.engines.remote.wire import (
+    Empty,
+    Failure,
+    Hello,
+    Introduction,
+    Kept,
+    Marks,
+    Message,
+    Numbers,
+    Order,
+    Report,
+)
 from pfl.training import client_round
 from pfl.training.context import Context
 
@@ -35,15 +51,32 @@ class Site:
 
     Args:
         context: The method with its initial values, the data and the device.
-        client: Index of the client, in the data as for the server.
-        folder: Where the client's states are kept; nothing else is in it.
+        client: Index of the client, as the server counts.
+        folder: Where the client's states are kept: those of each method and data in a folder of
+            their own.
         most: Largest number of bytes of a message that is read.
+        local: Index of the client in the data; ``None`` is that of the server.
+        counts: Whether the server may know how many samples of each class there are.
     """
 
-    def __init__(self, context: Context, client: int, folder: Path, most: int = BYTES) -> None:
-        self.client, self._context, self._most = client, context, most
+    def __init__(
+        self,
+        context: Context,
+        client: int,
+        folder: Path,
+        most: int = BYTES,
+        local: int | None = None,
+        counts: bool = True,
+    ) -> None:
+        self.client, self._context, self._most, self._counts = client, context, most, counts
+        context.data = OneClient(context.data, client if local is None else local, client)
         self._info = ClientInfo.of(context.data, client)
-        self._kept = KeptVersions(folder)
+        self._facts = facts.facts(context)
+        self._data = str(context.data.description().get("hash", ""))
+        run = canonical.digest({**self._facts, "data": self._data, "client": client})
+        self._kept = KeptVersions(folder / run)
+        # One message at a time: a server may have been killed and started again meanwhile.
+        self._lock = threading.Lock()
 
     def answer(self, verb: str, content: bytes) -> bytes:
         """Return the answer to a message, which may be an error in words."""
@@ -57,7 +90,8 @@ class Site:
         try:
             if verb not in verbs:
                 raise Refusal(f"there is no verb {verb[:20]!r}; the verbs are {', '.join(verbs)}")
-            return verbs[verb](content)
+            with self._lock:
+                return verbs[verb](content)
         except LostStateError as error:
             failure = Failure("lost", str(error))
         except (Refusal, ContainerError) as error:
@@ -69,8 +103,23 @@ class Site:
         return wire.written("error", failure)
 
     def _hello(self, content: bytes) -> bytes:
-        self._read("hello", Empty, content)
-        return wire.written("hello", Empty())
+        hello, _ = self._read("hello", Hello, content)
+        if apart := facts.differences(self._facts, hello.facts):
+            raise Refusal(f"the server has other settings: {apart}")
+        if hello.counts and not self._counts:
+            raise Refusal(
+                "this method's server needs to know how many samples of each class there are, "
+                "which the owner does not allow"
+            )
+        counts = self._info.label_counts if hello.counts else None
+        splits: tuple[Split, ...] = ("train", "val", "test")
+        data = self._context.data
+        introduction = Introduction(
+            data=self._data,
+            sizes={name: len(data.split(self.client, name)) for name in splits},
+            label_counts=None if counts is None else counts.tolist(),
+        )
+        return wire.written("hello", introduction)
 
     def _train(self, content: bytes) -> bytes:
         order, message = self._read("train", Order, content)
@@ -104,6 +153,8 @@ class Site:
         """Return the job of an order, with the state that the client keeps here."""
         if order.client != self.client:
             raise Refusal(f"this is the site of client {self.client}, not of {order.client}")
+        if torch.get_num_threads() != order.op_threads:
+            torch.set_num_threads(order.op_threads)
         device = self._context.fabric.device
         kept: State = {}
         if order.kept is not None:
@@ -116,6 +167,7 @@ class Site:
             seed=order.seed,
             splits=tuple(order.splits),
             model=order.model,
+            sending=order.sending,
         )
 
     def _store(self, kept: State, number: int, before: Reference | None) -> Kept | None:

@@ -10,14 +10,14 @@ import math
 import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Any, Literal, TypeAlias, TypeVar
+from typing import Annotated, Any, Literal, TypeAlias, TypeVar
 
 from torch import Tensor
 
-from pfl.core.types import Broadcast, State, Upload
+from pfl.core.types import Broadcast, Sending, State, Upload
 from pfl.disk import container
 from pfl.disk.container import ContainerError
-from pfl.disk.form import FormError, formed
+from pfl.disk.form import FormError, Least, formed
 
 # JSON has no word for a number that is not finite.
 Number: TypeAlias = "float | Literal['nan', 'inf', '-inf']"
@@ -65,6 +65,36 @@ class Kept:
 
 
 @dataclass(frozen=True)
+class Hello:
+    """What the server says of a run before its first round.
+
+    Attributes:
+        facts: What both must agree on; see :mod:`pfl.engines.remote.facts`.
+        counts: Whether the method's server needs the samples of each class.
+        config: The run's configuration as YAML; ``None`` for a run started from Python.
+    """
+
+    facts: dict[str, str]
+    counts: bool
+    config: str | None = None
+
+
+@dataclass(frozen=True)
+class Introduction:
+    """What a site says of its client.
+
+    Attributes:
+        data: Hash of its data.
+        sizes: Number of samples of each split.
+        label_counts: Training samples of each class, if the server needs them.
+    """
+
+    data: str
+    sizes: dict[SplitName, int]
+    label_counts: list[int] | None = None
+
+
+@dataclass(frozen=True)
 class Order:
     """A job without its tensors; see :class:`pfl.core.types.Job`.
 
@@ -76,7 +106,9 @@ class Order:
         splits: Splits on which the model is tested.
         model: The model that a test builds.
         sent: Whether there is a broadcast.
+        op_threads: Number of threads that an operation uses on a CPU.
         kept: The kept state to start from; ``None`` for none.
+        sending: How the upload is changed before it is sent; ``None`` sends it as it is.
     """
 
     client: int
@@ -86,7 +118,9 @@ class Order:
     splits: list[SplitName]
     model: Literal["personal", "global"]
     sent: bool
+    op_threads: Annotated[int, Least(1)]
     kept: Kept | None = None
+    sending: Sending | None = None
 
 
 @dataclass(frozen=True)

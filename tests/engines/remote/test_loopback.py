@@ -4,15 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from tests.engines.agreement import fit, numbers
+from tests.engines.remote.sites import fit, same
 from tests.helpers.discovery import build, methods
 from tests.helpers.federation import SGD
 from tests.helpers.toy import mlp
-
-
-def same(one, other):
-    # As texts, in which the order of columns counts, and values that are not finite are equal.
-    return one.fingerprint == other.fingerprint and str(numbers(one)) == str(numbers(other))
 
 
 @pytest.mark.parametrize("method", methods(), ids=lambda m: m.__name__)

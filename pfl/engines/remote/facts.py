@@ -1,0 +1,81 @@
+"""What server and site must agree on, as texts that can be compared."""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+import json
+from collections.abc import Mapping
+from importlib import metadata
+from typing import Any
+
+from pfl.core.client import ClientModule
+from pfl.core.plain import plain
+from pfl.core.state import constants, digest
+from pfl.training.context import Context
+
+_SHOWN = 60  # characters of a value in a message
+_NAMED = 4  # differences that are named
+
+
+def facts(context: Context) -> dict[str, str]:
+    """Return all that the numbers of a client depend on, besides its data.
+
+    Args:
+        context: The method with its initial values, and the data.
+    """
+    module, data = context.module, context.data
+    precision = context.fabric.strategy.precision.precision
+    return {
+        "pfl": metadata.version("pfl-lightning"),
+        **_flat(plain(module), "model"),
+        "model's source": _source(type(module)),
+        "initial values": digest(context.template),
+        "frozen weights": digest(constants(module)),
+        "trainable": " ".join(sorted(context.trainable)),
+        "precision": str(precision),
+        "gradient_clip_val": json.dumps(context.gradient_clip_val),
+        "data.task": repr(data.task),
+        "data.outputs": str(data.outputs),
+        "data.metrics": json.dumps(plain(data.metrics), sort_keys=True),
+        "data.batch_size": str(data.batch_size),
+        "data.eval_batch_size": str(data.eval_batch_size),
+        "data.drop_last": str(data.drop_last),
+        "data.shuffle": str(data.shuffle),
+    }
+
+
+def differences(ours: Mapping[str, str], theirs: Mapping[str, str]) -> str:
+    """Return what differs, each with both values; empty if nothing does."""
+    apart = [key for key in {**ours, **theirs} if ours.get(key) != theirs.get(key)]
+    named = [
+        f"{key} {_short(theirs.get(key))} (here {_short(ours.get(key))})" for key in apart[:_NAMED]
+    ]
+    more = [f"{len(apart) - _NAMED} more"] if len(apart) > _NAMED else []
+    return "; ".join(named + more)
+
+
+def _flat(value: Any, key: str) -> dict[str, str]:  # noqa: ANN401
+    if isinstance(value, Mapping) and value:
+        found: dict[str, str] = {}
+        for name, item in value.items():
+            # As a configuration has it: the class under the key of its object.
+            inner = {"class_path": key}.get(name, key if name == "init_args" else f"{key}.{name}")
+            found |= _flat(item, inner)
+        return found
+    return {key: json.dumps(value)}
+
+
+def _source(kind: type[ClientModule]) -> str:
+    """Return a hash of the source of a method and of the methods that it derives from."""
+    found = hashlib.sha256()
+    for base in kind.__mro__[: kind.__mro__.index(ClientModule)]:
+        try:
+            found.update(inspect.getsource(base).encode())
+        except (OSError, TypeError):  # Typed in, so that no file has it.
+            found.update(base.__qualname__.encode())
+    return found.hexdigest()[:16]
+
+
+def _short(value: str | None) -> str:
+    return "nothing" if value is None else value[:_SHOWN]

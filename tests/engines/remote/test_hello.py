@@ -1,0 +1,223 @@
+"""Server and sites agree on what is run before anything is trained; sizes are all that is told."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+import pytest
+import torch
+
+from lightning_modules.fedper import FedPer
+from lightning_modules.fedsimsup import FedSimSup
+from pfl.disk import container
+from pfl.engines.remote import wire
+from pfl.engines.remote.data import OneClient
+from pfl.engines.remote.site import Site
+from pfl.engines.remote.transport import SiteError
+from pfl.federation.checkpoint import CheckpointError
+from pfl.federation.sampling import UniformSampler
+from tests.engines.remote.sites import Recorded, fit, same
+from tests.helpers.discovery import build
+from tests.helpers.federation import SGD, context
+from tests.helpers.toy import ToyData, blobs, mlp
+
+SIZES = (4, 9, 1)
+
+
+def small(**options):
+    return FedPer(mlp(), **{"optimizer": SGD, **options})
+
+
+class Elsewhere(ToyData):
+    """Data of which only what a server may know is there."""
+
+    def split(self, client, name):
+        raise AssertionError(f"the server asked for samples of client {client}")
+
+
+def elsewhere(sizes=SIZES):
+    data = blobs(sizes)
+    data.__class__ = Elsewhere
+    return data
+
+
+def test_a_server_without_samples_gives_the_sequential_bits(tmp_path):
+    away = fit(small(), Recorded(tmp_path, data=blobs(SIZES)), data=elsewhere())
+    assert same(away, fit(small(), "sequential", data=blobs(SIZES)))
+    assert away.header["clients"] == "3, of which 3 hold training data"
+    assert away.header["engine"] == "loopback: 3 sites"
+
+
+@pytest.mark.parametrize(("method", "told"), [(FedPer, False), (FedSimSup, True)])
+def test_class_counts_are_told_only_to_a_server_that_declares_it(method, told, tmp_path):
+    engine = Recorded(tmp_path)
+    fit(build(method, mlp(), optimizer=SGD), engine, 1, blobs(SIZES))
+    for call in engine.of("hello"):
+        introduction, _ = wire.read("hello", wire.Introduction, call.answer)
+        assert introduction.sizes == {"train": SIZES[call.client], "val": 4, "test": 6}
+        counts = blobs(SIZES).split(call.client, "train").targets.bincount(minlength=3)
+        assert introduction.label_counts == (counts.tolist() if told else None)
+
+
+def test_an_owner_may_keep_class_counts_to_himself(tmp_path):
+    def greeted(method, counts):
+        found = context(build(method, mlp(), optimizer=SGD), blobs(SIZES))
+        site = Site(found.replica(found.fabric), 0, tmp_path, counts=counts)
+        facts = wire.Hello(site._facts, method.__name__ == "FedSimSup")
+        record, _ = wire.read(
+            "hello", wire.Introduction, site.answer("hello", wire.written("hello", facts))
+        )
+        return record
+
+    assert greeted(FedPer, False).label_counts is None
+    assert "which the owner does not allow" in greeted(FedSimSup, False).message
+    assert greeted(FedSimSup, True).label_counts is not None
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ({"pfl": "0.0.1"}, r"pfl 0\.0\.1 \(here 0\.2\.0\)"),
+        ({"model.optimizer.lr": "0.5"}, r"model\.optimizer\.lr 0\.5 \(here 0\.1\)"),
+        ({"data.batch_size": "99"}, r"data\.batch_size 99 \(here 4\)"),
+        (
+            {"model": '"a.Method"'},
+            r'model "a\.Method" \(here "lightning_modules\.fedper\.FedPer"\)',
+        ),
+        ({"new": "1"}, r"new 1 \(here nothing\)"),
+        (dict.fromkeys("abcdef", "1"), r"d 1 \(here nothing\); 2 more$"),
+    ],
+)
+def test_other_settings_are_refused_with_both_values(change, told, tmp_path):
+    def before(client, verb, content):
+        hello, _ = wire.read("hello", wire.Hello, content)
+        if client != 1:
+            return content
+        return wire.written("hello", replace(hello, facts={**hello.facts, **change}))
+
+    with pytest.raises(
+        SiteError, match=r"the site of client 1 \(loopback\) refuses hello.*" + told
+    ):
+        fit(small(), Recorded(tmp_path, before), data=blobs(SIZES))
+
+
+def test_other_weights_and_another_method_s_source_are_other_settings(tmp_path):
+    facts = {}
+    for name, module in {
+        "plain": small(),
+        "weights": FedPer(mlp(seed=2), optimizer=SGD),
+        "source": type("FedPer", (FedPer,), {})(mlp(), optimizer=SGD),
+    }.items():
+        engine = Recorded(tmp_path)
+        fit(module, engine, 1, blobs(SIZES))
+        facts[name] = engine.at[0]._facts
+    apart = {
+        name: {key for key in found if found[key] != facts["plain"].get(key)}
+        for name, found in facts.items()
+    }
+    assert apart["weights"] == {"initial values"}
+    assert apart["source"] >= {"model's source"}
+
+
+def test_a_client_without_a_site_is_named(tmp_path):
+    with pytest.raises(
+        SiteError, match=r"3 sites have come, but none of these clients: 3, 4; start"
+    ):
+        fit(small(), Recorded(tmp_path, data=blobs(SIZES)), data=elsewhere((*SIZES, 2, 2)))
+
+
+def test_a_site_s_own_number_of_its_client_does_not_matter(tmp_path):
+    """The client is number 2 for the server, and the only one in the data at its site."""
+    whole = blobs(SIZES)
+    alone = ToyData(*([whole.splits[name][2]] for name in ("train", "test", "val")))
+
+    class Lone(Recorded):
+        def connect(self, context):
+            transport = super().connect(context)
+            own = context.replica(context.fabric, data=alone)
+            self.at[2] = transport._sites[2] = Site(own, 2, tmp_path, local=0)
+            return transport
+
+    away = fit(small(), Lone(tmp_path, data=whole), data=elsewhere())
+    assert same(away, fit(small(), "sequential", data=blobs(SIZES)))
+
+
+def test_a_site_s_data_are_those_of_one_client():
+    data = OneClient(blobs(SIZES), 1, 7)
+    assert len(data.split(7, "train")) == SIZES[1]
+    with pytest.raises(SiteError, match="this is the site of client 7, not of 0"):
+        data.split(0, "train")
+
+
+def test_samples_are_asked_for_in_vain(tmp_path):
+    found = []
+
+    class Asks(Recorded):
+        def meet(self, context, config):
+            found.append(super().meet(context, config))
+            return found[0]
+
+    fit(small(), Asks(tmp_path), 1, blobs(SIZES))
+    split = found[0].split(0, "train")
+    for ask in (lambda: split.targets, lambda: split.batch(torch.tensor([0]))):
+        with pytest.raises(SiteError, match="the samples of client 0 stay at its site"):
+            ask()
+    with pytest.raises(SiteError, match="the rows of client 0 are at its site"):
+        found[0].rows(0, "train")
+
+
+def test_a_resumed_run_refuses_sites_with_other_data(tmp_path):
+    """The server knows its data by the hashes that the sites told when the run began."""
+
+    def at(name):
+        class Known(Elsewhere):
+            def description(self):
+                return {}
+
+        data, theirs = blobs(SIZES), blobs(SIZES)
+        data.__class__ = Known
+        theirs.description = lambda: {"hash": name}
+        return {"data": data}, Recorded(tmp_path / "sites", data=theirs)
+
+    options = {"default_root_dir": str(tmp_path), "sampler": UniformSampler(0.7)}
+    data, engine = at("then")
+    begun = fit(small(), engine, 1, **data, **options)
+    data, engine = at("now")
+    with pytest.raises(CheckpointError, match="was written with the partition"):
+        fit(small(), engine, 2, **data, ckpt_path=str(begun.folder), **options)
+    data, engine = at("then")
+    whole = fit(small(), "sequential", 2, blobs(SIZES), sampler=UniformSampler(0.7))
+    assert same(fit(small(), engine, 2, **data, ckpt_path=str(begun.folder), **options), whole)
+
+
+def test_the_configuration_reaches_the_sites(tmp_path):
+    """A site may build the method from it, so that its owner need not repeat it."""
+    engine = Recorded(tmp_path)
+    from pfl.loop import FederatedLoop
+
+    FederatedLoop(1, engine=engine, progress=False).fit(
+        small(), blobs(SIZES), config="seed: 42\nmodel: FedPer\n"
+    )
+    for call in engine.of("hello"):
+        hello, _ = wire.read("hello", wire.Hello, call.sent)
+        assert hello.config == "seed: 42\nmodel: FedPer\n"
+
+
+@pytest.mark.parametrize(
+    ("verb", "content", "told"),
+    [
+        ("dance", b"", "there is no verb 'dance'; the verbs are hello, train"),
+        ("train", b"", "0 bytes are too few"),
+        ("train", container.pack({"test": {}}, {}), "expected a message named train, got test"),
+        ("train", container.pack({"train": {"client": 1.5}}, {}), "train.client: expected a whole"),
+        ("train", container.pack({"error": {"kind": "lost", "message": ""}}, {}), "an error is no"),
+        ("bye", container.pack({"bye": {}}, {"w": torch.ones(1)}), "neither shared nor extra"),
+    ],
+)
+def test_a_site_refuses_by_name_what_it_does_not_understand(verb, content, told, tmp_path):
+    found = context(small(), blobs(SIZES))
+    site = Site(found, 0, tmp_path)
+    record, _ = wire.read("answer", wire.Empty, site.answer(verb, content))
+    assert record.kind == "refused"
+    assert re.search(told, record.message)
