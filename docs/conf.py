@@ -1,8 +1,12 @@
 """Configuration of the site: ``pip install -e '.[docs]' && sphinx-build -W -n docs build/docs``."""
 
+import re
 import sys
 from importlib import metadata
 from pathlib import Path
+
+from sphinx.application import Sphinx
+from sphinx.environment import BuildEnvironment
 
 sys.path[:0] = [str(Path(__file__).parent / "_ext"), str(Path(__file__).parent.parent)]
 
@@ -27,7 +31,10 @@ pygments_dark_style = "github-dark"  # the default one underlines imports as if 
 html_title = f"pfl {release}"
 html_static_path = ["_static"]
 html_css_files = ["site.css"]
-html_theme_options = {"navigation_with_keys": True, "top_of_page_buttons": []}
+html_logo = html_favicon = "_static/logo.svg"
+# The button shows a page's source. With the repository's address, Furo can link to its editor too:
+# source_repository, source_branch, source_directory.
+html_theme_options = {"navigation_with_keys": True, "top_of_page_buttons": ["view"]}
 
 myst_enable_extensions = ["colon_fence", "deflist", "dollarmath", "attrs_inline"]
 myst_heading_anchors = 3
@@ -55,3 +62,15 @@ nitpick_ignore_regex = [
 ]
 # A short name that two modules have links to the first of them.
 suppress_warnings = ["ref.python"]
+
+
+def without_link(app: Sphinx, env: BuildEnvironment) -> None:
+    """Take the link to a notebook out of the notebook itself."""
+    for file in Path(env.mystnb_config.output_folder).glob("*.ipynb"):
+        text = file.read_text("utf-8")
+        file.write_text(re.sub(r" \(\{nb-download\}`[^`]*`\)", "", text), "utf-8")
+
+
+def setup(app: Sphinx) -> None:
+    """Tell Sphinx of what is done before files for download are copied."""
+    app.connect("env-updated", without_link)
