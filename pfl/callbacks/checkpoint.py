@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 
+from pfl.core.elsewhere import reference_of
 from pfl.core.types import RoundResult
 from pfl.federation import checkpoint
 from pfl.federation.resume import FILE
@@ -27,8 +28,13 @@ class Checkpoint(Callback):
         self._saved = -1
 
     def on_round_end(self, run: Run, result: RoundResult) -> None:
-        """Save after every ``every`` rounds."""
-        if result.round % self.every == 0:
+        """Save after every ``every`` rounds; after each one if clients keep states elsewhere.
+
+        They keep the states of two rounds, and a run is resumed from one of them. The checkpoint
+        is small, as it does not hold these.
+        """
+        trained = (run.kept.get(client, {}) for client in result.cohort.trains)
+        if result.round % self.every == 0 or any(map(reference_of, trained)):
             self.save(run)
 
     def on_fit_end(self, run: Run) -> None:

@@ -115,6 +115,12 @@ def closing_table(run: Run, seconds: float) -> Table:
         table.add_row(what, named(sorted(failed)))
     moved = run.history[-1]["comm/bytes_total"] if run.history else 0
     table.add_row("bytes moved", readable_bytes(moved))
+    if run.history and "comm/wire_down" in run.history[-1]:
+        down, up = (
+            readable_bytes(sum(row.get(f"comm/wire_{way}", 0) for row in run.history) / run.round)
+            for way in ("down", "up")
+        )
+        table.add_row("as sent, a round", f"{down} down, {up} up")
     table.add_row("seconds", f"{seconds:.1f}")
     table.add_row("fingerprint", run.fingerprint)
     return table

@@ -46,7 +46,7 @@ class Played:
 
     @property
     def discarded(self) -> list[int]:
-        """The clients whose results were not finite and do not count."""
+        """The clients whose results were not finite or did not arrive, and do not count."""
         return [client for client in self.cohort.trains if client not in self.results]
 
 
@@ -216,6 +216,7 @@ class Federation:
             clients += joined
         undefined = self.evaluator.undefined(clients)
         clock.lap("time/evaluate")
+        row |= self.settings.engine.measured()
         row |= clock.laps
         run.history.append(row)
         run.failures = soundness.counted(run.failures, discarded=discarded, undefined=undefined)

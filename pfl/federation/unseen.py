@@ -14,7 +14,18 @@ from pfl.core.held_out import held_out, members
 from pfl.core.seeds import derive
 from pfl.core.server import ServerState
 from pfl.core.state import to
-from pfl.core.types import Batch, ClientInfo, Job, Pass, Phase, Scores, Split, State, Terms
+from pfl.core.types import (
+    Batch,
+    ClientInfo,
+    CountedSplit,
+    Job,
+    Pass,
+    Phase,
+    Scores,
+    Split,
+    State,
+    Terms,
+)
 from pfl.federation.evaluation import Evaluator
 from pfl.federation.run import Row
 from pfl.federation.settings import Settings
@@ -144,7 +155,11 @@ class Newcomers:
         data are not at hand.
         """
         data, (main, more) = self._context.data, self._main
-        clients = [c for c in self._validation or members(data) if len(data.split(c, "test"))]
+        clients = [
+            client
+            for client in self._validation or members(data)
+            if len(split := data.split(client, "test")) and not isinstance(split, CountedSplit)
+        ]
         if not clients:
             return None
         most = self._settings.tune_epochs

@@ -6,24 +6,24 @@ import warnings
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import suppress
 from dataclasses import replace
-from itertools import repeat
 from typing import Literal, TypeVar
 
 import torch
 
+from pfl.core.checks import at_least_one
 from pfl.core.elsewhere import Reference, reference_of, standing_for
-from pfl.core.failure import JobError
 from pfl.core.state import to
 from pfl.core.types import FederatedData, Job, Result, Scores, Split, State, Upload
-from pfl.disk.container import BYTES, ContainerError
 from pfl.engines.base import Engine
 from pfl.engines.remote import wire
+from pfl.engines.remote.correspondence import Correspondence
 from pfl.engines.remote.data import Told
 from pfl.engines.remote.facts import facts
-from pfl.engines.remote.transport import LostStateError, SiteError, Transport, Verb
+from pfl.engines.remote.transport import GoneError, LostStateError, SiteError, Transport, Verb
 from pfl.engines.remote.wire import (
-    Failure,
+    Empty,
     Hello,
     Introduction,
     Kept,
@@ -53,18 +53,27 @@ class RemoteEngine(Engine):
         on_lost: What happens if a site no longer has its client's state: ``stop`` ends the run,
             ``initial`` lets the client start again from the initial values, with a warning.
         workers: Sites that are asked at a time; ``None`` asks all sites of a round.
+        min_sites: Sites of a round that have to answer. A round goes on without the others: they
+            upload nothing, and have no scores. ``None`` needs all, and ends the run else.
+
+    Raises:
+        ValueError: ``workers`` or ``min_sites`` is below one.
     """
 
     name: str = "remote"
 
     def __init__(
-        self, on_lost: Literal["stop", "initial"] = "stop", workers: int | None = None
+        self,
+        on_lost: Literal["stop", "initial"] = "stop",
+        workers: int | None = None,
+        min_sites: int | None = None,
     ) -> None:
-        self.on_lost, self.workers = on_lost, workers
-        self._transport: Transport | None = None
-        self._sites: Mapping[int, str] = {}
-        self._op_threads = 1
+        at_least_one(workers=workers, min_sites=min_sites)
+        self.on_lost, self.workers, self.min_sites = on_lost, workers, min_sites
+        self._post: Correspondence | None = None
         self._pool: ThreadPoolExecutor | None = None
+        self._silent: set[int] = set()
+        self._op_threads = 1
 
     @abstractmethod
     def connect(self, context: Context) -> Transport:
@@ -77,66 +86,115 @@ class RemoteEngine(Engine):
             SiteError: A site cannot be reached, or refuses the run, or is missing.
         """
         self.close()
+        self._silent.clear()
         self._context, self._device = context, context.fabric.device
-        hello = wire.written("hello", Hello(facts(context), _counts(context), config))
-        self._transport = self.connect(context)
-        self._sites = dict(self._transport.sites())
-        self._pool = ThreadPoolExecutor(self.workers or max(1, len(self._sites)), "pfl-site")
-        told = self._pool.map(self._greet, sorted(self._sites), repeat(hello))
-        return Told(context.data, dict(zip(sorted(self._sites), told, strict=True)))
+        counts = context.module.server().needs_label_counts
+        hello = wire.written("hello", Hello(facts(context), counts, config))
+        post = self._post = Correspondence(self.connect(context))
+        self._pool = ThreadPoolExecutor(self.workers or max(1, len(post.sites)), "pfl-site")
+
+        def greet(client: int) -> Introduction:
+            return post.ask(client, "hello", Introduction, hello)[0]
+
+        clients = sorted(post.sites)
+        return Told(context.data, dict(zip(clients, self._pool.map(greet, clients), strict=True)))
 
     def setup(self, context: Context) -> str:
-        """Take over the settings of this process, which the sites need for the same numbers."""
-        if self._transport is None:
+        """Note the settings of this process that the sites need for the same numbers."""
+        if self._post is None:
             context.data = self.meet(context, None)
+        post, _ = self._connected()
         self._op_threads = torch.get_num_threads()
-        return f"{self.name}: {len(self._sites)} sites"
+        least = f", of which {self.min_sites} must answer" if self.min_sites else ""
+        return f"{self.name}: {len(post.sites)} sites{least}; what clients keep stays there"
 
     def train(self, jobs: Sequence[Job]) -> Iterator[Result]:
-        """Run each client's round."""
-        return self._run(jobs, self._train, client_round.train)
+        """Run each client's round; leave out sites that do not answer, if enough others do.
+
+        Raises:
+            SiteError: Too few sites answer, or one refuses or has lost its client's state.
+            JobError: The method failed at a site.
+        """
+        self._silent.clear()
+        for result in self._run(jobs, self._train, client_round.train):
+            if result is not None:
+                yield result
+        least = len(jobs) if self.min_sites is None else min(self.min_sites, len(jobs))
+        if (left := len(jobs) - len(self._silent)) < least:
+            raise SiteError(f"{left} of {len(jobs)} sites answered, but min_sites is {least}")
 
     def test(self, jobs: Sequence[Job]) -> Iterator[Scores]:
-        """Test each job's model on its splits."""
-        return self._run(jobs, self._test, client_round.test)
+        """Test each job's model on its splits; a site that does not answer has no scores.
+
+        Raises:
+            SiteError: Likewise.
+            JobError: Likewise.
+        """
+        for scores in self._run(jobs, self._test, client_round.test):
+            yield scores or {}
+
+    def measured(self) -> Mapping[str, float]:
+        """Return the bytes of all messages since the last call."""
+        return {} if self._post is None else self._post.counted()
 
     def close(self) -> None:
-        """Take leave of the sites."""
-        if self._pool is not None:
-            self._pool.shutdown()
-        if self._transport is not None:
-            self._transport.close()
-        self._pool = self._transport = None
+        """Take leave of the sites that can be reached."""
+        post, pool = self._post, self._pool
+        self._post = self._pool = None
+        if post is None or pool is None:
+            return
+
+        def leave(client: int) -> None:
+            with suppress(SiteError):
+                post.ask(client, "bye", Empty, wire.written("bye", Empty()))
+
+        list(pool.map(leave, sorted(post.sites.keys() - self._silent)))
+        pool.shutdown()
+        post.close()
+
+    def _connected(self) -> tuple[Correspondence, ThreadPoolExecutor]:
+        if self._post is None or self._pool is None:
+            raise RuntimeError("setup has not been called")
+        return self._post, self._pool
 
     def _run(
         self,
         jobs: Sequence[Job],
         ask: Callable[[Job], AnswerT],
         here: Callable[[Context, Job], AnswerT],
-    ) -> Iterator[AnswerT]:
-        """Yield answers in the order of the jobs."""
-        if self._transport is None or self._pool is None:
-            raise RuntimeError("setup has not been called")
+    ) -> Iterator[AnswerT | None]:
+        """Yield answers in the order of the jobs; ``None`` of a site that does not answer."""
+        post, pool = self._connected()
         waiting: dict[int, Future[AnswerT]] = {}
         try:
             for index in sorted(range(len(jobs)), key=lambda i: -jobs[i].info.samples):
-                if jobs[index].info.client in self._sites:
-                    waiting[index] = self._pool.submit(ask, jobs[index])
+                client = jobs[index].info.client
+                if client in post.sites and client not in self._silent:
+                    waiting[index] = pool.submit(ask, jobs[index])
             for index, job in enumerate(jobs):
                 if index in waiting:
-                    yield waiting[index].result()
+                    yield self._answer(waiting[index], job)
                     del waiting[index]
                 else:
-                    yield here(self._context, job)
+                    yield None if job.info.client in self._silent else here(self._context, job)
         finally:
             # Jobs are left only if one failed or the caller stopped early.
             for future in waiting.values():
                 future.cancel()
             wait(waiting.values())
 
-    def _greet(self, client: int, hello: bytes) -> Introduction:
-        introduction, _ = self._ask(client, "hello", Introduction, hello)
-        return introduction
+    def _answer(self, future: Future[AnswerT], job: Job) -> AnswerT | None:
+        try:
+            return future.result()
+        except GoneError as error:
+            self._silent.add(job.info.client)
+            if self.min_sites is None:
+                raise
+            warnings.warn(
+                f"round {job.info.round} goes on without client {job.info.client}: {error}",
+                stacklevel=2,
+            )
+            return None
 
     def _train(self, job: Job) -> Result:
         report, message = self._order("train", Report, job)
@@ -162,7 +220,8 @@ class RemoteEngine(Engine):
 
     def _order(self, verb: Verb, kind: type[FormT], job: Job) -> tuple[FormT, Message]:
         """Have a site run a job; return its record, and the tensors that it sent."""
-        client, kept = job.info.client, reference_of(job.kept)
+        (post, _), client = self._connected(), job.info.client
+        kept = reference_of(job.kept)
         if kept is None and job.kept:
             raise SiteError(
                 f"client {client} keeps its state at its site: it can neither be set from here, "
@@ -181,47 +240,13 @@ class RemoteEngine(Engine):
             sending=job.sending,
         )
         try:
-            return self._ask(client, verb, kind, wire.written(verb, order, job.broadcast))
+            return post.ask(client, verb, kind, wire.written(verb, order, job.broadcast))
         except LostStateError as error:
             if self.on_lost == "stop":
                 raise
             warnings.warn(f"{error}; it starts again from the initial values", stacklevel=2)
             order = replace(order, kept=None)
-            return self._ask(client, verb, kind, wire.written(verb, order, job.broadcast))
-
-    def _ask(
-        self, client: int, verb: Verb, kind: type[FormT], content: bytes
-    ) -> tuple[FormT, Message]:
-        """Send a message to a site and read its answer.
-
-        Raises:
-            SiteError: There is no answer, or it is a refusal or no message.
-            LostStateError: The site does not have the client's state.
-            JobError: The method failed at the site.
-        """
-        if self._transport is None:
-            raise RuntimeError("setup has not been called")
-        where = f"the site of client {client} ({self._sites[client]})"
-        data = self._transport.call(client, verb, content)
-        try:
-            record, message = wire.read(verb, kind, data, BYTES)
-        except ContainerError as error:
-            raise SiteError(f"{where} sent no answer to {verb}: {error}") from error
-        if not isinstance(record, Failure):
-            return record, message
-        if record.kind == "failed":
-            raise JobError(f"{record.message}, at {where}")
-        if record.kind == "lost":
-            raise LostStateError(
-                f"{where} has lost what client {client} keeps: {record.message}; put its files "
-                "back, or set on_lost to initial"
-            )
-        raise SiteError(f"{where} refuses {verb}: {record.message}")
-
-
-def _counts(context: Context) -> bool:
-    """Return ``True`` if the method's server needs the samples of each class."""
-    return context.module.server().needs_label_counts
+            return post.ask(client, verb, kind, wire.written(verb, order, job.broadcast))
 
 
 def _reference(kept: Kept | None) -> State:

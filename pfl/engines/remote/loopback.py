@@ -10,7 +10,6 @@ from typing import Literal
 
 from lightning.fabric import Fabric
 
-from pfl.core.checks import at_least_one
 from pfl.core.held_out import members
 from pfl.engines import threads
 from pfl.engines.remote.engine import RemoteEngine
@@ -70,9 +69,10 @@ class LoopbackEngine(RemoteEngine):
             temporary one, which ends with the engine.
         on_lost: As for :class:`~pfl.engines.remote.engine.RemoteEngine`.
         workers: Sites that work at a time; ``None`` lets all of a round.
+        min_sites: As for :class:`~pfl.engines.remote.engine.RemoteEngine`.
 
     Raises:
-        ValueError: ``workers`` is below one.
+        ValueError: ``workers`` or ``min_sites`` is below one.
     """
 
     name = "loopback"
@@ -82,9 +82,9 @@ class LoopbackEngine(RemoteEngine):
         folder: str | None = None,
         on_lost: Literal["stop", "initial"] = "stop",
         workers: int | None = None,
+        min_sites: int | None = None,
     ) -> None:
-        at_least_one(workers=workers)
-        super().__init__(on_lost, workers)
+        super().__init__(on_lost, workers, min_sites)
         self.folder = folder
         self._temporary: tempfile.TemporaryDirectory[str] | None = None
 

@@ -12,6 +12,10 @@ class SiteError(OSError):
     """A site does not answer, or does not do what it is asked; the message names it."""
 
 
+class GoneError(SiteError):
+    """A site did not answer, or its answer was damaged."""
+
+
 class LostStateError(SiteError):
     """A site no longer has the state that a client kept."""
 

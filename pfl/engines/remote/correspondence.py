@@ -1,0 +1,85 @@
+"""The server's messages to its sites: each is sent, its answer read, and both are counted."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from typing import TypeVar
+
+from pfl.core.failure import JobError
+from pfl.disk.container import BYTES, ContainerError
+from pfl.engines.remote import wire
+from pfl.engines.remote.transport import (
+    GoneError,
+    LostStateError,
+    SiteError,
+    Transport,
+    Verb,
+)
+from pfl.engines.remote.wire import Failure, Message
+
+FormT = TypeVar("FormT")
+
+
+class Correspondence:
+    """What passes between a server and its sites; several threads may ask at a time.
+
+    Attributes:
+        sites: The address of each client.
+
+    Args:
+        transport: Carries the messages.
+    """
+
+    def __init__(self, transport: Transport) -> None:
+        self.sites: Mapping[int, str] = dict(transport.sites())
+        self._transport = transport
+        self._lock = threading.Lock()
+        self._sent = self._received = 0
+
+    def ask(
+        self, client: int, verb: Verb, kind: type[FormT], content: bytes
+    ) -> tuple[FormT, Message]:
+        """Send a message to a site and read its answer.
+
+        Raises:
+            GoneError: There is no answer, or it is damaged.
+            LostStateError: The site does not have the client's state.
+            SiteError: The site refuses.
+            JobError: The method failed at the site.
+        """
+        where = f"the site of client {client} ({self.sites[client]})"
+        try:
+            data = self._transport.call(client, verb, content)
+            self._count(len(content), len(data))
+            record, message = wire.read(verb, kind, data, BYTES)
+        except ContainerError as error:
+            raise GoneError(f"{where} sent no answer to {verb}: {error}") from error
+        except SiteError as error:
+            raise GoneError(f"{where} does not answer {verb}: {error}") from error
+        if not isinstance(record, Failure):
+            return record, message
+        if record.kind == "failed":
+            raise JobError(f"{record.message}, at {where}")
+        if record.kind == "lost":
+            raise LostStateError(
+                f"{where} has lost what client {client} keeps: {record.message}; put its files "
+                "back, or set on_lost to initial"
+            )
+        raise SiteError(f"{where} refuses {verb}: {record.message}")
+
+    def counted(self) -> dict[str, float]:
+        """Return the bytes of messages since the last call, down to sites and up from them."""
+        with self._lock:
+            found = {"comm/wire_down": float(self._sent), "comm/wire_up": float(self._received)}
+            self._sent = self._received = 0
+        return found
+
+    def close(self) -> None:
+        """Close the transport."""
+        self._transport.close()
+
+    def _count(self, sent: int, received: int) -> None:
+        with self._lock:
+            self._sent += sent
+            self._received += received

@@ -1,0 +1,197 @@
+"""Sites that fail: a round goes on with those that must answer, or the run ends in one sentence."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from lightning_modules.fedper import FedPer
+from pfl.core.failure import JobError
+from pfl.core.types import Cohort
+from pfl.disk import container
+from pfl.engines.remote.loopback import Loopback
+from pfl.engines.remote.transport import GoneError, SiteError
+from tests.engines.remote.sites import Recorded, fit, same
+from tests.helpers.federation import SGD
+from tests.helpers.toy import blobs, mlp
+
+SIZES = (4, 9, 3)
+
+
+def small(**options):
+    return FedPer(mlp(), **{"optimizer": SGD, **options})
+
+
+def everyone(eligible, rng, number):
+    return Cohort(tuple(eligible), tuple(eligible))
+
+
+def without(client, *rounds):
+    """Return a sampler that leaves a client out of some rounds."""
+
+    def sampler(eligible, rng, number):
+        left = tuple(c for c in eligible if c != client or number not in rounds)
+        return Cohort(left, left)
+
+    return sampler
+
+
+class Dead:
+    """A site that is silent in some of the train messages that it gets."""
+
+    def __init__(self, client, *turns):
+        self.client, self.turns, self.trained, self.asked = client, turns, 0, []
+
+    def __call__(self, client, verb, content):
+        if client != self.client:
+            return
+        self.trained += verb == "train"
+        self.asked.append(verb)
+        if self.trained in self.turns and verb in ("train", "test"):
+            raise SiteError("nobody is there")
+
+
+def test_a_round_goes_on_without_a_site_that_is_killed_in_it(tmp_path):
+    """As if client 1 had been left out in round 2; it has no scores there, and comes back."""
+    dead = Dead(1, 2)
+    engine = Recorded(tmp_path, dead, min_sites=2)
+    with pytest.warns(UserWarning, match="round 2 goes on without client 1: .* nobody is there"):
+        away = fit(small(), engine, data=blobs(SIZES), sampler=everyone)
+    alone = fit(small(), "sequential", data=blobs(SIZES), sampler=without(1, 2))
+    assert away.fingerprint == alone.fingerprint
+    assert [row["train/discarded"] for row in away.history] == [0, 1, 0]
+    # A silent site is not asked again before the next round.
+    assert dead.asked == ["hello", "train", "test", "train", "train", "test", "bye"]
+    assert away.history[2]["test/personal/acc"] == alone.history[2]["test/personal/acc"]
+    assert away.failures == {"discarded": {1: 1}}
+
+
+def test_a_site_that_is_gone_for_good_is_left_out_to_the_end(tmp_path):
+    engine = Recorded(tmp_path, Dead(1, 2, 3), min_sites=2)
+    with pytest.warns(UserWarning, match="goes on without client 1"):
+        away = fit(small(), engine, data=blobs(SIZES), sampler=everyone)
+    alone = fit(small(), "sequential", data=blobs(SIZES), sampler=without(1, 2, 3))
+    assert away.fingerprint == alone.fingerprint
+    rows = [row for row in away.latest.clients if "test/personal/acc" in row]
+    assert [row["client"] for row in rows] == [0, 2]
+
+
+def test_too_few_sites_end_the_run(tmp_path):
+    options = {"data": blobs(SIZES), "sampler": everyone}
+    with (
+        pytest.raises(SiteError, match="2 of 3 sites answered, but min_sites is 3"),
+        pytest.warns(UserWarning, match="goes on without client 1"),
+    ):
+        fit(small(), Recorded(tmp_path, Dead(1, 1), min_sites=3), **options)
+    with pytest.raises(GoneError, match=r"the site of client 1 .* does not answer train: nobody"):
+        fit(small(), Recorded(tmp_path, Dead(1, 1)), **options)
+
+
+def test_a_site_that_is_killed_between_training_and_tests_stops_the_run(tmp_path):
+    def before(client, verb, content):
+        if (client, verb) == (2, "test"):
+            raise SiteError("nobody is there")
+
+    with pytest.raises(GoneError, match=r"the site of client 2 .* does not answer test: nobody"):
+        fit(small(), Recorded(tmp_path, before), 1, blobs(SIZES))
+
+
+class Garbles(Recorded):
+    """The answer of client 1 to its second training is not what the site said."""
+
+    def __init__(self, folder, change, **options):
+        super().__init__(folder, **options)
+        self.change, self.trained = change, 0
+
+    def connect(self, context):
+        engine, transport = self, super().connect(context)
+
+        class Noisy(Loopback):
+            def call(self, client, verb, content):
+                answer = transport.call(client, verb, content)
+                engine.trained += (client, verb) == (1, "train")
+                if (client, verb, engine.trained) == (1, "train", 2):
+                    return engine.change(answer)
+                return answer
+
+        return Noisy(self.at)
+
+
+def of_another_form(answer):
+    return container.pack({"train": {"client": "one"}}, {})
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        (lambda answer: answer[:-1], "checksum"),
+        (lambda answer: b"", "0 bytes are too few"),
+        (lambda answer: b"\x80\x04." + answer, "expected a message that begins with"),
+        (of_another_form, "train.client: expected a whole number, got 'one'"),
+        (lambda answer: container.pack({"test": {"scores": {}}}, {}), "named train, got test"),
+        (lambda answer: container.pack([1], {}), "expected a message named train"),
+    ],
+)
+def test_a_damaged_answer_is_no_answer(change, told, tmp_path):
+    with pytest.raises(GoneError, match=f"site of client 1 .* sent no answer to train: .*{told}"):
+        fit(small(), Garbles(tmp_path / "a", change), data=blobs(SIZES), sampler=everyone)
+    engine = Garbles(tmp_path / "b", change, min_sites=1)
+    with pytest.warns(UserWarning, match="round 2 goes on without client 1"):
+        away = fit(small(), engine, data=blobs(SIZES), sampler=everyone)
+    alone = fit(small(), "sequential", data=blobs(SIZES), sampler=without(1, 2))
+    assert away.fingerprint == alone.fingerprint
+
+
+class Fails(FedPer):
+    def receive(self, broadcast, info):
+        if info.client == 1 and info.round == 2:
+            raise KeyError("net.head")
+        super().receive(broadcast, info)
+
+
+def test_a_method_that_fails_at_a_site_is_told_as_in_a_worker(tmp_path):
+    """Which client, which round and which line; min_sites does not hide it."""
+    told = (
+        r"round 2, client 1 \(.*test_faults\.py, line \d+\): KeyError: 'net.head', at the site of"
+    )
+    with pytest.raises(JobError, match=told):
+        fit(
+            Fails(mlp(), optimizer=SGD),
+            Recorded(tmp_path, min_sites=1),
+            data=blobs(SIZES),
+            sampler=everyone,
+        )
+
+
+def test_a_client_whose_numbers_are_not_finite_is_discarded_as_elsewhere(tmp_path):
+    class Bursts(FedPer):
+        def losses(self, batch):
+            terms = super().losses(batch)
+            return {name: term * self.worse for name, term in terms.items()}
+
+        def receive(self, broadcast, info):
+            super().receive(broadcast, info)
+            self.worse.fill_(float("nan") if (info.client, info.round) == (0, 2) else 1.0)
+
+        def __init__(self, *args, **options):
+            super().__init__(*args, **options)
+            self.worse = torch.nn.Buffer(torch.ones(()))
+
+    runs = [
+        fit(
+            Bursts(mlp(), optimizer=SGD),
+            engine,
+            data=blobs(SIZES),
+            sampler=everyone,
+            on_nonfinite="skip",
+        )
+        for engine in ("sequential", Recorded(tmp_path))
+    ]
+    assert same(*runs)
+    assert runs[0].failures == {"discarded": {0: 1}}
+
+
+@pytest.mark.parametrize("option", ["workers", "min_sites"])
+def test_numbers_of_sites_are_at_least_one(option):
+    with pytest.raises(ValueError, match=f"{option} must be at least 1, got 0"):
+        Recorded("x", **{option: 0})
