@@ -53,7 +53,7 @@ def test_every_table_and_every_search_is_on_the_page():
     elsewhere = {
         **{"heart": "heart", "males": "wages", "mnist1d": "choosing"},
         **{"fifth_hospital": "fifth_hospital", "later_digits": "joining"},
-        "later_wisdm": "joining",
+        **{"later_wisdm": "joining", "digits": "methods/index"},
     }
     for name, page in elsewhere.items():
         text = (ROOT / "docs" / f"{page}.md").read_text(encoding="utf-8")
