@@ -24,12 +24,14 @@ from pfl.core.types import EvaluationPoint, FederatedData, Result, RoundResult, 
 from pfl.engines.base import Engine
 from pfl.engines.named import EngineName, make_engine
 from pfl.federation import soundness
+from pfl.federation.cost import Cost
 from pfl.federation.described import described
 from pfl.federation.prepare import prepared
 from pfl.federation.resume import Wanted
 from pfl.federation.rounds import Federation
 from pfl.federation.run import Callback, Run
 from pfl.federation.sampling import Sampler, UniformSampler
+from pfl.passage.coding import Codecs
 from pfl.training import client_round
 
 if TYPE_CHECKING:
@@ -74,6 +76,8 @@ class FederatedLoop:
         devices: One device, as in Lightning; how a run is spread over workers is the engine's task.
         precision: As in Lightning: ``32-true``, ``64-true``, ``bf16-mixed``, ``16-mixed``.
         gradient_clip_val: Largest gradient norm of a client's step; ``None`` does not clip.
+        codec: How messages are encoded; ``None`` sends tensors as they are, and counts their bytes.
+        cost: The clients' bandwidths and speeds, from which each round's simulated seconds follow.
         on_nonfinite: ``stop`` ends the run when a client's loss or weights are not finite; ``skip``
             discards what that client did in the round (its kept state stays, it uploads nothing)
             and continues.
@@ -114,6 +118,8 @@ class FederatedLoop:
         devices: int | str = 1,
         precision: Precision = "32-true",
         gradient_clip_val: float | None = None,
+        codec: Codecs | None = None,
+        cost: Cost | None = None,
         on_nonfinite: Literal["stop", "skip"] = "stop",
         callbacks: list[Callback] | None = None,
         loggers: list[Logger] | None = None,
@@ -154,6 +160,8 @@ class FederatedLoop:
         self.join_rounds = join_rounds
         self.tune_epochs = tune_epochs
         self.gradient_clip_val = gradient_clip_val
+        self.codec = codec
+        self.cost = cost
         self.on_nonfinite: Literal["stop", "skip"] = on_nonfinite
         self.default_root_dir = default_root_dir
         self.name = name

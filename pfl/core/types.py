@@ -237,10 +237,12 @@ class Broadcast:
     Attributes:
         shared: Values for the entries of the module's state dict that travel.
         extra: What the method sends in addition, under its own names.
+        encoded: Bytes of the message that was sent; ``None`` if it is not encoded.
     """
 
     shared: State
     extra: State = field(default_factory=dict)
+    encoded: int | None = None
 
 
 @dataclass(frozen=True)
@@ -253,12 +255,14 @@ class Upload:
             traffic).
         shared: The client's values of the entries that travel.
         extra: What the method sends in addition; declared in ``ClientModule.extra``.
+        encoded: As in :class:`Broadcast`.
     """
 
     client: int
     samples: int
     shared: State
     extra: State = field(default_factory=dict)
+    encoded: int | None = None
 
 
 @dataclass(frozen=True)
@@ -273,17 +277,27 @@ class Cohort:
 class Sending:
     """How a client changes its upload before sending it: values that travel with the job.
 
-    An upload that is changed is sent as a difference: what the client would send minus what it
-    received, in float64 (:mod:`pfl.passage`).
+    With ``clip`` or ``extra`` the whole upload is sent as a difference: what the client would send
+    minus what it received, in float64 (:mod:`pfl.passage`).
 
     Attributes:
         clip: Largest Euclidean norm of the difference, over all that is sent; ``None`` is no limit.
         extra: Names in :attr:`Upload.extra` that are sent; others stay with the client. ``None``
             sends all.
+        codec: How entries named in ``coded`` are encoded (:func:`pfl.passage.codecs.told`);
+            ``None`` sends them whole.
+        coded: Names of entries that are encoded.
     """
 
     clip: float | None = None
     extra: tuple[str, ...] | None = None
+    codec: str | None = None
+    coded: tuple[str, ...] = ()
+
+    @property
+    def differs(self) -> bool:
+        """``True`` if the whole upload is sent as a difference."""
+        return self.clip is not None or self.extra is not None
 
 
 @dataclass(frozen=True)

@@ -43,10 +43,20 @@ def describe(federation: Federation, engine: str, threads: OpThreads) -> dict[st
         "buffers": "local, so no global model is tested" if local else module.buffer_policy,
         "evaluated": ", ".join(evaluator.points),
         "engine": engine,
+        **_codec(federation),
         **({"groups": sizes} if sizes else {}),
         **_op_threads(threads, fabric),
         **_slow_tests(federation),
     }
+
+
+def _codec(federation: Federation) -> dict[str, str]:
+    """Return the line about codecs."""
+    coding = federation.coordinator.coding
+    if coding is None:
+        return {}
+    memory = ", what is not sent is remembered" if coding.up.remembers else ""
+    return {"codec": f"up {coding.up}{memory}; down {coding.down}"}
 
 
 def _op_threads(chosen: OpThreads, fabric: Fabric) -> dict[str, str]:

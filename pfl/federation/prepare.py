@@ -23,6 +23,7 @@ from pfl.federation.run import Run
 from pfl.federation.settings import Settings
 from pfl.federation.store import KeptStates
 from pfl.federation.unseen import Newcomers
+from pfl.passage.coding import Coding
 from pfl.training import client_round
 from pfl.training.context import Context
 from pfl.training.server_round import Coordinator
@@ -59,6 +60,11 @@ def prepare(wanted: Wanted, file: Path | None, scope: ExitStack) -> Federation:
     if not coordinator.eligible:
         raise ValueError("no client has training data")
 
+    start = coordinator.start()
+    if settings.codec is not None:
+        sent = coordinator.server.broadcast(start, coordinator.eligible[0], 1)
+        coordinator.coding = Coding(settings.codec, module, sent, settings.seed)
+
     def job(client: int, state: ServerState) -> Job:
         return coordinator.job(state, run.kept, client, run.round)
 
@@ -78,7 +84,7 @@ def prepare(wanted: Wanted, file: Path | None, scope: ExitStack) -> Federation:
         rounds=settings.rounds,
         name=wanted.name,
         personal=personal,
-        server=coordinator.start(),
+        server=start,
         kept=kept,
         template=context.template,
         constants=fingerprint([constants(module)]),

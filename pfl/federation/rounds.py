@@ -20,6 +20,7 @@ from pfl.federation.evaluation import Evaluator
 from pfl.federation.run import Row, Run
 from pfl.federation.settings import Settings, is_tested
 from pfl.federation.unseen import Newcomers
+from pfl.passage.coding import uncoded
 from pfl.training.context import Context
 from pfl.training.server_round import Coordinator, uploads_of
 
@@ -152,16 +153,22 @@ class Federation:
         run, number = self.run, self.run.round + 1
         at_once = is_tested(self.settings, number) and "post_local" in self.evaluator.points
         scored = set(self.tested(number) if at_once else ())
-        return [
+        jobs = [
             self.coordinator.job(
                 run.server, run.kept, client, number, ("val", "test") if client in scored else ()
             )
             for client in cohort.trains
         ]
+        if self.coordinator.coding is None:
+            return jobs
+        # Who does not upload must not take its upload for sent.
+        return [job if job.info.client in cohort.uploads else uncoded(job) for job in jobs]
 
     def _train(self, jobs: Sequence[Job], done: Callable[[Result], None]) -> dict[int, Result]:
-        results = {}
-        for result in self.settings.engine.train(jobs):
+        results, arriving = {}, self.settings.engine.train(jobs)
+        if self.coordinator.coding is not None:
+            arriving = map(self.coordinator.coding.received, jobs, arriving)
+        for result in arriving:
             if result.finite:
                 results[result.client] = result
             elif self.settings.on_nonfinite == "stop":
@@ -176,6 +183,8 @@ class Federation:
         soundness.warn_of_loss(played.discarded, results, number)
         soundness.warn_of_concern(run.module, row)
         row |= rows.of_traffic(played.jobs, played.uploads, run.history)
+        if (cost := self.settings.cost) is not None:
+            row |= cost.of_round(played.jobs, results, played.uploads, run.seed, run.history)
         row |= {f"server/{name}": value for name, value in (played.after.report or {}).items()}
         return row | rows.over_clients(results, "log", lambda result: result.logged)
 

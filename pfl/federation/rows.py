@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Container, Mapping, Sequence
 
 from pfl.core.state import nbytes
-from pfl.core.types import Job, Result, Upload
+from pfl.core.types import Broadcast, Job, Result, Upload
 from pfl.federation.run import Row
 
 
@@ -58,14 +58,20 @@ def of_client(
 def of_traffic(jobs: Sequence[Job], uploads: Sequence[Upload], history: Sequence[Row]) -> Row:
     """Return the bytes moved in a round, and in all rounds so far."""
     sent = [job.broadcast for job in jobs if job.broadcast is not None]
-    down = sum(nbytes(item.shared) + nbytes(item.extra) for item in sent)
-    up = sum(nbytes(item.shared) + nbytes(item.extra) for item in uploads)
+    down, up = sum(map(size, sent)), sum(map(size, uploads))
     earlier = history[-1]["comm/bytes_total"] if history else 0
     return {
         "comm/bytes_down": down,
         "comm/bytes_up": up,
         "comm/bytes_total": earlier + down + up,
     }
+
+
+def size(message: Broadcast | Upload) -> int:
+    """Return the bytes of a message: its length if it is encoded, or those of its tensors."""
+    if message.encoded is not None:
+        return message.encoded
+    return nbytes(message.shared) + nbytes(message.extra)
 
 
 def over_clients(

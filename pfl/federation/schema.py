@@ -15,6 +15,7 @@ from pfl.core.server import ServerState
 from pfl.core.types import ClientInfo, State
 from pfl.federation.checkpoint import CheckpointError
 from pfl.federation.run import Callback, Run
+from pfl.passage.coding import residuals_of
 from pfl.training.optimizer_state import of_all_phases
 
 # The keys of a checkpoint, by the types of their values.
@@ -78,9 +79,14 @@ def _check_kept(kept: Mapping[Any, Any], run: Run, clients: Sequence[ClientInfo]
         if _lies_elsewhere(where, _state(where, found)):
             continue
         optimizer = of_all_phases(found)
-        own = {name: value for name, value in found.items() if name not in optimizer}
+        unsent = residuals_of(found)
+        apart = optimizer.keys() | unsent.keys()
+        own = {name: value for name, value in found.items() if name not in apart}
         names = run.module.kept_names(clients[client])
         check_tensors(where, own, {name: run.template[name] for name in names})
+        residuals = {name.partition(":")[2]: value for name, value in unsent.items()}
+        entries = {name: run.template[name] for name in residuals if name in run.template}
+        check_tensors(f"{where}, residual", residuals, entries)
         # Optimisers differ in what they keep of a parameter, but it is alike for all clients.
         for name, value in optimizer.items():
             other, right = steps.setdefault(name, (client, _form(value)))

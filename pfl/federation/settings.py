@@ -8,8 +8,10 @@ from lightning.fabric import Fabric
 
 from pfl.core.types import EvaluationPoint
 from pfl.engines.base import Engine
+from pfl.federation.cost import Cost
 from pfl.federation.run import Callback
 from pfl.federation.sampling import Sampler
+from pfl.passage.coding import Codecs
 
 
 class Settings(Protocol):
@@ -27,6 +29,8 @@ class Settings(Protocol):
     tune_epochs: int
     fabric: Fabric
     gradient_clip_val: float | None
+    codec: Codecs | None
+    cost: Cost | None
     on_nonfinite: Literal["stop", "skip"]
     callbacks: list[Callback]
     default_root_dir: str | None

@@ -7,9 +7,11 @@ alone. Random bits come from the counter-based generator, so they are the same u
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from functools import lru_cache
 from typing import ClassVar, Literal, Protocol, TypeAlias, runtime_checkable
 
 import torch
@@ -27,7 +29,7 @@ _BYTE = 8
 
 @runtime_checkable
 class Codec(Protocol):
-    """Encodes one tensor of floating-point numbers.
+    """Encodes a tensor of floating-point numbers as a payload: a few named tensors.
 
     Attributes:
         differences: Whether it suits small differences of weights only: what it decodes for most
@@ -77,7 +79,7 @@ class Cast(Codec):
 
     Args:
         dtype: ``bfloat16`` has the range of float32 and 8 significant bits, ``float16`` has 11 and
-            ends at 65,504.
+            ends at 65,504, which is sent for larger numbers.
         remembers: Add what rounding left out to what is sent next.
     """
 
@@ -87,7 +89,9 @@ class Cast(Codec):
 
     def encode(self, value: Tensor, key: int) -> State:
         """Return the rounded numbers."""
-        return {"value": value.to(getattr(torch, self.dtype))}
+        dtype: torch.dtype = getattr(torch, self.dtype)
+        most = torch.finfo(dtype).max
+        return {"value": value.clamp(-most, most).to(dtype)}
 
     def decode(self, payload: State, like: Tensor) -> Tensor:
         """Return the rounded numbers."""
@@ -269,12 +273,35 @@ def make_codec(codec: Codec | CodecName) -> Codec:
 
     Raises:
         ValueError: There is no codec of this name.
+        TypeError: It is no codec of this module, which clients know.
     """
     if not isinstance(codec, str):
+        if type(codec) not in CODECS.values():
+            raise TypeError(f"a codec must be one of {', '.join(CODECS)}, got {codec!r}")
         return codec
     if codec not in CODECS:
         raise ValueError(f"there is no codec {codec!r}; choose from {', '.join(CODECS)}")
     return CODECS[codec]()
+
+
+def told(codec: Codec) -> str:
+    """Return a codec as text, which can be sent to clients."""
+    name = next(name for name, kind in CODECS.items() if kind is type(codec))
+    return json.dumps([name, asdict(codec)])  # type: ignore[call-overload]
+
+
+@lru_cache(maxsize=8)
+def codec_of(text: str) -> Codec:
+    """Return the codec of a text of :func:`told`.
+
+    Raises:
+        ValueError: It is no such text.
+    """
+    try:
+        name, options = json.loads(text)
+        return CODECS[name](**options)
+    except (KeyError, TypeError, ValueError) as error:
+        raise ValueError(f"no codec is told by {text[:80]!r}: {error}") from error
 
 
 def _count(share: float, count: int) -> int:

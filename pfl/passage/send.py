@@ -6,6 +6,7 @@ import math
 from dataclasses import replace
 
 from pfl.core.types import Broadcast, Job, Result
+from pfl.passage.coding import encoded
 from pfl.passage.difference import bounded, difference, norm
 
 
@@ -18,9 +19,15 @@ def send(job: Job, result: Result) -> Result:
     sending, upload = job.sending, result.upload
     if sending is None or upload is None or not result.finite:
         return result
-    change = difference(upload, job.broadcast or Broadcast({}), sending.extra)
+    if sending.differs:
+        upload = difference(upload, job.broadcast or Broadcast({}), sending.extra)
     if sending.clip is not None:
-        if not math.isfinite(norm(change)):
+        if not math.isfinite(norm(upload)):
             return replace(result, finite=False)
-        change = bounded(change, sending.clip)
-    return replace(result, upload=change)
+        upload = bounded(upload, sending.clip)
+    if sending.codec is None:
+        return replace(result, upload=upload)
+    payload, residuals = encoded(job, upload.shared, sending)
+    return replace(
+        result, upload=replace(upload, shared=payload), kept={**result.kept, **residuals}
+    )

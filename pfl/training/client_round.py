@@ -29,6 +29,7 @@ from pfl.core.types import (
     State,
     Upload,
 )
+from pfl.passage.coding import residuals_of
 from pfl.passage.send import send
 from pfl.training import batching
 from pfl.training.batching import chunks
@@ -90,7 +91,7 @@ def finish(
     kept = clone({name: entry(module, name) for name in module.kept_names(job.info)})
     if job.splits and not tally.idle:
         module.personalise(None, job.info)
-    return upload, kept | of_all_phases(job.kept) | optimisers
+    return upload, kept | residuals_of(job.kept) | of_all_phases(job.kept) | optimisers
 
 
 def results(

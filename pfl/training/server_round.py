@@ -11,7 +11,8 @@ from pfl.core.held_out import members
 from pfl.core.seeds import derive
 from pfl.core.server import Server, ServerState
 from pfl.core.state import clone, to
-from pfl.core.types import ClientInfo, ClientSplit, Job, Result, Split, State, Upload
+from pfl.core.types import Broadcast, ClientInfo, ClientSplit, Job, Result, Split, State, Upload
+from pfl.passage.coding import Coding
 from pfl.passage.passage import Passage
 from pfl.training.context import Context
 from pfl.training.declaration import MethodError
@@ -24,6 +25,7 @@ class Coordinator:
         server: The method's server.
         clients: What is known of each client before the first round; of a held-out one, nothing.
         eligible: The clients that have training data.
+        coding: How messages are encoded; ``None`` sends tensors as they are.
 
     Args:
         context: The method with its initial values, the data and the device.
@@ -49,6 +51,7 @@ class Coordinator:
         for client in members(data):
             self.clients[client] = ClientInfo.of(data, client, rounds)
         self.eligible = [info.client for info in self.clients if info.samples > 0]
+        self.coding: Coding | None = None
         self._context, self._seed, self._passage = context, seed, passage
 
     def start(self) -> ServerState:
@@ -82,25 +85,31 @@ class Coordinator:
             number: The round, from 1.
             splits: Splits on which the client is tested right after training.
         """
-        with during(f"round {number}, the server's broadcast to client {client}"):
-            broadcast = self.server.broadcast(state, client, number)
+        sending = None if self._passage is None else self._passage.sending(state)
+        if self.coding is not None:
+            sending = self.coding.sending(sending)
         return Job(
             info=replace(self.clients[client], round=number),
             kept=to(kept.get(client, {}), self._context.fabric.device),
-            broadcast=broadcast,
+            broadcast=self._broadcast(state, client, number),
             seed=derive(self._seed, "client", number, client),
             splits=splits,
-            sending=None if self._passage is None else self._passage.sending(state),
+            sending=sending,
         )
 
     def aggregate(self, state: ServerState, uploads: list[Upload]) -> ServerState:
         """Return the server's state after a round, from uploads in ascending order of clients."""
         with during(f"round {state.round + 1}, the server's aggregation"):
             if self._passage is not None:
-                received = self.server.broadcast(state, self.eligible[0], state.round + 1)
+                received = self._broadcast(state, self.eligible[0], state.round + 1)
                 return self._passage.aggregate(self.server, state, uploads, received)
             after: ServerState = self.server.aggregate(state, uploads)
         return after
+
+    def _broadcast(self, state: ServerState, client: int, number: int) -> Broadcast:
+        with during(f"round {number}, the server's broadcast to client {client}"):
+            broadcast = self.server.broadcast(state, client, number)
+        return broadcast if self.coding is None else self.coding.sent(broadcast, number)
 
 
 def _public(context: Context) -> ClientSplit:

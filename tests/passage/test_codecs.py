@@ -24,9 +24,9 @@ def test_identity_sends_every_bit():
 
 @pytest.mark.parametrize(
     ("dtype", "expected"),
-    # 1 + 2^-9 lies between 1 and 1 + 2^-7 (8 bits), and is exact in 11 bits; 70,000 = 68.36 * 2^10
-    # is rounded to 137 * 2^9 in 8 bits and beyond the largest number in float16.
-    [("bfloat16", [1.0, 137 * 2.0**9]), ("float16", [1 + 2.0**-9, float("inf")])],
+    # 1 + 2^-9 lies between 1 and 1 + 2^-7 (8 bits), and is exact in 11 bits; 70,000 = 136.7 * 2^9
+    # is rounded to 137 * 2^9 in 8 bits, and beyond the largest number in float16.
+    [("bfloat16", [1.0, 137 * 2.0**9]), ("float16", [1 + 2.0**-9, 65_504.0])],
 )
 def test_a_cast_rounds_to_16_bits(dtype, expected):
     value = torch.tensor([1 + 2.0**-9, 70_000.0])

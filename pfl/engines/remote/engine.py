@@ -238,6 +238,7 @@ class RemoteEngine(Engine):
             op_threads=self._op_threads,
             kept=None if kept is None else Kept(*kept),
             sending=job.sending,
+            sample_level=job.sample_level,
         )
         try:
             return post.ask(client, verb, kind, wire.written(verb, order, job.broadcast))

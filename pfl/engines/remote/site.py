@@ -168,6 +168,7 @@ class Site:
             splits=tuple(order.splits),
             model=order.model,
             sending=order.sending,
+            sample_level=order.sample_level,
         )
 
     def _store(self, kept: State, number: int, before: Reference | None) -> Kept | None:

@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal, TypeAlias, TypeVar
 
 from torch import Tensor
 
-from pfl.core.types import Broadcast, Sending, State, Upload
+from pfl.core.types import Broadcast, SampleLevel, Sending, State, Upload
 from pfl.disk import container
 from pfl.disk.container import ContainerError
 from pfl.disk.form import FormError, Least, formed
@@ -109,6 +109,7 @@ class Order:
         op_threads: Number of threads that an operation uses on a CPU.
         kept: The kept state to start from; ``None`` for none.
         sending: How the upload is changed before it is sent; ``None`` sends it as it is.
+        sample_level: How steps keep single samples private; ``None`` takes ordinary steps.
     """
 
     client: int
@@ -121,6 +122,7 @@ class Order:
     op_threads: Annotated[int, Least(1)]
     kept: Kept | None = None
     sending: Sending | None = None
+    sample_level: SampleLevel | None = None
 
 
 @dataclass(frozen=True)
