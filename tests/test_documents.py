@@ -132,6 +132,8 @@ def write_samples(folder):
     names = ",".join([*found.feature_names, "progress"])
     rows = np.column_stack([found.data, found.target])
     np.savetxt(folder / "diabetes.csv", rows, "%g", ",", header=names, comments="")
+    grouped = np.column_stack([rows, np.arange(len(rows)) % 4])
+    np.savetxt(folder / "patients.csv", grouped, "%g", ",", header=f"{names},group", comments="")
     hours = [
         f"{home},{hour},{home * hour % 7},{hour % 24}" for home in (1, 2) for hour in range(90)
     ]

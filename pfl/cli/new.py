@@ -12,7 +12,7 @@ from pfl.cli.explain import UsageError
 
 # What to do with the file next.
 _NEXT = {
-    "method": ("pfl check {path}", "pfl fit --config quickstart --model {path}"),
+    "method": ("pfl check {path}", "pfl fit --config quickstart --model {path} --loop.name={stem}"),
     "data": ("pfl data inspect --config quickstart --data {path} --data.num_clients 5",),
     "net": ("pfl fit --config quickstart --model.net {path}",),
 }
@@ -36,4 +36,4 @@ def new(options: argparse.Namespace) -> None:
         raise UsageError(f"{file} already exists; it was not overwritten") from error
     print(f"wrote {file}. Next:")
     for line in _NEXT[kind]:
-        print(f"  {line.format(path=f'{file.stem}.{name}')}")
+        print(f"  {line.format(path=f'{file.stem}.{name}', stem=file.stem)}")

@@ -21,6 +21,8 @@ from pfl.imports.plugins import PACKAGES
 _DOTTED = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)+")
 # The keys under which a class of methods or of data stands.
 _CLASSES = [(key, *end) for key in ("model", "data") for end in ((), ("class_path",), ("help",))]
+# Files that are given where the class that reads them is expected.
+_TABLES = (".csv", ".arff", ".parquet")
 # Packages that bring no methods and no data.
 _LIBRARIES = ("torch.", "torchvision.", "torchmetrics.", "lightning.")
 # What every verb that runs on a configuration understands.
@@ -41,6 +43,10 @@ def check(verb: str, argv: Sequence[str]) -> None:
     if joining.FLAG in command.own:
         argv, _ = joining.separated(argv)
     given = sources(shipped.spelled_out(command.words(argv)))
+    for item in given:
+        if item.keys == ("data",) and (item.text or "").endswith(_TABLES):
+            what = f"name the class that reads it: --data TabularData --data.path {item.text}"
+            raise UsageError(line(item.place, item.keys, what))
     if not _brings_classes(given):
         for item in given:
             _check_class(item)

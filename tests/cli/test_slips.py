@@ -22,6 +22,7 @@ SLIPS = {
     "key of a method": ([*QUICK, "--model.epoch", "3"], "FedPer has no argument 'epoch'"),
     "key of a network": ([*QUICK, "--model.net.hiden=3"], "MLP has no argument 'hiden'"),
     "key of a partition": ([*QUICK, "--data.partition.alfa=1"], "did you mean 'alpha'?"),
+    "a table": ([*QUICK, "--data", "my.csv"], "--data TabularData --data.path my.csv"),
     "network": ([*QUICK, "--model.net=MPL"], "there is no class 'MPL'; did you mean 'MLP'?"),
     "network by class": (
         [*QUICK, "--model.net.class_path", "LeNet55"],
