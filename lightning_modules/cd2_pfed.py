@@ -260,3 +260,7 @@ class CD2Server(Server[CD2State]):
             report={"private_share": self.share(state.round + 1, state.rounds)},
             client_report=self.reported(uploads, weight=weights),
         )
+
+    def merge_mean(self, state: CD2State, mean: Upload, count: float) -> CD2State:
+        """Return the state with the shared channels of the mean."""
+        return self.merge(state, [mean])

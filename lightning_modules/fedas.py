@@ -192,6 +192,12 @@ class FedASServer(Server[ServerState]):
             after = replace(after, shared=add(state.shared, step, scale=1 / len(uploads)))
         return replace(after, report={"trace_fallback": float(self._scores(uploads) is None)})
 
+    def merge_mean(self, state: ServerState, mean: Upload, count: float) -> ServerState:
+        """Return the state with the mean, in which traces have no weight."""
+        scale = 1 / count if self.step_scale == "one_over_m" else 1.0
+        step = subtract(mean.shared, state.shared)
+        return replace(state, shared=add(state.shared, step, scale))
+
     def _scores(self, uploads: Sequence[Upload]) -> Tensor | None:
         """Return (m,) unnormalised weights, or ``None`` if the traces give none."""
         scores = traces = received(uploads, "trace").cpu().double()

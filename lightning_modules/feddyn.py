@@ -154,13 +154,23 @@ class DynServer(Server[DynState]):
 
     def merge(self, state: DynState, uploads: Sequence[Upload]) -> DynState:
         """Return the new model; report ``ahead``, the norm of the mean of H_i that is added."""
-        after = super().merge(state, uploads)
         sent = select(state.shared, self.parameters)
         ahead = state.ahead
         for upload in uploads:
             ahead = add(
                 ahead, subtract(select(upload.shared, self.parameters), sent), 1 / state.clients
             )
+        return self._ahead(super().merge(state, uploads), ahead)
+
+    def merge_mean(self, state: DynState, mean: Upload, count: float) -> DynState:
+        """Return the new model, from the mean of so many uploads."""
+        old = select(state.shared, self.parameters)
+        way = subtract(select(mean.shared, self.parameters), old)
+        ahead = add(state.ahead, way, count / state.clients)
+        return self._ahead(super().merge(state, [mean]), ahead)
+
+    def _ahead(self, after: DynState, ahead: State) -> DynState:
+        """Return the averaged state with the mean of H_i added."""
         moved = add(ahead, after.shared)
         length = torch.linalg.vector_norm(parameters_to_vector(ahead.values()))
         return replace(

@@ -131,3 +131,9 @@ class LGServer(Server[LGState]):
         return replace(
             after, shared={**state.shared, **after.shared}, started=tuple(sorted(started))
         )
+
+    def merge_mean(self, state: LGState, mean: Upload, count: float) -> LGState:
+        """Return the state with the mean; who has a backbone of its own stays unknown."""
+        early = state.round < self.warm_start_rounds
+        moved = mean.shared if early else select(mean.shared, self.head)
+        return replace(state, shared={**state.shared, **moved})

@@ -255,6 +255,7 @@ class VEMServer(Server[ServerState]):
     """
 
     reports: ClassVar = {**Server.reports, "confidence": "confidence of the head"}
+    summed = tuple(SERVER_HEAD)
     momentum: float = 0.0
 
     def welcome(
@@ -283,8 +284,15 @@ class VEMServer(Server[ServerState]):
         taus = received(uploads, "confidence").cpu().double()
         heads: list[State] = [{n: u.shared[n] for n in SERVER_HEAD} for u in uploads]
         average = averaged.shared | weighted_mean(heads, taus / taus.sum())
+        return replace(averaged, shared=self._moved(state.shared, average))
+
+    def merge_mean(self, state: ServerState, mean: Upload, count: float) -> ServerState:
+        """Return the state with base and head of the mean, to which all clients count equally."""
+        return replace(state, shared=self._moved(state.shared, mean.shared))
+
+    def _moved(self, old: State, average: State) -> State:
         momentum = torch.tensor([self.momentum, 1 - self.momentum], dtype=torch.float64)
-        return replace(averaged, shared=weighted_mean([state.shared, average], momentum))
+        return weighted_mean([old, average], momentum)
 
 
 def confidence(mean: Tensor, std: Tensor, prior: Tensor, terms: TauTerms = "both") -> Tensor:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
@@ -174,6 +174,7 @@ class ScaffoldServer(Server[ScaffoldState]):
         weighting: As in :class:`~pfl.core.server.Server`.
     """
 
+    summed: ClassVar = ("change",)
     controlled: Patterns = ()
     eta_g: float = 1.0
 
@@ -189,13 +190,23 @@ class ScaffoldServer(Server[ScaffoldState]):
 
     def merge(self, state: ScaffoldState, uploads: Sequence[Upload]) -> ScaffoldState:
         """Return the state with the next x and c."""
-        after = super().merge(state, uploads)
-        if self.eta_g != 1:
-            old = select(state.shared, self.controlled)
-            moved = add(old, subtract(select(after.shared, self.controlled), old), self.eta_g)
-            after = replace(after, shared={**after.shared, **moved})
+        after = self._stepped(state, super().merge(state, uploads))
         changes = received(uploads, "change")
         return replace(after, control=state.control + changes.sum(0) / state.clients)
+
+    def merge_mean(self, state: ScaffoldState, mean: Upload, count: float) -> ScaffoldState:
+        """Return the state with the next x and c, from the mean of so many uploads."""
+        after = self._stepped(state, super().merge(state, [mean]))
+        share = count / state.clients
+        return replace(after, control=state.control + share * mean.extra["change"])
+
+    def _stepped(self, state: ScaffoldState, after: ScaffoldState) -> ScaffoldState:
+        """Return the state after the step ``eta_g``, given that after a step of 1."""
+        if self.eta_g == 1:
+            return after
+        old = select(state.shared, self.controlled)
+        moved = add(old, subtract(select(after.shared, self.controlled), old), self.eta_g)
+        return replace(after, shared={**after.shared, **moved})
 
 
 def _warn_unless_plain(optimizer: torch.optim.Optimizer) -> None:

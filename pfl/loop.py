@@ -32,6 +32,7 @@ from pfl.federation.rounds import Federation
 from pfl.federation.run import Callback, Run
 from pfl.federation.sampling import Sampler, UniformSampler
 from pfl.passage.coding import Codecs
+from pfl.passage.privacy import Privacy
 from pfl.training import client_round
 
 if TYPE_CHECKING:
@@ -78,6 +79,7 @@ class FederatedLoop:
         gradient_clip_val: Largest gradient norm of a client's step; ``None`` does not clip.
         codec: How messages are encoded; ``None`` sends tensors as they are, and counts their bytes.
         cost: The clients' bandwidths and speeds, from which each round's simulated seconds follow.
+        privacy: Makes the run differentially private, with these settings; ``None`` does not.
         on_nonfinite: ``stop`` ends the run when a client's loss or weights are not finite; ``skip``
             discards what that client did in the round (its kept state stays, it uploads nothing)
             and continues.
@@ -120,6 +122,7 @@ class FederatedLoop:
         gradient_clip_val: float | None = None,
         codec: Codecs | None = None,
         cost: Cost | None = None,
+        privacy: Privacy | None = None,
         on_nonfinite: Literal["stop", "skip"] = "stop",
         callbacks: list[Callback] | None = None,
         loggers: list[Logger] | None = None,
@@ -162,6 +165,7 @@ class FederatedLoop:
         self.gradient_clip_val = gradient_clip_val
         self.codec = codec
         self.cost = cost
+        self.privacy = privacy
         self.on_nonfinite: Literal["stop", "skip"] = on_nonfinite
         self.default_root_dir = default_root_dir
         self.name = name

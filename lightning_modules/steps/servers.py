@@ -38,3 +38,7 @@ class MovingServer(Server[ServerState]):
             return after
         change = subtract(after.shared, state.shared)
         return replace(after, shared=add(state.shared, change, self.step))
+
+    def merge_mean(self, state: ServerState, mean: Upload, count: float) -> ServerState:
+        """Take the same step towards the mean; see :meth:`pfl.core.server.Server.merge_mean`."""
+        return self.merge(state, [mean])

@@ -287,12 +287,14 @@ class Sending:
         codec: How entries named in ``coded`` are encoded (:func:`pfl.passage.codecs.told`);
             ``None`` sends them whole.
         coded: Names of entries that are encoded.
+        tells_whole: Whether the client tells if its difference was within the limit.
     """
 
     clip: float | None = None
     extra: tuple[str, ...] | None = None
     codec: str | None = None
     coded: tuple[str, ...] = ()
+    tells_whole: bool = False
 
     @property
     def differs(self) -> bool:

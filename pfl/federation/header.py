@@ -13,6 +13,7 @@ from pfl.core.held_out import held_out
 from pfl.core.types import FederatedData
 from pfl.engines import cores
 from pfl.engines.op_threads import OpThreads
+from pfl.federation import private
 from pfl.federation.rounds import Federation
 from pfl.training.client_round import samples_seen
 
@@ -45,6 +46,7 @@ def describe(federation: Federation, engine: str, threads: OpThreads) -> dict[st
         "engine": engine,
         **_codec(federation),
         **({"groups": sizes} if sizes else {}),
+        **_privacy(federation),
         **_op_threads(threads, fabric),
         **_slow_tests(federation),
     }
@@ -57,6 +59,14 @@ def _codec(federation: Federation) -> dict[str, str]:
         return {}
     memory = ", what is not sent is remembered" if coding.up.remembers else ""
     return {"codec": f"up {coding.up}{memory}; down {coding.down}"}
+
+
+def _privacy(federation: Federation) -> dict[str, str]:
+    """Return the lines about privacy of a private run."""
+    passage = federation.coordinator.passage
+    if passage is None:
+        return {}
+    return private.described(passage, federation.settings.rounds, federation.run.rounds)
 
 
 def _op_threads(chosen: OpThreads, fabric: Fabric) -> dict[str, str]:

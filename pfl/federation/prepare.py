@@ -15,7 +15,7 @@ from pfl.core.state import constants, fingerprint, nbytes
 from pfl.core.types import FederatedData, Job, State
 from pfl.disk.mapped import in_file
 from pfl.engines import op_threads
-from pfl.federation import header, restore, resume, sampling
+from pfl.federation import header, private, restore, resume, sampling
 from pfl.federation.evaluation import Evaluator
 from pfl.federation.resume import Wanted
 from pfl.federation.rounds import Federation
@@ -59,6 +59,12 @@ def prepare(wanted: Wanted, file: Path | None, scope: ExitStack) -> Federation:
     clients = coordinator.clients
     if not coordinator.eligible:
         raise ValueError("no client has training data")
+    rounds = settings.rounds
+    if settings.privacy is not None:
+        coordinator.passage = private.passage_of(
+            settings.privacy, settings.sampler, context, coordinator, settings.seed
+        )
+        rounds = private.affordable(coordinator.passage, rounds)
 
     start = coordinator.start()
     if settings.codec is not None:
@@ -81,7 +87,7 @@ def prepare(wanted: Wanted, file: Path | None, scope: ExitStack) -> Federation:
         module=module,
         data=data,
         seed=settings.seed,
-        rounds=settings.rounds,
+        rounds=rounds,
         name=wanted.name,
         personal=personal,
         server=start,

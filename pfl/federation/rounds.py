@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import secrets
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+
+import torch
 
 from pfl.core.held_out import members
 from pfl.core.kernels import repeatable
@@ -117,7 +120,7 @@ class Federation:
             NonFiniteError: The server's numbers are not finite, or a client's are and the loop is
                 to stop then.
         """
-        while self.run.round < self.settings.rounds:
+        while self.run.round < self.run.rounds:
             # Apart, so that nothing of a round is held while the next one trains.
             yield self._play_round(done)
 
@@ -139,19 +142,24 @@ class Federation:
 
     def cohort(self, number: int) -> Cohort:
         """Draw the clients of a round."""
+        privacy = self.settings.privacy
         rng = generator(self.settings.seed, "cohort", number)
+        if privacy is not None and privacy.noise == "system":
+            rng = torch.Generator().manual_seed(secrets.randbits(63))
         return self.settings.sampler(self.coordinator.eligible, rng, number)
 
     def tested(self, number: int) -> Sequence[int]:
         """Return the clients that are tested after a round, if any are."""
         everyone = members(self.run.data)
-        last = number == self.settings.rounds
+        last = number == self.run.rounds
         return everyone if last or self.run.tested is None else self.run.tested
 
     def _jobs(self, cohort: Cohort) -> list[Job]:
         """Make the jobs of a round; who is tested as trained is scored right after training."""
         run, number = self.run, self.run.round + 1
-        at_once = is_tested(self.settings, number) and "post_local" in self.evaluator.points
+        at_once = (
+            is_tested(self.settings, number, run.rounds) and "post_local" in self.evaluator.points
+        )
         scored = set(self.tested(number) if at_once else ())
         jobs = [
             self.coordinator.job(
@@ -212,14 +220,14 @@ class Federation:
         """Test the models after a round if it is time, and enter its row into the history."""
         run, results, discarded = self.run, played.results, played.discarded
         clients = list[Row]()
-        if evaluated := is_tested(self.settings, run.round):
+        if evaluated := is_tested(self.settings, run.round, run.rounds):
             tested = self.tested(run.round)
             scores, clients = self.evaluator.evaluate(tested, results, played.before, played.after)
             sent = {upload.client for upload in played.uploads}
             row |= scores
             for client_row in clients:
                 client_row |= rows.of_client(client_row, results, sent, discarded)
-        if self.newcomers.are_due(run.round):
+        if self.newcomers.are_due(run.round, run.rounds):
             scores, joined = self.newcomers.evaluate(played.after, row)
             row |= scores
             clients += joined

@@ -12,6 +12,7 @@ from pfl.federation.cost import Cost
 from pfl.federation.run import Callback
 from pfl.federation.sampling import Sampler
 from pfl.passage.coding import Codecs
+from pfl.passage.privacy import Privacy
 
 
 class Settings(Protocol):
@@ -31,6 +32,7 @@ class Settings(Protocol):
     gradient_clip_val: float | None
     codec: Codecs | None
     cost: Cost | None
+    privacy: Privacy | None
     on_nonfinite: Literal["stop", "skip"]
     callbacks: list[Callback]
     default_root_dir: str | None
@@ -39,9 +41,9 @@ class Settings(Protocol):
     seed: int
 
 
-def is_tested(settings: Settings, number: int) -> bool:
-    """Return ``True`` if models are tested after a round."""
+def is_tested(settings: Settings, number: int, last: int) -> bool:
+    """Return ``True`` if models are tested after a round, of a run that ends with the last."""
     every = settings.evaluate_every
     first = every if settings.evaluate_from is None else settings.evaluate_from
     regular = number >= first and (number - first) % every == 0
-    return regular or number == settings.rounds
+    return regular or number == last

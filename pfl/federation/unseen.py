@@ -64,10 +64,11 @@ class Newcomers:
         self._settings, self._context = settings, context
         self._coordinator, self._evaluator = coordinator, evaluator
 
-    def are_due(self, number: int) -> bool:
-        """Return ``True`` if newcomers join after a round, to be tested."""
-        every, last = self._settings.unseen_every, number == self._settings.rounds
-        return bool(self.clients) and (last or (every is not None and number % every == 0))
+    def are_due(self, number: int, last: int) -> bool:
+        """Return ``True`` if newcomers join after a round, of a run that ends with the last."""
+        every = self._settings.unseen_every
+        regular = every is not None and number % every == 0
+        return bool(self.clients) and (number == last or regular)
 
     def evaluate(self, state: ServerState, seen: Mapping[str, float]) -> tuple[Row, list[Row]]:
         """Test all newcomers; return one row of summaries, and one row for each of them.

@@ -10,37 +10,96 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pfl.core.noise import normals, streams_of
+from pfl.core.client import ClientModule
 from pfl.core.seeds import derive
 from pfl.core.server import Server, ServerState
 from pfl.core.types import Broadcast, Sending, State, Upload
+from pfl.passage import accountant, draws
 from pfl.passage.difference import bounded, wide
+from pfl.passage.privacy import Privacy
+from pfl.passage.refusal import refusal, sent_extra
+from pfl.passage.send import WHOLE
 
 NOBODY = -1
 """Number of the client of an upload that stands for all."""
+# What the server reports: the clip, and the noisy share of differences that it left whole.
+_CLIP, _SHARE = "clip", "whole"
 
 
 @dataclass(frozen=True)
 class Passage:
-    """The server's half of the passage of a run; it holds no state between rounds.
+    """The server's half of the passage of a private run; it holds no state between rounds.
 
     Attributes:
-        clip: Largest norm of a client's difference, C.
-        sigma: Standard deviation of the noise in the sum, in units of the clip.
-        expected: Mean number of clients that upload in a round, q N.
+        privacy: The settings.
+        rate: q, the probability with which a client uploads.
+        clients: N, the clients that have training data. It is taken as known: a neighbour of the
+            federation has the same denominator.
         extra: Entries in :attr:`Upload.extra` that are sent: a tensor of each one's shape.
         seed: Seed of the noise.
     """
 
-    clip: float
-    sigma: float
-    expected: float
+    privacy: Privacy
+    rate: float
+    clients: int
     extra: State
     seed: int
 
+    @classmethod
+    def of(
+        cls,
+        privacy: Privacy,
+        rate: float,
+        clients: int,
+        module: ClientModule,
+        server: Server[Any],
+        template: State,
+        seed: int,
+    ) -> Passage:
+        """Return the passage of a run of a method.
+
+        Raises:
+            ValueError: The method cannot be run privately, or there are too few clients for an
+                adaptive clip.
+        """
+        if (why := refusal(module, server)) is not None:
+            raise ValueError(f"loop.privacy: {type(module).__name__} cannot be run: {why}")
+        extra = {name: template[name] for name in sent_extra(module, server)}
+        found = cls(privacy, rate, clients, extra, derive(seed, "privacy"))
+        privacy.sum_deviation(found.expected)
+        return found
+
+    @property
+    def expected(self) -> float:
+        """The mean number of clients that upload in a round, q N: the denominator of each mean."""
+        return self.rate * self.clients
+
+    def epsilon(self, rounds: int) -> float:
+        """Return the epsilon of some rounds."""
+        privacy = self.privacy
+        return accountant.epsilon(self.rate, privacy.sigma, rounds, privacy.delta)
+
+    def affordable(self, rounds: int) -> int:
+        """Return how many of some rounds can be played before epsilon is exceeded."""
+        own = self.privacy
+        if own.epsilon is None:
+            return rounds
+        return accountant.affordable(self.rate, own.sigma, own.delta, own.epsilon, rounds)
+
+    def clip(self, state: ServerState) -> float:
+        """Return the clip of the round after a state.
+
+        The clip of an adaptive run is a function of what the last round reported.
+        """
+        last = state.report or {}
+        if not self.privacy.adaptive or _SHARE not in last:
+            return self.privacy.clip
+        return self.privacy.next_clip(last[_CLIP], last[_SHARE])
+
     def sending(self, state: ServerState) -> Sending:
         """Return how clients send in the round after a state."""
-        return Sending(self.clip, tuple(self.extra))
+        extra, adaptive = tuple(self.extra), self.privacy.adaptive
+        return Sending(self.clip(state), extra, tells_whole=adaptive)
 
     def aggregate(
         self,
@@ -57,14 +116,20 @@ class Passage:
             uploads: The differences that arrived, in ascending order of clients; there may be none.
             received: What every client received.
         """
-        number = state.round + 1
+        number, clip = state.round + 1, self.clip(state)
         shared, extra = _zeros(received.shared), _zeros(self.extra)
+        whole = torch.zeros((), dtype=torch.float64)
         for upload in uploads:
-            change = bounded(upload, self.clip)
+            told = upload.extra.get(WHOLE, torch.zeros(())).sign() / 2
+            # What arrives may not be what a client of this version sends.
+            change = bounded(_of_names(upload, shared, extra), clip)
             for sums, values in ((shared, change.shared), (extra, change.extra)):
                 for name, value in values.items():
                     sums[name] += value
-        self._add_noise([*shared.values(), *extra.values()], number)
+            whole = whole + told.to(whole)
+        if self.privacy.sigma:
+            deviation = self.privacy.sum_deviation(self.expected) * clip
+            self._add_noise([*shared.values(), *extra.values()], deviation, "sum", number)
         mean = Upload(
             client=NOBODY,
             samples=1,
@@ -75,21 +140,36 @@ class Passage:
             extra={n: (extra[n] / self.expected).to(v.dtype) for n, v in self.extra.items()},
         )
         after: ServerState = server.merge_mean(state, mean, self.expected)
-        return replace(after, round=number, client_report=None)
+        report = {**(after.report or {}), _CLIP: clip}
+        if self.privacy.adaptive:
+            if self.privacy.sigma:
+                deviation = self.privacy.count_deviation(self.expected)
+                self._add_noise([whole], deviation, "count", number)
+            report[_SHARE] = float(whole) / self.expected + 0.5
+        return replace(after, round=number, report=report, client_report=None)
 
-    def _add_noise(self, sums: Sequence[Tensor], number: int) -> None:
-        """Add the noise of a round to sums, in place."""
-        if not self.sigma:
-            return
-        stream = streams_of([derive(self.seed, "privacy", number)], sums[0].device)
-        sizes = [value.numel() for value in sums]
-        drawn = normals(stream, 0, 1, sum(sizes), sums[0].dtype)[0, 0]
+    def _add_noise(self, sums: Sequence[Tensor], deviation: float, of: str, number: int) -> None:
+        """Add a round's noise to sums, in place."""
+        sizes, first = [value.numel() for value in sums], sums[0]
+        place = (sum(sizes), first.device, first.dtype)
+        if self.privacy.noise == "system":
+            drawn = draws.from_system(*place)
+        else:
+            drawn = draws.from_seed(derive(self.seed, of, number), *place)
         for value, start in zip(sums, accumulate(sizes, initial=0), strict=False):
             piece = drawn[start : start + value.numel()]
-            value.add_(piece.view(value.shape), alpha=self.sigma * self.clip)
+            value.add_(piece.view(value.shape), alpha=deviation)
 
 
 def _zeros(values: State) -> State:
     return {
         name: torch.zeros_like(value, dtype=wide(value).dtype) for name, value in values.items()
     }
+
+
+def _of_names(upload: Upload, shared: State, extra: State) -> Upload:
+    return replace(
+        upload,
+        shared={name: value for name, value in upload.shared.items() if name in shared},
+        extra={name: value for name, value in upload.extra.items() if name in extra},
+    )

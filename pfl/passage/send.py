@@ -5,9 +5,14 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
+import torch
+
 from pfl.core.types import Broadcast, Job, Result
 from pfl.passage.coding import encoded
 from pfl.passage.difference import bounded, difference, norm
+
+WHOLE = "passage/whole"
+"""Name in ``extra`` under which a client tells if its difference was no longer than the clip."""
 
 
 def send(job: Job, result: Result) -> Result:
@@ -22,9 +27,14 @@ def send(job: Job, result: Result) -> Result:
     if sending.differs:
         upload = difference(upload, job.broadcast or Broadcast({}), sending.extra)
     if sending.clip is not None:
-        if not math.isfinite(norm(upload)):
+        length = norm(upload)
+        if not math.isfinite(length):
             return replace(result, finite=False)
         upload = bounded(upload, sending.clip)
+        if sending.tells_whole:
+            # Plus or minus one half: by that much a client can change the count.
+            told = torch.tensor(0.5 if length <= sending.clip else -0.5)
+            upload = replace(upload, extra={**upload.extra, WHOLE: told})
     if sending.codec is None:
         return replace(result, upload=upload)
     payload, residuals = encoded(job, upload.shared, sending)

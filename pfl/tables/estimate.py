@@ -134,7 +134,7 @@ class _Estimator:
             trained = sum(batches[client] for client in cohort.trains)
             seconds += rates.train.seconds(len(cohort.trains), trained)
             moved += rates.down * len(cohort.trains) + rates.up * len(cohort.uploads)
-            if is_tested(loop, number):
+            if is_tested(loop, number, run.rounds):
                 seconds += rates.test.seconds(len(batches), walked)
         memory = sizes.bytes + rates.keeps * len(eligible) + _COPIES * rates.model
         return Cost(seconds, memory, moved)

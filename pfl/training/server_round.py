@@ -26,21 +26,21 @@ class Coordinator:
         clients: What is known of each client before the first round; of a held-out one, nothing.
         eligible: The clients that have training data.
         coding: How messages are encoded; ``None`` sends tensors as they are.
+        passage: What happens to uploads in a private run; ``None`` leaves them as they are. Set
+            before :meth:`start`.
 
     Args:
         context: The method with its initial values, the data and the device.
         rounds: Planned number of rounds.
         seed: Seed of all random choices of clients and server.
-        passage: What happens to uploads on their way to the server; ``None`` leaves them as they
-            are.
 
     Raises:
         MethodError: The server needs public data, and there are none.
     """
 
-    def __init__(
-        self, context: Context, rounds: int, seed: int, passage: Passage | None = None
-    ) -> None:
+    passage: Passage | None = None
+
+    def __init__(self, context: Context, rounds: int, seed: int) -> None:
         data = context.data
         with during("the method's server()"):
             self.server: Server[Any] = context.module.server()
@@ -52,7 +52,7 @@ class Coordinator:
             self.clients[client] = ClientInfo.of(data, client, rounds)
         self.eligible = [info.client for info in self.clients if info.samples > 0]
         self.coding: Coding | None = None
-        self._context, self._seed, self._passage = context, seed, passage
+        self._context, self._seed = context, seed
 
     def start(self) -> ServerState:
         """Return the server's state before the first round."""
@@ -63,7 +63,9 @@ class Coordinator:
         return state
 
     def told(self, clients: Sequence[ClientInfo]) -> list[ClientInfo]:
-        """Return what the server may know of clients."""
+        """Return what the server may know of clients; of sizes, in a private run, nothing."""
+        if self.passage is not None:
+            return [replace(c, samples=min(1, c.samples), label_counts=None) for c in clients]
         if self.server.needs_label_counts:
             return [*clients]
         return [replace(info, label_counts=None) for info in clients]
@@ -85,7 +87,7 @@ class Coordinator:
             number: The round, from 1.
             splits: Splits on which the client is tested right after training.
         """
-        sending = None if self._passage is None else self._passage.sending(state)
+        sending = None if self.passage is None else self.passage.sending(state)
         if self.coding is not None:
             sending = self.coding.sending(sending)
         return Job(
@@ -100,9 +102,9 @@ class Coordinator:
     def aggregate(self, state: ServerState, uploads: list[Upload]) -> ServerState:
         """Return the server's state after a round, from uploads in ascending order of clients."""
         with during(f"round {state.round + 1}, the server's aggregation"):
-            if self._passage is not None:
+            if self.passage is not None:
                 received = self._broadcast(state, self.eligible[0], state.round + 1)
-                return self._passage.aggregate(self.server, state, uploads, received)
+                return self.passage.aggregate(self.server, state, uploads, received)
             after: ServerState = self.server.aggregate(state, uploads)
         return after
 

@@ -1,0 +1,70 @@
+"""Epsilon of a number of rounds, by privacy loss distributions of ``dp-accounting``.
+
+Each round is the Gaussian mechanism on a Poisson sample of the clients; neighbours differ by one
+client. Epsilon is a function of rate, sigma, rounds and delta: a run stores nothing for it.
+"""
+
+from __future__ import annotations
+
+import math
+from functools import lru_cache
+from importlib import metadata
+from typing import Any
+
+MISSING = (
+    "loop.privacy needs the package dp-accounting to tell epsilon: pip install "
+    "'pfl-lightning[privacy]'"
+)
+
+
+@lru_cache(maxsize=64)
+def epsilon(rate: float, sigma: float, rounds: int, delta: float) -> float:
+    """Return the epsilon of some rounds; infinite without noise.
+
+    Args:
+        rate: q, the probability with which a client takes part in a round.
+        sigma: Standard deviation of the noise, in units of the sensitivity.
+        rounds: Number of rounds.
+        delta: The delta for which epsilon is told.
+
+    Raises:
+        ModuleNotFoundError: The package ``dp-accounting`` is missing.
+    """
+    if rounds == 0:
+        return 0.0
+    if sigma == 0:
+        return math.inf
+    return float(_of_a_round(rate, sigma).self_compose(rounds).get_epsilon_for_delta(delta))
+
+
+def described() -> str:
+    """Return what tells epsilon: package, version and method."""
+    return f"dp-accounting {metadata.version('dp-accounting')}, privacy loss distributions"
+
+
+def affordable(rate: float, sigma: float, delta: float, most: float, rounds: int) -> int:
+    """Return the largest number of rounds, up to ``rounds``, whose epsilon is at most ``most``."""
+    if epsilon(rate, sigma, rounds, delta) <= most:
+        return rounds
+    low, high = 0, rounds
+    while high - low > 1:
+        middle = (low + high) // 2
+        if epsilon(rate, sigma, middle, delta) <= most:
+            low = middle
+        else:
+            high = middle
+    return low
+
+
+@lru_cache(maxsize=4)
+def _of_a_round(rate: float, sigma: float) -> Any:  # noqa: ANN401 (the package has no types)
+    try:
+        from dp_accounting import NeighboringRelation
+        from dp_accounting.pld import privacy_loss_distribution
+    except ModuleNotFoundError as error:
+        raise ModuleNotFoundError(MISSING) from error
+    return privacy_loss_distribution.from_gaussian_mechanism(
+        sigma,
+        sampling_prob=rate,
+        neighboring_relation=NeighboringRelation.ADD_OR_REMOVE_ONE,
+    )

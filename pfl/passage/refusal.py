@@ -1,0 +1,62 @@
+"""Which methods can be run privately, and why the others cannot.
+
+A private run sums what clients send. So all that is sent must be a difference that can be clipped:
+parameters, and what the method's server declares in ``Server.summed``. And the server must be able
+to work with the mean alone (``Server.merge_mean``).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pfl.core.batch_norms import batch_norms
+from pfl.core.client import ClientModule
+from pfl.core.server import Server
+from pfl.core.state import matches
+
+# A server that overrides one of these sees each upload by itself.
+_ONE_BY_ONE = {"merge", "weights", "aggregate"}
+
+
+def sent_extra(module: ClientModule, server: Server[Any]) -> tuple[str, ...]:
+    """Return the names in ``extra`` that a private client sends; all others stay with it."""
+    return tuple(name for name in module.extra if matches(name, server.summed))
+
+
+def refusal(module: ClientModule, server: Server[Any]) -> str | None:
+    """Return why a method cannot be run privately; ``None`` if it can.
+
+    Args:
+        module: The method.
+        server: Its server.
+    """
+    names, norms = module.shared_names(), batch_norms(module)
+    if not names:
+        return "it sends nothing, so that it is private without noise"
+    parameters = {name for name, _ in module.named_parameters(remove_duplicate=False)}
+    for name in names:
+        if name in parameters or matches(name, server.summed):
+            continue
+        if name.rpartition(".")[0] in norms:
+            return (
+                f"{name!r} is a statistic of a batch norm, which is no difference that could be "
+                "clipped: keep such statistics with the clients (buffers: local)"
+            )
+        return f"{name!r} is a statistic of a client's data, and no difference that can be clipped"
+    kind = type(server)
+    if server.per_client:
+        return f"its server keeps {names[0]!r} of each client apart, and noise is for sums alone"
+    if _sees_each_upload(kind):
+        what = next(iter(module.extra), names[0])
+        return f"its {kind.__name__} uses {what!r} of each upload by itself"
+    return None
+
+
+def _sees_each_upload(kind: type[Server[Any]]) -> bool:
+    """Return ``True`` if a server merges uploads in its own way, and does not say how means."""
+    for base in kind.__mro__:
+        if "merge_mean" in vars(base):
+            return False
+        if _ONE_BY_ONE & vars(base).keys():
+            return True
+    return True
