@@ -21,6 +21,7 @@ CASES = {
     "test_images": (60, 200),
     "test_workers": (4, 20),
     "test_attacks": (60, 240),
+    "test_sites": (40, 200),
 }
 
 

@@ -23,6 +23,8 @@ from pfl.disk.form import FormError, Least, formed
 Number: TypeAlias = "float | Literal['nan', 'inf', '-inf']"
 SplitName: TypeAlias = Literal["train", "val", "test", "pooled"]
 FormT = TypeVar("FormT")
+# Of a run, and of an operation.
+_ROUNDS, _THREADS = 10**9 - 1, 4096
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 
 
@@ -58,7 +60,7 @@ class Kept:
 
     def __post_init__(self) -> None:
         # A site finds the state's file by it.
-        if not _DIGEST.fullmatch(self.digest) or self.round < 0:
+        if not _DIGEST.fullmatch(self.digest) or not 0 <= self.round <= _ROUNDS:
             raise ContainerError(
                 f"{self.digest[:70]!r} of round {self.round} is no hash of a state"
             )
@@ -123,6 +125,15 @@ class Order:
     kept: Kept | None = None
     sending: Sending | None = None
     sample_level: SampleLevel | None = None
+
+    def __post_init__(self) -> None:
+        for name, value, most in (
+            ("round", self.round, _ROUNDS),
+            ("rounds", self.rounds, _ROUNDS),
+            ("op_threads", self.op_threads, _THREADS),
+        ):
+            if not 0 <= value <= most:
+                raise ContainerError(f"{name} must lie in [0, {most:,}], got {value}")
 
 
 @dataclass(frozen=True)
