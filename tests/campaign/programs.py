@@ -9,7 +9,8 @@ import yaml
 
 from tests.helpers.discovery import methods
 
-ENGINES = ("sequential", "threads", "vectorised", "auto")
+SITES = {"class_path": "LoopbackEngine", "init_args": {"folder": "sites"}}
+ENGINES = ("sequential", "threads", "vectorised", "auto", SITES)
 LR = "model.init_args.optimizer.init_args.lr"
 
 

@@ -104,6 +104,8 @@ class RemoteEngine(Engine):
         if self._post is None:
             context.data = self.meet(context, None)
         post, _ = self._connected()
+        # Greetings are no round's.
+        post.counted()
         self._op_threads = torch.get_num_threads()
         least = f", of which {self.min_sites} must answer" if self.min_sites else ""
         return f"{self.name}: {len(post.sites)} sites{least}; what clients keep stays there"

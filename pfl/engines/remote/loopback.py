@@ -50,7 +50,9 @@ class Loopback(Transport):
         return answer
 
     def close(self) -> None:
-        """Do nothing: the sites end with the process."""
+        """Close the sites."""
+        for site in self._sites.values():
+            site.close()
 
     def _answer(self, site: Site, verb: Verb, content: bytes) -> bytes:
         if self._lock is None:

@@ -44,7 +44,7 @@ class Refusal(Exception):  # noqa: N818
 class Site:
     """One client at its own place; it lives as long as the run, or longer.
 
-    It holds the client's data and kept states, neither of which it sends.
+    It holds the client's data and kept states, neither of which it sends, until :meth:`close`.
 
     Attributes:
         client: Index of the client, as the server counts.
@@ -57,6 +57,9 @@ class Site:
         most: Largest number of bytes of a message that is read.
         local: Index of the client in the data; ``None`` is that of the server.
         counts: Whether the server may know how many samples of each class there are.
+
+    Raises:
+        BusyError: Another site uses the folder.
     """
 
     def __init__(
@@ -77,6 +80,10 @@ class Site:
         self._kept = KeptVersions(folder / run)
         # One message at a time: a server may have been killed and started again meanwhile.
         self._lock = threading.Lock()
+
+    def close(self) -> None:
+        """Release the folder of the client's states."""
+        self._kept.close()
 
     def answer(self, verb: str, content: bytes) -> bytes:
         """Return the answer to a message, which may be an error in words."""

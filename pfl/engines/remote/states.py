@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from contextlib import ExitStack
 from pathlib import Path
 
 from pfl.core.elsewhere import Reference
@@ -10,10 +11,12 @@ from pfl.core.state import digest
 from pfl.core.types import State
 from pfl.disk import container
 from pfl.disk.container import ContainerError
+from pfl.disk.lock import locked
 from pfl.disk.writing import no_link, written
 from pfl.engines.remote.transport import LostStateError
 
 _FILE = re.compile(r"(\d{1,9})-([0-9a-f]{64})\.state")
+_SCRATCH = re.compile(rf"\.{_FILE.pattern}\.\d+")
 
 
 class KeptVersions:
@@ -22,12 +25,25 @@ class KeptVersions:
     If the server is killed in a round, its checkpoint asks for the earlier one.
 
     Args:
-        folder: Where the files are; it is made if it is missing.
+        folder: Where the files are; it is made if it is missing. Until :meth:`close`, no other
+            process can use it.
+
+    Raises:
+        BusyError: Another site uses the folder.
     """
 
     def __init__(self, folder: Path) -> None:
-        folder.mkdir(parents=True, exist_ok=True)
-        self.folder = no_link(folder)
+        self._scope = ExitStack()
+        self._scope.enter_context(locked(no_link(folder)))
+        self.folder = folder
+        # Left by a killed process.
+        for file in folder.iterdir():
+            if _SCRATCH.fullmatch(file.name):
+                file.unlink()
+
+    def close(self) -> None:
+        """Let other processes use the folder."""
+        self._scope.close()
 
     def versions(self) -> list[Reference]:
         """Return what is stored, the oldest first."""

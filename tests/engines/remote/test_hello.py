@@ -46,7 +46,7 @@ def test_a_server_without_samples_gives_the_sequential_bits(tmp_path):
     away = fit(small(), Recorded(tmp_path, data=blobs(SIZES)), data=elsewhere())
     assert same(away, fit(small(), "sequential", data=blobs(SIZES)))
     assert away.header["clients"] == "3, of which 3 hold training data"
-    assert away.header["engine"] == "loopback: 3 sites"
+    assert away.header["engine"] == "loopback: 3 sites; what clients keep stays there"
 
 
 @pytest.mark.parametrize(("method", "told"), [(FedPer, False), (FedSimSup, True)])

@@ -12,6 +12,7 @@ from lightning_modules.fedrep import FedRep
 from pfl.core.elsewhere import Reference, reference_of
 from pfl.core.state import digest
 from pfl.disk import container
+from pfl.disk.lock import BusyError
 from pfl.engines.remote import wire
 from pfl.engines.remote.states import KeptVersions
 from pfl.engines.remote.transport import LostStateError, SiteError
@@ -219,13 +220,33 @@ def test_a_hash_that_is_a_path_leads_nowhere():
 def test_a_link_in_the_place_of_a_state_is_not_followed(tmp_path):
     kept = KeptVersions(tmp_path / "site")
     stored = kept.store({"w": torch.ones(1)}, 1, None)
-    file = next((tmp_path / "site").iterdir())
+    (file,) = (tmp_path / "site").glob("*.state")
     file.rename(tmp_path / "away")
     file.symlink_to(tmp_path / "away")
     with pytest.raises(LostStateError, match="is not there"):
         kept.load(stored)
     with pytest.raises(OSError, match="is a link"):
         kept.store({"w": torch.ones(1)}, 1, None)
+
+
+def test_what_a_killed_site_was_writing_is_removed_and_nothing_else(tmp_path):
+    stored = KeptVersions(tmp_path).store({"w": torch.ones(1)}, 1, None)
+    (tmp_path / f".{stored.round}-{stored.digest}.state.123").touch()
+    (tmp_path / "notes.txt").touch()
+    assert KeptVersions(tmp_path).versions() == [stored]
+    assert sorted(file.name for file in tmp_path.iterdir()) == [
+        ".lock",
+        f"1-{stored.digest}.state",
+        "notes.txt",
+    ]
+
+
+def test_two_sites_never_use_one_folder(tmp_path):
+    kept = KeptVersions(tmp_path)
+    with pytest.raises(BusyError, match=r"process \d+ on .* is already working on"):
+        KeptVersions(tmp_path)
+    kept.close()
+    KeptVersions(tmp_path)
 
 
 def test_state_hash_tells_what_a_site_has(tmp_path):
