@@ -10,6 +10,7 @@ the paragraph above it.
 
 from __future__ import annotations
 
+import csv
 import json
 import re
 import shlex
@@ -330,6 +331,16 @@ def test_the_headline_is_the_ledgers(page):
 )
 def test_the_promises_are_counted(page, words):
     assert words.format(len(PROMISES)) in (ROOT / page).read_text(encoding="utf-8")
+
+
+def test_a_run_of_each_method_is_drawn_on_its_page():
+    """Otherwise: ``pfl table configs/tables/digits.yaml``, then ``docs/_ext/curves.py``."""
+    pages = "\n".join(path.read_text("utf-8") for path in (ROOT / "docs/methods").glob("*.md"))
+    named = {name for line in re.findall(r"\{method-page\} (.+)", pages) for name in line.split()}
+    with (ROOT / "docs/methods/curves.csv").open(newline="", encoding="utf-8") as file:
+        drawn = {row["method"] for row in csv.DictReader(file)}
+    variants = {"CD2PFedAligned", "FedASVariant", "FedSimSupSerial"}
+    assert drawn == named - variants
 
 
 def test_the_readme_shows_the_file_of_the_example():

@@ -66,7 +66,7 @@ def picture(names: Sequence[str]) -> str:
     svg = written.getvalue().partition("<svg ")[2].replace(_TEXT, "currentColor")
     # A style would hold for the whole page.
     svg = re.sub(r"<defs>\s*<style.*?</defs>", "", svg, flags=re.S)
-    return f'<svg class="run" role="img" aria-label="{what}" {svg}'
+    return f'<svg role="img" aria-label="{what}" {svg}'
 
 
 def _scores() -> dict[str, dict[str, list[float]]]:

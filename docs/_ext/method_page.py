@@ -43,7 +43,10 @@ class MethodPage(SphinxDirective):
         kinds = [getattr(lightning_modules, name) for name in self.arguments[0].split()]
         cited = self.parse_text_to_nodes(_citation(self.env.docname.rpartition("/")[2]))
         drawn = picture([kind.__name__ for kind in kinds])
-        shown = [nodes.raw("", drawn, format="html"), *self.parse_text_to_nodes(CAPTION)]
+        shown = [
+            nodes.raw("", f'<div class="run">{drawn}</div>', format="html"),
+            *self.parse_text_to_nodes(CAPTION),
+        ]
         parts = ["\n".join(_declarations(kinds))]
         for kind in kinds:
             path = f"{kind.__module__}.{kind.__name__}"
