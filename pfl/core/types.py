@@ -278,13 +278,13 @@ class Sending:
     """How a client changes its upload before sending it: values that travel with the job.
 
     With ``clip`` or ``extra`` the whole upload is sent as a difference: what the client would send
-    minus what it received, in float64 (:mod:`pfl.passage`).
+    minus what it received, in float64 (``pfl/passage``).
 
     Attributes:
         clip: Largest Euclidean norm of the difference, over all that is sent; ``None`` is no limit.
         extra: Names in :attr:`Upload.extra` that are sent; others stay with the client. ``None``
             sends all.
-        codec: How entries named in ``coded`` are encoded (:func:`pfl.passage.codecs.told`);
+        codec: How entries named in ``coded`` are encoded (``told`` in ``pfl/passage/codecs.py``);
             ``None`` sends them whole.
         coded: Names of entries that are encoded.
         tells_whole: Whether the client tells if its difference was within the limit.
