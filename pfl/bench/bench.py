@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -41,7 +41,6 @@ class Bench:
     store: Store
     trials: int
     seeds: int
-    _planned: dict[str, list[list[Unit]]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if both := sorted({*self.task.tuning_seeds} & {*range(self.seeds)}):
@@ -116,29 +115,28 @@ class Bench:
 
     def _missing(self, contender: Contender) -> list[Unit]:
         """Return the pieces of a method that can be computed now: trials, then final runs."""
-        found = [unit for units in self._trials(contender) for unit in units]
-        missing = [unit for unit in found if self.store.find(unit) is None]
-        if missing:
+        trials = [unit for units in self._trials[contender.identifier] for unit in units]
+        if missing := [unit for unit in trials if self.store.find(unit) is None]:
             return missing
         finals = self._finals(contender)
         units = {unit.name: unit for runs in finals.values() for unit in runs}
         return [unit for unit in units.values() if self.store.find(unit) is None]
 
-    def _trials(self, contender: Contender) -> list[list[Unit]]:
-        """Return the pieces of each trial, one for each tuning seed."""
-        if contender.identifier not in self._planned:
-            self._planned[contender.identifier] = [
+    @cached_property
+    def _trials(self) -> dict[str, list[list[Unit]]]:
+        """The pieces of each trial of a method, one for each tuning seed, by the method."""
+        return {
+            contender.identifier: [
                 [self._unit(contender, seed, settings, None) for seed in self.task.tuning_seeds]
                 for settings in contender.trials(self.trials)
             ]
-        return self._planned[contender.identifier]
+            for contender in self.contenders
+        }
 
     def _outcomes(self, contender: Contender) -> list[dict[str, Any]]:
         """Return the outcome of each trial, all of which are finished."""
-        found = [
-            [self.store.find(unit) or {} for unit in units] for units in self._trials(contender)
-        ]
-        return [rows.merged(outcomes) for outcomes in found]
+        trials = self._trials[contender.identifier]
+        return [rows.merged([self.store.find(unit) or {} for unit in units]) for units in trials]
 
     def _finals(self, contender: Contender) -> dict[str, list[Unit]]:
         """Return the final runs at the method's defaults, and those at the chosen settings."""
@@ -162,17 +160,17 @@ class Bench:
 
     def leaderboard(self) -> Leaderboard:
         """Return the rows of all methods; every piece must be finished."""
-        found = [self._row(one) for one in self.contenders]
+        lines = [self._row(one) for one in self.contenders]
         if (majority_row := self._majority()) is not None:
-            found.append(majority_row)
+            lines.append(majority_row)
         task = {
             "name": self.task.name,
             "hash": self.task_hash,
             "caption": self.task.caption,
-            "notes": [*self.task.notes],
-            **_judged(found),
+            "notes": self.task.notes,
+            **_judged(lines),
         }
-        return Leaderboard(task, {row["method"]: row for row in found})
+        return Leaderboard(task, {row["method"]: row for row in lines})
 
     def _row(self, contender: Contender) -> Row:
         head = {
@@ -208,19 +206,18 @@ class Bench:
         return {one.identifier: round(sum(self._spent(one)), 1) for one in self.contenders}
 
     def _spent(self, contender: Contender) -> Iterator[float]:
-        units = [unit for found in self._trials(contender) for unit in found]
-        units += [unit for found in self._finals(contender).values() for unit in found]
-        for unit in {unit.name: unit for unit in units}.values():
+        pieces = (*self._trials[contender.identifier], *self._finals(contender).values())
+        for unit in {unit.name: unit for units in pieces for unit in units}.values():
             yield (self.store.find(unit) or {}).get("seconds", 0.0)
 
 
-def _judged(found: Sequence[Row]) -> dict[str, Any]:
+def _judged(lines: Sequence[Row]) -> dict[str, Any]:
     """Return the score by which the trials of these rows were judged.
 
     Raises:
         UsageError: All trials failed.
     """
-    trials = [trial for row in found for trial in row.get("trials", [])]
+    trials = [trial for row in lines for trial in row.get("trials", [])]
     for trial in trials:
         if "failed" not in trial:
             return {"score": trial["score"], "more": trial["more"]}

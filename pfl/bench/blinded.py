@@ -28,8 +28,8 @@ class Blinded:
 
     def split(self, client: int, name: Split) -> ClientSplit:
         """Return a split of a client; that of the test is empty."""
-        found = self._data.split(client, name)
-        return _Nothing(found) if name == "test" or client in self._out else found
+        held = self._data.split(client, name)
+        return _Nothing(held) if name == "test" or client in self._out else held
 
     def pooled_test(self) -> ClientSplit | None:
         """Return ``None``: there is no common test set."""

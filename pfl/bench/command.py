@@ -71,12 +71,12 @@ def verify(options: argparse.Namespace) -> bool:
     budget = next(iter(board.rows.values()))["budget"]
     # Nothing is stored.
     made = Bench(task.read(file), read, Store(Path()), budget["trials"], budget["seeds"])
-    found = []
+    results = []
     for one in verified(board, made, options.row, options.seed):
         print(f"{one.method}, seed {one.seed}: {one.verdict}", file=sys.stderr, flush=True)
-        found.append(one)
-    print(told(found))
-    return all(one.verdict != "different" for one in found)
+        results.append(one)
+    print(told(results))
+    return all(one.verdict != "different" for one in results)
 
 
 def _task_file(word: str) -> Path:
@@ -142,7 +142,7 @@ def _joined(made: Bench, beside: Leaderboard | None) -> Leaderboard:
 
 def _show(board: Leaderboard) -> None:
     console = Console()
-    found = standings(board)
-    console.print(tables.ranking(board, found).rich())
-    for line in tables.verdict(board, found):
+    lines = standings(board)
+    console.print(tables.ranking(board, lines).rich())
+    for line in tables.verdict(board, lines):
         console.print(escape(line), highlight=False)

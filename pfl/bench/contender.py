@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import inspect
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
@@ -52,9 +52,9 @@ class Contender:
     def words(self) -> list[str]:
         """The flags of ``pfl fit`` for the method at its defaults."""
         overlay = _overlays().get(self.name)
-        own = [f"--model={self.name}"] if overlay is None else ["--config", str(overlay)]
+        method = [f"--model={self.name}"] if overlay is None else ["--config", str(overlay)]
         configs = [word for file in self.task.configs for word in ("--config", str(file))]
-        return [*configs, *flags(self.task.settings), *own, *flags(self.given), *self.overrides]
+        return [*configs, *flags(self.task.set), *method, *flags(self.given), *self.overrides]
 
     @property
     def given(self) -> Mapping[str, Any]:
@@ -89,8 +89,8 @@ class Contender:
     @cached_property
     def kind(self) -> type[ClientModule]:
         """The method's class."""
-        found: type[ClientModule] = catalogue.find(self.default.values.model.class_path)
-        return found
+        kind: type[ClientModule] = catalogue.find(self.default.values.model.class_path)
+        return kind
 
     @property
     def identifier(self) -> str:
@@ -101,12 +101,9 @@ class Contender:
     def dimensions(self) -> tuple[Dimension, ...]:
         """The shared dimensions, by dotted keys, then the method's own."""
         own = {_OPTIONS + one.name: one for one in self.kind.space()}
-        shared = {one.name: one for one in self.task.shared if self._takes(one.name)}
+        shared = {one.name: one for one in self.task.dimensions if self._takes(one.name)}
         # A method that has its own range for a shared dimension keeps its place in the sequence.
-        found = {**shared, **own}
-        return tuple(
-            Dimension(key, one.low, one.high, one.log, one.choices) for key, one in found.items()
-        )
+        return tuple(replace(one, name=key) for key, one in {**shared, **own}.items())
 
     def _takes(self, key: str) -> bool:
         """Return ``True`` if a key is not the method's, or is an argument that it has."""
@@ -155,8 +152,8 @@ def contenders(
     Raises:
         UsageError: A method is unknown, or its configuration is wrong.
     """
-    found: dict[str, Contender] = {}
+    by_identifier: dict[str, Contender] = {}
     for name in (*ALWAYS, *names):
         one = Contender(task, name, tuple(overrides), parser)
-        found.setdefault(one.identifier, one)
-    return list(found.values())
+        by_identifier.setdefault(one.identifier, one)
+    return list(by_identifier.values())

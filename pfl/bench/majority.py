@@ -37,8 +37,8 @@ def scored(data: FederatedData, score: str | None) -> dict[str, Any] | None:
         answers.append((prior.expand(len(test), -1), test.targets))
         sizes.append(len(test))
     name = score or next(iter(scorer.better))
-    found = scorer.over_clients(scorer.scores(answers), sizes, "test/personal")
+    scores = scorer.over_clients(scorer.scores(answers), sizes, "test/personal")
     wanted = {*scorer.better, *(name + ending for ending in MEANS)}
-    short = {long.rpartition("/")[2]: value for long, value in found.items()}
+    short = {long.rpartition("/")[2]: value for long, value in scores.items()}
     kept = {key: value for key, value in short.items() if key in wanted}
     return {"last": kept, "best_by_val": kept}

@@ -26,32 +26,32 @@ def rendered(board: Leaderboard, seconds: Mapping[str, float]) -> str:
         board: The leaderboard.
         seconds: What the runs of each method took, where known.
     """
-    found = standings(board)
-    budget, more = found[0].row["budget"], bool(board.task["more"])
+    lines = standings(board)
+    budget, more = lines[0].row["budget"], bool(board.task["more"])
     score = names.described(f"test/personal/{board.task['score']}")
     under = (
         f"{budget['trials']} trials of {budget['samples']:,} processed samples for every method, "
         f"chosen by validation; {budget['seeds']} seeds, {score}, best round by validation"
     )
     notes = [
-        *tables.verdict(board, found),
+        *tables.verdict(board, lines),
         f"Tested against tuned {LABELS[TUNED_REFERENCE]}, paired over the seeds; few seeds find "
         "large differences only.",
         *map(str, board.task["notes"]),
     ]
     parts = [
-        page.section("Ranking", *map(_paragraph, notes), _table(tables.ranking(board, found))),
+        page.section("Ranking", *map(_paragraph, notes), _table(tables.ranking(board, lines))),
         page.section(
             "Pictures",
             page.side_by_side(
                 [
-                    page.picture("ranks", pictures.ranks(found), RANKS),
-                    page.picture("budgets", pictures.budgets(found, more), BUDGETS),
+                    page.picture("ranks", pictures.ranks(lines), RANKS),
+                    page.picture("budgets", pictures.budgets(lines, more), BUDGETS),
                 ]
             ),
         ),
-        page.section("Chosen settings", _table(tables.choices(found))),
-        page.section("Cost", _table(tables.costs(found, seconds))),
+        page.section("Chosen settings", _table(tables.choices(lines))),
+        page.section("Cost", _table(tables.costs(lines, seconds))),
         page.section("Rows", page.table(["method", "hash"], _hashes(board))),
     ]
     return page.page(str(board.task["caption"]), under, parts)

@@ -74,7 +74,7 @@ class Player:
                     f"one round costs {cost.of(1):,.0f} processed samples, and the budget is "
                     f"{budget.samples:,}"
                 )
-            run = self._played(contender, seed, settings, rounds, blind=True)
+            run = self._fit(contender.experiment(seed, settings, rounds), blind=True)
             name, more = self.score(run)
             curve = [
                 [int(row["round"]), row[f"val/personal/{name}"]]
@@ -102,7 +102,7 @@ class Player:
         """Play a final run, with tests, and return its scores as plain values."""
         start = time.perf_counter()
         try:
-            run = self._played(contender, seed, settings, rounds, blind=False)
+            run = self._fit(contender.experiment(seed, settings, rounds), blind=False)
         except FAILURES as error:
             return {"failed": _reason(error), "seconds": time.perf_counter() - start}
         return {
@@ -134,16 +134,6 @@ class Player:
         experiment = contender.experiment(seed, settings, ROUNDS)
         experiment.values["loop.evaluate_every"] = ROUNDS
         return self._fit(experiment, blind=True, engine=engine), engine
-
-    def _played(
-        self,
-        contender: Contender,
-        seed: int,
-        settings: Mapping[str, Any],
-        rounds: int,
-        blind: bool,
-    ) -> Run:
-        return self._fit(contender.experiment(seed, settings, rounds), blind)
 
     def _fit(
         self, experiment: Experiment, blind: bool, engine: CountingEngine | None = None

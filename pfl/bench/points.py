@@ -33,12 +33,9 @@ def settings(dimensions: Sequence[Dimension], trials: int) -> list[dict[str, Any
         names = ", ".join(dimension.name for dimension in dimensions)
         raise UsageError(f"a space has at most {MOST} dimensions, got {len(dimensions)}: {names}")
     draws = qmc.Sobol(MOST, scramble=True, seed=np.random.default_rng(SEED))
-    places = draws.random_base2((max(trials, 2) - 1).bit_length())[: trials - 1]
+    places = draws.random_base2((max(trials, 2) - 1).bit_length())[: trials - 1, : len(dimensions)]
     return [
-        {
-            dimension.name: dimension.at(place)
-            for dimension, place in zip(dimensions, row, strict=False)
-        }
+        {one.name: one.at(place) for one, place in zip(dimensions, row, strict=True)}
         for row in places.tolist()
     ]
 
@@ -52,16 +49,16 @@ def edges(chosen: Mapping[str, Any], tried: Sequence[Mapping[str, Any]]) -> dict
         >>> edges({"lr": 0.3, "mu": 1.0}, [{"lr": lr, "mu": 1.0} for lr in (0.1, 0.3)])
         {'lr': 'high'}
     """
-    found = {}
+    at_edge = {}
     for name, value in chosen.items():
         values = {one[name] for one in tried if name in one and _is_number(one[name])}
         if not _is_number(value) or len(values) < 2:
             continue
         if value == min(values):
-            found[name] = "low"
+            at_edge[name] = "low"
         elif value == max(values):
-            found[name] = "high"
-    return found
+            at_edge[name] = "high"
+    return at_edge
 
 
 def _is_number(value: object) -> bool:

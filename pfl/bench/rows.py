@@ -134,7 +134,7 @@ class Leaderboard:
         if not content:
             raise UsageError(f"there is no leaderboard {file}")
         task = content.get("task")
-        rows: list[Any] = found if isinstance(found := content.get("rows"), list) else []
+        rows: list[Any] = given if isinstance(given := content.get("rows"), list) else []
         whole = rows and all(isinstance(row, dict) for row in rows)
         if content.get("format") != FORMAT or not whole or not isinstance(task, dict):
             raise UsageError(f'{file} is not a leaderboard (it has no "format": "{FORMAT}")')

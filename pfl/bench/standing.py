@@ -12,11 +12,10 @@ from scipy import stats
 from pfl.bench.rows import LABELS, TUNED_REFERENCE, Leaderboard, Row
 from pfl.results.files import Floats
 from pfl.results.paired import Paired, adjusted, paired
-from pfl.results.statistics import Estimate
+from pfl.results.statistics import CONFIDENCE, Estimate
 
 # Resamples of the seeds, and their seed.
 RESAMPLES, RESAMPLING_SEED = 2000, 38
-CONFIDENCE = 0.95
 
 
 @dataclass(frozen=True)
@@ -61,7 +60,7 @@ def standings(board: Leaderboard) -> list[Standing]:
     ranks = ranked(np.array([*scores.values()]), more)
     ends = intervals(ranks)
     tests = _tests(scores, more)
-    found = [
+    lines = (
         Standing(
             row=board.rows[name],
             tuned=scores[name],
@@ -72,8 +71,8 @@ def standings(board: Leaderboard) -> list[Standing]:
             test=tests.get(name),
         )
         for number, name in enumerate(names)
-    ]
-    return sorted(found, key=lambda one: (one.rank, one.label))
+    )
+    return sorted(lines, key=lambda one: (one.rank, one.label))
 
 
 def scores_of(board: Leaderboard, name: str, kind: str, score: str | None = None) -> Floats:
@@ -105,8 +104,8 @@ def ranked(scores: Floats, more: bool) -> Floats:
         [[1.5], [3.0], [1.5]]
     """
     losses = np.where(np.isnan(scores), np.inf, -scores if more else scores)
-    found: Floats = stats.rankdata(losses, axis=0)
-    return found
+    ranks: Floats = stats.rankdata(losses, axis=0)
+    return ranks
 
 
 def intervals(ranks: Floats) -> Floats:
@@ -116,8 +115,8 @@ def intervals(ranks: Floats) -> Floats:
     drawn = rng.integers(count, size=(RESAMPLES, count))
     means = ranks[:, drawn].mean(axis=2)
     tail = 100 * (1 - CONFIDENCE) / 2
-    found: Floats = np.percentile(means, [tail, 100 - tail], axis=1).T
-    return found
+    ends: Floats = np.percentile(means, [tail, 100 - tail], axis=1).T
+    return ends
 
 
 def _tests(scores: Mapping[str, Floats], more: bool) -> dict[str, Paired]:
@@ -161,12 +160,9 @@ def validations(row: Row) -> list[float]:
     A trial that failed counts as much as the worst one that did not.
     """
     trials = row.get("trials", [])
-    found = [
-        (1 if trial["more"] else -1) * trial["validation"]
-        for trial in trials
-        if "failed" not in trial
-    ]
-    return found + [min(found)] * (len(trials) - len(found)) if found else []
+    done = [trial for trial in trials if "failed" not in trial]
+    values = [(1 if trial["more"] else -1) * trial["validation"] for trial in done]
+    return values + [min(values)] * (len(trials) - len(values)) if values else []
 
 
 def critical_difference(methods: int, seeds: int) -> float:
@@ -191,9 +187,9 @@ def alike(ranks: Sequence[float], difference: float) -> list[tuple[int, int]]:
         >>> alike([1.0, 1.5, 3.0, 3.2], 1.0)
         [(0, 1), (2, 3)]
     """
-    found: list[tuple[int, int]] = []
+    groups: list[tuple[int, int]] = []
     for first, rank in enumerate(ranks):
         last = max(n for n, other in enumerate(ranks) if other - rank < difference or n == first)
-        if last > first and (not found or last > found[-1][1]):
-            found.append((first, last))
-    return found
+        if last > first and (not groups or last > groups[-1][1]):
+            groups.append((first, last))
+    return groups

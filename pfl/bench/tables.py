@@ -11,13 +11,12 @@ from pfl.bench.standing import Standing, scores_of
 from pfl.results import names
 from pfl.results.files import Floats
 from pfl.results.sheets import Sheet
-from pfl.results.statistics import Estimate
+from pfl.results.statistics import NONE, Estimate
 
 _LEVEL = 0.05
-_EMPTY = "-"
 
 
-def ranking(board: Leaderboard, found: Sequence[Standing]) -> Sheet:
+def ranking(board: Leaderboard, lines: Sequence[Standing]) -> Sheet:
     """Return the table of all methods, best mean rank first."""
     score = str(board.task["score"])
     reference = LABELS[TUNED_REFERENCE]
@@ -25,9 +24,9 @@ def ranking(board: Leaderboard, found: Sequence[Standing]) -> Sheet:
     columns = ["method", "mean rank", "95 %", "tuned", "default", "worst tenth"]
     columns += [f"less {reference}", "p (Holm)"]
     rows = []
-    for one in found:
+    for one in lines:
         worst = scores_of(board, str(one.row["method"]), "tuned", f"{score}_worst10")
-        difference, p = _EMPTY, _EMPTY
+        difference, p = NONE, NONE
         if one.test is not None:
             sign = 1 if board.task["more"] else -1
             difference = _number(sign * one.test.difference, per_cent, "+")
@@ -42,16 +41,16 @@ def ranking(board: Leaderboard, found: Sequence[Standing]) -> Sheet:
     return Sheet(str(board.task["caption"]), columns, rows)
 
 
-def choices(found: Sequence[Standing]) -> Sheet:
+def choices(lines: Sequence[Standing]) -> Sheet:
     """Return the settings that each method chose, and which of them lie at an edge."""
     rows = []
-    for one in found:
+    for one in lines:
         row = one.row
         if row["method"] == MAJORITY:
             continue
         if row["chosen"] is None:
             why = str(row["trials"][0]["failed"])
-            rows.append([one.label, _EMPTY, f"all trials failed: {why}", *[_EMPTY] * 4])
+            rows.append([one.label, NONE, f"all trials failed: {why}", *[NONE] * 4])
             continue
         best = row["trials"][row["chosen"]]
         edges = ", ".join(f"{_short(key)} ({end})" for key, end in row["edges"].items())
@@ -61,7 +60,7 @@ def choices(found: Sequence[Standing]) -> Sheet:
                 one.label,
                 "default" if row["chosen"] == 0 else str(row["chosen"] + 1),
                 ", ".join(f"{_short(key)} {value}" for key, value in best["settings"].items()),
-                edges or _EMPTY,
+                edges or NONE,
                 str(best["rounds"]),
                 str(failed),
                 "-" if row["own_dimensions"] else "shared dimensions only",
@@ -71,10 +70,10 @@ def choices(found: Sequence[Standing]) -> Sheet:
     return Sheet("Chosen settings", columns, rows)
 
 
-def costs(found: Sequence[Standing], seconds: Mapping[str, float]) -> Sheet:
+def costs(lines: Sequence[Standing], seconds: Mapping[str, float]) -> Sheet:
     """Return what the chosen settings cost, and the seconds of all runs of a method."""
     rows = []
-    for one in found:
+    for one in lines:
         row = one.row
         if row["method"] == MAJORITY or row["chosen"] is None:
             continue
@@ -84,28 +83,26 @@ def costs(found: Sequence[Standing], seconds: Mapping[str, float]) -> Sheet:
                 one.label,
                 f"{row['trials'][row['chosen']]['samples']:,}",
                 *(_megabytes(row, key) for key in ("bytes_down", "bytes_up")),
-                _EMPTY if spent is None else f"{spent:,.0f}",
+                NONE if spent is None else f"{spent:,.0f}",
             ]
         )
     columns = ["method", "processed samples", "MB down", "MB up", "seconds, all runs"]
     return Sheet("Cost", columns, rows)
 
 
-def verdict(board: Leaderboard, found: Sequence[Standing]) -> list[str]:
+def verdict(board: Leaderboard, lines: Sequence[Standing]) -> list[str]:
     """Say who wins, who does so at its defaults, and who beats tuned FedAvg-FT."""
-    trained = [one for one in found if one.row["method"] != MAJORITY]
+    trained = [one for one in lines if one.row["method"] != MAJORITY]
     best = trained[0]
     sign = 1 if board.task["more"] else -1
     by_default = max(trained, key=lambda one: _or_worst(sign * one.default))
-    told = [
-        f"Best mean rank: {best.label}. Best by default settings alone: {by_default.label}.",
-    ]
+    told = [f"Best mean rank: {best.label}. Best by default settings alone: {by_default.label}."]
     reference = LABELS[TUNED_REFERENCE]
-    tests = [one for one in trained if one.test is not None]
-    significant = [one for one in tests if one.test is not None and one.test.p_holm < _LEVEL]
-    above = [one.label for one in significant if one.test and one.test.difference > 0]
-    below = [one.label for one in significant if one.test and one.test.difference < 0]
-    ahead = [one.label for one in tests if one.test and one.test.difference > 0]
+    tests = [(one.label, one.test) for one in trained if one.test is not None]
+    apart = [(label, test.difference) for label, test in tests if test.p_holm < _LEVEL]
+    above = [label for label, difference in apart if difference > 0]
+    below = [label for label, difference in apart if difference < 0]
+    ahead = [label for label, test in tests if test.difference > 0]
     if tests:
         told.append(
             f"Better than tuned {reference} (Holm, 5 %): {', '.join(above) or 'nobody'}. "
@@ -123,12 +120,11 @@ def _or_worst(values: Floats) -> float:
 
 def _mean(values: Floats, per_cent: bool) -> str:
     if not len(values):
-        return _EMPTY
-    return "failed" if np.isnan(values).any() else _estimate(Estimate.of(values), per_cent)
-
-
-def _estimate(found: Estimate, per_cent: bool) -> str:
-    return found.text(100, 2) if per_cent else found.text(1, 4)
+        return NONE
+    if np.isnan(values).any():
+        return "failed"
+    estimate = Estimate.of(values)
+    return estimate.text(100) if per_cent else estimate.text(digits=4)
 
 
 def _number(value: float, per_cent: bool, sign: str = "") -> str:
@@ -137,7 +133,7 @@ def _number(value: float, per_cent: bool, sign: str = "") -> str:
 
 def _megabytes(row: Row, key: str) -> str:
     sizes = [run[key] for run in row["tuned"] if key in run]
-    return f"{np.mean(sizes) / 1e6:,.2f}" if sizes else _EMPTY
+    return f"{np.mean(sizes) / 1e6:,.2f}" if sizes else NONE
 
 
 def _short(key: str) -> str:

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
 
-from pfl.cli import shipped
-from pfl.cli.explain import UsageError
 from pfl.cli.yaml_file import YamlFile
 from pfl.core.space import Dimension
 from pfl.disk.form import Least
@@ -16,7 +13,7 @@ from pfl.disk.form import Least
 
 # The form of the file; see pfl.disk.form.
 @dataclass(frozen=True)
-class _Range:
+class _RangeForm:
     low: float | None = None
     high: float | None = None
     log: bool = False
@@ -24,10 +21,23 @@ class _Range:
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Task:
+class _TaskForm:
+    """The form of the file.
+
+    Attributes:
+        caption: One line.
+        config: Configuration files: network, data, loop, and the reference's rate and epochs.
+        shared: Ranges of the values that are searched for every method, by dotted keys.
+        set: Dotted keys of the configuration and their values.
+        methods: Further settings of single methods, by their names.
+        tuning_seeds: Seeds of the trials, each with a partition of its own.
+        score: The score by which settings and rounds are chosen; ``None`` is the data's main one.
+        notes: Lines below the table.
+    """
+
     caption: str
     config: str | list[str]
-    shared: dict[str, _Range]
+    shared: dict[str, _RangeForm]
     set: dict[str, Any] = field(default_factory=dict)
     methods: dict[str, dict[str, Any]] = field(default_factory=dict)
     tuning_seeds: list[Annotated[int, Least(0)]] = field(default_factory=lambda: [1001])
@@ -35,31 +45,19 @@ class _Task:
     notes: list[str] = field(default_factory=list)
 
 
-@dataclass(frozen=True)
-class Task:
-    """A task, as its file describes it.
+@dataclass(frozen=True, kw_only=True)
+class Task(_TaskForm):
+    """A task: the keys of its file, and what they mean.
 
     Attributes:
         path: The file.
-        caption: One line.
-        configs: Configuration files: network, data, loop, and the reference's rate and epochs.
-        settings: Dotted keys of the configuration and their values.
-        shared: Dimensions that are searched for every method, by dotted keys.
-        methods: Further settings of single methods, by their names.
-        tuning_seeds: Seeds of the trials, each with a partition of its own.
-        score: The score by which settings and rounds are chosen; ``None`` is the data's main one.
-        notes: Lines below the table.
+        configs: The configuration files.
+        dimensions: What is searched for every method.
     """
 
     path: Path
-    caption: str
     configs: tuple[Path, ...]
-    settings: Mapping[str, Any]
-    shared: tuple[Dimension, ...]
-    methods: Mapping[str, Mapping[str, Any]]
-    tuning_seeds: tuple[int, ...]
-    score: str | None
-    notes: tuple[str, ...]
+    dimensions: tuple[Dimension, ...]
 
     @property
     def name(self) -> str:
@@ -70,8 +68,8 @@ class Task:
         """Return what counts for all methods besides the configuration, ready for JSON."""
         return {
             "name": self.name,
-            "shared": [dimension.plain() for dimension in self.shared],
-            "tuning_seeds": [*self.tuning_seeds],
+            "shared": [dimension.plain() for dimension in self.dimensions],
+            "tuning_seeds": self.tuning_seeds,
             "score": self.score,
         }
 
@@ -83,36 +81,19 @@ def read(path: Path) -> Task:
         UsageError: The file is missing or wrong; the message names the line.
     """
     file = YamlFile(path, "task file")
-    given: _Task = file.formed(file.content(), _Task)
+    given: _TaskForm = file.formed(file.content(), _TaskForm)
     if not given.shared:
         raise file.error("a task needs dimensions that all methods share", "shared")
-    seeds = given.tuning_seeds
-    if not seeds or len({*seeds}) < len(seeds):
-        raise file.error(
-            f"expected one seed or several different ones, got {seeds}", "tuning_seeds"
-        )
-    names = [given.config] if isinstance(given.config, str) else given.config
+    file.check_seeds(given.tuning_seeds, "tuning_seeds")
     return Task(
+        **vars(given),
         path=path,
-        caption=given.caption,
-        configs=tuple(_config(file, name) for name in names),
-        settings=given.set,
-        shared=tuple(_dimension(file, *item) for item in given.shared.items()),
-        methods=given.methods,
-        tuning_seeds=tuple(seeds),
-        score=given.score,
-        notes=tuple(given.notes),
+        configs=file.configs(given.config, "config"),
+        dimensions=tuple(_dimension(file, *item) for item in given.shared.items()),
     )
 
 
-def _config(file: YamlFile, name: str) -> Path:
-    try:
-        return Path(shipped.config(name, file.path.parent))
-    except UsageError as error:
-        raise file.error(str(error), "config") from error
-
-
-def _dimension(file: YamlFile, key: str, given: _Range) -> Dimension:
+def _dimension(file: YamlFile, key: str, given: _RangeForm) -> Dimension:
     try:
         return Dimension(key, given.low, given.high, given.log, tuple(given.choices))
     except ValueError as error:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from pfl.bench import majority
@@ -66,10 +66,10 @@ def _verified(row: Row, bench: Bench, seeds: Sequence[int]) -> Iterator[Verified
     source = _source(row, bench)
     for seed in seeds or runs:
         again = _again(row, bench, seed)
-        found = _compared(str(row["method"]), seed, runs[seed], again)
-        if found.verdict == "different" and source:
-            found = Verified(found.method, seed, found.verdict, f"{found.what}; {source}")
-        yield found
+        result = _compared(str(row["method"]), seed, runs[seed], again)
+        if result.verdict == "different" and source:
+            result = replace(result, what=f"{result.what}; {source}")
+        yield result
 
 
 def _source(row: Row, bench: Bench) -> str:
@@ -115,16 +115,16 @@ def _compared(
     return Verified(method, seed, "equal" if same else "rounding")
 
 
-def told(found: Sequence[Verified]) -> str:
+def told(results: Sequence[Verified]) -> str:
     """Return the outcome in one line, and what differs in further ones."""
-    equal = sum(one.verdict == "equal" for one in found)
-    different = [one for one in found if one.verdict == "different"]
+    equal = sum(one.verdict == "equal" for one in results)
+    different = [one for one in results if one.verdict == "different"]
     if different:
         lines = [f"{one.method}, seed {one.seed}: {one.what}" for one in different]
-        return "\n".join([f"different: {len(different)} of {len(found)} runs", *lines])
-    if equal == len(found):
-        return f"verified: {equal} of {len(found)} fingerprints equal"
+        return "\n".join([f"different: {len(different)} of {len(results)} runs", *lines])
+    if equal == len(results):
+        return f"verified: {equal} of {len(results)} fingerprints equal"
     return (
-        f"verified: {equal} of {len(found)} fingerprints equal, the others equal to rounding: "
+        f"verified: {equal} of {len(results)} fingerprints equal, the others equal to rounding: "
         f"scores within {ROUNDING:g}"
     )

@@ -13,6 +13,7 @@ from typing import Any
 
 from yaml import YAMLError
 
+from pfl.cli import shipped
 from pfl.cli.explain import Given, UsageError, sources, spoken
 from pfl.disk.form import FormError, formed
 from pfl.disk.nearest import nearest_file
@@ -64,6 +65,31 @@ class YamlFile:
             return formed(content, form, keys)
         except FormError as error:
             raise self.error(error.what, *error.keys) from error
+
+    def configs(self, names: str | Sequence[str], *keys: str) -> tuple[Path, ...]:
+        """Return the configuration files that a key names: one, or a list.
+
+        Raises:
+            UsageError: One of them does not exist.
+        """
+        files = []
+        for name in [names] if isinstance(names, str) else names:
+            try:
+                files.append(Path(shipped.config(name, self.path.parent)))
+            except UsageError as error:
+                raise self.error(str(error), *keys) from error
+            if not files[-1].is_file():
+                raise self.error(f"there is no file {files[-1]}{nearest_file(files[-1])}", *keys)
+        return tuple(files)
+
+    def check_seeds(self, seeds: Sequence[int], key: str) -> None:
+        """Check that a list of seeds is neither empty nor names one twice.
+
+        Raises:
+            UsageError: It is, or does.
+        """
+        if not seeds or len({*seeds}) < len(seeds):
+            raise self.error(f"expected one seed or several different ones, got {seeds}", key)
 
     def error(self, what: str, *keys: str) -> UsageError:
         """Return an error about a key of the file, or about the file as a whole."""

@@ -12,6 +12,7 @@ from typing import Any
 from pfl.cli.explain import UsageError
 from pfl.disk.writing import write
 from pfl.sweeps.file import Sweep
+from pfl.tables.cells import flags
 
 _PYTHON = ("python", "python3")
 _MACROS = ("env", "interpreter", "program", "args", "args_no_equals", "args_json_file")
@@ -37,15 +38,6 @@ def fit_words(sweep: Sweep, point: Mapping[str, Any], file: Path) -> list[str]:
 def flag_words(sweep: Sweep, point: Mapping[str, Any]) -> list[str]:
     """Return what :func:`fit_words` does, but with flags instead of the file, for users to copy."""
     return _fit(sweep, point, ["--config", "${args_json_file}"], flags(point))
-
-
-def flags(point: Mapping[str, Any]) -> list[str]:
-    """Return one ``--name=value`` for each parameter."""
-    return [f"--{name}={_text(value)}" for name, value in point.items()]
-
-
-def _text(value: Any) -> str:  # noqa: ANN401
-    return value if isinstance(value, str) else json.dumps(value)
 
 
 def _fit(
@@ -79,7 +71,7 @@ def _expand(sweep: Sweep, word: str, point: Mapping[str, Any]) -> list[str]:
                 "interpreter": ["python"],
                 "program": [str(sweep.program)],
                 "args": flags(point),
-                "args_no_equals": [w for n, v in point.items() for w in (f"--{n}", _text(v))],
+                "args_no_equals": [word for flag in flags(point) for word in flag.split("=", 1)],
             }.get(macro, [word])
     known = ", ".join(f"${{{macro}}}" for macro in (*_MACROS, "envvar:NAME"))
     raise UsageError(f"{sweep.path}: command: {word} is not supported; choose from {known}")

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 
-from pfl.cli import shipped
-from pfl.cli.explain import Keys, UsageError
+from pfl.cli.explain import Keys
 from pfl.cli.yaml_file import YamlFile
-from pfl.disk.nearest import hint, nearest_file
+from pfl.disk.nearest import hint
 from pfl.federation.summary import KINDS
 from pfl.tables.spec import (
     COLUMNS,
@@ -33,21 +33,19 @@ def read(path: Path) -> TableFile:
     given: TableForm = file.formed(file.content(), TableForm)
     if not given.rows:
         raise file.error("a table needs rows", "rows")
-    if not given.seeds or len({*given.seeds}) < len(given.seeds):
-        what = f"expected one seed or several different ones, got {given.seeds}"
-        raise file.error(what, "seeds")
+    file.check_seeds(given.seeds, "seeds")
     common = _settings(file, given)
     if common.reported is not None:
         named = {"paper": given.paper, "table": given.table}
-        own = {key: word for key, word in named.items() if word is not None}
-        common = CellSettings(**{**vars(common), "reported": {**own, **common.reported}})
+        source = {key: word for key, word in named.items() if word is not None}
+        common = replace(common, reported={**source, **common.reported})
     rows = {label: _settings(file, part, "rows", label) for label, part in given.rows.items()}
     axes = tuple(_axis(file, *item) for item in given.columns.items())
     choices = {"row": [*rows], **{axis.name: [*axis.options] for axis in axes}}
-    exceptions = [
-        Exceptional(_where(file, cell, choices, number), _settings(file, cell, "cells", number))
-        for number, cell in zip(map(str, range(len(given.cells))), given.cells, strict=True)
-    ]
+    exceptions = (
+        Exceptional(_where(file, cell, choices, n), _settings(file, cell, "cells", str(n)))
+        for n, cell in enumerate(given.cells)
+    )
     return TableFile(
         **vars(given),
         path=path,
@@ -65,12 +63,11 @@ def _settings(file: YamlFile, part: PartForm | str | list[str] | None, *keys: st
     if part.metric is not None and part.metric.rpartition("/")[2] not in KINDS:
         what = f"{part.metric} must end in one of {', '.join(KINDS)}"
         raise file.error(what, *keys, "metric")
-    names = [part.config] if isinstance(part.config, str) else part.config
     reported = None
     if part.reported is not False:
         reported = {key: "" if cell is None else str(cell) for key, cell in part.reported.items()}
     return CellSettings(
-        configs=tuple(_config(file, name, *keys, "config") for name in names),
+        configs=file.configs(part.config, *keys, "config"),
         settings=part.set,
         reported=reported,
         metric=part.metric,
@@ -78,21 +75,10 @@ def _settings(file: YamlFile, part: PartForm | str | list[str] | None, *keys: st
     )
 
 
-def _config(file: YamlFile, name: str, *keys: str) -> Path:
-    try:
-        path = Path(shipped.config(name, file.path.parent))
-    except UsageError as error:
-        raise file.error(str(error), *keys) from error
-    if not path.is_file():
-        raise file.error(f"there is no file {path}{nearest_file(path)}", *keys)
-    return path
-
-
 def _axis(file: YamlFile, name: str, given: AxisForm) -> Axis:
     keys: Keys = ("columns", name)
     if name in COLUMNS:
-        what = "choose another name: CSV files use this one for something else"
-        raise file.error(what, *keys)
+        raise file.error("choose another name: CSV files use this one for something else", *keys)
     values, key, column = given.values, given.set, given.reported
     if isinstance(values, dict) and values and key is None and column is None:
         options = {
@@ -101,8 +87,7 @@ def _axis(file: YamlFile, name: str, given: AxisForm) -> Axis:
     elif isinstance(values, dict) or not values:
         raise file.error("expected values: a list together with set, or a mapping", *keys)
     elif key is None:
-        what = "a list of values needs set: the dotted key to which they belong"
-        raise file.error(what, *keys)
+        raise file.error("a list of values needs set: the dotted key to which they belong", *keys)
     else:
         options = {
             str(value): CellSettings(
@@ -114,12 +99,12 @@ def _axis(file: YamlFile, name: str, given: AxisForm) -> Axis:
 
 
 def _where(
-    file: YamlFile, cell: ExceptionForm, choices: Mapping[str, list[str]], number: str
+    file: YamlFile, cell: ExceptionForm, choices: Mapping[str, list[str]], number: int
 ) -> dict[str, tuple[str, ...]]:
     """Return the labels of rows and options that an exception applies to."""
     accepted = {}
     for name, labels in cell.where.items():
-        keys = ("cells", number, "where", name)
+        keys = ("cells", str(number), "where", name)
         if name not in choices:
             raise file.error(unknown(name, choices), *keys)
         accepted[name] = tuple(map(str, labels if isinstance(labels, list) else [labels]))
