@@ -223,8 +223,8 @@ class FederatedDataModule(L.LightningDataModule, ABC):
 
     def rows(self, client: int, split: Split) -> Sequence[int]:
         """Return the number of each sample of a split in :attr:`contents`, in stored order."""
-        found: list[int] = self.division.holdings[client].of(split).tolist()
-        return found
+        ids: list[int] = self.division.holdings[client].of(split).tolist()
+        return ids
 
     def transforms(self) -> dict[str, Any]:
         """Return what was learnt of the data, in plain values, for :meth:`adopt`."""
@@ -354,10 +354,8 @@ class FederatedDataModule(L.LightningDataModule, ABC):
 
     def __getstate__(self) -> dict[str, Any]:
         """Return the attributes without the data, which another process reads itself."""
-        kinds = type(self).__mro__
-        read = {
-            n for kind in kinds for n, v in vars(kind).items() if isinstance(v, cached_property)
-        }
+        items = (item for base in type(self).__mro__ for item in vars(base).items())
+        read = {name for name, value in items if isinstance(value, cached_property)}
         return {n: v for n, v in self.__dict__.items() if n not in read} | {"_ready": None}
 
     # Used by a plain Trainer.
@@ -387,7 +385,7 @@ class FederatedDataModule(L.LightningDataModule, ABC):
         if self._ready is None:
             self._ready = self._read()
             if self._learnt is not None:
-                held = [(own.train, own.test) for own in self._ready.division.holdings]
+                held = [(holding.train, holding.test) for holding in self._ready.division.holdings]
                 self._learnt.check(type(self.task).__name__, held, self.client_names)
         return self._ready
 

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from datamodules.base import FederatedDataModule
-from datamodules.checks import require
+from datamodules.checks import existing, require
 from datamodules.files import Shape, decode, decode_once, files_digest
 from datamodules.targets import Catalogue, Ints, Targets
 from pfl.core.types import Inputs
@@ -106,25 +106,25 @@ class FileData(FederatedDataModule):
         Raises:
             ValueError: The CSV file names a class without images.
         """
-        found = self.scan()
+        listing = self.scan()
         if not self.parents:
-            return found
-        if unknown := sorted(self.parents.keys() - set(found.classes)):
+            return listing
+        if unknown := sorted(self.parents.keys() - set(listing.classes)):
             raise ValueError(
                 f"{self.superclasses or type(self).__name__} names the class {unknown[0]!r}, but "
                 f"{self.root} has no image of it; its classes are "
-                f"{', '.join(sorted(set(found.classes))[:5])}, ..."
+                f"{', '.join(sorted(set(listing.classes))[:5])}, ..."
             )
-        return found.only(frozenset(self.parents))
+        return listing.only(frozenset(self.parents))
 
     @cached_property
     def class_names(self) -> tuple[str, ...]:
         """Names of the predicted classes, or superclasses if these are given."""
-        found = tuple(sorted(set(self.parents.values()) or set(self.listing.classes)))
+        names = tuple(sorted(set(self.parents.values()) or set(self.listing.classes)))
         if self._learnt is None:
-            return found
+            return names
         known = tuple(self._learnt.class_names)
-        new = [name for name in found if name not in known]
+        new = [name for name in names if name not in known]
         require(
             not new,
             f"{self.root} has the class {new[0] if new else ''!r}, but those of the "
@@ -176,9 +176,7 @@ def read_superclasses(path: str) -> dict[str, str]:
         FileNotFoundError: The file does not exist.
         ValueError: The file lacks a column, or is empty.
     """
-    file = Path(path).expanduser()
-    if not file.is_file():
-        raise FileNotFoundError(f"superclasses: there is no file {file}")
+    file = existing(path, "superclasses")
     with file.open(newline="", encoding="utf-8") as lines:
         rows = list(csv.DictReader(lines))
     if not rows or not {"class", "superclass"} <= rows[0].keys():

@@ -65,15 +65,15 @@ def image_files(folder: Path) -> list[str]:
     def refuse(error: OSError) -> None:
         raise ValueError(f"cannot read the folder {error.filename}: {error.strerror}") from error
 
-    found = [
+    files = [
         os.path.join(parent, name)
         for parent, _, names in os.walk(folder, onerror=refuse, followlinks=True)
         for name in names
         if os.path.splitext(name)[1].lower() in SUFFIXES and not name.startswith(".")
     ]
-    if not found:
+    if not files:
         raise ValueError(f"the folder {folder} contains no image ({', '.join(sorted(SUFFIXES))})")
-    return sorted(found)
+    return sorted(files)
 
 
 def subfolders(folder: Path, layout: str) -> list[Path]:
@@ -88,10 +88,10 @@ def subfolders(folder: Path, layout: str) -> list[Path]:
     """
     if not folder.is_dir():
         raise FileNotFoundError(f"there is no folder {folder}; {layout}")
-    found = sorted(p for p in folder.iterdir() if p.is_dir() and not p.name.startswith("."))
-    if not found:
+    folders = sorted(p for p in folder.iterdir() if p.is_dir() and not p.name.startswith("."))
+    if not folders:
         raise FileNotFoundError(f"the folder {folder} contains no folders; {layout}")
-    return found
+    return folders
 
 
 def files_digest(root: Path, files: Iterable[str], *, stamps: bool = False) -> str:

@@ -98,14 +98,14 @@ class DomainFolder(FileData):
         classes: list[str] = []
         domains: list[str] = []
         for domain in subfolders(self.root, self.layout):
-            found, names = _by_class(domain, self.layout)
+            images, names = _by_class(domain, self.layout)
             if classes and (lacking := sorted(set(classes) ^ set(names))):
                 raise ValueError(
                     f"the class {lacking[0]!r} is missing in some domain of {self.root}"
                 )
-            files += found
+            files += images
             classes += names
-            domains += [domain.name] * len(found)
+            domains += [domain.name] * len(images)
         return Listing(files, classes, len(files), domains)
 
 
@@ -126,8 +126,8 @@ def _by_class(folder: Path, layout: str) -> tuple[list[str], list[str]]:
     """List all files in a folder of classes, and the class of each."""
     files: list[str] = []
     classes: list[str] = []
-    for part in subfolders(folder, layout):
-        found = image_files(part)
-        files += found
-        classes += [part.name] * len(found)
+    for subfolder in subfolders(folder, layout):
+        images = image_files(subfolder)
+        files += images
+        classes += [subfolder.name] * len(images)
     return files, classes

@@ -51,13 +51,13 @@ class HAM10000(FileData):
 
     def _metadata(self) -> list[dict[str, str]]:
         candidates = [self.root / f"HAM10000_metadata{suffix}" for suffix in ("", ".csv", ".tab")]
-        found = [file for file in candidates if file.is_file()]
-        if not found:
+        files = [file for file in candidates if file.is_file()]
+        if not files:
             raise FileNotFoundError(f"there is no {candidates[1]}; {self.layout}")
-        with found[0].open(newline="", encoding="utf-8") as lines:
+        with files[0].open(newline="", encoding="utf-8") as lines:
             header = lines.readline()
             lines.seek(0)
             rows = list(csv.DictReader(lines, delimiter="\t" if "\t" in header else ","))
         if not rows or not {"image_id", "dx"} <= rows[0].keys():
-            raise ValueError(f"{found[0]} lacks the columns image_id and dx, or is empty")
+            raise ValueError(f"{files[0]} lacks the columns image_id and dx, or is empty")
         return sorted(rows, key=lambda row: row["image_id"])

@@ -9,8 +9,9 @@ from typing import Any
 
 import numpy as np
 
+from datamodules.checks import existing
 from datamodules.moments import Standardise
-from datamodules.tables import Cells, Table, read_table
+from datamodules.tables import Table, read_table
 from datamodules.tabular import TabularData
 
 HOSPITALS = ("cleveland", "hungarian", "switzerland", "va")
@@ -48,11 +49,7 @@ class HeartDisease(TabularData):
     source_argument = "root"
 
     def __init__(
-        self,
-        root: str = "data/heart",
-        *,
-        standardise: Standardise = "train",
-        **options: Any,
+        self, root: str = "data/heart", *, standardise: Standardise = "train", **options: Any
     ) -> None:
         super().__init__(
             root,
@@ -100,23 +97,17 @@ class HeartDisease(TabularData):
                 random_state=43,
                 stratify=None if rare else ill,
             )
-            for name, own in zip(parts, split, strict=True):
-                parts[name] += own
+            for name, patients in zip(parts, split, strict=True):
+                parts[name] += patients
         rows = parts["train"] + parts["test"]
         names = [name for name in (*_COLUMNS, "hospital") if name not in _LEFT_OUT]
-        cells = zip(*rows, strict=True)
-        columns: dict[str, Cells] = {n: list(own) for n, own in zip(names, cells, strict=True)}
-        lines = np.arange(1, len(rows) + 1)
-        return Table(self.root, columns, lines, "patient"), len(parts["train"])
+        return Table.of_rows(self.root, names, rows, "patient"), len(parts["train"])
 
     def _rows(self, hospital: str) -> list[list[str]]:
         """Return the patients of a hospital without missing values, each with its name."""
-        file = self.root / f"processed.{hospital}.data"
-        if not file.is_file():
-            raise FileNotFoundError(
-                f"there is no file {file}; the four files processed.<hospital>.data are in "
-                "https://archive.ics.uci.edu/static/public/45/heart+disease.zip"
-            )
+        link = "https://archive.ics.uci.edu/static/public/45/heart+disease.zip"
+        hint = f"the four files processed.<hospital>.data are in {link}"
+        file = existing(self.root / f"processed.{hospital}.data", hint=hint)
         table = read_table(file, _COLUMNS)
         names = [name for name in _COLUMNS if name not in _LEFT_OUT]
         lacking = np.any([table.missing(name) for name in names], axis=0)

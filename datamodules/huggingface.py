@@ -123,8 +123,8 @@ class HFDataset(TensorData):
         names = getattr(content.features[self.target[0]], "names", None)
         if names and len(self.target) == 1:
             return {"y": table.labels(self.target[0]), "class_names": names}
-        kind = str(content.features[self.target[0]].dtype)
-        numbered = len(self.target) == 1 and kind.startswith(("int", "uint", "bool"))
+        dtype = str(content.features[self.target[0]].dtype)
+        numbered = len(self.target) == 1 and dtype.startswith(("int", "uint", "bool"))
         return targets(table, self.target, self._task or ("classification" if numbered else None))
 
     def _samples(self, content: Any) -> Iterator[dict[str, Tensor]]:  # noqa: ANN401

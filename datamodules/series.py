@@ -98,14 +98,14 @@ class TimeSeries(TensorData):
 
     def read(self) -> Mapping[str, Any]:
         """Return all windows as tensors, by name."""
-        found, row = self._windows, self._windows.starts
-        targets = found.values[:, : len(self.target)]
+        windows, row = self._windows, self._windows.starts
+        targets = windows.values[:, : len(self.target)]
         following = targets[row[:, None] + np.arange(self.past, self.past + self.horizon)]
         return {
-            "x": found.values[row[:, None] + np.arange(self.past)],
+            "x": windows.values[row[:, None] + np.arange(self.past)],
             "y": following.reshape(len(row), -1),
-            "client": found.clients[row],
-            "column.time": found.times[row + self.past],
+            "client": windows.clients[row],
+            "column.time": windows.times[row + self.past],
         }
 
     def _learn(self) -> Learnt:

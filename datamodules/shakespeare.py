@@ -5,12 +5,11 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 
-from datamodules.checks import require
+from datamodules.checks import existing, require
 from datamodules.tensors import TensorData
 from pfl.core.checks import at_least_one
 
@@ -79,9 +78,7 @@ class Shakespeare(TensorData):
 
     def _spoken(self) -> dict[str, str]:
         """Return what each role says, by its name."""
-        file = Path(self.path).expanduser()
-        if not file.is_file():
-            raise FileNotFoundError(f"there is no file {file}; one is in {_LINK}")
+        file = existing(self.path, hint=f"one is in {_LINK}")
         said: dict[str, list[str]] = defaultdict(list)
         for role, speech in _SPEECH.findall(file.read_text(encoding="utf-8")):
             said[role].append(speech)

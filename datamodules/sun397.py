@@ -5,11 +5,11 @@ from __future__ import annotations
 import csv
 from collections.abc import Mapping
 from functools import cached_property
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from datamodules.checks import existing
 from datamodules.filedata import FileData, Listing
 from datamodules.files import image_files
 from pfl.core.checks import at_least_one
@@ -79,8 +79,8 @@ class SUN397(FileData):
         """The superclass of each class; with ``hierarchy``, of the drawn classes."""
         if self.hierarchy is None:
             return super().parents
-        kinds = read_hierarchy(self.hierarchy)
-        return draw_classes(kinds, self.classes_per_superclass, self.rule.rng("classes"))
+        tree = read_hierarchy(self.hierarchy)
+        return draw_classes(tree, self.classes_per_superclass, self.rule.rng("classes"))
 
     def scan(self) -> Listing:
         """Find the files.
@@ -95,19 +95,18 @@ class SUN397(FileData):
             import torchvision
 
             torchvision.datasets.SUN397(str(self.root), download=True)
-        if not names.is_file():
-            raise FileNotFoundError(f"there is no file {names}; {self.layout}")
+        existing(names, hint=self.layout)
         files: list[str] = []
         classes: list[str] = []
         rng = self.rule.rng("images")
         for line in names.read_text(encoding="utf-8").split():
-            found = image_files(folder / line.lstrip("/"))
+            images = image_files(folder / line.lstrip("/"))
             if self.hierarchy is not None:
-                found = [found[place] for place in rng.permutation(len(found))]
-            found = found[: self.images_per_class]
-            files += found
+                images = [images[place] for place in rng.permutation(len(images))]
+            images = images[: self.images_per_class]
+            files += images
             # "/a/apartment_building/outdoor" is the class "apartment_building/outdoor".
-            classes += [line.lstrip("/").split("/", 1)[1]] * len(found)
+            classes += [line.lstrip("/").split("/", 1)[1]] * len(images)
         return Listing(files, classes, len(files))
 
 
@@ -131,9 +130,7 @@ def read_hierarchy(path: str) -> dict[str, str]:
         FileNotFoundError: The file does not exist.
         ValueError: The file lacks a column.
     """
-    file = Path(path).expanduser()
-    if not file.is_file():
-        raise FileNotFoundError(f"hierarchy: there is no file {file}")
+    file = existing(path, "hierarchy")
     with file.open(newline="", encoding="utf-8-sig") as lines:
         rows = [[cell.strip() for cell in row] for row in csv.reader(lines)]
     wanted = {"category", *_LEVELS}
@@ -143,25 +140,27 @@ def read_hierarchy(path: str) -> dict[str, str]:
             f"{file} needs the columns {', '.join(sorted(wanted))}: save the sheet SUN397 of "
             "three_levels.xlsx as CSV"
         )
-    kinds = {}
+    tree = {}
     for row in rows[start + 1 :]:
         cells = dict(zip(rows[start], row, strict=False))
-        members = [kind for name, kind in _LEVELS.items() if cells.get(name) in ("1", "1.0")]
-        if len(members) == 1:
-            kinds[cells["category"].lstrip("/").split("/", 1)[1]] = members[0]
-    return kinds
+        marked = [parent for name, parent in _LEVELS.items() if cells.get(name) in ("1", "1.0")]
+        if len(marked) == 1:
+            tree[cells["category"].lstrip("/").split("/", 1)[1]] = marked[0]
+    return tree
 
 
-def draw_classes(kinds: Mapping[str, str], count: int, rng: np.random.Generator) -> dict[str, str]:
+def draw_classes(tree: Mapping[str, str], count: int, rng: np.random.Generator) -> dict[str, str]:
     """Draw ``count`` classes of each superclass.
 
     Raises:
         ValueError: A superclass has fewer classes.
     """
     drawn: dict[str, str] = {}
-    for kind in _LEVELS.values():
-        members = sorted(name for name, own in kinds.items() if own == kind)
+    for parent in _LEVELS.values():
+        members = sorted(name for name, above in tree.items() if above == parent)
         if len(members) < count:
-            raise ValueError(f"classes_per_superclass={count}, but {kind} has only {len(members)}")
-        drawn |= {members[place]: kind for place in rng.permutation(len(members))[:count]}
+            raise ValueError(
+                f"classes_per_superclass={count}, but {parent} has only {len(members)}"
+            )
+        drawn |= {members[place]: parent for place in rng.permutation(len(members))[:count]}
     return drawn

@@ -61,9 +61,9 @@ class Survey:
 
         The proportions are those of classes, or of labels or bins if there are no classes.
         """
-        own = self.classes / np.maximum(1, self.classes.sum(1, keepdims=True))
+        shares = self.classes / np.maximum(1, self.classes.sum(1, keepdims=True))
         everybody = self.classes.sum(0) / max(1, self.classes.sum())
-        distance: NDArray[np.float64] = np.abs(own - everybody).sum(1) / 2
+        distance: NDArray[np.float64] = np.abs(shares - everybody).sum(1) / 2
         return distance
 
 
@@ -82,12 +82,12 @@ def count_hashes(data: FederatedDataModule) -> dict[str, str]:
     def counted(name: Split) -> Ints:
         return np.stack([np.bincount(labels[h.of(name)], minlength=width) for h in holdings])
 
-    found = {"train": counted("train"), "val": counted("val"), "test": counted("test")}
-    found = {name: counts for name, counts in found.items() if counts.any()}
-    found["all"] = np.sum([*found.values()], axis=0)
+    tables = {"train": counted("train"), "val": counted("val"), "test": counted("test")}
+    tables = {name: counts for name, counts in tables.items() if counts.any()}
+    tables["all"] = np.sum([*tables.values()], axis=0)
     return {
         name: hashlib.sha256(counts.astype("<i8").tobytes()).hexdigest()[:16]
-        for name, counts in found.items()
+        for name, counts in tables.items()
     }
 
 

@@ -80,8 +80,7 @@ class Synthetic(ArrayData):
         finite(quantity_shift=quantity_shift, noise=noise)
         not_negative(quantity_shift=quantity_shift, noise=noise)
         require(
-            samples >= self.domains,
-            f"{samples} samples are too few for {self.domains} domains",
+            samples >= self.domains, f"{samples} samples are too few for {self.domains} domains"
         )
         self._check_memory()
 

@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from datamodules.checks import require
+from datamodules.checks import existing, require
 from datamodules.targets import Floats, Ints
 
 # Cells as stored in a file: texts, or numbers with NaN for missing ones.
@@ -37,6 +37,21 @@ class Table:
         self.lines = lines
         self.unit = unit
         self._numbers: dict[str, tuple[Floats, Ints]] = {}
+
+    @classmethod
+    def of_rows(
+        cls,
+        path: Path,
+        names: Sequence[str],
+        rows: Sequence[Sequence[str]],
+        unit: str,
+        lines: Sequence[int] | None = None,
+    ) -> Table:
+        """Make a table of rows of texts; without ``lines`` they are numbered from 1."""
+        columns = zip(*rows, strict=True) if rows else [()] * len(names)
+        cells: dict[str, Cells] = {n: [*column] for n, column in zip(names, columns, strict=True)}
+        numbers = range(1, len(rows) + 1) if lines is None else lines
+        return cls(path, cells, np.array(numbers, np.int64), unit)
 
     def __len__(self) -> int:
         return len(self.lines)
@@ -143,9 +158,7 @@ def read_table(path: str | Path, names: Sequence[str] | None = None) -> Table:
         ImportError: The file is Parquet, and pyarrow is not installed.
         ValueError: The file is neither, or is empty; the message names a bad line.
     """
-    file = Path(path).expanduser()
-    if not file.is_file():
-        raise FileNotFoundError(f"there is no file {file}")
+    file = existing(path)
     table = _parquet(file) if file.suffix.lower() in (".parquet", ".pq") else _text(file, names)
     require(bool(table.columns) and len(table) > 0, f"{file} has no rows")
     return table
@@ -172,17 +185,17 @@ def targets(
     """
     first = names[0]
     words = len(names) == 1 and table.holds(first) == "words"
-    kind = "classification" if task is None and words else task
+    task = "classification" if task is None and words else task
     require(
-        kind is not None,
+        task is not None,
         f"{first!r} contains numbers: give task: classification, multilabel or regression, "
         "or binary for a positive class",
     )
-    require(positive is None or kind == "binary", "positive belongs to task: binary")
-    if kind == "binary":
+    require(positive is None or task == "binary", "positive belongs to task: binary")
+    if task == "binary":
         require(len(names) == 1, "task: binary needs one target column")
         return _marked(table, first, positive, known)
-    if kind == "classification":
+    if task == "classification":
         require(len(names) == 1, "task: classification needs one target column")
         if known is None:
             classes, y = np.unique(table.labels(first), return_inverse=True)
@@ -191,7 +204,7 @@ def targets(
         table.refuse(first, np.flatnonzero(y < 0), f"is not a class of the run, only {told}")
         return {"y": y, "class_names": known}
     y = np.stack([table.numbers(name) for name in names], 1)
-    if kind == "multilabel":
+    if task == "multilabel":
         for name, values in zip(names, y.T, strict=True):
             bad = np.flatnonzero((values != 0) & (values != 1))
             table.refuse(name, bad, "is neither 0 nor 1, but a label must be")
@@ -206,10 +219,10 @@ def _marked(
 ) -> dict[str, Any]:
     """Return zeros and ones of a binary task, and the names of the two classes."""
     values = table.labels(name).astype(str)
-    kinds = np.unique(values)
-    told = ", ".join(kinds[:10])
+    present = np.unique(values)
+    told = ", ".join(present[:10])
     if positive is None:
-        zero_one = {*kinds} <= {"0", "1"}
+        zero_one = {*present} <= {"0", "1"}
         require(zero_one, f"{name!r} has the values {told}: say which are positive")
         positive = 1
     given = positive if isinstance(positive, list | tuple) else [positive]
@@ -217,11 +230,11 @@ def _marked(
     chosen = [str(v if isinstance(v, str) or v != int(v) else int(v)) for v in given]
     if known is not None:
         return {"y": np.isin(values, chosen).astype(np.int64), "class_names": known}
-    lost = [value for value in chosen if value not in kinds]
+    lost = [value for value in chosen if value not in present]
     require(not lost, f"positive: {name!r} has no value {lost[0] if lost else ''!r}, only {told}")
-    others = [kind for kind in kinds if kind not in chosen]
+    others = [value for value in present if value not in chosen]
     require(len(others) > 0, f"positive: all values of {name!r} ({told}) would be positive")
-    names = [" or ".join(kinds) if len(kinds) < 5 else "other" for kinds in (others, chosen)]
+    names = [" or ".join(words) if len(words) < 5 else "other" for words in (others, chosen)]
     return {"y": np.isin(values, chosen).astype(np.int64), "class_names": names}
 
 
@@ -264,9 +277,7 @@ def _text(path: Path, names: Sequence[str] | None) -> Table:
             raise ValueError(f"{path} is not UTF-8 text: {error}") from error
         except (csv.Error, ValueError) as error:
             raise ValueError(f"{path}, line {reader.line_num}: {error}") from error
-    columns = zip(*rows, strict=True) if rows else [()] * len(names)
-    cells: dict[str, Cells] = {n: list(values) for n, values in zip(names, columns, strict=True)}
-    return Table(path, cells, np.array(lines, np.int64), "line")
+    return Table.of_rows(path, names, rows, "line", lines)
 
 
 def _arff_names(rows: Iterator[list[str]]) -> list[str]:
@@ -307,8 +318,8 @@ def _cells(column: Any) -> Cells:  # noqa: ANN401
     """Return the cells of a pyarrow column."""
     from pyarrow import ArrowInvalid, float64, types
 
-    kind = column.type
-    if any(is_of(kind) for is_of in (types.is_integer, types.is_floating, types.is_boolean)):
+    arrow_type = column.type
+    if any(is_of(arrow_type) for is_of in (types.is_integer, types.is_floating, types.is_boolean)):
         try:
             numbers: Floats = column.cast(float64()).to_numpy().astype(np.float64)
             return numbers

@@ -122,24 +122,23 @@ class TabularData(TensorData):
 
     def fitted(self, inputs: Inputs, rows: Ints, division: Division) -> Inputs:
         """Return the inputs standardised, without missing values and unknown categories."""
-        found, known = self._columns, self._known(division)
+        columns, known = self._columns, self._known(division)
         # Row i is sample i.
-        x: Floats = found.tensors["x"][:, known]
-        numbers = found.numbers[known]
+        x: Floats = columns.tensors["x"][:, known]
+        numbers = columns.numbers[known]
         if self.standardise == "none" and not self.incomplete:
             return torch.from_numpy(x)
         everybody = self._everybody("x", x, division)
-        names = [name for name, used in zip(found.names, known, strict=True) if used]
+        names = [name for name, used in zip(columns.names, known, strict=True) if used]
         empty = [names[column] for column in np.flatnonzero(numbers & (everybody.counts == 0))]
         require(not empty, f"no training sample has a value of {empty[0] if empty else ''!r}")
         return torch.from_numpy(standardised(x, division, self.standardise, numbers, everybody))
 
     def _known(self, division: Division) -> NDArray[np.bool_]:
         """Return an (F,) mask of quantities, and of values of categories in training samples."""
-        found = self._columns
-        known: NDArray[np.bool_] = found.numbers | found.tensors["x"][
-            division.of_members("train")
-        ].any(0)
+        columns = self._columns
+        trained = columns.tensors["x"][division.of_members("train")]
+        known: NDArray[np.bool_] = columns.numbers | trained.any(0)
         if self._learnt is not None:
             known = np.ones_like(known)
         require(bool(known.any()), f"{self.path}: no training sample has a value of any feature")
@@ -147,9 +146,9 @@ class TabularData(TensorData):
 
     def _learn(self) -> Learnt:
         features, known = dict[str, Sequence[str] | None](), iter(self._known(self.division))
-        for name, kinds in self._columns.features.items():
-            used = [next(known) for _ in ([name] if kinds is None else kinds)]
-            features[name] = None if kinds is None else [*compress(kinds, used)]
+        for name, values in self._columns.features.items():
+            used = [next(known) for _ in ([name] if values is None else values)]
+            features[name] = None if values is None else [*compress(values, used)]
         return replace(super()._learn(), features=features)
 
     @cached_property
@@ -157,7 +156,7 @@ class TabularData(TensorData):
         table, learnt = self._complete(self.table()), self._learnt
         features: Mapping[str, Sequence[str] | None]
         if learnt is None:
-            features, classes = _kinds(table, self._features(table), self.categories), None
+            features, classes = _categories(table, self._features(table), self.categories), None
         else:
             features, classes = learnt.features, learnt.class_names
             _warn_of_values(table, features)
@@ -175,8 +174,8 @@ class TabularData(TensorData):
 
     def _clients_of(self, table: Table) -> str | None:
         """Return the column of clients, if there is one; a later client's own table may lack it."""
-        own = self._learnt is not None and self.client_column not in table.columns
-        return None if own else self.client_column
+        single = self._learnt is not None and self.client_column not in table.columns
+        return None if single else self.client_column
 
     def _features(self, table: Table) -> Sequence[str]:
         if self._learnt is not None:
@@ -227,24 +226,24 @@ class _Columns(NamedTuple):
     numbers: NDArray[np.bool_]
 
 
-def _kinds(
+def _categories(
     table: Table, features: Sequence[str], categories: Sequence[str]
 ) -> dict[str, Sequence[str] | None]:
     """Return the features, each with the values of a category in order, or ``None``."""
     for name in categories:
         require(name in features, f"categories names {name!r}, which is not a feature")
-    found: dict[str, Sequence[str] | None] = dict.fromkeys(features)
+    by_feature: dict[str, Sequence[str] | None] = dict.fromkeys(features)
     for name in features:
         if name not in categories and table.holds(name) != "words":
             continue
-        kinds = np.unique(table.labels(name)[~table.missing(name)])
+        values = np.unique(table.labels(name)[~table.missing(name)])
         require(
-            len(kinds) <= _MOST_VALUES,
-            f"{table.path}: {name!r} has {len(kinds):,} different values, too many for a category; "
-            "list the features without it",
+            len(values) <= _MOST_VALUES,
+            f"{table.path}: {name!r} has {len(values):,} different values, too many for a "
+            "category; list the features without it",
         )
-        found[name] = [str(kind) for kind in kinds]
-    return found
+        by_feature[name] = [str(value) for value in values]
+    return by_feature
 
 
 def _inputs(
@@ -254,29 +253,29 @@ def _inputs(
     names: list[str] = []
     numbers: list[bool] = []
     parts: list[Floats] = []
-    for name, kinds in features.items():
-        if kinds is None:
+    for name, values in features.items():
+        if values is None:
             names.append(name)
             numbers.append(True)
             parts.append(
                 table.numbers(name, "; if it is a category, name it in categories")[:, None]
             )
             continue
-        names += [f"{name}={kind}" for kind in kinds]
-        numbers += [False] * len(kinds)
-        parts.append((table.places(name, kinds)[:, None] == np.arange(len(kinds))).astype(float))
+        names += [f"{name}={value}" for value in values]
+        numbers += [False] * len(values)
+        parts.append((table.places(name, values)[:, None] == np.arange(len(values))).astype(float))
     return names, np.array(numbers), np.concatenate(parts, 1)
 
 
 def _warn_of_values(table: Table, features: Mapping[str, Sequence[str] | None]) -> None:
     """Warn of values of a category that nobody had in training."""
-    for name, kinds in features.items():
-        if kinds is not None:
-            new = (table.places(name, kinds) < 0) & ~table.missing(name)
+    for name, values in features.items():
+        if values is not None:
+            new = (table.places(name, values) < 0) & ~table.missing(name)
             if new.any():
-                values = ", ".join(map(str, np.unique(table.labels(name)[new])[:5]))
+                seen = ", ".join(map(str, np.unique(table.labels(name)[new])[:5]))
                 warnings.warn(
                     f"{table.path}: {new.sum()} rows have values of {name!r} that the run has not "
-                    f"seen ({values}), which count as missing",
+                    f"seen ({seen}), which count as missing",
                     stacklevel=2,
                 )

@@ -198,8 +198,8 @@ class TensorData(FederatedDataModule):
     def _learn(self) -> Learnt:
         self.setup()
         moments = {
-            name: [np.atleast_1d(own).tolist() for own in (found.means, found.deviations)]
-            for name, found in self._moments.items()
+            name: [np.atleast_1d(values).tolist() for values in (known.means, known.deviations)]
+            for name, known in self._moments.items()
         }
         return replace(super()._learn(), moments=moments)
 
@@ -232,11 +232,11 @@ class _Tensors:
             require("y_test" in rest, "x_test needs y_test")
             x = joined(torch.cat, [x, test])
             y = torch.cat([y, _tensor(rest.pop("y_test"), "y_test")])
-        kind, y = _targets(y, task)
-        made = cls(x, y, kind, num_train)
+        predicted, y = _targets(y, task)
+        made = cls(x, y, predicted, num_train)
         names = rest.pop("class_names", None)
-        if kind.has_classes:
-            made.class_names = _class_names(y, kind) if names is None else [str(n) for n in names]
+        if predicted.has_classes:
+            made.class_names = _class_names(y, predicted) if names is None else [*map(str, names)]
         client = rest.pop("client", None)
         made.client = None if client is None else np.asarray(client)
         for name in [name for name in rest if name.startswith("column.")]:
@@ -279,8 +279,8 @@ class _Tensors:
             labels = self.y.numpy()
         domains = None
         if self.client is not None:
-            found, domains = np.unique(self.client, return_inverse=True)
-            domains, names = domains.astype(np.int64), tuple(str(name) for name in found)
+            clients, domains = np.unique(self.client, return_inverse=True)
+            domains, names = domains.astype(np.int64), tuple(map(str, clients))
         targets = Targets(labels, None, domains, self.columns, has_classes=self.task.has_classes)
         arrays = [np.asarray(value) for name, value in self.parts().items() if name != "client"]
         digest = array_digest(*arrays)

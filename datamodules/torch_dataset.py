@@ -63,10 +63,12 @@ class TorchDataset(TensorData):
         sizes = [_size(part) for part in parts]
         items = (part[i] for part, size in zip(parts, sizes, strict=True) for i in range(size))
         samples = (_named(item, number) for number, item in enumerate(items))
-        found: dict[str, Any] = decoded(samples, sum(sizes), self.memory)
-        if names := getattr(self.dataset, "classes", None):
-            found["class_names"] = names
-        return {**found, "num_train": sizes[0]}
+        names = getattr(self.dataset, "classes", None)
+        return {
+            **decoded(samples, sum(sizes), self.memory),
+            **({"class_names": names} if names else {}),
+            "num_train": sizes[0],
+        }
 
 
 def _size(dataset: Dataset[Any]) -> int:

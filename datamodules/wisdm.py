@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 
+from datamodules.checks import existing
 from datamodules.moments import Standardise
 from datamodules.tables import Table, read_table
 from datamodules.tabular import TabularData
@@ -60,19 +60,15 @@ class WISDM(TabularData):
 
     def table(self) -> Table:
         """Read the file; each window has the time of its activity in place of its number."""
-        if not Path(self.path).expanduser().is_file():
-            raise FileNotFoundError(
-                f"there is no file {self.path}: WISDM_ar_v1.1_transformed.arff is in {_LINK}"
-            )
-        table = read_table(self.path)
+        hint = f"WISDM_ar_v1.1_transformed.arff is in {_LINK}"
+        table = read_table(existing(self.path, hint=hint))
         order = table.numbers("UNIQUE_ID")
         people, activities = table.labels("user"), table.labels("class")
         time = np.zeros(len(table))
         for person in np.unique(people):
             for activity in np.unique(activities):
                 rows = np.flatnonzero((people == person) & (activities == activity))
-                time[rows[np.argsort(order[rows], kind="stable")]] = (
-                    np.arange(len(rows)) + 0.5
-                ) / max(1, len(rows))
+                place = (np.arange(len(rows)) + 0.5) / max(1, len(rows))
+                time[rows[np.argsort(order[rows], kind="stable")]] = place
         columns = {n: cells for n, cells in table.columns.items() if n != "UNIQUE_ID"}
         return Table(table.path, {**columns, "time": time}, table.lines, table.unit)

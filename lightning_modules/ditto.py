@@ -102,10 +102,7 @@ class Ditto(ClientModule):
 
     def _personal_phase(self, name: str) -> Phase:
         return Phase(
-            name=name,
-            objective=self._pulled,
-            epochs=self.personal_epochs,
-            trains=("personal.*",),
+            name=name, objective=self._pulled, epochs=self.personal_epochs, trains=("personal.*",)
         )
 
     def _pulled(self, batch: Batch) -> Terms:

@@ -15,12 +15,7 @@ from torch import Tensor, nn
 from lightning_modules.fedas import LAST, FedAS, FedASServer
 from lightning_modules.nets import SplitNet
 from lightning_modules.steps.alignment import misalignment
-from lightning_modules.steps.prototypes import (
-    class_means,
-    known,
-    sums_by_class,
-    unknown_prototypes,
-)
+from lightning_modules.steps.prototypes import class_means, known, sums_by_class, unknown_prototypes
 from pfl.core.checks import not_negative
 from pfl.core.server import Server, ServerState
 from pfl.core.state import assign

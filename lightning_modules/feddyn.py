@@ -174,8 +174,5 @@ class DynServer(Server[DynState]):
         moved = add(ahead, after.shared)
         length = torch.linalg.vector_norm(parameters_to_vector(ahead.values()))
         return replace(
-            after,
-            shared={**after.shared, **moved},
-            ahead=ahead,
-            report={"ahead": float(length)},
+            after, shared={**after.shared, **moved}, ahead=ahead, report={"ahead": float(length)}
         )

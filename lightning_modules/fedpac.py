@@ -126,10 +126,7 @@ class FedPAC(ClientModule):
     def _guided(self, batch: Batch) -> Terms:
         z = self.net.backbone(batch.x)
         distance = prototype_mse(z, batch.y, self.targets, self.aligned, batch.weight)
-        return {
-            **self.supervised(self.net.head(z), batch),
-            "alignment": self.alignment * distance,
-        }
+        return {**self.supervised(self.net.head(z), batch), "alignment": self.alignment * distance}
 
     def _sums(self, batch: Batch) -> State:
         with torch.no_grad():

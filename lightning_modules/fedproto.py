@@ -25,15 +25,7 @@ from lightning_modules.steps.prototypes import (
 from pfl.core.checks import not_negative
 from pfl.core.server import Server, ServerState
 from pfl.core.space import Dimension
-from pfl.core.types import (
-    Batch,
-    Broadcast,
-    ClientInfo,
-    Phase,
-    Plan,
-    Terms,
-    Upload,
-)
+from pfl.core.types import Batch, Broadcast, ClientInfo, Phase, Plan, Terms, Upload
 
 
 class FedProto(ClientModule):
@@ -181,7 +173,5 @@ class FedProtoServer(Server[ServerState]):
         prototypes = merge_prototypes(previous, tables, counts)
         _, present = known(prototypes)
         return replace(
-            state,
-            shared={"prototypes": prototypes},
-            report={"known_classes": float(present.sum())},
+            state, shared={"prototypes": prototypes}, report={"known_classes": float(present.sum())}
         )

@@ -70,10 +70,7 @@ class FineTuned(ClientModule, ABC):
     @classmethod
     def space(cls) -> Sequence[Dimension]:
         """Return the method's own options, and the epochs of fine-tuning."""
-        return (
-            *super().space(),
-            Dimension("ft_epochs", choices=(1, 5, 10)),
-        )
+        return (*super().space(), Dimension("ft_epochs", choices=(1, 5, 10)))
 
     @property
     def evaluate_at(self) -> EvaluationPoint:

@@ -145,7 +145,4 @@ class GPFL(ClientModule):
 
     def _conditions(self) -> State:
         """Return the conditions g and u_i of the current embeddings."""
-        return {
-            "generic": self.embeddings.mean(0),
-            "personal": self.class_shares @ self.embeddings,
-        }
+        return {"generic": self.embeddings.mean(0), "personal": self.class_shares @ self.embeddings}

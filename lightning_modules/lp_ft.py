@@ -72,10 +72,7 @@ class LPFT(FedAvg):
     @classmethod
     def space(cls) -> Sequence[Dimension]:
         """Return epochs of head and network, up to the second paper's 15."""
-        return (
-            Dimension("lp_epochs", choices=(1, 5)),
-            Dimension("ft_epochs", choices=(1, 5, 10)),
-        )
+        return (Dimension("lp_epochs", choices=(1, 5)), Dimension("ft_epochs", choices=(1, 5, 10)))
 
     def adapt(self) -> Plan:
         """Declare training the head, then the whole network, each with its own optimiser."""

@@ -108,7 +108,4 @@ class MOON(ClientModule):
         with torch.no_grad():
             toward, away = self.received(batch.x), self.previous(batch.x)
         contrast = model_contrastive(z, toward, away, batch.weight, self.tau)
-        return {
-            **self.supervised(self.net.head(z), batch),
-            "contrast": self.mu * contrast,
-        }
+        return {**self.supervised(self.net.head(z), batch), "contrast": self.mu * contrast}

@@ -108,10 +108,7 @@ class PFedMe(ClientModule):
         """Declare one phase, in which each batch makes the inner steps and the outer step."""
         return [
             Phase(
-                name="local",
-                objective=self._envelope,
-                epochs=self.epochs,
-                steps=self.local_steps,
+                name="local", objective=self._envelope, epochs=self.epochs, steps=self.local_steps
             )
         ]
 

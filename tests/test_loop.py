@@ -189,7 +189,7 @@ def test_empty_clients_and_empty_federations():
 
 @pytest.mark.parametrize("key", ["rounds", "evaluate_every", "checkpoint_every"])
 def test_bad_numbers(key):
-    with pytest.raises(ValueError, match=f"{key} must be at least 1, got 0"):
+    with pytest.raises(ValueError, match=rf"{key}.* 1.* 0"):
         FederatedLoop(**{key: 0})
 
 

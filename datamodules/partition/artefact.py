@@ -110,8 +110,8 @@ def restore(description: dict[str, Any], catalogue: Catalogue, path: Path) -> Di
             for client in description["clients"]
         )
         pooled = description["pooled_test"]
-        kinds = description.get("held_out", {})
-        out = HeldOut(*(tuple(_ids(kinds.get(name, [])).tolist()) for name in HeldOut._fields))
+        outside = description.get("held_out", {})
+        out = HeldOut(*(tuple(_ids(outside.get(name, [])).tolist()) for name in HeldOut._fields))
         division = Division(holdings, None if pooled is None else _ids(pooled), out)
     except (AttributeError, KeyError, TypeError, ValueError, OverflowError) as error:
         raise ValueError(f"the partition file {path} is damaged ({error!r})") from error
@@ -150,8 +150,8 @@ def _check(division: Division, count: int, path: Path) -> None:
     out = [client for clients in division.held_out for client in clients]
     if out and not 0 <= min(out) <= max(out) < len(division.holdings):
         raise ValueError(f"the partition {path} holds out a client that it does not have")
-    own = np.concatenate(fitted)
-    if len(np.unique(own)) != len(own):
+    owned = np.concatenate(fitted)
+    if len(np.unique(owned)) != len(owned):
         raise ValueError(f"the partition {path} gives a training sample to two clients")
-    if np.isin(np.concatenate(tested), own).any():
+    if np.isin(np.concatenate(tested), owned).any():
         raise ValueError(f"the partition {path} tests on training samples")

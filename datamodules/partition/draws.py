@@ -48,7 +48,7 @@ def members(labels: Ints, rng: np.random.Generator) -> list[Ints]:
 
 def join(pieces: Sequence[Sequence[Ints]]) -> list[Ints]:
     """Concatenate each client's pieces into one array."""
-    return [np.concatenate([np.empty(0, np.int64), *own]) for own in pieces]
+    return [np.concatenate([np.empty(0, np.int64), *dealt]) for dealt in pieces]
 
 
 def iid(count: int, num_clients: int, rng: np.random.Generator) -> list[Ints]:
@@ -137,7 +137,7 @@ def shards(labels: Ints, num_clients: int, per_client: int, rng: np.random.Gener
     """Sort by class, cut into equal shards and give each client ``per_client`` random ones."""
     pieces = np.array_split(np.concatenate(members(labels, rng)), num_clients * per_client)
     order = rng.permutation(len(pieces)).reshape(num_clients, per_client)
-    return join([[pieces[piece] for piece in own] for own in order])
+    return join([[pieces[piece] for piece in dealt] for dealt in order])
 
 
 def cut_points(
@@ -188,10 +188,10 @@ def slices(
     """
     pools = dict(zip(np.unique(classes).tolist(), members(classes, rng), strict=True))
     smallest = min(len(pool) for pool in pools.values())
-    blocks = sum(len(own) for own in owned) // len(pools)
+    blocks = sum(map(len, owned)) // len(pools)
     points = cut_points(smallest, blocks, quantity, sigma, rng)
     step = -1 if last_first else 1
     unused = {
         c: iter(np.split(pool, points * len(pool) // smallest)[::step]) for c, pool in pools.items()
     }
-    return join([[next(unused[c]) for c in own.tolist()] for own in owned])
+    return join([[next(unused[c]) for c in classes_owned.tolist()] for classes_owned in owned])

@@ -22,17 +22,17 @@ def client_names(catalogue: Catalogue, division: Division) -> tuple[str, ...]:
     from several has all their names.
     """
     held = domains_of(catalogue, division)
-    owners = Counter(domain for own in held for domain in own)
-    single = all(len(own) <= 1 for own in held)
+    owners = Counter(domain for domains in held for domain in domains)
+    single = all(len(domains) <= 1 for domains in held)
     if not held or not (single or max(owners.values(), default=0) == 1):
         return ()
-    names = [_name([catalogue.domain_names[d] for d in sorted(own)]) for own in held]
+    names = [_name([catalogue.domain_names[d] for d in sorted(domains)]) for domains in held]
     names = [name or f"client {client}" for client, name in enumerate(names)]
-    total, seen, found = Counter(names), Counter[str](), []
+    total, seen, told = Counter(names), Counter[str](), []
     for name in names:
         seen[name] += 1
-        found.append(name if total[name] == 1 else f"{name} ({seen[name]})")
-    return tuple(found)
+        told.append(name if total[name] == 1 else f"{name} ({seen[name]})")
+    return tuple(told)
 
 
 def warn_of_merging(catalogue: Catalogue, division: Division, natural: bool) -> None:
@@ -60,10 +60,10 @@ def domains_of(catalogue: Catalogue, division: Division) -> list[set[int]]:
     if domains is None:
         return []
 
-    def own(ids: Ints) -> set[int]:
+    def held(ids: Ints) -> set[int]:
         return set(np.unique(domains[ids]).tolist())
 
-    return [own(h.train) | own(h.val) or own(h.test) for h in division.holdings]
+    return [held(h.train) | held(h.val) or held(h.test) for h in division.holdings]
 
 
 def domain_of_each(
@@ -77,9 +77,9 @@ def domain_of_each(
     if domains is None or not 1 < len(names) <= most:
         return (), []
     held = [np.unique(domains[holding.train]) for holding in division.holdings]
-    if any(len(own) != 1 for own in held):
+    if any(len(trained) != 1 for trained in held):
         return (), []
-    return names, [int(own[0]) for own in held]
+    return names, [int(trained[0]) for trained in held]
 
 
 def _name(domains: Sequence[str]) -> str:

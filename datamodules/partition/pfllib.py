@@ -56,10 +56,9 @@ class PFLlibDirichlet(Dirichlet):
                 positions = stream.permutation(np.flatnonzero(labels == label))
                 yield positions, stream.dirichlet(np.full(num_clients, self.alpha))
 
-        found = self.enough(
-            targets,
-            num_clients,
-            lambda: draws.by_shares(shares(), num_clients, len(labels), cap=self.cap),
-        )
+        def draw() -> list[Ints] | None:
+            return draws.by_shares(shares(), num_clients, len(labels), cap=self.cap)
+
         # The first of each client's samples are its test samples, as many as the rule asks for.
-        return [own[stream.permutation(len(own))] for own in found]
+        enough = self.enough(targets, num_clients, draw)
+        return [share[stream.permutation(len(share))] for share in enough]

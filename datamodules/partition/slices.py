@@ -12,7 +12,7 @@ from abc import abstractmethod
 from collections.abc import Sequence
 from copy import deepcopy
 from dataclasses import dataclass
-from typing import get_args
+from typing import TypeAlias, get_args
 
 import numpy as np
 
@@ -22,6 +22,9 @@ from datamodules.partition.draws import Quantity
 from datamodules.partition.partitioner import Partitioner
 from datamodules.targets import Ints, Targets
 from pfl.core.checks import at_least_one, finite, not_negative, one_of
+
+# The labels by which samples are cut, and those that each client owns a block of.
+Owned: TypeAlias = tuple[Ints, Sequence[Ints]]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,9 +59,7 @@ class Slices(Partitioner):
         return np.random.default_rng(seed)
 
     @abstractmethod
-    def owned(
-        self, targets: Targets, num_clients: int, rng: np.random.Generator
-    ) -> tuple[Ints, Sequence[Ints]]:
+    def owned(self, targets: Targets, num_clients: int, rng: np.random.Generator) -> Owned:
         """Return the classes to cut, and the classes of each client.
 
         Returns:
@@ -72,7 +73,7 @@ class Slices(Partitioner):
         dealer = deepcopy(rng) if self.released else rng
         classes, owned = self.owned(targets, num_clients, dealer)
         counts = np.unique(classes, return_counts=True)[1]
-        blocks = sum(len(own) for own in owned) // len(counts)
+        blocks = sum(map(len, owned)) // len(counts)
         require(
             blocks <= counts.min(),
             f"{type(self).__name__} cuts each class into {blocks} blocks for {num_clients} "
@@ -95,9 +96,7 @@ class QuantitySkew(Slices):
             have as many samples of each class.
     """
 
-    def owned(
-        self, targets: Targets, num_clients: int, rng: np.random.Generator
-    ) -> tuple[Ints, Sequence[Ints]]:
+    def owned(self, targets: Targets, num_clients: int, rng: np.random.Generator) -> Owned:
         """Give all classes to every client."""
         return targets.labels, [np.unique(targets.labels)] * num_clients
 
@@ -127,9 +126,7 @@ class FixedClasses(Slices):
         super().__post_init__()
         at_least_one(classes_per_client=self.classes_per_client)
 
-    def owned(
-        self, targets: Targets, num_clients: int, rng: np.random.Generator
-    ) -> tuple[Ints, Sequence[Ints]]:
+    def owned(self, targets: Targets, num_clients: int, rng: np.random.Generator) -> Owned:
         """Deal all classes at random in each group of clients."""
         classes = np.unique(targets.classes)
         per_client = self.classes_per_client
@@ -140,7 +137,7 @@ class FixedClasses(Slices):
         group = len(classes) // per_client
         _require_groups("FixedClasses", num_clients, group)
         deals = [rng.permutation(classes) for _ in range(num_clients // group)]
-        return targets.classes, [own for deal in deals for own in np.split(deal, group)]
+        return targets.classes, [classes for deal in deals for classes in np.split(deal, group)]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -170,9 +167,7 @@ class ConceptDrift(Slices):
         super().__post_init__()
         at_least_one(subclasses_per_client=self.subclasses_per_client)
 
-    def owned(
-        self, targets: Targets, num_clients: int, rng: np.random.Generator
-    ) -> tuple[Ints, Sequence[Ints]]:
+    def owned(self, targets: Targets, num_clients: int, rng: np.random.Generator) -> Owned:
         """Deal the subclasses of every superclass at random in each group of clients."""
         if targets.fine is None:
             raise ValueError(

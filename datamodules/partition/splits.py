@@ -181,8 +181,8 @@ def divide(data: Catalogue, partition: Partitioner, num_clients: int, rule: Rule
     elif rule.test_protocol == "matched":
         tested = _matched(groupings, owned, test, rule.rng("matched"))
     holdings = [
-        Holding(*_set_aside(ids, rule.val_fraction, rng("val", client)), test=own)
-        for client, (ids, own) in enumerate(zip(owned, tested, strict=True))
+        Holding(*_set_aside(ids, rule.val_fraction, rng("val", client)), test=tests)
+        for client, (ids, tests) in enumerate(zip(owned, tested, strict=True))
     ]
     return Division(tuple(holdings), test)
 
@@ -229,9 +229,9 @@ def _grouped(ids: Ints, groups: Ints) -> dict[int, Ints]:
     """Return the ids of each group, groups in ascending order, ids in the given order."""
     if not len(ids):
         return {}
-    found, sizes = np.unique(groups[ids], return_counts=True)
+    labels, sizes = np.unique(groups[ids], return_counts=True)
     ordered = ids[np.argsort(groups[ids], kind="stable")]
-    return dict(zip(found.tolist(), cut(ordered, sizes), strict=True))
+    return dict(zip(labels.tolist(), cut(ordered, sizes), strict=True))
 
 
 def _set_aside(ids: Ints, fraction: float, rng: np.random.Generator | None) -> tuple[Ints, Ints]:

@@ -73,7 +73,6 @@ class Unseen:
             reserved = min(wanted, count - 1)
         validation = _joined(chosen[:reserved])
         unseen = tuple(c for c in _joined(chosen[reserved:]) if c not in validation)
-        found = HeldOut(unseen, validation)
         sizes = division.sizes
         empty = [client for client in unseen if not sizes[client, [0, 2]].all()]
         require(
@@ -83,18 +82,18 @@ class Unseen:
         )
         left = np.delete(sizes[:, 0], [*unseen, *validation])
         require(bool(left.any()), "unseen: every client with training data is held out")
-        return found
+        return HeldOut(unseen, validation)
 
     def _units(self, catalogue: Catalogue, division: Division) -> list[tuple[int, ...]]:
         """Return the groups of clients with data that are held out together."""
-        full = [client for client, own in enumerate(division.sizes) if own[[0, 2]].all()]
+        full = [client for client, sizes in enumerate(division.sizes) if sizes[[0, 2]].all()]
         require(bool(full), "unseen: no client has both training and test samples of its own")
         if self.by == "client":
             return [(client,) for client in full]
         held = domains_of(catalogue, division)
         require(bool(held), "unseen: by: domain needs a data set with domains; this one has none")
-        found = sorted(set().union(*(held[client] for client in full)))
-        return [tuple(c for c in full if domain in held[c]) for domain in found]
+        domains = sorted(set().union(*(held[client] for client in full)))
+        return [tuple(c for c in full if domain in held[c]) for domain in domains]
 
     def _named(self, given: int | str, catalogue: Catalogue, division: Division) -> tuple[int, ...]:
         count = len(division.holdings)
@@ -113,7 +112,7 @@ class Unseen:
         )
         domain = [*catalogue.domain_names].index(given)
         held = domains_of(catalogue, division)
-        return tuple(client for client, own in enumerate(held) if domain in own)
+        return tuple(client for client, domains in enumerate(held) if domain in domains)
 
 
 def later(catalogue: Catalogue, rule: Rule) -> Division:
@@ -124,8 +123,8 @@ def later(catalogue: Catalogue, rule: Rule) -> Division:
     """
     count = len(catalogue.domain_names)
     protocol: TestProtocol = "future" if rule.test_protocol == "future" else "pooled"
-    own = replace(rule, test_protocol=protocol, max_samples=None, max_train_samples=None)
-    return divide(catalogue, ByDomain() if count else IID(), max(1, count), own)
+    whole = replace(rule, test_protocol=protocol, max_samples=None, max_train_samples=None)
+    return divide(catalogue, ByDomain() if count else IID(), max(1, count), whole)
 
 
 def _joined(groups: Sequence[tuple[int, ...]]) -> tuple[int, ...]:

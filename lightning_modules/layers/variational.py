@@ -40,11 +40,7 @@ class VariationalLinear(nn.Module):
     """
 
     def __init__(
-        self,
-        in_features: int,
-        out_features: int,
-        init_std: float = 1.0,
-        init_mean_std: float = 1.0,
+        self, in_features: int, out_features: int, init_std: float = 1.0, init_mean_std: float = 1.0
     ) -> None:
         super().__init__()
         positive(init_std=init_std)

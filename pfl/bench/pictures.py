@@ -8,13 +8,7 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from pfl.bench.standing import (
-    Standing,
-    alike,
-    critical_difference,
-    expected_best,
-    validations,
-)
+from pfl.bench.standing import Standing, alike, critical_difference, expected_best, validations
 from pfl.results.style import WIDTH, Look, legend_above, panels, styled
 
 

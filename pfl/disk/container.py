@@ -131,10 +131,10 @@ def _read_header(data: bytes) -> tuple[Any, list[tuple[str, torch.dtype, list[in
     described = header["tensors"]
     if not isinstance(described, list) or len(described) > TENSORS:
         raise ContainerError(f"a message holds a list of up to {TENSORS:,} tensors")
-    found = [_described(item) for item in described]
-    if len({name for name, *_ in found}) < len(found):
+    tensors = [_described(item) for item in described]
+    if len({name for name, *_ in tensors}) < len(tensors):
         raise ContainerError("a message names a tensor twice")
-    return header["content"], found
+    return header["content"], tensors
 
 
 def _described(item: Any) -> tuple[str, torch.dtype, list[int], int]:  # noqa: ANN401

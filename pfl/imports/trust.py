@@ -191,49 +191,49 @@ def _check_text(text: str, hint: Any, keys: Sequence[str], trust: Trust) -> None
 def checked(path: str, hint: Any, keys: Sequence[str], trust: Trust) -> Any:  # noqa: ANN401
     """Return the object at a path, if it may be named and fits a place of the declared type."""
     trust.check_name(path, keys)
-    found = named(path)
-    _check_object(found, path, hint, keys, trust)
-    return found
+    target = named(path)
+    _check_object(target, path, hint, keys, trust)
+    return target
 
 
 def _check_object(
-    found: Any,  # noqa: ANN401
+    target: Any,  # noqa: ANN401
     path: str,
     hint: Any,  # noqa: ANN401
     keys: Sequence[str],
     trust: Trust,
 ) -> None:
     """Refuse an object that may not be named or does not fit a place of the declared type."""
-    kinds, home = tuple(hints.classes(hint)), _home(found)
+    kinds, home = tuple(hints.classes(hint)), _home(target)
     names = " or ".join(kind.__name__ for kind in kinds)
     if not kinds and not hints.takes_callables(hint):
         raise TrustError(f"{path} is not allowed here: the argument declares no class", keys)
-    if not inspect.isclass(found) and not inspect.isroutine(found):
+    if not inspect.isclass(target) and not inspect.isroutine(target):
         raise TrustError(f"{path} is neither a class nor a function", keys)
     # torch.nn.modules.module.warnings.warn does not belong to torch.nn.
     trust.check_name(home, keys)
     if not trust.weights and _below(home, _PRETRAINED):
         raise TrustError(f"{path} downloads a network, which only {trust.option} allows", keys)
-    if inspect.isclass(found):
-        if kinds and not any(kind in found.__mro__ for kind in kinds):
+    if inspect.isclass(target):
+        if kinds and not any(kind in target.__mro__ for kind in kinds):
             raise TrustError(f"{path} is not a subclass of {names}", keys)
-        called = any("__call__" in vars(base) for base in found.__mro__)
-        if not kinds and not (called and (is_listed(home) or trust.owns(found.__module__))):
+        called = any("__call__" in vars(base) for base in target.__mro__)
+        if not kinds and not (called and (is_listed(home) or trust.owns(target.__module__))):
             raise TrustError(f"{path} is not allowed here: its objects are not functions", keys)
         return
-    returned = tuple(hints.classes(_returns(found)))
+    returned = tuple(hints.classes(_returns(target)))
     fits = returned and all(any(kind in one.__mro__ for kind in kinds) for one in returned)
     if kinds and not fits:
         raise TrustError(f"{path} is not annotated to return {names}", keys)
-    if not trust.owns(found.__module__) and found not in _builders(home):
+    if not trust.owns(target.__module__) and target not in _builders(home):
         raise TrustError(f"the function {path} is not allowed here: name a class", keys)
 
 
-def _home(found: Any) -> str:  # noqa: ANN401
+def _home(target: Any) -> str:  # noqa: ANN401
     """Return the path at which a class or a function is defined, or that of an object's class."""
-    if not inspect.isclass(found) and not inspect.isroutine(found):
-        found = type(found)
-    return f"{found.__module__}.{found.__qualname__}"
+    if not inspect.isclass(target) and not inspect.isroutine(target):
+        target = type(target)
+    return f"{target.__module__}.{target.__qualname__}"
 
 
 def _builders(home: str) -> list[Callable[..., Any]]:
@@ -282,8 +282,8 @@ def _is_path(text: str) -> bool:
 def _is_collection(text: str) -> bool:
     """Return ``True`` if a parser reads a text as a mapping or a list."""
     try:
-        found = yaml.parse(text, yaml.SafeLoader)
-        nodes = (event for event in found if isinstance(event, yaml.NodeEvent))
+        events = yaml.parse(text, yaml.SafeLoader)
+        nodes = (event for event in events if isinstance(event, yaml.NodeEvent))
         return isinstance(next(nodes, None), yaml.CollectionStartEvent)
     except yaml.YAMLError:
         return False

@@ -145,12 +145,11 @@ def draws(runs: Iterable[Scored], known: Background) -> list[Draw]:
     judged = []
     for _, group in groupby(reported, key=attrgetter("draw")):
         members = list(group)
-        halves = []
-        for run in members:
-            width = half_width(Estimate(run.ours, 1, None), known.theirs(run.entry)[0])
-            if width is not None:
-                halves.append(width)
+        theirs = (known.theirs(run.entry)[0] for run in members)
+        pairs = zip(members, theirs, strict=True)
+        widths = [half_width(Estimate(run.ours, 1, None), estimate) for run, estimate in pairs]
+        halves = [width for width in widths if width is not None]
         apart = [run.ours - (run.entry.reported or 0.0) for run in members]
-        width = float(np.median(halves)) if halves else None
-        judged.append(Draw(members, float(np.median(apart)), width))
+        half = float(np.median(halves)) if halves else None
+        judged.append(Draw(members, float(np.median(apart)), half))
     return judged

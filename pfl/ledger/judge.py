@@ -137,7 +137,7 @@ def partition_name(entry: Entry) -> str:
 
 def natural(*texts: str) -> list[str]:
     """Return a sort key by which "J 50" comes before "J 100"."""
-    return [re.sub(r"(?<![\d.])\d+", lambda found: found[0].zfill(9), text) for text in texts]
+    return [re.sub(r"(?<![\d.])\d+", lambda number: number[0].zfill(9), text) for text in texts]
 
 
 def rows(runs: Iterable[Scored], known: Background) -> list[LedgerRow]:

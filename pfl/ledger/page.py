@@ -130,7 +130,7 @@ def _gaps(group: RunGroup) -> str:
     for run in group.runs:
         if run is reference:
             continue
-        ours, theirs, half = run.ours - reference.ours, printed_gap(run, reference), None
+        ours, theirs = run.ours - reference.ours, printed_gap(run, reference)
         half = group.half(run, reference)
         apart.append(abs(ours - theirs))
         interval = "" if half is None else f" ± {100 * half:.2f}"

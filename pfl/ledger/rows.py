@@ -90,9 +90,8 @@ def verdict(ours: Estimate, theirs: Estimate | None) -> str:
 
 def write(rows: Sequence[LedgerRow]) -> str:
     """Return rows as the text of a CSV file."""
-    names = [item.name for item in fields(LedgerRow)]
-    cells = [{name: _text(getattr(row, name)) for name in names} for row in rows]
-    return csv_text(cells, names)
+    cells = [{name: _text(value) for name, value in vars(row).items()} for row in rows]
+    return csv_text(cells, [item.name for item in fields(LedgerRow)])
 
 
 def read(path: Path) -> list[LedgerRow]:
@@ -106,7 +105,7 @@ def read(path: Path) -> list[LedgerRow]:
         records = list(csv.DictReader(file))
     try:
         return [
-            LedgerRow(**{name: _value(r[name], kind) for name, kind in hints.items()})
+            LedgerRow(**{name: _value(r[name], hint) for name, hint in hints.items()})
             for r in records
         ]
     except (KeyError, ValueError) as error:
@@ -119,7 +118,7 @@ def _text(value: Any) -> str:  # noqa: ANN401
     return "" if value is None else str(value)
 
 
-def _value(text: str, kind: object) -> Any:  # noqa: ANN401
-    if kind is str:
+def _value(text: str, hint: object) -> Any:  # noqa: ANN401
+    if hint is str:
         return text
-    return None if text == "" and kind is not float else float(text)
+    return None if text == "" and hint is not float else float(text)

@@ -78,12 +78,12 @@ def stragglers(settings: Sequence[Setting]) -> Figure:
     figure, axes = panels(2, WIDTH, 2.3)
     place = 0
     for number, (label, group) in enumerate((("in every round", ~late), ("stragglers", late))):
-        own, color = shares[:, group], COLOURS[number]
-        x, middle = place + np.arange(own.shape[1]), own.mean(0)
-        spread = np.abs(np.stack([own.min(0), own.max(0)]) - middle)
+        held, color = shares[:, group], COLOURS[number]
+        x, middle = place + np.arange(held.shape[1]), held.mean(0)
+        spread = np.abs(np.stack([held.min(0), held.max(0)]) - middle)
         axes[0].bar(x, middle, yerr=spread, color=color, error_kw={"linewidth": 0.7}, label=label)
-        axes[1].plot(rounds, own.mean(1), color=color, marker=Look.of(number).marker)
-        place += own.shape[1]
+        axes[1].plot(rounds, held.mean(1), color=color, marker=Look.of(number).marker)
+        place += held.shape[1]
     axes[0].set_xlabel("clients")
     axes[0].set_xticks([])
     axes[0].set_ylabel("trace over the sum of all")
@@ -105,8 +105,8 @@ def replaced(settings: Sequence[Setting]) -> Figure:
     tables = _found(settings, REPLACED, "ReplacedParameters")
     figure, axes = panels(len(tables), WIDTH * min(1, 0.5 * len(tables)), 2.3, sharey=True)
     for panel, (label, table) in zip(axes, tables.items(), strict=True):
-        for number, (kind, name) in enumerate(((1, "highest information"), (0, "random"))):
-            rows = table["highest"] == kind
+        for number, (highest, name) in enumerate(((1, "highest information"), (0, "random"))):
+            rows = table["highest"] == highest
             shares = np.unique(table["share"][rows])
             chosen = [rows & (table["share"] == share) for share in shares]
             scores, samples = table["score"], table["test_samples"]
@@ -144,12 +144,10 @@ def spectrum(settings: Sequence[Setting]) -> Figure:
         legend = f"{label} ({effective_rank(shown):.1f})"
         axes[0].plot(1 + np.arange(len(shown)), shown, label=legend, **look.line)
         if len(each):
-            x, quartiles = (
-                1 + np.arange(each.shape[1]),
-                np.quantile(each, [0.25, 0.5, 0.75], axis=0),
-            )
-            axes[1].plot(x, quartiles[1], **look.line)
-            axes[1].fill_between(x, quartiles[0], quartiles[2], color=look.color, alpha=0.18)
+            x = 1 + np.arange(each.shape[1])
+            low, middle, high = np.quantile(each, [0.25, 0.5, 0.75], axis=0)
+            axes[1].plot(x, middle, **look.line)
+            axes[1].fill_between(x, low, high, color=look.color, alpha=0.18)
     for panel, title in zip(axes, ("server", "clients after training"), strict=True):
         panel.set_title(title)
         panel.set_yscale("log")
@@ -241,8 +239,7 @@ def reliability(settings: Sequence[Setting]) -> Figure:
 
 def _pooled(setting: Setting) -> Floats:
     """Return (bins, 3) samples, mean confidence and accuracy over a setting's clients and runs."""
-    tables = [_counted(run) for run in setting.runs]
-    rows = np.concatenate(tables)
+    rows = np.concatenate([_counted(run) for run in setting.runs])
     return np.array(
         [
             [samples.sum(), (samples @ sure) / samples.sum(), (samples @ right) / samples.sum()]

@@ -200,17 +200,15 @@ def differences(setting: Setting, base: Setting, metric: str) -> list[str]:
 
 def _conditions(setting: Setting) -> dict[str, str | None]:
     """Return seeds, budget, network and optimiser as words; ``None`` for what is not stored."""
-    told = [_option(setting.runs[0].config, name) for name in ("epochs", "net", "optimizer")]
-    epochs, network, optimizer = told
-    key = "train/samples"
+    config, key = setting.runs[0].config, "train/samples"
     samples = [run.metrics[key].sum() for run in setting.runs if key in run.metrics]
     return {
         "seeds": " ".join(str(seed) for seed in sorted({run.replicate[0] for run in setting.runs})),
         "rounds": str(max(run.round for run in setting.runs)),
-        "epochs": epochs,
+        "epochs": _option(config, "epochs"),
         "samples processed": _rounded(float(np.mean(samples))) if samples else None,
-        "network": network,
-        "optimizer": optimizer,
+        "network": _option(config, "net"),
+        "optimizer": _option(config, "optimizer"),
     }
 
 
@@ -221,18 +219,18 @@ def _rounded(count: float) -> str:
 
 def _option(config: Mapping[str, Any], name: str) -> str | None:
     """Write an option of the method: a class with the arguments that are set."""
-    found = _inside(_inside(config.get("model"), "init_args"), name)
-    if not isinstance(found, Mapping):
-        return None if found is None else str(found)
-    given = found.get("init_args")
+    option = _inside(_inside(config.get("model"), "init_args"), name)
+    if not isinstance(option, Mapping):
+        return None if option is None else str(option)
+    given = option.get("init_args")
     arguments = given.items() if isinstance(given, Mapping) else ()
     told = ", ".join(f"{key}={value}" for key, value in arguments if value not in (None, False))
-    return f"{str(found.get('class_path')).rpartition('.')[2]}({told})"
+    return f"{str(option.get('class_path')).rpartition('.')[2]}({told})"
 
 
-def _inside(found: object, key: str) -> object:
+def _inside(value: object, key: str) -> object:
     """Return an entry; ``None`` without it, and for what is no mapping (an edited file)."""
-    return found.get(key) if isinstance(found, Mapping) else None
+    return value.get(key) if isinstance(value, Mapping) else None
 
 
 def _differ(setting: Setting, base: Setting, key: str) -> bool:

@@ -36,9 +36,8 @@ def _tests(comparison: Comparison, pairs: Pairs) -> dict[str, Paired]:
 
 
 def _scores(comparison: Comparison) -> Sheet:
-    rows = comparison.settings
+    rows, moved = comparison.settings, EngFormatter("B", places=1)
     columns = list(dict.fromkeys(name for row in rows for name in row.scores))
-    moved = EngFormatter("B", places=1)
     heads = [
         WORDS["columns"].get(name.rpartition("/")[2], names.score(name))
         + " (%)" * names.in_per_cent(name)

@@ -65,14 +65,14 @@ def of_client(metric: str) -> str:
     return metric
 
 
-def kind(at: str) -> str:
+def rounds(at: str) -> str:
     """Describe the rounds that a number is taken from."""
     return WORDS["rounds"][at]
 
 
 def heading(metric: str, at: str) -> str:
     """Return a title, such as ``Test accuracy (personal models, last round)``."""
-    about = ", ".join(filter(None, (model(metric), kind(at))))
+    about = ", ".join(filter(None, (model(metric), rounds(at))))
     first = score(metric)
     return f"{first[0].upper()}{first[1:]} ({about})"
 
@@ -82,11 +82,6 @@ def is_score(metric: str, name: str) -> bool:
     return summary.is_score(metric.replace(SMALLEST, ""), name)
 
 
-def is_accuracy(metric: str) -> bool:
-    """Return ``True`` if a metric is an accuracy."""
-    return is_score(metric, "acc")
-
-
 def in_per_cent(metric: str) -> bool:
     """Return ``True`` if a metric is shown in per cent."""
-    return is_accuracy(metric) or metric.rpartition("/")[2] in ("acc_std", "ece")
+    return is_score(metric, "acc") or metric.rpartition("/")[2] in ("acc_std", "ece")

@@ -11,19 +11,11 @@ from matplotlib.ticker import MaxNLocator
 
 from pfl.results import names
 from pfl.results.files import Columns, Floats, RunError
+from pfl.results.plots import per_cent_of
 from pfl.results.runs import RunFolder
 from pfl.results.settings import Setting
 from pfl.results.statistics import Estimate
-from pfl.results.style import (
-    HEAT,
-    WIDTH,
-    Look,
-    draw_mean,
-    legend_above,
-    panels,
-    per_cent,
-    wrapped,
-)
+from pfl.results.style import HEAT, WIDTH, Look, draw_mean, legend_above, panels, wrapped
 
 CROSS = "cross.csv"
 _ZERO_SHOT, _JOINED, _TUNED = "unseen", "unseen_joined", "unseen_tuned"
@@ -42,9 +34,9 @@ def columns(run: RunFolder) -> dict[str, str]:
     main = _main(run)
     between = {f"after {k}": f"{_JOINED}_{k}" for k in range(1, 3)}
     groups = {"zero-shot": _ZERO_SHOT, **between, "joined": _JOINED, "tuned": _TUNED}
-    found = {heading: f"test/{group}/{main}" for heading, group in groups.items()}
-    found |= {heading: name for name, heading in names.LATER.items()}
-    return {heading: name for heading, name in found.items() if name in run.metrics}
+    wanted = {heading: f"test/{group}/{main}" for heading, group in groups.items()}
+    wanted |= {heading: name for name, heading in names.LATER.items()}
+    return {heading: name for heading, name in wanted.items() if name in run.metrics}
 
 
 def joining(settings: Sequence[Setting]) -> Figure:
@@ -73,8 +65,7 @@ def joining(settings: Sequence[Setting]) -> Figure:
     axes.set_xticks([*x, x[-1] + 1, x[-1] + 1.8], [*map(str, x), "tuned", "seen"])
     axes.set_xlabel("local rounds of the clients that join")
     axes.set_ylabel(names.score(metric))
-    if names.in_per_cent(metric):
-        per_cent(axes.yaxis)
+    per_cent_of(axes.yaxis, metric)
     legend_above(figure, axes)
     return figure
 

@@ -8,14 +8,9 @@ from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.axis import Axis
 from matplotlib.figure import Figure
-from matplotlib.ticker import (
-    EngFormatter,
-    FuncFormatter,
-    LogLocator,
-    MaxNLocator,
-    NullFormatter,
-)
+from matplotlib.ticker import EngFormatter, FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 
 from pfl.results import names
 from pfl.results.files import Floats, RunError
@@ -78,7 +73,7 @@ def curves(settings: Sequence[Setting], metric: str) -> Figure:
         _spread_costs(panel)
     axes[1].xaxis.set_major_formatter(EngFormatter("B"))
     axes[2].xaxis.set_major_formatter(EngFormatter("s"))
-    _per_cent(axes[0], metric)
+    per_cent_of(axes[0].yaxis, metric)
     legend_above(figure, axes[0])
     return figure
 
@@ -138,9 +133,8 @@ def clients(settings: Sequence[Setting], metric: str, at: At) -> Figure:
     panel.set_yticks(range(len(settings)), [wrapped(_label(setting), 1.8) for setting in settings])
     panel.set_ylim(len(settings) - 0.4, -0.5)
     panel.grid(visible=False, axis="y")
-    panel.set_xlabel(f"{names.score(names.of_client(metric))} of a client ({names.kind(at)})")
-    if names.in_per_cent(metric):
-        per_cent(panel.xaxis)
+    panel.set_xlabel(f"{names.score(names.of_client(metric))} of a client ({names.rounds(at)})")
+    per_cent_of(panel.xaxis, metric)
     handles, labels = panel.get_legend_handles_labels()
     marks = dict(zip(labels, handles, strict=True))
     figure.legend(marks.values(), marks.keys(), loc="outside upper right", ncols=2)
@@ -193,8 +187,8 @@ def data_size(settings: Sequence[Setting], metric: str, at: At) -> Figure:
         )
     _spread_sizes(panel, np.concatenate([run.samples for s in settings for run in s.runs]))
     panel.set_xlabel("training samples of a client")
-    panel.set_ylabel(f"{names.score(names.of_client(metric))}\n({names.kind(at)})")
-    _per_cent(panel, metric)
+    panel.set_ylabel(f"{names.score(names.of_client(metric))}\n({names.rounds(at)})")
+    per_cent_of(panel.yaxis, metric)
     legend_above(figure, panel)
     return figure
 
@@ -232,13 +226,14 @@ def differences(settings: Sequence[Setting], metric: str, at: At) -> Figure:
     widest = max(np.abs(apart).max(), 1e-3)
     panel.set_ylim(-1.35 * widest, 1.35 * widest)
     panel.set_ylabel(f"{names.score(metric)},\nminus the mean of all")
-    _per_cent(panel, metric)
+    per_cent_of(panel.yaxis, metric)
     return figure
 
 
-def _per_cent(panel: Axes, metric: str) -> None:
+def per_cent_of(axis: Axis, metric: str) -> None:
+    """Label an axis in per cent if its metric is shown so."""
     if names.in_per_cent(metric):
-        per_cent(panel.yaxis)
+        per_cent(axis)
 
 
 def _label(setting: Setting) -> str:

@@ -70,7 +70,7 @@ def _scores(run: RunFolder, judged_by: str) -> Markup:
         for metric in metrics
         if metric in run.metrics
     ]
-    return page.table(["", *(names.kind(at) for at in KINDS)], rows)
+    return page.table(["", *(names.rounds(at) for at in KINDS)], rows)
 
 
 def _gaps(run: RunFolder) -> Iterator[Markup]:
@@ -131,12 +131,7 @@ def _clients(run: RunFolder, judged_by: str) -> Markup:
     shown = [name for name in run.clients.columns if name in plain or _is_listed(name, group)]
     values = {name: run.over_rounds(name, rounds)[0] for name in shown}
     labels = [] if counts is None else ["labels held", ""]
-    heads = [
-        "client",
-        "training samples",
-        *labels,
-        *(_heading(name, group) for name in shown),
-    ]
+    heads = ["client", "training samples", *labels, *(_heading(name, group) for name in shown)]
     rows = []
     for client, samples in enumerate(run.samples):
         cells = [run.client_names[client], f"{samples:,.0f}"]

@@ -110,12 +110,11 @@ def _walk(
 
 def _distribution(reader: YamlFile, given: Mapping[str, Any], path: tuple[str, ...]) -> str:
     """Return the given distribution, or the one that W&B infers from the keys."""
-    distribution = given.get("distribution") or next(
-        (_INFERRED[k] for k in _INFERRED if k in given), None
-    )
-    for key in given if distribution is None else ():
-        raise reader.error(f"this key is not supported{hint(key, _INFERRED)}", *path, key)
+    inferred = (_INFERRED[key] for key in _INFERRED if key in given)
+    distribution = given.get("distribution") or next(inferred, None)
     if distribution is None:
+        for key in given:
+            raise reader.error(f"this key is not supported{hint(key, _INFERRED)}", *path, key)
         raise reader.error("expected value, values, or min and max", *path)
     if distribution not in _FORMS:
         what = f"{distribution!r} is not supported; choose from {', '.join(_FORMS)}"
@@ -124,20 +123,20 @@ def _distribution(reader: YamlFile, given: Mapping[str, Any], path: tuple[str, .
     return "int_uniform" if whole and "distribution" not in given else str(distribution)
 
 
-def _range(reader: YamlFile, kind: str, given: _BoundsForm, path: tuple[str, ...]) -> Range:
+def _range(reader: YamlFile, distribution: str, given: _BoundsForm, path: tuple[str, ...]) -> Range:
     low, high, step = given.min, given.max, getattr(given, "q", None)
     for value in (low, high, step or 0):
         if not math.isfinite(value):
             raise reader.error(f"expected numbers, got {value}", *path)
-    log = "log_uniform" in kind
-    if kind.endswith("log_uniform"):
+    log = "log_uniform" in distribution
+    if distribution.endswith("log_uniform"):
         low, high = math.exp(low), math.exp(high)
     if log and low <= 0:
         raise reader.error(f"a logarithm needs a positive number, got {low}", *path, "min")
     if step is not None and step <= 0:
         raise reader.error(f"expected a positive number, got {step}", *path, "q")
-    whole = kind == "int_uniform" if step is None else step == int(step)
-    if kind == "int_uniform" and not (low == int(low) and high == int(high)):
+    whole = distribution == "int_uniform" if step is None else step == int(step)
+    if distribution == "int_uniform" and not (low == int(low) and high == int(high)):
         raise reader.error(f"expected whole numbers, got {low} and {high}", *path)
     drawn = Range(low, high, whole, log, step)
     if drawn.empty:

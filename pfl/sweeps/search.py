@@ -18,13 +18,13 @@ from typing import Any
 import optuna
 from filelock import FileLock, Timeout
 from optuna.pruners import BasePruner, NopPruner, SuccessiveHalvingPruner
-from optuna.samplers import BaseSampler, RandomSampler, TPESampler
+from optuna.samplers import RandomSampler, TPESampler
 from optuna.trial import FrozenTrial, Trial, TrialState
 
 from pfl.cli.explain import UsageError
 from pfl.core.seeds import derive
 from pfl.disk.lock import NoLocksError, hold
-from pfl.sweeps.file import Early, Sweep
+from pfl.sweeps.file import Sweep
 
 # Reasons why a trial ended without a value.
 KILLED, INTERRUPTED = "its process was killed", "interrupted"
@@ -47,12 +47,7 @@ class Search:
     """
 
     def __init__(
-        self,
-        sweep: Sweep,
-        storage: Path,
-        seed: int,
-        limit: int | None,
-        identity: Mapping[str, str],
+        self, sweep: Sweep, storage: Path, seed: int, limit: int | None, identity: Mapping[str, str]
     ) -> None:
         self.sweep = sweep
         self.folder = storage.with_suffix("")
@@ -79,13 +74,14 @@ class Search:
         with self._mutex:
             self._requeue_killed()
             waiting = self.study.get_trials(deepcopy=False, states=(TrialState.WAITING,))
+            number = waiting[0].user_attrs["point"] if waiting else len(self.latest())
             if not waiting:
-                number = len(self.latest())
                 if number >= self.size or self._reached():
                     return None
                 self._enqueue(number, self._fixed(number))
-            number = waiting[0].user_attrs["point"] if waiting else number
-            self.study.sampler = _sampler(self.sweep, derive(self._seed, "point", number))
+            sampler = TPESampler if self.sweep.method == "bayes" else RandomSampler
+            # Optuna's seeds have 32 bits.
+            self.study.sampler = sampler(seed=derive(self._seed, "point", number) % 2**32)
             trial = self.study.ask(self.sweep.space.distributions)
             trial.set_user_attr("worker", self._worker)
         return trial
@@ -121,9 +117,9 @@ class Search:
     def retry(self) -> None:
         """Queue all failed points again."""
         with self._mutex:
-            again = [trial for trial in self.latest() if failed(trial)]
-            for trial in again:
-                self._again(trial)
+            for trial in self.latest():
+                if failed(trial):
+                    self._again(trial)
 
     def latest(self) -> list[FrozenTrial]:
         """Return the last trial of each point, in the order of the points."""
@@ -206,10 +202,9 @@ def identity(
         seed: Seed of the search.
     """
     content = json.dumps(sweep.content, sort_keys=True, default=str)
-    files = {f"the file {path}": _digest(Path(path).read_text("utf-8")) for path in configs}
     return {
         "the sweep file": _digest(content),
-        **files,
+        **{f"the file {path}": _digest(Path(path).read_text("utf-8")) for path in configs},
         "the flags": " ".join(flags),
         "the seed": str(seed),
     }
@@ -229,7 +224,9 @@ def _open(sweep: Sweep, storage: Path, identity: Mapping[str, str]) -> optuna.St
         raise UsageError(f"--storage {storage}: this is not a storage of sweeps: {what}") from error
     directions = optuna.study.StudyDirection
     direction = directions.MAXIMIZE if sweep.metric.maximize else directions.MINIMIZE
-    pruner = _pruner(sweep.early)
+    pruner: BasePruner = NopPruner()
+    if sweep.early is not None:
+        pruner = SuccessiveHalvingPruner(sweep.early.first, reduction_factor=sweep.early.eta)
     for name in optuna.get_all_study_names(store):
         study = optuna.load_study(study_name=name, storage=store, pruner=pruner)
         stored = study.user_attrs.get("identity", {})
@@ -250,16 +247,3 @@ def _open(sweep: Sweep, storage: Path, identity: Mapping[str, str]) -> optuna.St
     )
     study.set_user_attr("identity", dict(identity))
     return study
-
-
-def _sampler(sweep: Sweep, seed: int) -> BaseSampler:
-    # Optuna's seeds have 32 bits.
-    if sweep.method == "bayes":
-        return TPESampler(seed=seed % 2**32)
-    return RandomSampler(seed=seed % 2**32)
-
-
-def _pruner(early: Early | None) -> BasePruner:
-    if early is None:
-        return NopPruner()
-    return SuccessiveHalvingPruner(min_resource=early.first, reduction_factor=early.eta)

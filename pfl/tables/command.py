@@ -27,11 +27,7 @@ from pfl.tables.runner import bars, run_all, unfinished
 from pfl.tables.spec import TableFile
 
 
-def table(
-    described: TableFile,
-    cells: Sequence[Cell],
-    options: argparse.Namespace,
-) -> None:
+def table(described: TableFile, cells: Sequence[Cell], options: argparse.Namespace) -> None:
     """Run, resume or read the runs behind a table, and print it.
 
     Args:

@@ -139,12 +139,7 @@ def _prepared(table: TableFile, cell: Cell, parsed: Experiment, scale: float) ->
 
 
 def _planned(
-    table: TableFile,
-    cell: Cell,
-    first: Experiment,
-    config: dict[str, Any],
-    seed: int,
-    scale: float,
+    table: TableFile, cell: Cell, first: Experiment, config: dict[str, Any], seed: int, scale: float
 ) -> PlannedRun:
     """Plan one seed of a cell, named by the content of its configuration."""
     values, config = first.values.clone(), deepcopy(config)

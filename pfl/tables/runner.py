@@ -100,10 +100,7 @@ def _run(run: PlannedRun, watch: Callback) -> None:
     planned = run.experiment
     # A copy, because objects of the plan would stay in memory, including the images.
     experiment = Experiment(planned.parser, planned.values.clone(), planned.given)
-    with (
-        kept.locked(run.root, run.name),
-        explained(experiment.given, *REFUSALS),
-    ):
+    with kept.locked(run.root, run.name), explained(experiment.given, *REFUSALS):
         if kept.finished(run) is not None:
             return
         limit_samples(experiment, run.scale)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import fields, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any, Literal, get_origin, get_type_hints
 
@@ -170,9 +170,6 @@ def plans_are_declarations(subject: Subject) -> None:
 def _outline(plan: Plan) -> list[dict[str, object]]:
     """Return the comparable parts of a plan: everything except functions."""
     return [
-        {
-            item.name: "a function" if callable(value := getattr(part, item.name)) else value
-            for item in fields(part)
-        }
+        {name: "a function" if callable(value) else value for name, value in vars(part).items()}
         for part in plan
     ]

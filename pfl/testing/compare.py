@@ -57,10 +57,8 @@ def distance(a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -> tuple[float, s
     The distance of an entry is its largest difference, divided by its largest value or by one. It
     is infinite if the entry is missing, has another shape or is NaN on one side only.
     """
-    largest = (0.0, "")
-    for name in {**a, **b}:
-        largest = max(largest, (_apart(a.get(name), b.get(name)), name))
-    return largest
+    apart = ((_apart(a.get(name), b.get(name)), name) for name in {**a, **b})
+    return max(apart, default=(0.0, ""))
 
 
 def _apart(a: Tensor | None, b: Tensor | None) -> float:

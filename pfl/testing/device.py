@@ -173,17 +173,11 @@ def _refuse(call: Any, name: str, args: Any, given: list[Tensor]) -> None:
         )
     else:
         # What is written to must be on the device.
-        written = any(
-            argument.alias_info and argument.alias_info.is_write
-            for argument in call._schema.arguments[:1]
-        )
-        fine = (
-            all(leaf.dim() == 0 for leaf in host)
-            and name not in _JOIN
-            and not (
-                written and isinstance(first, torch.Tensor) and not isinstance(first, DeviceTensor)
-            )
-        )
+        aliases = (argument.alias_info for argument in call._schema.arguments[:1])
+        written = any(alias and alias.is_write for alias in aliases)
+        to_host = isinstance(first, torch.Tensor) and not isinstance(first, DeviceTensor)
+        fine = name not in _JOIN and not (written and to_host)
+        fine = fine and all(leaf.dim() == 0 for leaf in host)
     if not fine:
         shapes = ", ".join(f"{tuple(leaf.shape)} on {leaf.device}" for leaf in given)
         raise MixedDevicesError(f"{name}: tensors on two devices: {shapes}")
@@ -194,11 +188,8 @@ def _bare(leaf: Any) -> Any:
 
 
 def _held(leaf: Any) -> Any:
-    return (
-        DeviceTensor(leaf)
-        if isinstance(leaf, torch.Tensor) and not isinstance(leaf, DeviceTensor)
-        else leaf
-    )
+    plain = isinstance(leaf, torch.Tensor) and not isinstance(leaf, DeviceTensor)
+    return DeviceTensor(leaf) if plain else leaf
 
 
 class _Dispatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -215,9 +206,9 @@ class _Functions(TorchFunctionMode):
         kwargs = kwargs or {}
         device, generator = kwargs.get("device"), kwargs.get("generator")
         if generator is not None:
-            own = args[0].device if args and isinstance(args[0], torch.Tensor) else device or HOST
-            if generator.device.type != torch.device(own).type:
-                raise RuntimeError(f"{call.__name__} needs a generator of {own}")
+            place = args[0].device if args and isinstance(args[0], torch.Tensor) else device or HOST
+            if generator.device.type != torch.device(place).type:
+                raise RuntimeError(f"{call.__name__} needs a generator of {place}")
         if call in _MAKERS and device is not None and torch.device(device).type == NAME:
             if isinstance(args[0], torch.Tensor):
                 return args[0].to(device, kwargs.get("dtype", args[0].dtype))
@@ -262,9 +253,9 @@ class _Generator(_generator, metaclass=_AnyGenerator):
     place: torch.device
 
     def __new__(cls, device: torch.device | str = HOST) -> _Generator:
-        own = torch.device(device)
-        made: _Generator = super().__new__(cls, HOST if own.type == NAME else own)  # type: ignore[call-arg]
-        made.place = own
+        place = torch.device(device)
+        made: _Generator = super().__new__(cls, HOST if place.type == NAME else place)  # type: ignore[call-arg]
+        made.place = place
         return made
 
     @property

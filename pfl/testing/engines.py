@@ -50,7 +50,8 @@ def threads_agree(subject: Subject) -> None:
     op_threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        alone, beside = (_run(subject, kind) for kind in (SequentialEngine(), ThreadsEngine(3)))
+        engines = SequentialEngine(), ThreadsEngine(3)
+        alone, beside = (_run(subject, engine) for engine in engines)
     finally:
         torch.set_num_threads(op_threads)
     check_same(outcome(alone), outcome(beside), "{name!r} differs")
@@ -59,7 +60,7 @@ def threads_agree(subject: Subject) -> None:
 @promise("stacked clients give the sequential engine's numbers", applies=vectorizable)
 def stacked_agrees(subject: Subject) -> None:
     """Run two rounds with three of four unequal clients under both engines, in float64."""
-    for kind, net in NETS.items():
+    for about, net in NETS.items():
         alone, beside = (
             _run(subject, engine, net, precision="64-true")
             for engine in (SequentialEngine(), VectorisedEngine())
@@ -72,7 +73,7 @@ def stacked_agrees(subject: Subject) -> None:
             apart, name = distance(named(one[part], part), named(other[part], part))
             if apart > close:
                 raise BrokenPromiseError(
-                    f"{name!r} differs{kind} by {apart:.1e} of its largest value"
+                    f"{name!r} differs{about} by {apart:.1e} of its largest value"
                 )
 
 

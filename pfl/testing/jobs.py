@@ -17,7 +17,7 @@ NETS = {"": mlp, " with batch norm": normed}
 @promise("a client's result does not depend on which clients ran before it")
 def clients_are_independent(subject: Subject) -> None:
     """Run the clients of a round in one order and in the other."""
-    for kind, net in NETS.items():
+    for about, net in NETS.items():
         federation, jobs = second_round(subject.module(net))
         forward = {job.info.client: client_round.train(federation.context, job) for job in jobs}
         other, jobs = second_round(subject.module(net))
@@ -25,7 +25,7 @@ def clients_are_independent(subject: Subject) -> None:
             client = job.info.client
             result = client_round.train(other.context, job)
             finding = (
-                f"client {client} gets a different {{name!r}}{kind} if the clients run in reverse"
+                f"client {client} gets a different {{name!r}}{about} if the clients run in reverse"
             )
             check_same(forward[client], result, finding)
 
@@ -70,12 +70,12 @@ def personal_is_global_where_said(subject: Subject) -> None:
             continue
         for job in jobs:
             other = replace(job, model="global")
-            own, common = (client_round.test(federation.context, one) for one in (job, other))
+            personal, common = (client_round.test(federation.context, one) for one in (job, other))
             finding = (
                 f"{{name}} of client {job.info.client} differs from that of the global model: it "
                 "must not declare one_model = True"
             )
-            check_same(own, common, finding)
+            check_same(personal, common, finding)
 
 
 @promise("a client that does not take part keeps its state bit for bit")

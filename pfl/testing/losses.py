@@ -18,8 +18,8 @@ ADVICE = "every loss of targets must be self.task.loss (or self.supervised, its 
 @promise("another loss of the task changes what clients learn")
 def losses_count(subject: Subject) -> None:
     """Train clients under the task's loss, and under one that asks for outputs near zero."""
-    own, other = (_learnt(subject, blind=blind) for blind in (False, True))
-    for client, (one, another) in enumerate(zip(own, other, strict=True)):
+    seeing, blind = (_learnt(subject, blind=blind) for blind in (False, True))
+    for client, (one, another) in enumerate(zip(seeing, blind, strict=True)):
         if difference(one, another) is None:
             raise BrokenPromiseError(f"client {client} learns the same: {ADVICE}")
 
@@ -30,8 +30,8 @@ def losses_count(subject: Subject) -> None:
 )
 def targets_count_in_the_loss_alone(subject: Subject) -> None:
     """Exchange the targets under a loss that does not look at them."""
-    own, other = (_learnt(subject, blind=True, turn=turn) for turn in (0, 1))
-    for client, (one, another) in enumerate(zip(own, other, strict=True)):
+    given, turned = (_learnt(subject, blind=True, turn=turn) for turn in (0, 1))
+    for client, (one, another) in enumerate(zip(given, turned, strict=True)):
         finding = f"of client {client} follows the targets past a loss that ignores them: {ADVICE}"
         check_same(one, another, f"{{name!r}} {finding}")
 
@@ -55,9 +55,9 @@ def _learnt(subject: Subject, blind: bool, turn: int = 0) -> list[State]:
 
 def _blinded(task: Task) -> Task:
     """Return a task of the same kind whose loss is the mean square of the outputs."""
-    kind = type(task)
+    base = type(task)
     members = {"sample_losses": _squares, "loss": Task.loss, "__module__": __name__}
-    blind: Task = type(f"Blind{kind.__name__}", (kind,), members)()
+    blind: Task = type(f"Blind{base.__name__}", (base,), members)()
     return blind
 
 

@@ -57,14 +57,14 @@ def evaluation_changes_nothing(subject: Subject) -> None:
 @promise("clients with one class or one sample can train")
 def small_clients_run(subject: Subject) -> None:
     """Run two rounds with a client of each kind."""
-    for kind, net in NETS.items():
+    for about, net in NETS.items():
         data = subject.data((8, 1, 5))
         x, y = data.splits["train"][2]
         data.splits["train"][2] = (x, torch.zeros_like(y))
         run = fit(subject.module(net), data, rounds=2, sampler=UniformSampler())
         for name, value in named({"server": run.server.shared, "kept": dict(run.kept)}).items():
             if not finite({name: value}):
-                raise BrokenPromiseError(f"{name!r} is not finite{kind}")
+                raise BrokenPromiseError(f"{name!r} is not finite{about}")
 
 
 @promise("a client without data is left out")

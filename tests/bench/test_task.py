@@ -7,14 +7,14 @@ from tests.bench.conftest import EPOCHS, LR, bench, task
 
 
 def test_a_file_becomes_a_task(tmp_path):
-    found = read(task(tmp_path, tuning_seeds=[7, 8], score="loss", notes=["One."]))
-    assert found.name == "toys"
-    assert found.configs == (tmp_path / "c.yaml",)
-    assert found.shared == (
+    toys = read(task(tmp_path, tuning_seeds=[7, 8], score="loss", notes=["One."]))
+    assert toys.name == "toys"
+    assert toys.configs == (tmp_path / "c.yaml",)
+    assert toys.dimensions == (
         Dimension(LR, 0.01, 1.0, log=True),
         Dimension(EPOCHS, choices=(1, 2)),
     )
-    assert (found.tuning_seeds, found.score, found.notes) == ((7, 8), "loss", ("One.",))
+    assert (toys.tuning_seeds, toys.score, toys.notes) == ([7, 8], "loss", ["One."])
 
 
 @pytest.mark.parametrize(

@@ -120,7 +120,7 @@ def test_tables_and_pictures_every_two_rounds_and_at_the_end(tmp_path):
     assert [row["round"] for row in rows] == [1, 2, 3, 4, 5]
     for key in ("clients/_type", "pictures/curves/_type"):
         assert [key in row for row in rows] == [False, True, False, True, True], key
-    with pytest.raises(ValueError, match="every must be at least 1, got 0"):
+    with pytest.raises(ValueError, match=r"every.* 1.* 0"):
         WandB(every=0)
 
 

@@ -29,6 +29,7 @@ from pfl.cli.config import Experiment
 from pfl.cli.explain import UsageError
 from pfl.cli.parser import make_parser
 from pfl.imports.trust import TrustError
+from tests.helpers.messages import parts
 
 # Line numbers matter: the tests of errors name them.
 CONFIG = """\
@@ -142,7 +143,7 @@ def test_help_lists_the_optimisers_of_torch(capsys):
 )
 def test_a_name_in_the_wrong_case_finds_the_right_one(flag, meant, capsys):
     assert pfl("fit", flag) == 2
-    assert f"did you mean '{meant}'?" in capsys.readouterr().err
+    assert f"'{meant}'" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("name", ["ModelCheckpoint", "lightning.pytorch.callbacks.ModelCheckpoint"])
@@ -364,87 +365,87 @@ def test_initial_weights_depend_on_the_seed_alone():
 
 # What stands in the configuration, what stands there instead, what is said of it.
 IN_FILES = r"""
-epochs: 2 | epoch: 2 | c.yaml:11: model.epoch: FedPer has no argument 'epoch'; did you mean 'epochs'?
-rounds: 2 | round: 2 | c.yaml:3: loop.round: FederatedLoop has no argument 'round'; did you mean 'rounds'?
-loop: | lop: | c.yaml:2: lop: there is no key 'lop'; did you mean 'loop'?
-hidden | hiden | c.yaml:9: model.net.hiden: MLP has no argument 'hiden'; did you mean 'hidden'?
-lr: 0 | lrr: 0 | c.yaml:10: model.optimizer.lrr: SGD has no argument 'lrr'; did you mean 'lr'?
-alpha | alfa | c.yaml:18: data.partition.alfa: Dirichlet has no argument 'alfa'; did you mean 'alpha'?
-init_args: {fr | init_arg: {fr | c.yaml:5: loop.sampler.init_arg: UniformSampler has no argument 'init_arg'; choose from fraction, numpy_seed, train_all
-class_path: FedPer | class_path: os.system | c.yaml:7: model: names os.system, which belongs neither to this project nor to torch.nn
-class_path: FedPer | class: FedPer | c.yaml:7: model.class: model has no class; did you mean 'class_path'?
-FedPer | FedPerr | c.yaml:7: model: there is no class 'FedPerr'; did you mean 'FedPer'?
-MLP | MPL | c.yaml:9: model.net: there is no class 'MPL'; did you mean 'MLP'?
-MLP | torch.nn.Liner | c.yaml:9: model.net: there is no class 'torch.nn.Liner'; did you mean 'torch.nn.Linear'?
-MLP | no_such.Net | c.yaml:9: model.net: there is no class 'no_such.Net'
-rounds: 2 | callbacks: [{class_path: EarlyStopping, init_args: {patience: 2, mod: max}}] | c.yaml:3: loop.callbacks.0.mod: EarlyStopping has no argument 'mod'; did you mean 'mode'?
-rounds: 2 | rounds: two | c.yaml:3: loop.rounds: expected int, got two
-hidden: 7 | hidden: wide | c.yaml:9: model.net.hidden: expected int, got wide
-lr: 0.005 | lr: slow | c.yaml:10: model.optimizer.lr: expected float, got slow
-rounds: 2 | precision: 16 | c.yaml:3: loop.precision: expected one of '32-true', '64-true', 'bf16-mixed', '16-mixed', got 16
-    num_clients: 4\n |  | c.yaml:14: data: the data do not name their clients: give num_clients
-seed: 1 | seed: 1\nseed: 2 | c.yaml:2: the key 'seed' is given twice
-seed: 1 | seed: 1\nconfig: d.yaml | c.yaml:2: config: give further files with --config
-seed: 1 | seed: [ | c.yaml:3: this is not YAML (expected ',' or ']', but got ':')
-rounds: 2 | rounds: 0 | c.yaml:3: loop.rounds: rounds must be at least 1, got 0
-fraction: 0.5 | fraction: 1.5 | c.yaml:5: loop.sampler.fraction: fraction must lie in (0, 1], got 1.5
-alpha: 0.3 | alpha: 0 | c.yaml:18: data.partition.alpha: alpha must be positive, got 0.0
-clients: 4 | clients: 0 | c.yaml:16: data.num_clients: num_clients must be at least 1, got 0
-clients: 4 | clients: 400 | c.yaml:16: data.num_clients: num_clients is 400, but there are only 200 samples to divide
-{class_path: MLP, init_args: {hidden: 7}} | LeNet5 | c.yaml:9: model.net: LeNet5 cannot take images of shape (1, 8, 8) (channels, height, width); it needs at least 1x16x16
-hidden: 7 | num_classes: 3 | c.yaml:7: model: network MLP gives outputs of shape (3,), but the data have 10 classes
-hidden: 7 | input_shape: [1, 9, 9] | c.yaml:7: model: network MLP does not accept the data's inputs of shape (1, 8, 8):
-MLP | M\x07LP | c.yaml:9: YAML has no character 0x07
-epochs: 2 | epochs: &x [*x] | c.yaml:11: the alias *x refers to no value above it
-epochs: 2 | ? [a, b]\n    : 2 | c.yaml:11: a key must be a word, not a list or a mapping
-epochs: 2 | epochs: null | c.yaml:11: model.epochs: expected int, got null
-lr: 0.005 | lr: 0.005, momentum: null | c.yaml:10: model.optimizer.momentum: expected float, got null
-{class_path: torch.optim.SGD, init_args: {lr: 0.005}} | null | c.yaml:10: model.optimizer: expected Optimizer, got null
-{class_path: UniformSampler, init_args: {fraction: 0.5}} | null | c.yaml:5: loop.sampler: expected Sampler, got null
-MLP | '..' | c.yaml:9: model.net: there is no class '..'
-rounds: 2 | devices: 99 | c.yaml:3: loop.devices: devices must name one device, got 99; an engine spreads a run over workers
-rounds: 2 | accelerator: tpux | c.yaml:3: loop.accelerator: You selected an invalid accelerator name
-torch.optim.SGD | torch.optim.SparseAdam | c.yaml:10: model.optimizer: optimizer SparseAdam needs sparse gradients
-torch.optim.SGD | torch.optim.LBFGS | c.yaml:10: model.optimizer: optimizer LBFGS computes the loss several times in a step,
-rounds: 2 | kept_memory: .inf | c.yaml:3: loop.kept_memory: kept_memory must be a finite number, got inf
-rounds: 2 | gradient_clip_val: .nan | c.yaml:3: loop.gradient_clip_val: expected a number, got nan
-lr: 0.005 | lr: .inf | c.yaml:10: model.optimizer.lr: expected a finite number, got inf
-lr: 0.005 | lr: .nan | c.yaml:10: model.optimizer.lr: expected a number, got nan
-samples: 200 | samples: 200\n    mean: .nan | c.yaml:18: data.mean: expected a number, got nan
-hidden: 7 | hidden: 0 | c.yaml:9: model.net.hidden: hidden must be at least 1, got 0
-{class_path: UniformSampler, init_args: {fraction: 0.5}} | {class_path: BernoulliSampler, init_args: {probability: 1.0e-12}} | probability=1e-12 hardly ever gives minimum=2 uploads from 4 clients
-{class_path: torch.optim.SGD, init_args: {lr: 0.005}} | {class_path: os.system, init_args: {command: touch ran}} | c.yaml:10: model.optimizer: names os.system, which belongs neither to this project nor to torch.nn
-rounds: 2 | name: ../../x | c.yaml:3: loop.name: name must be a path below default_root_dir, got '../../x'
-rounds: 2 | name: /x | c.yaml:3: loop.name: name must be a path below default_root_dir, got '/x'
-rounds: 2 | name: "\0" | c.yaml:3: text must not hold the control character '\x00'
-rounds: 2 | name: "a\e[2Jb" | c.yaml:3: text must not hold the control character '\x1b'
-clients: 4 | clients: 10000000000000000000 | c.yaml:16: data.num_clients: expected a number below 2**63
-  class_path: Digits\n |   class_path: ImageFolder\n | c.yaml:14: data: the following arguments are required: root
+epochs: 2 | epoch: 2 | c.yaml:11: model.epoch: FedPer ~ 'epoch' ~ 'epochs'
+rounds: 2 | round: 2 | c.yaml:3: loop.round: FederatedLoop ~ 'round' ~ 'rounds'
+loop: | lop: | c.yaml:2: lop: ~ 'lop' ~ 'loop'
+hidden | hiden | c.yaml:9: model.net.hiden: MLP ~ 'hiden' ~ 'hidden'
+lr: 0 | lrr: 0 | c.yaml:10: model.optimizer.lrr: SGD ~ 'lrr' ~ 'lr'
+alpha | alfa | c.yaml:18: data.partition.alfa: Dirichlet ~ 'alfa' ~ 'alpha'
+init_args: {fr | init_arg: {fr | c.yaml:5: loop.sampler.init_arg: UniformSampler ~ 'init_arg' ~ fraction, numpy_seed, train_all
+class_path: FedPer | class_path: os.system | c.yaml:7: model: ~ os.system ~ torch.nn
+class_path: FedPer | class: FedPer | c.yaml:7: model.class: ~ 'class_path'
+FedPer | FedPerr | c.yaml:7: model: ~ 'FedPerr' ~ 'FedPer'
+MLP | MPL | c.yaml:9: model.net: ~ 'MPL' ~ 'MLP'
+MLP | torch.nn.Liner | c.yaml:9: model.net: ~ 'torch.nn.Liner' ~ 'torch.nn.Linear'
+MLP | no_such.Net | c.yaml:9: model.net: ~ 'no_such.Net'
+rounds: 2 | callbacks: [{class_path: EarlyStopping, init_args: {patience: 2, mod: max}}] | c.yaml:3: loop.callbacks.0.mod: EarlyStopping ~ 'mod' ~ 'mode'
+rounds: 2 | rounds: two | c.yaml:3: loop.rounds: ~ int ~ two
+hidden: 7 | hidden: wide | c.yaml:9: model.net.hidden: ~ int ~ wide
+lr: 0.005 | lr: slow | c.yaml:10: model.optimizer.lr: ~ float ~ slow
+rounds: 2 | precision: 16 | c.yaml:3: loop.precision: ~ '32-true', '64-true', 'bf16-mixed', '16-mixed' ~ 16
+    num_clients: 4\n |  | c.yaml:14: data: ~ num_clients
+seed: 1 | seed: 1\nseed: 2 | c.yaml:2: ~ 'seed' ~ twice
+seed: 1 | seed: 1\nconfig: d.yaml | c.yaml:2: config: ~ --config
+seed: 1 | seed: [ | c.yaml:3: ~ YAML ~ ',' or ']' ~ ':'
+rounds: 2 | rounds: 0 | c.yaml:3: loop.rounds: rounds ~ 1 ~ 0
+fraction: 0.5 | fraction: 1.5 | c.yaml:5: loop.sampler.fraction: fraction ~ (0, 1] ~ 1.5
+alpha: 0.3 | alpha: 0 | c.yaml:18: data.partition.alpha: alpha ~ positive ~ 0.0
+clients: 4 | clients: 0 | c.yaml:16: data.num_clients: num_clients ~ 1 ~ 0
+clients: 4 | clients: 400 | c.yaml:16: data.num_clients: num_clients ~ 400 ~ 200
+{class_path: MLP, init_args: {hidden: 7}} | LeNet5 | c.yaml:9: model.net: LeNet5 ~ (1, 8, 8) ~ 1x16x16
+hidden: 7 | num_classes: 3 | c.yaml:7: model: ~ MLP ~ (3,) ~ 10
+hidden: 7 | input_shape: [1, 9, 9] | c.yaml:7: model: ~ MLP ~ (1, 8, 8)
+MLP | M\x07LP | c.yaml:9: ~ 0x07
+epochs: 2 | epochs: &x [*x] | c.yaml:11: ~ *x
+epochs: 2 | ? [a, b]\n    : 2 | c.yaml:11: ~ key ~ word
+epochs: 2 | epochs: null | c.yaml:11: model.epochs: ~ int ~ null
+lr: 0.005 | lr: 0.005, momentum: null | c.yaml:10: model.optimizer.momentum: ~ float ~ null
+{class_path: torch.optim.SGD, init_args: {lr: 0.005}} | null | c.yaml:10: model.optimizer: ~ Optimizer ~ null
+{class_path: UniformSampler, init_args: {fraction: 0.5}} | null | c.yaml:5: loop.sampler: ~ Sampler ~ null
+MLP | '..' | c.yaml:9: model.net: ~ '..'
+rounds: 2 | devices: 99 | c.yaml:3: loop.devices: devices ~ one ~ 99 ~ engine
+rounds: 2 | accelerator: tpux | c.yaml:3: loop.accelerator: ~ accelerator
+torch.optim.SGD | torch.optim.SparseAdam | c.yaml:10: model.optimizer: ~ SparseAdam ~ sparse
+torch.optim.SGD | torch.optim.LBFGS | c.yaml:10: model.optimizer: ~ LBFGS ~ several times
+rounds: 2 | kept_memory: .inf | c.yaml:3: loop.kept_memory: kept_memory ~ finite ~ inf
+rounds: 2 | gradient_clip_val: .nan | c.yaml:3: loop.gradient_clip_val: ~ number ~ nan
+lr: 0.005 | lr: .inf | c.yaml:10: model.optimizer.lr: ~ finite ~ inf
+lr: 0.005 | lr: .nan | c.yaml:10: model.optimizer.lr: ~ number ~ nan
+samples: 200 | samples: 200\n    mean: .nan | c.yaml:18: data.mean: ~ number ~ nan
+hidden: 7 | hidden: 0 | c.yaml:9: model.net.hidden: hidden ~ 1 ~ 0
+{class_path: UniformSampler, init_args: {fraction: 0.5}} | {class_path: BernoulliSampler, init_args: {probability: 1.0e-12}} | ~ probability=1e-12 ~ minimum=2 ~ 4
+{class_path: torch.optim.SGD, init_args: {lr: 0.005}} | {class_path: os.system, init_args: {command: touch ran}} | c.yaml:10: model.optimizer: ~ os.system ~ torch.nn
+rounds: 2 | name: ../../x | c.yaml:3: loop.name: name ~ default_root_dir ~ '../../x'
+rounds: 2 | name: /x | c.yaml:3: loop.name: name ~ default_root_dir ~ '/x'
+rounds: 2 | name: "\0" | c.yaml:3: ~ '\x00'
+rounds: 2 | name: "a\e[2Jb" | c.yaml:3: ~ '\x1b'
+clients: 4 | clients: 10000000000000000000 | c.yaml:16: data.num_clients: ~ 2**63
+  class_path: Digits\n |   class_path: ImageFolder\n | c.yaml:14: data: ~ required: root
 """  # noqa: E501
 
 # A flag, and what is said of it.
 IN_FLAGS = """
---loop.round=3 | --loop.round: FederatedLoop has no argument 'round'; did you mean 'rounds'?
---lop.rounds=3 | --lop.rounds: there is no key 'lop'; did you mean 'loop'?
---model.epoch=3 | --model.epoch: FedPer has no argument 'epoch'; did you mean 'epochs'?
---model.init_args.net.init_args.hiden=3 | --model.init_args.net.init_args.hiden: MLP has no argument 'hiden'; did you mean 'hidden'?
---model=FedAv | --model: there is no class 'FedAv'; did you mean 'FedAvg'?
---model.net=LeNet6 | --model.net: there is no class 'LeNet6'; did you mean 'LeNet5'?
---model.net=torch.nn.Liner | --model.net: there is no class 'torch.nn.Liner'; did you mean 'torch.nn.Linear'?
---loop.engine=theads | --loop.engine: 'theads' is not one of auto, sequential, threads, vectorised, ray, loopback, nor a class; did you mean 'threads'?
---model.help=FedPre | --model.help: there is no class 'FedPre'; did you mean 'FedPer'?
---model.net.hidden=x | --model.net.hidden: expected int, got x
---data.num_clients=x | --data.num_clients: expected int, got x
---data.num_clients=0 | --data.num_clients: num_clients must be at least 1, got 0
---model.optimizer.class_path=torch.optim.LBFGS | --model.optimizer.class_path: optimizer LBFGS computes the loss several times in a step
---data.partition=gone.json | --data.partition: partition: there is neither a file gone.json nor a partitioner of that name; pfl list partitions lists the partitioners
---config=d.yaml | --config d.yaml: there is no such file; did you mean 'c.yaml'?
+--loop.round=3 | --loop.round: FederatedLoop ~ 'round' ~ 'rounds'
+--lop.rounds=3 | --lop.rounds: ~ 'lop' ~ 'loop'
+--model.epoch=3 | --model.epoch: FedPer ~ 'epoch' ~ 'epochs'
+--model.init_args.net.init_args.hiden=3 | --model.init_args.net.init_args.hiden: MLP ~ 'hiden' ~ 'hidden'
+--model=FedAv | --model: ~ 'FedAv' ~ 'FedAvg'
+--model.net=LeNet6 | --model.net: ~ 'LeNet6' ~ 'LeNet5'
+--model.net=torch.nn.Liner | --model.net: ~ 'torch.nn.Liner' ~ 'torch.nn.Linear'
+--loop.engine=theads | --loop.engine: 'theads' ~ vectorised ~ 'threads'
+--model.help=FedPre | --model.help: ~ 'FedPre' ~ 'FedPer'
+--model.net.hidden=x | --model.net.hidden: ~ int ~ x
+--data.num_clients=x | --data.num_clients: ~ int ~ x
+--data.num_clients=0 | --data.num_clients: num_clients ~ 1 ~ 0
+--model.optimizer.class_path=torch.optim.LBFGS | --model.optimizer.class_path: ~ LBFGS ~ several times
+--data.partition=gone.json | --data.partition: ~ gone.json ~ pfl list partitions
+--config=d.yaml | --config d.yaml: ~ 'c.yaml'
 --config=/ | --config /: there is no such file
---ckpt_path=gone | there is no checkpoint at gone
---ckpt_path=last | --ckpt_path last: there is no checkpoint below runs/fedper_digits
+--ckpt_path=gone | ~ checkpoint ~ gone
+--ckpt_path=last | --ckpt_path last: ~ checkpoint ~ runs/fedper_digits
 --ckpt_path | argument --ckpt_path: expected one argument
 stray | unrecognized arguments: stray
---loop.callbacks+=EarlyStopping | EarlyStopping monitors 'val/personal/acc'; known metrics: test/personal/acc,
+--loop.callbacks+=EarlyStopping | ~ 'val/personal/acc' ~ test/personal/acc,
 """  # noqa: E501
 
 
@@ -479,20 +480,20 @@ def test_an_error_about_a_flag_and_a_file_names_the_flag():
 def test_a_class_whose_module_lacks_something(capsys):
     Path("broken_net.py").write_text("import no_such_library\nclass Net: pass\n")
     assert pfl("fit", "--model.net=broken_net.Net") == 2
-    check(capsys, "--model.net: broken_net.Net cannot be imported: No module named 'no_such_lib")
+    check(capsys, "--model.net: broken_net.Net ~ 'no_such_lib")
 
 
 @pytest.mark.parametrize("content", ["- 1", "", "text"])
 def test_a_configuration_without_keys(content, capsys):
     Path("c.yaml").write_text(content)
     assert pfl("fit") == 2
-    check(capsys, "c.yaml:1: expected keys and values at the top level")
+    check(capsys, "c.yaml:1: ~ keys and values")
 
 
 def check(capsys, message):
     """Check that standard error is one line of the usual form, and no traceback."""
     said = capsys.readouterr().err
-    assert said.startswith(f"pfl fit: error: {message}")
+    assert re.match(parts(f"pfl fit: error: {message}"), said)
     assert said.count("\n") == 1
     assert len(said) < 500
 
@@ -537,12 +538,12 @@ def test_a_missing_folder_names_the_key(capsys):
     changed = CONFIG.replace("Digits\n  init_args:", "ImageFolder\n  init_args:\n    root: gone/x")
     Path("c.yaml").write_text(changed)
     assert pfl("fit") == 2
-    check(capsys, "c.yaml:16: data.root: there is no folder gone/x; expected: root/train/")
+    check(capsys, "c.yaml:16: data.root: ~ gone/x ~ root/train/")
 
 
 def test_a_missing_configuration_says_what_is_required(capsys):
     assert main(["fit"]) == 2
-    check(capsys, "the following arguments are required: ")
+    check(capsys, " ~ required: ")
 
 
 @pytest.mark.parametrize(
@@ -550,21 +551,21 @@ def test_a_missing_configuration_says_what_is_required(capsys):
     [
         (
             ["--config", "c.yaml", "fit"],
-            "--config must come after the command: pfl fit --config ...",
+            "--config ~ after ~ pfl fit --config",
         ),
-        (["ft"], "there is no command 'ft'; did you mean 'pfl fit'?"),
-        (["FIT"], "there is no command 'FIT'; did you mean 'pfl fit'?"),
-        (["data", "inspekt"], "there is no command 'data'; did you mean 'pfl data inspect'?"),
+        (["ft"], "'ft' ~ 'pfl fit'"),
+        (["FIT"], "'FIT' ~ 'pfl fit'"),
+        (["data", "inspekt"], "'data' ~ 'pfl data inspect'"),
         (
             ["xyz"],
-            "there is no command 'xyz'; choose from fit, test, validate, predict, export, ",
+            "'xyz' ~ fit, test, validate, predict, export, ",
         ),
     ],
 )
 def test_an_error_in_the_command(words, message, capsys):
     assert main(words) == 2
     said = capsys.readouterr().err
-    assert said.startswith(f"pfl: error: {message}")
+    assert re.match(parts(f"pfl: error: ~ {message}"), said)
     assert said.count("\n") == 1
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -11,45 +12,46 @@ import pytest
 from pfl.__main__ import main
 from pfl.cli import shipped, slips
 from pfl.cli.explain import UsageError
+from tests.helpers.messages import parts
 
 QUICK = ["fit", "--config", "quickstart"]
 # The words of a command, and what is said.
 SLIPS = {
-    "method": ([*QUICK, "--model", "FedPre"], "there is no class 'FedPre'; did you mean 'FedPer'?"),
-    "short key of a method": ([*QUICK, "--model=FedPre"], "did you mean 'FedPer'?"),
-    "data": ([*QUICK, "--data", "Digit"], "there is no class 'Digit'; did you mean 'Digits'?"),
-    "key of the loop": ([*QUICK, "--loop.round=3"], "did you mean 'rounds'?"),
-    "key of a method": ([*QUICK, "--model.epoch", "3"], "FedPer has no argument 'epoch'"),
-    "key of a network": ([*QUICK, "--model.net.hiden=3"], "MLP has no argument 'hiden'"),
-    "key of a partition": ([*QUICK, "--data.partition.alfa=1"], "did you mean 'alpha'?"),
+    "method": ([*QUICK, "--model", "FedPre"], "'FedPre' ~ 'FedPer'"),
+    "short key of a method": ([*QUICK, "--model=FedPre"], "'FedPer'"),
+    "data": ([*QUICK, "--data", "Digit"], "'Digit' ~ 'Digits'"),
+    "key of the loop": ([*QUICK, "--loop.round=3"], "'rounds'"),
+    "key of a method": ([*QUICK, "--model.epoch", "3"], "FedPer ~ 'epoch'"),
+    "key of a network": ([*QUICK, "--model.net.hiden=3"], "MLP ~ 'hiden'"),
+    "key of a partition": ([*QUICK, "--data.partition.alfa=1"], "'alpha'"),
     "a table": ([*QUICK, "--data", "my.csv"], "--data TabularData --data.path my.csv"),
-    "network": ([*QUICK, "--model.net=MPL"], "there is no class 'MPL'; did you mean 'MLP'?"),
+    "network": ([*QUICK, "--model.net=MPL"], "'MPL' ~ 'MLP'"),
     "network by class": (
         [*QUICK, "--model.net.class_path", "LeNet55"],
-        "there is no class 'LeNet55'; did you mean 'LeNet5'?",
+        "'LeNet55' ~ 'LeNet5'",
     ),
-    "partition": ([*QUICK, "--data.partition=Dirichlt"], "did you mean 'Dirichlet'?"),
-    "optimiser": ([*QUICK, "--model.optimizer", "Adm"], "did you mean 'Adam'?"),
-    "engine": ([*QUICK, "--loop.engine=vectorized"], "nor a class; did you mean 'vectorised'?"),
+    "partition": ([*QUICK, "--data.partition=Dirichlt"], "'Dirichlet'"),
+    "optimiser": ([*QUICK, "--model.optimizer", "Adm"], "'Adam'"),
+    "engine": ([*QUICK, "--loop.engine=vectorized"], "'vectorized' ~ 'vectorised'"),
     "one of some words": (
         [*QUICK, "--loop.on_nonfinite=stopp"],
-        "--loop.on_nonfinite: expected one of 'stop', 'skip', got stopp",
+        "--loop.on_nonfinite: ~ 'stop', 'skip' ~ stopp",
     ),
-    "a word for a number": ([*QUICK, "--model.epochs=two"], "epochs: expected int, got two"),
-    "a word for a share": ([*QUICK, "--data.partition.alpha=a"], "expected float, got a"),
-    "sampler": ([*QUICK, "--loop.sampler=Uniform"], "did you mean 'UniformSampler'?"),
+    "a word for a number": ([*QUICK, "--model.epochs=two"], "epochs: ~ int ~ two"),
+    "a word for a share": ([*QUICK, "--data.partition.alpha=a"], "float ~ a"),
+    "sampler": ([*QUICK, "--loop.sampler=Uniform"], "'UniformSampler'"),
     "sampler in a file": (
         [*QUICK, "--loop.sampler.class_path=UniformSamplr"],
-        "--loop.sampler.class_path: there is no class 'UniformSamplr'",
+        "--loop.sampler.class_path: ~ 'UniformSamplr'",
     ),
-    "section": ([*QUICK, "--lop.rounds=3"], "there is no key 'lop'; did you mean 'loop'?"),
-    "name of a file": (["fit", "--config", "quickstrat"], "did you mean 'quickstart'?"),
+    "section": ([*QUICK, "--lop.rounds=3"], "'lop' ~ 'loop'"),
+    "name of a file": (["fit", "--config", "quickstrat"], "'quickstart'"),
     "file": (["fit", "--config", "no.yaml"], "--config no.yaml: there is no such file"),
     "checkpoint": ([*QUICK, "--ckpt_path", "no"], "there is no checkpoint at no"),
     "what a verb needs": (["test", *QUICK[1:]], "are required: ckpt_path"),
     "nothing": (["fit"], "the following arguments are required: data, model"),
-    "method of a check": (["check", "FedPre"], "did you mean 'FedPer'?"),
-    "data to inspect": (["data", "inspect", "--data", "Digit"], "did you mean 'Digits'?"),
+    "method of a check": (["check", "FedPre"], "'FedPer'"),
+    "data to inspect": (["data", "inspect", "--data", "Digit"], "'Digits'"),
     "table": (["table", "no.yaml"], "there is no table file no.yaml"),
     "sweep": (["sweep", "no.yaml"], "there is no sweep file no.yaml"),
     "ledger": (["ledger", "--folder", "no"], "there is no folder no"),
@@ -70,7 +72,7 @@ def _in_a_folder_of_its_own(tmp_path, monkeypatch):
 def test_a_slip_is_told_in_a_sentence(case, capsys):
     words, message = SLIPS[case]
     assert main(words) == 2
-    assert message in capsys.readouterr().err
+    assert re.search(parts(message), capsys.readouterr().err)
 
 
 @pytest.mark.parametrize("words", [["list", "methods", "x"], ["report", "run", "--seed=x"]])
@@ -83,7 +85,7 @@ def test_a_word_too_many_is_refused(words, capsys):
 
 def test_an_empty_name_is_no_class(capsys):
     assert main(["check", ""]) == 2
-    assert "there is no class ''" in capsys.readouterr().err
+    assert "no class ''" in capsys.readouterr().err
 
 
 def test_no_slip_waits_for_torch_or_lightning():
@@ -101,7 +103,7 @@ def test_a_slip_in_a_table_waits_for_neither(capsys):
         "config: quickstart\nrows: {FedPer: baselines/fedper}\n"
     )
     assert main(["table", "t.yaml", "--loop.round=3"]) == 2
-    assert "did you mean 'rounds'?" in capsys.readouterr().err
+    assert "'rounds'" in capsys.readouterr().err
     assert main(["table", "t.yaml", "--rows", "FedPre"]) == 2
     assert "t.yaml has the rows FedPer" in capsys.readouterr().err
 

@@ -99,11 +99,11 @@ def test_a_quantile_that_is_not_finite_has_no_score():
 @pytest.mark.parametrize(
     ("task", "options", "says"),
     [
-        (Classification(), {"label_smoothing": 1.0}, r"label_smoothing must lie in \[0, 1\)"),
-        (Classification(), {"focal": -1.0}, "focal must not be negative"),
-        (Classification(), {"class_weights": [1.0, -1.0]}, "class_weights must not be negative"),
+        (Classification(), {"label_smoothing": 1.0}, r"label_smoothing.* \[0, 1\)"),
+        (Classification(), {"focal": -1.0}, r"focal.*negative"),
+        (Classification(), {"class_weights": [1.0, -1.0]}, r"class_weights.*negative"),
         (Binary(), {"focal": 1.0, "label_smoothing": 0.1}, "give one of the two"),
-        (Regression(), {"huber": 0.0}, "huber must be positive"),
+        (Regression(), {"huber": 0.0}, r"huber.*positive"),
         (Regression(), {"quantiles": [0.5, 0.1]}, "quantiles must be ascending"),
         (Regression(), {"quantiles": [0.5], "huber": 1.0}, "give them or huber"),
         (Regression(), {"focal": 1.0}, "Regression has no option 'focal', only huber, quantiles"),

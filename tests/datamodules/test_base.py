@@ -148,10 +148,10 @@ def test_only_training_batches_drawn_with_an_rng_are_augmented():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"num_clients": 0}, "num_clients must be at least 1, got 0"),
-        ({"batch_size": 0}, "batch_size must be at least 1, got 0"),
-        ({"eval_batch_size": 0}, "eval_batch_size must be at least 1, got 0"),
-        ({"std": 0.0}, "std must be positive"),
+        ({"num_clients": 0}, r"num_clients.* 1.* 0"),
+        ({"batch_size": 0}, r"batch_size.* 1.* 0"),
+        ({"eval_batch_size": 0}, r"eval_batch_size.* 1.* 0"),
+        ({"std": 0.0}, r"std.*positive"),
         ({"std": float("nan")}, "std must be a finite number, got nan"),
         ({"std": [float("inf")]}, "std must be a finite number, got inf"),
         ({"std": []}, "std must be a number, or one for each channel, got none"),

@@ -246,7 +246,7 @@ class TestErrors:
             make(folder).setup()
 
     def test_a_size_that_is_none(self, folder):
-        with pytest.raises(ValueError, match="image_size must be at least 1, got 0"):
+        with pytest.raises(ValueError, match=r"image_size.* 1.* 0"):
             make(folder, image_size=0)
 
 

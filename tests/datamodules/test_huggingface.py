@@ -67,7 +67,7 @@ def test_lists_of_tokens_are_padded_and_cut(folder):
     expected = [([i + 1] * (i + 1) + [0] * 4)[:4] for i in ids.tolist()]
     assert whole(data).x["ragged"].tolist() == expected
     assert whole(data).x["value"].shape == (len(ids),)
-    with pytest.raises(ValueError, match="max_length must be at least 1, got 0"):
+    with pytest.raises(ValueError, match=r"max_length.* 1.* 0"):
         saved(folder, max_length=0)
 
 

@@ -71,8 +71,8 @@ def test_by_domain_holds_out_whole_domains():
     [
         ({}, "needs a share"),
         ({"share": 0.5, "clients": [1]}, "needs a share"),
-        ({"share": 1.0}, r"share must lie in \(0, 1\)"),
-        ({"share": 0.5, "validation": 1.0}, "validation must lie in"),
+        ({"share": 1.0}, r"share.* \(0, 1\)"),
+        ({"share": 0.5, "validation": 1.0}, r"validation.* \[0, 1\)"),
     ],
 )
 def test_a_rule_that_cannot_be_is_refused(rule, message):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
@@ -9,6 +10,7 @@ import pytest
 
 from pfl.disk.form import FormError, Least, formed
 from pfl.disk.nearest import hint, nearest
+from tests.helpers.messages import parts
 
 
 @dataclass(frozen=True)
@@ -39,31 +41,34 @@ def test_mappings_become_dataclasses_and_null_is_the_default():
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ([], "expected keys and values, got []"),
-        ({}, "the key 'name' is missing"),
-        ({"name": None}, "name: expected a text, got None"),
-        ({"name": "x", "shares": 1}, "shares: this key is not supported; did you mean 'share'?"),
-        ({"name": "x", 3: 1}, "3: this key is not supported; choose from name, parts, share, any"),
-        ({"name": "x", "share": True}, "share: expected a number, got True"),
-        ({"name": "x", "parts": {"a": 3}}, "parts.a: expected keys and values or a text, got 3"),
-        ({"name": "x", "parts": {"a": {"word": "tow"}}}, "parts.a.word: expected one of one, two"),
-        ({"name": "x", "parts": {"a": {"counts": [2, 1]}}}, "parts.a.counts.1: expected a whole "),
-        ({"name": "x", "parts": {"a": {"counts": [2.0]}}}, "number, at least 2, got 2.0"),
-        ({"name": "x", "parts": {"a": {"counts": [True]}}}, "number, at least 2, got True"),
+        ([], "keys and values ~ []"),
+        ({}, "'name' ~ missing"),
+        ({"name": None}, "name: ~ text ~ None"),
+        ({"name": "x", "shares": 1}, "shares: ~ 'share'"),
+        ({"name": "x", 3: 1}, "3: ~ name, parts, share, any"),
+        ({"name": "x", "share": True}, "share: ~ number ~ True"),
+        ({"name": "x", "parts": {"a": 3}}, "parts.a: ~ keys and values or a text ~ 3"),
+        ({"name": "x", "parts": {"a": {"word": "tow"}}}, "parts.a.word: ~ one, two"),
+        (
+            {"name": "x", "parts": {"a": {"counts": [2, 1]}}},
+            "parts.a.counts.1: ~ least 2",
+        ),
+        ({"name": "x", "parts": {"a": {"counts": [2.0]}}}, "whole number, at least 2 ~ 2.0"),
+        ({"name": "x", "parts": {"a": {"counts": [True]}}}, "whole number, at least 2 ~ True"),
     ],
 )
 def test_the_place_of_a_mistake_is_named(content, message):
     with pytest.raises(FormError) as caught:
         formed(content, Outer)
-    assert message in str(caught.value)
+    assert re.search(parts(message), str(caught.value))
     place = ".".join(caught.value.keys)
     assert str(caught.value) == f"{place}: {caught.value.what}".removeprefix(": ")
 
 
 def test_a_near_word_is_named():
-    with pytest.raises(FormError, match="got 'maximise'; did you mean 'maximize'"):
+    with pytest.raises(FormError, match=parts("'maximise' ~ 'maximize'")):
         formed("maximise", Literal["minimize", "maximize"])
-    with pytest.raises(FormError, match="clients: this key is not supported; did you mean 'client"):
+    with pytest.raises(FormError, match=parts("clients: ~ 'client")):
         formed({"clients": 1}, dict[Literal["client"], int])
 
 

@@ -213,9 +213,7 @@ def test_an_engine_by_its_name(name):
 
 
 def test_an_unknown_name_is_refused():
-    with pytest.raises(
-        ValueError, match=r"no engine 'thread'; choose from auto, sequential, threads"
-    ):
+    with pytest.raises(ValueError, match=r"no engine 'thread'.*auto, sequential, threads"):
         FederatedLoop(engine="thread")
 
 

@@ -83,7 +83,7 @@ def test_workers_are_for_engines_that_have_some():
     assert make_engine("auto", 3).workers == 3
     with pytest.raises(ValueError, match="the engine sequential has no workers"):
         FederatedLoop(engine="sequential", workers=2)
-    with pytest.raises(ValueError, match="workers must be at least 1, got 0"):
+    with pytest.raises(ValueError, match=r"workers.* 1.* 0"):
         FederatedLoop(workers=0)
     with pytest.raises(ValueError, match="pass it to the engine itself"):
         FederatedLoop(engine=make_engine("threads"), workers=2)

@@ -348,11 +348,11 @@ class TestOnARunningCluster:
 
 
 def test_bad_numbers():
-    with pytest.raises(ValueError, match="workers must be at least 1, got 0"):
+    with pytest.raises(ValueError, match=r"workers.* 1.* 0"):
         RayEngine(workers=0)
-    with pytest.raises(ValueError, match="cpus_per_worker must be at least 1, got 0"):
+    with pytest.raises(ValueError, match=r"cpus_per_worker.* 1.* 0"):
         RayEngine(cpus_per_worker=0)
-    with pytest.raises(ValueError, match="gpus_per_worker must not be negative, got -1"):
+    with pytest.raises(ValueError, match=r"gpus_per_worker.*negative.* -1"):
         RayEngine(gpus_per_worker=-1)
 
 

@@ -193,5 +193,5 @@ def test_what_threads_cannot_do_runs_sequentially(net, workers, precision, reaso
 
 
 def test_the_number_of_workers_is_checked():
-    with pytest.raises(ValueError, match="workers must be at least 1, got 0"):
+    with pytest.raises(ValueError, match=r"workers.* 1.* 0"):
         ThreadsEngine(0)

@@ -126,7 +126,7 @@ def test_no_memory_at_all():
     store[0] = state(0)
     assert not store._held
     assert equal(store[0], state(0))
-    with pytest.raises(ValueError, match="memory must not be negative, got -1"):
+    with pytest.raises(ValueError, match=r"memory.*negative.* -1"):
         KeptStates(-1)
 
 
@@ -250,5 +250,5 @@ def test_a_run_leaves_no_files_but_its_own(tmp_path):
 
 
 def test_the_bound_is_checked():
-    with pytest.raises(ValueError, match="kept_memory must not be negative, got -1"):
+    with pytest.raises(ValueError, match=r"kept_memory.*negative.* -1"):
         loop(kept_memory=-1)

@@ -480,9 +480,9 @@ def _sums(function, batch):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"align_lr": 0}, "align_lr must be positive, got 0"),
-        ({"align_epochs": -1}, "align_epochs must not be negative, got -1"),
-        ({"align_batch": 0}, "align_batch must be at least 1, got 0"),
+        ({"align_lr": 0}, r"align_lr.*positive.* 0"),
+        ({"align_epochs": -1}, r"align_epochs.*negative.* -1"),
+        ({"align_batch": 0}, r"align_batch.* 1.* 0"),
     ],
 )
 def test_numbers_out_of_range_are_refused(options, message):

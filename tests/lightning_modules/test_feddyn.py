@@ -145,7 +145,7 @@ def test_a_vanishing_alpha_is_not_fedavg():
 @pytest.mark.parametrize("alpha", [0.0, -1.0])
 def test_an_alpha_of_zero_or_less_is_refused(alpha):
     """Invariant 3."""
-    with pytest.raises(ValueError, match="alpha must be positive"):
+    with pytest.raises(ValueError, match=r"alpha.*positive"):
         FedDyn(mlp(), alpha=alpha)
 
 

@@ -127,5 +127,5 @@ def test_bytes_are_those_of_fedper():
 
 
 def test_negative_epochs_are_refused():
-    with pytest.raises(ValueError, match="head_epochs must not be negative, got -1"):
+    with pytest.raises(ValueError, match=r"head_epochs.*negative.* -1"):
         FedRep(mlp(), epochs=1, head_epochs=None, body_epochs=2)

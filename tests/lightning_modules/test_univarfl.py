@@ -214,9 +214,9 @@ def test_runs_over_stacked_clients(form):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"w_cv": -1.0}, "w_cv must not be negative, got -1.0"),
-        ({"w_he": -0.5}, "w_he must not be negative, got -0.5"),
-        ({"eps": 0.0}, "eps must be positive, got 0.0"),
+        ({"w_cv": -1.0}, r"w_cv.*negative.* -1.0"),
+        ({"w_he": -0.5}, r"w_he.*negative.* -0.5"),
+        ({"eps": 0.0}, r"eps.*positive.* 0.0"),
     ],
 )
 def test_numbers_out_of_range_are_refused(options, message):

@@ -149,9 +149,9 @@ def test_what_is_remembered_is_sent_later(name):
 
 
 def test_errors_name_what_is_wrong():
-    with pytest.raises(ValueError, match=r"no codec 'gzip'; choose from identity, cast"):
+    with pytest.raises(ValueError, match=r"no codec 'gzip'.*identity, cast"):
         make_codec("gzip")
-    with pytest.raises(ValueError, match=r"share must lie in \(0, 1\], got 0"):
+    with pytest.raises(ValueError, match=r"share.*\(0, 1\].* 0"):
         TopK(share=0)
-    with pytest.raises(ValueError, match=r"bits must lie in \[2, 8\], got 1"):
+    with pytest.raises(ValueError, match=r"bits.*\[2, 8\].* 1"):
         QSGD(bits=1)

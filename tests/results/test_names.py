@@ -11,5 +11,5 @@ def test_a_groups_score_is_named_after_the_group():
         "Test accuracy of the group LeNet5 (personal models, last round)"
     )
     assert names.of_client(metric) == "test/personal/acc"
-    assert names.is_accuracy(metric)
+    assert names.is_score(metric, "acc")
     assert names.score("server/x@y/z") == "server/x@y/z"

@@ -115,9 +115,7 @@ def test_what_is_no_run_is_told(tmp_path):
         RunFolder.read(tmp_path / "nothing")
     with pytest.raises(RunError, match=r"not a run folder.*runs below it: .*x/run"):
         RunFolder.read(tmp_path)
-    with pytest.raises(
-        RunError, match=r"no column 'test/personal/ac'; did you mean 'test/personal/acc'"
-    ):
+    with pytest.raises(RunError, match=r"no column 'test/personal/ac'.*'test/personal/acc'"):
         RunFolder.read(run).evaluated("test/personal/ac")
     with pytest.raises(RunError, match="no validation data"):
         RunFolder.read(run).chosen("best_by_val", ACC)

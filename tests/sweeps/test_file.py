@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from pfl.cli.explain import UsageError
 from pfl.sweeps.file import Early, Metric, read
 from pfl.sweeps.space import Categorical, Range
+from tests.helpers.messages import parts
 from tests.sweeps.conftest import METRIC, write
 
 ROOT = Path(__file__).parents[2]
@@ -87,34 +89,34 @@ def test_goal_and_target():
 @pytest.mark.parametrize(
     ("keys", "message"),
     [
-        ({"job": "x"}, "s.yaml:{line}: job: this key is not supported; choose from method, "),
+        ({"job": "x"}, "s.yaml:{line}: job: ~ method, "),
         (
             {"parameters": {"model.init_args.lr": {"vales": [1, 2]}}},
-            "s.yaml:7: parameters.model.init_args.lr.vales: this key is not supported; did",
+            "s.yaml:7: parameters.model.init_args.lr.vales: ",
         ),
-        ({"metod": "grid"}, "metod: this key is not supported; did you mean 'method'?"),
-        ({"method": "custom"}, "method: expected one of grid, random, bayes, got 'custom'"),
-        ({"method": None}, "s.yaml: the key 'method' is missing"),
-        ({"metric": None}, "s.yaml: the key 'metric' is missing"),
-        ({"metric": {**METRIC, "impute": "best"}}, "metric.impute: this key is not supported"),
+        ({"metod": "grid"}, "metod: ~ 'method'"),
+        ({"method": "custom"}, "method: ~ one of grid, random, bayes ~ 'custom'"),
+        ({"method": None}, "s.yaml: ~ 'method' ~ missing"),
+        ({"metric": None}, "s.yaml: ~ 'metric' ~ missing"),
+        ({"metric": {**METRIC, "impute": "best"}}, "metric.impute: "),
         (
             {"metric": {"name": "x", "goal": "max"}},
-            "metric.goal: expected one of minimize, maximize",
+            "metric.goal: ~ minimize, maximize",
         ),
-        ({"metric": {"name": "x", "target": "y"}}, "metric.target: expected a number, got 'y'"),
-        ({"parameters": {"a": 3}}, "parameters.a: expected keys and values, got 3"),
+        ({"metric": {"name": "x", "target": "y"}}, "metric.target: ~ number ~ 'y'"),
+        ({"parameters": {"a": 3}}, "parameters.a: ~ keys and values ~ 3"),
         ({"parameters": {"a": {"value": 3}}}, "there is nothing to search"),
         ({"parameters": {"a b": {"value": 3}}}, "a b: this is not a valid name of a parameter"),
-        ({"run_cap": 0}, "run_cap: expected a whole number, at least 1, got 0"),
-        ({"command": "pfl fit"}, "command: expected a list, got 'pfl fit'"),
+        ({"run_cap": 0}, "run_cap: ~ a whole number, at least 1 ~ 0"),
+        ({"command": "pfl fit"}, "command: ~ a list ~ 'pfl fit'"),
         (
             {"early_terminate": {"type": "envelope"}},
-            "early_terminate.type: expected one of hyperband,",
+            "early_terminate.type: ~ hyperband,",
         ),
         ({"early_terminate": {"type": "hyperband"}}, "give either min_iter, or max_iter and s"),
         (
             {"early_terminate": {"type": "hyperband", "min_iter": 1, "eta": 1.5}},
-            "early_terminate.eta: expected a whole number, at least 2, got 1.5",
+            "early_terminate.eta: ~ a whole number, at least 2 ~ 1.5",
         ),
         (
             {"early_terminate": {"type": "hyperband", "max_iter": 2, "s": 1}},
@@ -138,7 +140,7 @@ def test_what_is_not_supported_is_refused_by_its_name(keys, message):
     line = len(path.read_text().splitlines())
     with pytest.raises(UsageError) as caught:
         read(path)
-    assert message.format(line=line) in str(caught.value)
+    assert re.search(parts(message.format(line=line)), str(caught.value))
 
 
 @pytest.mark.parametrize(
@@ -146,22 +148,22 @@ def test_what_is_not_supported_is_refused_by_its_name(keys, message):
     [
         ({"distribution": "normal", "mu": 0}, "a.distribution: 'normal' is not supported; choo"),
         ({"distribution": "beta"}, "'beta' is not supported"),
-        ({"min": 1, "max": 2, "step": 1}, "a.step: this key is not supported"),
-        ({"min": 1}, "a: the key 'max' is missing"),
-        ({"min": 1, "max": 2, "q": 1}, "a.q: this key is not supported"),
+        ({"min": 1, "max": 2, "step": 1}, "a.step: "),
+        ({"min": 1}, "a: ~ 'max' ~ missing"),
+        ({"min": 1, "max": 2, "q": 1}, "a.q: "),
         ({"min": 2, "max": 1}, "there is no value between 2 and 1"),
         (
             {"min": 1.1, "max": 1.9, "distribution": "q_uniform"},
             "no value between 1.1 and",
         ),
         ({"min": 0, "max": 1, "distribution": "log_uniform_values"}, "needs a positive number"),
-        ({"min": 0, "max": "x"}, "a.max: expected a number, got 'x'"),
+        ({"min": 0, "max": "x"}, "a.max: ~ number ~ 'x'"),
         ({"min": 0, "max": 1, "q": 0, "distribution": "q_uniform"}, "a.q: expected a positive"),
         ({"min": 0.5, "max": 1, "distribution": "int_uniform"}, "expected whole numbers"),
-        ({"values": []}, "a.values: expected a list, got []"),
+        ({"values": []}, "a.values: ~ a list ~ []"),
         ({"values": [1, True]}, "a value is given twice"),
         ({"values": [1, 2], "probabilities": [1]}, "expected 2 numbers of at least 0, one"),
-        ({"distribution": "uniform"}, "a: the key 'min' is missing"),
+        ({"distribution": "uniform"}, "a: ~ 'min' ~ missing"),
         (
             {"parameters": {"b": {"value": 1}}, "value": 2},
             "a.parameters: this key is not",
@@ -172,7 +174,7 @@ def test_what_is_not_supported_is_refused_by_its_name(keys, message):
 def test_a_parameter_that_cannot_be_drawn(given, message):
     with pytest.raises(UsageError) as caught:
         read(write({"a": given}, method="random"))
-    assert message in str(caught.value)
+    assert re.search(parts(message), str(caught.value))
 
 
 def test_a_grid_needs_values_that_can_be_counted():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import pytest
 
 from pfl.__main__ import main
 from pfl.testing import PROMISES
+from tests.helpers.messages import parts
 
 MINE = """\
 import torch
@@ -117,21 +119,21 @@ def test_an_error_is_told_once_with_its_line(capsys):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["mine.Mien"], "there is no class 'mine.Mien'; did you mean 'mine.Mine'?"),
+        (["mine.Mien"], "'mine.Mien' ~ 'mine.Mine'"),
         (
             ["torch.nn.Linear"],
             "torch.nn.Linear is not a method: it is not a subclass of lightning_modules",
         ),
         (["FedSimSup"], "FedSimSup cannot be built: TypeError: FedSimSup.__init__() missing 1 "),
-        (["mine.Mine", "--model.rank", "1"], "--model.rank: Mine has no argument 'rank'"),
+        (["mine.Mine", "--model.rank", "1"], "--model.rank: Mine ~ 'rank'"),
         (["--config", "gone.yaml"], "--config gone.yaml: there is no such file"),
-        (["--config", "c.yaml", "--model.epoch", "1"], "FedSimSup has no argument 'epoch'"),
+        (["--config", "c.yaml", "--model.epoch", "1"], "FedSimSup ~ 'epoch'"),
         (["--model", "FedProx", "--model.mu", "-1"], "cannot be built: ValueError: mu must not be"),
     ],
 )
 def test_a_method_that_cannot_be_built_is_a_usage_error(words, message, capsys):
     assert check(*words) == 2
-    assert message in capsys.readouterr().err
+    assert re.search(parts(message), capsys.readouterr().err)
 
 
 def test_a_configuration_needs_neither_its_networks_nor_its_data(capsys):

@@ -78,7 +78,7 @@ def test_rates_fall_as_a_cosine_over_the_rounds():
     # Of how many rounds is not known.
     assert pull(lr_schedule="cosine").lr_factor(replace(info, round=3, rounds=0)) == 1
     assert pull().lr_factor(replace(info, round=3, rounds=4)) == 1
-    with pytest.raises(ValueError, match="lr_schedule must be one of constant, cosine"):
+    with pytest.raises(ValueError, match=r"lr_schedule.* constant, cosine"):
         pull(lr_schedule="linear")
 
 

@@ -234,19 +234,19 @@ def test_by_domain_divides_a_domain_as_asked():
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: Dirichlet(0), "alpha must be positive, got 0"),
-        (lambda: Dirichlet(-0.5), "alpha must be positive, got -0.5"),
-        (lambda: Dirichlet(min_samples=-1), "min_samples must not be negative, got -1"),
-        (lambda: Dirichlet(max_tries=0), "max_tries must be at least 1"),
+        (lambda: Dirichlet(0), r"alpha.*positive.* 0"),
+        (lambda: Dirichlet(-0.5), r"alpha.*positive.* -0.5"),
+        (lambda: Dirichlet(min_samples=-1), r"min_samples.*negative.* -1"),
+        (lambda: Dirichlet(max_tries=0), r"max_tries.* 1\b"),
         (lambda: Dirichlet(float("nan")), "alpha must be a finite number, got nan"),
-        (lambda: ClientDirichlet(0), "alpha must be positive"),
+        (lambda: ClientDirichlet(0), r"alpha.*positive"),
         (lambda: ClientDirichlet(float("inf")), "alpha must be a finite number, got inf"),
-        (lambda: Shards(0), "shards_per_client must be at least 1"),
-        (lambda: FixedClasses(classes_per_client=0), "classes_per_client must be at least 1"),
-        (lambda: ConceptDrift(subclasses_per_client=0), "subclasses_per_client must be at least 1"),
-        (lambda: QuantitySkew(sigma=-1), "sigma must not be negative"),
+        (lambda: Shards(0), r"shards_per_client.* 1\b"),
+        (lambda: FixedClasses(classes_per_client=0), r"classes_per_client.* 1\b"),
+        (lambda: ConceptDrift(subclasses_per_client=0), r"subclasses_per_client.* 1\b"),
+        (lambda: QuantitySkew(sigma=-1), r"sigma.*negative"),
         (lambda: QuantitySkew(sigma=float("inf")), "sigma must be a finite number, got inf"),
-        (lambda: QuantitySkew(quantity="even"), "quantity must be one of .*, got 'even'"),
+        (lambda: QuantitySkew(quantity="even"), r"quantity.* 'even'"),
     ],
 )
 def test_numbers_out_of_range_are_refused(make, message):
@@ -263,7 +263,7 @@ UNEQUAL = Targets(np.repeat(np.arange(10), [3, *[20] * 9]))
 @pytest.mark.parametrize(
     ("partitioner", "data", "clients", "message"),
     [
-        (IID(), TEN, 0, "num_clients must be at least 1, got 0"),
+        (IID(), TEN, 0, r"num_clients.* 1.* 0"),
         (IID(), TEN, 201, "num_clients is 201, but there are only 200 samples"),
         (Shards(3), TEN, 100, "need 300 samples, but there are 200"),
         (FixedClasses(classes_per_client=3), TEN, 10, "3 does not divide the 10 classes"),

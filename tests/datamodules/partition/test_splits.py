@@ -287,12 +287,12 @@ def test_the_split_seed_decides():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"test_fraction": 0.0}, r"test_fraction must lie in \(0, 1\), got 0.0"),
-        ({"test_fraction": 1.0}, r"test_fraction must lie in \(0, 1\)"),
-        ({"val_fraction": 1.0}, r"val_fraction must lie in \[0, 1\), got 1.0"),
+        ({"test_fraction": 0.0}, r"test_fraction.*\(0, 1\).* 0.0"),
+        ({"test_fraction": 1.0}, r"test_fraction.* \(0, 1\)"),
+        ({"val_fraction": 1.0}, r"val_fraction.*\[0, 1\).* 1.0"),
         ({"val_fraction": -0.1}, "val_fraction"),
-        ({"max_samples": 0}, "max_samples must be at least 1, got 0"),
-        ({"max_train_samples": 0}, "max_train_samples must be at least 1, got 0"),
+        ({"max_samples": 0}, r"max_samples.* 1.* 0"),
+        ({"max_train_samples": 0}, r"max_train_samples.* 1.* 0"),
         ({"max_train_samples": 9}, "max_train_samples is 9, but test_protocol pooled .* max_samp"),
     ],
 )

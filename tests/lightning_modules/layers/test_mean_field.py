@@ -167,7 +167,7 @@ def test_networks_under_vmap():
 
 def test_refuses_what_it_cannot_use():
     net, x = build(), normal(5, 4)
-    with pytest.raises(ValueError, match="samples must be at least 1, got 0"):
+    with pytest.raises(ValueError, match=r"samples.* 1.* 0"):
         net(x, samples=0)
     with pytest.raises(ValueError, match="noise must have the shapes"):
         net(x, noise={"0.weight": normal(2, 6, 4)})

@@ -199,12 +199,12 @@ def test_variational_layer_is_a_head():
 
 
 def test_variational_layer_refuses_what_it_cannot_use():
-    with pytest.raises(ValueError, match="init_std must be positive, got 0"):
+    with pytest.raises(ValueError, match=r"init_std.*positive.* 0"):
         VariationalLinear(4, 3, init_std=0)
-    with pytest.raises(ValueError, match="init_mean_std must not be negative"):
+    with pytest.raises(ValueError, match=r"init_mean_std.*negative"):
         VariationalLinear(4, 3, init_mean_std=-1)
     built, z = layer(), normal(5, 4)
-    with pytest.raises(ValueError, match="samples must be at least 1, got 0"):
+    with pytest.raises(ValueError, match=r"samples.* 1.* 0"):
         built(z, samples=0)
     noise = draw_noise(built.noise_shapes(2), z)
     with pytest.raises(ValueError, match=r"shapes .*\(3, 3, 4\).*got .*\(2, 3, 4\)"):

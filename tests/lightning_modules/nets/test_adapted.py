@@ -191,7 +191,7 @@ def test_a_configuration_names_the_network_inside(tmp_path):
         (lambda: FrozenParts(deep(), ["*"]), r"patterns=\['\*'\] leaves nothing"),
         (lambda: LoRA(deep(), targets=["fc"]), r"targets=\['fc'\] .* backbone\.0, backbone\.3$"),
         (lambda: LoRA(deep(), trained=["top.*"]), r"trained has the pattern 'top\.\*'"),
-        (lambda: LoRA(deep(), rank=0), "rank must be at least 1, got 0"),
+        (lambda: LoRA(deep(), rank=0), r"rank.* 1.* 0"),
     ],
 )
 def test_patterns_that_mean_nothing_are_refused(build, message):

@@ -140,9 +140,9 @@ def test_an_mlp_takes_tables_with_any_number_of_hidden_layers():
 
 
 def test_bad_sizes_are_refused():
-    with pytest.raises(ValueError, match="hidden must be at least 1, got 0"):
+    with pytest.raises(ValueError, match=r"hidden.* 1.* 0"):
         MLP(10, hidden=[8, 0])
-    with pytest.raises(ValueError, match="num_classes must be at least 1, got 0"):
+    with pytest.raises(ValueError, match=r"num_classes.* 1.* 0"):
         SplitNet(nn.Flatten(), nn.Identity(), features=4, num_classes=0)
     with pytest.raises(ValueError, match="hidden"):
         LeNet5(10, hidden=[])

@@ -40,7 +40,7 @@ def test_padding_takes_no_gradient():
 
 
 def test_sizes_below_one_are_refused():
-    with pytest.raises(ValueError, match="vocabulary must be at least 1, got 0"):
+    with pytest.raises(ValueError, match=r"vocabulary.* 1.* 0"):
         TextNet(2, vocabulary=0)
 
 

@@ -25,7 +25,7 @@ def test_with_lr_replaces_the_rate_of_every_group_and_nothing_else():
 
 
 def test_a_negative_rate_is_refused():
-    with pytest.raises(ValueError, match="a learning rate must not be negative, got -1"):
+    with pytest.raises(ValueError, match=r"a learning rate.*negative.* -1"):
         with_lr(partial(torch.optim.SGD, lr=0.1), -1)
 
 
