@@ -9,7 +9,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from pfl.core.task import Regression, wide
+from pfl.core.score_sums import wide
+from pfl.core.task import Regression
 
 
 @dataclass(frozen=True, repr=False)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import partial
-from typing import Any, ClassVar, Literal, TypeAlias, TypedDict
+from typing import Any, ClassVar, Literal, TypedDict
 
 import torch
 import torch.nn.functional as F
@@ -14,11 +14,7 @@ from torch import Tensor
 
 from pfl.core.checks import not_negative, positive, within
 from pfl.core.sample_losses import cross_entropies, mean_cross_entropy, pinball
-
-BINS = 15
-
-# (n,) values and (n,) groups -> (K, groups) sums, by model and group.
-GroupSums: TypeAlias = Callable[[Tensor, Tensor, int], Tensor]
+from pfl.core.score_sums import calibration_error, defined, group_sums, macro_f1, wide
 
 
 class LossOptions(TypedDict, total=False):
@@ -198,22 +194,22 @@ class Classification(Task):
             samples, output_size=len(y)
         )
         parts = zip(torch.split(logits.log_softmax(-1), sizes), torch.split(y, sizes), strict=True)
-        losses = torch.stack([F.nll_loss(own, labels) for own, labels in parts])
+        losses = torch.stack([F.nll_loss(model, labels) for model, labels in parts])
         classes = logits.shape[-1]
         confidence, guess = logits.softmax(-1).max(-1)
-        tally = partial(_sums, owner, len(sizes))
+        tally = partial(group_sums, owner, len(sizes))
         predicted = logits.argmax(-1)
         hits = tally((predicted == y).to(logits.dtype), y, classes)
         ones = torch.ones_like(confidence)
-        found = tally(ones, predicted, classes) + tally(ones, y, classes)
+        held = tally(ones, predicted, classes) + tally(ones, y, classes)
         right = (guess == y).to(logits.dtype)
         scores = [
             hits.sum(1) / samples,
             losses,
-            _macro_f1(hits, found),
-            _calibration_error(tally, confidence, right),
+            macro_f1(hits, held),
+            calibration_error(tally, confidence, right),
         ]
-        return _defined(torch.stack(scores, dim=1), losses[:, None])
+        return defined(torch.stack(scores, dim=1), losses[:, None])
 
     def predictions(self, outputs: Tensor) -> Tensor:
         """Return (n, C) probabilities."""
@@ -253,11 +249,11 @@ class Binary(Classification):
         loss = F.cross_entropy(wide(outputs), y)
         chance = self.predictions(outputs)
         truth = y.to(chance.dtype)
-        tally = partial(_sums, torch.zeros_like(y), 1)
+        tally = partial(group_sums, torch.zeros_like(y), 1)
         right = ((chance > 0.5) == (y > 0)).to(chance.dtype)
-        error = _calibration_error(tally, chance, truth)[0]
+        error = calibration_error(tally, chance, truth)[0]
         scores = torch.stack([right.mean(), loss, (chance - truth).square().mean(), error])
-        return _defined(scores, loss)
+        return defined(scores, loss)
 
     def predictions(self, outputs: Tensor) -> Tensor:
         """Return (n,) probabilities of the positive class."""
@@ -294,7 +290,7 @@ class MultiLabel(Task):
         f1 = (2 * hits / (guess.sum(0) + truth.sum(0))).nan_to_num()
         loss = self.sample_losses(logits, y).mean()
         scores = torch.stack([right.mean(), loss, f1.mean(), right.amin(-1).mean()])
-        return _defined(scores, loss)
+        return defined(scores, loss)
 
     def predictions(self, outputs: Tensor) -> Tensor:
         """Return (n, L) probabilities."""
@@ -376,7 +372,7 @@ class Regression(Task):
             losses = pinball(wide(outputs), y, self.quantiles).mean((0, 1))
             scores = torch.cat([losses.mean()[None], scores[1:], losses])
         # Zero times infinity is NaN.
-        return _defined(scores, 0 * scores[0])
+        return defined(scores, 0 * scores[0])
 
     def _point(self, outputs: Tensor) -> Tensor:
         """Return the (n, D) values, or those of the quantile next to the median."""
@@ -396,48 +392,3 @@ class Regression(Task):
     def metric_arguments(self, outputs: int) -> dict[str, Any]:
         """Return the number of values."""
         return {"num_outputs": outputs // self.outputs(1)}
-
-
-def wide(values: Tensor) -> Tensor:
-    """Return values in single precision or, if they are float64, unchanged."""
-    return values if values.dtype == torch.float64 else values.float()
-
-
-def _defined(scores: Tensor, loss: Tensor) -> Tensor:
-    """Return scores, all NaN where the loss is: some output then says nothing of its sample."""
-    return torch.where(loss.isnan(), loss, scores)
-
-
-def _macro_f1(hits: Tensor, found: Tensor) -> Tensor:
-    """Return (K,) mean F1 scores of the classes that are present or predicted.
-
-    Args:
-        hits: (K, C) numbers of correctly predicted samples of each model and class.
-        found: (K, C) numbers of samples of the class plus samples predicted to be of it.
-    """
-    present = (found > 0).to(hits.dtype)
-    f1 = (2 * hits / found).nan_to_num()
-    return (f1 / present.sum(1, keepdim=True)).sum(1)
-
-
-def _calibration_error(tally: GroupSums, confidence: Tensor, right: Tensor) -> Tensor:
-    """Return (K,) expected calibration errors: mean gap between accuracy and confidence in bins.
-
-    Args:
-        tally: Sums values by model and bin.
-        confidence: (n,) largest probabilities.
-        right: (n,) 1 if the most probable class is the label, else 0.
-    """
-    edges = torch.linspace(0, 1, BINS + 1, dtype=confidence.dtype, device=confidence.device)
-    bins = torch.bucketize(confidence, edges, right=True) - 1
-    accuracy, sureness, count = (
-        tally(values, bins, BINS + 1) for values in (right, confidence, torch.ones_like(right))
-    )
-    gap = (accuracy / count).nan_to_num() - (sureness / count).nan_to_num()
-    return (gap.abs() * (count / count.sum(1, keepdim=True))).sum(1)
-
-
-def _sums(owner: Tensor, models: int, values: Tensor, groups: Tensor, count: int) -> Tensor:
-    """Return (models, count) sums of (n,) values by model and group."""
-    sums = values.new_zeros(models * count)
-    return sums.scatter_add_(0, owner * count + groups, values).view(models, count)
