@@ -99,8 +99,8 @@ def _advice(words: Sequence[str]) -> str:
 
 
 def _run(name: str, words: Sequence[str], debug: bool) -> int:
-    found = commands()[name]
-    configured = found.configuration is not None
+    entry = commands()[name]
+    configured = entry.configuration is not None
     if configured and {"--help", "-h"} & {*words}:
         from pfl.cli.overview import overview
 
@@ -118,7 +118,7 @@ def _run(name: str, words: Sequence[str], debug: bool) -> int:
 
                 slips.check(name, words)
             given = words if configured else parsed(name, words)
-            home, _, function = found.function.rpartition(".")
+            home, _, function = entry.function.rpartition(".")
             command = getattr(import_module(f"pfl.{home}"), function)
             command(given)
     except (UsageError, BrokenError) as error:

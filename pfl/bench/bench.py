@@ -143,13 +143,13 @@ class Bench:
         settings, outcomes = contender.trials(self.trials), self._outcomes(contender)
         numbers = {"default": 0, "tuned": rows.chosen(outcomes)}
         return {
-            kind: [
+            which: [
                 self._unit(contender, seed, settings[number], outcomes[number]["rounds"])
                 for seed in range(self.seeds)
             ]
             if number is not None and "failed" not in outcomes[number]
             else []
-            for kind, number in numbers.items()
+            for which, number in numbers.items()
         }
 
     def _unit(
@@ -179,13 +179,13 @@ class Bench:
             "source": contender.source_hash,
             "space": contender.space_hash,
             "dimensions": [one.plain() for one in contender.dimensions],
-            "own_dimensions": len(contender.kind.space()),
+            "own_dimensions": len(contender.method.space()),
             "given": {**contender.given},
             "budget": self.budget,
         }
         finals = {
-            kind: {unit.seed: self.store.find(unit) or {} for unit in units}
-            for kind, units in self._finals(contender).items()
+            which: {unit.seed: self.store.find(unit) or {} for unit in units}
+            for which, units in self._finals(contender).items()
         }
         return rows.tuned(head, contender.trials(self.trials), self._outcomes(contender), finals)
 

@@ -87,20 +87,20 @@ class Contender:
             raise UsageError(f"{self.task.path}: {self.name}: {error}") from error
 
     @cached_property
-    def kind(self) -> type[ClientModule]:
+    def method(self) -> type[ClientModule]:
         """The method's class."""
-        kind: type[ClientModule] = catalogue.find(self.default.values.model.class_path)
-        return kind
+        method: type[ClientModule] = catalogue.find(self.default.values.model.class_path)
+        return method
 
     @property
     def identifier(self) -> str:
         """The class's name, or its import path if it is not of this project."""
-        return identity.class_name(f"{self.kind.__module__}.{self.kind.__name__}")
+        return identity.class_name(f"{self.method.__module__}.{self.method.__name__}")
 
     @cached_property
     def dimensions(self) -> tuple[Dimension, ...]:
         """The shared dimensions, by dotted keys, then the method's own."""
-        own = {_OPTIONS + one.name: one for one in self.kind.space()}
+        own = {_OPTIONS + one.name: one for one in self.method.space()}
         shared = {one.name: one for one in self.task.dimensions if self._takes(one.name)}
         # A method that has its own range for a shared dimension keeps its place in the sequence.
         return tuple(replace(one, name=key) for key, one in {**shared, **own}.items())
@@ -108,7 +108,7 @@ class Contender:
     def _takes(self, key: str) -> bool:
         """Return ``True`` if a key is not the method's, or is an argument that it has."""
         name = key.removeprefix(_OPTIONS)
-        return name == key or name.partition(".")[0] in arguments(self.kind)
+        return name == key or name.partition(".")[0] in arguments(self.method)
 
     @property
     def space_hash(self) -> str:
@@ -119,8 +119,8 @@ class Contender:
     def source_hash(self) -> str:
         """Hash of the source files of the method's class and of the methods it is derived from."""
         base = catalogue.find(KINDS["methods"])
-        kinds = [kind for kind in self.kind.__mro__ if issubclass(kind, base) and kind is not base]
-        files = [Path(inspect.getfile(kind)).read_bytes() for kind in kinds]
+        methods = [one for one in self.method.__mro__ if issubclass(one, base) and one is not base]
+        files = [Path(inspect.getfile(one)).read_bytes() for one in methods]
         return hashlib.sha256(b"\0".join(dict.fromkeys(files))).hexdigest()[:32]
 
     def trials(self, count: int) -> list[dict[str, Any]]:

@@ -172,12 +172,12 @@ def scores(run: Run, name: str, more: bool) -> dict[str, dict[str, float]]:
     wanted |= {f"test/personal/{name}{ending}": name + ending for ending in MEANS}
     wanted[f"test/unseen_joined/{name}"] = f"unseen_joined/{name}"
     return {
-        kind: {
+        at: {
             short: row[long]
             for long, short in wanted.items()
             if math.isfinite(row.get(long, math.nan))
         }
-        for kind, row in (("last", rows[-1]), ("best_by_val", best))
+        for at, row in (("last", rows[-1]), ("best_by_val", best))
     }
 
 

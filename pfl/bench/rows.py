@@ -55,8 +55,8 @@ def tuned(
                 for values, trial in zip(settings, trials, strict=True)
             ],
             **{
-                kind: [{"seed": seed, **_lasting(run)} for seed, run in sorted(runs.items())]
-                for kind, runs in finals.items()
+                which: [{"seed": seed, **_lasting(run)} for seed, run in sorted(runs.items())]
+                for which, runs in finals.items()
             },
         }
     )

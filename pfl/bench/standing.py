@@ -75,19 +75,19 @@ def standings(board: Leaderboard) -> list[Standing]:
     return sorted(lines, key=lambda one: (one.rank, one.label))
 
 
-def scores_of(board: Leaderboard, name: str, kind: str, score: str | None = None) -> Floats:
+def scores_of(board: Leaderboard, name: str, which: str, score: str | None = None) -> Floats:
     """Return a row's (seeds,) test scores at the best round by validation.
 
     Args:
         board: The leaderboard.
         name: The method.
-        kind: ``tuned`` or ``default``.
+        which: ``tuned`` or ``default``.
         score: A score; ``None`` is the one by which the task judges.
     """
     wanted = score or str(board.task["score"])
     row = board.rows[name]
-    runs = row.get(kind, [])
-    if kind == "tuned" and not runs:  # all trials failed
+    runs = row.get(which, [])
+    if which == "tuned" and not runs:  # all trials failed
         return np.full(row["budget"]["seeds"], np.nan)
     return np.array([run.get("best_by_val", {}).get(wanted, np.nan) for run in runs], np.float64)
 

@@ -98,9 +98,9 @@ def _compared(
         if stored.get(key) != again.get(key):
             what = f"{key}: {stored.get(key)} in the row, {again.get(key)} now"
             return Verified(method, seed, "different", what)
-    kinds = ("last", "best_by_val")
+    points = ("last", "best_by_val")
     then, now = (
-        {f"{kind} {name}": value for kind in kinds for name, value in run.get(kind, {}).items()}
+        {f"{at} {name}": value for at in points for name, value in run.get(at, {}).items()}
         for run in (stored, again)
     )
     if then.keys() != now.keys():

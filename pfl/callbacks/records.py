@@ -72,8 +72,11 @@ class Records(Analysis):
             _write_json(folder / TRANSFORMS, run.data.transforms())
 
     def rows(self, run: Run, result: RoundResult) -> Sequence[Mapping[str, Any]]:
-        """Return a row for each tested client."""
-        return self._named(run, result)
+        """Return a row for each tested client, with its name if it has one."""
+        names = client_names(run.data)
+        if not names:
+            return result.clients
+        return [{**row, "name": names[int(row["client"])]} for row in result.clients]
 
     def on_round_end(self, run: Run, result: RoundResult) -> None:
         """Append this round's rows; the one in ``metrics.csv`` says that all of them are there."""
@@ -90,14 +93,7 @@ class Records(Analysis):
         if run.latest is None:
             self._rows.replace(run.round, [])
         else:
-            self._rows.replace(run.latest.round - 1, self._named(run, run.latest))
-
-    def _named(self, run: Run, result: RoundResult) -> Sequence[Mapping[str, Any]]:
-        """Return the rows of clients, with their names if they have any."""
-        names = client_names(run.data)
-        if not names:
-            return result.clients
-        return [{**row, "name": names[int(row["client"])]} for row in result.clients]
+            self._rows.replace(run.latest.round - 1, self.rows(run, run.latest))
 
     def on_fit_end(self, run: Run) -> None:
         """Write the summary."""

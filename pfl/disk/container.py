@@ -36,13 +36,13 @@ _MAGIC, _VERSION = b"PFLMSG", 1
 _START = struct.Struct("<6sHI")
 _SUM = 32
 _DTYPES: Mapping[str, torch.dtype] = {
-    str(kind).removeprefix("torch."): kind
-    for kind in (
+    str(dtype).removeprefix("torch."): dtype
+    for dtype in (
         *(torch.float64, torch.float32, torch.float16, torch.bfloat16),
         *(torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8, torch.bool),
     )
 }
-_NAMES = {kind: name for name, kind in _DTYPES.items()}
+_NAMES = {dtype: name for name, dtype in _DTYPES.items()}
 
 
 class ContainerError(ValueError):
@@ -99,8 +99,8 @@ def unpack(data: bytes, most: int = BYTES) -> tuple[Any, dict[str, Tensor]]:
             f"{end - start:,}"
         )
     tensors: dict[str, Tensor] = {}
-    for name, kind, shape, size in described:
-        tensors[name] = _tensor(data, start, size, kind, shape)
+    for name, dtype, shape, size in described:
+        tensors[name] = _tensor(data, start, size, dtype, shape)
         start += size
     return content, tensors
 
@@ -140,25 +140,25 @@ def _read_header(data: bytes) -> tuple[Any, list[tuple[str, torch.dtype, list[in
 def _described(item: Any) -> tuple[str, torch.dtype, list[int], int]:  # noqa: ANN401
     if not isinstance(item, list) or [type(part) for part in item] != [str, str, list]:
         raise ContainerError("a tensor of a message must have a name, a type and a shape")
-    name, kind, shape = item
-    if kind not in _DTYPES:
-        raise ContainerError(f"tensor {name[:60]!r}: {kind[:20]!r} is no type of a message")
+    name, dtype, shape = item
+    if dtype not in _DTYPES:
+        raise ContainerError(f"tensor {name[:60]!r}: {dtype[:20]!r} is no type of a message")
     if len(shape) > AXES or not all(type(n) is int and 0 <= n <= BYTES for n in shape):
         raise ContainerError(f"tensor {name[:60]!r}: {str(shape)[:60]} is no shape of a message")
     # A tensor without elements may still have an axis that no memory has room for.
     if math.prod(max(1, n) for n in shape) > BYTES:
         raise ContainerError(f"tensor {name[:60]!r}: the shape {shape} is too large")
-    return name, _DTYPES[kind], shape, math.prod(shape) * _DTYPES[kind].itemsize
+    return name, _DTYPES[dtype], shape, math.prod(shape) * _DTYPES[dtype].itemsize
 
 
-def _tensor(data: bytes, start: int, size: int, kind: torch.dtype, shape: list[int]) -> Tensor:
+def _tensor(data: bytes, start: int, size: int, dtype: torch.dtype, shape: list[int]) -> Tensor:
     # Also aligned, and free of the message.
     raw = bytearray(memoryview(data)[start : start + size])
     if not raw:
-        return torch.empty(shape, dtype=kind)
-    if kind is torch.bool and raw.translate(None, b"\x00\x01"):
+        return torch.empty(shape, dtype=dtype)
+    if dtype is torch.bool and raw.translate(None, b"\x00\x01"):
         raise ContainerError("a truth value of a message is neither 0 nor 1")
-    return _swapped(torch.frombuffer(raw, dtype=torch.uint8), kind).view(kind).reshape(shape)
+    return _swapped(torch.frombuffer(raw, dtype=torch.uint8), dtype).view(dtype).reshape(shape)
 
 
 def _raw(value: Tensor) -> bytes:
@@ -166,11 +166,11 @@ def _raw(value: Tensor) -> bytes:
     return _swapped(flat.view(torch.uint8), value.dtype).numpy().tobytes()
 
 
-def _swapped(octets: Tensor, kind: torch.dtype) -> Tensor:
+def _swapped(octets: Tensor, dtype: torch.dtype) -> Tensor:
     """Return bytes in the other order on a machine that is not little-endian."""
     if sys.byteorder == "little":
         return octets
-    return octets.view(-1, kind.itemsize).flip(1).reshape(-1)
+    return octets.view(-1, dtype.itemsize).flip(1).reshape(-1)
 
 
 def _named(name: str, value: Tensor) -> str:

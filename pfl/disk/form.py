@@ -43,14 +43,14 @@ class Least:
     number: int
 
 
-def formed(value: Any, kind: Any, keys: tuple[str, ...] = ()) -> Any:  # noqa: ANN401
+def formed(value: Any, form: Any, keys: tuple[str, ...] = ()) -> Any:  # noqa: ANN401
     """Return a value of plain YAML or JSON in a form: mappings become the form's dataclasses.
 
     A key of a dataclass that is null stands for its default.
 
     Args:
         value: The value.
-        kind: The form.
+        form: The form.
         keys: The keys under which the value stands.
 
     Raises:
@@ -61,26 +61,26 @@ def formed(value: Any, kind: Any, keys: tuple[str, ...] = ()) -> Any:  # noqa: A
         Traceback (most recent call last):
         pfl.disk.form.FormError: rounds.0: expected a whole number, got '3'
     """
-    if not _fits(value, kind):
-        near = nearest(value, map(str, get_args(kind))) if isinstance(value, str) else ""
-        raise FormError(keys, f"expected {_said(kind)}, got {_shown(value)}{near}")
-    inner = get_args(kind)
-    if get_origin(kind) in (Union, UnionType):
+    if not _fits(value, form):
+        near = nearest(value, map(str, get_args(form))) if isinstance(value, str) else ""
+        raise FormError(keys, f"expected {_said(form)}, got {_shown(value)}{near}")
+    inner = get_args(form)
+    if get_origin(form) in (Union, UnionType):
         return formed(value, next(one for one in inner if _fits(value, one)), keys)
-    if get_origin(kind) is list:
+    if get_origin(form) is list:
         return [formed(item, inner[0], (*keys, str(n))) for n, item in enumerate(value)]
-    if get_origin(kind) is tuple:
+    if get_origin(form) is tuple:
         return tuple(formed(item, inner[0], (*keys, str(n))) for n, item in enumerate(value))
-    if get_origin(kind) is dict:
+    if get_origin(form) is dict:
         if get_origin(inner[0]) is Literal:
             _check_keys(value, get_args(inner[0]), keys)
         return {str(k): formed(item, inner[1], (*keys, str(k))) for k, item in value.items()}
-    return _record(value, kind, keys) if is_dataclass(kind) else value
+    return _record(value, form, keys) if is_dataclass(form) else value
 
 
-def _record(content: Mapping[Any, Any], kind: Any, keys: tuple[str, ...]) -> Any:  # noqa: ANN401
-    types, given = get_type_hints(kind, include_extras=True), {}
-    optional = [f.name for f in fields(kind) if {f.default, f.default_factory} != {MISSING}]
+def _record(content: Mapping[Any, Any], form: Any, keys: tuple[str, ...]) -> Any:  # noqa: ANN401
+    types, given = get_type_hints(form, include_extras=True), {}
+    optional = [f.name for f in fields(form) if {f.default, f.default_factory} != {MISSING}]
     _check_keys(content, types, keys)
     for name, item in content.items():
         if item is not None or name not in optional:
@@ -88,7 +88,7 @@ def _record(content: Mapping[Any, Any], kind: Any, keys: tuple[str, ...]) -> Any
     for name in types:
         if name not in given and name not in optional:
             raise FormError(keys, f"the key {name!r} is missing")
-    return kind(**given)
+    return form(**given)
 
 
 def _check_keys(content: Collection[Any], known: Collection[str], keys: tuple[str, ...]) -> None:
@@ -98,38 +98,38 @@ def _check_keys(content: Collection[Any], known: Collection[str], keys: tuple[st
             raise FormError((*keys, str(name)), what)
 
 
-def _fits(value: Any, kind: Any) -> bool:  # noqa: ANN401
+def _fits(value: Any, form: Any) -> bool:  # noqa: ANN401
     """Return whether a value has a form, whatever is in it."""
-    origin, inner = get_origin(kind), get_args(kind)
+    origin, inner = get_origin(form), get_args(form)
     if origin in (Union, UnionType):
         return any(_fits(value, one) for one in inner)
     if origin is Annotated:
         return _fits(value, inner[0]) and value >= inner[1].number
     if origin is Literal:
         return any(type(value) is type(word) and value == word for word in inner)
-    if kind is float and not isinstance(value, bool):
+    if form is float and not isinstance(value, bool):
         return isinstance(value, int | float)
-    if kind is int:
+    if form is int:
         return type(value) is int and abs(value) <= _LARGEST
-    outer = _outer(kind)
+    outer = _outer(form)
     return outer is Any or isinstance(value, outer)
 
 
-def _said(kind: Any) -> str:  # noqa: ANN401
+def _said(form: Any) -> str:  # noqa: ANN401
     """Return a form in words."""
-    origin, inner = get_origin(kind), get_args(kind)
+    origin, inner = get_origin(form), get_args(form)
     if origin in (Union, UnionType):
         return " or ".join(_said(one) for one in inner if one is not NoneType)
     if origin is Annotated:
         return f"{_said(inner[0])}, at least {inner[1].number}"
     if origin is Literal:
         return f"one of {', '.join(map(str, inner))}"
-    return _WORDS[_outer(kind)]
+    return _WORDS[_outer(form)]
 
 
-def _outer(kind: Any) -> Any:  # noqa: ANN401
+def _outer(form: Any) -> Any:  # noqa: ANN401
     """Return the type of a value that has a form, as YAML and JSON know it."""
-    outer = dict if is_dataclass(kind) else get_origin(kind) or kind
+    outer = dict if is_dataclass(form) else get_origin(form) or form
     return list if outer is tuple else outer
 
 

@@ -21,37 +21,37 @@ _CONTAINERS = (list, tuple, set, dict, Sequence, Mapping)
 
 
 @cache
-def declared(kind: Callable[..., Any]) -> Mapping[str, Any]:
+def declared(target: Callable[..., Any]) -> Mapping[str, Any]:
     """Return the declared types of the arguments of a class or a function.
 
     They include arguments that it passes on to its bases or to a function.
     """
-    names, parser = _arguments(kind)
+    names, parser = _arguments(target)
     types = types_of(parser)
     return {name: types.get(name) for name in names}
 
 
 @cache
-def defaults(kind: Callable[..., Any]) -> Mapping[str, Any]:
+def defaults(target: Callable[..., Any]) -> Mapping[str, Any]:
     """Return the default values of the arguments of a class or a function."""
-    return {action.dest: action.default for action in _arguments(kind)[1]._actions}
+    return {action.dest: action.default for action in _arguments(target)[1]._actions}
 
 
 @cache
-def _arguments(kind: Callable[..., Any]) -> tuple[Sequence[str], ArgumentParser]:
+def _arguments(target: Callable[..., Any]) -> tuple[Sequence[str], ArgumentParser]:
     """Return the names of the arguments of a class or a function, and a parser of them."""
     # Imported here because only code that builds objects from plain values needs it.
     from jsonargparse import ArgumentParser
 
     parser = ArgumentParser()
-    add = parser.add_class_arguments if inspect.isclass(kind) else parser.add_function_arguments
-    return add(kind, fail_untyped=False), parser
+    add = parser.add_class_arguments if inspect.isclass(target) else parser.add_function_arguments
+    return add(target, fail_untyped=False), parser
 
 
 def types_of(parser: ArgumentParser) -> dict[str, Any]:
     """Return the declared types of a parser's arguments, where it knows them."""
-    kinds = ((action.dest, getattr(action, "_typehint", None)) for action in parser._actions)
-    return {name: kind for name, kind in kinds if kind is not None and not name.endswith(".help")}
+    pairs = ((action.dest, getattr(action, "_typehint", None)) for action in parser._actions)
+    return {name: hint for name, hint in pairs if hint is not None and not name.endswith(".help")}
 
 
 def classes(hint: Any) -> Iterator[type]:  # noqa: ANN401

@@ -153,15 +153,15 @@ def _check_mapping(
     keys: Sequence[str],
     trust: Trust,
 ) -> None:
-    path, kinds = given.get("class_path"), tuple(hints.classes(hint))
-    mapped = hints.takes_mappings(hint) and (path is None or not kinds)
-    if mapped or (path is None and len(kinds) != 1):
+    path, declared = given.get("class_path"), tuple(hints.classes(hint))
+    mapped = hints.takes_mappings(hint) and (path is None or not declared)
+    if mapped or (path is None and len(declared) != 1):
         # A mapping that is declared as one is no object, but its values may be.
         inner = hints.values_of(hint) if mapped else hint
         for key, item in given.items():
             check_calls(item, inner, (*keys, str(key)), trust)
         return
-    made = kinds[0] if path is None else checked(str(path), hint, keys, trust)
+    made = declared[0] if path is None else checked(str(path), hint, keys, trust)
     arguments = given
     # A data class is given without its path.
     if path is not None or "init_args" in given:
@@ -177,8 +177,8 @@ def _check_mapping(
 
 
 def _check_text(text: str, hint: Any, keys: Sequence[str], trust: Trust) -> None:  # noqa: ANN401
-    kinds, words = tuple(hints.classes(hint)), get_args(hint)
-    if (kinds or hints.takes_callables(hint)) and _is_path(text):
+    declared, words = tuple(hints.classes(hint)), get_args(hint)
+    if (declared or hints.takes_callables(hint)) and _is_path(text):
         # Where any text is allowed too, the parser decides whether it is a class.
         if str not in words:
             checked(text, hint, keys, trust)
@@ -204,9 +204,9 @@ def _check_object(
     trust: Trust,
 ) -> None:
     """Refuse an object that may not be named or does not fit a place of the declared type."""
-    kinds, home = tuple(hints.classes(hint)), _home(target)
-    names = " or ".join(kind.__name__ for kind in kinds)
-    if not kinds and not hints.takes_callables(hint):
+    declared, home = tuple(hints.classes(hint)), _home(target)
+    names = " or ".join(base.__name__ for base in declared)
+    if not declared and not hints.takes_callables(hint):
         raise TrustError(f"{path} is not allowed here: the argument declares no class", keys)
     if not inspect.isclass(target) and not inspect.isroutine(target):
         raise TrustError(f"{path} is neither a class nor a function", keys)
@@ -215,15 +215,15 @@ def _check_object(
     if not trust.weights and _below(home, _PRETRAINED):
         raise TrustError(f"{path} downloads a network, which only {trust.option} allows", keys)
     if inspect.isclass(target):
-        if kinds and not any(kind in target.__mro__ for kind in kinds):
+        if declared and not any(base in target.__mro__ for base in declared):
             raise TrustError(f"{path} is not a subclass of {names}", keys)
         called = any("__call__" in vars(base) for base in target.__mro__)
-        if not kinds and not (called and (is_listed(home) or trust.owns(target.__module__))):
+        if not declared and not (called and (is_listed(home) or trust.owns(target.__module__))):
             raise TrustError(f"{path} is not allowed here: its objects are not functions", keys)
         return
     returned = tuple(hints.classes(_returns(target)))
-    fits = returned and all(any(kind in one.__mro__ for kind in kinds) for one in returned)
-    if kinds and not fits:
+    fits = returned and all(any(base in one.__mro__ for base in declared) for one in returned)
+    if declared and not fits:
         raise TrustError(f"{path} is not annotated to return {names}", keys)
     if not trust.owns(target.__module__) and target not in _builders(home):
         raise TrustError(f"the function {path} is not allowed here: name a class", keys)
