@@ -204,10 +204,10 @@ class ClientInfo:
         """Return what a client knows of its data, before the first round."""
         split, counts = data.split(client, "train"), None
         if isinstance(split, CountedSplit):
-            counts = split.label_counts
-        elif data.num_classes is not None:
+            return cls(client, len(split), split.label_counts, rounds=rounds)
+        if data.num_classes is not None:
             counts = torch.bincount(split.targets, minlength=data.num_classes)
-        return cls(client, len(split), counts, rounds=rounds)
+        return cls(client, len(split.targets), counts, rounds=rounds)
 
     @classmethod
     def absent(cls, data: FederatedData, client: int, rounds: int = 0) -> ClientInfo:

@@ -40,7 +40,7 @@ def table(described: TableFile, cells: Sequence[Cell], options: argparse.Namespa
     if min(seeds) < 0:
         raise UsageError(f"{described.path}: seeds: expected numbers from 0, got {min(seeds)}")
     console = Console(stderr=True)
-    parsed = track(cells, "configurations", console=console, disable=not options.dry_run)
+    parsed = track(cells, "configurations", console=console) if options.dry_run else cells
     planned = plan(described, parsed, seeds, options.scale, options.flags)
     wanted = _pictures(described, options)
     if options.dry_run:

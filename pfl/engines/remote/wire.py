@@ -20,7 +20,7 @@ from pfl.disk.container import ContainerError
 from pfl.disk.form import FormError, Least, formed
 
 # JSON has no word for a number that is not finite.
-Number: TypeAlias = "float | Literal['nan', 'inf', '-inf']"
+Number: TypeAlias = float | Literal["nan", "inf", "-inf"]
 SplitName: TypeAlias = Literal["train", "val", "test", "pooled"]
 FormT = TypeVar("FormT")
 # Of a run, and of an operation.
