@@ -309,10 +309,13 @@ class SampleLevel:
     Attributes:
         clip: Largest norm of a sample's gradient, C.
         sigma: Deviation of the noise in units of C.
+        system: Whether noise and batches come from the operating system's source instead of the
+            job's seed.
     """
 
     clip: float
     sigma: float
+    system: bool = False
 
 
 @dataclass(frozen=True)

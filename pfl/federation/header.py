@@ -63,6 +63,8 @@ def _codec(federation: Federation) -> dict[str, str]:
 
 def _privacy(federation: Federation) -> dict[str, str]:
     """Return the lines about privacy of a private run."""
+    if federation.account is not None:
+        return federation.account.described(federation.settings.rounds, federation.run.rounds)
     passage = federation.coordinator.passage
     if passage is None:
         return {}

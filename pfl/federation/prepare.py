@@ -12,10 +12,10 @@ from pfl.core.held_out import members
 from pfl.core.seeds import generator
 from pfl.core.server import ServerState
 from pfl.core.state import constants, fingerprint, nbytes
-from pfl.core.types import FederatedData, Job, State
+from pfl.core.types import Cohort, FederatedData, Job, State
 from pfl.disk.mapped import in_file
 from pfl.engines import op_threads
-from pfl.federation import header, private, restore, resume, sampling
+from pfl.federation import header, private, private_samples, restore, resume, sampling
 from pfl.federation.evaluation import Evaluator
 from pfl.federation.resume import Wanted
 from pfl.federation.rounds import Federation
@@ -59,8 +59,18 @@ def prepare(wanted: Wanted, file: Path | None, scope: ExitStack) -> Federation:
     clients = coordinator.clients
     if not coordinator.eligible:
         raise ValueError("no client has training data")
-    rounds = settings.rounds
-    if settings.privacy is not None:
+    rounds, account = settings.rounds, None
+    if settings.privacy is not None and settings.privacy.level == "sample":
+
+        def cohort(number: int) -> Cohort:
+            return settings.sampler(
+                coordinator.eligible, generator(settings.seed, "cohort", number), number
+            )
+
+        account = private_samples.account_of(settings.privacy, context, coordinator, cohort)
+        coordinator.sample_level = account.level
+        rounds = account.affordable(rounds)
+    elif settings.privacy is not None:
         coordinator.passage = private.passage_of(
             settings.privacy, settings.sampler, context, coordinator, settings.seed
         )
@@ -110,6 +120,7 @@ def prepare(wanted: Wanted, file: Path | None, scope: ExitStack) -> Federation:
     origin = None if file is None else resume.folder_of(file)
     newcomers = Newcomers(settings, context, coordinator, evaluator)
     federation = Federation(settings, context, coordinator, evaluator, newcomers, run, root, origin)
+    federation.account = account
     _start(federation, content)
     return federation
 

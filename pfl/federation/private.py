@@ -17,7 +17,7 @@ MEANING = (
 UNACCOUNTED = (
     "the choice of settings and of the best round; sizes, losses and scores in the run's records"
 )
-_NOISE = {
+NOISE = {
     "seed": "from the run's seed, for experiments: who knows the seed can subtract it",
     "system": "from the operating system's source, so that no repetition gives the same numbers",
 }
@@ -84,6 +84,6 @@ def described(passage: Passage, asked: int, rounds: int) -> dict[str, str]:
             f"{clip}; sigma {privacy.sigma:g}; Poisson cohorts, rate {rate:g} of "
             f"{passage.clients} clients; all count equally, over {passage.expected:g}"
         ),
-        "noise": _NOISE[privacy.noise],
+        "noise": NOISE[privacy.noise],
         "unaccounted": UNACCOUNTED,
     }

@@ -6,7 +6,7 @@ import secrets
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -20,6 +20,7 @@ from pfl.disk.lock import locked
 from pfl.engines import op_threads
 from pfl.federation import rows, soundness
 from pfl.federation.evaluation import Evaluator
+from pfl.federation.private_samples import Account
 from pfl.federation.run import Row, Run
 from pfl.federation.settings import Settings, is_tested
 from pfl.federation.unseen import Newcomers
@@ -68,6 +69,7 @@ class Federation:
         root: Folder of all runs of this name; ``None`` writes none.
         origin: The run folder of the checkpoint that the run goes on from.
         op_threads: Number of threads that an operation uses on a CPU.
+        account: Tells epsilon, if the run keeps single samples private.
     """
 
     settings: Settings
@@ -79,6 +81,7 @@ class Federation:
     root: Path | None
     origin: Path | None
     op_threads: int = 1
+    account: Account | None = None
 
     @contextmanager
     def computing(self) -> Iterator[None]:
@@ -167,6 +170,10 @@ class Federation:
             )
             for client in cohort.trains
         ]
+        if (level := self.coordinator.sample_level) is not None:
+            infos = [replace(job.info, label_counts=None) for job in jobs]
+            pairs = zip(jobs, infos, strict=True)
+            jobs = [replace(job, info=info, sample_level=level) for job, info in pairs]
         if self.coordinator.coding is None:
             return jobs
         # Who does not upload must not take its upload for sent.

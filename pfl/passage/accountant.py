@@ -7,7 +7,8 @@ client. Epsilon is a function of rate, sigma, rounds and delta: a run stores not
 from __future__ import annotations
 
 import math
-from functools import lru_cache
+from collections.abc import Mapping
+from functools import lru_cache, reduce
 from importlib import metadata
 from typing import Any
 
@@ -37,6 +38,16 @@ def epsilon(rate: float, sigma: float, rounds: int, delta: float) -> float:
     return float(_of_a_round(rate, sigma).self_compose(rounds).get_epsilon_for_delta(delta))
 
 
+def of_parts(parts: Mapping[float, int], sigma: float, delta: float) -> float:
+    """Return the epsilon of steps of several rates, given how many there are of each."""
+    taken = {rate: count for rate, count in parts.items() if count}
+    if len(taken) < 2 or sigma == 0:
+        ((rate, count),) = taken.items() or ((1.0, 0),)
+        return epsilon(rate, sigma, count, delta)
+    losses = [_of_a_round(rate, sigma).self_compose(count) for rate, count in taken.items()]
+    return float(reduce(lambda one, other: one.compose(other), losses).get_epsilon_for_delta(delta))
+
+
 def described() -> str:
     """Return what tells epsilon: package, version and method."""
     return f"dp-accounting {metadata.version('dp-accounting')}, privacy loss distributions"
@@ -56,7 +67,7 @@ def affordable(rate: float, sigma: float, delta: float, most: float, rounds: int
     return low
 
 
-@lru_cache(maxsize=4)
+@lru_cache(maxsize=64)
 def _of_a_round(rate: float, sigma: float) -> Any:  # noqa: ANN401 (the package has no types)
     try:
         from dp_accounting import NeighboringRelation

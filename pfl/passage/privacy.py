@@ -16,35 +16,41 @@ _COUNT_SHARE = 1 / 20
 
 @dataclass(frozen=True)
 class Privacy:
-    """Differential privacy of a run: clients clip what they send, and the server adds noise.
+    """Differential privacy of a run: of whole clients, or of their single samples.
 
-    Two federations are neighbours if one has a client more. McMahan et al., "Learning
-    Differentially Private Recurrent Language Models", ICLR 2018, arXiv 1710.06963, with a fixed
-    denominator.
+    ``level: user``: clients clip what they send, and the server adds noise. Two federations are
+    neighbours if one has a client more. McMahan et al., "Learning Differentially Private Recurrent
+    Language Models", ICLR 2018, arXiv 1710.06963, with a fixed denominator.
+
+    ``level: sample``: in each step, clients clip the gradient of each sample and add noise. Two
+    federations are neighbours if a client has a sample more. Abadi et al., "Deep Learning with
+    Differential Privacy", CCS 2016, arXiv 1607.00133.
 
     Args:
-        clip: C, the largest norm of a client's difference; with ``adaptive`` that of the first
-            round.
-        sigma: Standard deviation of the noise in a round's sum, in units of the clip.
+        clip: C, the largest norm of a client's difference, or of a sample's gradient; with
+            ``adaptive`` that of the first round.
+        sigma: Standard deviation of the noise in a round's or step's sum, in units of the clip.
         delta: The delta for which epsilon is told, in (0, 1); less than one over the number of
-            clients.
+            clients, or of the largest client's samples.
         epsilon: The run ends before the round that would exceed this epsilon; ``None`` is no limit.
-        level: What is protected: all that a client sends, as one (``user``).
+        level: What is protected: all that a client sends, as one (``user``), or each single
+            ``sample`` of its data.
         adaptive: Let the clip follow the median norm (Andrew et al., "Differentially Private
             Learning with Adaptive Clipping", NeurIPS 2021, arXiv 1905.03871). The same epsilon
             covers the count of norms below the clip.
-        noise: Where noise and cohorts come from: the run's ``seed``, for experiments (who knows the
-            seed can subtract the noise), or the operating ``system``'s source.
+        noise: Where noise, cohorts and batches come from: the run's ``seed``, for experiments (who
+            knows the seed can subtract the noise), or the operating ``system``'s source.
 
     Raises:
-        ValueError: A number is out of its range, or an infinite clip has noise.
+        ValueError: A number is out of its range, an infinite clip has noise, or ``adaptive`` is
+            asked for at the sample level.
     """
 
     clip: float
     sigma: float
     delta: float
     epsilon: float | None = None
-    level: Literal["user"] = "user"
+    level: Literal["user", "sample"] = "user"
     adaptive: bool = False
     noise: Literal["seed", "system"] = "seed"
 
@@ -52,8 +58,10 @@ class Privacy:
         positive(clip=self.clip, epsilon=self.epsilon)
         not_negative(sigma=self.sigma)
         within("(0, 1)", delta=self.delta)
-        one_of("level", self.level, ("user",))
+        one_of("level", self.level, ("user", "sample"))
         one_of("noise", self.noise, ("seed", "system"))
+        if self.adaptive and self.level == "sample":
+            raise ValueError("adaptive: only the clip of the user level can follow the norms")
         if self.sigma > 0 and not math.isfinite(self.sigma * self.clip):
             raise ValueError(
                 f"clip={self.clip} and sigma={self.sigma} make noise without bound: an infinite "

@@ -39,7 +39,9 @@ _GROUP, _LEAST_GROUPS, _MOST_GROUPS = 5, 3, 12
 
 
 def curves(settings: Sequence[Setting], metric: str) -> Figure:
-    """Draw a metric against rounds, bytes moved and seconds of training.
+    """Draw a metric against rounds, bytes moved and seconds.
+
+    Seconds are those of training and aggregation; or simulated ones, if every run has them.
 
     For several seeds, the mean and a band of one standard error are drawn, at the rounds after
     which all seeds were tested; bytes and seconds are means too.
@@ -53,12 +55,14 @@ def curves(settings: Sequence[Setting], metric: str) -> Figure:
             round.
     """
     figure, axes = panels(3, WIDTH, 2.1, sharey=True)
+    simulated = all(run.simulated is not None for s in settings for run in s.runs)
+    seconds = "simulated" if simulated else "seconds"
     for number, setting in enumerate(settings):
         rounds = _common_rounds(setting, metric)
         values = np.stack([run.values(metric, rounds) for run in setting.runs])
         moved, passed = (
             np.mean([getattr(run, what)[run.rows(rounds)] for run in setting.runs], 0)
-            for what in ("bytes", "seconds")
+            for what in ("bytes", seconds)
         )
         for panel, x in zip(axes, (rounds, moved, passed), strict=True):
             every = max(1, len(x) // 6)
@@ -68,7 +72,7 @@ def curves(settings: Sequence[Setting], metric: str) -> Figure:
     axes[0].set_ylabel(f"{names.score(metric)}\n({names.model(metric)})")
     label_rounds(axes[0], "communication rounds")
     axes[1].set_xlabel("moved both ways")
-    axes[2].set_xlabel("training and aggregation")
+    axes[2].set_xlabel("simulated" if simulated else "training and aggregation")
     for panel in axes[1:]:
         _spread_costs(panel)
     axes[1].xaxis.set_major_formatter(EngFormatter("B"))

@@ -105,8 +105,9 @@ def _costs(run: RunFolder) -> Markup:
         ("training samples seen", "train/samples", counted),
         ("optimiser steps", "train/steps", counted),
     )
+    simulated = () if run.simulated is None else (("simulated time", "comm/seconds", seconds),)
     rows = []
-    for what, name, (in_all, in_a_round) in costs:
+    for what, name, (in_all, in_a_round) in (*costs, *simulated):
         total = run.metrics[name].sum()
         rows.append([what, in_all(total), in_a_round(total / run.round)])
     return page.table(["", "in all rounds", "a round"], rows)

@@ -191,6 +191,13 @@ class RunFolder:
         """Return (rounds,) seconds of training and aggregation up to the end of each round."""
         return np.cumsum(self.metrics["time/train"] + self.metrics["time/aggregate"])
 
+    @property
+    def simulated(self) -> Floats | None:
+        """Return (rounds,) simulated seconds up to the end of each round, if clients have costs."""
+        if "comm/seconds_total" not in self.metrics:
+            return None
+        return self.metrics["comm/seconds_total"]
+
     @cached_property
     def samples(self) -> Floats:
         """Return (N,) numbers of training samples of each client."""

@@ -5,6 +5,7 @@ Every engine makes its batches here, so they are the same under all engines.
 
 from __future__ import annotations
 
+import secrets
 import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -178,6 +179,8 @@ def poisson(context: Context, phase: Phase, samples: int) -> Poisson:
 def _drawn(batches: Poisson, job: Job, phase: Phase, epoch: int) -> list[Tensor]:
     """Draw the batches of an epoch, which may be empty."""
     rng = generator(job.seed, "poisson", phase.name, epoch)
+    if job.sample_level is not None and job.sample_level.system:
+        rng = torch.Generator().manual_seed(secrets.randbits(63))
     shape = (batches.steps, batches.samples)
     # In float64, where the probability is the accounted one.
     draws = torch.rand(shape, generator=rng, dtype=torch.float64)

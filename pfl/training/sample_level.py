@@ -10,6 +10,7 @@ objective on a batch of one.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from math import prod
 from typing import TypeAlias
 
 import torch
@@ -19,6 +20,7 @@ from torch.func import grad, vmap
 from pfl.core.seeds import derive
 from pfl.core.state import call_with, each, entry, total
 from pfl.core.types import Batch, Inputs, Job, Outcome, Phase, State
+from pfl.passage.draws import from_system
 from pfl.training import batching
 from pfl.training.context import Context
 from pfl.training.noise import Noise
@@ -53,10 +55,11 @@ class PrivateSteps:
         self._module, self._phase, self._clip = context.module, phase, level.clip
         # Without noise the clip may be infinite.
         self._deviation = level.sigma * level.clip if level.sigma else 0.0
-        shapes = {name: tuple(value.shape) for name, value in trained.items()}
+        self._system = level.system
+        self._shapes = {name: tuple(value.shape) for name, value in trained.items()}
         device = context.fabric.device
         keys = [derive(job.seed, "privacy", phase.name) for job in jobs]
-        self._noise = Noise(shapes, keys, steps, device)
+        self._noise = Noise(self._shapes, keys, steps, device)
         means = [batching.poisson(context, phase, size).mean for size in sizes]
         self._means = torch.tensor(means, dtype=torch.float64).to(device)
         self._names = tuple(trained)
@@ -122,10 +125,20 @@ class PrivateSteps:
         """
         found: dict[str, State] = {"gradients": {}, "terms": {}, "logged": {}}
         clients = len(next(iter(sums.values())))
-        draws = self._noise.of_step(number, clients)
+        draws = self._draws(number, clients)
         for (part, name), value in sums.items():
             if part == "gradients":
                 value = value + self._deviation * draws[name].to(value.dtype)
             means = self._means[:clients].to(value.dtype)
             found[part][name] = value / means.view(-1, *[1] * (value.dim() - 1))
         return found
+
+    def _draws(self, number: int, clients: int) -> State:
+        """Return (clients, *shape) standard normal draws of a step, by name."""
+        if not self._system:
+            return self._noise.of_step(number, clients)
+        device, dtype = self._means.device, torch.get_default_dtype()
+        return {
+            name: from_system(clients * prod(shape), device, dtype).view(clients, *shape)
+            for name, shape in self._shapes.items()
+        }

@@ -11,7 +11,17 @@ from pfl.core.held_out import members
 from pfl.core.seeds import derive
 from pfl.core.server import Server, ServerState
 from pfl.core.state import clone, to
-from pfl.core.types import Broadcast, ClientInfo, ClientSplit, Job, Result, Split, State, Upload
+from pfl.core.types import (
+    Broadcast,
+    ClientInfo,
+    ClientSplit,
+    Job,
+    Result,
+    SampleLevel,
+    Split,
+    State,
+    Upload,
+)
 from pfl.passage.coding import Coding
 from pfl.passage.passage import Passage
 from pfl.training.context import Context
@@ -28,6 +38,7 @@ class Coordinator:
         coding: How messages are encoded; ``None`` sends tensors as they are.
         passage: What happens to uploads in a private run; ``None`` leaves them as they are. Set
             before :meth:`start`.
+        sample_level: How clients' steps keep single samples private; ``None`` takes ordinary steps.
 
     Args:
         context: The method with its initial values, the data and the device.
@@ -39,6 +50,7 @@ class Coordinator:
     """
 
     passage: Passage | None = None
+    sample_level: SampleLevel | None = None
 
     def __init__(self, context: Context, rounds: int, seed: int) -> None:
         data = context.data
