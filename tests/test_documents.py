@@ -222,6 +222,10 @@ def run(words, monkeypatch):
             assert ended(["fit", *options, SHORT]) == 0
         case ["pfl", "sweep", *options]:
             plan_sweep(options, monkeypatch)
+        case ["pfl", "site", *options]:
+            monkeypatch.setattr("pfl.cli.site.leashed", stop)
+            with pytest.raises(StoppedError):
+                main(["site", *options])
         case ["pfl", "bench", *options]:
             for place in ("pfl.bench.bench.Bench.work", "pfl.bench.command.verified"):
                 monkeypatch.setattr(place, stop)

@@ -15,7 +15,8 @@ from pfl.disk.form import formed
 from pfl.disk.yaml_text import shipped
 
 _TYPES = {
-    **{"text": str, "text or null": str | None, "float": float, "path": Path},
+    **{"text": str, "text or null": str | None, "path": Path},
+    **{"float": float, "float or null": float | None},
     **{"int": int, "int or null": int | None, "int or text": int | str, "lower": str.lower},
 }
 # Arguments of every command with a configuration that are not part of it.

@@ -8,12 +8,16 @@ from typing import Literal, TypeAlias
 from pfl.engines.auto import AutoEngine
 from pfl.engines.base import Engine
 from pfl.engines.ray import RayEngine
+from pfl.engines.remote.flower import FlowerEngine
 from pfl.engines.remote.loopback import LoopbackEngine
+from pfl.engines.remote.nvflare import NVFlareEngine
 from pfl.engines.sequential import SequentialEngine
 from pfl.engines.threads import ThreadsEngine
 from pfl.engines.vectorised import VectorisedEngine
 
-EngineName: TypeAlias = Literal["auto", "sequential", "threads", "vectorised", "ray", "loopback"]
+EngineName: TypeAlias = Literal[
+    "auto", "sequential", "threads", "vectorised", "ray", "loopback", "nvflare", "flower"
+]
 
 ENGINES: Mapping[EngineName, type[Engine]] = {
     "auto": AutoEngine,
@@ -22,6 +26,8 @@ ENGINES: Mapping[EngineName, type[Engine]] = {
     "vectorised": VectorisedEngine,
     "ray": RayEngine,
     "loopback": LoopbackEngine,
+    "nvflare": NVFlareEngine,
+    "flower": FlowerEngine,
 }
 _WITH_WORKERS = ("auto", "threads", "ray", "loopback")
 

@@ -1,0 +1,135 @@
+"""``pfl site``: one client at its own place, which trains for servers elsewhere."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from pfl.cli.config import REFUSALS, Experiment
+from pfl.cli.explain import FailedError, UsageError, explained
+from pfl.cli.parser import make_parser
+from pfl.core.kernels import repeatable
+from pfl.disk.lock import locked
+from pfl.disk.writing import write
+from pfl.engines.remote import flower, nvflare
+from pfl.engines.remote.host import Allowed, Host
+from pfl.engines.remote.leash import end, last_words, leashed
+from pfl.engines.remote.relay import Door, private_folder
+from pfl.engines.remote.site import Refusal
+from pfl.imports.trust import Trust, TrustError
+from pfl.training.context import Context
+
+# Settings of data and of the loop that are the run's, and not the owner's.
+_OF_DATA = ("batch_size", "eval_batch_size", "drop_last", "shuffle", "metrics")
+_OF_LOOP = ("precision", "gradient_clip_val")
+_DOTTED = re.compile(r"[A-Za-z_]\w*(\.\w+)+")
+
+
+def site(argv: Sequence[str]) -> None:
+    """Answer servers for one client, until the owner ends it.
+
+    Raises:
+        UsageError: What the owner gives is wrong.
+        FailedError: NVFlare's or Flower's process ended.
+    """
+    own = Experiment.parse(make_parser("site"), argv)
+    values = own.values
+    if (values.kit is None) == (values.superlink is None):
+        raise UsageError("give either kit, NVFlare's startup kit, or superlink, Flower's address")
+    folder = Path(values.folder)
+    allowed = Allowed(
+        tuple(values.methods), values.upload_megabytes, values.class_counts, values.most_rounds
+    )
+    with explained(own.given, *REFUSALS), ExitStack() as scope:
+        sockets = private_folder()
+        scope.callback(shutil.rmtree, sockets, ignore_errors=True)
+        command, env = _connection(values, sockets / "door")
+        scope.enter_context(locked(folder))
+        scope.enter_context(repeatable())
+        local = values.client if values.local is None else values.local
+        if not 0 <= local < own.data.num_clients:
+            raise ValueError(
+                f"local: the data have the clients 0 to {own.data.num_clients - 1}, not {local}"
+            )
+        build = partial(_context, own, folder / "run.yaml")
+        host = Host(values.client, local, folder / "kept", allowed, build, _tell)
+        scope.callback(Door(sockets / "door", host.answer).close)
+        log = folder / "connection.log"
+        process = leashed(command, scope.enter_context(log.open("wb")), env)
+        scope.callback(end, process)
+        _tell(f"client {values.client} waits for a server; Ctrl-C ends it")
+        while process.poll() is None:
+            time.sleep(0.2)
+    raise FailedError(f"the connection ended: {last_words(log)} (see {log})")
+
+
+def _connection(values: Any, door: Path) -> tuple[list[str], dict[str, str]]:  # noqa: ANN401
+    """Return the command of NVFlare's or Flower's process, and what its environment needs."""
+    if values.kit is not None:
+        return nvflare.client_command(Path(values.kit), door)
+    return flower.client_command(
+        values.superlink, door, values.root_certificates, values.private_key
+    )
+
+
+def _context(own: Experiment, file: Path, run: Mapping[str, Any]) -> Context:
+    """Return the context of a run: the server's method, on the owner's data and device.
+
+    Args:
+        own: What the owner has given.
+        file: Where the part of the run's configuration that is used is written, for the owner.
+        run: The run's configuration.
+
+    Raises:
+        Refusal: The method cannot be built, or names what no site builds for a server.
+    """
+    try:
+        _check_named(run["model"])
+        loop = {name: run["loop"][name] for name in _OF_LOOP if name in run["loop"]}
+        used = {
+            "seed": run.get("seed"),
+            "loop": {**loop, "accelerator": own.values.loop.accelerator},
+            "model": run["model"],
+            "data": yaml.safe_load(own.text)["data"],
+        }
+        write(file, yaml.safe_dump(used, sort_keys=False))
+        study = Experiment.parse(make_parser("fit"), ["--config", str(file)])
+        options = run["data"].get("init_args") or {}
+        for name in _OF_DATA:
+            if name in options:
+                setattr(own.data, name, options[name])
+        study.data = own.data
+        module, fabric = study.module, study.loop.fabric
+        own.data.to(fabric.device)
+        fabric.strategy.precision.convert_module(module)
+        return Context(module, own.data, fabric, study.loop.gradient_clip_val)
+    except (TrustError, UsageError, *REFUSALS) as error:
+        raise Refusal(f"the run's method cannot be built here: {error}") from error
+
+
+def _check_named(value: Any) -> None:  # noqa: ANN401
+    """Refuse names of what is neither of this project, nor of torch, nor of a plug-in here.
+
+    A configuration of the owner may name more.
+
+    Raises:
+        TrustError: There is such a name.
+    """
+    if isinstance(value, str) and _DOTTED.fullmatch(value):
+        Trust(own=()).check_name(value)
+    for item in (
+        value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    ):
+        _check_named(item)
+
+
+def _tell(line: str) -> None:
+    print(f"{time.strftime('%H:%M:%S')} {line}", flush=True)

@@ -1,0 +1,101 @@
+"""The two halves of our app in Flower's processes: ``server`` and ``client``.
+
+Both pass messages on and look into none; see :mod:`pfl.engines.remote.relay`. An app names them as
+parts of the installed package, and so brings no code to a site. Flower is imported only when it
+asks for them.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from importlib import import_module
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from pfl.engines.remote.relay import LineError, ask, distinct, relay
+from pfl.engines.remote.transport import Verb
+
+# Flower reads here what it may ask for.
+__all__ = ["client", "server"]  # noqa: F822 (see __getattr__)
+
+# Flower is optional, so its types cannot be named here.
+App: TypeAlias = Any
+Content: TypeAlias = Any
+Message: TypeAlias = Any
+Context: TypeAlias = Any
+Grid: TypeAlias = Any
+_RECORD = "pfl"
+
+
+def __getattr__(name: str) -> App:
+    if name == "server":
+        server: App = import_module("flwr.serverapp").ServerApp()
+        server.main()(_serve)
+        return server
+    if name == "client":
+        client: App = import_module("flwr.clientapp").ClientApp()
+        client.query()(_answer)
+        return client
+    raise AttributeError(name)
+
+
+def _serve(grid: Grid, context: Context) -> None:
+    """Relay messages until the run is over."""
+    settings = context.run_config
+    seconds, count = float(settings["answer-seconds"]), int(settings["sites"])
+    message = import_module("flwr.app").Message
+    clients: dict[int, int] = {}
+    nodes: dict[int, int] = {}
+
+    def send(node: int, verb: str, content: bytes) -> bytes:
+        sent = message(_packed(verb, content), node, "query")
+        replies = list(grid.send_and_receive([sent], timeout=seconds))
+        if not replies:
+            raise LineError(f"there was no answer within {seconds:g} seconds")
+        if replies[0].has_error():
+            raise LineError(str(replies[0].error.reason))
+        said = replies[0].content[_RECORD]
+        if said["verb"] == "error":
+            raise LineError(said["content"].decode())
+        answer: bytes = said["content"]
+        return answer
+
+    def find() -> dict[int, str] | None:
+        """Ask new nodes for their clients, as a node's number is drawn anew at each start."""
+        there = [*grid.get_node_ids()]
+        for node in there:
+            if node not in clients:
+                with suppress(LineError):  # What is left of a site that was killed.
+                    clients[node] = int(send(node, "who", b""))
+        sites = distinct({f"node {node}": clients[node] for node in there if node in clients})
+        if len(sites) < count:
+            return None
+        nodes.update({clients[node]: node for node in there if node in clients})
+        return sites
+
+    def call(client: int, verb: Verb, content: bytes) -> bytes:
+        if nodes[client] not in grid.get_node_ids():
+            find()  # A site that was started anew is another node.
+        return send(nodes[client], verb, content)
+
+    relay(Path(str(settings["folder"])), find, call)
+
+
+def _answer(message: Message, context: Context) -> Message:
+    """Pass a message on to the process that holds the site."""
+    asked = message.content[_RECORD]
+    try:
+        door = context.node_config.get("door")
+        if door is None:
+            raise LineError("no site is here: start Flower's SuperNode with pfl site")
+        answered = _packed(
+            asked["verb"], ask(Path(door), {"verb": asked["verb"]}, asked["content"])
+        )
+    except LineError as error:
+        answered = _packed("error", str(error).encode())
+    return import_module("flwr.app").Message(answered, reply_to=message)
+
+
+def _packed(verb: str, content: bytes) -> Content:
+    flwr = import_module("flwr.app")
+    return flwr.RecordDict({_RECORD: flwr.ConfigRecord({"verb": verb, "content": content})})

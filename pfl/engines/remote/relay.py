@@ -1,0 +1,243 @@
+"""Lines between the processes of one machine, for frameworks that start processes of their own.
+
+NVFlare and Flower carry messages between a server and its sites, and start a process for the job at
+both ends. These hold neither the data nor a model: each passes messages on to the process that
+does, ``pfl fit`` or ``pfl site``, over a socket in a folder that only their user may enter. This
+module imports nothing heavy, as Flower starts a process for each message.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import socket
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from multiprocessing.connection import Client, Connection
+from pathlib import Path
+from threading import Event, Thread
+from typing import Any, TypeAlias
+
+from pfl.engines.remote.transport import SiteError, Transport, Verb
+
+# Environment variable: the door of the process that holds a site.
+DOOR = "PFL_SITE_DOOR"
+# Largest number of bytes of a question's header and of its content.
+HEADER, CONTENT = 2**16, 2**33
+# Longest path of a folder of sockets; no system takes more than 107 characters for a socket.
+_LONGEST = 80
+
+# Callers that wait at a door, and seconds after which it looks whether it is still open.
+_CALLERS, _GLANCE = 128, 0.1
+
+Line: TypeAlias = "Connection[Any, Any]"
+Header: TypeAlias = dict[str, Any]
+Answer: TypeAlias = Callable[[Header, bytes], bytes]
+
+
+class LineError(OSError):
+    """The process at the other end of a line is not there, or tells of an error."""
+
+
+def private_folder() -> Path:
+    """Make and return a temporary folder that only the user may enter."""
+    found = Path(tempfile.mkdtemp(prefix="pfl-"))
+    if len(str(found)) > _LONGEST:
+        found.rmdir()
+        found = Path(tempfile.mkdtemp(prefix="pfl-", dir="/tmp"))
+    return found
+
+
+def ask(door: Path, header: Header, content: bytes = b"") -> bytes:
+    """Ask a question at a door of another process, and return the answer.
+
+    Raises:
+        LineError: Nobody answers, or the answer is an error.
+    """
+    try:
+        with Client(str(door), "AF_UNIX") as line:
+            _send(line, header, content)
+            said, answer = _receive(line)
+    except (OSError, EOFError, ValueError) as error:
+        raise LineError(f"nobody answers at {door} ({error or type(error).__name__})") from error
+    if said.get("error"):
+        raise LineError(str(said["error"]))
+    return answer
+
+
+class Door:
+    """Answers questions, each in a thread of its own.
+
+    Args:
+        path: Of the socket, in a folder that only the user may enter.
+        answer: Returns the answer to a header and a content; its errors are told in words.
+
+    Raises:
+        OSError: There is something at the path.
+    """
+
+    def __init__(self, path: Path, answer: Answer) -> None:
+        self.path, self._answer, self._open = path, answer, True
+        self._socket = socket.socket(socket.AF_UNIX)
+        self._socket.bind(str(path))
+        self._socket.listen(_CALLERS)
+        self._socket.settimeout(_GLANCE)
+        self._thread = Thread(target=self._welcome, name="pfl-door", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """Answer no further question."""
+        self._open = False
+        self._thread.join()
+        self._socket.close()
+        self.path.unlink(missing_ok=True)
+
+    def _welcome(self) -> None:
+        while self._open:
+            with suppress(TimeoutError):
+                caller, _ = self._socket.accept()
+                caller.setblocking(True)
+                line: Line = Connection(caller.detach())
+                Thread(target=self._serve, args=(line,), name="pfl-line", daemon=True).start()
+
+    def _serve(self, line: Line) -> None:
+        # The other process may be gone at any time.
+        with line, suppress(OSError, EOFError, ValueError):
+            header, content = _receive(line)
+            try:
+                said, answer = {}, self._answer(header, content)
+            except Exception as error:
+                said, answer = {"error": str(error) or type(error).__name__}, b""
+            _send(line, said, answer)
+
+
+_RUN, _RELAY = "run", "relay"
+_PAUSE = 0.5  # seconds
+
+
+def relay(
+    folder: Path,
+    find: Callable[[], Mapping[int, str] | None],
+    call: Callable[[int, Verb, bytes], bytes],
+) -> None:
+    """Connect the run that waits at a folder with its sites, until the run is over.
+
+    It is called by a framework's process on the server's machine.
+
+    Args:
+        folder: That of the run's :class:`Switchboard`.
+        find: Returns the address of each client; ``None`` until all are there.
+        call: Sends a message to a client's site and returns its answer.
+
+    Raises:
+        LineError: The run has gone.
+    """
+    try:
+        while (sites := find()) is None:
+            # Ends this process as well once the run has gone.
+            ask(folder / _RUN, {"still": "waiting"})
+            time.sleep(_PAUSE)
+    except LineError:
+        raise
+    except Exception as error:
+        ask(folder / _RUN, {"failed": str(error) or type(error).__name__})
+        return
+    door = Door(folder / _RELAY, lambda said, content: call(said["client"], said["verb"], content))
+    try:
+        # It is answered when the run is over.
+        ask(folder / _RUN, {"sites": [*sites.items()]})
+    finally:
+        door.close()
+
+
+class Switchboard(Transport):
+    """Reaches sites through a relay in a framework's process on this machine."""
+
+    def __init__(self) -> None:
+        self.folder = private_folder()
+        self._sites: dict[int, str] = {}
+        self._failed: str | None = None
+        self._told, self._over = Event(), Event()
+        self._door = Door(self.folder / _RUN, self._hear)
+
+    def wait(self, seconds: float, trouble: Callable[[], str | None]) -> None:
+        """Wait for the relay.
+
+        Args:
+            seconds: Longest time.
+            trouble: Returns why the relay will not come, where that is known.
+
+        Raises:
+            SiteError: It does not come, or does not find the sites.
+        """
+        until = time.monotonic() + seconds
+        while not self._told.wait(0.2):
+            why = trouble()
+            if why is None and time.monotonic() > until:
+                why = f"not all sites were there within {seconds:g} seconds"
+            if why is not None and not self._told.is_set():
+                raise SiteError(why)
+        if self._failed is not None:
+            raise SiteError(self._failed)
+
+    def sites(self) -> Mapping[int, str]:
+        """Return the address of each client."""
+        return self._sites
+
+    def call(self, client: int, verb: Verb, content: bytes) -> bytes:
+        """Send a message to a client's site and return its answer."""
+        try:
+            return ask(self.folder / _RELAY, {"client": client, "verb": verb}, content)
+        except LineError as error:
+            where = self._sites.get(client, "which is unknown")
+            raise SiteError(
+                f"the site of client {client} ({where}) does not answer: {error}"
+            ) from error
+
+    def close(self) -> None:
+        """Let the relay end; sites may live on."""
+        self._over.set()
+        self._door.close()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def _hear(self, header: Header, content: bytes) -> bytes:
+        """Note what the relay tells; keep it waiting until the run is over."""
+        if "still" in header:
+            return b""
+        self._failed = header.get("failed")
+        self._sites = {int(client): str(name) for client, name in header.get("sites", ())}
+        self._told.set()
+        if self._failed is None:
+            self._over.wait()
+        return b""
+
+
+def distinct(found: Mapping[str, int]) -> dict[int, str]:
+    """Return the address of each client, from the client of each address.
+
+    Raises:
+        ValueError: Two sites are the same client.
+    """
+    sites: dict[int, str] = {}
+    for address, client in found.items():
+        if client in sites:
+            raise ValueError(
+                f"two sites say that they are client {client}: {sites[client]} and {address}; "
+                "stop one of them"
+            )
+        sites[client] = address
+    return sites
+
+
+def _send(line: Line, header: Header, content: bytes) -> None:
+    line.send_bytes(json.dumps(header).encode())
+    line.send_bytes(content)
+
+
+def _receive(line: Line) -> tuple[Header, bytes]:
+    header = json.loads(line.recv_bytes(HEADER))
+    if not isinstance(header, dict):
+        raise ValueError("a header is keys and values")
+    return header, line.recv_bytes(CONTENT)

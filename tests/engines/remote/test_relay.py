@@ -1,0 +1,212 @@
+"""Lines between processes: questions, answers, errors in words, and the end of either side."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from pfl.engines.remote import relay as module
+from pfl.engines.remote.leash import end, last_words, leashed
+from pfl.engines.remote.relay import Door, LineError, Switchboard, ask, distinct, relay
+from pfl.engines.remote.transport import SiteError
+
+
+@pytest.fixture
+def folder():
+    found = module.private_folder()
+    yield found
+    for file in found.iterdir():
+        file.unlink()
+    found.rmdir()
+
+
+@pytest.fixture(autouse=True)
+def _no_pause(monkeypatch):
+    monkeypatch.setattr(module, "_PAUSE", 0.01)
+
+
+def test_a_door_answers_in_bytes_and_tells_errors_in_words(folder):
+    def answer(header, content):
+        if header["verb"] == "fail":
+            raise ValueError("no such verb")
+        return bytes(reversed(content))
+
+    door = Door(folder / "door", answer)
+    assert ask(door.path, {"verb": "turn"}, b"\x00\xff\n") == b"\n\xff\x00"
+    assert ask(door.path, {"verb": "turn"}) == b""
+    with pytest.raises(LineError, match=r"^no such verb$"):
+        ask(door.path, {"verb": "fail"})
+    door.close()
+    with pytest.raises(LineError, match="nobody answers at"):
+        ask(door.path, {"verb": "turn"})
+
+
+def test_a_door_outlives_a_caller_that_hangs_up(folder):
+    door = Door(folder / "door", lambda header, content: content)
+    for sent in (b"", b"no JSON", b"[]"):
+        with module.Client(str(door.path), "AF_UNIX") as line, suppress(OSError):
+            line.send_bytes(sent)
+    assert ask(door.path, {}, b"still") == b"still"
+    door.close()
+
+
+def test_only_the_user_may_enter_the_folder(folder):
+    assert folder.stat().st_mode & 0o077 == 0
+
+
+def test_a_long_name_of_the_temporary_folder_is_left(monkeypatch, tmp_path):
+    far = tmp_path / ("x" * 90)
+    far.mkdir()
+    monkeypatch.setattr(module.tempfile, "tempdir", str(far))
+    found = module.private_folder()
+    Door(found / "door", lambda header, content: b"").close()
+    found.rmdir()
+
+
+def waiting(board, seconds=10.0, trouble=lambda: None):
+    """Have a run wait for its relay, and return what it raised or its sites."""
+    try:
+        board.wait(seconds, trouble)
+    except SiteError as error:
+        return str(error)
+    return dict(board.sites())
+
+
+def related(board, find, call=None):
+    thread = threading.Thread(target=relay, args=(board.folder, find, call))
+    thread.start()
+    return thread
+
+
+def test_a_run_reaches_its_sites_through_a_relay_that_ends_with_it():
+    board, attempts = Switchboard(), iter([None, None, {3: "north", 0: "south"}])
+
+    def call(client, verb, content):
+        if verb == "bye":
+            raise OSError("the line is cut")
+        return f"{client} {verb} ".encode() + content
+
+    thread = related(board, lambda: next(attempts), call)
+    assert waiting(board) == {3: "north", 0: "south"}
+    assert board.call(3, "train", b"\x00") == b"3 train \x00"
+    with pytest.raises(SiteError, match=r"site of client 0 \(south\) does not answer: the line is"):
+        board.call(0, "bye", b"")
+    board.close()
+    thread.join(10)
+    assert not thread.is_alive()
+    assert not board.folder.exists()
+    with pytest.raises(SiteError, match="nobody answers"):
+        board.call(3, "train", b"")
+
+
+def test_calls_to_several_sites_are_under_way_at_once():
+    board, both = Switchboard(), threading.Barrier(2)
+    thread = related(
+        board, lambda: {0: "a", 1: "b"}, lambda client, verb, content: str(both.wait(10)).encode()
+    )
+    waiting(board)
+    found = []
+    callers = [
+        threading.Thread(target=lambda c=c: found.append(board.call(c, "train", b"")))
+        for c in (0, 1)
+    ]
+    for caller in callers:
+        caller.start()
+    for caller in callers:
+        caller.join()
+    assert sorted(found) == [b"0", b"1"]
+    board.close()
+    thread.join(10)
+
+
+def test_a_run_is_told_why_there_are_no_sites():
+    board = Switchboard()
+
+    def find():
+        raise ValueError("two sites say that they are client 0")
+
+    thread = related(board, find)
+    assert waiting(board) == "two sites say that they are client 0"
+    thread.join(10)
+    board.close()
+
+
+def test_a_run_does_not_wait_for_ever():
+    board = Switchboard()
+    assert waiting(board, 0.01) == "not all sites were there within 0.01 seconds"
+    assert waiting(board, 10.0, lambda: "the job ended") == "the job ended"
+    board.close()
+
+
+def test_a_relay_whose_run_has_gone_ends(tmp_path):
+    with pytest.raises(LineError):
+        relay(tmp_path, lambda: None, None)
+
+
+def test_two_sites_of_one_client_are_refused_by_name():
+    assert distinct({"a": 1, "b": 0}) == {1: "a", 0: "b"}
+    with pytest.raises(ValueError, match="two sites say that they are client 1: a and b; stop one"):
+        distinct({"a": 1, "b": 1})
+
+
+def alive(process):
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    return Path(f"/proc/{process}/stat").read_text().split()[2] != "Z"
+
+
+def wait_for(condition, seconds=20.0):
+    until = time.monotonic() + seconds
+    while not condition() and time.monotonic() < until:
+        time.sleep(0.02)
+    return condition()
+
+
+SLEEPER = "import os, time; print(os.getpid(), flush=True); time.sleep(60)"
+
+
+def test_a_leashed_command_is_ended(tmp_path):
+    with (tmp_path / "log").open("wb") as log:
+        process = leashed([sys.executable, "-c", SLEEPER], log, {})
+    assert wait_for(lambda: (tmp_path / "log").read_text())
+    inner = int((tmp_path / "log").read_text())
+    assert alive(inner)
+    end(process)
+    assert not alive(inner)
+
+
+@pytest.mark.skipif(not Path("/proc").is_dir(), reason="needs a Linux kernel")
+def test_a_leashed_command_ends_with_a_process_that_is_killed(tmp_path):
+    log = tmp_path / "log"
+    program = (
+        "import sys, time; from pathlib import Path; from pfl.engines.remote.leash import leashed\n"
+        f"leashed([sys.executable, '-c', {SLEEPER!r}], Path({str(log)!r}).open('wb'), {{}})\n"
+        "time.sleep(60)"
+    )
+    parent = subprocess.Popen([sys.executable, "-c", program])
+    assert wait_for(lambda: log.is_file() and log.read_text())
+    inner = int(log.read_text())
+    parent.send_signal(signal.SIGKILL)
+    parent.wait()
+    assert wait_for(lambda: not alive(inner))
+
+
+def test_the_last_words_are_the_errors(tmp_path):
+    log = tmp_path / "log"
+    for text, told in (
+        ("one\nError: two\nthree\n", "Error: two"),
+        ("one\n\ntwo\nthree\nfour", "two / three / four"),
+        ("", "it said nothing"),
+    ):
+        log.write_text(text)
+        assert last_words(log) == told
