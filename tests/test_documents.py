@@ -30,6 +30,8 @@ from sklearn.datasets import load_diabetes
 from pfl.__main__ import main
 from pfl.bench import task
 from pfl.cli.commands import commands as verbs
+from pfl.cli.config import Experiment
+from pfl.cli.parser import make_parser
 from pfl.cli.runs import fit_experiment
 from pfl.tables.cells import expand
 from pfl.tables.plan import plan
@@ -141,6 +143,8 @@ def write_samples(folder):
     (folder / "load.csv").write_text("\n".join(["household,hour,load,temperature", *hours]))
     arrays = {"x": np.zeros((60, 2, 50)), "y": np.zeros(60), "client": np.arange(60) % 3}
     np.savez(folder / "signals.npz", **arrays)
+    (owner,) = (block.text for block in in_language("yaml") if "superlink" in block.text)
+    (folder / "my_site.yaml").write_text(owner)
 
 
 @pytest.fixture
@@ -295,6 +299,8 @@ def test_yaml_is_a_configuration_a_table_or_a_task(block, tmp_path):
     if "rows" in yaml.safe_load(block.text):
         described = read(file)
         assert plan(described, expand(described), described.seeds[:1]).runs
+    elif "client" in yaml.safe_load(block.text):
+        assert Experiment.parse(make_parser("site"), ["--config", str(file)]).data.num_clients
     elif "shared" in yaml.safe_load(block.text):
         assert task.read(file).shared
     else:

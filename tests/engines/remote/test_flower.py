@@ -1,0 +1,125 @@
+"""Flower carries a run: three terminals as docs/sites.md has them, and what fails on the way."""
+
+from __future__ import annotations
+
+import shlex
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+from pfl.engines.remote.flower import FlowerEngine, client_command
+from tests.engines.remote.terminals import (
+    ROOT,
+    Terminals,
+    blocks,
+    fingerprint,
+    free_port,
+    sequential,
+)
+
+needs_flower = pytest.mark.skipif(find_spec("flwr") is None, reason="flwr is not installed")
+SHORT = ["--data.num_clients=2", "--loop.rounds=3"]
+
+
+@pytest.mark.skipif(find_spec("flwr") is not None, reason="flwr is installed")
+def test_without_flower_the_engine_says_what_to_install():
+    with pytest.raises(ImportError, match=r"pip install 'pfl-lightning\[flower\]'"):
+        FlowerEngine()
+
+
+def test_a_site_is_encrypted_if_it_has_a_certificate(tmp_path):
+    certificate, key = tmp_path / "ca.crt", tmp_path / "key"
+    for file in (certificate, key):
+        file.touch()
+    words, env = client_command("far.example:443", Path("door"), str(certificate), str(key))
+    assert words[:3] == ["flower-supernode", "--superlink", "far.example:443"]
+    assert words[words.index("--root-certificates") + 1] == str(certificate)
+    assert words[words.index("--auth-supernode-private-key") + 1] == str(key)
+    assert words[words.index("--node-config") + 1] == 'door="door"'
+    assert "--insecure" not in words
+    assert env["FLWR_TELEMETRY_ENABLED"] == "0"
+    words, _ = client_command("127.0.0.1:9000", Path("door"), None, None)
+    assert "--insecure" in words
+
+
+@pytest.fixture
+def terminals(tmp_path):
+    (tmp_path / "configs").symlink_to(ROOT / "configs")
+    (tmp_path / "my_site.yaml").write_text(blocks("yaml")[0])
+    found = Terminals(tmp_path, FLWR_HOME=str(tmp_path / "flower"))
+    yield found
+    found.end()
+
+
+def first_terminal(terminals):
+    """Return the page's lines of the first terminal, with a port that is free: set-up and run."""
+    text = next(block for block in blocks("text") if "flower-superlink" in block)
+    port = free_port()
+    text = text.replace("9000", str(port))
+    file = terminals.folder / "my_site.yaml"
+    file.write_text(file.read_text().replace("9000", str(port)))
+    before, run = text.rsplit("pfl fit", 1)
+    return before.replace(" &\n", "\n"), shlex.split(run)
+
+
+@pytest.mark.slow
+@needs_flower
+def test_the_three_terminals_of_the_page(terminals):
+    before, run = first_terminal(terminals)
+    terminals.start("link", "bash", "-c", before)
+    terminals.pfl("run", "fit", *run, "--loop.progress=false")
+    for number, words in enumerate(block for block in blocks("bash") if "pfl site" in block):
+        terminals.pfl(f"site{number}", *shlex.split(words)[1:])
+    assert terminals.wait("run") == 0, terminals.said("run")
+    assert fingerprint(terminals.said("run")) == sequential(terminals, *SHORT)
+    for number in (0, 1):
+        assert terminals.said(f"site{number}").count("trained") == 3
+
+
+@pytest.mark.slow
+@needs_flower
+def test_a_killed_site_and_a_killed_server(terminals):
+    """In one run: a site dies, is started again, and the run resumes; its server dies likewise."""
+    before, run = first_terminal(terminals)
+    terminals.start("link", "bash", "-c", before)
+    run += ["--loop.progress=false", "--loop.checkpoint_every=1", "--loop.name=killed"]
+
+    def site(number):
+        words = ["--config", "my_site.yaml", "--client", str(number), "--folder", f"site_{number}"]
+        terminals.pfl(f"site{number}", "site", *words)
+
+    for number in (0, 1):
+        site(number)
+    terminals.pfl("run", "fit", *run)
+    terminals.wait_for("site1", "round 1: trained")
+    terminals.kill("site1")
+    assert terminals.wait("run") == 2
+    assert "site of client 1" in terminals.said("run")
+    site(1)
+    terminals.pfl("again", "fit", *run, "--ckpt_path", "last")
+    terminals.wait_for("site0", "round 2: trained")
+    terminals.kill("again")
+    terminals.pfl("last", "fit", *run, "--ckpt_path", "last")
+    assert terminals.wait("last") == 0, terminals.said("last")
+    assert fingerprint(terminals.said("last")) == sequential(terminals, *SHORT)
+
+
+@pytest.mark.slow
+@needs_flower
+def test_two_sites_of_one_number_and_one_that_never_comes(terminals):
+    before, run = first_terminal(terminals)
+    terminals.start("link", "bash", "-c", before)
+    run = [word for word in run if not word.startswith("--loop.engine")]
+    engine = ["--loop.engine=FlowerEngine", "--loop.default_root_dir=null"]
+    terminals.pfl("site", "site", "--config", "my_site.yaml")
+    terminals.pfl("alone", "fit", *run, *engine, "--loop.engine.start_seconds=25")
+    assert terminals.wait("alone") == 2
+    assert "not all sites were there within 25 seconds" in terminals.said("alone")
+    terminals.pfl("same", "site", "--config", "my_site.yaml")
+    assert terminals.wait("same") == 2
+    assert "is already working on site_0" in terminals.said("same")
+    terminals.pfl("other", "site", "--config", "my_site.yaml", "--folder", "other")
+    terminals.pfl("twice", "fit", *run, *engine)
+    assert terminals.wait("twice") == 2
+    assert "two sites say that they are client 0: node " in terminals.said("twice")
