@@ -61,6 +61,7 @@ def site(argv: Sequence[str]) -> None:
             )
         build = partial(_context, own, folder / "run.yaml")
         host = Host(values.client, local, folder / "kept", allowed, build, _tell)
+        scope.callback(host.close)
         scope.callback(Door(sockets / "door", host.answer).close)
         log = folder / "connection.log"
         process = leashed(command, scope.enter_context(log.open("wb")), env)

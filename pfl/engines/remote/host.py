@@ -80,12 +80,18 @@ class Host:
                 return wire.written("error", Failure("refused", str(error)))
         return found
 
+    def close(self) -> None:
+        """Release the site's folder."""
+        if self._site is not None:
+            self._site.close()
+        self._site = None
+
     def _hello(self, content: bytes) -> bytes:
         hello, _ = wire.read("hello", Hello, content, BYTES)
         if isinstance(hello, Failure):
             raise Refusal("an error is no message to a site")
         if self._site is None or hello.config != self._config:
-            self._site = None
+            self.close()
             run = _read(hello.config)
             name = self._check(run)
             self._site = Site(

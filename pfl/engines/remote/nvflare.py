@@ -108,7 +108,7 @@ class Simulation(Switchboard):
     ) -> None:
         super().__init__()
         held = {f"site-{client}": client for client in clients}
-        sites = made(context, clients, folder or self.folder / "sites")
+        sites = self._held = made(context, clients, folder or self.folder / "sites")
 
         def answer(header: Header, content: bytes) -> bytes:
             client = held[header["site"]]
@@ -143,6 +143,8 @@ class Simulation(Switchboard):
         end(self._process)
         self._log.close()
         self._sites_door.close()
+        for site in self._held.values():
+            site.close()
         super().close()
 
     def _trouble(self) -> str | None:

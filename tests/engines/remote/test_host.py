@@ -220,7 +220,9 @@ def test_a_site_that_is_started_anew_goes_on_where_it_was():
     run = ran(one, other)
     anew, _ = host(0)
     content = wire.written("state_hash", wire.Empty())
-    answers = [found.answer({"verb": "state_hash"}, content) for found in (one, anew)]
+    answers = [one.answer({"verb": "state_hash"}, content)]
+    one.close()
+    answers += [anew.answer({"verb": "state_hash"}, content)]
     assert answers[0] == answers[1]
     record, _ = wire.read("state_hash", wire.Versions, answers[1])
     assert [version.round for version in record.versions] == [1, 2]
