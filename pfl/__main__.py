@@ -74,7 +74,8 @@ def usage() -> str:
         "usage: pfl COMMAND [options]\n\n"
         "Personalised federated learning on PyTorch Lightning.\n\n"
         f"commands:\n{lines}\n\n"
-        "pfl COMMAND --help shows a command's options; --debug shows the traceback of an error."
+        "pfl COMMAND --help shows a command's options and two examples; --debug shows\n"
+        "the traceback of an error."
     )
 
 
