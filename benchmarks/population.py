@@ -3,6 +3,9 @@
 ``python -m benchmarks.population 1000 10000`` trains a hundred clients per round from each
 population, with Ditto on LeNet-5 (a client keeps 62,006 floats), with and without a limit
 ``kept_memory``. Each run has its own process.
+
+``python -m benchmarks.population --sites 100000 1000000`` measures what a server does and holds
+whose clients are elsewhere: they answer at once, and train nothing.
 """
 
 from __future__ import annotations
@@ -13,6 +16,8 @@ import statistics
 import subprocess
 import sys
 import time
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -24,12 +29,18 @@ from datamodules import IID, Synthetic
 from lightning_modules.ditto import Ditto
 from lightning_modules.nets import LeNet5
 from pfl.callbacks.checkpoint import Checkpoint
+from pfl.core.elsewhere import Reference, standing_for
 from pfl.core.seeds import scoped
-from pfl.core.types import RoundResult
+from pfl.core.state import clone
+from pfl.core.types import FederatedData, Job, Result, RoundResult, Scores, Upload
+from pfl.engines.base import Engine
+from pfl.engines.remote.data import Told
+from pfl.engines.remote.wire import Introduction, SplitName
 from pfl.federation import checkpoint
 from pfl.federation.run import Callback, Run
 from pfl.federation.sampling import UniformSampler
 from pfl.loop import FederatedLoop
+from pfl.training.context import Context
 
 
 class Watch(Callback):
@@ -98,6 +109,95 @@ def measure(clients: int, kept_memory: float | None, rounds: int) -> dict[str, o
     }
 
 
+class Population(Synthetic):
+    """Data of which a server knows the number of clients alone."""
+
+    count = 1
+
+    @property
+    def num_clients(self) -> int:
+        """N."""
+        return self.count
+
+
+class Elsewhere(Engine):
+    """Clients that answer at once: the server's own work is left."""
+
+    def meet(self, context: Context, config: str | None) -> FederatedData:
+        """Return data of which each client has told its sizes."""
+        sizes: dict[SplitName, int] = {"train": 10, "val": 0, "test": 5}
+        told = Introduction("", sizes)
+        # Each has a record of its own, as from its own message.
+        return Told(context.data, {c: replace(told) for c in range(context.data.num_clients)})
+
+    def setup(self, context: Context) -> str:
+        """Do nothing."""
+        return "elsewhere"
+
+    def train(self, jobs: Sequence[Job]) -> Iterator[Result]:
+        """Return what was sent, and a reference to a state."""
+        for job in jobs:
+            shared = {} if job.broadcast is None else clone(job.broadcast.shared)
+            upload = Upload(job.info.client, job.info.samples, shared)
+            kept = standing_for(Reference(f"{job.info.client:064x}", job.info.round))
+            yield Result(job.info.client, upload, kept, {}, 1, job.info.samples)
+
+    def test(self, jobs: Sequence[Job]) -> Iterator[Scores]:
+        """Return no scores."""
+        for _ in jobs:
+            yield {}
+
+    def close(self) -> None:
+        """Do nothing."""
+
+
+def serve(clients: int, rounds: int) -> dict[str, object]:
+    """Run the server's part of some rounds, of which each has a hundred clients."""
+    torch.set_num_threads(1)
+    data = Population(
+        samples=20, channels=3, size=32, classes=10, domains=1, num_clients=1, partition=IID()
+    )
+    data.setup()
+    data.count = clients
+    with scoped(1):
+        module = Ditto(LeNet5(10), optimizer=partial(torch.optim.SGD, lr=0.01))
+    (before,), start = megabytes("RssAnon"), time.perf_counter()
+    loop = FederatedLoop(
+        rounds + 1,
+        UniformSampler(min(1, 100 / clients)),
+        Elsewhere(),
+        evaluate_every=rounds + 1,
+        evaluate_clients=1,
+        accelerator="cpu",
+        progress=False,
+    )
+    seconds, held = [], 0.0
+    rounds_of = loop.rounds_of(module, data)
+    for _ in range(rounds):
+        run, result = next(rounds_of)
+        if result.round == 1:
+            ready = time.perf_counter() - start
+            (held,) = megabytes("RssAnon")
+        seconds.append(result.metrics["time/round"])
+    # As if every client had taken part.
+    run.kept.update({c: standing_for(Reference(f"{c:064x}", 1)) for c in range(clients)})
+    (full,) = megabytes("RssAnon")
+    with TemporaryDirectory(dir=".") as folder:
+        start = time.perf_counter()
+        checkpoint.save(Path(folder) / "last.ckpt", Checkpoint().content(run))
+        saving = time.perf_counter() - start
+        size = sum(file.stat().st_size for file in Path(folder).iterdir())
+    return {
+        "clients": clients,
+        "s to the first round's end": ready,
+        "s of a round": statistics.mean(seconds[1:]),
+        "bytes of a client": (held - before) * 1e6 / clients,
+        "bytes of its reference": (full - held) * 1e6 / clients,
+        "s of a checkpoint": saving,
+        "MB of it": size / 1e6,
+    }
+
+
 def main() -> None:
     """Print a table."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -105,7 +205,12 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=50)
     parser.add_argument("--kept-memory", type=float, default=None)
     parser.add_argument("--one", action="store_true", help="this process measures one run")
+    parser.add_argument("--sites", action="store_true", help="clients are elsewhere")
     given = parser.parse_args()
+    if given.sites:
+        for clients in given.clients:
+            print(json.dumps(serve(clients, min(given.rounds, 5)), indent=1))
+        return
     if given.one:
         print(json.dumps(measure(given.clients[0], given.kept_memory, given.rounds)))
         return

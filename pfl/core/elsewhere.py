@@ -1,7 +1,7 @@
 """What stands for a state that lies elsewhere: its hash, and the round that it is from.
 
 A client on another machine keeps its state there. Here a reference takes the state's place: in the
-run, in its checkpoint, in jobs and in results. It is a state of two small tensors, so that nothing
+run, in its checkpoint, in jobs and in results. It is a state of one small tensor, so that nothing
 that stores or moves states needs to know of it.
 """
 
@@ -17,8 +17,8 @@ from pfl.core.state import digest
 from pfl.core.types import State
 
 # No entry of a module has a colon in its name.
-_HASH, _ROUND = "elsewhere:hash", "elsewhere:round"
-_BYTES = 32
+_KEY = "elsewhere:hash,round"
+_HASH, _ROUND = 32, 8  # bytes
 
 
 class Reference(NamedTuple):
@@ -35,11 +35,8 @@ class Reference(NamedTuple):
 
 def standing_for(reference: Reference) -> State:
     """Return the state that stands for one that lies elsewhere."""
-    octets = list(bytes.fromhex(reference.digest))
-    return {
-        _HASH: torch.tensor(octets, dtype=torch.uint8),
-        _ROUND: torch.tensor(reference.round),
-    }
+    octets = bytes.fromhex(reference.digest) + reference.round.to_bytes(_ROUND, "little")
+    return {_KEY: torch.tensor(list(octets), dtype=torch.uint8)}
 
 
 def reference_of(state: Mapping[str, Tensor]) -> Reference | None:
@@ -48,12 +45,13 @@ def reference_of(state: Mapping[str, Tensor]) -> Reference | None:
     Raises:
         ValueError: It is a damaged reference.
     """
-    if _HASH not in state:
+    if _KEY not in state:
         return None
     form = {name: (value.dtype, tuple(value.shape)) for name, value in state.items()}
-    if form != {_HASH: (torch.uint8, (_BYTES,)), _ROUND: (torch.int64, ())}:
+    if form != {_KEY: (torch.uint8, (_HASH + _ROUND,))}:
         raise ValueError(f"a state that lies elsewhere has a hash and a round, not {form}")
-    return Reference(bytes(state[_HASH].tolist()).hex(), int(state[_ROUND]))
+    octets = bytes(state[_KEY].tolist())
+    return Reference(octets[:_HASH].hex(), int.from_bytes(octets[_HASH:], "little"))
 
 
 def digest_of(state: Mapping[str, Tensor]) -> str:
