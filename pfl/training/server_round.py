@@ -59,9 +59,11 @@ class Coordinator:
         self.server.seed = derive(seed, "server")
         if self.server.needs_public:
             self.server.public = _public(context)
-        self.clients = [ClientInfo.absent(data, c, rounds) for c in range(data.num_clients)]
-        for client in members(data):
-            self.clients[client] = ClientInfo.of(data, client, rounds)
+        known = set(members(data))
+        self.clients = [
+            (ClientInfo.of if client in known else ClientInfo.absent)(data, client, rounds)
+            for client in range(data.num_clients)
+        ]
         self.eligible = [info.client for info in self.clients if info.samples > 0]
         self.coding: Coding | None = None
         self._context, self._seed = context, seed
