@@ -481,6 +481,10 @@ class FederatedData(Protocol):
 class TellsShapes(Protocol):
     """Federated data whose samples lie elsewhere."""
 
+    @property
+    def stands_for(self) -> str:
+        """The name of the data in whose place these are."""
+
     def placeholder(self, count: int) -> Inputs:
         """Return ``count`` inputs with the shapes and types of real batches."""
 

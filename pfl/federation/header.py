@@ -10,7 +10,7 @@ from lightning.fabric import Fabric
 from pfl.core.client import ClientModule
 from pfl.core.devices import on_host
 from pfl.core.held_out import held_out
-from pfl.core.types import FederatedData
+from pfl.core.types import FederatedData, TellsShapes
 from pfl.engines import cores
 from pfl.engines.op_threads import OpThreads
 from pfl.federation import private
@@ -123,7 +123,8 @@ def _network(module: ClientModule) -> str:
 
 def _data(data: FederatedData) -> str:
     """Describe data: their class and their partition."""
-    name, recipe = type(data).__name__, data.description().get("partition")
+    name = data.stands_for if isinstance(data, TellsShapes) else type(data).__name__
+    recipe = data.description().get("partition")
     if not isinstance(recipe, Mapping):
         return name
     options = ", ".join(f"{key}={value}" for key, value in recipe["init_args"].items())

@@ -112,6 +112,11 @@ class Told(_View):
         self._sites = sites
 
     @property
+    def stands_for(self) -> str:
+        """The name of the data in whose place these are."""
+        return type(self._data).__name__
+
+    @property
     def held_out(self) -> HeldOut:
         """The clients that are held out; their data are here."""
         return held_out(self._data)

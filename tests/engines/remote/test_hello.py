@@ -46,6 +46,7 @@ def test_a_server_without_samples_gives_the_sequential_bits(tmp_path):
     away = fit(small(), Recorded(tmp_path, data=blobs(SIZES)), data=elsewhere())
     assert same(away, fit(small(), "sequential", data=blobs(SIZES)))
     assert away.header["clients"] == "3, of which 3 hold training data"
+    assert away.header["data"] == "Elsewhere"
     assert away.header["engine"] == "loopback: 3 sites; what clients keep stays there"
 
 

@@ -19,6 +19,8 @@ from pfl.core.state import clone, select
 from pfl.core.types import Broadcast, Sending
 from pfl.disk import container
 from pfl.engines.named import make_engine
+from pfl.federation.sampling import UniformSampler
+from pfl.passage.coding import Codecs
 from pfl.passage.difference import norm
 from pfl.training import client_round
 from tests.engines.remote.sites import Recorded, fit, same
@@ -121,6 +123,16 @@ def test_what_a_client_does_to_its_upload_happens_at_its_site(tmp_path):
     engine.close()
     assert equal(result.upload.shared, wanted.upload.shared)
     assert norm(result.upload) == pytest.approx(0.01)
+
+
+@pytest.mark.parametrize("up", ["qsgd", "topk", "sign"])
+def test_codecs_work_at_sites_and_what_they_remember_stays_there(up, tmp_path):
+    options = {"codec": Codecs(up=up, down="cast"), "sampler": UniformSampler(0.7)}
+    alone, away = (
+        fit(FedPer(mlp(), optimizer=SGD), engine, **options)
+        for engine in ("sequential", Recorded(tmp_path))
+    )
+    assert same(away, alone)
 
 
 def test_a_run_begun_here_without_kept_states_goes_on_at_sites(tmp_path):
