@@ -15,9 +15,12 @@ class Engine(Protocol):
     Attributes:
         stacks: Whether clients are trained as one stack, if the engine decides this itself in
             :meth:`setup`; a resumed run sets the decision of its first start.
+        simulates: Whether clients and their data are simulated; real ones need secrets that no
+            seed gives away.
     """
 
     stacks: bool | None = None
+    simulates: bool = True
 
     def meet(self, context: Context, config: str | None) -> FederatedData:
         """Return the data as the run may know them, before anything of them is used.

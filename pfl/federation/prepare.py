@@ -71,9 +71,7 @@ def prepare(wanted: Wanted, file: Path | None, scope: ExitStack) -> Federation:
         coordinator.sample_level = account.level
         rounds = account.affordable(rounds)
     elif settings.privacy is not None:
-        coordinator.passage = private.passage_of(
-            settings.privacy, settings.sampler, context, coordinator, settings.seed
-        )
+        coordinator.passage = private.passage_of(settings.privacy, settings, context, coordinator)
         rounds = private.affordable(coordinator.passage, rounds)
 
     start = coordinator.start()

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from pfl.federation.sampling import Sampler, poisson_rate
+from pfl.federation.sampling import poisson_rate
+from pfl.federation.settings import Settings
 from pfl.passage import accountant
 from pfl.passage.passage import Passage
 from pfl.passage.privacy import Privacy
@@ -24,14 +25,20 @@ NOISE = {
 
 
 def passage_of(
-    privacy: Privacy, sampler: Sampler, context: Context, coordinator: Coordinator, seed: int
+    privacy: Privacy, settings: Settings, context: Context, coordinator: Coordinator
 ) -> Passage:
     """Return the passage of a private run.
 
     Raises:
-        ValueError: The sampler draws no Poisson cohorts, the method cannot be run privately, or a
-            number does not fit the number of clients.
+        ValueError: The sampler draws no Poisson cohorts, the method cannot be run privately, a
+            number does not fit the number of clients, or real clients would get noise of a seed.
     """
+    sampler, seed = settings.sampler, settings.seed
+    if privacy.noise == "seed" and not settings.engine.simulates:
+        raise ValueError(
+            "loop.privacy: the clients are real, and who knows the run's seed could subtract noise "
+            "that comes from it: set noise: system"
+        )
     rate, clients = poisson_rate(sampler), len(coordinator.eligible)
     if privacy.delta >= 1 / clients:
         raise ValueError(

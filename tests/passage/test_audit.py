@@ -40,16 +40,18 @@ def outcomes(own, *changes, first=0):
     )
 
 
-def bound(sigma):
-    """Return the lower bound of the epsilon of a round with so much noise."""
+def bound(sigma, deviations=2):
+    """Return the lower bound of the epsilon of a round with so much noise.
+
+    The attacker's threshold lies so many deviations above what is usual without the canary.
+    """
 
     def own(seed):
         return passage(CLIP, sigma, clients=CLIENTS, seed=seed)
 
     with_it = outcomes(own, {"w": [100 * CLIP]})
     without = outcomes(own, first=RUNS)
-    # Two deviations above what the round gives without the canary.
-    threshold = 2 * sigma * CLIP / CLIENTS
+    threshold = deviations * sigma * CLIP / CLIENTS
     true, false = int((with_it > threshold).sum()), int((without > threshold).sum())
     least = beta.ppf(0.025, true, RUNS - true + 1)
     most = beta.ppf(0.975, false + 1, RUNS - false)

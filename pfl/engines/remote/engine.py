@@ -61,6 +61,7 @@ class RemoteEngine(Engine):
     """
 
     name: str = "remote"
+    simulates: bool = False
 
     def __init__(
         self,

@@ -78,6 +78,7 @@ class LoopbackEngine(RemoteEngine):
     """
 
     name = "loopback"
+    simulates = True
 
     def __init__(
         self,
