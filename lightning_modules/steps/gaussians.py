@@ -203,8 +203,7 @@ def wide(value: Tensor) -> Tensor:
 
 def _solve(covariance: Tensor, means: Tensor, eps: float) -> Tensor:
     """Return (..., D) rows ``m^T S~^-1``."""
-    size = len(covariance)
-    identity = torch.eye(size).to(covariance)
+    identity = torch.eye(len(covariance)).to(covariance)
     smooth = (1 - eps) * covariance + eps * covariance.diagonal().mean() * identity
     return torch.cholesky_solve(means.mT, torch.linalg.cholesky(smooth)).mT
 

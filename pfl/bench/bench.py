@@ -63,8 +63,7 @@ class Bench:
     @cached_property
     def task_hash(self) -> str:
         """Hash of the task: its configuration for the reference, without seeds, and its search."""
-        config = yaml.safe_load(self.reference.default.text)
-        setting = identity.of_setting(config)
+        setting = identity.of_setting(yaml.safe_load(self.reference.default.text))
         return canonical.digest({**self.task.plain(), "configuration": setting})
 
     @cached_property

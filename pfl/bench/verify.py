@@ -65,8 +65,7 @@ def _verified(row: Row, bench: Bench, seeds: Sequence[int]) -> Iterator[Verified
         raise UsageError(f"--seed {missing[0]}: the row {row['method']} has the seeds {[*runs]}")
     source = _source(row, bench)
     for seed in seeds or runs:
-        again = _again(row, bench, seed)
-        result = _compared(str(row["method"]), seed, runs[seed], again)
+        result = _compared(str(row["method"]), seed, runs[seed], _again(row, bench, seed))
         if result.verdict == "different" and source:
             result = replace(result, what=f"{result.what}; {source}")
         yield result

@@ -137,8 +137,7 @@ def read_csv(path: Path) -> Lines:
     """
     stream = io.StringIO(text(path) or "", newline="")
     whole = (line for line in stream if line.endswith("\n"))
-    lines = list(_cells(path, whole)) or [[]]
-    header, *rows = lines
+    header, *rows = list(_cells(path, whole)) or [[]]
     if len({*header}) < len(header):
         raise FileError(f"{path}:1: a column is named twice")
     for number, row in enumerate(rows, 2):

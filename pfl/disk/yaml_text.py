@@ -75,8 +75,7 @@ def _check(text: str) -> None:
                 raise YamlError(line, "a key must be a word, not a list or a mapping")
             if len(parents) == DEPTH:
                 raise YamlError(line, f"there are more than {DEPTH} levels")
-            mapping = isinstance(event, yaml.MappingStartEvent)
-            parents.append(_Open(mapping, event.anchor))
+            parents.append(_Open(isinstance(event, yaml.MappingStartEvent), event.anchor))
             continue
         elif isinstance(event, yaml.ScalarEvent):
             if bad := re.search(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]", event.value):

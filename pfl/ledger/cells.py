@@ -93,8 +93,7 @@ def keep(
                 yield label, "not finished"
                 continue
             entry = _entry(table, cell, seed, RunFolder.read(source), commit, note)
-            target = folder / entry.key
-            _copy(source, target, entry)
+            _copy(source, folder / entry.key, entry)
             yield label, None
 
 

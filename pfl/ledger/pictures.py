@@ -46,8 +46,7 @@ def _drawn(members: Runs) -> Figure:
         for entry, run in inside:
             metric, look = entry.metric.rpartition("/")[0], looks[entry.row]
             tested = run.evaluated(metric)
-            values = run.values(metric, tested)
-            panel.plot(tested, values, **look.line)
+            panel.plot(tested, run.values(metric, tested), **look.line)
         for row, reported in {entry.row: entry.reported for entry, _ in inside}.items():
             if reported is not None:
                 panel.axhline(reported, color=looks[row].color, linewidth=0.6)

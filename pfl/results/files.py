@@ -70,8 +70,7 @@ class Columns:
             raise RunError(f"{path}: expected numbers up to {WILD:g}, got {values[wild][0]:g}")
         flags = np.array([[cell == "nan" for cell in row] for row in lines.rows], np.bool_)
         named = zip(lines.header, flags.reshape(values.shape).T, strict=True)
-        undefined = {name: flag for name, flag in named if flag.any()}
-        return cls(columns, str(path), undefined)
+        return cls(columns, str(path), {name: flag for name, flag in named if flag.any()})
 
     def __len__(self) -> int:
         return len(next(iter(self.columns.values()), ()))

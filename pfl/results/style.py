@@ -76,10 +76,8 @@ def styled() -> Iterator[None]:
 
 def panels(count: int, width: float, height: float, **options: Any) -> tuple[Figure, list[Axes]]:
     """Make a figure of panels side by side; sizes are in inches."""
-    layout = ConstrainedLayoutEngine(w_pad=_APART)
-    figure = Figure(figsize=(width, height), layout=layout)
-    axes = figure.subplots(1, count, squeeze=False, **options)
-    return figure, list(axes[0])
+    figure = Figure(figsize=(width, height), layout=ConstrainedLayoutEngine(w_pad=_APART))
+    return figure, list(figure.subplots(1, count, squeeze=False, **options)[0])
 
 
 def legend_above(figure: Figure, axes: Axes) -> None:

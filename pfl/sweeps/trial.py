@@ -96,8 +96,7 @@ def value_of(words: Sequence[str], trial: Trial, sweep: Sweep) -> float:
     folder = trial.user_attrs.get("folder")
     if folder is not None and (Path(folder) / "checkpoints" / "last.ckpt").is_file():
         words = [*words, "--ckpt_path", folder]
-    metrics = logged(runs.fit(words, [Reporter(trial, sweep)]))
-    value = metrics[sweep.metric.name]
+    value = logged(runs.fit(words, [Reporter(trial, sweep)]))[sweep.metric.name]
     if not math.isfinite(value):
         raise ArithmeticError(f"{sweep.metric.name} is {value}")
     return value

@@ -95,8 +95,7 @@ def _cell(table: TableFile, row: str, column: tuple[tuple[str, str], ...]) -> Ce
         table.row_settings[row],
         *(item.part for item in table.exceptions if item.fits(row, dict(column))),
     ]
-    metric = [part.metric for part in parts if part.metric][-1]
-    name, _, at = metric.rpartition("/")
+    name, _, at = [part.metric for part in parts if part.metric][-1].rpartition("/")
     cell = Cell(
         row=row,
         column=column,

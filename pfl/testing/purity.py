@@ -160,8 +160,7 @@ def servers_are_pure(subject: Subject) -> None:
     for _ in range(2):
         uploads = [result.upload for result in map(federation.train, range(3)) if result.upload]
         state = federation.state
-        given = named([state, uploads])
-        before = clone(given)
+        before = clone(named([state, uploads]))
         for verb, call in (
             ("aggregate", lambda state=state, uploads=uploads: server.aggregate(state, uploads)),
             ("broadcast", lambda state=state: server.broadcast(state, 1, state.round + 1)),
