@@ -18,8 +18,9 @@ import torch.nn.functional as F
 from torch import nn
 
 from lightning_modules.nets.blocks import Conv2d
+from pfl.core.data import FederatedData
 from pfl.core.seeds import generator
-from pfl.core.types import FederatedData, Split
+from pfl.core.types import Split
 
 SGD = partial(torch.optim.SGD, lr=0.005)
 

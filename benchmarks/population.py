@@ -29,10 +29,11 @@ from datamodules import IID, Synthetic
 from lightning_modules.ditto import Ditto
 from lightning_modules.nets import LeNet5
 from pfl.callbacks.checkpoint import Checkpoint
+from pfl.core.data import FederatedData
 from pfl.core.elsewhere import Reference, standing_for
 from pfl.core.seeds import scoped
 from pfl.core.state import clone
-from pfl.core.types import FederatedData, Job, Result, RoundResult, Scores, Upload
+from pfl.core.types import Job, Result, RoundResult, Scores, Upload
 from pfl.engines.base import Engine
 from pfl.engines.remote.data import Told
 from pfl.engines.remote.wire import Introduction, SplitName

@@ -36,8 +36,8 @@ from benchmarks.memory import megabytes, reset_peak
 from datamodules import Dirichlet, Synthetic
 from lightning_modules.fedavg import FedAvg
 from lightning_modules.nets import CNN2, CNN3, CNN5, MLP, LeNet5, ResNet18
+from pfl.core.data import FederatedData
 from pfl.core.seeds import scoped
-from pfl.core.types import FederatedData
 from pfl.engines.named import ENGINES, EngineName
 from pfl.loop import FederatedLoop
 

@@ -25,8 +25,9 @@ from benchmarks.machine import Others, machine
 from benchmarks.round import BUSY, NETS
 from datamodules import IID, Synthetic
 from lightning_modules.fedper import FedPer
+from pfl.core.data import FederatedData
 from pfl.core.seeds import scoped
-from pfl.core.types import FederatedData, Result
+from pfl.core.types import Result
 from pfl.engines.named import ENGINES, EngineName
 from pfl.federation.run import Callback, Run
 from pfl.federation.sampling import UniformSampler

@@ -28,9 +28,10 @@ from datamodules.partition.unseen import Unseen, later
 from datamodules.targets import Catalogue, Ints
 from datamodules.view import Prepared, Store, View, batches, channel_values, count
 from pfl.core.checks import at_least_one, positive
+from pfl.core.data import MetricSpec
 from pfl.core.held_out import HeldOut
 from pfl.core.task import Classification, LossOptions, Task
-from pfl.core.types import Batch, Inputs, MetricSpec, Split
+from pfl.core.types import Batch, Inputs, Split
 
 # Maximum number of domains whose scores are columns of their own.
 _MOST_GROUPS = 12

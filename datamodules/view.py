@@ -17,8 +17,9 @@ from datamodules.partition.splits import Division
 from datamodules.targets import Catalogue, Ints
 from pfl.core import devices
 from pfl.core.checks import finite
+from pfl.core.data import ClientSplit
 from pfl.core.state import each, nbytes, tensors
-from pfl.core.types import Batch, ClientSplit, Inputs, Split
+from pfl.core.types import Batch, Inputs, Split
 
 
 def are_images(inputs: Inputs) -> bool:

@@ -19,8 +19,9 @@ from pfl.callbacks.records import Records
 from pfl.core import devices as core_devices
 from pfl.core import export
 from pfl.core.checks import at_least_one, finite, not_negative, positive
+from pfl.core.data import FederatedData
 from pfl.core.held_out import everyone, members
-from pfl.core.types import EvaluationPoint, FederatedData, Result, RoundResult, Split
+from pfl.core.types import EvaluationPoint, Result, RoundResult, Split
 from pfl.engines.base import Engine
 from pfl.engines.named import EngineName, make_engine
 from pfl.federation import soundness

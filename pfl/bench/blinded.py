@@ -7,8 +7,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from pfl.core.data import ClientSplit, DataSource
 from pfl.core.held_out import NOBODY, HeldOut, held_out
-from pfl.core.types import Batch, ClientSplit, DataSource, Split
+from pfl.core.types import Batch, Split
 
 
 class Blinded:

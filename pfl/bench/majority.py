@@ -6,8 +6,8 @@ from typing import Any
 
 import torch
 
+from pfl.core.data import FederatedData
 from pfl.core.held_out import members
-from pfl.core.types import FederatedData
 from pfl.federation.summary import MEANS
 from pfl.training.metrics import Scorer
 

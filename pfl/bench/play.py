@@ -17,7 +17,7 @@ from pfl.bench.contender import Contender
 from pfl.bench.cost import ROUNDS, CountingEngine
 from pfl.cli.config import REFUSALS, Experiment
 from pfl.cli.explain import FailedError, UsageError, explained
-from pfl.core.types import DataSource
+from pfl.core.data import DataSource
 from pfl.engines import cores
 from pfl.federation.run import Run
 from pfl.federation.summary import MEANS

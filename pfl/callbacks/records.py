@@ -15,9 +15,10 @@ import torch
 
 from pfl.callbacks.analysis import Analysis
 from pfl.callbacks.row_file import RowFile
+from pfl.core.data import FederatedData, info_of
 from pfl.core.held_out import client_names
 from pfl.core.kernels import kernels
-from pfl.core.types import ClientInfo, FederatedData, RoundResult
+from pfl.core.types import RoundResult
 from pfl.disk.writing import write
 from pfl.engines.cores import processor
 from pfl.federation.later import PARTITION, TRANSFORMS, Adopts
@@ -120,7 +121,7 @@ def environment() -> dict[str, Any]:
 
 def label_counts(data: FederatedData) -> list[list[int]] | None:
     """Return (N, C) training samples of each client and class; ``None`` where they are unknown."""
-    infos = (ClientInfo.of(data, client) for client in range(data.num_clients))
+    infos = (info_of(data, client) for client in range(data.num_clients))
     known = [info.label_counts.tolist() for info in infos if info.label_counts is not None]
     return known if len(known) == data.num_clients else None
 

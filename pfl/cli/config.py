@@ -31,7 +31,7 @@ from pfl.loop import FederatedLoop
 
 if TYPE_CHECKING:
     from pfl.core.client import ClientModule
-    from pfl.core.types import DataSource
+    from pfl.core.data import DataSource
 
 # (function that makes the objects, their class, whether it makes those of subclasses too)
 Instantiator: TypeAlias = tuple[Callable[..., Any], type, bool]

@@ -12,8 +12,8 @@ from pfl.cli.config import REFUSALS, Experiment
 from pfl.cli.explain import UsageError
 from pfl.cli.joining import FLAG, folder_of, separated
 from pfl.core.checks import not_negative
+from pfl.core.data import DataSource
 from pfl.core.held_out import client_names
-from pfl.core.types import DataSource
 from pfl.engines.sequential import SequentialEngine
 from pfl.federation.later import Adopts, LaterData, adopt
 from pfl.federation.prepare import prepared

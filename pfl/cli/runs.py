@@ -20,10 +20,11 @@ from pfl.cli import joining, later
 from pfl.cli.config import REFUSALS, Experiment
 from pfl.cli.explain import UsageError, explained
 from pfl.cli.parser import make_parser
+from pfl.core.data import FederatedData
 from pfl.core.export import INSTANTIATORS, untrusted
 from pfl.core.export import write as write_export
 from pfl.core.held_out import TellsOrigin, client_names
-from pfl.core.types import FederatedData, Split
+from pfl.core.types import Split
 from pfl.disk.writing import csv_text, no_link, write
 from pfl.federation import cross, reliability, resume
 from pfl.federation.later import LaterData

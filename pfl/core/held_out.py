@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol, runtime_checkable
 
-from pfl.core.types import FederatedData, Split
+from pfl.core.data import FederatedData
+from pfl.core.types import Split
 
 
 class HeldOut(NamedTuple):

@@ -10,8 +10,9 @@ import torch
 from torch import Tensor
 from typing_extensions import TypeVar
 
+from pfl.core.data import ClientSplit
 from pfl.core.state import weighted_mean
-from pfl.core.types import Broadcast, ClientInfo, ClientSplit, Patterns, State, Upload
+from pfl.core.types import Broadcast, ClientInfo, Patterns, State, Upload
 
 
 @dataclass(frozen=True)

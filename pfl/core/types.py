@@ -1,4 +1,4 @@
-"""The records that a round passes around, plans, and the interface of federated data.
+"""The records that a round passes around, and plans.
 
 They depend on no method, engine or data set. A ``State`` is a flat dictionary from names to
 tensors, as ``Module.state_dict`` returns it. Records are frozen and hold states and plain values
@@ -9,13 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, NamedTuple, Protocol, TypeAlias, runtime_checkable
+from typing import Any, Literal, NamedTuple, TypeAlias
 
-import torch
 from torch import Tensor
 from torch.optim import Optimizer
-
-from pfl.core.task import Task
 
 State: TypeAlias = dict[str, Tensor]
 Terms: TypeAlias = dict[str, Tensor]
@@ -26,8 +23,6 @@ EvaluationPoint: TypeAlias = Literal["post_broadcast", "post_local"]
 Split: TypeAlias = Literal["train", "val", "test", "pooled"]
 # One tensor a batch, or several by name; their first axis runs over the samples.
 Inputs: TypeAlias = "Tensor | dict[str, Tensor]"
-# A metric of torchmetrics: its class path, or a mapping with the path ("metric"), a name, options.
-MetricSpec: TypeAlias = str | dict[str, Any]
 
 
 class Batch(NamedTuple):
@@ -198,22 +193,6 @@ class ClientInfo:
     label_counts: Tensor | None
     round: int = 0
     rounds: int = 0
-
-    @classmethod
-    def of(cls, data: FederatedData, client: int, rounds: int = 0) -> ClientInfo:
-        """Return what a client knows of its data, before the first round."""
-        split, counts = data.split(client, "train"), None
-        if isinstance(split, CountedSplit):
-            return cls(client, len(split), split.label_counts, rounds=rounds)
-        if data.num_classes is not None:
-            counts = torch.bincount(split.targets, minlength=data.num_classes)
-        return cls(client, len(split.targets), counts, rounds=rounds)
-
-    @classmethod
-    def absent(cls, data: FederatedData, client: int, rounds: int = 0) -> ClientInfo:
-        """Return what is known of a client that is held out: that it has no data here."""
-        counts = None if data.num_classes is None else torch.zeros(data.num_classes).long()
-        return cls(client, 0, counts, rounds=rounds)
 
     @property
     def class_counts(self) -> Tensor:
@@ -397,110 +376,3 @@ class RoundResult:
     metrics: dict[str, float]
     clients: list[dict[str, float]]
     evaluated: bool
-
-
-class ClientSplit(Protocol):
-    """One split of one client: an indexable view into the data set, nothing copied."""
-
-    @property
-    def targets(self) -> Tensor:
-        """(n, ...) targets, (n,) integer labels in classification, on the CPU, in stored order."""
-
-    @property
-    def augmented(self) -> bool:
-        """``True`` if :meth:`batch` draws random transforms."""
-
-    def __len__(self) -> int: ...
-
-    def batch(self, positions: Tensor, rng: torch.Generator | None = None) -> Batch:
-        """Return the samples at ``positions`` of this split, normalised, on the working device."""
-
-
-@runtime_checkable
-class CountedSplit(Protocol):
-    """A split whose samples lie elsewhere, of which only numbers are known."""
-
-    @property
-    def label_counts(self) -> Tensor | None:
-        """(C,) samples of each class; ``None`` if they are not told."""
-
-
-@runtime_checkable
-class JoinableSplit(Protocol):
-    """A split that may share its store with others, so that their batches can be read together."""
-
-    def joined(self, splits: Sequence[ClientSplit]) -> ClientSplit | None:
-        """Return several splits as one, in order; ``None`` if they do not share a store."""
-
-
-class FederatedData(Protocol):
-    """The interface of a federated data module that loop and engines use."""
-
-    batch_size: int
-    eval_batch_size: int
-    drop_last: bool
-    shuffle: bool
-
-    @property
-    def num_clients(self) -> int:
-        """N."""
-
-    @property
-    def task(self) -> Task:
-        """The task."""
-
-    @property
-    def outputs(self) -> int:
-        """The number of outputs D of a network, as many as classes, labels or numbers."""
-
-    @property
-    def num_classes(self) -> int | None:
-        """C; ``None`` where there are no classes."""
-
-    @property
-    def metrics(self) -> Sequence[MetricSpec]:
-        """Metrics to compute besides the task's own scores."""
-
-    def split(self, client: int, name: Split) -> ClientSplit:
-        """Return the ``train``, ``val`` or ``test`` split of one client; it may be empty."""
-
-    def pooled_test(self) -> ClientSplit | None:
-        """Return the common test set that belongs to no client, where there is one."""
-
-    def public_split(self) -> ClientSplit | None:
-        """Return the samples that the server may see, where there are any."""
-
-    def to(self, device: torch.device) -> None:
-        """Move the samples to the device on which batches are made."""
-
-    def description(self) -> dict[str, Any]:
-        """Describe the partition in plain values: recipe, seed, indices, content hash."""
-
-
-@runtime_checkable
-class TellsShapes(Protocol):
-    """Federated data whose samples lie elsewhere."""
-
-    @property
-    def stands_for(self) -> str:
-        """The name of the data in whose place these are."""
-
-    def placeholder(self, count: int) -> Inputs:
-        """Return ``count`` inputs with the shapes and types of real batches."""
-
-
-class DataSource(FederatedData, Protocol):
-    """A data module as built from a configuration, before and after its samples are read."""
-
-    @property
-    def input_shape(self) -> tuple[int, ...]:
-        """Shape of one sample."""
-
-    def blank(self, count: int) -> Inputs:
-        """Return ``count`` placeholder inputs with the shapes and types of real batches."""
-
-    def prepare_data(self) -> None:
-        """Download and decode what is missing on disk."""
-
-    def setup(self) -> None:
-        """Read the samples and divide them among the clients."""

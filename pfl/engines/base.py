@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Protocol
 
-from pfl.core.types import FederatedData, Job, Result, Scores
+from pfl.core.data import FederatedData
+from pfl.core.types import Job, Result, Scores
 from pfl.training.context import Context
 
 

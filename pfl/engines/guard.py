@@ -16,20 +16,10 @@ import torch
 from torch import Tensor
 
 from pfl.core import devices
+from pfl.core.data import ClientSplit, FederatedData
 from pfl.core.held_out import members
 from pfl.core.state import each
-from pfl.core.types import (
-    Batch,
-    ClientSplit,
-    Count,
-    FederatedData,
-    Job,
-    Phase,
-    Plan,
-    Result,
-    Split,
-    State,
-)
+from pfl.core.types import Batch, Count, Job, Phase, Plan, Result, Split, State
 from pfl.engines.stack import round as stack_round
 from pfl.training import client_round
 from pfl.training.context import DROPOUTS, Context

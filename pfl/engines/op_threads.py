@@ -16,9 +16,10 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode
 
+from pfl.core.data import FederatedData, TellsShapes
 from pfl.core.devices import on_host
 from pfl.core.held_out import everyone
-from pfl.core.types import FederatedData, Inputs, TellsShapes
+from pfl.core.types import Inputs
 from pfl.engines import cores
 from pfl.training.context import Context
 

@@ -10,8 +10,9 @@ import torch
 from torch import nn
 
 from pfl.core.checks import at_least_one
+from pfl.core.data import info_of
 from pfl.core.failure import at_work, during
-from pfl.core.types import ClientInfo, Job, Phase, Result, Scores
+from pfl.core.types import Job, Phase, Result, Scores
 from pfl.engines.guard import disagreement
 from pfl.engines.memory import capacity
 from pfl.engines.sequential import SequentialEngine
@@ -176,7 +177,7 @@ def _counts_batches(context: Context) -> bool:
 
 def _optimizers(context: Context) -> str | None:
     """Return why an optimiser of the plan cannot be stacked; ``None`` if all can."""
-    module, info = context.module, ClientInfo.of(context.data, 0)
+    module, info = context.module, info_of(context.data, 0)
     for part in (*context.plan, *context.adapt):
         if not isinstance(part, Phase):
             continue

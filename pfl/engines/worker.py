@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING, Any, Literal
 import torch
 from lightning.fabric import Fabric
 
+from pfl.core.data import FederatedData
 from pfl.core.failure import ExplainedError, JobError, said, told
 from pfl.core.kernels import repeatable
 from pfl.core.state import to
-from pfl.core.types import FederatedData, Scores, State
+from pfl.core.types import Scores, State
 from pfl.engines.messages import Message, decode_job, encode_result
 from pfl.training import client_round
 from pfl.training.context import Context

@@ -13,8 +13,8 @@ from typing import Any
 import yaml
 
 from pfl.core.client import ClientModule
+from pfl.core.data import FederatedData
 from pfl.core.plain import plain
-from pfl.core.types import FederatedData
 from pfl.federation.identity import STARTED
 
 

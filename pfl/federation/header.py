@@ -8,9 +8,9 @@ from dataclasses import replace
 from lightning.fabric import Fabric
 
 from pfl.core.client import ClientModule
+from pfl.core.data import FederatedData, TellsShapes
 from pfl.core.devices import on_host
 from pfl.core.held_out import held_out
-from pfl.core.types import FederatedData, TellsShapes
 from pfl.engines import cores
 from pfl.engines.op_threads import OpThreads
 from pfl.federation import private

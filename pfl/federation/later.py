@@ -10,8 +10,9 @@ from typing import Any, NoReturn, Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
+from pfl.core.data import ClientSplit, DataSource
 from pfl.core.held_out import HeldOut, TellsOrigin
-from pfl.core.types import Batch, ClientSplit, DataSource, Inputs, Split
+from pfl.core.types import Batch, Inputs, Split
 from pfl.disk import reading
 
 TRANSFORMS, PARTITION = "transforms.json", "partition.json"

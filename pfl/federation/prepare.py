@@ -8,11 +8,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from pfl.core.data import FederatedData
 from pfl.core.held_out import members
 from pfl.core.seeds import generator
 from pfl.core.server import ServerState
 from pfl.core.state import constants, fingerprint, nbytes
-from pfl.core.types import Cohort, FederatedData, Job, State
+from pfl.core.types import Cohort, Job, State
 from pfl.disk.mapped import in_file
 from pfl.engines import op_threads
 from pfl.federation import header, private, private_samples, restore, resume, sampling

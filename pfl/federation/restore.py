@@ -8,8 +8,9 @@ from typing import Any
 import torch
 
 from pfl.core.client import ClientModule
+from pfl.core.data import FederatedData
 from pfl.core.state import clone, to
-from pfl.core.types import ClientInfo, FederatedData, State
+from pfl.core.types import ClientInfo, State
 from pfl.federation import checkpoint, schema
 from pfl.federation.later import ADVICE
 from pfl.federation.run import Run

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from pfl.core.client import ClientModule
+from pfl.core.data import FederatedData
 from pfl.core.noise import GENERATOR
-from pfl.core.types import FederatedData
 from pfl.disk import reading, writing
 from pfl.disk.lock import locked
 from pfl.federation import checkpoint, identity, schema

@@ -11,10 +11,11 @@ from typing import Any, TypeAlias
 import yaml
 
 from pfl.core.client import ClientModule
+from pfl.core.data import FederatedData
 from pfl.core.elsewhere import digest_of
 from pfl.core.server import ServerState
 from pfl.core.state import digest
-from pfl.core.types import FederatedData, Result, RoundResult, State
+from pfl.core.types import Result, RoundResult, State
 from pfl.federation.summary import SCORES, summarise
 from pfl.training.context import Context
 

@@ -10,22 +10,12 @@ from typing import Any
 import torch
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from pfl.core.data import CountedSplit, info_of
 from pfl.core.held_out import held_out, members
 from pfl.core.seeds import derive
 from pfl.core.server import ServerState
 from pfl.core.state import to
-from pfl.core.types import (
-    Batch,
-    ClientInfo,
-    CountedSplit,
-    Job,
-    Pass,
-    Phase,
-    Scores,
-    Split,
-    State,
-    Terms,
-)
+from pfl.core.types import Batch, Job, Pass, Phase, Scores, Split, State, Terms
 from pfl.federation.evaluation import Evaluator
 from pfl.federation.run import Row
 from pfl.federation.settings import Settings
@@ -111,7 +101,7 @@ class Newcomers:
     def arrival(self, state: ServerState, client: int) -> Job:
         """Return the job of a newcomer that has done nothing yet."""
         coordinator, context = self._coordinator, self._context
-        info = ClientInfo.of(context.data, client, self._settings.rounds)
+        info = info_of(context.data, client, self._settings.rounds)
         info = replace(info, round=state.round)
         (known,) = coordinator.told([info])
         members = coordinator.told(coordinator.clients)

@@ -9,7 +9,8 @@ from typing import Any
 from lightning.fabric import Fabric
 
 from pfl.core.client import ClientModule
-from pfl.core.types import ClientInfo, FederatedData, Job, Result, Split, State
+from pfl.core.data import FederatedData, info_of
+from pfl.core.types import ClientInfo, Job, Result, Split, State
 from pfl.federation.run import Run
 from pfl.federation.sampling import UniformSampler
 from pfl.loop import FederatedLoop
@@ -80,7 +81,7 @@ class ToyFederation:
 
 def client_info(data: FederatedData, client: int, round: int = 0, rounds: int = 10) -> ClientInfo:
     """Return the information about a client."""
-    return replace(ClientInfo.of(data, client, rounds), round=round)
+    return replace(info_of(data, client, rounds), round=round)
 
 
 def fit(

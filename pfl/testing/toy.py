@@ -8,10 +8,11 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor, nn
 
+from pfl.core.data import MetricSpec
 from pfl.core.held_out import NOBODY, HeldOut
 from pfl.core.seeds import generator, scoped
 from pfl.core.task import Classification, MultiLabel, Task
-from pfl.core.types import Batch, MetricSpec, Split
+from pfl.core.types import Batch, Split
 
 CPU = torch.device("cpu")
 # Training samples of each client.

@@ -14,10 +14,11 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from pfl.core.data import ClientSplit
 from pfl.core.failure import ExplainedError
 from pfl.core.seeds import generator
 from pfl.core.state import each, joined, nbytes
-from pfl.core.types import Batch, ClientInfo, ClientSplit, Count, Inputs, Job, Phase, State
+from pfl.core.types import Batch, ClientInfo, Count, Inputs, Job, Phase, State
 from pfl.training.context import Context
 
 HELD_BYTES = 2**26

@@ -14,21 +14,10 @@ import torch
 from torch import Tensor
 
 from pfl.core.client import ClientModule
+from pfl.core.data import ClientSplit
 from pfl.core.failure import at_work, during
 from pfl.core.state import clone, each_finite, entry
-from pfl.core.types import (
-    ClientInfo,
-    ClientSplit,
-    Job,
-    Pass,
-    Phase,
-    Plan,
-    Result,
-    Scores,
-    Split,
-    State,
-    Upload,
-)
+from pfl.core.types import ClientInfo, Job, Pass, Phase, Plan, Result, Scores, Split, State, Upload
 from pfl.passage.coding import residuals_of
 from pfl.passage.send import send
 from pfl.training import batching

@@ -12,11 +12,12 @@ from lightning.fabric import Fabric
 from torch import nn
 
 from pfl.core.client import ClientModule
+from pfl.core.data import FederatedData
 from pfl.core.elsewhere import reference_of
 from pfl.core.failure import ExplainedError
 from pfl.core.seeds import derive, scoped
 from pfl.core.state import clone, copy_all, matches
-from pfl.core.types import FederatedData, Job, Patterns, Plan, State
+from pfl.core.types import Job, Patterns, Plan, State
 from pfl.training.declaration import MethodError, declared
 from pfl.training.metrics import Scorer
 

@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 from torchmetrics import Metric, classification
 
+from pfl.core.data import MetricSpec
 from pfl.core.task import Task
-from pfl.core.types import MetricSpec
 from pfl.imports import plugins
 from pfl.imports.trust import CONFIGURATION, TrustError, checked
 

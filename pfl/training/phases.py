@@ -12,8 +12,9 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from pfl.core.client import ClientModule
+from pfl.core.data import ClientSplit
 from pfl.core.state import clone, total
-from pfl.core.types import Batch, ClientInfo, ClientSplit, Job, Outcome, Phase, State, Totals
+from pfl.core.types import Batch, ClientInfo, Job, Outcome, Phase, State, Totals
 from pfl.training import batching, optimizer_state
 from pfl.training.context import Context, StoppedError
 from pfl.training.noise import Noise

@@ -15,9 +15,10 @@ import torch
 from torch import Tensor
 
 from pfl.core import devices
+from pfl.core.data import ClientSplit
 from pfl.core.seeds import generator
 from pfl.core.state import each
-from pfl.core.types import Batch, ClientSplit, Job, Pass, Phase, Totals
+from pfl.core.types import Batch, Job, Pass, Phase, Totals
 from pfl.training.client_round import begin
 from pfl.training.context import DROPOUTS, Context
 from pfl.training.declaration import MethodError

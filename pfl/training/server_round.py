@@ -6,22 +6,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from pfl.core.data import ClientSplit
 from pfl.core.failure import during
 from pfl.core.held_out import members
 from pfl.core.seeds import derive
 from pfl.core.server import Server, ServerState
 from pfl.core.state import clone, to
-from pfl.core.types import (
-    Broadcast,
-    ClientInfo,
-    ClientSplit,
-    Job,
-    Result,
-    SampleLevel,
-    Split,
-    State,
-    Upload,
-)
+from pfl.core.types import Broadcast, ClientInfo, Job, Result, SampleLevel, Split, State, Upload
 from pfl.passage.coding import Coding
 from pfl.passage.passage import Passage
 from pfl.training.context import Context

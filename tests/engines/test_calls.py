@@ -15,7 +15,8 @@ from lightning_modules.fedavg import FedAvg
 from lightning_modules.nets import LeNet5
 from lightning_modules.pfedvem import PFedVEM
 from pfl.core import devices
-from pfl.core.types import Broadcast, ClientInfo, Job
+from pfl.core.data import info_of
+from pfl.core.types import Broadcast, Job
 from pfl.engines.sequential import SequentialEngine
 from pfl.engines.stack import gather, stack
 from pfl.engines.stack import round as stack_round
@@ -69,7 +70,7 @@ def context_of(epochs=1, kind=FedAvg, data=None):
 
 def jobs_of(context, **options):
     sent = Broadcast({name: value.clone() for name, value in context.template.items()})
-    infos = [ClientInfo.of(context.data, client) for client in range(CLIENTS)]
+    infos = [info_of(context.data, client) for client in range(CLIENTS)]
     return [Job(info, {}, sent, info.client, **options) for info in infos]
 
 

@@ -13,7 +13,8 @@ from lightning_modules.fedavg import FedAvg
 from lightning_modules.nets import MLP, LeNet5
 from lightning_modules.pfedbayes import PFedBayes
 from pfl.core import devices
-from pfl.core.types import ClientInfo, Job
+from pfl.core.data import info_of
+from pfl.core.types import Job
 from pfl.engines import memory
 from pfl.engines.sequential import SequentialEngine
 from pfl.engines.stack import round as stack_round
@@ -71,7 +72,7 @@ def test_it_takes_what_fits_in_half_of_the_free_memory(room, size, monkeypatch):
 def peak(context, clients):
     """Return the bytes that a round of some clients holds at most, beyond what was there."""
     jobs = [
-        Job(ClientInfo.of(context.data, client), {}, None, client, splits=("train",))
+        Job(info_of(context.data, client), {}, None, client, splits=("train",))
         for client in range(clients)
     ]
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as watch:

@@ -8,9 +8,10 @@ from typing import Any, NoReturn, cast
 import torch
 from torch import Tensor
 
+from pfl.core.data import ClientSplit, DataSource, FederatedData, MetricSpec
 from pfl.core.held_out import HeldOut, client_names, held_out, members
 from pfl.core.task import Task
-from pfl.core.types import Batch, ClientSplit, DataSource, FederatedData, Inputs, MetricSpec, Split
+from pfl.core.types import Batch, Inputs, Split
 from pfl.disk import canonical
 from pfl.engines.remote.transport import SiteError
 from pfl.engines.remote.wire import Introduction

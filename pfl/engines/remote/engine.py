@@ -13,9 +13,10 @@ from typing import Literal, TypeVar
 import torch
 
 from pfl.core.checks import at_least_one
+from pfl.core.data import FederatedData
 from pfl.core.elsewhere import Reference, reference_of, standing_for
 from pfl.core.state import to
-from pfl.core.types import FederatedData, Job, Result, Scores, Split, State, Upload
+from pfl.core.types import Job, Result, Scores, Split, State, Upload
 from pfl.engines.base import Engine
 from pfl.engines.remote import wire
 from pfl.engines.remote.correspondence import Correspondence

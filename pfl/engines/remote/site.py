@@ -9,10 +9,11 @@ from typing import TypeVar
 
 import torch
 
+from pfl.core.data import info_of
 from pfl.core.elsewhere import Reference
 from pfl.core.failure import ExplainedError, said, told
 from pfl.core.state import to
-from pfl.core.types import Broadcast, ClientInfo, Job, Result, Scores, Split, State
+from pfl.core.types import Broadcast, Job, Result, Scores, Split, State
 from pfl.disk import canonical
 from pfl.disk.container import BYTES, ContainerError
 from pfl.engines.remote import facts, wire
@@ -73,7 +74,7 @@ class Site:
     ) -> None:
         self.client, self._context, self._most, self._counts = client, context, most, counts
         context.data = OneClient(context.data, client if local is None else local, client)
-        self._info = ClientInfo.of(context.data, client)
+        self._info = info_of(context.data, client)
         self._facts = facts.facts(context)
         self._data = str(context.data.description().get("hash", ""))
         run = canonical.digest({**self._facts, "data": self._data, "client": client})

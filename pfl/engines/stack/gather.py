@@ -7,8 +7,9 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from pfl.core.data import ClientSplit, JoinableSplit
 from pfl.core.state import each
-from pfl.core.types import Batch, ClientSplit, JoinableSplit
+from pfl.core.types import Batch
 
 
 class Gather:

@@ -7,13 +7,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from pfl.core.types import (
-    Batch,
-    ClientSplit,
-    Job,
-    Result,
-    Scores,
-)
+from pfl.core.data import ClientSplit
+from pfl.core.types import Batch, Job, Result, Scores
 from pfl.engines.stack.stack import Stack, walk
 from pfl.engines.stack.tally import StackedTally
 from pfl.engines.stack.training import run_plan

@@ -12,9 +12,10 @@ import torch
 from torch import Tensor, nn
 from torch.func import vmap
 
+from pfl.core.data import ClientSplit
 from pfl.core.failure import during
 from pfl.core.state import call_with, copy_all, each, joined
-from pfl.core.types import Batch, ClientSplit, Inputs, Job, State
+from pfl.core.types import Batch, Inputs, Job, State
 from pfl.engines.stack.gather import Gather
 from pfl.training.context import Context
 
