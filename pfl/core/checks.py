@@ -105,7 +105,7 @@ def known_words(kind: type, given: Mapping[str, Any]) -> None:
 
 
 def _words(kind: type) -> dict[str, tuple[object, ...]]:
-    found: dict[str, tuple[object, ...]] = {}
+    by_name: dict[str, tuple[object, ...]] = {}
     for base in reversed(kind.__mro__):
         if "__init__" not in vars(base):
             continue
@@ -118,5 +118,5 @@ def _words(kind: type) -> dict[str, tuple[object, ...]]:
             parts = (hint,) if get_origin(hint) is Literal else get_args(hint)
             if parts and all(part is NoneType or get_origin(part) is Literal for part in parts):
                 words = [get_args(part) or (None,) for part in parts]
-                found[name] = tuple(word for group in words for word in group)
-    return found
+                by_name[name] = tuple(word for group in words for word in group)
+    return by_name

@@ -56,5 +56,5 @@ def reference_of(state: Mapping[str, Tensor]) -> Reference | None:
 
 def digest_of(state: Mapping[str, Tensor]) -> str:
     """Return the hash of a state, wherever it lies."""
-    found = reference_of(state)
-    return digest(state) if found is None else found.digest
+    reference = reference_of(state)
+    return digest(state) if reference is None else reference.digest

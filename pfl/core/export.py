@@ -88,8 +88,8 @@ def _parsed(kind: type, arguments: Mapping[str, Any]) -> Mapping[str, Any]:
 
     parser = ArgumentParser(exit_on_error=False)
     parser.add_class_arguments(kind, "module", fail_untyped=False)
-    found: Mapping[str, Any] = vars(parser.parse_object({"module": dict(arguments)}).module)
-    return found
+    parsed: Mapping[str, Any] = vars(parser.parse_object({"module": dict(arguments)}).module)
+    return parsed
 
 
 def arguments_of(file: Path) -> dict[str, Any]:
@@ -115,14 +115,14 @@ def _exported(source: str | Path | IO[Any]) -> dict[str, Any]:
         source.seek(0)
     if not isinstance(content, dict):
         raise tensor_file.DamagedError(f"{source} holds no module")
-    found: dict[str, Any] = {}
+    arguments: dict[str, Any] = {}
     for key in (
         *CHECKPOINT_PAST_HPARAMS_KEYS,
         lightning.LightningModule.CHECKPOINT_HYPER_PARAMS_KEY,
     ):
-        found |= content.get(key) or {}
-    tensor_file.bounded(found, yaml_text.SIZE)
-    return found
+        arguments |= content.get(key) or {}
+    tensor_file.bounded(arguments, yaml_text.SIZE)
+    return arguments
 
 
 def untrusted(content: Any) -> list[str]:  # noqa: ANN401

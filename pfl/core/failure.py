@@ -100,13 +100,13 @@ def line_of(error: BaseException) -> str:
 
 
 def _innermost(error: BaseException, apart: Sequence[str]) -> str:
-    found, trace = "", error.__traceback__
+    place, trace = "", error.__traceback__
     while trace is not None:
         package = str(trace.tb_frame.f_globals.get("__name__")).partition(".")[0]
         if package not in (*_LIBRARIES, *apart):
-            found = f" ({_shown(trace.tb_frame.f_code.co_filename)}, line {trace.tb_lineno})"
+            place = f" ({_shown(trace.tb_frame.f_code.co_filename)}, line {trace.tb_lineno})"
         trace = trace.tb_next
-    return found
+    return place
 
 
 def _shown(file: str) -> str:
@@ -116,5 +116,5 @@ def _shown(file: str) -> str:
 
 
 def _notes(error: BaseException) -> list[str]:
-    found = getattr(error, "__notes__", [])
-    return [note for note in found if isinstance(note, str) and note.startswith(_NOTE)]
+    notes = getattr(error, "__notes__", [])
+    return [note for note in notes if isinstance(note, str) and note.startswith(_NOTE)]

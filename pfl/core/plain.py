@@ -31,9 +31,9 @@ def plain(value: Any) -> Any:  # noqa: ANN401
     if isinstance(value, Sequence | set):
         return [*map(plain, value)] if len(value) <= _LISTED else f"{len(value)} items"
     kind = value if hasattr(value, "__qualname__") else type(value)
-    found = {"class_path": f"{kind.__module__}.{kind.__qualname__}"}
+    described = {"class_path": f"{kind.__module__}.{kind.__qualname__}"}
     given = {name: plain(item) for name, item in _arguments(value).items()}
-    return {**found, "init_args": given} if given else found
+    return {**described, "init_args": given} if given else described
 
 
 def _arguments(value: object) -> Mapping[str, Any]:

@@ -240,10 +240,10 @@ def digest(state: Mapping[str, Tensor]) -> str:
 
 
 def _hash(states: Iterable[Mapping[str, Tensor]]) -> str:
-    found = hashlib.sha256()
+    hashed = hashlib.sha256()
     for state in states:
         for name in sorted(state):
             value = state[name].detach().cpu().contiguous()
-            found.update(f"{name}:{value.dtype}:{tuple(value.shape)};".encode())
-            found.update(value.reshape(-1).view(torch.uint8).numpy().tobytes())
-    return found.hexdigest()
+            hashed.update(f"{name}:{value.dtype}:{tuple(value.shape)};".encode())
+            hashed.update(value.reshape(-1).view(torch.uint8).numpy().tobytes())
+    return hashed.hexdigest()

@@ -57,8 +57,8 @@ def disagreement(context: Context) -> str | None:
             stacked = dict(_played(_copy(context, clients), _together))
         except Exception as error:
             return f"{name} fails when stacked: {_first_line(error)}"
-    found = _largest_difference(alone, stacked)
-    return None if found is None else f"{name} gives different numbers when stacked: {found}"
+    apart = _largest_difference(alone, stacked)
+    return None if apart is None else f"{name} gives different numbers when stacked: {apart}"
 
 
 class _Excerpt:
@@ -170,19 +170,19 @@ def _played(context: Context, play: Play) -> Iterator[tuple[str, Tensor]]:
     kept: dict[int, State] = {}
     for number in (1, 2):
         jobs = [coordinator.job(state, kept, client, number, ("test",)) for client in (0, 1)]
-        found = play(context, jobs)
-        for result, tested in found:
+        answers = play(context, jobs)
+        for result, tested in answers:
             upload, whose = result.upload, f"(client {result.client}, round {number})"
             sent = {} if upload is None else {**upload.shared, **upload.extra}
             logged = {name: torch.tensor(value) for name, value in result.logged.items()}
-            for kind, values in (
+            for what, values in (
                 *(("upload", sent), ("kept", result.kept), ("tested", tested)),
                 ("logged", logged),
             ):
                 for name, value in values.items():
-                    yield f"{kind} {name} {whose}", value
-        kept = {result.client: result.kept for result, _ in found}
-        state = coordinator.aggregate(state, uploads_of(result for result, _ in found))
+                    yield f"{what} {name} {whose}", value
+        kept = {result.client: result.kept for result, _ in answers}
+        state = coordinator.aggregate(state, uploads_of(result for result, _ in answers))
 
 
 def _alone(context: Context, jobs: Sequence[Job]) -> list[tuple[Result, State]]:
@@ -200,10 +200,10 @@ def _together(context: Context, jobs: Sequence[Job]) -> list[tuple[Result, State
     results = stack_round.train(context, jobs)
     stack = stack_round.tested(context, jobs)
     with torch.no_grad():
-        found = stack_round.outputs(
+        outputs = stack_round.outputs(
             stack, [context.data.split(job.info.client, "test") for job in jobs]
         )
-    models = [{**stack.own(row), "logits": logits} for row, (logits, _) in found.items()]
+    models = [{**stack.own(row), "logits": logits} for row, (logits, _) in outputs.items()]
     return list(zip(results, models, strict=True))
 
 

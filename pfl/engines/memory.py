@@ -86,16 +86,16 @@ def _group(limit: str, used: str) -> int:
 
 def _saved(context: Context, x: Inputs) -> tuple[int, int]:
     """Return the bytes saved for the backward pass, and those of the largest saved tensor."""
-    own = {value.data_ptr() for value in context.entries.values()}
-    found: dict[int, int] = {}
+    entries = {value.data_ptr() for value in context.entries.values()}
+    sizes: dict[int, int] = {}
 
     def note(value: Tensor) -> Tensor:
-        if value.data_ptr() not in own:
-            found[value.data_ptr()] = value.nbytes
+        if value.data_ptr() not in entries:
+            sizes[value.data_ptr()] = value.nbytes
         return value
 
     context.module.eval()
     with torch.autograd.graph.saved_tensors_hooks(note, lambda value: value):
         context.module(x)
     context.module.train()
-    return sum(found.values()), max(found.values(), default=0)
+    return sum(sizes.values()), max(sizes.values(), default=0)

@@ -111,8 +111,8 @@ def _one(data: FederatedData) -> Inputs:
         return data.placeholder(1)
     splits = (data.split(client, "train") for client in everyone(data))
     split = next(split for split in splits if len(split))
-    found: Inputs = split.batch(torch.zeros(1, dtype=torch.int64)).x
-    return found
+    inputs: Inputs = split.batch(torch.zeros(1, dtype=torch.int64)).x
+    return inputs
 
 
 class _Calls(TorchDispatchMode):  # type: ignore[no-untyped-call]

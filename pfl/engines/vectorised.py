@@ -106,8 +106,8 @@ class VectorisedEngine(SequentialEngine):
                 chunk = alike[start : start + size]
                 together = [jobs[index] for index in chunk]
                 with during(at_work(together)):
-                    found = verb(self._context, together)
-                answers.update(zip(chunk, found, strict=True))
+                    results = verb(self._context, together)
+                answers.update(zip(chunk, results, strict=True))
         for index in range(len(jobs)):
             yield answers[index]
 

@@ -99,12 +99,12 @@ class Evaluator:
         for position, point in enumerate(self.points):
             group = "personal" if position == 0 else f"personal_{point}"
             if point == "post_local":
-                found = self._as_trained(tested, results, before)
+                scores = self._as_trained(tested, results, before)
             elif self.personal_is_global:
-                found = common
+                scores = common
             else:
-                found = self._test(tested, after, "personal")
-            row |= self.collect(found, group, rows)
+                scores = self._test(tested, after, "personal")
+            row |= self.collect(scores, group, rows)
         if self.has_global_model:
             row |= self.collect(common, "global", rows)
             row |= self._pooled(after)
@@ -120,13 +120,13 @@ class Evaluator:
             rows: The rows of the tested clients.
         """
         main = next(iter(self.scorer.better))
-        found = [
+        affected = [
             row
             for row in rows
             if not all(math.isfinite(row[name]) for name in row if name.endswith(f"/{main}"))
         ]
-        clients = [int(row["client"]) for row in found]
-        soundness.warn_of_undefined(clients, int(found[0]["round"]) if found else 0)
+        clients = [int(row["client"]) for row in affected]
+        soundness.warn_of_undefined(clients, int(affected[0]["round"]) if affected else 0)
         return clients
 
     def _as_trained(
@@ -165,18 +165,18 @@ class Evaluator:
     def _test_job(self, job: Job, **changes: object) -> Job:
         return replace(job, seed=derive(job.seed, "test"), **changes)  # type: ignore[arg-type]
 
-    def collect(self, found: Mapping[int, Scores], group: str, rows: Mapping[int, Row]) -> Row:
+    def collect(self, scores: Mapping[int, Scores], group: str, rows: Mapping[int, Row]) -> Row:
         """Enter scores into the clients' rows; return their summary over clients."""
         summary: Row = {}
         for split in ("test", "val"):
-            scored = {c: s[split] for c, s in found.items() if split in s}
+            scored = {c: s[split] for c, s in scores.items() if split in s}
             for client, values in scored.items():
                 rows[client].update({f"{split}/{group}/{name}": v for name, v in values.items()})
             sizes = [len(self.data.split(client, split)) for client in scored]
             # Clients of other data are in no group.
             grouped = scored and max(scored) < len(self.groups)
             labels = [self.labels[self.groups[client]] for client in scored if grouped]
-            if split == "test" and scored and len(found) == len(self.clients):
+            if split == "test" and scored and len(scores) == len(self.clients):
                 self.scorer.check_defined(list(scored.values()))
             summary |= self.scorer.over_clients(
                 list(scored.values()), sizes, f"{split}/{group}", labels

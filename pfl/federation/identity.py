@@ -90,17 +90,17 @@ def _flat(value: Any, key: str) -> Identity:  # noqa: ANN401
     if isinstance(value, Mapping):
         return _options(value, key)
     if isinstance(value, list):
-        found: Identity = {} if value else {key: []}
+        settings: Identity = {} if value else {key: []}
         for number, item in enumerate(value):
-            found |= _flat(item, f"{key}.{number}")
-        return found
+            settings |= _flat(item, f"{key}.{number}")
+        return settings
     return {key: value}
 
 
 def _options(value: Mapping[str, Any], key: str) -> Identity:
     """Return a class with its options, or a plain mapping."""
     kind = class_name(str(value["class_path"])) if "class_path" in value else None
-    found: Identity = {} if kind is None else {key: kind}
+    settings: Identity = {} if kind is None else {key: kind}
     given = dict(value)
     for name in ("init_args", "dict_kwargs"):
         given |= value[name] if isinstance(value.get(name), Mapping) else {}
@@ -111,12 +111,12 @@ def _options(value: Mapping[str, Any], key: str) -> Identity:
         if inner == "loop.callbacks" and isinstance(item, list):
             item = [one for one in item if not _listens(one)] or None
         if f"{kind}.{name}" in _NAMED and isinstance(item, str):
-            found[inner] = Path(item).name
+            settings[inner] = Path(item).name
             continue
         neutral = _CAME_OR_WENT.get(inner, _CAME_OR_WENT.get(f"{kind}.{name}"))
         if inner not in _PLACES and (part := _flat(item, inner)) != _flat(neutral, inner):
-            found |= part
-    return found
+            settings |= part
+    return settings
 
 
 def class_name(path: str) -> str:

@@ -55,14 +55,14 @@ def affordable(passage: Passage, rounds: int) -> int:
     Raises:
         ValueError: Not a single one.
     """
-    found = passage.affordable(rounds)
-    if found == 0:
+    paid = passage.affordable(rounds)
+    if paid == 0:
         raise ValueError(
             f"loop.privacy: a single round has epsilon {passage.epsilon(1):.4g}, more than the "
             f"{passage.privacy.epsilon:g} that are set; raise sigma, or lower the probability of "
             "the sampler"
         )
-    return found
+    return paid
 
 
 def described(passage: Passage, asked: int, rounds: int) -> dict[str, str]:

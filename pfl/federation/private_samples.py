@@ -147,12 +147,12 @@ def account_of(
         raise ValueError(f"loop.privacy: samples cannot be kept private: {why}")
     steps: dict[int, Steps] = {}
     for info in infos:
-        found = Counter[int]()
+        counts = Counter[int]()
         for part in context.plan:
             if isinstance(part, Phase):
                 batches = batching.poisson(context, part, info.samples)
                 length = batching.length(part, context.entries, info)
                 taken = length.epochs * batches.steps if length.steps is None else length.steps
-                found[batches.steps] += taken
-        steps[info.client] = tuple(sorted(found.items()))
+                counts[batches.steps] += taken
+        steps[info.client] = tuple(sorted(counts.items()))
     return Account(privacy, steps, None if privacy.noise == "system" else cohort)

@@ -38,11 +38,11 @@ def tabulated(
     with prepared(wanted) as federation, federation.computing():
         if (folder := federation.origin) is None:
             raise CheckpointError(f"the checkpoint {wanted.ckpt_path} is not in a run folder")
-        found = list(rows_of(federation))
+        rows = list(rows_of(federation))
     path, text = folder / file, io.StringIO()
-    writer = csv.DictWriter(text, found[0])
+    writer = csv.DictWriter(text, rows[0])
     writer.writeheader()
-    writer.writerows(found)
+    writer.writerows(rows)
     write(path, text.getvalue())
     return path
 

@@ -55,8 +55,8 @@ def restore(
         callback.load_state_dict(content["callbacks"].get(callback.name, {}))
 
 
-def _check(what: str, found: Any, wanted: Any, advice: str = "") -> None:  # noqa: ANN401
-    if found != wanted:
+def _check(what: str, old: Any, wanted: Any, advice: str = "") -> None:  # noqa: ANN401
+    if old != wanted:
         raise checkpoint.CheckpointError(
-            f"the checkpoint was written with the {what} {found}, but this run has {wanted}{advice}"
+            f"the checkpoint was written with the {what} {old}, but this run has {wanted}{advice}"
         )

@@ -85,13 +85,13 @@ class Wanted:
             identity.of_run(reading.mapping_of_yaml(text, f"the configuration {whose}"))
             for whose, text in known.items()
         )
-        then, now = (found.pop(ROUNDS, None) for found in (old, new))
-        found = [
+        then, now = (settings.pop(ROUNDS, None) for settings in (old, new))
+        changed = [
             f"{key} {old.get(key)} (now {new.get(key)})"
             for key in dict.fromkeys((*new, *old))
             if old.get(key) != new.get(key) and (self.trains or not key.startswith(_TESTS))
         ]
-        return found + ([] if found else self._rounds(then, now))
+        return changed or self._rounds(then, now)
 
     def _rounds(self, then: int | None, now: int | None) -> list[str]:
         if then is None or now is None or then == now:
@@ -196,8 +196,8 @@ def _recorded(folder: Path) -> tuple[str | None, int | None, str | None]:
         config = folder / "config.yaml"
         text = reading.text(config)
         reading.mapping_of_yaml(text or "", config)
-        found = reading.read_json(folder / "environment.json")
+        environment = reading.read_json(folder / "environment.json")
     except (OSError, reading.FileError):
         # The checkpoint tells.
         return None, None, GENERATOR
-    return text, found.get("seed"), found.get("noise")
+    return text, environment.get("seed"), environment.get("noise")

@@ -72,18 +72,18 @@ def check(content: Mapping[str, Any], run: Run, clients: Sequence[ClientInfo]) -
 
 def _check_kept(kept: Mapping[Any, Any], run: Run, clients: Sequence[ClientInfo]) -> None:
     last, steps = len(clients) - 1, dict[str, tuple[int, str]]()
-    for client, found in kept.items():
+    for client, state in kept.items():
         where = f"kept of client {client}"
         if type(client) is not int or not 0 <= client <= last:
             raise _wrong(f"{where}: the clients are 0 to {last}")
-        if _lies_elsewhere(where, _state(where, found)):
+        if _lies_elsewhere(where, _state(where, state)):
             continue
-        optimizer = of_all_phases(found)
-        unsent = residuals_of(found)
+        optimizer = of_all_phases(state)
+        unsent = residuals_of(state)
         apart = optimizer.keys() | unsent.keys()
-        own = {name: value for name, value in found.items() if name not in apart}
+        held = {name: value for name, value in state.items() if name not in apart}
         names = run.module.kept_names(clients[client])
-        check_tensors(where, own, {name: run.template[name] for name in names})
+        check_tensors(where, held, {name: run.template[name] for name in names})
         residuals = {name.partition(":")[2]: value for name, value in unsent.items()}
         entries = {name: run.template[name] for name in residuals if name in run.template}
         check_tensors(f"{where}, residual", residuals, entries)
@@ -115,77 +115,77 @@ def _check_history(content: Mapping[str, Any]) -> None:
             raise _wrong(f"history: row {count} lacks comm/bytes_total")
 
 
-def _check_failures(found: Mapping[Any, Any], last: int) -> None:
-    for rounds in found.values():
+def _check_failures(failures: Mapping[Any, Any], last: int) -> None:
+    for rounds in failures.values():
         if not isinstance(rounds, dict) or not all(
             type(client) is int and 0 <= client <= last and type(count) is int
             for client, count in rounds.items()
         ):
-            raise _wrong(f"failures must be numbers of rounds by client, got {_shown(found)}")
+            raise _wrong(f"failures must be numbers of rounds by client, got {_shown(failures)}")
 
 
 def _is_number(value: object) -> bool:
     return isinstance(value, float) or (isinstance(value, int) and abs(value) < 2**63)
 
 
-def _check_server(found: Mapping[str, Any], initial: ServerState, number: int) -> None:
+def _check_server(server: Mapping[str, Any], initial: ServerState, number: int) -> None:
     names = {item.name for item in fields(initial)}
-    if names != found.keys():
+    if names != server.keys():
         raise _wrong(
-            f"server has the entries {sorted(found)}, but this method needs {sorted(names)}: it "
+            f"server has the entries {sorted(server)}, but this method needs {sorted(names)}: it "
             "was written by another method"
         )
-    check_tensors("server.shared", found["shared"], initial.shared)
-    if type(found["round"]) is not int or not 0 <= found["round"] <= number:
-        raise _wrong(f"server.round must lie in [0, {number}], got {found['round']!r}")
+    check_tensors("server.shared", server["shared"], initial.shared)
+    if type(server["round"]) is not int or not 0 <= server["round"] <= number:
+        raise _wrong(f"server.round must lie in [0, {number}], got {server['round']!r}")
     for name in names - {"shared", "round", "report", "client_report"}:
-        _check_alike(f"server.{name}", found[name], getattr(initial, name))
+        _check_alike(f"server.{name}", server[name], getattr(initial, name))
 
 
-def _check_alike(where: str, found: Any, wanted: Any) -> None:  # noqa: ANN401
+def _check_alike(where: str, stored: Any, wanted: Any) -> None:  # noqa: ANN401
     """Check types and shapes against the value before the first round, where that has any."""
     if isinstance(wanted, Tensor):
-        check_tensors(where, {"": found}, {"": wanted})
+        check_tensors(where, {"": stored}, {"": wanted})
     elif isinstance(wanted, Mapping):
-        if not isinstance(found, Mapping):
-            raise _wrong(f"{where} must be a dictionary, got {_shown(found)}")
-        for name in wanted.keys() & found.keys():
-            _check_alike(f"{where}.{name}", found[name], wanted[name])
-    elif wanted is not None and type(found) is not type(wanted):
+        if not isinstance(stored, Mapping):
+            raise _wrong(f"{where} must be a dictionary, got {_shown(stored)}")
+        for name in wanted.keys() & stored.keys():
+            _check_alike(f"{where}.{name}", stored[name], wanted[name])
+    elif wanted is not None and type(stored) is not type(wanted):
         name = type(wanted).__name__
-        raise _wrong(f"{where} must be {name}, got {_shown(found)}")
+        raise _wrong(f"{where} must be {name}, got {_shown(stored)}")
 
 
-def check_tensors(where: str, found: Any, wanted: State) -> None:  # noqa: ANN401
+def check_tensors(where: str, stored: Any, wanted: State) -> None:  # noqa: ANN401
     """Check that a state has the entries of another, in their types and shapes.
 
     Raises:
         CheckpointError: It has not; the message names ``where`` and the entry.
     """
-    for name in sorted(_state(where, found).keys() ^ wanted.keys()):
-        here, there = ("has an", "none") if name in found else ("lacks the", "one")
+    for name in sorted(_state(where, stored).keys() ^ wanted.keys()):
+        here, there = ("has an", "none") if name in stored else ("lacks the", "one")
         raise _wrong(f"{where} {here} entry {name}; this network has {there}")
-    for name, value in found.items():
+    for name, value in stored.items():
         form, right = _form(value), _form(wanted[name])
         if form != right:
             key = f"{where}.{name}" if name else where
             raise _wrong(f"{key} must be {right}, as in this run, got {form}")
 
 
-def _state(where: str, found: Any) -> State:  # noqa: ANN401
-    if not isinstance(found, dict) or not all(
-        isinstance(name, str) and isinstance(value, Tensor) for name, value in found.items()
+def _state(where: str, stored: Any) -> State:  # noqa: ANN401
+    if not isinstance(stored, dict) or not all(
+        isinstance(name, str) and isinstance(value, Tensor) for name, value in stored.items()
     ):
-        raise _wrong(f"{where} must hold tensors by name, got {_shown(found)}")
-    return found
+        raise _wrong(f"{where} must hold tensors by name, got {_shown(stored)}")
+    return stored
 
 
-def _check_callback(callback: Callback, found: Any) -> None:  # noqa: ANN401
-    if not isinstance(found, dict):
-        raise _wrong(f"callbacks.{callback.name} must be dict, got {_shown(found)}")
+def _check_callback(callback: Callback, stored: Any) -> None:  # noqa: ANN401
+    if not isinstance(stored, dict):
+        raise _wrong(f"callbacks.{callback.name} must be dict, got {_shown(stored)}")
     for name, value in callback.state_dict().items():
-        if name in found and None not in (value, found[name]):
-            _check_alike(f"callbacks.{callback.name}.{name}", found[name], value)
+        if name in stored and None not in (value, stored[name]):
+            _check_alike(f"callbacks.{callback.name}.{name}", stored[name], value)
 
 
 def _wrong(what: str) -> CheckpointError:

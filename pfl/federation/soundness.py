@@ -84,12 +84,12 @@ def counted(failures: Failures, **clients: Sequence[int]) -> Failures:
         failures: See :class:`pfl.federation.run.Run`.
         clients: The clients that failed in the round, by what happened to them.
     """
-    found = {kind: dict(rounds) for kind, rounds in failures.items()}
-    for kind, failed in clients.items():
+    counts = {what: dict(rounds) for what, rounds in failures.items()}
+    for what, failed in clients.items():
         for client in failed:
-            rounds = found.setdefault(kind, {})
+            rounds = counts.setdefault(what, {})
             rounds[client] = rounds.get(client, 0) + 1
-    return found
+    return counts
 
 
 def check_anything_trained(history: Sequence[Row]) -> None:
@@ -154,7 +154,7 @@ def _inside(value: object, name: str) -> State:
         items = value
     elif isinstance(value, list | tuple):
         items = dict(enumerate(value))
-    found: State = {}
+    tensors: State = {}
     for key, item in items.items():
-        found |= _inside(item, f"{name}.{key}" if name else str(key))
-    return found
+        tensors |= _inside(item, f"{name}.{key}" if name else str(key))
+    return tensors

@@ -82,15 +82,15 @@ class Newcomers:
         epochs = self._chosen_epochs(state)
         curves = {client: list(self._tuning(job, epochs or 0)) for client, job in jobs.items()}
         ends = {ZERO_SHOT: 0} | ({} if epochs is None else {TUNED: -1})
-        found: dict[str, dict[int, Scores]] = {
+        tested: dict[str, dict[int, Scores]] = {
             group: {client: {"test": scores[end]} for client, scores in curves.items()}
             for group, end in ends.items()
         }
-        curve = list(self._joining(jobs)) or [found[ZERO_SHOT]]
-        found |= {f"{JOINED}_{number}": scores for number, scores in enumerate(curve[:-1], 1)}
-        found[JOINED] = curve[-1]
+        curve = list(self._joining(jobs)) or [tested[ZERO_SHOT]]
+        tested |= {f"{JOINED}_{number}": scores for number, scores in enumerate(curve[:-1], 1)}
+        tested[JOINED] = curve[-1]
         row: Row = {}
-        for group, scores in found.items():
+        for group, scores in tested.items():
             row |= evaluator.collect(scores, group, rows)
         if epochs is not None:
             row["unseen/tuned_epochs"] = epochs
@@ -201,11 +201,11 @@ class Newcomers:
         main, more = self._main
         sign = 1 if more else -1
         personal, joined = seen.get(f"test/personal/{main}"), f"test/{JOINED}/{main}"
-        found: Row = {}
+        gaps: Row = {}
         if personal is not None and joined in row:
-            found["gap/participation"] = sign * (personal - row[joined])
+            gaps["gap/participation"] = sign * (personal - row[joined])
             reached = [k for k, name in enumerate(self.curve) if sign * (row[name] - personal) >= 0]
-            found |= {"unseen/rounds_to_seen": min(reached)} if reached else {}
+            gaps |= {"unseen/rounds_to_seen": min(reached)} if reached else {}
         jobs = {
             client: self._evaluator.job(client, state)
             for client in members(self._context.data)
@@ -213,8 +213,8 @@ class Newcomers:
             and len(self._context.data.split(client, "test"))
         }
         scores = self._tested(jobs, ("train", "test")).values()
-        apart = [own["train"][main] - own["test"][main] for own in scores]
-        return found | ({"gap/sample": sign * sum(apart) / len(apart)} if apart else {})
+        apart = [of_client["train"][main] - of_client["test"][main] for of_client in scores]
+        return gaps | ({"gap/sample": sign * sum(apart) / len(apart)} if apart else {})
 
     @property
     def curve(self) -> list[str]:

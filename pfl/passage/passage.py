@@ -65,9 +65,9 @@ class Passage:
         if (why := refusal(module, server)) is not None:
             raise ValueError(f"loop.privacy: {type(module).__name__} cannot be run: {why}")
         extra = {name: template[name] for name in sent_extra(module, server)}
-        found = cls(privacy, rate, clients, extra, derive(seed, "privacy"))
-        privacy.sum_deviation(found.expected)
-        return found
+        passage = cls(privacy, rate, clients, extra, derive(seed, "privacy"))
+        privacy.sum_deviation(passage.expected)
+        return passage
 
     @property
     def expected(self) -> float:

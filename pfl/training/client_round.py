@@ -135,8 +135,8 @@ def all_answers(context: Context, jobs: Iterable[Job]) -> Iterator[Answers]:
             become_tested(context, job)
         loaded = job
         with during(f"{at_work([job])}, the test"):
-            found = on_splits(context, job.info.client, job.splits)
-        yield found
+            answers = on_splits(context, job.info.client, job.splits)
+        yield answers
 
 
 def _shares_model(one: Job, other: Job) -> bool:
@@ -149,21 +149,21 @@ def _shares_model(one: Job, other: Job) -> bool:
     return sent.shared is again.shared
 
 
-def scored(scorer: Scorer, found: Iterable[Answers]) -> Iterator[Scores]:
+def scored(scorer: Scorer, answers: Iterable[Answers]) -> Iterator[Scores]:
     """Score the answers of several models, many at once; yield the scores in the same order."""
     held, size = list[Answers](), 0
-    for own in found:
-        held.append(own)
-        size += sum(outputs.nelement() for outputs, _ in own.values())
+    for splits in answers:
+        held.append(splits)
+        size += sum(outputs.nelement() for outputs, _ in splits.values())
         if size > HELD_NUMBERS:
             yield from _scored(scorer, held)
             held, size = [], 0
     yield from _scored(scorer, held)
 
 
-def _scored(scorer: Scorer, found: Sequence[Answers]) -> list[Scores]:
-    rows = iter(scorer.scores([model for own in found for model in own.values()]))
-    return [{name: next(rows) for name in own} for own in found]
+def _scored(scorer: Scorer, answers: Sequence[Answers]) -> list[Scores]:
+    rows = iter(scorer.scores([model for splits in answers for model in splits.values()]))
+    return [{name: next(rows) for name in splits} for splits in answers]
 
 
 def become_tested(context: Context, job: Job, adapt: Plan | None = None) -> None:
@@ -192,14 +192,14 @@ def load_tested(module: ClientModule, job: Job) -> None:
 
 def on_splits(context: Context, client: int, splits: tuple[Split, ...]) -> Answers:
     """Return the module's current answers; a split without samples is left out."""
-    found = Answers()
+    answers = Answers()
     for name in splits:
         split = split_of(context, client, name)
         if split is None or len(split) == 0:
             continue
         with torch.inference_mode():
-            found[name] = outputs(context, split)
-    return found
+            answers[name] = outputs(context, split)
+    return answers
 
 
 def split_of(context: Context, client: int, name: Split) -> ClientSplit | None:
@@ -265,9 +265,9 @@ def run_pass(context: Context, job: Job, part: Pass, split: ClientSplit, tally: 
         for positions in chunks(len(split), context.data.batch_size):
             with context.fabric.autocast():
                 batch = split.batch(positions)
-                found = part.statistic(batch) if part.statistic else {}
+                added = part.statistic(batch) if part.statistic else {}
                 tally.collect(part.collect(batch) if part.collect else {})
-            for name, value in found.items():
+            for name, value in added.items():
                 sums[name] = sums[name] + value.detach() if name in sums else value.detach()
     with torch.no_grad():
         context.write(part.then(tally.totals(sums)))

@@ -206,13 +206,13 @@ class Context:
         if patterns not in self._trained:
             fitting = (name for name in self.trainable if matches(name, patterns))
             self._trained[patterns] = frozenset(fitting)
-        wanted, found = self._trained[patterns], dict[str, nn.Parameter]()
+        wanted, trained = self._trained[patterns], dict[str, nn.Parameter]()
         for name, parameter in self._parameters.items():
             if parameter.requires_grad != (name in wanted):
                 parameter.requires_grad_(name in wanted)
             if name in wanted:
-                found[name] = parameter
-        return found
+                trained[name] = parameter
+        return trained
 
     def couples_samples(self, evals: Patterns = ()) -> bool:
         """Return ``True`` if the samples of a training batch interact through a batch norm.

@@ -27,7 +27,7 @@ def fisher_information(context: Context, client: int) -> State:
     module.eval()
     values = {n: p.detach().requires_grad_() for n, p in module.named_parameters()}
     split = data.split(client, "train")
-    found: State = {}
+    information: State = {}
     for positions in chunks(len(split), data.batch_size):
         # In the precision of the run, which a participant's own passes have too.
         with torch.enable_grad(), context.fabric.autocast():
@@ -37,5 +37,5 @@ def fisher_information(context: Context, client: int) -> State:
         slopes = torch.autograd.grad(loss, list(values.values()), allow_unused=True)
         for name, slope in zip(values, slopes, strict=True):
             if slope is not None:
-                found[name] = found.get(name, 0) + slope.square()
-    return found
+                information[name] = information.get(name, 0) + slope.square()
+    return information

@@ -69,19 +69,19 @@ class Scorer:
         own = {name: one.higher_is_better is not False for name, one in self._metrics.items()}
         self.better: Mapping[str, bool] = {**task.scores_better, **own}
 
-    def scores(self, found: Sequence[tuple[Tensor, Tensor]]) -> list[dict[str, float]]:
+    def scores(self, models: Sequence[tuple[Tensor, Tensor]]) -> list[dict[str, float]]:
         """Return the scores of several models; a metric that is undefined for one is left out.
 
         All scores of a model are NaN if one of its outputs is.
 
         Args:
-            found: (n, D) outputs and (n, ...) targets of each model; n is at least 1.
+            models: (n, D) outputs and (n, ...) targets of each model; n is at least 1.
         """
-        if not found:
+        if not models:
             return []
         # Scored together, to synchronise with the device only once.
         with torch.inference_mode():
-            values = self.task.scores_of(found).tolist()
+            values = self.task.scores_of(models).tolist()
         return [
             dict(zip(self.task.scores_better, row, strict=True))
             | (
@@ -89,7 +89,7 @@ class Scorer:
                 if math.isfinite(row[0])
                 else dict.fromkeys(self.added, math.nan)
             )
-            for row, model in zip(values, found, strict=True)
+            for row, model in zip(values, models, strict=True)
         ]
 
     def _added_scores(self, outputs: Tensor, y: Tensor) -> dict[str, float]:
@@ -97,13 +97,13 @@ class Scorer:
             return {}
         predictions = self.task.predictions(outputs).cpu()
         targets = self.task.targets(y).cpu()
-        found: dict[str, float] = {}
+        scores: dict[str, float] = {}
         for name, metric in self._metrics.items():
             try:
-                found[name] = _score(metric, predictions, targets)
+                scores[name] = _score(metric, predictions, targets)
             except _UndefinedError as error:
                 self._reasons[name] = str(error)
-        return found
+        return scores
 
     def check_defined(self, rows: Sequence[Mapping[str, float]]) -> None:
         """Refuse a metric that the user asked for, and that is undefined for every client.

@@ -28,12 +28,12 @@ def written(phase: str, state: OptimizerState) -> State:
 def read(phase: str, kept: State) -> OptimizerState:
     """Return the state of a phase's optimiser from a client's kept state; empty at first."""
     stem = f"{_MARK}{phase}:"
-    found: dict[str, State] = {}
+    entries: dict[str, State] = {}
     for name, value in kept.items():
         if name.startswith(stem):
             parameter, _, key = name.removeprefix(stem).rpartition(":")
-            found.setdefault(parameter, {})[key] = value
-    return found
+            entries.setdefault(parameter, {})[key] = value
+    return entries
 
 
 def of_all_phases(kept: State) -> State:

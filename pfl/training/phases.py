@@ -172,8 +172,8 @@ def run_phase(context: Context, job: Job, phase: Phase, split: ClientSplit, tall
 
 def run_objective(phase: Phase, batch: Batch) -> Outcome:
     """Return the outcome of the phase's objective, which may return only its terms."""
-    found = phase.objective(batch)
-    return found if isinstance(found, Outcome) else Outcome(found)
+    outcome = phase.objective(batch)
+    return outcome if isinstance(outcome, Outcome) else Outcome(outcome)
 
 
 def prepare(context: Context, phase: Phase) -> dict[str, nn.Parameter]:

@@ -78,9 +78,9 @@ class PrivateSteps:
             batch = batch._replace(weight=torch.zeros(len(batch.y), device=batch.y.device))
         with torch.no_grad():
             sums = self.sums(batch)
-            found = self.finish({key: value[None] for key, value in sums.items()}, number)
-        own = {part: {n: v[0] for n, v in named.items()} for part, named in found.items()}
-        return Outcome(own["terms"]), own["gradients"], own["logged"]
+            stacked = self.finish({key: value[None] for key, value in sums.items()}, number)
+        values = {part: {n: v[0] for n, v in named.items()} for part, named in stacked.items()}
+        return Outcome(values["terms"]), values["gradients"], values["logged"]
 
     def sums(self, batch: Batch) -> Sums:
         """Return sums over a batch: of the samples' clipped gradients, terms and logged numbers.
@@ -94,11 +94,11 @@ class PrivateSteps:
         values = {name: entry(module, name) for name in self._names}
 
         def of_sample(x: Inputs, y: Tensor) -> tuple[State, Sums]:
-            own = Batch(each(lambda value: value[None], x), y[None], None, batch.noise)
+            single = Batch(each(lambda value: value[None], x), y[None], None, batch.noise)
 
             def objective(trained: State) -> tuple[Tensor, Sums]:
-                found = call_with(module, trained, self._phase.objective, own)
-                terms = found.terms if isinstance(found, Outcome) else found
+                outcome = call_with(module, trained, self._phase.objective, single)
+                terms = outcome.terms if isinstance(outcome, Outcome) else outcome
                 logged = {("logged", name): value for name, value in module.take_logged().items()}
                 named = {("terms", name): value for name, value in terms.items()}
                 return total(terms), {**named, **logged}
@@ -123,15 +123,15 @@ class PrivateSteps:
             sums: Of :meth:`sums`, each with a leading axis of clients.
             number: The step.
         """
-        found: dict[str, State] = {"gradients": {}, "terms": {}, "logged": {}}
+        parts: dict[str, State] = {"gradients": {}, "terms": {}, "logged": {}}
         clients = len(next(iter(sums.values())))
         draws = self._draws(number, clients)
         for (part, name), value in sums.items():
             if part == "gradients":
                 value = value + self._deviation * draws[name].to(value.dtype)
             means = self._means[:clients].to(value.dtype)
-            found[part][name] = value / means.view(-1, *[1] * (value.dim() - 1))
-        return found
+            parts[part][name] = value / means.view(-1, *[1] * (value.dim() - 1))
+        return parts
 
     def _draws(self, number: int, clients: int) -> State:
         """Return (clients, *shape) standard normal draws of a step, by name."""

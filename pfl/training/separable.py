@@ -143,13 +143,13 @@ def _vectors(phase: Phase, trained: Mapping[str, Tensor], batch: Batch) -> dict[
     Raises:
         MethodError: The objective returns more than terms.
     """
-    found = run_objective(phase, batch)
-    if found.entries or found.rows:
-        first, *others = [*found.entries, *found.rows]
+    outcome = run_objective(phase, batch)
+    if outcome.entries or outcome.rows:
+        first, *others = [*outcome.entries, *outcome.rows]
         more = f" and {len(others)} more" if others else ""
         raise MethodError(f"it keeps {first!r}{more}, which samples change without noise")
     vectors = {}
-    for name, term in found.terms.items():
+    for name, term in outcome.terms.items():
         parts = [term.detach().reshape(1)]
         if term.requires_grad:
             parameters = [*trained.values()]

@@ -71,9 +71,9 @@ class Correspondence:
     def counted(self) -> dict[str, float]:
         """Return the bytes of messages since the last call, down to sites and up from them."""
         with self._lock:
-            found = {"comm/wire_down": float(self._sent), "comm/wire_up": float(self._received)}
+            counts = {"comm/wire_down": float(self._sent), "comm/wire_up": float(self._received)}
             self._sent = self._received = 0
-        return found
+        return counts
 
     def close(self) -> None:
         """Close the transport."""

@@ -125,8 +125,8 @@ class Told(_View):
     @property
     def groups(self) -> tuple[tuple[str, ...], list[int]]:
         """Labels of groups of clients, and each client's group."""
-        found: tuple[tuple[str, ...], list[int]] = getattr(self._data, "groups", ((), []))
-        return found
+        groups: tuple[tuple[str, ...], list[int]] = getattr(self._data, "groups", ((), []))
+        return groups
 
     @property
     def client_names(self) -> Sequence[str]:

@@ -57,24 +57,24 @@ def differences(ours: Mapping[str, str], theirs: Mapping[str, str]) -> str:
 
 def _flat(value: Any, key: str) -> dict[str, str]:  # noqa: ANN401
     if isinstance(value, Mapping) and value:
-        found: dict[str, str] = {}
+        flat: dict[str, str] = {}
         for name, item in value.items():
             # As a configuration has it: the class under the key of its object.
             inner = {"class_path": key}.get(name, key if name == "init_args" else f"{key}.{name}")
-            found |= _flat(item, inner)
-        return found
+            flat |= _flat(item, inner)
+        return flat
     return {key: json.dumps(value)}
 
 
 def _source(kind: type[ClientModule]) -> str:
     """Return a hash of the source of a method and of the methods that it derives from."""
-    found = hashlib.sha256()
+    hashed = hashlib.sha256()
     for base in kind.__mro__[: kind.__mro__.index(ClientModule)]:
         try:
-            found.update(inspect.getsource(base).encode())
+            hashed.update(inspect.getsource(base).encode())
         except (OSError, TypeError):  # Typed in, so that no file has it.
-            found.update(base.__qualname__.encode())
-    return found.hexdigest()[:16]
+            hashed.update(base.__qualname__.encode())
+    return hashed.hexdigest()[:16]
 
 
 def _short(value: str | None) -> str:

@@ -74,11 +74,11 @@ class Host:
             return str(self._client).encode()
         with self._lock:
             try:
-                found = self._hello(content) if verb == "hello" else self._work(verb, content)
+                reply = self._hello(content) if verb == "hello" else self._work(verb, content)
             except (Refusal, ContainerError) as error:
                 self._tell(f"refused {verb}: {error}")
                 return wire.written("error", Failure("refused", str(error)))
-        return found
+        return reply
 
     def close(self) -> None:
         """Release the site's folder."""

@@ -111,8 +111,8 @@ class LoopbackEngine(RemoteEngine):
 def made(context: Context, clients: Sequence[int], folder: Path) -> dict[int, Site]:
     """Return a site for each client, each with a copy of the module, and a folder of its own."""
     precision = context.fabric.strategy.precision.precision
-    found = {}
+    sites = {}
     for client in clients:
         fabric = Fabric(accelerator="cpu", devices=1, precision=precision)
-        found[client] = Site(context.replica(fabric), client, folder / str(client))
-    return found
+        sites[client] = Site(context.replica(fabric), client, folder / str(client))
+    return sites

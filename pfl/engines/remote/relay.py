@@ -43,11 +43,11 @@ class LineError(OSError):
 
 def private_folder() -> Path:
     """Make and return a temporary folder that only the user may enter."""
-    found = Path(tempfile.mkdtemp(prefix="pfl-"))
-    if len(str(found)) > _LONGEST:
-        found.rmdir()
-        found = Path(tempfile.mkdtemp(prefix="pfl-", dir="/tmp"))
-    return found
+    folder = Path(tempfile.mkdtemp(prefix="pfl-"))
+    if len(str(folder)) > _LONGEST:
+        folder.rmdir()
+        folder = Path(tempfile.mkdtemp(prefix="pfl-", dir="/tmp"))
+    return folder
 
 
 def ask(door: Path, header: Header, content: bytes = b"") -> bytes:
@@ -214,14 +214,14 @@ class Switchboard(Transport):
         return b""
 
 
-def distinct(found: Mapping[str, int]) -> dict[int, str]:
+def distinct(clients: Mapping[str, int]) -> dict[int, str]:
     """Return the address of each client, from the client of each address.
 
     Raises:
         ValueError: Two sites are the same client.
     """
     sites: dict[int, str] = {}
-    for address, client in found.items():
+    for address, client in clients.items():
         if client in sites:
             raise ValueError(
                 f"two sites say that they are client {client}: {sites[client]} and {address}; "

@@ -230,8 +230,8 @@ def read(
     """
     content, tensors = container.unpack(data, most)
     if not isinstance(content, dict) or not content.keys() < {name, "error"} or not content:
-        found = ", ".join(map(str, content)) if isinstance(content, dict) else "no name"
-        raise ContainerError(f"expected a message named {name}, got {found[:60]}")
+        names = ", ".join(map(str, content)) if isinstance(content, dict) else "no name"
+        raise ContainerError(f"expected a message named {name}, got {names[:60]}")
     try:
         ((key, value),) = content.items()
         record = formed(value, Failure if key == "error" else kind, (key,))
@@ -249,11 +249,11 @@ def tensors_of(sent: Broadcast | Upload) -> dict[str, Tensor]:
 
 
 def _message(tensors: Mapping[str, Tensor]) -> Message:
-    found = Message()
-    parts = {"shared": found.shared, "extra": found.extra}
+    message = Message()
+    parts = {"shared": message.shared, "extra": message.extra}
     for key, value in tensors.items():
         part, colon, name = key.partition(":")
         if not colon or part not in parts:
             raise ContainerError(f"tensor {key[:60]!r} of a message is neither shared nor extra")
         parts[part][name] = value
-    return found
+    return message

@@ -48,12 +48,12 @@ class Gather:
             ``x``: (K, B, ...), ``y``: (K, B, ...), normalised in one operation.
         """
         starts = self._starts[: len(positions)] if of is None else self._starts[of]
-        found = self._joined.batch((starts + positions).flatten())
+        joined = self._joined.batch((starts + positions).flatten())
 
         def apart(value: Tensor) -> Tensor:
             return value.reshape(*positions.shape, *value.shape[1:])
 
-        return Batch(each(apart, found.x), apart(found.y))
+        return Batch(each(apart, joined.x), apart(joined.y))
 
     def chunk(self, start: int, sizes: Sequence[int]) -> Batch:
         """Return ``sizes`` samples of each of the first clients, from position ``start`` on.

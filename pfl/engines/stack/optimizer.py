@@ -54,8 +54,8 @@ class StackedOptimizer:
         names = {id(parameter): name for name, parameter in trained.items()}
         for group in optimizer.param_groups:
             # Parameters that the phase does not train are left out: they get no gradient.
-            found = [names[id(p)] for p in group["params"] if id(p) in names]
-            group["params"] = [self.leaves[name] for name in found]
+            trains = [names[id(p)] for p in group["params"] if id(p) in names]
+            group["params"] = [self.leaves[name] for name in trains]
         last = [optimizer_state.read(phase.name, job.kept) for job in stack.jobs[:clients]]
         for name, leaf in self.leaves.items():
             for key in last[0].get(name, {}):

@@ -71,11 +71,12 @@ def outputs(stack: Stack, splits: Sequence[ClientSplit]) -> dict[int, tuple[Tens
     parts: dict[int, list[tuple[Tensor, Tensor]]] = {}
     with context.fabric.autocast():
         for group in walk(splits, context.data.eval_batch_size, stack.couples_samples()):
-            found = stack.together(forward, group.rows, group.batch, draws="same")
-            for (row, size), z, y in zip(group.sizes.items(), found, group.batch.y, strict=True):
+            answers = stack.together(forward, group.rows, group.batch, draws="same")
+            for (row, size), z, y in zip(group.sizes.items(), answers, group.batch.y, strict=True):
                 if size:
                     parts.setdefault(row, []).append((z[:size], y[:size]))
-    return {row: own[0] if len(own) == 1 else _joined(own) for row, own in sorted(parts.items())}
+    rows = sorted(parts.items())
+    return {row: held[0] if len(held) == 1 else _joined(held) for row, held in rows}
 
 
 def _joined(parts: Sequence[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:

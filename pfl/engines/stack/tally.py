@@ -75,13 +75,13 @@ class StackedTally:
         for name, value in logged.items():
             self.logged.add(name, clients, rows, value)
 
-    def collect(self, sizes: Mapping[int, int], found: State) -> None:
+    def collect(self, sizes: Mapping[int, int], rows: State) -> None:
         """Store the rows of one batch of some clients, without the padding.
 
         Args:
             sizes: Number of real samples of each client, in the order of their rows.
-            found: (clients, B, ...) rows by name; finished clients come last and are left out.
+            rows: (clients, B, ...) rows by name; finished clients come last and are left out.
         """
-        for name, values in found.items():
+        for name, values in rows.items():
             for (client, size), value in zip(sizes.items(), values, strict=False):
                 self.clients[client].collect({name: value[:size]})

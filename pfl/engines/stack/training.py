@@ -48,13 +48,13 @@ def run_pass(stack: Stack, part: Pass, tally: StackedTally) -> None:
         with context.fabric.autocast():
             for group in walk(some.splits[: len(rows)], size, apart):
                 if part.statistic is not None:
-                    found = some.together(part.statistic, group.rows, group.batch)
-                    for name, value in found.items():
+                    added = some.together(part.statistic, group.rows, group.batch)
+                    for name, value in added.items():
                         if name not in sums:
                             sums[name] = value.new_zeros(len(rows), *value.shape[1:])
                         sums[name][group.rows] += value.detach()
                 if part.collect is not None:
-                    sizes = {rows[own]: size for own, size in group.sizes.items()}
+                    sizes = {rows[index]: size for index, size in group.sizes.items()}
                     tally.collect(sizes, some.together(part.collect, group.rows, group.batch))
     for place, row in enumerate(rows):
         totals = tally.clients[row].totals({name: value[place] for name, value in sums.items()})
@@ -131,8 +131,8 @@ def _take_steps(
             return steps.sums(feed.map_inputs(own))
 
         with torch.no_grad():
-            found = part.together(sums, group.rows, group.batch, optimizer.leaves)
-            means = steps.finish(found, number)
+            summed = part.together(sums, group.rows, group.batch, optimizer.leaves)
+            means = steps.finish(summed, number)
         for name, gradient in means["gradients"].items():
             optimizer.leaves[name].grad = gradient
         return Outcome(means["terms"]), means["logged"]
@@ -171,10 +171,10 @@ def _take_steps(
     return kept
 
 
-def _outcome_of(found: Mapping[tuple[str, str], Tensor]) -> tuple[Outcome, State]:
+def _outcome_of(values: Mapping[tuple[str, str], Tensor]) -> tuple[Outcome, State]:
     """Return an outcome and what was logged; one dictionary passes vmap faster than several."""
     parts: dict[str, State] = {part: {} for part in (*Outcome._fields, "logged")}
-    for (part, name), value in found.items():
+    for (part, name), value in values.items():
         parts[part][name] = value
     logged = parts.pop("logged")
     return Outcome(**parts), logged
