@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from pfl.core.data import ClientSplit
+from pfl.core.data import ClientSplit, absent_info, info_of
 from pfl.core.failure import during
 from pfl.core.held_out import members
 from pfl.core.seeds import derive
@@ -52,7 +52,7 @@ class Coordinator:
             self.server.public = _public(context)
         known = set(members(data))
         self.clients = [
-            (ClientInfo.of if client in known else ClientInfo.absent)(data, client, rounds)
+            (info_of if client in known else absent_info)(data, client, rounds)
             for client in range(data.num_clients)
         ]
         self.eligible = [info.client for info in self.clients if info.samples > 0]
