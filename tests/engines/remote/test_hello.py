@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 import pytest
 import torch
 
 from lightning_modules.fedper import FedPer
 from lightning_modules.fedsimsup import FedSimSup
+from pfl.core.server import Server
 from pfl.disk import container
 from pfl.engines.remote import wire
 from pfl.engines.remote.data import OneClient
@@ -205,6 +206,38 @@ def test_the_configuration_reaches_the_sites(tmp_path):
         assert hello.config == "seed: 42\nmodel: FedPer\n"
 
 
+@pytest.mark.parametrize("declares", [True, False])
+def test_a_server_knows_class_counts_only_if_it_declares_it(declares):
+    """Under every engine, so that what works on one machine works with sites."""
+    found = []
+
+    class Sees(Server):
+        needs_label_counts = declares
+
+        def init(self, shared, clients):
+            found.extend(info.label_counts for info in clients)
+            return super().init(shared, clients)
+
+    class Method(FedPer):
+        def server(self):
+            return Sees()
+
+    fit(Method(mlp(), optimizer=SGD), "sequential", 1, blobs(SIZES))
+    assert len(found) == 3
+    assert all((counts is not None) == declares for counts in found)
+
+
+ORDER = wire.Order(
+    client=0, round=1, rounds=2, seed=3, splits=["test"], model="personal", sent=False, op_threads=1
+)
+
+
+def order(**changes):
+    """Return a message to train of which some values are others, whatever an order checks."""
+    content = {**asdict(ORDER), **changes}
+    return container.pack({"train": content}, {})
+
+
 @pytest.mark.parametrize(
     ("verb", "content", "told"),
     [
@@ -213,6 +246,13 @@ def test_the_configuration_reaches_the_sites(tmp_path):
         ("train", container.pack({"test": {}}, {}), "expected a message named train, got test"),
         ("train", container.pack({"train": {"client": 1.5}}, {}), "train.client: expected a whole"),
         ("train", container.pack({"error": {"kind": "lost", "message": ""}}, {}), "an error is no"),
+        ("train", order(client=1), "this is the site of client 0, not of 1"),
+        ("train", order(round=-1), r"round must lie in \[0, 999,999,999\], got -1"),
+        ("train", order(rounds=10**9), r"rounds must lie in \[0, 999,999,999\]"),
+        ("train", order(op_threads=5000), r"op_threads must lie in \[0, 4,096\], got 5000"),
+        ("train", order(op_threads=0), "op_threads: expected a whole number, at least 1, got 0"),
+        ("train", order(splits=["all"]), "train.splits.0: expected one of train, val, test"),
+        ("train", order(kept={"digest": "ab", "round": 1}), "'ab' of round 1 is no hash of a state"),
         ("bye", container.pack({"bye": {}}, {"w": torch.ones(1)}), "neither shared nor extra"),
     ],
 )
@@ -222,3 +262,9 @@ def test_a_site_refuses_by_name_what_it_does_not_understand(verb, content, told,
     record, _ = wire.read("answer", wire.Empty, site.answer(verb, content))
     assert record.kind == "refused"
     assert re.search(told, record.message)
+
+
+def test_numbers_without_names_are_no_numbers():
+    marks = {"scores": {"test": {"names": ["acc"], "values": []}}}
+    with pytest.raises(container.ContainerError, match="1 names for 0 numbers"):
+        wire.read("test", wire.Marks, container.pack({"test": marks}, {}))
