@@ -191,10 +191,7 @@ class Switchboard(Transport):
         try:
             return ask(self.folder / _RELAY, {"client": client, "verb": verb}, content)
         except LineError as error:
-            where = self._sites.get(client, "which is unknown")
-            raise SiteError(
-                f"the site of client {client} ({where}) does not answer: {error}"
-            ) from error
+            raise SiteError(str(error)) from error
 
     def close(self) -> None:
         """Let the relay end; sites may live on."""

@@ -92,13 +92,13 @@ def test_a_killed_site_and_a_killed_server(terminals):
     for number in (0, 1):
         site(number)
     terminals.pfl("run", "fit", *run)
-    terminals.wait_for("site1", "round 1: trained")
+    terminals.wait_for("site1", "round 2: trained")
     terminals.kill("site1")
     assert terminals.wait("run") == 2
     assert "site of client 1" in terminals.said("run")
     site(1)
     terminals.pfl("again", "fit", *run, "--ckpt_path", "last")
-    terminals.wait_for("site0", "round 2: trained")
+    terminals.wait_for("site0", "round 3: trained")
     terminals.kill("again")
     terminals.pfl("last", "fit", *run, "--ckpt_path", "last")
     assert terminals.wait("last") == 0, terminals.said("last")

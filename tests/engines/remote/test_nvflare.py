@@ -92,7 +92,8 @@ def kits(terminals, monkeypatch):
 
 def site(terminals, kits, number):
     file = terminals.folder / f"site{number}.yaml"
-    text = owner(number, superlink=None, kit=str(kits / f"site-{number + 1}"))
+    kit = str(kits / f"site-{number + 1}")
+    text = owner(number, superlink=None, kit=kit, most_rounds=None)
     file.write_text(text.replace("num_clients: 2", "num_clients: 3"))
     terminals.pfl(f"site{number}", "site", "--config", str(file))
 
@@ -110,12 +111,12 @@ def test_three_sites_of_a_project_survive_a_killed_server_and_a_killed_site(term
     assert terminals.wait("run") == 0, terminals.said("run")
     assert fingerprint(terminals.said("run")) == wanted
 
-    longer = ["--data.num_clients=3", "--loop.rounds=40", "--loop.name=killed"]
+    longer = ["--data.num_clients=3", "--loop.rounds=100", "--loop.name=killed"]
     terminals.pfl("killed", "fit", *run, *longer)
     terminals.wait_for("site0", "round 5: trained")
     terminals.kill("killed")
     terminals.pfl("again", "fit", *run, *longer, "--ckpt_path", "last")
-    terminals.wait_for("site2", "round 20: trained")
+    terminals.wait_for("site2", "round 60: trained")
     terminals.kill("site2")
     assert terminals.wait("again") == 2
     assert "site of client 2" in terminals.said("again")
