@@ -13,7 +13,7 @@ from pfl.core.held_out import members
 from pfl.core.seeds import generator
 from pfl.core.server import ServerState
 from pfl.core.state import constants, fingerprint, nbytes
-from pfl.core.types import Cohort, Job, State
+from pfl.core.types import Job, State
 from pfl.disk.mapped import in_file
 from pfl.engines import op_threads
 from pfl.federation import header, private, private_samples, restore, resume, sampling
@@ -62,13 +62,7 @@ def prepare(wanted: Wanted, file: Path | None, scope: ExitStack) -> Federation:
         raise ValueError("no client has training data")
     rounds, account = settings.rounds, None
     if settings.privacy is not None and settings.privacy.level == "sample":
-
-        def cohort(number: int) -> Cohort:
-            return settings.sampler(
-                coordinator.eligible, generator(settings.seed, "cohort", number), number
-            )
-
-        account = private_samples.account_of(settings.privacy, context, coordinator, cohort)
+        account = private_samples.account_of(settings.privacy, settings, context, coordinator)
         coordinator.sample_level = account.level
         rounds = account.affordable(rounds)
     elif settings.privacy is not None:

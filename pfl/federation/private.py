@@ -24,6 +24,19 @@ NOISE = {
 }
 
 
+def check_noise(privacy: Privacy, settings: Settings) -> None:
+    """Refuse noise that real clients would get of a seed.
+
+    Raises:
+        ValueError: They would.
+    """
+    if privacy.noise == "seed" and not settings.engine.simulates:
+        raise ValueError(
+            "loop.privacy: the clients are real, and who knows the run's seed could subtract noise "
+            "that comes from it: set noise: system"
+        )
+
+
 def passage_of(
     privacy: Privacy, settings: Settings, context: Context, coordinator: Coordinator
 ) -> Passage:
@@ -33,12 +46,8 @@ def passage_of(
         ValueError: The sampler draws no Poisson cohorts, the method cannot be run privately, a
             number does not fit the number of clients, or real clients would get noise of a seed.
     """
+    check_noise(privacy, settings)
     sampler, seed = settings.sampler, settings.seed
-    if privacy.noise == "seed" and not settings.engine.simulates:
-        raise ValueError(
-            "loop.privacy: the clients are real, and who knows the run's seed could subtract noise "
-            "that comes from it: set noise: system"
-        )
     rate, clients = poisson_rate(sampler), len(coordinator.eligible)
     if privacy.delta >= 1 / clients:
         raise ValueError(

@@ -13,9 +13,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
-from pfl.core.failure import during
+from pfl.core.seeds import generator
 from pfl.core.types import Cohort, Phase, SampleLevel
-from pfl.federation.private import NOISE, UNACCOUNTED
+from pfl.federation.private import NOISE, UNACCOUNTED, check_noise
+from pfl.federation.settings import Settings
 from pfl.passage import accountant
 from pfl.passage.privacy import Privacy
 from pfl.training import batching, separable
@@ -120,13 +121,15 @@ class Account:
 
 
 def account_of(
-    privacy: Privacy, context: Context, coordinator: Coordinator, cohort: Callable[[int], Cohort]
+    privacy: Privacy, settings: Settings, context: Context, coordinator: Coordinator
 ) -> Account:
     """Return the account of a run.
 
     Raises:
-        ValueError: The method cannot keep single samples private, or delta is too large.
+        ValueError: The method cannot keep single samples private, delta is too large, or real
+            clients would get noise of a seed.
     """
+    check_noise(privacy, settings)
     name = type(context.module).__name__
     if coordinator.server.needs_label_counts:
         raise ValueError(f"loop.privacy: {name} cannot be run: its server needs class counts")
@@ -140,10 +143,7 @@ def account_of(
         )
     job = coordinator.job(coordinator.start(), {}, largest.client, 1)
     told = replace(job, info=replace(job.info, label_counts=None))
-    # Where samples stay at their sites, an error says what they were wanted for.
-    with during("the check that samples can be kept private"):
-        why = separable.obstacle(context, told)
-    if why is not None:
+    if (why := separable.obstacle(context, told)) is not None:
         raise ValueError(f"loop.privacy: samples cannot be kept private: {why}")
     steps: dict[int, Steps] = {}
     for info in infos:
@@ -155,4 +155,9 @@ def account_of(
                 taken = length.epochs * batches.steps if length.steps is None else length.steps
                 counts[batches.steps] += taken
         steps[info.client] = tuple(sorted(counts.items()))
+
+    def cohort(number: int) -> Cohort:
+        rng = generator(settings.seed, "cohort", number)
+        return settings.sampler(coordinator.eligible, rng, number)
+
     return Account(privacy, steps, None if privacy.noise == "system" else cohort)

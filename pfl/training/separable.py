@@ -15,9 +15,9 @@ import torch
 from torch import Tensor
 
 from pfl.core import devices
-from pfl.core.data import ClientSplit
+from pfl.core.data import ClientSplit, FederatedData, TellsShapes
 from pfl.core.seeds import generator
-from pfl.core.state import each
+from pfl.core.state import each, tensors
 from pfl.core.types import Batch, Job, Pass, Phase, Totals
 from pfl.training.client_round import begin
 from pfl.training.context import DROPOUTS, Context
@@ -91,7 +91,7 @@ def _measured(context: Context, job: Job) -> str | None:
             begin(module, job)
     except (ValueError, TypeError, AttributeError) as error:
         return f"{name} needs what a private client does not tell, such as class counts: {error}"
-    batch = _batch(split)
+    batch = _batch(context.data, split)
     for part in context.plan:
         if isinstance(part, Pass):
             context.write(part.then(Totals({}, {}, 0, 0)))
@@ -100,9 +100,22 @@ def _measured(context: Context, job: Job) -> str | None:
     return None
 
 
-def _batch(split: ClientSplit) -> Batch:
-    """Return some samples of a client, from all over its data."""
+def _batch(data: FederatedData, split: ClientSplit) -> Batch:
+    """Return samples from all over a client's data; random ones if the data lie elsewhere."""
     count = min(SAMPLES, len(split))
+    if isinstance(data, TellsShapes):
+        rng, task = generator(0, "separable", "samples"), data.task
+        y = torch.randint(2, (count, data.outputs // task.outputs(1)), generator=rng).double()
+        if data.num_classes is not None:
+            y = torch.randint(data.num_classes, (count,), generator=rng)
+
+        def drawn(value: Tensor) -> Tensor:
+            if not value.is_floating_point():
+                return value
+            return torch.randn(value.shape, generator=rng, dtype=torch.float64).to(value.device)
+
+        x = each(drawn, data.placeholder(count))
+        return Batch(x, y.to(tensors(x)[0].device))
     batch = split.batch(torch.linspace(0, len(split) - 1, count).long())
     return Batch(each(_double, batch.x), _double(batch.y))
 

@@ -8,8 +8,7 @@ from functools import partial
 import pytest
 import torch
 
-from lightning_modules import Ditto, FedAvg, FedPer, FedROD, FedSimSup
-from pfl.engines.remote.transport import SiteError
+from lightning_modules import Ditto, FedAvg, FedPer, FedROD, FedSimSup, UniVarFL
 from pfl.federation.private_samples import Account
 from pfl.federation.sampling import UniformSampler
 from pfl.passage.privacy import Privacy
@@ -61,6 +60,11 @@ def test_epsilon_is_that_of_the_client_with_the_largest_one():
         often, seldom, cohort=lambda n: UniformSampler()((0, 1) if n == 1 else (1,), None, n)
     )
     assert found == max(epsilon(often, rounds=1), epsilon(seldom))
+    # Of clients with the same steps, the one that takes part most often counts.
+    found = epsilon(
+        often, often, cohort=lambda n: UniformSampler()((0, 1)[: 1 + (n == 1)], None, n)
+    )
+    assert found == epsilon(often)
 
 
 def test_the_run_ends_before_the_round_that_would_exceed_epsilon():
@@ -78,17 +82,17 @@ def test_the_run_ends_before_the_round_that_would_exceed_epsilon():
         run(privacy=Privacy(1.0, 1.0, 1e-2, epsilon=1e-3, level="sample"))
 
 
-def test_sites_are_refused_because_the_check_needs_samples():
-    with pytest.raises(SiteError, match="stay at its site"):
-        run(engine="loopback")
+def test_what_sites_cannot_keep_private_is_found_without_their_samples():
+    with pytest.raises(ValueError, match="term 'he' is no mean over the samples"):
+        fit(UniVarFL(mlp()), blobs(), privacy=SAMPLE, engine="loopback", sampler=ALL)
 
 
-@pytest.mark.parametrize("engine", ["threads", "vectorised"])
+@pytest.mark.parametrize("engine", ["threads", "vectorised", "loopback"])
 @pytest.mark.parametrize("method", [FedPer, Ditto])
 def test_engines_draw_the_same_noise(method, engine):
     one = run(method, engine="sequential", precision="64-true")
     other = run(method, engine=engine, precision="64-true")
-    if engine == "threads":
+    if engine != "vectorised":
         assert other.fingerprint == one.fingerprint
     for name, value in one.server.shared.items():
         torch.testing.assert_close(other.server.shared[name], value, rtol=0, atol=1e-10)

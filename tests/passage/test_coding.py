@@ -70,6 +70,14 @@ def test_unbiased_codecs_remember_nothing():
     assert all(not residuals_of(result.kept) for _, _, result in round_of(found))
 
 
+def test_random_places_differ_by_client_round_and_entry():
+    found = federation(Codecs(up="randk"))
+    jobs = [found.job(client, number) for client in range(3) for number in (1, 2)]
+    sent = [client_round.train(found.context, job).upload.shared for job in jobs]
+    keys = [int(v) for own in sent for name, v in own.items() if name.endswith(":key")]
+    assert len(set(keys)) == len(keys) == 6 * 4
+
+
 def test_bytes_are_the_length_of_the_message():
     """Message and bytes of a client of mlp (57 weights in four tensors) with 1 number of each."""
     found = federation(Codecs(up=TopK(share=0.01)), precision="32-true")

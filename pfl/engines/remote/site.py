@@ -167,9 +167,12 @@ class Site:
         kept: State = {}
         if order.kept is not None:
             kept = self._kept.load(Reference(order.kept.digest, order.kept.round))
+        info = self._info
+        if order.sample_level is not None:
+            info = replace(info, label_counts=None)
         sent = Broadcast(to(message.shared, device), to(message.extra, device))
         return Job(
-            info=replace(self._info, round=order.round, rounds=order.rounds),
+            info=replace(info, round=order.round, rounds=order.rounds),
             kept=to(kept, device),
             broadcast=sent if order.sent else None,
             seed=order.seed,
