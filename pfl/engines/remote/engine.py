@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import warnings
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -152,7 +153,9 @@ class RemoteEngine(Engine):
             with suppress(SiteError):
                 post.ask(client, "bye", Empty, wire.written("bye", Empty()))
 
-        list(pool.map(leave, sorted(post.sites.keys() - self._silent)))
+        # An iterator that is left to the end of the program is closed when no thread can start.
+        if threading.main_thread().is_alive():
+            list(pool.map(leave, sorted(post.sites.keys() - self._silent)))
         pool.shutdown()
         post.close()
 
