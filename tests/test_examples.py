@@ -23,7 +23,6 @@ SHOWS = {
     ),
     "fine_tune": lambda names: names["after"] > names["before"],
     "fedas_as_released": lambda names: _hands_on(names),
-    "compare": lambda names: names["clients"].p < 0.05 and names["clients"].difference > 0,
 }
 
 
