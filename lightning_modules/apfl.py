@@ -36,11 +36,6 @@ class APFL(ClientModule):
     learning rate, and it is clipped to [0, 1]. The global network w travels both ways; v and alpha
     stay.
 
-    Departs from the paper in the average, which is weighted by samples (``weighting: uniform`` is
-    the paper's). The authors' code mixes outputs, steps w before it mixes, and shrinks alpha
-    towards zero; here, as in the paper, weights are mixed, both models as they were before the
-    step, and alpha follows its gradient alone.
-
     Args:
         net: The network; ``personal`` starts as a copy of it.
         alpha: Initial proportion of v (the authors use 0.5).

@@ -29,10 +29,6 @@ class Ditto(ClientModule):
     whose second term pulls v towards the received model w^t. The global network travels both ways;
     v stays and is the model that is tested.
 
-    Departs from the official code: the average is weighted by samples (``weighting: uniform`` is
-    the code's), and one lambda serves all clients (the code can choose one for each client on
-    validation data).
-
     Args:
         net: The network; ``personal`` starts as a copy of it.
         proximity: lambda, the strength of the pull towards the received model (the authors use 0.1,

@@ -34,11 +34,6 @@ class FedALA(ClientModule):
     Before a test it mixes in the same way, on a copy. The whole network travels both ways; the
     client's own network and W stay.
 
-    Departs from the released code: only participants mix (there all clients do, in every round,
-    which changes what they keep); the first learning of W has a maximum length; its samples are
-    drawn at random (there they are a contiguous slice); and a counter records whether a client has
-    a model of its own (there the code compares one tensor).
-
     Args:
         net: The network.
         top: p, the number of last layers that are mixed, or ``all``.

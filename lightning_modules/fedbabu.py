@@ -20,10 +20,6 @@ class FedBABU(FineTuned, Freeze):
     client, as the head is the same constant everywhere. Each client is tested with a fine-tuned
     copy, which is then discarded; the global model is tested without fine-tuning.
 
-    Departs from the official code: the average is weighted by samples (``weighting: uniform`` is
-    the code's, whose clients have equally many samples), and the learning rate does not fall to a
-    tenth at half and at three quarters of the rounds.
-
     Args:
         net: A ``SplitNet``.
         ft_epochs: Epochs of fine-tuning; the official code's default is 5.

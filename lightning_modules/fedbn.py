@@ -25,10 +25,6 @@ class FedBN(ClientModule):
     and instance norms, travels both ways. The server has no batch norms, so there is no global
     model.
 
-    Departs from the released code: the average is weighted by samples (``weighting: uniform`` is
-    the code's), and batch norms are recognised by their type (the code and later public codes look
-    for ``bn`` in the name).
-
     Args:
         net: The network. ``buffers`` has no effect on its batch norms.
         options: See :class:`ClientModule`.

@@ -46,9 +46,7 @@ class FedDyn(ClientModule):
     average of the uploads. The network travels both ways; H_i stays.
 
     The sum in the server's step is taken over differences, as the authors say it should be (the
-    printed equation lacks the parentheses). Departs from the authors' code, which divides alpha by
-    each client's share of the data, and tests the mean of the clients' models instead of the
-    server's.
+    printed equation lacks the parentheses).
 
     Args:
         net: The network.

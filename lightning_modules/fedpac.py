@@ -51,11 +51,6 @@ class FedPAC(ClientModule):
     private, but the server mixes it and so keeps it: a client that was away gets the head of its
     last participation.
 
-    Departs from the (simplified) released code in the solver alone: the quadratic program is solved
-    exactly from inner products, where the code forms D x D matrices and calls a general solver.
-    Other public codes confuse the order of clients or average centroids without counts; neither is
-    done here.
-
     Args:
         net: A ``SplitNet``; the features of its backbone are aligned.
         alignment: lambda, the strength of the pull towards the centroids. The authors use 1. PFAKD

@@ -20,8 +20,7 @@ class FedPer(ClientModule):
     """A shared backbone and a private head, trained together.
 
     The backbone travels both ways and is averaged; the head stays with the client and adapts the
-    common features to its classes. Departs from the paper in participation: the average runs over
-    the sampled clients, where the paper lets all clients take part.
+    common features to its classes.
 
     Args:
         net: A ``SplitNet``.

@@ -36,13 +36,6 @@ class FedProto(ClientModule):
     class. The global prototypes come down, and the client's prototypes of its own classes go up;
     the whole network stays. A client is tested by the nearest prototype, or by its head.
 
-    Departs from the paper: the pull is the mean over batch and features, as in all released code
-    (Eq. 6 sums a distance over classes), and the mean over clients lacks the additional factor
-    ``1/|N_y|`` of Eq. 6, which would shrink prototypes. Departs from the released code: prototypes
-    are computed in one pass after training (there from features seen while the weights still move),
-    the server keeps the prototypes of classes that no participant holds, and the nearest prototype
-    is searched among all classes (``candidates="own"`` is the code's).
-
     Args:
         net: A ``SplitNet``. Clients' backbones may only differ if their number of features D is the
             same.

@@ -30,10 +30,6 @@ class FedProx(ClientModule):
     momentum and weight decay. The whole network travels both ways, and nothing stays with the
     client.
 
-    Departs from the paper as its released code does: clients are drawn uniformly and weighted by
-    samples, instead of drawn by samples and averaged equally. Slow clients that do less work are
-    not simulated.
-
     Args:
         net: The network.
         mu: Strength of the pull; the authors search {0.001, 0.01, 0.1, 1}. Training diverges if the

@@ -25,10 +25,6 @@ class FedRep(ClientModule):
     Each participant trains its head for many epochs on the received backbone, then the backbone for
     few epochs. The backbone travels both ways; the head stays.
 
-    Departs from the official code: each phase has its own optimiser, so that momentum and weight
-    decay cannot move the frozen part; and the batch norms of the frozen backbone use their running
-    statistics (``frozen_bn: train`` is the code's).
-
     Args:
         net: A ``SplitNet``.
         head_epochs: Epochs of the head; ``None`` means ``epochs - body_epochs``, as the official

@@ -35,11 +35,6 @@ class GPFL(ClientModule):
     embeddings (GCE), are constant during a round. Before any broadcast all classes have the same
     share. Backbone, embeddings and valve travel both ways; the head stays.
 
-    Departs from the released code: the conditions are computed from the received embeddings, not
-    from the client's older ones (``stale_conditions`` restores this), and class shares count all
-    training samples (the code uses a loader that drops the last batch). ``mag_reduction`` chooses
-    between the code's distance term and the paper's.
-
     Args:
         net: A ``SplitNet``; its head reads D features, and embeddings have the same size.
         magnitude_weight: lambda, the strength of the distance term. The authors use 0.01 for small

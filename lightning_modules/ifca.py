@@ -47,10 +47,6 @@ class IFCA(ClientModule):
     the clients that chose it. All k models come down; the trained model and its number go up;
     nothing stays with the client.
 
-    Departs from the official code: clusters are averaged by samples (``weighting: uniform`` is the
-    code's), and before a test a client chooses by the loss on its training data (the code's test
-    clients choose on the labelled test data).
-
     Args:
         net: The first of the k initial models. The others are copies in which every submodule that
             has ``reset_parameters`` is drawn anew, because equal models would never separate.

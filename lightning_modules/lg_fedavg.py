@@ -27,10 +27,6 @@ class LGFedAvg(ClientModule):
     Each client learns its own features, and all clients share a head on top of them. The last
     layers travel both ways; all layers before them stay.
 
-    Departs from the official code: the average is weighted by samples (``weighting: uniform`` is
-    the code's), only sampled clients receive the new head before they train, and nothing is
-    selected on test data (the code reports each client's best test score so far).
-
     Args:
         net: The network.
         num_global_layers: Number of last layers that travel. The authors use 2 for their CIFAR

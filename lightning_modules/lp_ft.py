@@ -31,10 +31,6 @@ class LPFT(FedAvg):
     network travels both ways, and nothing stays with the client, as the copy is discarded after the
     test.
 
-    Departs from the first paper as the second does: the head starts from the global one and is
-    probed by SGD for some epochs, not until convergence. Our choice: 5 and 10 of the second paper's
-    15 epochs, and a tenth of the learning rate for the second phase.
-
     Args:
         net: A ``SplitNet``.
         lp_epochs: Epochs of the head alone, under the frozen backbone in eval mode.

@@ -31,11 +31,6 @@ class MOON(ClientModule):
     client's own previous model. The whole network, projection head included, travels both ways; the
     backbone that the client last trained stays.
 
-    Departs from the official code: at a client's first participation, in whichever round, its
-    previous model is the received one (the code has none in the first round only; in both cases the
-    term has no gradient then); only one previous model is kept; and the frozen networks are in eval
-    mode.
-
     Args:
         net: A ``SplitNet``; its head is replaced if a projector is put before it.
         mu: Weight of the contrastive term (the authors use 5 on CIFAR-10 and 1 on CIFAR-100, from

@@ -67,13 +67,6 @@ class PFedBayes(ClientModule):
     a client that never trained is tested with the initial one. Under a plain Trainer the objective
     is the cross-entropy of draws from v.
 
-    Departs from the re-implementation: the noise of the draws has standard deviation 1 (there
-    0.001, which makes the network practically deterministic; ``eps_std`` switches back); the KL
-    divergence has the weight ``zeta / n_i`` next to the mean cross-entropy (there the number of
-    local steps is used in place of the number of batches); batches are shuffled; the server's beta
-    has an effect; tests use the means (there a single draw); and networks may have convolutions and
-    normalisation layers. Parameters of normalisation layers are plain numbers and are averaged.
-
     Args:
         net: The network whose weights become the means; see
             :class:`~lightning_modules.layers.MeanFieldNet`.

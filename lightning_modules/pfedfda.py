@@ -54,10 +54,6 @@ class PFedFDA(ClientModule):
     backbone. Backbone, class means and covariance travel both ways; only the blending coefficients
     stay. The global model takes all classes as equally likely.
 
-    Departs from the released code: coefficients are searched on a grid and then by SciPy's bounded
-    L-BFGS; the minimum number of samples is required of each class, not of all samples together;
-    and the covariance is not projected, because it is positive definite by construction.
-
     Args:
         net: A ``SplitNet``; its head is not used.
         eps: Fraction of the isotropic part in the covariance, and the number added to class shares.

@@ -35,12 +35,6 @@ class PFedMe(ClientModule):
     ``eta lambda <= 1``. The global model w travels both ways; theta stays and is the model that is
     tested.
 
-    Departs from the paper: a round lasts ``epochs`` epochs (``local_steps`` gives the paper's R
-    batches), and the server weights uploads by samples, as all code does (``weighting: uniform`` is
-    the paper's). Departs from the released code: theta itself is tested, not the local copy of w;
-    the inner steps have no hidden weight decay (``inner_wd: 0.001`` is the code's); and only
-    sampled clients train (``train_all`` of the sampler lets all train).
-
     Args:
         net: The network.
         proximity: lambda, the strength of the pull towards w (the authors use 15 to 30).

@@ -126,17 +126,7 @@ def _method(label: str) -> str:
     return label.split(",")[0].split()[0].lower().replace("-", "")
 
 
-def _leave_out_departures(
-    app: Sphinx, what: str, name: str, item: object, options: object, lines: list[str]
-) -> None:
-    """Take the paragraph on departures out of a method's docstring; its page has a table."""
-    if isinstance(item, type) and issubclass(item, ClientModule):
-        text = "\n".join(lines)
-        lines[:] = re.sub(r"\s*\bDeparts from .*?(?=\n\n|\Z)", "", text, flags=re.S).split("\n")
-
-
 def setup(app: Sphinx) -> dict[str, bool]:
     """Tell Sphinx of the directive."""
     app.add_directive("method-page", MethodPage)
-    app.connect("autodoc-process-docstring", _leave_out_departures)
     return {"parallel_read_safe": True, "parallel_write_safe": True}
