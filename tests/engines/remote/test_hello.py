@@ -109,7 +109,7 @@ def test_other_weights_and_another_method_s_source_are_other_settings(tmp_path):
     for name, module in {
         "plain": small(),
         "weights": FedPer(mlp(seed=2), optimizer=SGD),
-        "source": type("FedPer", (FedPer,), {})(mlp(), optimizer=SGD),
+        "source": type("Another", (FedPer,), {})(mlp(), optimizer=SGD),
     }.items():
         engine = Recorded(tmp_path)
         fit(module, engine, 1, blobs(SIZES))
