@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from pfl.core.data import ClientSplit, DataSource
+from pfl.core.data_view import DataView
 from pfl.core.held_out import HeldOut, TellsOrigin
 from pfl.core.types import Batch, Inputs, Split
 from pfl.disk import reading
@@ -54,14 +55,11 @@ def adopt(data: Adopts, run: Path) -> None:
         raise ValueError(f"{file}: {error}") from error
 
 
-class LaterData:
+class LaterData(DataView):
     """The clients of other data, whose numbers follow those of the run's own clients.
 
     Of the run's own clients only their numbers of samples are known, from the run folder: what a
     server is told before the first round.
-
-    Attributes:
-        num_clients: Number of the run's own clients.
 
     Args:
         data: The data of the clients that join, already set up.
@@ -73,20 +71,20 @@ class LaterData:
             those of the run.
     """
 
+    _data: DataSource
+
     def __init__(self, data: DataSource, run: Path, name: str) -> None:
+        super().__init__(data)
         file = run / PARTITION
-        self._data, self._description = data, reading.read_json(file)
+        self._description = reading.read_json(file)
         try:
             self._members = _members(self._description, data.num_classes)
             out = self._description.get("held_out", {})
             own = sorted(int(client) for kind in HeldOut._fields for client in out.get(kind, []))
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise ValueError(f"{file} is missing or damaged ({error!r})") from error
-        self.num_clients = len(self._members)
         later = range(self.num_clients, self.num_clients + data.num_clients)
         self.held_out = HeldOut(tuple(later), tuple(own))
-        self.batch_size, self.eval_batch_size = data.batch_size, data.eval_batch_size
-        self.drop_last, self.shuffle = data.drop_last, data.shuffle
         if data.description().get("content_hash") == self._description.get("content_hash"):
             raise ValueError("the file has the data of the run itself: leave out --join and --data")
         self.client_names = self._names(name)
@@ -109,24 +107,9 @@ class LaterData:
         return known + (own or [f"client {number}" for number in numbers[self.num_clients :]])
 
     @property
-    def task(self) -> Any:  # noqa: ANN401
-        """The task."""
-        return self._data.task
-
-    @property
-    def outputs(self) -> int:
-        """The number of outputs of a network."""
-        return self._data.outputs
-
-    @property
-    def num_classes(self) -> int | None:
-        """C; ``None`` where there are no classes."""
-        return self._data.num_classes
-
-    @property
-    def metrics(self) -> Sequence[Any]:
-        """Metrics to compute besides the task's own scores."""
-        return self._data.metrics
+    def num_clients(self) -> int:
+        """The number of the run's own clients."""
+        return len(self._members)
 
     @property
     def input_shape(self) -> tuple[int, ...]:
@@ -157,14 +140,6 @@ class LaterData:
     def pooled_test(self) -> ClientSplit | None:
         """Return ``None``: there is no common test set."""
         return None
-
-    def public_split(self) -> ClientSplit | None:
-        """Return the samples that the server may see, where there are any."""
-        return self._data.public_split()
-
-    def to(self, device: torch.device) -> None:
-        """Move the samples to the device on which batches are made."""
-        self._data.to(device)
 
     def description(self) -> dict[str, Any]:
         """Return the description of the run's partition."""

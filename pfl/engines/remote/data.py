@@ -8,66 +8,16 @@ from typing import Any, NoReturn, cast
 import torch
 from torch import Tensor
 
-from pfl.core.data import ClientSplit, DataSource, FederatedData, MetricSpec
+from pfl.core.data import ClientSplit, DataSource, FederatedData
+from pfl.core.data_view import DataView
 from pfl.core.held_out import HeldOut, client_names, held_out, members
-from pfl.core.task import Task
 from pfl.core.types import Batch, Inputs, Split
 from pfl.disk import canonical
 from pfl.engines.remote.transport import SiteError
 from pfl.engines.remote.wire import Introduction
 
 
-class _View:
-    """What data tell of themselves, taken from other data."""
-
-    def __init__(self, data: FederatedData) -> None:
-        self._data = data
-        self.batch_size, self.eval_batch_size = data.batch_size, data.eval_batch_size
-        self.drop_last, self.shuffle = data.drop_last, data.shuffle
-
-    @property
-    def num_clients(self) -> int:
-        """N."""
-        return self._data.num_clients
-
-    @property
-    def task(self) -> Task:
-        """The task."""
-        return self._data.task
-
-    @property
-    def outputs(self) -> int:
-        """The number of outputs D."""
-        return self._data.outputs
-
-    @property
-    def num_classes(self) -> int | None:
-        """C; ``None`` where there are no classes."""
-        return self._data.num_classes
-
-    @property
-    def metrics(self) -> Sequence[MetricSpec]:
-        """Metrics to compute besides the task's own scores."""
-        return self._data.metrics
-
-    def pooled_test(self) -> ClientSplit | None:
-        """Return the common test set, where there is one."""
-        return self._data.pooled_test()
-
-    def public_split(self) -> ClientSplit | None:
-        """Return the samples that the server may see, where there are any."""
-        return self._data.public_split()
-
-    def to(self, device: torch.device) -> None:
-        """Move the samples to the device on which batches are made."""
-        self._data.to(device)
-
-    def description(self) -> dict[str, Any]:
-        """Describe the partition in plain values."""
-        return self._data.description()
-
-
-class OneClient(_View):
+class OneClient(DataView):
     """A site's data: one client, under the number by which the server calls it.
 
     Args:
@@ -91,7 +41,7 @@ class OneClient(_View):
         return self._data.split(self._local, name)
 
 
-class Told(_View):
+class Told(DataView):
     """The server's data: what the sites tell of theirs, and samples that belong to no site.
 
     Args:
