@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import asdict, replace
+from importlib import metadata
 
 import pytest
 import torch
@@ -24,6 +25,7 @@ from tests.helpers.federation import SGD, context
 from tests.helpers.toy import ToyData, blobs, mlp
 
 SIZES = (4, 9, 1)
+VERSION = re.escape(metadata.version("pfl-lightning"))
 
 
 def small(**options):
@@ -80,7 +82,7 @@ def test_an_owner_may_keep_class_counts_to_himself(tmp_path):
 @pytest.mark.parametrize(
     ("change", "told"),
     [
-        ({"pfl": "0.0.1"}, r"pfl 0\.0\.1 \(here 0\.2\.0\)"),
+        ({"pfl": "0.0.1"}, rf"pfl 0\.0\.1 \(here {VERSION}\)"),
         ({"model.optimizer.lr": "0.5"}, r"model\.optimizer\.lr 0\.5 \(here 0\.1\)"),
         ({"data.batch_size": "99"}, r"data\.batch_size 99 \(here 4\)"),
         (
