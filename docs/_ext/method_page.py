@@ -6,7 +6,6 @@ for those who read the file, and is left out here.
 
 from __future__ import annotations
 
-import csv
 import inspect
 import re
 from collections.abc import Iterator, Sequence
@@ -19,6 +18,7 @@ from sphinx.util.docutils import SphinxDirective
 
 import lightning_modules
 from lightning_modules.base import ClientModule
+from pfl.disk.rows import RowFile
 from pfl.testing import normed
 
 ROOT = Path(__file__).parent.parent.parent
@@ -106,8 +106,8 @@ def _configurations(file: str) -> list[str]:
 
 def _ledger(names: set[str]) -> Iterator[str]:
     """Yield a table of the cells that were run at full length, if there are any."""
-    with (ROOT / "docs" / "ledger.csv").open(newline="", encoding="utf-8") as file:
-        cells = [cell for cell in csv.DictReader(file) if _method(cell["cell"]) in names]
+    rows = RowFile.read(ROOT / "docs" / "ledger.json", "ledger", "cell").rows
+    cells = [cell for cell in rows if _method(cell["cell"]) in names]
     if cells:
         yield "Runs at a paper's own length, per cent ([ledger](../ledger.md)):"
         yield ""
@@ -115,7 +115,7 @@ def _ledger(names: set[str]) -> Iterator[str]:
         yield "| --- | ---: | ---: | --- |"
     for cell in cells:
         here, reported = (
-            f"{100 * float(cell[key]):.2f}" if cell[key] else "-" for key in ("ours", "reported")
+            "-" if cell[key] is None else f"{100 * cell[key]:.2f}" for key in ("ours", "reported")
         )
         where = f"{cell['paper']}, {cell['table']}, {cell['cell']}, {cell['partition']} partition"
         yield f"| {where} | {here} | {reported} | {cell['verdict']} |"

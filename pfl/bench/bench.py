@@ -13,11 +13,12 @@ import yaml
 from pfl.bench import majority, rows
 from pfl.bench.contender import Contender
 from pfl.bench.play import Budget, Player
-from pfl.bench.rows import REFERENCE, Leaderboard, Row
+from pfl.bench.rows import REFERENCE, Leaderboard
 from pfl.bench.task import Task
 from pfl.bench.units import Kind, Store, Unit
 from pfl.cli.explain import UsageError
 from pfl.disk import canonical
+from pfl.disk.rows import Row, hashed
 from pfl.federation import identity
 
 # Seconds between two looks at what other processes have finished.
@@ -198,7 +199,7 @@ class Bench:
                 return None
             runs.append({"seed": seed, "partition": data.description()["hash"], **scored})
         head = {"task": self.task_hash, "method": rows.MAJORITY, "budget": self.budget}
-        return rows.hashed({**head, "tuned": runs})
+        return hashed({**head, "tuned": runs})
 
     def seconds(self) -> dict[str, float]:
         """Return the seconds that the pieces of each method took, wherever they were computed."""

@@ -30,6 +30,8 @@ _PLAIN = {
     **{"loop.callbacks": None, "loop.progress": False},
 }
 _OPTIONS = "model.init_args."
+# Stands for every method.
+ALL = "all"
 
 
 @dataclass(frozen=True)
@@ -149,11 +151,18 @@ def contenders(
 ) -> list[Contender]:
     """Return methods by name, with those that every table has, each once.
 
+    Args:
+        task: The task.
+        names: Names or import paths; ``all`` stands for those that ``pfl list methods`` shows.
+        overrides: Flags of ``pfl fit`` for all runs.
+        parser: The parser of ``pfl fit``.
+
     Raises:
         UsageError: A method is unknown, or its configuration is wrong.
     """
     by_identifier: dict[str, Contender] = {}
-    for name in (*ALWAYS, *names):
+    known = [item.name for item in catalogue.listed("methods")] if ALL in names else []
+    for name in (*ALWAYS, *known, *(name for name in names if name != ALL)):
         one = Contender(task, name, tuple(overrides), parser)
         by_identifier.setdefault(one.identifier, one)
     return list(by_identifier.values())

@@ -12,11 +12,11 @@ from typing import Any
 
 from pfl.bench import points
 from pfl.cli.explain import UsageError
-from pfl.disk import canonical, reading
-from pfl.disk.writing import write
+from pfl.disk.reading import FileError
+from pfl.disk.rows import Row, RowFile, hashed
 from pfl.disk.yaml_text import shipped
 
-FORMAT = "pfl-leaderboard-1"
+KIND = "leaderboard"
 _REFERENCES = shipped("pfl.bench", "references.yaml")
 REFERENCE: str = _REFERENCES["plain"]
 TUNED_REFERENCE: str = _REFERENCES["tuned"]
@@ -26,8 +26,6 @@ LABELS: Mapping[str, str] = _REFERENCES["labels"]
 MAJORITY = "majority class"
 # What is stored with a run, but differs from one computation to the next.
 TIMES = ("seconds",)
-
-Row = dict[str, Any]
 
 
 def tuned(
@@ -93,12 +91,6 @@ def _lasting(outcome: Mapping[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in outcome.items() if key not in TIMES}
 
 
-def hashed(row: Mapping[str, Any]) -> Row:
-    """Return a row with its hash, which covers everything else in it."""
-    content = {key: value for key, value in row.items() if key != "hash"}
-    return {**content, "hash": canonical.digest(content)}
-
-
 @dataclass(frozen=True)
 class Leaderboard:
     """The rows of one task.
@@ -118,7 +110,7 @@ class Leaderboard:
             OSError: The file cannot be written.
         """
         rows = [self.rows[name] for name in sorted(self.rows)]
-        write(file, canonical.text({"format": FORMAT, "task": {**self.task}, "rows": rows}))
+        RowFile(KIND, self.task, rows).write(file)
 
     @classmethod
     def read(cls, file: Path) -> Leaderboard:
@@ -128,23 +120,11 @@ class Leaderboard:
             UsageError: It is none, or a row is not the one that was written.
         """
         try:
-            content = reading.read_json(file)
-        except (reading.FileError, OSError) as error:
+            found = RowFile.read(file, KIND, "method")
+        except (FileError, OSError) as error:
             raise UsageError(str(error)) from error
-        if not content:
-            raise UsageError(f"there is no leaderboard {file}")
-        task = content.get("task")
-        rows: list[Any] = given if isinstance(given := content.get("rows"), list) else []
-        whole = rows and all(isinstance(row, dict) for row in rows)
-        if content.get("format") != FORMAT or not whole or not isinstance(task, dict):
-            raise UsageError(f'{file} is not a leaderboard (it has no "format": "{FORMAT}")')
-        for number, row in enumerate(rows):
-            name = row.get("method", f"number {number + 1}")
-            if row.get("hash") != hashed(row)["hash"]:
-                raise UsageError(
-                    f"{file}: the row {name} was changed after it was written: its hash is "
-                    f"{row.get('hash')}, and its content has {hashed(row)['hash']}"
-                )
+        task = found.about
+        for row in found.rows:
             if row.get("task") != task.get("hash"):
-                raise UsageError(f"{file}: the row {name} belongs to another task")
-        return cls(task, {str(row["method"]): row for row in rows})
+                raise UsageError(f"{file}: the row {row.get('method')} belongs to another task")
+        return cls(task, {str(row["method"]): row for row in found.rows})

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 import numpy as np
 from scipy import stats
 
-from pfl.bench.rows import LABELS, TUNED_REFERENCE, Leaderboard, Row
+from pfl.bench.rows import LABELS, TUNED_REFERENCE, Leaderboard
+from pfl.disk.rows import Row
 from pfl.results.files import Floats
 from pfl.results.paired import Paired, adjusted, paired
 from pfl.results.statistics import CONFIDENCE, Estimate
@@ -75,21 +76,24 @@ def standings(board: Leaderboard) -> list[Standing]:
     return sorted(lines, key=lambda one: (one.rank, one.label))
 
 
-def scores_of(board: Leaderboard, name: str, which: str, score: str | None = None) -> Floats:
-    """Return a row's (seeds,) test scores at the best round by validation.
+def scores_of(
+    board: Leaderboard, name: str, which: str, score: str | None = None, at: str = "best_by_val"
+) -> Floats:
+    """Return a row's (seeds,) test scores.
 
     Args:
         board: The leaderboard.
         name: The method.
         which: ``tuned`` or ``default``.
         score: A score; ``None`` is the one by which the task judges.
+        at: The round: ``best_by_val`` or ``last``.
     """
     wanted = score or str(board.task["score"])
     row = board.rows[name]
     runs = row.get(which, [])
     if which == "tuned" and not runs:  # all trials failed
         return np.full(row["budget"]["seeds"], np.nan)
-    return np.array([run.get("best_by_val", {}).get(wanted, np.nan) for run in runs], np.float64)
+    return np.array([run.get(at, {}).get(wanted, np.nan) for run in runs], np.float64)
 
 
 def ranked(scores: Floats, more: bool) -> Floats:

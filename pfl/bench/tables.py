@@ -6,8 +6,9 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from pfl.bench.rows import LABELS, MAJORITY, TUNED_REFERENCE, Leaderboard, Row
+from pfl.bench.rows import LABELS, MAJORITY, TUNED_REFERENCE, Leaderboard
 from pfl.bench.standing import Standing, scores_of
+from pfl.disk.rows import Row
 from pfl.results import names
 from pfl.results.files import Floats
 from pfl.results.sheets import Sheet
@@ -21,11 +22,18 @@ def ranking(board: Leaderboard, lines: Sequence[Standing]) -> Sheet:
     score = str(board.task["score"])
     reference = LABELS[TUNED_REFERENCE]
     per_cent = names.in_per_cent(f"test/personal/{score}")
+    joined = f"unseen_joined/{score}"
+    newcomers = any(joined in run.get("last", {}) for one in lines for run in one.row["tuned"])
     columns = ["method", "mean rank", "95 %", "tuned", "default", "worst tenth"]
-    columns += [f"less {reference}", "p (Holm)"]
+    columns += [*(["joined"] if newcomers else []), f"less {reference}", "p (Holm)"]
     rows = []
     for one in lines:
-        worst = scores_of(board, str(one.row["method"]), "tuned", f"{score}_worst10")
+        name = str(one.row["method"])
+        means = [one.tuned, one.default, scores_of(board, name, "tuned", f"{score}_worst10")]
+        if newcomers:
+            # Nobody trains for the majority class, so nobody joins it.
+            last = scores_of(board, name, "tuned", joined, "last")
+            means.append(last[: 0 if name == MAJORITY else None])
         difference, p = NONE, NONE
         if one.test is not None:
             sign = 1 if board.task["more"] else -1
@@ -34,7 +42,7 @@ def ranking(board: Leaderboard, lines: Sequence[Standing]) -> Sheet:
         rows.append(
             [
                 *(one.label, f"{one.rank:.2f}", f"{one.low:.2f} to {one.high:.2f}"),
-                *(_mean(values, per_cent) for values in (one.tuned, one.default, worst)),
+                *(_mean(values, per_cent) for values in means),
                 *(difference, p),
             ]
         )

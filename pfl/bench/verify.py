@@ -8,9 +8,10 @@ from typing import Any, Literal
 
 from pfl.bench import majority
 from pfl.bench.bench import Bench
-from pfl.bench.rows import MAJORITY, Leaderboard, Row
+from pfl.bench.rows import MAJORITY, Leaderboard
 from pfl.cli.explain import UsageError
 from pfl.disk.nearest import hint
+from pfl.disk.rows import Row
 
 # Largest difference of a score that counts as rounding.
 ROUNDING = 1e-6

@@ -61,7 +61,7 @@ def _write(options: argparse.Namespace) -> None:
             for ending in ("svg", "png"):
                 with written(out / f"ledger_{theme}.{ending}") as file:
                     save(dumbbells.dumbbells(compared, colours), file, ending)
-    (out / "ledger.csv").write_text(rows.write(compared), encoding="utf-8")
+    rows.write(compared, out / "ledger.json")
     text = page.page(compared, gaps.draws(scored, known), gaps.groups(scored, known), drawn)
     (out / "ledger.md").write_text(text, encoding="utf-8")
-    print(f"{len(compared)} cells: wrote {out / 'ledger.md'}, {out / 'ledger.csv'}")
+    print(f"{len(compared)} cells: wrote {out / 'ledger.md'}, {out / 'ledger.json'}")

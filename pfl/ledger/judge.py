@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -32,6 +33,7 @@ class Scored:
         last: After the last round.
         best: After the best round.
         rounds: Standard deviation of the last eight tests of the second half of the rounds.
+        told: The run, as rows tell it (:mod:`pfl.disk.rows`).
     """
 
     entry: Entry
@@ -39,6 +41,7 @@ class Scored:
     last: float
     best: float
     rounds: float
+    told: Mapping[str, Any]
 
     @classmethod
     def of(cls, entry: Entry, run: RunFolder) -> Scored:
@@ -58,6 +61,7 @@ class Scored:
             last=float(values[-1]),
             best=float(values.max() if more else values.min()),
             rounds=float(late.std(ddof=1)) if len(late) > 1 else 0.0,
+            told=_told(entry, run),
         )
 
     @property
@@ -111,6 +115,26 @@ class Background:
             if spread is not None:
                 return replace(estimate, spread=spread), f"measured between {between}"
         return estimate, "no spread is known"
+
+
+def _told(entry: Entry, run: RunFolder) -> dict[str, Any]:
+    """Return a run as rows tell it."""
+    packages = run.environment.get("packages", {})
+    scores: dict[str, dict[str, float]] = {"last": {}, "best_on_test": {}}
+    for name, value in run.summary["summary"].items():
+        metric, _, at = name.rpartition("/")
+        if at in scores:
+            scores[at][metric.removeprefix("test/").removeprefix("personal/")] = value
+    return {
+        "seed": entry.seed,
+        "partition": entry.partition,
+        "fingerprint": run.summary.get("fingerprint"),
+        "environment": {
+            "processor": entry.hardware.partition(",")[0],
+            **{name: packages.get(name) for name in ("torch", "numpy")},
+        },
+        **scores,
+    }
 
 
 def _records(file: Path) -> list[dict[str, str]]:
@@ -174,7 +198,6 @@ def _row(members: Sequence[Scored], known: Background) -> LedgerRow:
         cell=place[2],
         partition=place[3],
         metric=_once(entry.metric for entry in entries),
-        seeds=" ".join(str(entry.seed) for entry in entries),
         ours=ours.mean,
         last=last.mean,
         best=best.mean,
@@ -188,10 +211,10 @@ def _row(members: Sequence[Scored], known: Background) -> LedgerRow:
         verdict_best=verdict(best, theirs),
         reason=reason if told == "out" else "",
         command=command if told == "out" else "",
-        partitions=_once(entry.partition for entry in entries),
         commit=_once(entry.commit for entry in entries),
         hardware=_once(entry.hardware for entry in entries),
         note=_once(entry.note for entry in entries),
+        runs=[run.told for run in members],
     )
 
 

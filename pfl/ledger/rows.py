@@ -1,19 +1,16 @@
-"""Rows of a comparison with reported numbers: one for each cell of a table, over its seeds.
-
-They are written to and read from CSV files, so that any collection of results can be stored this
-way.
-"""
+"""Rows of a comparison with reported numbers: one for each cell of a table, over its seeds."""
 
 from __future__ import annotations
 
-import csv
-from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, get_type_hints
+from typing import Any
 
-from pfl.disk.writing import csv_text
+from pfl.disk.rows import RowFile, hashed
 from pfl.results.statistics import Estimate, agree
+
+KIND = "ledger"
 
 
 @dataclass(frozen=True)
@@ -26,7 +23,6 @@ class LedgerRow:
         cell: Row and column.
         partition: Whose partition it is: ``released`` or ``own``.
         metric: Name of the number in ``summary.json``, which is the paper's criterion.
-        seeds: Seeds of the runs, ascending.
         ours: Mean over the seeds by the paper's criterion, as a fraction.
         last: Mean of the last round.
         best: Mean of the best round.
@@ -40,10 +36,10 @@ class LedgerRow:
         verdict_best: The same for the best round.
         reason: What is known of the reason why a cell is out.
         command: The command that shows it.
-        partitions: Hashes of the assignment of samples to clients.
         commit: The project's commit that ran it.
         hardware: Processor and cores.
         note: Differences from the paper's set-up.
+        runs: The runs by ascending seed, as rows tell them (:mod:`pfl.disk.rows`).
     """
 
     paper: str
@@ -51,7 +47,6 @@ class LedgerRow:
     cell: str
     partition: str
     metric: str
-    seeds: str
     ours: float
     last: float
     best: float
@@ -65,10 +60,15 @@ class LedgerRow:
     verdict_best: str
     reason: str
     command: str
-    partitions: str
     commit: str
     hardware: str
     note: str
+    runs: Sequence[Mapping[str, Any]]
+
+    @property
+    def seeds(self) -> str:
+        """Seeds of the runs, ascending."""
+        return " ".join(str(run["seed"]) for run in self.runs)
 
     @property
     def difference(self) -> float | None:
@@ -88,37 +88,18 @@ def verdict(ours: Estimate, theirs: Estimate | None) -> str:
     return "-" if inside is None else ("in" if inside else "out")
 
 
-def write(rows: Sequence[LedgerRow]) -> str:
-    """Return rows as the text of a CSV file."""
-    cells = [{name: _text(value) for name, value in vars(row).items()} for row in rows]
-    return csv_text(cells, [item.name for item in fields(LedgerRow)])
-
-
-def read(path: Path) -> list[LedgerRow]:
-    """Read rows from a CSV file.
+def write(rows: Sequence[LedgerRow], file: Path) -> None:
+    """Write rows, numbers with six digits: the same on every processor.
 
     Raises:
-        ValueError: A column is missing, or a cell is not a number.
+        OSError: The file cannot be written.
     """
-    hints = get_type_hints(LedgerRow)
-    with path.open(newline="", encoding="utf-8") as file:
-        records = list(csv.DictReader(file))
-    try:
-        return [
-            LedgerRow(**{name: _value(r[name], hint) for name, hint in hints.items()})
-            for r in records
-        ]
-    except (KeyError, ValueError) as error:
-        raise ValueError(f"{path} is not a table of compared results: {error}") from error
+    RowFile(KIND, {"name": KIND}, [hashed(_rounded(asdict(row))) for row in rows]).write(file)
 
 
-def _text(value: Any) -> str:  # noqa: ANN401
-    if isinstance(value, float):
-        return f"{value:.6g}"
-    return "" if value is None else str(value)
-
-
-def _value(text: str, hint: object) -> Any:  # noqa: ANN401
-    if hint is str:
-        return text
-    return None if text == "" and hint is not float else float(text)
+def _rounded(content: Any) -> Any:  # noqa: ANN401
+    if isinstance(content, dict):
+        return {key: _rounded(value) for key, value in content.items()}
+    if isinstance(content, list):
+        return [_rounded(value) for value in content]
+    return float(f"{content:.6g}") if isinstance(content, float) else content

@@ -28,6 +28,13 @@ def test_every_method_can_take_part_in_a_shipped_task(file):
             assert one.default.values.model.init_args.optimizer.init_args.lr == 0.001
 
 
+def test_all_is_every_method_once_with_what_the_table_always_has_first():
+    found = contenders(read(TASKS[0]), ["Ditto", "all"], (), make_parser("fit"))
+    names = [one.name for one in found]
+    assert names[:2] == ["FedAvg", "FedAvgP"]
+    assert sorted(names) == sorted(method.__name__ for method in methods())
+
+
 @pytest.mark.parametrize("method", methods(), ids=lambda method: method.__name__)
 def test_a_space_names_arguments_of_its_method(method):
     for one in method.space():

@@ -3,10 +3,11 @@ from itertools import product
 import numpy as np
 import pytest
 
-from pfl.bench import standing
+from pfl.bench import standing, tables
 from pfl.bench.page import rendered
-from pfl.bench.rows import Leaderboard, hashed
+from pfl.bench.rows import Leaderboard
 from pfl.bench.standing import alike, expected_best, intervals, ranked, standings, validations
+from pfl.disk.rows import hashed
 
 
 def row(method, scores, default=None, trials=(0.5, 0.7)):
@@ -96,6 +97,19 @@ def test_the_critical_difference_is_demsars(methods, q):
     """Table 5 of Demsar (2006)."""
     expected = q * (methods * (methods + 1) / 6 / 14) ** 0.5
     assert standing.critical_difference(methods, 14) == pytest.approx(expected, abs=2e-3)
+
+
+def test_the_table_has_the_score_of_those_who_joined_where_somebody_did():
+    one, other = row("FedAvgP", [0.5, 0.7]), row("A", [0.6, 0.8])
+    assert "joined" not in tables.ranking(board(one, other), standings(board(one, other))).columns
+    for run, score in zip(one["tuned"], (0.2, 0.4), strict=True):
+        run["last"] = {"unseen_joined/acc": score}
+    majority = {**row("majority class", [0.1, 0.1])}
+    made = board(one, other, majority)
+    found = tables.ranking(made, standings(made))
+    joined = {line[0]: line[found.columns.index("joined")] for line in found.rows}
+    # Mean and standard error of 20 and 40; those of A failed.
+    assert joined == {"FedAvg-FT": "30.00 ± 10.00", "A": "failed", "majority class": "-"}
 
 
 def test_the_page_says_who_wins_and_needs_no_network():

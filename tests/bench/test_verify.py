@@ -4,7 +4,7 @@ import re
 import pytest
 
 from pfl.__main__ import main
-from pfl.bench.rows import hashed
+from pfl.disk.rows import hashed
 from tests.bench.conftest import task
 from tests.helpers.messages import parts
 
@@ -86,7 +86,7 @@ def test_wrong_words_are_refused(finished, capsys, words, message):
     assert re.search(parts(message), capsys.readouterr().err)
 
 
-@pytest.mark.parametrize("text", ["", "{}", "[]", '{"format": "pfl-leaderboard-1", "rows": [1]}'])
+@pytest.mark.parametrize("text", ["", "{}", "[]"])
 def test_a_file_that_is_no_leaderboard_is_refused(tmp_path, capsys, text):
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "leaderboard.json").write_text(text)

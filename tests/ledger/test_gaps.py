@@ -31,7 +31,8 @@ def scored(row, ours, reported, *, paper="FedAS", spread=None, partition="p", se
         note="",
         **more,
     )
-    return Scored(entry, ours=ours, last=ours - 0.01, best=ours + 0.01, rounds=0.02)
+    told = {"seed": seed}
+    return Scored(entry, ours=ours, last=ours - 0.01, best=ours + 0.01, rounds=0.02, told=told)
 
 
 def test_last_and_best_round_stand_beside_the_criterion():
@@ -41,6 +42,7 @@ def test_last_and_best_round_stand_beside_the_criterion():
         evaluated=lambda metric: np.array([4.0, 8, 12, 16, 20]),
         values=lambda metric, rounds: accuracy,
         scores={"acc": True},
+        environment={},
         summary={"summary": {"test/personal/acc/last": 0.75}},
     )
     found = Scored.of(scored("A", 0.5, 0.5).entry, run)

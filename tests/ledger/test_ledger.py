@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from pfl.__main__ import main
-from pfl.ledger import cells, judge, page, pictures, rows
+from pfl.disk.rows import RowFile
+from pfl.ledger import cells, judge, page, pictures
 from pfl.results.files import RunError
 
 ROOT = Path(__file__).parents[2]
@@ -81,12 +82,18 @@ def test_finished_runs_are_kept_and_compared(work, capsys):
     assert {
         file.name.removesuffix(".gz") for file in Path("results/ledger", kept[0][0].key).iterdir()
     } == {*cells.FILES, "cell.json"}
-    (row,) = rows.read(Path("docs/ledger.csv"))
-    assert (row.cell, row.seeds, row.note) == ("FedPer, beta 0.1", "0 1", "made up")
+    (row,) = RowFile.read(Path("docs/ledger.json"), "ledger", "cell").rows
+    assert (row["cell"], row["note"]) == ("FedPer, beta 0.1", "made up")
+    for seed, (told, (entry, run)) in enumerate(zip(row["runs"], kept, strict=True)):
+        assert (told["seed"], told["partition"]) == (seed, entry.partition)
+        assert told["fingerprint"] == run.summary["fingerprint"]
+        assert told["environment"]["torch"] == run.environment["packages"]["torch"]
+        assert told["last"].keys() > {"acc", "loss", "acc_weighted", "acc_worst10"}
     scores = [run.summary["summary"]["test/personal/acc_weighted/last"] for _, run in kept]
-    assert row.ours == pytest.approx(sum(scores) / 2, rel=1e-5)
+    assert [told["last"]["acc_weighted"] for told in row["runs"]] == pytest.approx(scores, rel=1e-5)
+    assert row["ours"] == pytest.approx(sum(scores) / 2, rel=1e-5)
     text = Path("docs/ledger.md").read_text()
-    assert f"{100 * row.ours:.2f}" in text
+    assert f"{100 * row['ours']:.2f}" in text
     assert "![" in text
     first = [file.read_bytes() for file in sorted(Path("docs").iterdir())]
     assert main(["ledger"]) == 0
@@ -203,5 +210,5 @@ def test_the_committed_page_is_that_of_the_committed_runs(tmp_path):
         pytest.skip("no run is committed yet")
     arguments = ["--folder", str(ROOT / "results" / "ledger"), "--out", str(tmp_path)]
     assert main(["ledger", *arguments]) == 0
-    for name in ("ledger.md", "ledger.csv"):
+    for name in ("ledger.md", "ledger.json"):
         assert (tmp_path / name).read_text() == (ROOT / "docs" / name).read_text()

@@ -1,4 +1,4 @@
-"""Verdicts by hand, and rows that come back from their file."""
+"""Verdicts by hand, and rows in their file."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from pfl.ledger.rows import LedgerRow, read, verdict, write
+from pfl.disk.rows import RowFile
+from pfl.ledger.rows import LedgerRow, verdict, write
 from pfl.results.statistics import Estimate, Spread, half_width
 from pfl.tables.reported import printed
 
@@ -16,7 +17,6 @@ ROW = LedgerRow(
     cell="FedPer, beta 0.1, P 0.2",
     partition="released",
     metric="test/personal/acc/last",
-    seeds="0 1",
     ours=0.85,
     last=0.84,
     best=0.85,
@@ -30,10 +30,10 @@ ROW = LedgerRow(
     verdict_best="out",
     reason="unexplained",
     command="",
-    partitions="abc, def",
     commit="0123456789",
     hardware="a processor, 4 cores",
     note="",
+    runs=[{"seed": 0, "last": {"acc": 0.84000004}}, {"seed": 1, "last": {"acc": 0.5}}],
 )
 
 
@@ -69,15 +69,9 @@ def test_a_measured_spread_judges_what_a_paper_prints_without_one():
     assert verdict(Estimate.of([0.860]), theirs) == "out"
 
 
-def test_rows_come_back_from_their_file(tmp_path):
-    rows = [ROW, replace(ROW, half=None, reported=None, cell='a "b", c')]
-    (tmp_path / "rows.csv").write_text(write(rows))
-    assert read(tmp_path / "rows.csv") == rows
-
-
-@pytest.mark.parametrize(("old", "new"), [("seeds", "seed"), ("0.85", "many")])
-def test_a_damaged_file_is_named(tmp_path, old, new):
-    file = tmp_path / "rows.csv"
-    file.write_text(write([ROW]).replace(old, new, 1))
-    with pytest.raises(ValueError, match=r"rows\.csv is not a table of compared results"):
-        read(file)
+def test_rows_are_written_with_six_digits(tmp_path):
+    write([ROW, replace(ROW, half=None, cell='a "b", c')], tmp_path / "rows.json")
+    first, second = RowFile.read(tmp_path / "rows.json", "ledger", "cell").rows
+    assert first["runs"] == [{"seed": 0, "last": {"acc": 0.84}}, {"seed": 1, "last": {"acc": 0.5}}]
+    assert (first["half"], second["half"], second["cell"]) == (0.02, None, 'a "b", c')
+    assert ROW.seeds == "0 1"

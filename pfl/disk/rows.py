@@ -1,0 +1,84 @@
+"""Files of rows, each with a hash over all of it, so that a row edited by hand is found out.
+
+A leaderboard and the ledger are such files. Their rows have in common how a run is told: its
+``seed``, the hash of its ``partition``, its ``fingerprint``, its ``environment``, and its scores by
+the round that they are read at (``last``, ``best_by_val``, ``best_on_test``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pfl.disk import canonical, reading
+from pfl.disk.writing import write
+
+FORMAT = "pfl-rows-1"
+
+Row = dict[str, Any]
+
+
+def hashed(row: Mapping[str, Any]) -> Row:
+    """Return a row with its hash, which covers everything else in it."""
+    content = {key: value for key, value in row.items() if key != "hash"}
+    return {**content, "hash": canonical.digest(content)}
+
+
+@dataclass(frozen=True)
+class RowFile:
+    """The content of a file.
+
+    Attributes:
+        kind: What it is, such as ``leaderboard``.
+        about: What holds for all rows.
+        rows: The rows, each with its hash.
+    """
+
+    kind: str
+    about: Mapping[str, Any]
+    rows: Iterable[Row]
+
+    def write(self, file: Path) -> None:
+        """Write the file; equal content gives equal bytes.
+
+        Raises:
+            OSError: It cannot be written.
+        """
+        content = {"kind": self.kind, "about": {**self.about}, "rows": [*self.rows]}
+        write(file, canonical.text({"format": FORMAT, **content}))
+
+    @classmethod
+    def read(cls, file: Path, kind: str, name: str) -> RowFile:
+        """Read a file.
+
+        Args:
+            file: The file.
+            kind: What it must be.
+            name: The key of a row's name, for messages.
+
+        Raises:
+            FileError: It is missing or of another kind, or a row is not the one that was written.
+            OSError: It cannot be read.
+        """
+        content = reading.read_json(file)
+        if not content:
+            raise reading.FileError(f"there is no {kind} {file}")
+        found, about = content.get("kind"), content.get("about")
+        rows: list[Any] = given if isinstance(given := content.get("rows"), list) else []
+        if content.get("format") != FORMAT or not isinstance(found, str):
+            raise reading.FileError(f'{file} is not a {kind} (it has no "format": "{FORMAT}")')
+        if found != kind:
+            raise reading.FileError(f"{file} is a {found[:50]}, not a {kind}")
+        if not rows or not all(isinstance(row, dict) for row in rows):
+            raise reading.FileError(f"{file} is not a {kind}: it has no rows")
+        if not isinstance(about, dict):
+            raise reading.FileError(f"{file} is not a {kind}: it says nothing about its rows")
+        for number, row in enumerate(rows):
+            if row.get("hash") != (right := hashed(row)["hash"]):
+                raise reading.FileError(
+                    f"{file}: the row {row.get(name, f'number {number + 1}')} was changed after it "
+                    f"was written: its hash is {row.get('hash')}, and its content has {right}"
+                )
+        return cls(kind, about, rows)

@@ -1,0 +1,59 @@
+"""Files of rows: what was written comes back, and nothing else does."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from pfl.disk.reading import FileError
+from pfl.disk.rows import FORMAT, RowFile, hashed
+
+ROWS = [hashed({"name": "a", "score": 0.1}), hashed({"name": "b", "score": None})]
+
+
+@pytest.fixture
+def file(tmp_path):
+    RowFile("toys", {"caption": "Toys"}, ROWS).write(tmp_path / "rows.json")
+    return tmp_path / "rows.json"
+
+
+def read(file, kind="toys"):
+    return RowFile.read(file, kind, "name")
+
+
+def test_what_was_written_comes_back(file):
+    found = read(file)
+    assert (found.about, found.rows) == ({"caption": "Toys"}, ROWS)
+    content = file.read_bytes()
+    found.write(file)
+    assert file.read_bytes() == content
+
+
+def test_the_hash_covers_everything_but_itself():
+    assert hashed(ROWS[0]) == ROWS[0]
+    assert hashed({**ROWS[0], "hash": "0"}) == ROWS[0]
+    assert hashed({**ROWS[0], "score": 0.2})["hash"] != ROWS[0]["hash"]
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        (lambda content: content["rows"][1].update(score=1.0), "the row b was changed after"),
+        (lambda content: content["rows"][0].pop("hash"), "the row a was changed .* hash is None"),
+        (lambda content: content["rows"][0].pop("name"), "the row number 1 was changed"),
+        (lambda content: content.update(kind="ledger"), "is a ledger, not a toys"),
+        (lambda content: content.update(kind=3), f'it has no "format": "{FORMAT}"'),
+        (lambda content: content.update(format="2"), f'it has no "format": "{FORMAT}"'),
+        (lambda content: content.update(rows=[]), "it has no rows"),
+        (lambda content: content.update(rows=[1]), "it has no rows"),
+        (lambda content: content.update(about=[]), "it says nothing about its rows"),
+        (lambda content: content.clear(), "there is no toys"),
+    ],
+)
+def test_what_was_changed_is_refused(file, change, told):
+    content = json.loads(file.read_text())
+    change(content)
+    file.write_text(json.dumps(content))
+    with pytest.raises(FileError, match=f"rows.json.*{told}" if "no toys" not in told else told):
+        read(file)
