@@ -7,8 +7,9 @@ that stores or moves states needs to know of it.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
-from typing import NamedTuple
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -19,18 +20,30 @@ from pfl.core.types import State
 # No entry of a module has a colon in its name.
 _KEY = "elsewhere:hash,round"
 _HASH, _ROUND = 32, 8  # bytes
+_DIGEST = re.compile(rf"[0-9a-f]{{{2 * _HASH}}}")
+# The last round that a run may have.
+MOST_ROUNDS = 10**9 - 1
 
 
-class Reference(NamedTuple):
+@dataclass(frozen=True)
+class Reference:
     """A state that lies elsewhere.
 
     Attributes:
         digest: Its hash, as :func:`pfl.core.state.digest` computes it.
         round: The round of the client's participation that it is from.
+
+    Raises:
+        ValueError: There is no such hash or round.
     """
 
     digest: str
     round: int
+
+    def __post_init__(self) -> None:
+        # A site finds the state's file by it.
+        if not _DIGEST.fullmatch(self.digest) or not 0 <= self.round <= MOST_ROUNDS:
+            raise ValueError(f"{self.digest[:70]!r} of round {self.round} is no hash of a state")
 
 
 def standing_for(reference: Reference) -> State:

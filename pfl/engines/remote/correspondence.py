@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import TypeVar
 
 from pfl.core.failure import JobError
-from pfl.disk.container import BYTES, ContainerError
+from pfl.disk.container import ContainerError
 from pfl.engines.remote import wire
 from pfl.engines.remote.transport import (
     GoneError,
@@ -52,7 +52,7 @@ class Correspondence:
         try:
             data = self._transport.call(client, verb, content)
             self._count(len(content), len(data))
-            record, message = wire.read(verb, kind, data, BYTES)
+            record, message = wire.read(verb, kind, data)
         except ContainerError as error:
             raise GoneError(f"{where} sent no answer to {verb}: {error}") from error
         except SiteError as error:

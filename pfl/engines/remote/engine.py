@@ -15,9 +15,9 @@ import torch
 
 from pfl.core.checks import at_least_one
 from pfl.core.data import FederatedData
-from pfl.core.elsewhere import Reference, reference_of, standing_for
+from pfl.core.elsewhere import reference_of, standing_for
 from pfl.core.state import to
-from pfl.core.types import Job, Result, Scores, Split, State, Upload
+from pfl.core.types import Job, Result, Scores, Split, Upload
 from pfl.engines.base import Engine
 from pfl.engines.remote import wire
 from pfl.engines.remote.correspondence import Correspondence
@@ -28,7 +28,6 @@ from pfl.engines.remote.wire import (
     Empty,
     Hello,
     Introduction,
-    Kept,
     Marks,
     Message,
     Order,
@@ -212,7 +211,7 @@ class RemoteEngine(Engine):
         return Result(
             client=report.client,
             upload=upload,
-            kept=_reference(report.kept),
+            kept={} if report.kept is None else standing_for(report.kept),
             train=report.train.read(),
             steps=report.steps,
             samples=report.samples,
@@ -243,7 +242,7 @@ class RemoteEngine(Engine):
             model=job.model,
             sent=job.broadcast is not None,
             op_threads=self._op_threads,
-            kept=None if kept is None else Kept(*kept),
+            kept=kept,
             sending=job.sending,
             sample_level=job.sample_level,
         )
@@ -255,10 +254,6 @@ class RemoteEngine(Engine):
             warnings.warn(f"{error}; it starts again from the initial values", stacklevel=2)
             order = replace(order, kept=None)
             return post.ask(client, verb, kind, wire.written(verb, order, job.broadcast))
-
-
-def _reference(kept: Kept | None) -> State:
-    return {} if kept is None else standing_for(Reference(kept.digest, kept.round))
 
 
 def _scores(scores: dict[wire.SplitName, wire.Numbers]) -> Scores:

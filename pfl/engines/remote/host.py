@@ -10,7 +10,7 @@ from typing import Any
 
 import yaml
 
-from pfl.disk.container import BYTES, ContainerError
+from pfl.disk.container import ContainerError
 from pfl.disk.writing import written
 from pfl.disk.yaml_text import YamlError, checked
 from pfl.engines.remote import wire
@@ -87,9 +87,7 @@ class Host:
         self._site = None
 
     def _hello(self, content: bytes) -> bytes:
-        hello, _ = wire.read("hello", Hello, content, BYTES)
-        if isinstance(hello, Failure):
-            raise Refusal("an error is no message to a site")
+        hello, _ = wire.asked("hello", Hello, content)
         if self._site is None or hello.config != self._config:
             self.close()
             run = _read(hello.config)
@@ -128,8 +126,7 @@ class Host:
             raise Refusal("no server has said hello yet")
         number = 0
         if verb in ("train", "test"):
-            order, _ = wire.read(verb, Order, content, BYTES)
-            number = 0 if isinstance(order, Failure) else order.round
+            number = wire.asked(verb, Order, content)[0].round
         most = self._allowed.most_rounds
         # After the last round, models are tested as for the next one.
         if most is not None and number > most + (verb == "test"):

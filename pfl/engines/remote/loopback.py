@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from threading import Lock
 from typing import Literal
@@ -24,17 +25,11 @@ class Loopback(Transport):
     Args:
         sites: By client.
         together: Whether several sites may work at a time.
-        seen: Called with each message and its answer; for tests of what travels.
     """
 
-    def __init__(
-        self,
-        sites: Mapping[int, Site],
-        together: bool = True,
-        seen: Callable[[int, Verb, bytes, bytes], None] | None = None,
-    ) -> None:
-        self._sites, self._seen = dict(sites), seen
-        self._lock = None if together else Lock()
+    def __init__(self, sites: Mapping[int, Site], together: bool = True) -> None:
+        self._sites = dict(sites)
+        self._turn: AbstractContextManager[object] = nullcontext() if together else Lock()
 
     def sites(self) -> Mapping[int, str]:
         """Return the address of each client."""
@@ -44,21 +39,13 @@ class Loopback(Transport):
         """Send a message to a client's site and return its answer."""
         if client not in self._sites:
             raise SiteError(f"there is no site of client {client}")
-        answer = self._answer(self._sites[client], verb, content)
-        if self._seen is not None:
-            self._seen(client, verb, content, answer)
-        return answer
+        with self._turn:
+            return self._sites[client].answer(verb, content)
 
     def close(self) -> None:
         """Close the sites."""
         for site in self._sites.values():
             site.close()
-
-    def _answer(self, site: Site, verb: Verb, content: bytes) -> bytes:
-        if self._lock is None:
-            return site.answer(verb, content)
-        with self._lock:
-            return site.answer(verb, content)
 
 
 class LoopbackEngine(RemoteEngine):

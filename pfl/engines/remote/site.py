@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 from dataclasses import replace
 from pathlib import Path
-from typing import TypeVar
 
 import torch
 
@@ -15,7 +14,7 @@ from pfl.core.failure import ExplainedError, said, told
 from pfl.core.state import to
 from pfl.core.types import Broadcast, Job, Result, Scores, Split, State
 from pfl.disk import canonical
-from pfl.disk.container import BYTES, ContainerError
+from pfl.disk.container import ContainerError
 from pfl.engines.remote import facts, wire
 from pfl.engines.remote.data import OneClient
 from pfl.engines.remote.states import KeptVersions
@@ -25,7 +24,6 @@ from pfl.engines.remote.wire import (
     Failure,
     Hello,
     Introduction,
-    Kept,
     Marks,
     Message,
     Numbers,
@@ -34,8 +32,6 @@ from pfl.engines.remote.wire import (
 )
 from pfl.training import client_round
 from pfl.training.context import Context
-
-FormT = TypeVar("FormT")
 
 
 class Refusal(Exception):  # noqa: N818
@@ -55,7 +51,6 @@ class Site:
         client: Index of the client, as the server counts.
         folder: Where the client's states are kept: those of each method and data in a folder of
             their own.
-        most: Largest number of bytes of a message that is read.
         local: Index of the client in the data; ``None`` is that of the server.
         counts: Whether the server may know how many samples of each class there are.
 
@@ -68,11 +63,10 @@ class Site:
         context: Context,
         client: int,
         folder: Path,
-        most: int = BYTES,
         local: int | None = None,
         counts: bool = True,
     ) -> None:
-        self.client, self._context, self._most, self._counts = client, context, most, counts
+        self.client, self._context, self._counts = client, context, counts
         context.data = OneClient(context.data, client if local is None else local, client)
         self._info = info_of(context.data, client)
         self._facts = facts.facts(context)
@@ -111,7 +105,7 @@ class Site:
         return wire.written("error", failure)
 
     def _hello(self, content: bytes) -> bytes:
-        hello, _ = self._read("hello", Hello, content)
+        hello, _ = wire.asked("hello", Hello, content)
         if apart := facts.differences(self._facts, hello.facts):
             raise Refusal(f"the server has other settings: {apart}")
         if hello.counts and not self._counts:
@@ -130,32 +124,25 @@ class Site:
         return wire.written("hello", introduction)
 
     def _train(self, content: bytes) -> bytes:
-        order, message = self._read("train", Order, content)
-        job = self._job(order, message)
-        result = client_round.train(self._context, job)
-        before = None if order.kept is None else Reference(order.kept.digest, order.kept.round)
-        kept = self._store(result.kept, order.round, before)
+        order, message = wire.asked("train", Order, content)
+        result = client_round.train(self._context, self._job(order, message))
+        kept = None
+        if result.kept:
+            kept = self._kept.store(result.kept, order.round, order.kept)
         return wire.written("train", _report(result, kept), result.upload)
 
     def _test(self, content: bytes) -> bytes:
-        order, message = self._read("test", Order, content)
+        order, message = wire.asked("test", Order, content)
         scores = client_round.test(self._context, self._job(order, message))
         return wire.written("test", Marks(_plain(scores)))
 
     def _state_hash(self, content: bytes) -> bytes:
-        self._read("state_hash", Empty, content)
-        versions = [Kept(*reference) for reference in self._kept.versions()]
-        return wire.written("state_hash", wire.Versions(versions))
+        wire.asked("state_hash", Empty, content)
+        return wire.written("state_hash", wire.Versions(self._kept.versions()))
 
     def _bye(self, content: bytes) -> bytes:
-        self._read("bye", Empty, content)
+        wire.asked("bye", Empty, content)
         return wire.written("bye", Empty())
-
-    def _read(self, verb: str, kind: type[FormT], content: bytes) -> tuple[FormT, Message]:
-        record, message = wire.read(verb, kind, content, self._most)
-        if isinstance(record, Failure):
-            raise Refusal("an error is no message to a site")
-        return record, message
 
     def _job(self, order: Order, message: Message) -> Job:
         """Return the job of an order, with the state that the client keeps here."""
@@ -164,9 +151,7 @@ class Site:
         if torch.get_num_threads() != order.op_threads:
             torch.set_num_threads(order.op_threads)
         device = self._context.fabric.device
-        kept: State = {}
-        if order.kept is not None:
-            kept = self._kept.load(Reference(order.kept.digest, order.kept.round))
+        kept: State = {} if order.kept is None else self._kept.load(order.kept)
         info = self._info
         if order.sample_level is not None:
             info = replace(info, label_counts=None)
@@ -182,11 +167,8 @@ class Site:
             sample_level=order.sample_level,
         )
 
-    def _store(self, kept: State, number: int, before: Reference | None) -> Kept | None:
-        return Kept(*self._kept.store(kept, number, before)) if kept else None
 
-
-def _report(result: Result, kept: Kept | None) -> Report:
+def _report(result: Result, kept: Reference | None) -> Report:
     return Report(
         client=result.client,
         steps=result.steps,

@@ -7,25 +7,24 @@ be an error instead. Tensors are named ``shared:<name>`` and ``extra:<name>``.
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Annotated, Any, Literal, TypeAlias, TypeVar
 
 from torch import Tensor
 
+from pfl.core.elsewhere import MOST_ROUNDS, Reference
 from pfl.core.types import Broadcast, SampleLevel, Sending, State, Upload
 from pfl.disk import container
 from pfl.disk.container import ContainerError
-from pfl.disk.form import FormError, Least, formed
+from pfl.disk.form import Least, formed
 
 # JSON has no word for a number that is not finite.
 Number: TypeAlias = float | Literal["nan", "inf", "-inf"]
 SplitName: TypeAlias = Literal["train", "val", "test", "pooled"]
 FormT = TypeVar("FormT")
-# Of a run, and of an operation.
-_ROUNDS, _THREADS = 10**9 - 1, 4096
-_DIGEST = re.compile(r"[0-9a-f]{64}")
+# Of an operation.
+_THREADS = 4096
 
 
 @dataclass(frozen=True)
@@ -37,7 +36,7 @@ class Numbers:
 
     def __post_init__(self) -> None:
         if len(self.names) != len(self.values):
-            raise ContainerError(f"{len(self.names)} names for {len(self.values)} numbers")
+            raise ValueError(f"{len(self.names)} names for {len(self.values)} numbers")
 
     @classmethod
     def of(cls, values: Mapping[str, float]) -> Numbers:
@@ -49,21 +48,6 @@ class Numbers:
         """Return the numbers; a whole number stays one."""
         pairs = zip(self.names, self.values, strict=True)
         return {name: float(value) if isinstance(value, str) else value for name, value in pairs}
-
-
-@dataclass(frozen=True)
-class Kept:
-    """A kept state by its hash and round; see :class:`pfl.core.elsewhere.Reference`."""
-
-    digest: str
-    round: int
-
-    def __post_init__(self) -> None:
-        # A site finds the state's file by it.
-        if not _DIGEST.fullmatch(self.digest) or not 0 <= self.round <= _ROUNDS:
-            raise ContainerError(
-                f"{self.digest[:70]!r} of round {self.round} is no hash of a state"
-            )
 
 
 @dataclass(frozen=True)
@@ -122,18 +106,18 @@ class Order:
     model: Literal["personal", "global"]
     sent: bool
     op_threads: Annotated[int, Least(1)]
-    kept: Kept | None = None
+    kept: Reference | None = None
     sending: Sending | None = None
     sample_level: SampleLevel | None = None
 
     def __post_init__(self) -> None:
         for name, value, most in (
-            ("round", self.round, _ROUNDS),
-            ("rounds", self.rounds, _ROUNDS),
+            ("round", self.round, MOST_ROUNDS),
+            ("rounds", self.rounds, MOST_ROUNDS),
             ("op_threads", self.op_threads, _THREADS),
         ):
             if not 0 <= value <= most:
-                raise ContainerError(f"{name} must lie in [0, {most:,}], got {value}")
+                raise ValueError(f"{name} must lie in [0, {most:,}], got {value}")
 
 
 @dataclass(frozen=True)
@@ -160,7 +144,7 @@ class Report:
     logged: Numbers
     scores: dict[SplitName, Numbers]
     upload: int | None = None
-    kept: Kept | None = None
+    kept: Reference | None = None
 
 
 @dataclass(frozen=True)
@@ -188,7 +172,7 @@ class Failure:
 class Versions:
     """The kept states that a site has stored, the oldest first."""
 
-    versions: list[Kept]
+    versions: list[Reference]
 
 
 @dataclass(frozen=True)
@@ -214,30 +198,39 @@ def written(name: str, record: Any, sent: Broadcast | Upload | None = None) -> b
     return container.pack({name: asdict(record)}, {} if sent is None else tensors_of(sent))
 
 
-def read(
-    name: str, kind: type[FormT], data: bytes, most: int = container.BYTES
-) -> tuple[FormT | Failure, Message]:
+def read(name: str, kind: type[FormT], data: bytes) -> tuple[FormT | Failure, Message]:
     """Return the record of a message, or the failure that it tells of, and its tensors.
 
     Args:
         name: The verb.
         kind: The form of the record.
         data: The message.
-        most: Largest number of its bytes.
 
     Raises:
         ContainerError: It is damaged, too large, or not of this form.
     """
-    content, tensors = container.unpack(data, most)
+    content, tensors = container.unpack(data)
     if not isinstance(content, dict) or not content.keys() < {name, "error"} or not content:
         names = ", ".join(map(str, content)) if isinstance(content, dict) else "no name"
         raise ContainerError(f"expected a message named {name}, got {names[:60]}")
     try:
         ((key, value),) = content.items()
         record = formed(value, Failure if key == "error" else kind, (key,))
-    except FormError as error:
+    except ValueError as error:
         raise ContainerError(f"a message is not as it should be: {error}") from error
     return record, _message(tensors)
+
+
+def asked(name: str, kind: type[FormT], data: bytes) -> tuple[FormT, Message]:
+    """Return the record and the tensors of a message to a site; see :func:`read`.
+
+    Raises:
+        ContainerError: Likewise, or it tells of a failure.
+    """
+    record, message = read(name, kind, data)
+    if isinstance(record, Failure):
+        raise ContainerError("an error is no message to a site")
+    return record, message
 
 
 def tensors_of(sent: Broadcast | Upload) -> dict[str, Tensor]:
