@@ -7,16 +7,13 @@ import os
 import socket
 import subprocess
 import sys
-from importlib.util import find_spec
 from pathlib import Path
 from textwrap import shorten
-from typing import Any, Literal
+from typing import Any
 
-from pfl.core.checks import at_least_one, positive
-from pfl.core.held_out import members
-from pfl.engines.remote.engine import RemoteEngine
 from pfl.engines.remote.relay import Switchboard
-from pfl.engines.remote.transport import SiteError, Transport
+from pfl.engines.remote.relayed import RelayedEngine
+from pfl.engines.remote.transport import SiteError
 from pfl.training.context import Context
 
 # A run started by us must not send usage statistics, nor ask for newer versions.
@@ -49,7 +46,7 @@ answer-seconds = {seconds}
 """
 
 
-class FlowerEngine(RemoteEngine):
+class FlowerEngine(RelayedEngine):
     """An engine whose sites are SuperNodes of Flower; its numbers are the sequential engine's bits.
 
     The SuperLink runs on this machine, and the sites are those that ``pfl site`` has started.
@@ -57,73 +54,30 @@ class FlowerEngine(RemoteEngine):
     Args:
         superlink: Name of the connection to the SuperLink in Flower's own configuration, which has
             its address and certificates; ``None`` takes Flower's default.
-        sites: Number of sites to wait for; ``None`` waits for one for each client of the data.
-        answer_seconds: Longest time that a site may take for an answer.
-        start_seconds: Longest time until all sites are there.
-        on_lost: As for :class:`~pfl.engines.remote.engine.RemoteEngine`.
-        workers: As for :class:`~pfl.engines.remote.engine.RemoteEngine`.
-        min_sites: As for :class:`~pfl.engines.remote.engine.RemoteEngine`.
+        options: As for :class:`~pfl.engines.remote.relayed.RelayedEngine`.
 
     Raises:
         ImportError: Flower is not installed.
         ValueError: A number is out of its range.
     """
 
-    name = "flower"
+    name, package = "flower", "flwr"
 
-    def __init__(
-        self,
-        superlink: str | None = None,
-        sites: int | None = None,
-        answer_seconds: float = 600.0,
-        start_seconds: float = 300.0,
-        on_lost: Literal["stop", "initial"] = "stop",
-        workers: int | None = None,
-        min_sites: int | None = None,
-    ) -> None:
-        at_least_one(sites=sites)
-        positive(answer_seconds=answer_seconds, start_seconds=start_seconds)
-        super().__init__(on_lost, workers, min_sites)
-        if find_spec("flwr") is None:
-            raise ImportError("the flower engine needs Flower: pip install 'pfl-lightning[flower]'")
-        self.superlink, self.sites = superlink, sites
-        self.answer_seconds, self.start_seconds = answer_seconds, start_seconds
+    def __init__(self, superlink: str | None = None, **options: Any) -> None:
+        super().__init__(**options)
+        self.superlink = superlink
 
-    def connect(self, context: Context) -> Transport:
-        """Start the app, and wait for its sites."""
-        count = self.sites or len(members(context.data))
-        return FlowerRun(self.superlink, count, self.answer_seconds, self.start_seconds)
-
-
-class FlowerRun(Switchboard):
-    """An app on a running SuperLink of Flower."""
-
-    def __init__(
-        self, superlink: str | None, count: int, answer_seconds: float, start_seconds: float
-    ) -> None:
-        super().__init__()
-        self._connection = [] if superlink is None else [superlink]
-        try:
-            app = self.folder / "app"
-            app.mkdir()
-            text = _APP.format(
-                folder=json.dumps(str(self.folder)), sites=count, seconds=float(answer_seconds)
-            )
-            (app / "pyproject.toml").write_text(text)
-            (app / "LICENSE").write_text("Apache-2.0\n")
-            self._flwr("run", str(app))
-            self.wait(start_seconds, lambda: None)
-        except BaseException:
-            self.close()
-            raise
-
-    def _flwr(self, *words: str) -> dict[str, Any]:
-        """Run a command of Flower and return what it says.
-
-        Raises:
-            SiteError: It failed.
-        """
-        command = [str(Path(sys.executable).with_name("flwr")), *words, *self._connection]
+    def start(self, board: Switchboard, context: Context, count: int) -> None:
+        """Hand our app to the SuperLink."""
+        app = board.folder / "app"
+        app.mkdir()
+        text = _APP.format(
+            folder=json.dumps(str(board.folder)), sites=count, seconds=float(self.answer_seconds)
+        )
+        (app / "pyproject.toml").write_text(text)
+        (app / "LICENSE").write_text("Apache-2.0\n")
+        command = [str(Path(sys.executable).with_name("flwr")), "run", str(app)]
+        command += [] if self.superlink is None else [self.superlink]
         try:
             done = subprocess.run(
                 [*command, "--format", "json"],
@@ -136,11 +90,10 @@ class FlowerRun(Switchboard):
             )
             said = json.loads(done.stdout[done.stdout.find("{") :])
         except (OSError, ValueError, subprocess.TimeoutExpired) as error:
-            raise SiteError(f"flwr {words[0]} failed: {error}") from error
+            raise SiteError(f"flwr run failed: {error}") from error
         if not isinstance(said, dict) or not said.get("success"):
             why = " ".join(str(said.get("error-message", done.stderr)).split())
-            raise SiteError(shorten(f"flwr {words[0]} failed: {why}", 600))
-        return said
+            raise SiteError(shorten(f"flwr run failed: {why}", 600))
 
 
 def client_command(

@@ -7,13 +7,11 @@ asks for them.
 
 from __future__ import annotations
 
-from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from pfl.engines.remote.relay import LineError, ask, distinct, relay
-from pfl.engines.remote.transport import Verb
+from pfl.engines.remote.relay import LineError, ask, relay
 
 # Flower reads here what it may ask for.
 __all__ = ["client", "server"]  # noqa: F822 (see __getattr__)
@@ -44,10 +42,12 @@ def _serve(grid: Grid, context: Context) -> None:
     settings = context.run_config
     seconds, count = float(settings["answer-seconds"]), int(settings["sites"])
     message = import_module("flwr.app").Message
-    clients: dict[int, int] = {}
-    nodes: dict[int, int] = {}
 
-    def send(node: int, verb: str, content: bytes) -> bytes:
+    def addresses() -> list[str]:
+        return [f"node {node}" for node in grid.get_node_ids()]
+
+    def send(address: str, verb: str, content: bytes) -> bytes:
+        node = int(address.removeprefix("node "))
         sent = message(_packed(verb, content), node, "query")
         replies = list(grid.send_and_receive([sent], timeout=seconds))
         if not replies:
@@ -60,25 +60,8 @@ def _serve(grid: Grid, context: Context) -> None:
         answer: bytes = said["content"]
         return answer
 
-    def find() -> dict[int, str] | None:
-        """Ask new nodes for their clients, as a node's number is drawn anew at each start."""
-        there = [*grid.get_node_ids()]
-        for node in there:
-            if node not in clients:
-                with suppress(LineError):  # What is left of a site that was killed.
-                    clients[node] = int(send(node, "who", b""))
-        sites = distinct({f"node {node}": clients[node] for node in there if node in clients})
-        if len(sites) < count:
-            return None
-        nodes.update({clients[node]: node for node in there if node in clients})
-        return sites
-
-    def call(client: int, verb: Verb, content: bytes) -> bytes:
-        if nodes[client] not in grid.get_node_ids():
-            find()  # A site that was started anew is another node.
-        return send(nodes[client], verb, content)
-
-    relay(Path(str(settings["folder"])), find, call)
+    # A node's number is drawn anew at each start.
+    relay(Path(str(settings["folder"])), count, addresses, send)
 
 
 def _answer(message: Message, context: Context) -> Message:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from threading import Lock
-from typing import Literal
+from typing import Any
 
 from lightning.fabric import Fabric
 
@@ -56,9 +56,7 @@ class LoopbackEngine(RemoteEngine):
     Args:
         folder: Where the sites keep their states, each in a folder of its own; ``None`` takes a
             temporary one, which ends with the engine.
-        on_lost: As for :class:`~pfl.engines.remote.engine.RemoteEngine`.
-        workers: Sites that work at a time; ``None`` lets all of a round.
-        min_sites: As for :class:`~pfl.engines.remote.engine.RemoteEngine`.
+        options: As for :class:`~pfl.engines.remote.engine.RemoteEngine`.
 
     Raises:
         ValueError: ``workers`` or ``min_sites`` is below one.
@@ -67,14 +65,8 @@ class LoopbackEngine(RemoteEngine):
     name = "loopback"
     simulates = True
 
-    def __init__(
-        self,
-        folder: str | None = None,
-        on_lost: Literal["stop", "initial"] = "stop",
-        workers: int | None = None,
-        min_sites: int | None = None,
-    ) -> None:
-        super().__init__(on_lost, workers, min_sites)
+    def __init__(self, folder: str | None = None, **options: Any) -> None:
+        super().__init__(**options)
         self.folder = folder
         self._temporary: tempfile.TemporaryDirectory[str] | None = None
 

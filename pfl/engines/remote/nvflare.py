@@ -7,34 +7,30 @@ import json
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import redirect_stdout, suppress
 from importlib import import_module
-from importlib.util import find_spec
 from pathlib import Path
 from textwrap import shorten
-from typing import Any, Literal, TypeAlias
+from typing import Any
 
-from pfl.core.checks import at_least_one, positive
 from pfl.core.held_out import members
 from pfl.disk.reading import read_json
-from pfl.engines.remote.engine import RemoteEngine
 from pfl.engines.remote.leash import end, last_words, leashed
 from pfl.engines.remote.loopback import made
 from pfl.engines.remote.relay import DOOR, Door, Header, Switchboard
-from pfl.engines.remote.transport import SiteError, Transport
+from pfl.engines.remote.relayed import RelayedEngine
+from pfl.engines.remote.transport import SiteError
 from pfl.training.context import Context
 
-# NVFlare is optional, so its types cannot be named here.
-Session: TypeAlias = Any
-START_SECONDS, LOGIN_SECONDS, END_SECONDS = 300.0, 30.0, 30.0
+LOGIN_SECONDS, END_SECONDS = 30.0, 30.0
 _JOB = "pfl.engines.remote.nvflare_job"
 _COLLAB = "nvflare.collab.runtime"
 # What a site, and the server, must allow a job to build.
 CLASSES = (f"{_COLLAB}.", f"{_JOB}.")
 
 
-class NVFlareEngine(RemoteEngine):
+class NVFlareEngine(RelayedEngine):
     """An engine whose sites are clients of NVFlare; its numbers are the sequential engine's bits.
 
     Without ``kit`` NVFlare's simulator runs on this machine, with a process of its own for each
@@ -44,71 +40,38 @@ class NVFlareEngine(RemoteEngine):
     Args:
         kit: Startup kit of the user who submits the job, as NVFlare provisions it; ``None`` runs
             the simulator.
-        sites: Number of sites to wait for; ``None`` waits for one for each client of the data.
-        answer_seconds: Longest time that a site may take for an answer.
-        start_seconds: Longest time until all sites are there.
         folder: Where the simulator's sites keep their states; ``None`` takes a temporary one, which
             ends with the engine.
-        on_lost: As for :class:`~pfl.engines.remote.engine.RemoteEngine`.
-        workers: As for :class:`~pfl.engines.remote.engine.RemoteEngine`.
-        min_sites: As for :class:`~pfl.engines.remote.engine.RemoteEngine`.
+        options: As for :class:`~pfl.engines.remote.relayed.RelayedEngine`.
 
     Raises:
         ImportError: NVFlare is not installed.
         ValueError: A number is out of its range, or there is no such kit.
     """
 
-    name = "nvflare"
+    name = package = "nvflare"
 
-    def __init__(
-        self,
-        kit: str | None = None,
-        sites: int | None = None,
-        answer_seconds: float = 600.0,
-        start_seconds: float = START_SECONDS,
-        folder: str | None = None,
-        on_lost: Literal["stop", "initial"] = "stop",
-        workers: int | None = None,
-        min_sites: int | None = None,
-    ) -> None:
-        at_least_one(sites=sites)
-        positive(answer_seconds=answer_seconds, start_seconds=start_seconds)
-        super().__init__(on_lost, workers, min_sites)
-        if find_spec("nvflare") is None:
-            raise ImportError(
-                "the nvflare engine needs NVFlare: pip install 'pfl-lightning[nvflare]'"
-            )
+    def __init__(self, kit: str | None = None, folder: str | None = None, **options: Any) -> None:
+        super().__init__(**options)
         if kit is not None and not Path(kit, "startup", "fed_admin.json").is_file():
             raise ValueError(
                 f"kit: {kit} is no startup kit of a user, which has startup/fed_admin.json"
             )
-        self.kit, self.sites, self.folder = kit, sites, folder
-        self.answer_seconds, self.start_seconds = answer_seconds, start_seconds
+        self.kit, self.folder = kit, folder
 
-    def connect(self, context: Context) -> Transport:
-        """Start the job, and wait for its sites."""
-        clients = members(context.data)
+    def start(self, board: Switchboard, context: Context, count: int) -> Callable[[], str | None]:
+        """Start the simulator, or submit a job to the server."""
         if self.kit is None:
-            folder = None if self.folder is None else Path(self.folder)
-            return Simulation(context, clients, folder, self.answer_seconds, self.start_seconds)
-        count = self.sites or len(clients)
-        return Deployment(Path(self.kit), count, self.answer_seconds, self.start_seconds)
+            return self._simulate(board, context, members(context.data))
+        return self._submit(board, Path(self.kit), count)
 
-
-class Simulation(Switchboard):
-    """NVFlare's simulator: its processes carry the bytes between this process and itself."""
-
-    def __init__(
-        self,
-        context: Context,
-        clients: Sequence[int],
-        folder: Path | None,
-        answer_seconds: float,
-        start_seconds: float,
-    ) -> None:
-        super().__init__()
+    def _simulate(
+        self, board: Switchboard, context: Context, clients: Sequence[int]
+    ) -> Callable[[], str | None]:
         held = {f"site-{client}": client for client in clients}
-        sites = self._held = made(context, clients, folder or self.folder / "sites")
+        sites = made(context, clients, Path(self.folder or board.folder / "sites"))
+        for site in sites.values():
+            board.scope.callback(site.close)
 
         def answer(header: Header, content: bytes) -> bytes:
             client = held[header["site"]]
@@ -116,9 +79,10 @@ class Simulation(Switchboard):
                 return str(client).encode()
             return sites[client].answer(header["verb"], content)
 
-        self._sites_door = Door(self.folder / "door", answer)
-        job = write_job(self.folder, len(clients), answer_seconds)
-        workspace = self.folder / "workspace"
+        door = Door(board.folder / "door", answer)
+        board.scope.callback(door.close)
+        job = write_job(board.folder, len(clients), self.answer_seconds)
+        workspace = board.folder / "workspace"
         (workspace / "local").mkdir(parents=True)
         allowed = {"format_version": 2, "class_allow_list": [*CLASSES]}
         (workspace / "local" / "resources.json").write_text(json.dumps(allowed))
@@ -127,80 +91,57 @@ class Simulation(Switchboard):
             *("-w", str(workspace), "-c", ",".join(held), "-t", str(len(clients))),
             *("-m", str(len(clients))),
         ]
-        self._log = (self.folder / "log").open("wb")
-        self._process = leashed(command, self._log, {DOOR: str(self._sites_door.path)})
-        try:
-            self.wait(start_seconds, self._trouble)
-        except BaseException:
-            self.close()
-            raise
+        log = board.folder / "log"
+        file = board.scope.enter_context(log.open("wb"))
+        process = leashed(command, file, {DOOR: str(door.path)})
 
-    def close(self) -> None:
-        """End the simulator."""
-        self._over.set()
-        with suppress(subprocess.TimeoutExpired):
-            self._process.wait(END_SECONDS)
-        end(self._process)
-        self._log.close()
-        self._sites_door.close()
-        for site in self._held.values():
-            site.close()
-        super().close()
+        def leave() -> None:
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(END_SECONDS)
+            end(process)
 
-    def _trouble(self) -> str | None:
-        if self._process.poll() is None:
-            return None
-        return shorten(f"NVFlare's simulator ended: {last_words(self.folder / 'log')}", 600)
+        def trouble() -> str | None:
+            if process.poll() is None:
+                return None
+            return shorten(f"NVFlare's simulator ended: {last_words(log)}", 600)
 
+        board.scope.callback(leave)
+        return trouble
 
-class Deployment(Switchboard):
-    """A job on a running server of NVFlare, which this user submits."""
-
-    def __init__(self, kit: Path, count: int, answer_seconds: float, start_seconds: float) -> None:
-        super().__init__()
-        self._session: Session = None
-        self._job = ""
+    def _submit(self, board: Switchboard, kit: Path, count: int) -> Callable[[], str | None]:
+        job = write_job(board.folder, count, self.answer_seconds)
         try:
             api = import_module("nvflare.fuel.flare_api.flare_api")
-            job = write_job(self.folder, count, answer_seconds)
-            try:
-                # NVFlare prints what it does.
-                with redirect_stdout(io.StringIO()):
-                    self._session = api.new_secure_session(
-                        kit.name, str(kit.resolve()), timeout=LOGIN_SECONDS
-                    )
-                self._job = self._session.submit_job(str(job))
-            except Exception as error:
-                raise SiteError(f"NVFlare's server takes no job of {kit}: {error}") from error
-            self.wait(start_seconds, self._trouble)
-        except BaseException:
-            self.close()
-            raise
+            # NVFlare prints what it does.
+            with redirect_stdout(io.StringIO()):
+                session = api.new_secure_session(
+                    kit.name, str(kit.resolve()), timeout=LOGIN_SECONDS
+                )
+                board.scope.callback(session.close)
+                number = session.submit_job(str(job))
+        except Exception as error:
+            raise SiteError(f"NVFlare's server takes no job of {kit}: {error}") from error
 
-    def close(self) -> None:
-        """Let the job end, or abort it if it does not."""
-        super().close()
-        if self._session is None:
-            return
-        try:
+        def trouble() -> str | None:
+            status = str(session.get_job_status(number))
+            if not status.startswith("FINISHED"):
+                return None
+            return (
+                f"NVFlare's server ended the job ({status}): the log of job {number} on its server "
+                "says why; both the server and the sites must allow the classes of such a job"
+            )
+
+        def leave() -> None:
+            """Let the job end, or abort it if it does not."""
             until = time.monotonic() + END_SECONDS
-            while self._job and self._trouble() is None:
+            while trouble() is None:
                 if time.monotonic() > until:
-                    self._session.abort_job(self._job)
+                    session.abort_job(number)
                     break
                 time.sleep(1.0)
-        finally:
-            self._session.close()
-            self._session = None
 
-    def _trouble(self) -> str | None:
-        status = str(self._session.get_job_status(self._job))
-        if not status.startswith("FINISHED"):
-            return None
-        return (
-            f"NVFlare's server ended the job ({status}): the log of job {self._job} on its server "
-            "says why; both the server and the sites must allow the classes of such a job"
-        )
+        board.scope.callback(leave)
+        return trouble
 
 
 def client_command(kit: Path, door: Path) -> tuple[list[str], dict[str, str]]:
@@ -236,36 +177,32 @@ def write_job(folder: Path, count: int, answer_seconds: float) -> Path:
         count: Number of sites that it needs.
         answer_seconds: Longest time that a site may take for an answer.
     """
-    threads = {"max_inbound_call_threads": count + 1, "max_outbound_call_threads": count + 1}
-    server = {
-        "format_version": 2,
-        "workflows": [
-            {
-                "id": "controller",
-                "path": f"{_COLLAB}.controller.CollabController",
-                "args": {"server_obj_id": "_server", "sync_task_timeout": 600, **threads},
-            }
-        ],
-        "components": [
-            {
-                "id": "_server",
-                "path": f"{_JOB}.ServerHalf",
-                "args": {"folder": str(folder), "seconds": answer_seconds},
-            }
-        ],
-    }
-    client = {
-        "format_version": 2,
-        "executors": [
-            {
-                "tasks": ["*"],
-                "executor": {
-                    "path": f"{_COLLAB}.executor.CollabExecutor",
-                    "args": {"client_obj_id": "_client", **threads},
-                },
-            }
-        ],
-        "components": [{"id": "_client", "path": f"{_JOB}.SiteHalf", "args": {}}],
+
+    def part(path: str, **arguments: Any) -> dict[str, Any]:
+        return {"path": path, "args": arguments}
+
+    calls = {"max_inbound_call_threads": count + 1, "max_outbound_call_threads": count + 1}
+    controller = part(
+        f"{_COLLAB}.controller.CollabController",
+        server_obj_id="_server",
+        sync_task_timeout=600,
+        **calls,
+    )
+    executor = part(f"{_COLLAB}.executor.CollabExecutor", client_obj_id="_client", **calls)
+    halves = {
+        "server": {
+            "workflows": [{"id": "controller", **controller}],
+            "components": [
+                {
+                    "id": "_server",
+                    **part(f"{_JOB}.ServerHalf", folder=str(folder), seconds=answer_seconds),
+                }
+            ],
+        },
+        "client": {
+            "executors": [{"tasks": ["*"], "executor": executor}],
+            "components": [{"id": "_client", **part(f"{_JOB}.SiteHalf")}],
+        },
     }
     meta = {
         "name": "pfl",
@@ -277,6 +214,7 @@ def write_job(folder: Path, count: int, answer_seconds: float) -> Path:
     config = job / "app" / "config"
     config.mkdir(parents=True)
     (job / "meta.json").write_text(json.dumps(meta))
-    (config / "config_fed_server.json").write_text(json.dumps(server))
-    (config / "config_fed_client.json").write_text(json.dumps(client))
+    for name, half in halves.items():
+        text = json.dumps({"format_version": 2, **half})
+        (config / f"config_fed_{name}.json").write_text(text)
     return job

@@ -11,8 +11,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from pfl.engines.remote.relay import DOOR, ask, distinct, relay
-from pfl.engines.remote.transport import Verb
+from pfl.engines.remote.relay import DOOR, ask, relay
 
 # NVFlare is optional, so its types cannot be named here.
 Facade: TypeAlias = Any
@@ -34,20 +33,12 @@ class ServerHalf:
     def _run(self) -> None:
         """Relay messages until the run is over."""
         proxies = {proxy.name: proxy for proxy in self._collab.clients}
-        sites: dict[int, str] = {}
 
         def send(name: str, verb: str, content: bytes) -> bytes:
             answer: bytes = proxies[name](timeout=self.seconds).answer(verb=verb, content=content)
             return answer
 
-        def find() -> dict[int, str]:
-            sites.update(distinct({name: int(send(name, "who", b"")) for name in sorted(proxies)}))
-            return sites
-
-        def call(client: int, verb: Verb, content: bytes) -> bytes:
-            return send(sites[client], verb, content)
-
-        relay(Path(self.folder), find, call)
+        relay(Path(self.folder), len(proxies), lambda: sorted(proxies), send)
 
 
 class SiteHalf:

@@ -13,8 +13,8 @@ import shutil
 import socket
 import tempfile
 import time
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Collection, Mapping
+from contextlib import ExitStack, suppress
 from multiprocessing.connection import Client, Connection
 from pathlib import Path
 from threading import Event, Thread
@@ -119,8 +119,9 @@ _PAUSE = 0.5  # seconds
 
 def relay(
     folder: Path,
-    find: Callable[[], Mapping[int, str] | None],
-    call: Callable[[int, Verb, bytes], bytes],
+    count: int,
+    addresses: Callable[[], Collection[str]],
+    send: Callable[[str, str, bytes], bytes],
 ) -> None:
     """Connect the run that waits at a folder with its sites, until the run is over.
 
@@ -128,14 +129,35 @@ def relay(
 
     Args:
         folder: That of the run's :class:`Switchboard`.
-        find: Returns the address of each client; ``None`` until all are there.
-        call: Sends a message to a client's site and returns its answer.
+        count: Number of sites to wait for.
+        addresses: Returns the addresses that are there.
+        send: Sends a verb and a message to an address and returns the answer.
 
     Raises:
         LineError: The run has gone.
     """
+    clients: dict[str, int] = {}
+    sites: dict[int, str] = {}
+
+    def find() -> bool:
+        """Ask new addresses for their clients; return ``True`` if all sites are there."""
+        there = addresses()
+        for address in there:
+            if address not in clients:
+                with suppress(LineError):  # What is left of a site that was killed.
+                    clients[address] = int(send(address, "who", b""))
+        found = distinct({address: clients[address] for address in there if address in clients})
+        sites.update(found)
+        return len(found) >= count
+
+    def call(header: Header, content: bytes) -> bytes:
+        client = header["client"]
+        if sites[client] not in addresses():
+            find()  # A site that was started anew may have another address.
+        return send(sites[client], header["verb"], content)
+
     try:
-        while (sites := find()) is None:
+        while not find():
             # Ends this process as well once the run has gone.
             ask(folder / _RUN, {"still": "waiting"})
             time.sleep(_PAUSE)
@@ -144,7 +166,7 @@ def relay(
     except Exception as error:
         ask(folder / _RUN, {"failed": str(error) or type(error).__name__})
         return
-    door = Door(folder / _RELAY, lambda said, content: call(said["client"], said["verb"], content))
+    door = Door(folder / _RELAY, call)
     try:
         # It is answered when the run is over.
         ask(folder / _RUN, {"sites": [*sites.items()]})
@@ -153,16 +175,22 @@ def relay(
 
 
 class Switchboard(Transport):
-    """Reaches sites through a relay in a framework's process on this machine."""
+    """Reaches sites through a relay in a framework's process on this machine.
+
+    Attributes:
+        folder: Where the relay finds it; it goes with the switchboard.
+        scope: What else ends with the switchboard, right after the relay has been told to.
+    """
 
     def __init__(self) -> None:
-        self.folder = private_folder()
+        self.folder, self.scope = private_folder(), ExitStack()
+        self.scope.callback(shutil.rmtree, self.folder, ignore_errors=True)
         self._sites: dict[int, str] = {}
         self._failed: str | None = None
         self._told, self._over = Event(), Event()
-        self._door = Door(self.folder / _RUN, self._hear)
+        self.scope.callback(Door(self.folder / _RUN, self._hear).close)
 
-    def wait(self, seconds: float, trouble: Callable[[], str | None]) -> None:
+    def wait(self, seconds: float, trouble: Callable[[], str | None] | None = None) -> None:
         """Wait for the relay.
 
         Args:
@@ -174,7 +202,7 @@ class Switchboard(Transport):
         """
         until = time.monotonic() + seconds
         while not self._told.wait(0.2):
-            why = trouble()
+            why = None if trouble is None else trouble()
             if why is None and time.monotonic() > until:
                 why = f"not all sites were there within {seconds:g} seconds"
             if why is not None and not self._told.is_set():
@@ -196,8 +224,7 @@ class Switchboard(Transport):
     def close(self) -> None:
         """Let the relay end; sites may live on."""
         self._over.set()
-        self._door.close()
-        shutil.rmtree(self.folder, ignore_errors=True)
+        self.scope.close()
 
     def _hear(self, header: Header, content: bytes) -> bytes:
         """Note what the relay tells; keep it waiting until the run is over."""

@@ -71,7 +71,7 @@ def test_a_long_name_of_the_temporary_folder_is_left(monkeypatch, tmp_path):
     found.rmdir()
 
 
-def waiting(board, seconds=10.0, trouble=lambda: None):
+def waiting(board, seconds=10.0, trouble=None):
     """Have a run wait for its relay, and return what it raised or its sites."""
     try:
         board.wait(seconds, trouble)
@@ -80,23 +80,27 @@ def waiting(board, seconds=10.0, trouble=lambda: None):
     return dict(board.sites())
 
 
-def related(board, find, call=None):
-    thread = threading.Thread(target=relay, args=(board.folder, find, call))
+def related(board, count, addresses, send):
+    thread = threading.Thread(target=relay, args=(board.folder, count, addresses, send))
     thread.start()
     return thread
 
 
 def test_a_run_reaches_its_sites_through_a_relay_that_ends_with_it():
-    board, attempts = Switchboard(), iter([None, None, {3: "north", 0: "south"}])
+    board, there = Switchboard(), iter([[], ["north"], ["north", "south"]])
+    clients, asked = {"north": b"3", "south": b"0"}, []
 
-    def call(client, verb, content):
+    def send(address, verb, content):
+        asked.append((address, verb))
+        if verb == "who":
+            return clients[address]
         if verb == "bye":
             raise OSError("the line is cut")
-        return f"{client} {verb} ".encode() + content
+        return f"{address} {verb} ".encode() + content
 
-    thread = related(board, lambda: next(attempts), call)
+    thread = related(board, 2, lambda: next(there, [*clients]), send)
     assert waiting(board) == {3: "north", 0: "south"}
-    assert board.call(3, "train", b"\x00") == b"3 train \x00"
+    assert board.call(3, "train", b"\x00") == b"north train \x00"
     with pytest.raises(SiteError, match=r"^the line is cut"):
         board.call(0, "bye", b"")
     board.close()
@@ -105,13 +109,34 @@ def test_a_run_reaches_its_sites_through_a_relay_that_ends_with_it():
     assert not board.folder.exists()
     with pytest.raises(SiteError, match="nobody answers"):
         board.call(3, "train", b"")
+    # An address says once whose it is.
+    assert asked == [("north", "who"), ("south", "who"), ("north", "train"), ("south", "bye")]
+
+
+def test_a_site_that_is_started_anew_is_found_at_its_new_address():
+    """What a killed one has left may still be there for a while, and does not answer."""
+    board, there = Switchboard(), ["node 1", "node 2"]
+
+    def send(address, verb, content):
+        if address == "node 3":
+            raise LineError("nobody is there")
+        return {"node 1": b"0", "node 2": b"1", "node 4": b"1"}[address] + content
+
+    thread = related(board, 2, lambda: list(there), send)
+    assert waiting(board) == {0: "node 1", 1: "node 2"}
+    there[:] = ["node 1", "node 3", "node 4"]
+    assert board.call(1, "train", b"!") == b"1!"
+    board.close()
+    thread.join(10)
 
 
 def test_calls_to_several_sites_are_under_way_at_once():
     board, both = Switchboard(), threading.Barrier(2)
-    thread = related(
-        board, lambda: {0: "a", 1: "b"}, lambda client, verb, content: str(both.wait(10)).encode()
-    )
+
+    def send(address, verb, content):
+        return address.encode() if verb == "who" else str(both.wait(10)).encode()
+
+    thread = related(board, 2, lambda: ["0", "1"], send)
     waiting(board)
     found = []
     callers = [
@@ -129,12 +154,8 @@ def test_calls_to_several_sites_are_under_way_at_once():
 
 def test_a_run_is_told_why_there_are_no_sites():
     board = Switchboard()
-
-    def find():
-        raise ValueError("two sites say that they are client 0")
-
-    thread = related(board, find)
-    assert waiting(board) == "two sites say that they are client 0"
+    thread = related(board, 2, lambda: ["a", "b"], lambda address, verb, content: b"0")
+    assert waiting(board).startswith("two sites say that they are client 0: a and b")
     thread.join(10)
     board.close()
 
@@ -148,7 +169,7 @@ def test_a_run_does_not_wait_for_ever():
 
 def test_a_relay_whose_run_has_gone_ends(tmp_path):
     with pytest.raises(LineError):
-        relay(tmp_path, lambda: None, None)
+        relay(tmp_path, 1, list, None)
 
 
 def test_two_sites_of_one_client_are_refused_by_name():
