@@ -10,19 +10,18 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
 
 import torch
 from torch import Tensor
 
-from pfl.core import devices
 from pfl.core.data import ClientSplit, FederatedData
+from pfl.core.data_view import DataView
 from pfl.core.held_out import members
 from pfl.core.state import each
 from pfl.core.types import Batch, Count, Job, Phase, Plan, Result, Split, State
 from pfl.engines.stack import round as stack_round
 from pfl.training import client_round
-from pfl.training.context import DROPOUTS, Context
+from pfl.training.context import Context, doubled
 from pfl.training.server_round import Coordinator, uploads_of
 
 # Padding repeats samples; one of four repeated changes every mean.
@@ -61,39 +60,25 @@ def disagreement(context: Context) -> str | None:
     return None if apart is None else f"{name} gives different numbers when stacked: {apart}"
 
 
-class _Excerpt:
+class _Excerpt(DataView):
     """Data of two clients: the first samples of two real ones, for training and tests alike."""
 
-    eval_batch_size = BATCH
-    batch_size = BATCH
-    drop_last = False
     num_clients = len(SAMPLES)
     metrics = ()
 
     def __init__(self, data: FederatedData, clients: Sequence[tuple[int, int]]) -> None:
-        self._data, self.shuffle = data, data.shuffle
-        self.task, self.outputs, self.num_classes = data.task, data.outputs, data.num_classes
+        super().__init__(data)
+        self.batch_size, self.eval_batch_size, self.drop_last = BATCH, BATCH, False
         self._splits = [_Some(data.split(client, "train"), count) for client, count in clients]
 
     def split(self, client: int, name: Split) -> ClientSplit:
         """Return the client's only split, whatever its name."""
         return self._splits[client]
 
-    def pooled_test(self) -> ClientSplit | None:
-        """Return ``None``: there is no common test set."""
-        return None
-
     def public_split(self) -> ClientSplit | None:
         """Return the first public samples, where there are any."""
         public = self._data.public_split()
         return None if public is None else _Some(public, min(BATCH, len(public)))
-
-    def to(self, device: torch.device) -> None:
-        """Do nothing: the samples stay on the device of the run."""
-
-    def description(self) -> dict[str, Any]:
-        """Return an empty description: no file refers to this partition."""
-        return {}
 
 
 class _Some:
@@ -110,11 +95,7 @@ class _Some:
     def batch(self, positions: Tensor, rng: torch.Generator | None = None) -> Batch:
         """Return the samples at ``positions``."""
         batch = self._split.batch(positions, rng)
-        return Batch(each(_double, batch.x), _double(batch.y))
-
-
-def _double(value: Tensor) -> Tensor:
-    return value.double() if value.is_floating_point() else value
+        return Batch(each(doubled, batch.x), doubled(batch.y))
 
 
 def _clients(data: FederatedData) -> list[tuple[int, int]]:
@@ -130,14 +111,7 @@ def _clients(data: FederatedData) -> list[tuple[int, int]]:
 
 def _copy(context: Context, clients: Sequence[tuple[int, int]]) -> Context:
     """Return a copy of a context in float64, with a plan of few steps and without dropout."""
-    device = context.fabric.device
-    index: int | list[int] = 1 if device.index is None else [device.index]
-    fabric = devices.fabric(device.type, index, "64-true")
-    start = {name: _double(value) for name, value in context.template.items()}
-    small = context.replica(fabric, _Excerpt(context.data, clients), start)
-    for child in small.module.modules():
-        if isinstance(child, DROPOUTS):
-            child.p = 0.0
+    small = context.in_double(_Excerpt(context.data, clients))
     small.plan, small.adapt = _shortened(small.plan), _shortened(small.adapt)
     return small
 

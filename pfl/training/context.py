@@ -11,6 +11,7 @@ import torch
 from lightning.fabric import Fabric
 from torch import nn
 
+from pfl.core import devices
 from pfl.core.client import ClientModule
 from pfl.core.data import FederatedData
 from pfl.core.elsewhere import reference_of
@@ -148,6 +149,22 @@ class Context:
             trainable=self.trainable,
         )
 
+    def in_double(self, data: FederatedData | None = None) -> Context:
+        """Return a copy in float64 and without dropout, by which two ways are compared.
+
+        Args:
+            data: Other data, if given.
+        """
+        device = self.fabric.device
+        index: int | list[int] = 1 if device.index is None else [device.index]
+        fabric = devices.fabric(device.type, index, "64-true")
+        template = {name: doubled(value) for name, value in self.template.items()}
+        copied = self.replica(fabric, data, template)
+        for child in copied.module.modules():
+            if isinstance(child, DROPOUTS):
+                child.p = 0.0
+        return copied
+
     def load(self, kept: Mapping[str, torch.Tensor]) -> None:
         """Reset the module to the template, with the kept values in place.
 
@@ -214,14 +231,16 @@ class Context:
                 trained[name] = parameter
         return trained
 
-    def couples_samples(self, evals: Patterns = ()) -> bool:
-        """Return ``True`` if the samples of a training batch interact through a batch norm.
+    def couples_samples(self, evals: Patterns | None) -> bool:
+        """Return ``True`` if the samples of a batch interact through a batch norm.
 
         Args:
-            evals: Patterns of the names of submodules in eval mode, as in
-                :class:`~pfl.core.types.Phase`.
+            evals: As in :meth:`set_mode`.
         """
-        return any(always or not _within(name, evals) for name, always in self.batch_norms.items())
+        return any(
+            always or (evals is not None and not _within(name, evals))
+            for name, always in self.batch_norms.items()
+        )
 
     def isolated(self, job: Job) -> AbstractContextManager[None]:
         """Seed the default stream, which dropout draws from, for the client inside this scope.
@@ -231,6 +250,11 @@ class Context:
         if not self.stochastic:
             return nullcontext()
         return scoped(derive(job.seed, "dropout"), self.module.device)
+
+
+def doubled(value: torch.Tensor) -> torch.Tensor:
+    """Return a tensor in float64 if it has floating-point numbers."""
+    return value.double() if value.is_floating_point() else value
 
 
 def _within(name: str, patterns: Patterns) -> bool:

@@ -14,13 +14,12 @@ from operator import itemgetter
 import torch
 from torch import Tensor
 
-from pfl.core import devices
 from pfl.core.data import ClientSplit, FederatedData, TellsShapes
 from pfl.core.seeds import generator
 from pfl.core.state import each, tensors
 from pfl.core.types import Batch, Job, Pass, Phase, Totals
 from pfl.training.client_round import begin
-from pfl.training.context import DROPOUTS, Context
+from pfl.training.context import Context, doubled
 from pfl.training.declaration import MethodError
 from pfl.training.phases import prepare, release, run_objective
 
@@ -48,7 +47,7 @@ def obstacle(context: Context, job: Job) -> str | None:
     for part in context.plan:
         if (why := _declared(context, part)) is not None:
             return f"{name}, {part.label}: {why}"
-    return _measured(_copy(context), replace(job, kept={}))
+    return _measured(context.in_double(), replace(job, kept={}))
 
 
 def _declared(context: Context, part: Phase | Pass) -> str | None:
@@ -62,23 +61,6 @@ def _declared(context: Context, part: Phase | Pass) -> str | None:
     if part.varies:
         return "its number of steps differs from client to client, and is not accounted for"
     return None
-
-
-def _copy(context: Context) -> Context:
-    """Return a copy of a context in float64, without dropout."""
-    device = context.fabric.device
-    index: int | list[int] = 1 if device.index is None else [device.index]
-    fabric = devices.fabric(device.type, index, "64-true")
-    template = {name: _double(value) for name, value in context.template.items()}
-    copied = context.replica(fabric, template=template)
-    for child in copied.module.modules():
-        if isinstance(child, DROPOUTS):
-            child.p = 0.0
-    return copied
-
-
-def _double(value: Tensor) -> Tensor:
-    return value.double() if value.is_floating_point() else value
 
 
 def _measured(context: Context, job: Job) -> str | None:
@@ -117,7 +99,7 @@ def _batch(data: FederatedData, split: ClientSplit) -> Batch:
         x = each(drawn, data.placeholder(count))
         return Batch(x, y.to(tensors(x)[0].device))
     batch = split.batch(torch.linspace(0, len(split) - 1, count).long())
-    return Batch(each(_double, batch.x), _double(batch.y))
+    return Batch(each(doubled, batch.x), doubled(batch.y))
 
 
 def _coupled(context: Context, phase: Phase, batch: Batch) -> str | None:

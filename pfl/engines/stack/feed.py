@@ -142,7 +142,7 @@ class StackedFeed:
         context, parts = self._stack.context, [list[Batch]() for _ in self._splits]
         most = max(map(len, self._splits))
         context.set_mode(None)
-        apart = self._stack.couples_samples()
+        apart = context.couples_samples(None)
         for group in walk(self._splits, context.data.eval_batch_size, apart):
             with torch.no_grad():
                 whole = group.batch._replace(weight=None)

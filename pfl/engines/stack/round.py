@@ -70,7 +70,7 @@ def outputs(stack: Stack, splits: Sequence[ClientSplit]) -> dict[int, tuple[Tens
 
     parts: dict[int, list[tuple[Tensor, Tensor]]] = {}
     with context.fabric.autocast():
-        for group in walk(splits, context.data.eval_batch_size, stack.couples_samples()):
+        for group in walk(splits, context.data.eval_batch_size, context.couples_samples(None)):
             answers = stack.together(forward, group.rows, group.batch, draws="same")
             for (row, size), z, y in zip(group.sizes.items(), answers, group.batch.y, strict=True):
                 if size:

@@ -9,7 +9,7 @@ from operator import itemgetter
 from typing import Literal, TypeAlias, TypeVar
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.func import vmap
 
 from pfl.core.data import ClientSplit
@@ -56,7 +56,7 @@ class Stack:
         If they are the first rows in their present order, the result shares its states with this
         stack. Otherwise it has copies, which :meth:`put_back` writes back.
         """
-        return self if self._first(rows) else self.copied(rows)
+        return self if list(rows) == list(range(len(rows))) else self.copied(rows)
 
     def copied(self, rows: Sequence[int]) -> Stack:
         """Return a stack of some of the clients, in the given order, with copies of the states."""
@@ -98,9 +98,6 @@ class Stack:
 
     def __len__(self) -> int:
         return len(self.jobs)
-
-    def _first(self, rows: Sequence[int]) -> bool:
-        return list(rows) == list(range(len(rows)))
 
     def alone(self, row: int, call: Callable[..., ReturnT], *arguments: object) -> ReturnT:
         """Call a method of the module as one client, whose entries it may change in place."""
@@ -152,17 +149,6 @@ class Stack:
                 self.state[name][rows] = state[name].detach()
         return result
 
-    def couples_samples(self) -> bool:
-        """Return ``True`` if a batch norm of the module currently uses statistics of the batch.
-
-        Such statistics would include the padding.
-        """
-        return any(
-            isinstance(child, nn.modules.batchnorm._BatchNorm)
-            and (child.training or child.running_mean is None)
-            for child in self.context.module.modules()
-        )
-
 
 def _rows(value: Tensor, rows: Rows) -> Tensor:
     # A full slice is skipped, because its gradient would be a copy.
@@ -191,9 +177,8 @@ def groups(sizes: Sequence[int], batch: Batch, apart: bool) -> Iterator[Group]:
     Args:
         sizes: Number of real samples of each client.
         batch: Their batches, with a leading axis of clients.
-        apart: Whether the samples of a batch influence each other (see
-            :meth:`Stack.couples_samples`). Then only clients with equally many samples form a
-            group, and nothing is padded.
+        apart: Whether the samples of a batch influence each other (``Context.couples_samples``).
+            Then only clients with equally many samples form a group, and nothing is padded.
     """
     if not apart or min(sizes) == max(sizes):
         yield Group(slice(0, len(batch.y)), dict(enumerate(sizes)), batch)

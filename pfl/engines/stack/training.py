@@ -44,7 +44,7 @@ def run_pass(stack: Stack, part: Pass, tally: StackedTally) -> None:
     ]
     context.set_mode(None)
     if part.walks and rows:
-        some, size, apart = stack.some(rows), context.data.batch_size, stack.couples_samples()
+        some, size, apart = stack.some(rows), context.data.batch_size, context.couples_samples(None)
         with context.fabric.autocast():
             for group in walk(some.splits[: len(rows)], size, apart):
                 if part.statistic is not None:
