@@ -8,7 +8,6 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import TypeVar
 
 import torch
-from lightning.fabric import Fabric
 
 from pfl.core.checks import at_least_one
 from pfl.core.devices import on_host
@@ -54,9 +53,7 @@ class ThreadsEngine(SequentialEngine):
         # One thread if other runs take the other cores: the numbers are then the same.
         count = min(self._share.cores, clients)
         self._stop, self._scorer = threading.Event(), context.scorer
-        precision = context.fabric.strategy.precision.precision
-        fabrics = [Fabric(accelerator="cpu", devices=1, precision=precision) for _ in range(count)]
-        self._pool = self._start([context.replica(own, stop=self._stop) for own in fabrics])
+        self._pool = self._start([context.replica(stop=self._stop) for _ in range(count)])
         if count == 1:
             return "threads: one client at a time, as other runs take the cores, one op thread"
         return f"threads: {count} clients side by side, one op thread each"

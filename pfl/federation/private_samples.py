@@ -150,10 +150,9 @@ def account_of(
         counts = Counter[int]()
         for part in context.plan:
             if isinstance(part, Phase):
-                batches = batching.poisson(context, part, info.samples)
                 length = batching.length(part, context.entries, info)
-                taken = length.epochs * batches.steps if length.steps is None else length.steps
-                counts[batches.steps] += taken
+                batches = batching.epoch_steps(context, part, info.samples)
+                counts[batches] += batching.most_steps(context, part, length, info.samples)
         steps[info.client] = tuple(sorted(counts.items()))
 
     def cohort(number: int) -> Cohort:

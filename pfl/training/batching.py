@@ -97,11 +97,10 @@ def steps(context: Context, job: Job, phase: Phase, length: Length, samples: int
     Raises:
         BatchError: The batch size is one, so that every batch would be left out.
     """
-    size = samples if phase.full_batch else phase.batch_size or context.data.batch_size
     limit = length.epochs if length.steps is None else length.steps
     epoch = taken = 0
     while samples and (epoch if length.steps is None else taken) < limit:
-        batches = _epoch(context, job, phase, samples, size, epoch)
+        batches = _epoch(context, job, phase, samples, epoch)
         if not batches:
             warnings.warn(
                 f"client {job.info.client} takes no step in phase {phase.name!r}: it has one "
@@ -119,20 +118,27 @@ def steps(context: Context, job: Job, phase: Phase, length: Length, samples: int
         epoch += 1
 
 
-def most_steps(phase: Phase, length: Length, samples: int, batch_size: int) -> int:
+def batch_size(context: Context, phase: Phase, samples: int) -> int:
+    """Return the size of a phase's full batches on a client with so many samples."""
+    return samples if phase.full_batch else phase.batch_size or context.data.batch_size
+
+
+def epoch_steps(context: Context, phase: Phase, samples: int) -> int:
+    """Return how many batches have so many samples, at least one."""
+    return max(1, -(-samples // max(1, batch_size(context, phase, samples))))
+
+
+def most_steps(context: Context, phase: Phase, length: Length, samples: int) -> int:
     """Return how many steps a phase takes at most on a client with so many samples."""
     if length.steps is not None:
         return length.steps
-    size = samples if phase.full_batch else phase.batch_size or batch_size
-    return length.epochs * -(-samples // size)
+    return length.epochs * epoch_steps(context, phase, samples)
 
 
-def _epoch(
-    context: Context, job: Job, phase: Phase, samples: int, size: int, epoch: int
-) -> list[Tensor]:
+def _epoch(context: Context, job: Job, phase: Phase, samples: int, epoch: int) -> list[Tensor]:
     if job.sample_level is not None:
-        return _drawn(poisson(context, phase, samples), job, phase, epoch)
-    order = torch.arange(samples)
+        return _poisson(epoch_steps(context, phase, samples), samples, job, phase, epoch)
+    size, order = batch_size(context, phase, samples), torch.arange(samples)
     if phase.share < 1:
         count = max(int(phase.share * samples + 1e-9), min(size, samples))
         order = torch.randperm(samples, generator=generator(job.seed, "share", phase.name))[:count]
@@ -153,39 +159,18 @@ def _epoch(
     return batches
 
 
-class Poisson(NamedTuple):
-    """Poisson batches: each has each sample with the same probability, whatever else it has.
+def _poisson(steps: int, samples: int, job: Job, phase: Phase, epoch: int) -> list[Tensor]:
+    """Draw the batches of an epoch, which may be empty.
 
-    Attributes:
-        samples: Number of a client's samples, n.
-        steps: Steps of an epoch, m; a sample's probability is 1 / m, so that an epoch has it once
-            in the mean.
+    Each has each sample with the probability 1 / ``steps``, whatever else it has, so that an epoch
+    has a sample once in the mean.
     """
-
-    samples: int
-    steps: int
-
-    @property
-    def mean(self) -> float:
-        """The mean size of a batch."""
-        return self.samples / self.steps
-
-
-def poisson(context: Context, phase: Phase, samples: int) -> Poisson:
-    """Return the Poisson batches of a phase, of a client with so many samples."""
-    size = samples if phase.full_batch else phase.batch_size or context.data.batch_size
-    return Poisson(samples, max(1, -(-samples // max(1, size))))
-
-
-def _drawn(batches: Poisson, job: Job, phase: Phase, epoch: int) -> list[Tensor]:
-    """Draw the batches of an epoch, which may be empty."""
     rng = generator(job.seed, "poisson", phase.name, epoch)
     if job.sample_level is not None and job.sample_level.system:
         rng = torch.Generator().manual_seed(secrets.randbits(63))
-    shape = (batches.steps, batches.samples)
     # In float64, where the probability is the accounted one.
-    draws = torch.rand(shape, generator=rng, dtype=torch.float64)
-    return [row.nonzero().flatten() for row in draws * batches.steps < 1]
+    draws = torch.rand((steps, samples), generator=rng, dtype=torch.float64)
+    return [row.nonzero().flatten() for row in draws * steps < 1]
 
 
 def chunks(samples: int, size: int) -> Sequence[Tensor]:
@@ -213,6 +198,10 @@ class Feed:
         self.held = held
         self._transforms = generator(job.seed, "augment", phase.name) if split.augmented else None
 
+    def batch(self, positions: Tensor) -> Batch:
+        """Return the batch of a step, with the phase's map applied; see :meth:`samples`."""
+        return map_inputs(self._phase, self.samples(positions), self.held is not None)
+
     def samples(self, positions: Tensor) -> Batch:
         """Return the samples of a step; must be called once a step, in order.
 
@@ -225,6 +214,14 @@ class Feed:
         index = positions.to(self.held.y.device)
         x = each(lambda value: value.index_select(0, index), self.held.x)
         return Batch(x, self.held.y.index_select(0, index))
+
+
+def map_inputs(phase: Phase, batch: Batch, held: bool) -> Batch:
+    """Apply a phase's map to a batch, unless it has been applied to samples that are held."""
+    if phase.inputs is None or held:
+        return batch
+    with torch.no_grad():
+        return batch._replace(x=phase.inputs(batch))
 
 
 def hold(context: Context, phase: Phase, length: Length, split: ClientSplit) -> Batch | None:

@@ -40,22 +40,18 @@ def train(context: Context, job: Job) -> Result:
     Raises:
         TypeError: The module's optimiser configuration is not a single optimiser.
     """
-    with during(at_work([job])):
-        return _train(context, job)
-
-
-def _train(context: Context, job: Job) -> Result:
     module, tally = context.module, Tally()
-    with context.isolated(job):
-        context.load(job.kept)
+    with during(at_work([job])):
+        with context.isolated(job):
+            context.load(job.kept)
+            with torch.no_grad():
+                begin(module, job)
+            optimisers = run_plan(context, job, context.plan, tally)
         with torch.no_grad():
-            begin(module, job)
-        optimisers = run_plan(context, job, context.plan, tally)
-    with torch.no_grad():
-        message = finish(module, job, tally, optimisers)
-    scores = scored(context.scorer, [on_splits(context, job.info.client, job.splits)])
-    means = [tally.terms.values()], [tally.logged.values()]
-    (result,) = results([job], [message], [tally], *means, scores)
+            message = finish(module, job, tally, optimisers)
+        scores = scored(context.scorer, [on_splits(context, job.info.client, job.splits)])
+        means = [tally.terms.values()], [tally.logged.values()]
+        (result,) = results([job], [message], [tally], *means, scores)
     return result
 
 
@@ -229,7 +225,7 @@ def samples_seen(context: Context, info: ClientInfo) -> int:
     for part in context.plan:
         if isinstance(part, Phase):
             length = batching.length(part, context.entries, info)
-            size = part.batch_size or context.data.batch_size
+            size = batching.batch_size(context, part, info.samples)
             walks = length.epochs * part.share * info.samples
             seen += walks if length.steps is None else length.steps * min(size, info.samples)
     return int(seen)

@@ -125,7 +125,7 @@ class Context:
 
     def replica(
         self,
-        fabric: Fabric,
+        fabric: Fabric | None = None,
         data: FederatedData | None = None,
         template: State | None = None,
         stop: threading.Event | None = None,
@@ -133,11 +133,14 @@ class Context:
         """Return a context with a copy of the module on another Fabric; the rest is shared.
 
         Args:
-            fabric: As in the constructor.
+            fabric: As in the constructor; by default one of a CPU, with the precision of this one.
             data: Other data, if given.
             template: Another template, if given.
             stop: As in the constructor.
         """
+        if fabric is None:
+            precision = self.fabric.strategy.precision.precision
+            fabric = Fabric(accelerator="cpu", devices=1, precision=precision)
         return Context(
             # The module refers to its Fabric, which must not be copied.
             copy.deepcopy(self.module, {id(self.fabric): fabric}),

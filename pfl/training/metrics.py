@@ -182,7 +182,7 @@ def _metric(spec: MetricSpec, task: Task, outputs: int) -> tuple[str, Metric]:
     options: dict[str, Any] = {"metric": spec} if isinstance(spec, str) else dict(spec)
     path, name = str(options.pop("metric", "")), options.pop("name", None)
     kind = _metric_class(path)
-    takes = {**_parameters(kind.__new__), **_parameters(kind.__init__)}
+    takes = inspect.signature(kind).parameters
     known = task.metric_arguments(outputs)
     options = {**{name: known[name] for name in known if name in takes}, **options}
     try:
@@ -208,10 +208,6 @@ def _metric_class(path: str) -> type[Metric]:
             "torchmetrics.AUROC"
         )
     return kind
-
-
-def _parameters(function: Any) -> Mapping[str, object]:  # noqa: ANN401
-    return inspect.signature(function).parameters
 
 
 def _snake(name: str) -> str:
@@ -258,9 +254,7 @@ def _ranked(metric: Metric, predictions: Tensor, targets: Tensor) -> Tensor | No
     if not isinstance(metric, _RANKINGS):
         return None
     member = targets > 0
-    if isinstance(
-        metric, classification.MulticlassAUROC | classification.MulticlassAveragePrecision
-    ):
+    if isinstance(metric, _RANKS_CLASSES):
         member = targets[:, None] == torch.arange(predictions.shape[1])
     ranked = member.any(0) & ~member.all(0)
     if not bool(ranked.any()):

@@ -104,8 +104,10 @@ def run_phase(context: Context, job: Job, phase: Phase, split: ClientSplit, tall
     if len(split) == 0 or not length:
         return {}
     module, fabric = context.module, context.fabric
-    feed = _feed(context, job, phase, length, split)
-    most = batching.most_steps(phase, length, len(split), context.data.batch_size)
+    with fabric.autocast():
+        held = batching.hold(context, phase, length, split)
+    feed = batching.Feed(job, phase, split, held)
+    most = batching.most_steps(context, phase, length, len(split))
     noise = Noise.of(phase, [job], most, fabric.device)
     trained = prepare(context, phase)
     optimizer = make_optimizer(module, phase, job.info, trained)
@@ -128,7 +130,7 @@ def run_phase(context: Context, job: Job, phase: Phase, split: ClientSplit, tall
         if step.index == 0:
             module.on_train_epoch_start()
         with fabric.autocast():
-            batch = _batch(feed, phase, step.positions)
+            batch = feed.batch(step.positions)
             if phase.noise:
                 draws = noise.of_step(number).items()
                 batch = batch._replace(noise={name: own[0] for name, own in draws})
@@ -234,19 +236,3 @@ def _state(optimizer: Optimizer, trained: Mapping[str, nn.Parameter]) -> Optimiz
         }
         for name, parameter in trained.items()
     }
-
-
-def _feed(
-    context: Context, job: Job, phase: Phase, length: batching.Length, split: ClientSplit
-) -> batching.Feed:
-    with context.fabric.autocast():
-        return batching.Feed(job, phase, split, batching.hold(context, phase, length, split))
-
-
-def _batch(feed: batching.Feed, phase: Phase, positions: Tensor) -> Batch:
-    """Make a step's batch; apply the phase's map if it was not applied beforehand."""
-    batch = feed.samples(positions)
-    if phase.inputs is not None and feed.held is None:
-        with torch.no_grad():
-            batch = batch._replace(x=phase.inputs(batch))
-    return batch

@@ -60,7 +60,7 @@ class PrivateSteps:
         device = context.fabric.device
         keys = [derive(job.seed, "privacy", phase.name) for job in jobs]
         self._noise = Noise(self._shapes, keys, steps, device)
-        means = [batching.poisson(context, phase, size).mean for size in sizes]
+        means = [size / batching.epoch_steps(context, phase, size) for size in sizes]
         self._means = torch.tensor(means, dtype=torch.float64).to(device)
         self._names = tuple(trained)
         # Each sample draws its own dropout.

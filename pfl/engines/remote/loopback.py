@@ -9,8 +9,6 @@ from pathlib import Path
 from threading import Lock
 from typing import Any
 
-from lightning.fabric import Fabric
-
 from pfl.core.held_out import members
 from pfl.engines import threads
 from pfl.engines.remote.engine import RemoteEngine
@@ -89,9 +87,4 @@ class LoopbackEngine(RemoteEngine):
 
 def made(context: Context, clients: Sequence[int], folder: Path) -> dict[int, Site]:
     """Return a site for each client, each with a copy of the module, and a folder of its own."""
-    precision = context.fabric.strategy.precision.precision
-    sites = {}
-    for client in clients:
-        fabric = Fabric(accelerator="cpu", devices=1, precision=precision)
-        sites[client] = Site(context.replica(fabric), client, folder / str(client))
-    return sites
+    return {client: Site(context.replica(), client, folder / str(client)) for client in clients}

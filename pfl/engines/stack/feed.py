@@ -78,10 +78,7 @@ class StackedFeed:
 
     def map_inputs(self, batch: Batch) -> Batch:
         """Apply the phase's map to one client's batch, unless it has been applied beforehand."""
-        if self._phase.inputs is None or self._held is not None:
-            return batch
-        with torch.no_grad():
-            return batch._replace(x=self._phase.inputs(batch))
+        return batching.map_inputs(self._phase, batch, self._held is not None)
 
     def inputs(self, number: int) -> StepInputs:
         """Make the inputs of a step ready; must be called once for each step, in order."""
