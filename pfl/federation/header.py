@@ -13,7 +13,6 @@ from pfl.core.devices import on_host
 from pfl.core.held_out import held_out
 from pfl.engines import cores
 from pfl.engines.op_threads import OpThreads
-from pfl.federation import private
 from pfl.federation.rounds import Federation
 from pfl.training.client_round import samples_seen
 
@@ -63,12 +62,8 @@ def _codec(federation: Federation) -> dict[str, str]:
 
 def _privacy(federation: Federation) -> dict[str, str]:
     """Return the lines about privacy of a private run."""
-    if federation.account is not None:
-        return federation.account.described(federation.settings.rounds, federation.run.rounds)
-    passage = federation.coordinator.passage
-    if passage is None:
-        return {}
-    return private.described(passage, federation.settings.rounds, federation.run.rounds)
+    account, asked = federation.account, federation.settings.rounds
+    return {} if account is None else account.described(asked, federation.run.rounds)
 
 
 def _op_threads(chosen: OpThreads, fabric: Fabric) -> dict[str, str]:

@@ -60,14 +60,11 @@ def prepare(wanted: Wanted, file: Path | None, scope: ExitStack) -> Federation:
     clients = coordinator.clients
     if not coordinator.eligible:
         raise ValueError("no client has training data")
-    rounds, account = settings.rounds, None
-    if settings.privacy is not None and settings.privacy.level == "sample":
-        account = private_samples.account_of(settings.privacy, settings, context, coordinator)
-        coordinator.sample_level = account.level
-        rounds = account.affordable(rounds)
-    elif settings.privacy is not None:
-        coordinator.passage = private.passage_of(settings.privacy, settings, context, coordinator)
-        rounds = private.affordable(coordinator.passage, rounds)
+    account = None
+    if (privacy := settings.privacy) is not None:
+        of = {"user": private.account_of, "sample": private_samples.account_of}[privacy.level]
+        account = of(privacy, settings, context, coordinator)
+    rounds = settings.rounds if account is None else account.affordable(settings.rounds)
 
     start = coordinator.start()
     if settings.codec is not None:

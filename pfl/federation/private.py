@@ -1,6 +1,11 @@
-"""A private run: its passage, the rounds that its epsilon pays for, and what it may be called."""
+"""A private run: the rounds that its epsilon pays for, what it may be called, and its passage."""
 
 from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from bisect import bisect_right
+from dataclasses import dataclass
+from typing import ClassVar
 
 from pfl.federation.sampling import poisson_rate
 from pfl.federation.settings import Settings
@@ -10,96 +15,157 @@ from pfl.passage.privacy import Privacy
 from pfl.training.context import Context
 from pfl.training.server_round import Coordinator
 
-# The sentence that says what is private. Every place that says it takes it from here.
-MEANING = (
-    "client j's model is private with respect to every other client; an export of it is a release "
-    "of j's data"
-)
-UNACCOUNTED = (
+_UNACCOUNTED = (
     "the choice of settings and of the best round; sizes, losses and scores in the run's records"
 )
-NOISE = {
+_NOISE = {
     "seed": "from the run's seed, for experiments: who knows the seed can subtract it",
     "system": "from the operating system's source, so that no repetition gives the same numbers",
 }
 
 
-def check_noise(privacy: Privacy, settings: Settings) -> None:
-    """Refuse noise that real clients would get of a seed.
+class Account(ABC):
+    """The epsilon of a private run, and the lines of its header that say what is private.
+
+    Attributes:
+        meaning: The sentence that says what is private. Every place that says it takes it from
+            here.
+        whose: Whose epsilon it is, if clients have different ones.
+        unit: What one of two neighbours has more.
+        lower: What can be lowered for less epsilon.
+        privacy: The settings.
+    """
+
+    meaning: ClassVar[str]
+    whose: ClassVar[str] = ""
+    unit: ClassVar[str]
+    lower: ClassVar[str]
+    privacy: Privacy
+
+    @abstractmethod
+    def epsilon(self, rounds: int) -> float:
+        """Return the epsilon of some rounds."""
+
+    @property
+    @abstractmethod
+    def mechanism(self) -> str:
+        """What makes the run private, in words."""
+
+    def affordable(self, rounds: int) -> int:
+        """Return how many of the planned rounds epsilon pays for.
+
+        Raises:
+            ValueError: Not a single one.
+        """
+        most = self.privacy.epsilon
+        if most is None or self.epsilon(rounds) <= most:
+            return rounds
+        paid = bisect_right(range(1, rounds), most, key=self.epsilon)
+        if paid == 0:
+            raise ValueError(
+                f"loop.privacy: a single round has epsilon {self.epsilon(1):.4g}, more than the "
+                f"{most:g} that are set; raise sigma, or lower {self.lower}"
+            )
+        return paid
+
+    def described(self, asked: int, rounds: int) -> dict[str, str]:
+        """Return the header's lines about privacy.
+
+        Args:
+            asked: The planned number of rounds.
+            rounds: How many of them epsilon pays for.
+        """
+        privacy = self.privacy
+        spent = "no epsilon, as sigma is 0"
+        if privacy.sigma:
+            spent = (
+                f"epsilon {self.epsilon(rounds):.4g} at delta {privacy.delta:g} after {rounds} "
+                f"rounds{self.whose} (one {self.unit} more or less; {accountant.described()})"
+            )
+        if rounds < asked:
+            spent += f"; ends there, as round {rounds + 1} of {asked} would exceed "
+            spent += f"{privacy.epsilon:g}"
+        return {
+            "privacy": f"{privacy.level} level, {spent}",
+            "private": self.meaning,
+            "mechanism": self.mechanism,
+            "noise": _NOISE[privacy.noise],
+            "unaccounted": _UNACCOUNTED,
+        }
+
+
+@dataclass(frozen=True)
+class ClientAccount(Account):
+    """The account of a run that keeps whole clients private.
+
+    Attributes:
+        privacy: The settings.
+        passage: What happens to uploads.
+    """
+
+    privacy: Privacy
+    passage: Passage
+
+    meaning = (
+        "client j's model is private with respect to every other client; an export of it is a "
+        "release of j's data"
+    )
+    unit = "client"
+    lower = "the probability of the sampler"
+
+    def epsilon(self, rounds: int) -> float:
+        """Return the epsilon of some rounds."""
+        privacy = self.privacy
+        return accountant.epsilon(self.passage.rate, privacy.sigma, rounds, privacy.delta)
+
+    @property
+    def mechanism(self) -> str:
+        """What makes the run private, in words."""
+        privacy, passage = self.privacy, self.passage
+        clip = f"clip {privacy.clip:g}" + (", then adaptive" if privacy.adaptive else "")
+        return (
+            f"{clip}; sigma {privacy.sigma:g}; Poisson cohorts, rate {passage.rate:g} of "
+            f"{passage.clients} clients; all count equally, over {passage.expected:g}"
+        )
+
+
+def check(privacy: Privacy, settings: Settings, units: int, whole: str, one: str) -> None:
+    """Refuse noise that real clients would get of a seed, and too large a delta.
+
+    Args:
+        privacy: The settings of privacy.
+        settings: Settings of the loop.
+        units: Number of clients or samples, one of which is protected.
+        whole: What it is the number of.
+        one: What a large delta allows to publish.
 
     Raises:
-        ValueError: They would.
+        ValueError: One of the two is the case.
     """
     if privacy.noise == "seed" and not settings.engine.simulates:
         raise ValueError(
             "loop.privacy: the clients are real, and who knows the run's seed could subtract noise "
             "that comes from it: set noise: system"
         )
+    if privacy.delta >= 1 / units:
+        raise ValueError(
+            f"loop.privacy: delta={privacy.delta} must be below {1 / units:.3g}, one over the "
+            f"{whole} ({units}): a delta as large allows to publish {one}"
+        )
 
 
-def passage_of(
+def account_of(
     privacy: Privacy, settings: Settings, context: Context, coordinator: Coordinator
-) -> Passage:
-    """Return the passage of a private run.
+) -> ClientAccount:
+    """Return the account of a run that keeps whole clients private; give it its passage.
 
     Raises:
         ValueError: The sampler draws no Poisson cohorts, the method cannot be run privately, a
             number does not fit the number of clients, or real clients would get noise of a seed.
     """
-    check_noise(privacy, settings)
-    sampler, seed = settings.sampler, settings.seed
-    rate, clients = poisson_rate(sampler), len(coordinator.eligible)
-    if privacy.delta >= 1 / clients:
-        raise ValueError(
-            f"loop.privacy: delta={privacy.delta} must be below {1 / clients:.3g}, one over the "
-            f"number of clients ({clients}): a delta as large allows to publish one client's data"
-        )
-    module = context.module
-    return Passage.of(privacy, rate, clients, module, coordinator.server, context.template, seed)
-
-
-def affordable(passage: Passage, rounds: int) -> int:
-    """Return how many of the planned rounds epsilon pays for.
-
-    Raises:
-        ValueError: Not a single one.
-    """
-    paid = passage.affordable(rounds)
-    if paid == 0:
-        raise ValueError(
-            f"loop.privacy: a single round has epsilon {passage.epsilon(1):.4g}, more than the "
-            f"{passage.privacy.epsilon:g} that are set; raise sigma, or lower the probability of "
-            "the sampler"
-        )
-    return paid
-
-
-def described(passage: Passage, asked: int, rounds: int) -> dict[str, str]:
-    """Return the header's lines about privacy.
-
-    Args:
-        passage: The passage.
-        asked: The planned number of rounds.
-        rounds: How many of them epsilon pays for.
-    """
-    privacy, rate = passage.privacy, passage.rate
-    spent = "no epsilon, as sigma is 0"
-    if privacy.sigma:
-        spent = (
-            f"epsilon {passage.epsilon(rounds):.4g} at delta {privacy.delta:g} after {rounds} "
-            f"rounds (one client more or less; {accountant.described()})"
-        )
-    ends = ""
-    if rounds < asked:
-        ends = f"; ends there, as round {rounds + 1} of {asked} would exceed {privacy.epsilon:g}"
-    clip = f"clip {privacy.clip:g}" + (", then adaptive" if privacy.adaptive else "")
-    return {
-        "privacy": f"{privacy.level} level, {spent}{ends}",
-        "private": MEANING,
-        "mechanism": (
-            f"{clip}; sigma {privacy.sigma:g}; Poisson cohorts, rate {rate:g} of "
-            f"{passage.clients} clients; all count equally, over {passage.expected:g}"
-        ),
-        "noise": NOISE[privacy.noise],
-        "unaccounted": UNACCOUNTED,
-    }
+    rate, clients = poisson_rate(settings.sampler), len(coordinator.eligible)
+    check(privacy, settings, clients, "number of clients", "one client's data")
+    module, server = context.module, coordinator.server
+    passage = Passage.of(privacy, rate, clients, module, server, context.template, settings.seed)
+    coordinator.passage = passage
+    return ClientAccount(privacy, passage)

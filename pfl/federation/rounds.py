@@ -20,7 +20,7 @@ from pfl.disk.lock import locked
 from pfl.engines import op_threads
 from pfl.federation import rows, soundness
 from pfl.federation.evaluation import Evaluator
-from pfl.federation.private_samples import Account
+from pfl.federation.private import Account
 from pfl.federation.run import Row, Run
 from pfl.federation.settings import Settings, is_tested
 from pfl.federation.unseen import Newcomers
@@ -69,7 +69,7 @@ class Federation:
         root: Folder of all runs of this name; ``None`` writes none.
         origin: The run folder of the checkpoint that the run goes on from.
         op_threads: Number of threads that an operation uses on a CPU.
-        account: Tells epsilon, if the run keeps single samples private.
+        account: Tells the epsilon of a private run.
     """
 
     settings: Settings

@@ -53,20 +53,6 @@ def described() -> str:
     return f"dp-accounting {metadata.version('dp-accounting')}, privacy loss distributions"
 
 
-def affordable(rate: float, sigma: float, delta: float, most: float, rounds: int) -> int:
-    """Return the largest number of rounds, up to ``rounds``, whose epsilon is at most ``most``."""
-    if epsilon(rate, sigma, rounds, delta) <= most:
-        return rounds
-    low, high = 0, rounds
-    while high - low > 1:
-        middle = (low + high) // 2
-        if epsilon(rate, sigma, middle, delta) <= most:
-            low = middle
-        else:
-            high = middle
-    return low
-
-
 @lru_cache(maxsize=64)
 def _of_a_round(rate: float, sigma: float) -> Any:  # noqa: ANN401 (the package has no types)
     try:

@@ -14,7 +14,7 @@ from pfl.core.client import ClientModule
 from pfl.core.seeds import derive
 from pfl.core.server import Server, ServerState
 from pfl.core.types import Broadcast, Sending, State, Upload
-from pfl.passage import accountant, draws
+from pfl.passage import draws
 from pfl.passage.difference import bounded, wide
 from pfl.passage.privacy import Privacy
 from pfl.passage.refusal import refusal, sent_extra
@@ -73,18 +73,6 @@ class Passage:
     def expected(self) -> float:
         """The mean number of clients that upload in a round, q N: the denominator of each mean."""
         return self.rate * self.clients
-
-    def epsilon(self, rounds: int) -> float:
-        """Return the epsilon of some rounds."""
-        privacy = self.privacy
-        return accountant.epsilon(self.rate, privacy.sigma, rounds, privacy.delta)
-
-    def affordable(self, rounds: int) -> int:
-        """Return how many of some rounds can be played before epsilon is exceeded."""
-        own = self.privacy
-        if own.epsilon is None:
-            return rounds
-        return accountant.affordable(self.rate, own.sigma, own.delta, own.epsilon, rounds)
 
     def clip(self, state: ServerState) -> float:
         """Return the clip of the round after a state.

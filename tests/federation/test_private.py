@@ -11,7 +11,7 @@ from lightning_modules.fedproto import FedProto
 from lightning_modules.scaffold import SCAFFOLD
 from pfl.core.server import Server
 from pfl.engines.sequential import SequentialEngine
-from pfl.federation import private
+from pfl.federation.private import ClientAccount
 from pfl.federation.sampling import (
     BernoulliSampler,
     FixedStragglers,
@@ -19,6 +19,7 @@ from pfl.federation.sampling import (
     poisson_rate,
 )
 from pfl.passage import accountant
+from pfl.passage.passage import Passage
 from pfl.passage.privacy import Privacy
 from pfl.passage.refusal import refusal
 from pfl.testing import mlp, normed
@@ -125,6 +126,19 @@ def test_the_run_ends_before_the_round_that_would_exceed_epsilon():
     assert "ends there, as round 4 of 10 would exceed 1.6" in found.header["privacy"]
 
 
+@pytest.mark.parametrize(
+    ("most", "rounds"), [(1, 1), (6.9, 6), (7, 7), (99, 99), (100, 100), (1e9, 100)]
+)
+def test_the_rounds_that_epsilon_pays_for_are_found_with_few_questions(monkeypatch, most, rounds):
+    asked = []
+    monkeypatch.setattr(
+        accountant, "epsilon", lambda q, sigma, count, d: asked.append(count) or count
+    )
+    passage = Passage(noisy(), rate=0.5, clients=4, extra={}, seed=0)
+    assert ClientAccount(noisy(epsilon=most), passage).affordable(100) == rounds
+    assert len(asked) < 10
+
+
 def test_an_epsilon_below_one_round_is_refused():
     with pytest.raises(ValueError, match=r"a single round has epsilon 0\.5, more than the 0\.1"):
         run(FedAvg, noisy(epsilon=0.1))
@@ -132,7 +146,7 @@ def test_an_epsilon_below_one_round_is_refused():
 
 def test_the_header_says_what_is_private_and_what_is_not():
     header = run(FedAvg, noisy()).header
-    assert header["private"] == private.MEANING
+    assert header["private"] == ClientAccount.meaning
     assert "choice of settings" in header["unaccounted"]
     assert "clip 1; sigma 0.5; Poisson cohorts, rate 0.5 of 3 clients" in header["mechanism"]
     assert "who knows the seed" in header["noise"]

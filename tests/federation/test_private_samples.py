@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from lightning_modules import Ditto, FedAvg, FedPer, FedROD, FedSimSup, UniVarFL
-from pfl.federation.private_samples import Account
+from pfl.federation.private_samples import SampleAccount
 from pfl.federation.sampling import UniformSampler
 from pfl.passage.privacy import Privacy
 from pfl.testing.federation import fit
@@ -40,7 +40,7 @@ def gaussian_delta(epsilon, sigma):
 
 def test_epsilon_without_subsampling_is_exact():
     """Four steps over all samples with sigma 4 are one with sigma 2."""
-    account = Account(Privacy(1.0, 4.0, 1e-3, level="sample"), {0: ((1, 2),)}, None)
+    account = SampleAccount(Privacy(1.0, 4.0, 1e-3, level="sample"), {0: ((1, 2),)}, None)
     assert gaussian_delta(account.epsilon(2), 2.0) == pytest.approx(1e-3, rel=1e-3)
     assert account.epsilon(0) == 0
 
@@ -50,7 +50,7 @@ def test_epsilon_is_that_of_the_client_with_the_largest_one():
 
     def epsilon(*steps, cohort=None, rounds=3):
         own = dict(enumerate(steps))
-        return Account(Privacy(1.0, 2.0, 1e-3, level="sample"), own, cohort).epsilon(rounds)
+        return SampleAccount(Privacy(1.0, 2.0, 1e-3, level="sample"), own, cohort).epsilon(rounds)
 
     often, seldom = ((2, 4),), ((8, 4),)
     assert epsilon(often, seldom) == epsilon(often) > epsilon(seldom)
@@ -69,7 +69,7 @@ def test_epsilon_is_that_of_the_client_with_the_largest_one():
 
 def test_the_run_ends_before_the_round_that_would_exceed_epsilon():
     """Clients of 9, 6 and 4 samples take 3, 2 and 2 steps an epoch: the worst rate is 1/2."""
-    account = Account(SAMPLE, {0: ((3, 3),), 1: ((2, 2),)}, None)
+    account = SampleAccount(SAMPLE, {0: ((3, 3),), 1: ((2, 2),)}, None)
     limit = account.epsilon(2) + 1e-6
     found = run(privacy=Privacy(1.0, 1.0, 1e-2, epsilon=limit, level="sample"), rounds=5)
     assert found.round == found.rounds == 2
