@@ -94,7 +94,7 @@ class IID(Partitioner):
 
     def draw(self, targets: Targets, num_clients: int, rng: np.random.Generator) -> list[Ints]:
         """Divide the samples; ``__call__`` checks the result."""
-        return draws.iid(len(targets), num_clients, rng)
+        return np.array_split(rng.permutation(len(targets)), num_clients)
 
 
 @dataclass(frozen=True)
@@ -130,11 +130,14 @@ class Dirichlet(Partitioner):
 
     def draw(self, targets: Targets, num_clients: int, rng: np.random.Generator) -> list[Ints]:
         """Divide the samples; ``__call__`` checks the result."""
-        return self.enough(
-            targets,
-            num_clients,
-            lambda: draws.dirichlet(targets.classes, num_clients, self.alpha, rng, cap=self.cap),
-        )
+        alphas = np.full(num_clients, self.alpha)
+
+        def draw() -> list[Ints] | None:
+            members = draws.members(targets.classes, rng)
+            drawn = ((positions, rng.dirichlet(alphas)) for positions in members)
+            return draws.by_shares(drawn, num_clients, len(targets), cap=self.cap)
+
+        return self.enough(targets, num_clients, draw)
 
     def enough(
         self, targets: Targets, num_clients: int, draw: Callable[[], list[Ints] | None]
@@ -171,7 +174,8 @@ class ClientDirichlet(Partitioner):
     """Clients of equal size, each with its own class proportions from Dir(alpha * frequencies).
 
     Each client draws its proportions, then its samples without replacement; a class without samples
-    left is removed from later draws.
+    left is removed from later draws. The last clients therefore follow the remaining samples more
+    than their own draw; clients are processed in random order.
 
     Source: Hsu, Qi and Brown, "Measuring the effects of non-identical data distribution for
     federated visual classification", 2019, which FedSimSup cites for its Dirichlet partitions.
@@ -193,7 +197,22 @@ class ClientDirichlet(Partitioner):
 
     def draw(self, targets: Targets, num_clients: int, rng: np.random.Generator) -> list[Ints]:
         """Divide the samples; ``__call__`` checks the result."""
-        return draws.client_dirichlet(targets.classes, num_clients, self.alpha, rng)
+        pools = draws.members(targets.classes, rng)
+        counts = np.array([len(pool) for pool in pools])
+        left, frequencies = counts.copy(), counts / counts.sum()
+        quotas = draws.apportion(len(targets), np.ones(num_clients))
+        dealt = np.zeros((num_clients, len(pools)), np.int64)
+        for client in rng.permutation(num_clients):
+            wanted = rng.dirichlet(self.alpha * frequencies)
+            while (missing := int(quotas[client] - dealt[client].sum())) > 0:
+                shares = wanted * (left > 0)
+                if not shares.sum() > 0:
+                    shares = left.astype(np.float64)
+                drawn = np.minimum(rng.multinomial(missing, shares / shares.sum()), left)
+                dealt[client] += drawn
+                left -= drawn
+        by_class = [draws.cut(pool, sizes) for pool, sizes in zip(pools, dealt.T, strict=True)]
+        return draws.join(list(zip(*by_class, strict=True)))
 
 
 @dataclass(frozen=True)
@@ -226,7 +245,9 @@ class Shards(Partitioner):
             f"{num_clients} clients with shards_per_client={self.shards_per_client} need {total} "
             f"samples, but there are {len(targets)}",
         )
-        return draws.shards(targets.classes, num_clients, self.shards_per_client, rng)
+        pieces = np.array_split(np.concatenate(draws.members(targets.classes, rng)), total)
+        order = rng.permutation(total).reshape(num_clients, self.shards_per_client)
+        return draws.join([[pieces[piece] for piece in dealt] for dealt in order])
 
 
 @dataclass(frozen=True)

@@ -12,17 +12,17 @@ from abc import abstractmethod
 from collections.abc import Sequence
 from copy import deepcopy
 from dataclasses import dataclass
-from typing import TypeAlias, get_args
+from typing import Literal, TypeAlias, get_args
 
 import numpy as np
 
 from datamodules.checks import require
 from datamodules.partition import draws
-from datamodules.partition.draws import Quantity
 from datamodules.partition.partitioner import Partitioner
 from datamodules.targets import Ints, Targets
 from pfl.core.checks import at_least_one, finite, not_negative, one_of
 
+Quantity: TypeAlias = Literal["random_cuts", "equal", "lognormal"]
 # The labels by which samples are cut, and those that each client owns a block of.
 Owned: TypeAlias = tuple[Ints, Sequence[Ints]]
 
@@ -72,16 +72,71 @@ class Slices(Partitioner):
         # The released code deals the classes from a generator of its own, with the same seed.
         dealer = deepcopy(rng) if self.released else rng
         classes, owned = self.owned(targets, num_clients, dealer)
-        counts = np.unique(classes, return_counts=True)[1]
-        blocks = sum(map(len, owned)) // len(counts)
+        names, counts = np.unique(classes, return_counts=True)
+        blocks, smallest = sum(map(len, owned)) // len(counts), counts.min()
         require(
-            blocks <= counts.min(),
+            blocks <= smallest,
             f"{type(self).__name__} cuts each class into {blocks} blocks for {num_clients} "
-            f"clients, but the smallest has {counts.min()} samples; lower num_clients",
+            f"clients, but the smallest has {smallest} samples; lower num_clients",
         )
-        return draws.slices(
-            classes, owned, self.quantity, self.sigma, rng, last_first=self.released
+        pools = draws.members(classes, rng)
+        # Drawn for the smallest class and scaled to the others.
+        points = self.cut_points(smallest, blocks, rng)
+        # A client gets the next free block of each class that it owns; there the last one.
+        step = -1 if self.released else 1
+        unused = {
+            name: iter(np.split(pool, points * len(pool) // smallest)[::step])
+            for name, pool in zip(names.tolist(), pools, strict=True)
+        }
+        return draws.join([[next(unused[name]) for name in own.tolist()] for own in owned])
+
+    def cut_points(self, size: int, blocks: int, rng: np.random.Generator) -> Ints:
+        """Draw the points at which ``size`` samples are cut into non-empty blocks.
+
+        Returns:
+            (blocks - 1,) ascending points in 1..size-1.
+        """
+        if self.quantity == "random_cuts":
+            return np.sort(rng.choice(np.arange(1, size), blocks - 1, replace=False))
+        if self.quantity == "equal":
+            return np.arange(1, blocks) * size // blocks
+        weights = np.exp(self.sigma * rng.standard_normal(blocks))
+        return np.cumsum(1 + draws.apportion(size - blocks, weights))[:-1]
+
+    def deal(
+        self,
+        above: Sequence[Ints],
+        per_client: int,
+        num_clients: int,
+        rng: np.random.Generator,
+        chained: bool = False,
+    ) -> list[Ints]:
+        """Deal classes at random in each group of clients, who together have each of them once.
+
+        Args:
+            above: Classes that are dealt separately, such as those of each superclass; equally
+                many, a multiple of ``per_client``.
+            per_client: Number of classes of each kind that a client gets.
+            num_clients: Number of clients.
+            rng: Random generator.
+            chained: Each group's deal shuffles the one before (the released code).
+
+        Raises:
+            ValueError: The clients do not fill their groups.
+        """
+        group = len(above[0]) // per_client
+        require(
+            num_clients % group == 0,
+            f"{type(self).__name__} deals the classes over groups of {group} clients; "
+            f"num_clients={num_clients} is not divisible by {group}",
         )
+        owned: list[Ints] = []
+        for _ in range(num_clients // group):
+            dealt = np.stack([rng.permutation(classes) for classes in above])
+            if chained:
+                above = list(dealt)
+            owned += [part.ravel() for part in np.split(dealt, group, axis=1)]
+        return owned
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -134,10 +189,7 @@ class FixedClasses(Slices):
             len(classes) % per_client == 0,
             f"classes_per_client={per_client} does not divide the {len(classes)} classes",
         )
-        group = len(classes) // per_client
-        _require_groups("FixedClasses", num_clients, group)
-        deals = [rng.permutation(classes) for _ in range(num_clients // group)]
-        return targets.classes, [classes for deal in deals for classes in np.split(deal, group)]
+        return targets.classes, self.deal([classes], per_client, num_clients, rng)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -187,21 +239,6 @@ class ConceptDrift(Slices):
             f"subclasses_per_client={self.subclasses_per_client} does not divide the {size} "
             "subclasses of a superclass",
         )
-        group = size // self.subclasses_per_client
-        _require_groups("ConceptDrift", num_clients, group)
-        owned: list[Ints] = []
-        for _ in range(num_clients // group):
-            deal = np.stack([rng.permutation(subclasses) for subclasses in under])
-            if self.released:
-                # There each group's deal shuffles the one before.
-                under = list(deal)
-            owned += [part.ravel() for part in np.split(deal, group, axis=1)]
-        return targets.fine, owned
-
-
-def _require_groups(name: str, num_clients: int, group: int) -> None:
-    require(
-        num_clients % group == 0,
-        f"{name} deals the classes over groups of {group} clients; num_clients={num_clients} is "
-        f"not divisible by {group}",
-    )
+        return targets.fine, self.deal(
+            under, self.subclasses_per_client, num_clients, rng, chained=self.released
+        )

@@ -1,4 +1,4 @@
-"""The pure functions behind the partitioners, with numbers worked by hand."""
+"""What partitioners draw, with numbers worked by hand."""
 
 import numpy as np
 import pytest
@@ -6,10 +6,33 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from datamodules.partition import draws
+from datamodules.partition.partitioner import IID, ClientDirichlet, Dirichlet, Shards
+from datamodules.partition.slices import QuantitySkew
+from datamodules.targets import Targets
 
 
 def rng(seed=0):
     return np.random.default_rng(seed)
+
+
+def iid(count, clients, generator):
+    return IID().draw(Targets(np.zeros(count, np.int64)), clients, generator)
+
+
+def dirichlet(labels, clients, alpha, generator, cap):
+    return Dirichlet(alpha, min_samples=0, cap=cap).draw(Targets(labels), clients, generator)
+
+
+def client_dirichlet(labels, clients, alpha, generator):
+    return ClientDirichlet(alpha).draw(Targets(labels), clients, generator)
+
+
+def shards(labels, clients, per_client, generator):
+    return Shards(per_client).draw(Targets(labels), clients, generator)
+
+
+def cut_points(size, blocks, quantity, sigma, generator):
+    return QuantitySkew(quantity=quantity, sigma=sigma).cut_points(size, blocks, generator)
 
 
 def test_apportion_gives_the_largest_remainders_a_unit_more():
@@ -37,26 +60,26 @@ def test_members_are_the_shuffled_positions_of_each_class():
 
 def test_iid_takes_samples_from_everywhere():
     """1,000 samples over 10 clients: a client's mean position is 500 +- 27 (hypergeometric)."""
-    shares = draws.iid(1000, 10, rng())
+    shares = iid(1000, 10, rng())
     assert all(abs(share.mean() - 499.5) < 4 * 27.4 for share in shares)
-    assert not np.array_equal(shares[0], draws.iid(1000, 10, rng(1))[0])
+    assert not np.array_equal(shares[0], iid(1000, 10, rng(1))[0])
 
 
 def test_equal_cuts():
     """10 samples in 3 blocks: 10 // 3 = 3 and 20 // 3 = 6, so 3, 3 and 4."""
-    assert draws.cut_points(10, 3, "equal", 1.0, rng()).tolist() == [3, 6]
+    assert cut_points(10, 3, "equal", 1.0, rng()).tolist() == [3, 6]
 
 
 def test_lognormal_cuts_without_spread_are_equal():
     """One each, and 9 - 3 = 6 in equal shares of 2: blocks of 3."""
-    assert draws.cut_points(9, 3, "lognormal", 0.0, rng()).tolist() == [3, 6]
+    assert cut_points(9, 3, "lognormal", 0.0, rng()).tolist() == [3, 6]
 
 
 @given(
     st.integers(1, 30), st.integers(0, 60), st.sampled_from(["random_cuts", "equal", "lognormal"])
 )
 def test_no_block_is_empty(blocks, more, quantity):
-    points = draws.cut_points(blocks + more, blocks, quantity, 1.5, rng(more))
+    points = cut_points(blocks + more, blocks, quantity, 1.5, rng(more))
     sizes = np.diff([0, *points, blocks + more])
     assert len(sizes) == blocks
     assert sizes.min() >= 1
@@ -65,8 +88,7 @@ def test_no_block_is_empty(blocks, more, quantity):
 def test_slices_cut_unequal_classes_at_equal_fractions():
     """Class 0 has 4 samples, class 1 has 8; in two equal blocks, 2 + 2 and 4 + 4."""
     classes = np.repeat([0, 1], [4, 8])
-    owned = [np.array([0, 1]), np.array([0, 1])]
-    shares = draws.slices(classes, owned, "equal", 1.0, rng())
+    shares = QuantitySkew(quantity="equal").draw(Targets(classes), 2, rng())
     assert [np.bincount(classes[share]).tolist() for share in shares] == [[2, 4], [2, 4]]
 
 
@@ -78,9 +100,7 @@ def test_dirichlet_with_cap_stops_dealing_to_a_full_client():
     labels = np.repeat([0, 1], 10)
     capped = 0
     for seed in range(300):
-        shares = draws.dirichlet(labels, 2, 0.05, rng(seed), cap=True)
-        if shares is None:
-            continue
+        shares = dirichlet(labels, 2, 0.05, rng(seed), cap=True)
         counts = np.array([np.bincount(labels[share], minlength=2) for share in shares])
         for own in counts:
             if own[0] == 10:
@@ -95,7 +115,7 @@ def test_dirichlet_with_cap_counts_all_classes_so_far():
     labels = np.repeat(np.arange(5), 20)
     full = 0
     for seed in range(50):
-        shares = draws.dirichlet(labels, 4, 0.5, rng(seed), cap=True)
+        shares = dirichlet(labels, 4, 0.5, rng(seed), cap=True)
         counts = np.array([np.bincount(labels[share], minlength=5) for share in shares])
         before = counts.cumsum(1) - counts
         assert (counts[before >= 25] <= 1).all()
@@ -106,8 +126,8 @@ def test_dirichlet_with_cap_counts_all_classes_so_far():
 
 def test_dirichlet_plain_and_capped_draw_the_same_first_class():
     labels = np.repeat([0, 1], 50)
-    plain = draws.dirichlet(labels, 3, 0.5, rng(3), cap=False)
-    capped = draws.dirichlet(labels, 3, 0.5, rng(3), cap=True)
+    plain = dirichlet(labels, 3, 0.5, rng(3), cap=False)
+    capped = dirichlet(labels, 3, 0.5, rng(3), cap=True)
     assert [(labels[s] == 0).sum() for s in plain] == [(labels[s] == 0).sum() for s in capped]
 
 
@@ -118,7 +138,7 @@ def test_dirichlet_shares_have_the_variance_of_the_distribution(alpha):
     labels = np.zeros(count, np.int64)
     shares = np.array(
         [
-            [len(s) / count for s in draws.dirichlet(labels, clients, alpha, rng(i), cap=False)]
+            [len(s) / count for s in dirichlet(labels, clients, alpha, rng(i), cap=False)]
             for i in range(1500)
         ]
     )
@@ -131,7 +151,7 @@ def test_dirichlet_shares_have_the_variance_of_the_distribution(alpha):
 def test_client_dirichlet_follows_the_frequencies_when_alpha_is_large():
     """With alpha = 1e6 each of 4 clients has classes as 3 : 1, within the multinomial's spread."""
     labels = np.repeat([0, 1], [3000, 1000])
-    shares = draws.client_dirichlet(labels, 4, 1e6, rng())
+    shares = client_dirichlet(labels, 4, 1e6, rng())
     assert [len(share) for share in shares] == [1000] * 4
     zeros = np.array([(labels[share] == 0).sum() for share in shares])
     assert np.abs(zeros - 750).max() < 5 * np.sqrt(1000 * 0.75 * 0.25)
@@ -147,7 +167,7 @@ def test_client_dirichlet_has_the_concentration_of_the_distribution(alpha, class
     labels = np.repeat(np.arange(classes), 2000)
     found = []
     for seed in range(40):
-        shares = draws.client_dirichlet(labels, 40, alpha, rng(seed))
+        shares = client_dirichlet(labels, 40, alpha, rng(seed))
         counts = np.array([np.bincount(labels[s], minlength=classes) for s in shares])
         found += ((counts / counts.sum(1, keepdims=True)) ** 2).sum(1).tolist()
     law = (alpha / classes + 1) / (alpha + 1)
@@ -160,7 +180,7 @@ def test_client_dirichlet_deals_in_random_order():
     labels = np.repeat(np.arange(10), 60)
     found = []
     for seed in range(300):
-        shares = draws.client_dirichlet(labels, 10, 1.0, rng(seed))
+        shares = client_dirichlet(labels, 10, 1.0, rng(seed))
         found.append([len(np.unique(labels[share])) for share in (shares[0], shares[-1])])
     difference = np.diff(found)
     assert abs(difference.mean()) < 4 * difference.std() / np.sqrt(300)
@@ -172,7 +192,7 @@ def test_client_dirichlet_falls_back_to_what_is_left_in_proportion():
     labels = np.repeat([0, 1, 2], [500, 100, 900])
     fallbacks = 0
     for seed in range(80):
-        shares = draws.client_dirichlet(labels, 3, 1e-9, rng(seed))
+        shares = client_dirichlet(labels, 3, 1e-9, rng(seed))
         counts = np.array([np.bincount(labels[share], minlength=3) for share in shares])
         fallbacks += 500 in counts[:, 0] and 25 < counts[:, 1].max() < 75
     assert fallbacks > 2
@@ -184,7 +204,7 @@ def test_client_dirichlet_with_a_tiny_alpha_gives_whole_classes_to_clients():
     kinds = [
         len(np.unique(labels[share]))
         for seed in range(30)
-        for share in draws.client_dirichlet(labels, 4, 0.01, rng(seed))
+        for share in client_dirichlet(labels, 4, 0.01, rng(seed))
     ]
     assert np.mean(kinds) < 1.8
 
@@ -192,7 +212,7 @@ def test_client_dirichlet_with_a_tiny_alpha_gives_whole_classes_to_clients():
 def test_shards_hold_neighbouring_labels():
     """4 clients x 2 shards of 80 samples: 8 shards of 10, each of a single class of 20."""
     labels = np.tile(np.arange(4), 20)
-    for share in draws.shards(labels, 4, 2, rng()):
+    for share in shards(labels, 4, 2, rng()):
         counts = np.bincount(labels[share], minlength=4)
         assert set(counts.tolist()) <= {0, 10, 20}
         assert counts.sum() == 20
@@ -201,5 +221,5 @@ def test_shards_hold_neighbouring_labels():
 def test_shards_are_dealt_at_random():
     """8 shards of one class each: over 40 seeds the first client has many of the 28 pairs."""
     labels = np.repeat(np.arange(8), 5)
-    pairs = {tuple(np.unique(labels[draws.shards(labels, 4, 2, rng(s))[0]])) for s in range(40)}
+    pairs = {tuple(np.unique(labels[shards(labels, 4, 2, rng(s))[0]])) for s in range(40)}
     assert len(pairs) > 14
