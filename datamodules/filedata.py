@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,6 +14,7 @@ import numpy as np
 from datamodules.base import FederatedDataModule
 from datamodules.checks import existing, require
 from datamodules.files import Shape, decode, decode_once, files_digest
+from datamodules.tables import read_table
 from datamodules.targets import Catalogue, Ints, Targets
 from pfl.core.types import Inputs
 
@@ -170,18 +170,16 @@ class FileData(FederatedDataModule):
 
 
 def read_superclasses(path: str) -> dict[str, str]:
-    """Read the superclass of each class from a CSV file.
+    """Read the superclass of each class from the columns ``class`` and ``superclass`` of a table.
 
     Raises:
         FileNotFoundError: The file does not exist.
         ValueError: The file lacks a column, or is empty.
     """
-    file = existing(path, "superclasses")
-    with file.open(newline="", encoding="utf-8") as lines:
-        rows = list(csv.DictReader(lines))
-    if not rows or not {"class", "superclass"} <= rows[0].keys():
-        raise ValueError(f"{file} needs the columns class and superclass, and one row per class")
-    return {row["class"]: row["superclass"] for row in rows}
+    table = read_table(existing(path, "superclasses"))
+    return dict(
+        zip(map(str, table.column("class")), map(str, table.column("superclass")), strict=True)
+    )
 
 
 def _numbers(names: Sequence[str], order: Sequence[str]) -> Ints:

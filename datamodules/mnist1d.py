@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import random
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
+from lightning.pytorch.utilities.seed import isolate_rng
 
 from datamodules.partition.partitioner import Partitioner
 from datamodules.tensors import TensorData
@@ -81,17 +80,7 @@ def _signals(count: int, seed: int) -> tuple[Any, Any]:
         raise ImportError("MNIST1D needs mnist1d: pip install 'pfl-lightning[mnist1d]'") from error
     arguments = data.get_dataset_args()
     arguments.num_samples, arguments.train_split, arguments.seed = count, 1.0, seed
-    with _streams_restored():
+    # The generator seeds and draws from the global streams of Python and numpy.
+    with isolate_rng(include_cuda=False):
         made = data.make_dataset(arguments)
     return made["x"], made["y"]
-
-
-@contextmanager
-def _streams_restored() -> Iterator[None]:
-    """Restore the global streams of Python and numpy, which the generator seeds and draws from."""
-    python, numpy = random.getstate(), np.random.get_state()
-    try:
-        yield
-    finally:
-        random.setstate(python)
-        np.random.set_state(numpy)

@@ -321,11 +321,20 @@ def _named(given: dict[str, Any], name: str) -> Any:  # noqa: ANN401
     return {key.removeprefix(stem): _tensor(value, key) for key, value in several.items()}
 
 
-def _tensor(value: Any, name: str) -> Tensor:  # noqa: ANN401
+def as_tensor(value: Any, name: str) -> Tensor:  # noqa: ANN401
+    """Return a tensor or an array as a tensor.
+
+    Raises:
+        ValueError: It is neither; the message names it.
+    """
     try:
-        tensor = torch.as_tensor(value)
+        return torch.as_tensor(value)
     except (TypeError, ValueError, RuntimeError) as error:
         raise ValueError(f"{name} is not a tensor of numbers: {error}") from error
+
+
+def _tensor(value: Any, name: str) -> Tensor:  # noqa: ANN401
+    tensor = as_tensor(value, name)
     require(tensor.dim() > 0, f"{name} must have one sample per row, got a single number")
     return tensor
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-import torch
 from PIL import Image
 from torch import Tensor
 from torch.utils.data import Dataset, IterableDataset
@@ -14,7 +13,7 @@ from torchvision.transforms.functional import pil_to_tensor
 from datamodules.checks import require
 from datamodules.decoding import decoded
 from datamodules.partition.partitioner import Partitioner
-from datamodules.tensors import TaskName, TensorData
+from datamodules.tensors import TaskName, TensorData, as_tensor
 from pfl.core.checks import not_negative
 
 
@@ -94,9 +93,4 @@ def _tensor(value: Any, name: str, number: int) -> Tensor:  # noqa: ANN401
     if isinstance(value, Image.Image):
         pixels: Tensor = pil_to_tensor(value)
         return pixels
-    try:
-        return torch.as_tensor(value)
-    except (TypeError, ValueError, RuntimeError) as error:
-        raise ValueError(
-            f"{name} of sample {number} is not a tensor of numbers: {error}"
-        ) from error
+    return as_tensor(value, f"{name} of sample {number}")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from types import NoneType
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
@@ -17,9 +17,7 @@ def not_negative(**arguments: float | None) -> None:
     Example:
         >>> not_negative(mu=0.0, epochs=None)
     """
-    for name, value in arguments.items():
-        if value is not None and not value >= 0:
-            raise ValueError(f"{name} must not be negative, got {value}")
+    _check(arguments, lambda value: value >= 0, "must not be negative")
 
 
 def positive(**arguments: float | None) -> None:
@@ -28,9 +26,7 @@ def positive(**arguments: float | None) -> None:
     Raises:
         ValueError: A number is not above zero.
     """
-    for name, value in arguments.items():
-        if value is not None and not value > 0:
-            raise ValueError(f"{name} must be positive, got {value}")
+    _check(arguments, lambda value: value > 0, "must be positive")
 
 
 def finite(**arguments: float | None) -> None:
@@ -39,9 +35,7 @@ def finite(**arguments: float | None) -> None:
     Raises:
         ValueError: A number is infinite or NaN.
     """
-    for name, value in arguments.items():
-        if value is not None and not math.isfinite(value):
-            raise ValueError(f"{name} must be a finite number, got {value}")
+    _check(arguments, math.isfinite, "must be a finite number")
 
 
 def at_least_one(**arguments: int | None) -> None:
@@ -50,9 +44,7 @@ def at_least_one(**arguments: int | None) -> None:
     Raises:
         ValueError: A number is below one.
     """
-    for name, value in arguments.items():
-        if value is not None and not value >= 1:
-            raise ValueError(f"{name} must be at least 1, got {value}")
+    _check(arguments, lambda value: value >= 1, "must be at least 1")
 
 
 def within(interval: str, **arguments: float | None) -> None:
@@ -69,13 +61,20 @@ def within(interval: str, **arguments: float | None) -> None:
         >>> within("(0, 1]", lr_decay=1.0)
     """
     low, high = (float(end) for end in interval[1:-1].split(","))
-    for name, value in arguments.items():
-        if value is None:
-            continue
+
+    def inside(value: float) -> bool:
         above = value >= low if interval[0] == "[" else value > low
-        below = value <= high if interval[-1] == "]" else value < high
-        if not (above and below):
-            raise ValueError(f"{name} must lie in {interval}, got {value}")
+        return above and (value <= high if interval[-1] == "]" else value < high)
+
+    _check(arguments, inside, f"must lie in {interval}")
+
+
+def _check(
+    arguments: Mapping[str, float | None], right: Callable[[float], bool], what: str
+) -> None:
+    for name, value in arguments.items():
+        if value is not None and not right(value):
+            raise ValueError(f"{name} {what}, got {value}")
 
 
 def one_of(argument: str, given: object, known: tuple[object, ...]) -> None:

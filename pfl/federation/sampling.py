@@ -8,7 +8,7 @@ from typing import Protocol
 
 import numpy as np
 import torch
-from torch.distributions import Binomial
+from scipy.special import bdtrc
 
 from pfl.core.checks import not_negative, within
 from pfl.core.seeds import generator
@@ -95,7 +95,8 @@ class BernoulliSampler(Sampler):
     def __call__(self, clients: Sequence[int], rng: torch.Generator, round: int) -> Cohort:
         """Draw the round's cohort."""
         minimum = min(self.minimum, len(clients))
-        if _chance(len(clients), self.probability, minimum) < _RAREST:
+        # The probability that at least so many upload.
+        if bdtrc(minimum - 1, len(clients), self.probability) < _RAREST:
             enough = minimum / len(clients)
             raise ValueError(
                 f"probability={self.probability} hardly ever gives minimum={self.minimum} uploads "
@@ -176,13 +177,6 @@ def _enough(draw: Callable[[], list[bool]], minimum: int) -> list[bool]:
     while sum(joined := draw()) < minimum:
         pass
     return joined
-
-
-def _chance(count: int, probability: float, minimum: int) -> float:
-    """Return the probability that at least ``minimum`` of ``count`` clients upload."""
-    uploads = torch.arange(minimum, count + 1, dtype=torch.float64)
-    law = Binomial(count, torch.tensor(probability, dtype=torch.float64))
-    return float(law.log_prob(uploads).logsumexp(0).exp())  # type: ignore[no-untyped-call]
 
 
 def _cohort(chosen: Sequence[int], clients: Sequence[int], train_all: bool) -> Cohort:

@@ -287,8 +287,8 @@ class TestSuperclasses:
         ("content", "message"),
         [
             ("class,superclass\nyak,mammal\n", "names the class 'yak', but"),
-            ("name,group\nant,insect\n", "needs the columns class and superclass"),
-            ("", "needs the columns class and superclass"),
+            ("name,group\nant,insect\n", "has no column 'class', only name, group"),
+            ("", "has no rows"),
         ],
     )
     def test_a_wrong_file_is_refused(self, insects, content, message):
