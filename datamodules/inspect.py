@@ -14,6 +14,7 @@ from rich.table import Table
 from datamodules.base import FederatedDataModule
 from datamodules.survey import Survey, count_hashes, survey
 from datamodules.targets import Floats, Ints
+from pfl.core.plain import spelled
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -117,16 +118,7 @@ def figure(data: FederatedDataModule, path: str | Path) -> None:
 def _title(data: FederatedDataModule, samples: int) -> str:
     """Return two lines: data set and size; partitioner."""
     about = f"{type(data).__name__}, {data.num_clients} clients, {samples:,} samples"
-    return f"{about}\n{_spelled(data.description()['partition'])}"
-
-
-def _spelled(recipe: object) -> str:
-    """Write a recipe as a Python call."""
-    if not isinstance(recipe, dict):
-        return str(recipe)
-    given = recipe["init_args"].items()
-    arguments = [f"{key}={_spelled(value)}" for key, value in given if value is not None]
-    return f"{recipe['class_path'].rpartition('.')[2]}({', '.join(arguments)})"
+    return f"{about}\n{spelled(data.description()['partition'])}"
 
 
 def _draw_sizes(axes: Axes, seen: Survey) -> None:

@@ -36,6 +36,15 @@ def plain(value: Any) -> Any:  # noqa: ANN401
     return {**described, "init_args": given} if given else described
 
 
+def spelled(value: object) -> str:
+    """Write a configuration's value as Python: a class as a call, without null arguments."""
+    if not isinstance(value, Mapping) or "class_path" not in value:
+        return str(value)
+    given = value.get("init_args", {}).items()
+    arguments = [f"{key}={spelled(item)}" for key, item in given if item is not None]
+    return f"{value['class_path'].rpartition('.')[2]}({', '.join(arguments)})"
+
+
 def _arguments(value: object) -> Mapping[str, Any]:
     """Return the arguments of an object, as far as it tells them."""
     if is_dataclass(value):

@@ -5,17 +5,18 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Literal
 
 from pfl.core.seeds import derive
 from pfl.core.server import ServerState
-from pfl.core.types import ClientInfo, EvaluationPoint, Job, Result, Scores
+from pfl.core.types import ClientInfo, EvaluationPoint, Job, Result, Scores, Split
 from pfl.engines.base import Engine
 from pfl.federation import soundness
 from pfl.federation.run import Row
 from pfl.training.context import Context
 
-MakeJob = Callable[[int, ServerState], Job]
+MakeJob = Callable[[ServerState, int], Job]
 # Jobs made at a time: each holds its client's kept state, and thousands would fill the memory.
 BLOCK = 256
 
@@ -83,19 +84,13 @@ class Evaluator:
             after: The server's state after the round.
         """
         row: Row = {}
-        rows: dict[int, Row] = {
-            client: {
-                "round": after.round,
-                "client": client,
-                "samples": self.clients[client].samples,
-                "test_samples": len(self.data.split(client, "test")),
-                **({"group": self.groups[client]} if self.groups else {}),
-            }
-            for client in tested
-        }
+        rows = self.rows(tested, after.round)
+        if self.groups:
+            for client in tested:
+                rows[client]["group"] = self.groups[client]
         common: dict[int, Scores] = {}
         if self.has_global_model:
-            common = self._test(tested, after, "global")
+            common = self.test(tested, partial(self.job, after), model="global")
         for position, point in enumerate(self.points):
             group = "personal" if position == 0 else f"personal_{point}"
             if point == "post_local":
@@ -103,7 +98,7 @@ class Evaluator:
             elif self.personal_is_global:
                 scores = common
             else:
-                scores = self._test(tested, after, "personal")
+                scores = self.test(tested, partial(self.job, after))
             row |= self.collect(scores, group, rows)
         if self.has_global_model:
             row |= self.collect(common, "global", rows)
@@ -112,6 +107,18 @@ class Evaluator:
             for client in values.keys() & rows.keys():
                 rows[client][name] = values[client]
         return row, list(rows.values())
+
+    def rows(self, clients: Sequence[int], number: int) -> dict[int, Row]:
+        """Return the rows of clients that are tested after a round, still without scores."""
+        return {
+            client: {
+                "round": number,
+                "client": client,
+                "samples": len(self.data.split(client, "train")),
+                "test_samples": len(self.data.split(client, "test")),
+            }
+            for client in clients
+        }
 
     def undefined(self, rows: Sequence[Row]) -> list[int]:
         """Return the clients of which a model has no finite main score; warn of them.
@@ -138,18 +145,27 @@ class Evaluator:
         """
         scored = {client: results[client].scores for client in tested if client in results}
         others = [client for client in tested if client not in scored]
-        return scored | self._test(others, before, "personal")
+        return scored | self.test(others, partial(self.job, before))
 
-    def _test(
-        self, clients: Sequence[int], state: ServerState, model: Literal["personal", "global"]
+    def test(
+        self,
+        clients: Sequence[int],
+        job: Callable[[int], Job],
+        splits: tuple[Split, ...] = ("val", "test"),
+        model: Literal["personal", "global"] = "personal",
     ) -> dict[int, Scores]:
+        """Return the scores of clients' models.
+
+        Args:
+            clients: The clients.
+            job: Makes a client's job.
+            splits: Splits on which a model is tested.
+            model: Which model.
+        """
         scores: dict[int, Scores] = {}
         for start in range(0, len(clients), BLOCK):
             block = clients[start : start + BLOCK]
-            jobs = [
-                self._test_job(self.job(client, state), splits=("val", "test"), model=model)
-                for client in block
-            ]
+            jobs = [self._test_job(job(client), splits=splits, model=model) for client in block]
             scores.update(zip(block, self.engine.test(jobs), strict=True))
         return scores
 
@@ -157,7 +173,7 @@ class Evaluator:
         """Test the global model on the common test set, which belongs to no client."""
         if self.data.pooled_test() is None:
             return {}
-        job = self._test_job(self.job(0, state), splits=("pooled",), model="global")
+        job = self._test_job(self.job(state, 0), splits=("pooled",), model="global")
         job = replace(job, kept={}, info=replace(job.info, client=-1))
         (scores,) = self.engine.test([job])
         return {f"test/pooled/{name}": value for name, value in scores.get("pooled", {}).items()}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 
 from lightning.fabric import Fabric
@@ -11,6 +10,7 @@ from pfl.core.client import ClientModule
 from pfl.core.data import FederatedData, TellsShapes
 from pfl.core.devices import on_host
 from pfl.core.held_out import held_out
+from pfl.core.plain import spelled
 from pfl.engines import cores
 from pfl.engines.op_threads import OpThreads
 from pfl.federation.rounds import Federation
@@ -120,7 +120,4 @@ def _data(data: FederatedData) -> str:
     """Describe data: their class and their partition."""
     name = data.stands_for if isinstance(data, TellsShapes) else type(data).__name__
     recipe = data.description().get("partition")
-    if not isinstance(recipe, Mapping):
-        return name
-    options = ", ".join(f"{key}={value}" for key, value in recipe["init_args"].items())
-    return f"{name}, {recipe['class_path'].rpartition('.')[2]}({options})"
+    return name if recipe is None else f"{name}, {spelled(recipe)}"

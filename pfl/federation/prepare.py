@@ -71,12 +71,12 @@ def prepare(wanted: Wanted, file: Path | None, scope: ExitStack) -> Federation:
         sent = coordinator.server.broadcast(start, coordinator.eligible[0], 1)
         coordinator.coding = Coding(settings.codec, module, sent, settings.seed)
 
-    def job(client: int, state: ServerState) -> Job:
+    def job(state: ServerState, client: int) -> Job:
         return coordinator.job(state, run.kept, client, run.round)
 
     def personal(client: int) -> Context:
         joins = client not in members(data)
-        tested = newcomers.joined(run.server, client) if joins else job(client, run.server)
+        tested = newcomers.joined(run.server, client) if joins else job(run.server, client)
         client_round.become_tested(context, tested)
         return context
 

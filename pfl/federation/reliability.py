@@ -7,8 +7,6 @@ confidence that is not empty; ``pfl plot`` and ``pfl report`` draw it.
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -16,12 +14,12 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from pfl.disk.writing import write
+from pfl.disk.writing import csv_text, write
 from pfl.federation.checkpoint import CheckpointError
 from pfl.federation.prepare import prepared
 from pfl.federation.resume import Wanted
 from pfl.federation.rounds import Federation
-from pfl.training.batching import chunks
+from pfl.training.client_round import outputs
 
 BINS = 15
 FILE = "reliability.csv"
@@ -38,31 +36,22 @@ def tabulated(
     with prepared(wanted) as federation, federation.computing():
         if (folder := federation.origin) is None:
             raise CheckpointError(f"the checkpoint {wanted.ckpt_path} is not in a run folder")
-        rows = list(rows_of(federation))
-    path, text = folder / file, io.StringIO()
-    writer = csv.DictWriter(text, rows[0])
-    writer.writeheader()
-    writer.writerows(rows)
-    write(path, text.getvalue())
-    return path
+        write(folder / file, csv_text(list(rows_of(federation))))
+    return folder / file
 
 
 def rows(federation: Federation) -> Iterator[dict[str, float]]:
     """Yield the rows of all clients."""
-    module, data = federation.run.module, federation.run.data
+    data = federation.run.data
     for client in range(data.num_clients):
         split = data.split(client, "test")
         if len(split) == 0:
             continue
-        federation.run.personal(client)
-        sure, right = [], []
-        with torch.inference_mode(), federation.context.fabric.autocast():
-            for positions in chunks(len(split), data.eval_batch_size):
-                batch = split.batch(positions)
-                confidence, predicted = module(batch.x).float().softmax(-1).max(-1)
-                sure.append(confidence.cpu().numpy())
-                right.append((predicted == batch.y).cpu().numpy())
-        for row in bins(np.concatenate(sure), np.concatenate(right)):
+        context = federation.run.personal(client)
+        with torch.inference_mode():
+            logits, labels = outputs(context, split)
+            confidence, predicted = logits.float().softmax(-1).max(-1)
+        for row in bins(confidence.cpu().numpy(), (predicted == labels).cpu().numpy()):
             yield {"round": federation.run.round, "client": client, **row}
 
 

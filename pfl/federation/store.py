@@ -7,7 +7,6 @@ import re
 import shutil
 import tempfile
 import weakref
-from collections import OrderedDict
 from collections.abc import Iterator, MutableMapping
 from contextlib import suppress
 from itertools import count
@@ -60,12 +59,12 @@ class KeptStates(MutableMapping[int, State]):
         weakref.finalize(self, shutil.rmtree, self.folder, ignore_errors=True)
         self._numbers = count()
         # Least recently used first. If a client is in memory, its file is out of date.
-        self._held: OrderedDict[int, _Held] = OrderedDict()
+        self._held: dict[int, _Held] = {}
         self._files: dict[int, Path] = {}
 
     def __getitem__(self, client: int) -> State:
         if client in self._held:
-            self._held.move_to_end(client)
+            self._held[client] = self._held.pop(client)
             return self._held[client].state
         state: State = torch.load(self._files[client], mmap=True, weights_only=True)
         return state
@@ -100,35 +99,19 @@ class KeptStates(MutableMapping[int, State]):
             OSError: A file cannot be written.
         """
         new = {client: _hold(state) for client, state in dict(*args, **kwargs).items()}
-        superseded = [self._files[client] for client in new if client in self._files]
-        size, files = sum(held.size for held in new.values()), dict[int, Path]()
-        for client in [*new]:
+        held = {client: old for client, old in self._held.items() if client not in new} | new
+        size, files = sum(one.size for one in held.values()), dict[int, Path]()
+        for client in [*held]:
             if size <= self.memory:
                 break
-            held = new.pop(client)
-            files[client] = self._write(client, held.state)
-            size -= held.size
-        self._make_room(size, {*new, *files})
-        self._files.update(files)
-        self._held.update(new)
-        for client in files:
-            self._held.pop(client, None)
-        for client in new:
-            self._files.pop(client, None)
-            self._held.move_to_end(client)
+            one = held.pop(client)
+            files[client] = self._write(client, one.state)
+            size -= one.size
+        superseded = [self._files.pop(client) for client in new if client in self._files]
+        self._files |= files
+        self._held = held
         for file in superseded:
             file.unlink()
-
-    def _make_room(self, size: int, leaving: set[int]) -> None:
-        """Move states into files until ``size`` bytes fit, without counting clients ``leaving``."""
-        staying = {c: held for c, held in self._held.items() if c not in leaving}
-        size += sum(held.size for held in staying.values())
-        for client, held in staying.items():
-            if size <= self.memory:
-                break
-            self._files[client] = self._write(client, held.state)
-            del self._held[client]
-            size -= held.size
 
     def _write(self, client: int, state: State) -> Path:
         """Write a state to a new file, which nothing refers to before it is complete."""

@@ -67,17 +67,10 @@ class Newcomers:
             state: The server's state, which stays as it is.
             seen: Scores of the clients that trained; gaps are computed from their means.
         """
-        data, evaluator = self._context.data, self._evaluator
-        rows: dict[int, Row] = {
-            client: {
-                "round": state.round,
-                "client": client,
-                "samples": len(data.split(client, "train")),
-                "test_samples": len(data.split(client, "test")),
-                "unseen": True,
-            }
-            for client in self.clients
-        }
+        evaluator = self._evaluator
+        rows = evaluator.rows(self.clients, state.round)
+        for of_client in rows.values():
+            of_client["unseen"] = True
         jobs = {client: self.arrival(state, client) for client in self.clients}
         epochs = self._chosen_epochs(state)
         curves = {client: list(self._tuning(job, epochs or 0)) for client, job in jobs.items()}
@@ -131,13 +124,9 @@ class Newcomers:
             for client, result in results.items():
                 jobs[client] = replace(jobs[client], kept=result.kept)
             trained = {client: result.scores for client, result in results.items()}
-            yield trained if at_once else self._tested(jobs)
-
-    def _tested(
-        self, jobs: Mapping[int, Job], splits: tuple[Split, ...] = ("test",)
-    ) -> dict[int, Scores]:
-        tests = [replace(j, seed=derive(j.seed, "test"), splits=splits) for j in jobs.values()]
-        return dict(zip(jobs, self._settings.engine.test(tests), strict=True))
+            if not at_once:
+                trained = self._evaluator.test([*jobs], jobs.__getitem__, ("test",))
+            yield trained
 
     def _chosen_epochs(self, state: ServerState) -> int | None:
         """Return the epochs of tuning that are best for the validation clients, on average.
@@ -206,14 +195,14 @@ class Newcomers:
             gaps["gap/participation"] = sign * (personal - row[joined])
             reached = [k for k, name in enumerate(self.curve) if sign * (row[name] - personal) >= 0]
             gaps |= {"unseen/rounds_to_seen": min(reached)} if reached else {}
-        jobs = {
-            client: self._evaluator.job(client, state)
+        split, test = self._context.data.split, self._evaluator.test
+        holders = [
+            client
             for client in members(self._context.data)
-            if len(self._context.data.split(client, "train"))
-            and len(self._context.data.split(client, "test"))
-        }
-        scores = self._tested(jobs, ("train", "test")).values()
-        apart = [of_client["train"][main] - of_client["test"][main] for of_client in scores]
+            if len(split(client, "train")) and len(split(client, "test"))
+        ]
+        scores = test(holders, partial(self._evaluator.job, state), ("train", "test"))
+        apart = [own["train"][main] - own["test"][main] for own in scores.values()]
         return gaps | ({"gap/sample": sign * sum(apart) / len(apart)} if apart else {})
 
     @property
