@@ -8,8 +8,12 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
+from pfl.bench.rows import ALWAYS
 from pfl.bench.standing import Standing, alike, critical_difference, expected_best, validations
 from pfl.results.style import WIDTH, Look, legend_above, panels, styled
+
+# Number of methods that the picture of budgets names beside those of every leaderboard.
+LEADERS = 4
 
 
 def ranks(lines: Sequence[Standing]) -> Figure:
@@ -39,18 +43,29 @@ def ranks(lines: Sequence[Standing]) -> Figure:
 def budgets(lines: Sequence[Standing], more: bool) -> Figure:
     """Draw the expected best validation score against the number of trials.
 
+    Those that every leaderboard has and the best of the others are named; the rest is grey, and
+    leaves the picture where it is far below.
+
     Args:
-        lines: The lines of a leaderboard.
+        lines: The lines of a leaderboard, best first.
         more: Whether more of the score is better.
     """
+    sign = 1 if more else -1
+    tried = {str(one.row["method"]): validations(one.row) for one in lines}
+    curves = {name: sign * np.array(expected_best(best)) for name, best in tried.items() if best}
+    leaders = [name for name in curves if name not in ALWAYS][:LEADERS]
+    shown = {*curves} & {*leaders, *ALWAYS}
+    named = {one.label: curves[name] for one in lines if (name := one.row["method"]) in shown}
     with styled():
         figure, (axes,) = panels(1, WIDTH, 2.8)
-        for number, one in enumerate(sorted(lines, key=lambda one: one.label)):
-            values = validations(one.row)
-            if not values:
-                continue
-            best = (1 if more else -1) * np.array(expected_best(values))
-            axes.plot(np.arange(len(best)) + 1, best, label=one.label, **Look.of(number).marked)
+        for values in curves.values():
+            axes.plot(np.arange(len(values)) + 1, values, color="#D0D0D0", linewidth=0.8)
+        for number, label in enumerate(sorted(named)):
+            values = named[label]
+            axes.plot(np.arange(len(values)) + 1, values, label=label, **Look.of(number).marked)
+        heights = np.concatenate([*named.values()])
+        margin = 0.1 * float(np.ptp(heights)) or 0.01
+        axes.set_ylim(heights.min() - margin, heights.max() + margin)
         axes.set_xlabel("trials")
         axes.set_ylabel("expected best validation score")
         axes.xaxis.set_major_locator(MaxNLocator(8, integer=True))

@@ -3,7 +3,7 @@ from itertools import product
 import numpy as np
 import pytest
 
-from pfl.bench import standing, tables
+from pfl.bench import pictures, standing, tables
 from pfl.bench.page import rendered
 from pfl.bench.rows import Leaderboard
 from pfl.bench.standing import alike, expected_best, intervals, ranked, standings, validations
@@ -110,6 +110,15 @@ def test_the_table_has_the_score_of_those_who_joined_where_somebody_did():
     joined = {line[0]: line[found.columns.index("joined")] for line in found.rows}
     # Mean and standard error of 20 and 40; those of A failed.
     assert joined == {"FedAvg-FT": "30.00 ± 10.00", "A": "failed", "majority class": "-"}
+
+
+def test_the_picture_of_budgets_names_those_of_every_table_and_the_best_four():
+    letters = [row(name, [0.9 - n / 10] * 2) for n, name in enumerate("ABCDEF")]
+    others = [row("FedAvgP", [0.1, 0.1]), row("Local", [0.2, 0.2])]
+    (axes,) = pictures.budgets(standings(board(*letters, *others)), more=True).axes
+    named = [line.get_label() for line in axes.lines if not line.get_label().startswith("_")]
+    assert named == ["A", "B", "C", "D", "FedAvg-FT", "Local"]
+    assert len(axes.lines) == 8 + 6
 
 
 def test_the_page_says_who_wins_and_needs_no_network():
