@@ -15,6 +15,8 @@ from pfl.results.sheets import Sheet
 from pfl.results.statistics import NONE, Estimate
 
 _LEVEL = 0.05
+# Columns that some scores and tasks have: the name of the score, and the round it is read at.
+_FURTHER = {"worst tenth": ("{}_worst10", "best_by_val"), "joined": ("unseen_joined/{}", "last")}
 
 
 def ranking(board: Leaderboard, lines: Sequence[Standing]) -> Sheet:
@@ -22,18 +24,10 @@ def ranking(board: Leaderboard, lines: Sequence[Standing]) -> Sheet:
     score = str(board.task["score"])
     reference = LABELS[TUNED_REFERENCE]
     per_cent = names.in_per_cent(f"test/personal/{score}")
-    joined = f"unseen_joined/{score}"
-    newcomers = any(joined in run.get("last", {}) for one in lines for run in one.row["tuned"])
-    columns = ["method", "mean rank", "95 %", "tuned", "default", "worst tenth"]
-    columns += [*(["joined"] if newcomers else []), f"less {reference}", "p (Holm)"]
+    means = _means(board, lines)
+    columns = ["method", "mean rank", "95 %", *means, f"less {reference}", "p (Holm)"]
     rows = []
-    for one in lines:
-        name = str(one.row["method"])
-        means = [one.tuned, one.default, scores_of(board, name, "tuned", f"{score}_worst10")]
-        if newcomers:
-            # Nobody trains for the majority class, so nobody joins it.
-            last = scores_of(board, name, "tuned", joined, "last")
-            means.append(last[: 0 if name == MAJORITY else None])
+    for number, one in enumerate(lines):
         difference, p = NONE, NONE
         if one.test is not None:
             sign = 1 if board.task["more"] else -1
@@ -42,11 +36,26 @@ def ranking(board: Leaderboard, lines: Sequence[Standing]) -> Sheet:
         rows.append(
             [
                 *(one.label, f"{one.rank:.2f}", f"{one.low:.2f} to {one.high:.2f}"),
-                *(_mean(values, per_cent) for values in means),
+                *(_mean(column[number], per_cent) for column in means.values()),
                 *(difference, p),
             ]
         )
     return Sheet(str(board.task["caption"]), columns, rows)
+
+
+def _means(board: Leaderboard, lines: Sequence[Standing]) -> dict[str, list[Floats]]:
+    """Return the columns of scores, the (seeds,) values of each line; without those nobody has."""
+    columns = {"tuned": [one.tuned for one in lines], "default": [one.default for one in lines]}
+    for column, (ending, at) in _FURTHER.items():
+        name = ending.format(board.task["score"])
+        scores = [scores_of(board, str(one.row["method"]), "tuned", name, at) for one in lines]
+        if any(np.isfinite(values).any() for values in scores):
+            # Nobody trains for the majority class, so nobody joins it: that is no failure.
+            columns[column] = [
+                values[: 0 if one.row["method"] == MAJORITY and np.isnan(values).all() else None]
+                for one, values in zip(lines, scores, strict=True)
+            ]
+    return columns
 
 
 def choices(lines: Sequence[Standing]) -> Sheet:
