@@ -71,10 +71,10 @@ def _headline(
         *("A beats B: yes", "no", "within noise"),
     ]
     together = Counter(draw.verdict for draw in draws)
-    opening = (
-        f"{len(all_rows)} cells are {len(draws)} independent draws, of which {together['in']} "
-        f"agree with their papers, {together['out']} do not, and {together['-']} cannot be judged."
-    )
+    known = [f"{together['in']} agree with their papers", f"{together['out']} do not"]
+    known += [f"{together['-']} cannot be judged"] if together["-"] else []
+    told = f"{', '.join(known[:-1])}{',' * (len(known) > 2)} and {known[-1]}"
+    opening = f"{len(all_rows)} cells are {len(draws)} independent draws, of which {told}."
     return f"{opening}\n\n{_markdown(columns, lines)}"
 
 
