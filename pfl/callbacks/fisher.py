@@ -114,7 +114,7 @@ class ReplacedParameters(Analysis):
             drawn = [torch.randperm(len(flat), generator=one)[:count] for one in streams]
             for highest, choices in ((1, [order[:count]]), (0, drawn)):
                 scores = [
-                    self._score(context, client, names, _replaced(whole, others, chosen))
+                    self._score(context, client, names, whole.index_copy(0, chosen, others[chosen]))
                     for chosen in choices
                 ]
                 yield {
@@ -142,9 +142,3 @@ class ReplacedParameters(Analysis):
         answers = client_round.on_splits(context, client, ("test",))
         (scores,) = context.scorer.scores([answers["test"]])
         return scores[next(iter(context.scorer.better))]
-
-
-def _replaced(whole: Tensor, others: Tensor, chosen: Tensor) -> Tensor:
-    values = whole.clone()
-    values[chosen] = others[chosen]
-    return values

@@ -5,7 +5,6 @@ from __future__ import annotations
 import heapq
 import math
 from collections.abc import Iterator, Sequence
-from typing import TypeVar
 
 import torch
 
@@ -21,8 +20,6 @@ from pfl.engines.sequential import SequentialEngine
 from pfl.engines.threads import ThreadsEngine
 from pfl.engines.vectorised import VectorisedEngine
 from pfl.training.context import Context
-
-AnswerT = TypeVar("AnswerT", Result, Scores)
 
 OP_THREADS_GAIN = 0.6
 """Largest gain in a client's speed from doubling its op threads; measured from one to two."""

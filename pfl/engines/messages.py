@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from pfl.core.state import compact
-from pfl.core.types import Broadcast, Job, Result, State
+from pfl.core.types import Broadcast, Job, Result, State, Upload
 
 # The state that a tensor belongs to (kept, shared or extra), and its name there.
 Key: TypeAlias = tuple[str, str]
@@ -47,13 +47,13 @@ class MessageEncoder:
     """
 
     def __init__(self, jobs: Sequence[Job], put: Callable[[bytes], Any]) -> None:
-        self._uses = Counter(id(value) for job in jobs for value in _received(job).values())
+        self._uses = Counter(id(v) for job in jobs for v in _travelling(job.broadcast).values())
         self._put = put
         self._shared_payloads: dict[tuple[tuple[Key, int], ...], Any] = {}
 
     def encode(self, job: Job) -> tuple[Message, Any]:
         """Return a job's message and the reference to its shared payload."""
-        received = _received(job)
+        received = _travelling(job.broadcast)
         common = {key: value for key, value in received.items() if self._uses[id(value)] > 1}
         identity = tuple((key, id(value)) for key, value in common.items())
         if identity not in self._shared_payloads:
@@ -79,10 +79,8 @@ def decode_job(message: Message, shared_payload: bytes, device: torch.device) ->
 
 def encode_result(result: Result) -> Message:
     """Return a result's message."""
-    entries, upload = _entries_of("kept", result.kept), result.upload
-    if upload is not None:
-        entries |= _entries_of("shared", upload.shared) | _entries_of("extra", upload.extra)
-        upload = replace(upload, shared={}, extra={})
+    entries = _entries_of("kept", result.kept) | _travelling(result.upload)
+    upload = result.upload and replace(result.upload, shared={}, extra={})
     return Message(replace(result, kept={}, upload=upload), _encode(entries))
 
 
@@ -96,10 +94,10 @@ def decode_result(message: Message, device: torch.device) -> Result:
     return replace(result, kept=_state_of(entries, "kept"), upload=upload)
 
 
-def _received(job: Job) -> Entries:
-    if job.broadcast is None:
+def _travelling(sent: Broadcast | Upload | None) -> Entries:
+    if sent is None:
         return {}
-    return _entries_of("shared", job.broadcast.shared) | _entries_of("extra", job.broadcast.extra)
+    return _entries_of("shared", sent.shared) | _entries_of("extra", sent.extra)
 
 
 def _entries_of(part: str, state: Mapping[str, Tensor]) -> Entries:

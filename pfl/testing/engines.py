@@ -5,10 +5,9 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
-import torch
-
 from pfl.core.failure import line_of, said
 from pfl.core.held_out import HeldOut
+from pfl.engines import op_threads
 from pfl.engines.base import Engine
 from pfl.engines.sequential import SequentialEngine
 from pfl.engines.threads import ThreadsEngine
@@ -47,13 +46,9 @@ def _run(subject: Subject, engine: Engine, net: Net = mlp, **loop: Any) -> Run:
 @promise("clients in threads give exactly the sequential engine's numbers")
 def threads_agree(subject: Subject) -> None:
     """Run two rounds with three of four unequal clients under both engines."""
-    op_threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
+    with op_threads.using(1):
         engines = SequentialEngine(), ThreadsEngine(3)
         alone, beside = (_run(subject, engine) for engine in engines)
-    finally:
-        torch.set_num_threads(op_threads)
     check_same(outcome(alone), outcome(beside), "{name!r} differs")
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
 from pfl.core.failure import JobError
@@ -26,13 +27,16 @@ class Correspondence:
 
     Attributes:
         sites: The address of each client.
+        pool: Threads in which sites are asked.
 
     Args:
         transport: Carries the messages.
+        workers: Sites that are asked at a time; ``None`` asks all.
     """
 
-    def __init__(self, transport: Transport) -> None:
+    def __init__(self, transport: Transport, workers: int | None) -> None:
         self.sites: Mapping[int, str] = dict(transport.sites())
+        self.pool = ThreadPoolExecutor(workers or max(1, len(self.sites)), "pfl-site")
         self._transport = transport
         self._lock = threading.Lock()
         self._sent = self._received = 0
@@ -51,7 +55,9 @@ class Correspondence:
         where = f"the site of client {client} ({self.sites[client]})"
         try:
             data = self._transport.call(client, verb, content)
-            self._count(len(content), len(data))
+            with self._lock:
+                self._sent += len(content)
+                self._received += len(data)
             record, message = wire.read(verb, kind, data)
         except ContainerError as error:
             raise GoneError(f"{where} sent no answer to {verb}: {error}") from error
@@ -76,10 +82,6 @@ class Correspondence:
         return counts
 
     def close(self) -> None:
-        """Close the transport."""
+        """Close the transport, once all sites have been answered."""
+        self.pool.shutdown()
         self._transport.close()
-
-    def _count(self, sent: int, received: int) -> None:
-        with self._lock:
-            self._sent += sent
-            self._received += received

@@ -6,7 +6,7 @@ import threading
 import warnings
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from concurrent.futures import Future, wait
 from contextlib import suppress
 from dataclasses import replace
 from typing import Literal, TypeVar
@@ -73,7 +73,6 @@ class RemoteEngine(Engine):
         at_least_one(workers=workers, min_sites=min_sites)
         self.on_lost, self.workers, self.min_sites = on_lost, workers, min_sites
         self._post: Correspondence | None = None
-        self._pool: ThreadPoolExecutor | None = None
         self._silent: set[int] = set()
         self._op_threads = 1
 
@@ -92,20 +91,19 @@ class RemoteEngine(Engine):
         self._context, self._device = context, context.fabric.device
         counts = context.module.server().needs_label_counts
         hello = wire.written("hello", Hello(facts(context), counts, config))
-        post = self._post = Correspondence(self.connect(context))
-        self._pool = ThreadPoolExecutor(self.workers or max(1, len(post.sites)), "pfl-site")
+        post = self._post = Correspondence(self.connect(context), self.workers)
 
         def greet(client: int) -> Introduction:
             return post.ask(client, "hello", Introduction, hello)[0]
 
         clients = sorted(post.sites)
-        return Told(context.data, dict(zip(clients, self._pool.map(greet, clients), strict=True)))
+        return Told(context.data, dict(zip(clients, post.pool.map(greet, clients), strict=True)))
 
     def setup(self, context: Context) -> str:
         """Note the settings of this process that the sites need for the same numbers."""
         if self._post is None:
             context.data = self.meet(context, None)
-        post, _ = self._connected()
+        post = self._connected()
         # Greetings are no round's.
         post.counted()
         self._op_threads = torch.get_num_threads()
@@ -143,9 +141,8 @@ class RemoteEngine(Engine):
 
     def close(self) -> None:
         """Take leave of the sites that can be reached."""
-        post, pool = self._post, self._pool
-        self._post = self._pool = None
-        if post is None or pool is None:
+        post, self._post = self._post, None
+        if post is None:
             return
 
         def leave(client: int) -> None:
@@ -154,14 +151,13 @@ class RemoteEngine(Engine):
 
         # An iterator that is left to the end of the program is closed when no thread can start.
         if threading.main_thread().is_alive():
-            list(pool.map(leave, sorted(post.sites.keys() - self._silent)))
-        pool.shutdown()
+            list(post.pool.map(leave, sorted(post.sites.keys() - self._silent)))
         post.close()
 
-    def _connected(self) -> tuple[Correspondence, ThreadPoolExecutor]:
-        if self._post is None or self._pool is None:
+    def _connected(self) -> Correspondence:
+        if self._post is None:
             raise RuntimeError("setup has not been called")
-        return self._post, self._pool
+        return self._post
 
     def _run(
         self,
@@ -170,13 +166,13 @@ class RemoteEngine(Engine):
         here: Callable[[Context, Job], AnswerT],
     ) -> Iterator[AnswerT | None]:
         """Yield answers in the order of the jobs; ``None`` of a site that does not answer."""
-        post, pool = self._connected()
+        post = self._connected()
         waiting: dict[int, Future[AnswerT]] = {}
         try:
             for index in sorted(range(len(jobs)), key=lambda i: -jobs[i].info.samples):
                 client = jobs[index].info.client
                 if client in post.sites and client not in self._silent:
-                    waiting[index] = pool.submit(ask, jobs[index])
+                    waiting[index] = post.pool.submit(ask, jobs[index])
             for index, job in enumerate(jobs):
                 if index in waiting:
                     yield self._answer(waiting[index], job)
@@ -226,7 +222,7 @@ class RemoteEngine(Engine):
 
     def _order(self, verb: Verb, kind: type[FormT], job: Job) -> tuple[FormT, Message]:
         """Have a site run a job; return its record, and the tensors that it sent."""
-        (post, _), client = self._connected(), job.info.client
+        post, client = self._connected(), job.info.client
         kept = reference_of(job.kept)
         if kept is None and job.kept:
             raise SiteError(

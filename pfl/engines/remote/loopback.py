@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from threading import Lock
 from typing import Any
 
@@ -23,10 +23,16 @@ class Loopback(Transport):
     Args:
         sites: By client.
         together: Whether several sites may work at a time.
+        folder: A temporary folder of the sites, which ends with them.
     """
 
-    def __init__(self, sites: Mapping[int, Site], together: bool = True) -> None:
-        self._sites = dict(sites)
+    def __init__(
+        self,
+        sites: Mapping[int, Site],
+        together: bool = True,
+        folder: TemporaryDirectory[str] | None = None,
+    ) -> None:
+        self._sites, self._folder = dict(sites), folder
         self._turn: AbstractContextManager[object] = nullcontext() if together else Lock()
 
     def sites(self) -> Mapping[int, str]:
@@ -44,6 +50,8 @@ class Loopback(Transport):
         """Close the sites."""
         for site in self._sites.values():
             site.close()
+        if self._folder is not None:
+            self._folder.cleanup()
 
 
 class LoopbackEngine(RemoteEngine):
@@ -66,23 +74,14 @@ class LoopbackEngine(RemoteEngine):
     def __init__(self, folder: str | None = None, **options: Any) -> None:
         super().__init__(**options)
         self.folder = folder
-        self._temporary: tempfile.TemporaryDirectory[str] | None = None
 
     def connect(self, context: Context) -> Transport:
         """Make a site for each client that trains."""
-        if self.folder is None and self._temporary is None:
-            self._temporary = tempfile.TemporaryDirectory(prefix="pfl-sites-")
-        folder = Path(self.folder or self._temporary.name)  # type: ignore[union-attr]
+        temporary = None if self.folder else TemporaryDirectory(prefix="pfl-sites-")
+        folder = Path(self.folder or temporary.name)  # type: ignore[union-attr]
         clients = members(context.data)
         together = threads.obstacle(context, len(clients)) is None
-        return Loopback(made(context, clients, folder), together)
-
-    def close(self) -> None:
-        """Take leave of the sites, and remove a temporary folder."""
-        super().close()
-        if self._temporary is not None:
-            self._temporary.cleanup()
-            self._temporary = None
+        return Loopback(made(context, clients, folder), together, temporary)
 
 
 def made(context: Context, clients: Sequence[int], folder: Path) -> dict[int, Site]:

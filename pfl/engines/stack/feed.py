@@ -115,8 +115,7 @@ class StackedFeed:
         device = self._stack.context.fabric.device
         if devices.roomy(device) or any(split.augmented for split in self._splits):
             return None
-        gather = Gather.over(self._splits)
-        return None if gather is None else gather.to(device)
+        return Gather.over(self._splits, device)
 
     def _hold(self) -> Batch | None:
         """Return (K, n, ...) all samples of all clients as the phase sees them, or ``None``."""

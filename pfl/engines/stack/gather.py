@@ -18,24 +18,24 @@ class Gather:
     Args:
         joined: One split with the samples of all splits, in order.
         lengths: Length of each split.
+        device: Where positions lie.
     """
 
-    def __init__(self, joined: ClientSplit, lengths: Sequence[int]) -> None:
+    def __init__(
+        self, joined: ClientSplit, lengths: Sequence[int], device: torch.device | None
+    ) -> None:
         self._joined = joined
         ends = torch.tensor(lengths).cumsum(0)
-        self._starts = (ends - torch.tensor(lengths))[:, None]
+        self._starts = (ends - torch.tensor(lengths))[:, None].to(device)
 
     @classmethod
-    def over(cls, splits: Sequence[ClientSplit]) -> Gather | None:
+    def over(
+        cls, splits: Sequence[ClientSplit], device: torch.device | None = None
+    ) -> Gather | None:
         """Return a gather over some splits; ``None`` if they are not stored together."""
         first = splits[0] if splits else None
         joined = first.joined(splits) if isinstance(first, JoinableSplit) else None
-        return None if joined is None else cls(joined, [len(split) for split in splits])
-
-    def to(self, device: torch.device) -> Gather:
-        """Use positions on a device from now on."""
-        self._starts = self._starts.to(device)
-        return self
+        return None if joined is None else cls(joined, [len(split) for split in splits], device)
 
     def batch(self, positions: Tensor, of: Tensor | None = None) -> Batch:
         """Return samples of the first clients.
