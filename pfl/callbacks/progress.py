@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
 from rich.console import Console
@@ -23,8 +24,7 @@ class ProgressBar(Callback):
 
     def __init__(self) -> None:
         self._console = Console(stderr=True)
-        self._progress: Progress | None = None
-        self._started = 0.0
+        self._scope = ExitStack()
 
     def on_fit_start(self, run: Run) -> None:
         """Show the header and open the bars."""
@@ -36,7 +36,7 @@ class ProgressBar(Callback):
         for topic, text in told.items():
             lines.add_row(topic, escape(text))
         self._console.print(lines)
-        self._progress = Progress(
+        bars = Progress(
             TextColumn("{task.description}"),
             BarColumn(),
             MofNCompleteColumn(),
@@ -44,24 +44,18 @@ class ProgressBar(Callback):
             TextColumn("{task.fields[note]}"),
             console=self._console,
         )
-        self._rounds = self._progress.add_task(
-            "round", total=run.rounds, completed=run.round, note=""
-        )
-        self._clients = self._progress.add_task("client", total=None, note="")
-        self._progress.start()
+        self._rounds = bars.add_task("round", total=run.rounds, completed=run.round, note="")
+        self._clients = bars.add_task("client", total=None, note="")
+        self._progress = self._scope.enter_context(bars)
 
     def on_result(self, run: Run, result: Result) -> None:
         """Advance the bar of clients; the first client of a round resets it."""
-        if self._progress is None:
-            return
         if self._progress.tasks[self._clients].finished:
             self._progress.reset(self._clients)
         self._progress.advance(self._clients)
 
     def on_round_end(self, run: Run, result: RoundResult) -> None:
         """Advance the bar of rounds and show the round's scores."""
-        if self._progress is None:
-            return
         scores = last_scores(run).items()
         notes = [f"{name.split('/')[1]} {value:.4f}" for name, value in scores]
         if notes:
@@ -72,17 +66,12 @@ class ProgressBar(Callback):
 
     def on_fit_end(self, run: Run) -> None:
         """Close the bars and print the table."""
-        self._close()
+        self._scope.close()
         Console().print(closing_table(run, time.perf_counter() - self._started))
 
     def on_interrupt(self, run: Run) -> None:
         """Close the bars."""
-        self._close()
-
-    def _close(self) -> None:
-        if self._progress is not None:
-            self._progress.stop()
-            self._progress = None
+        self._scope.close()
 
 
 def last_scores(run: Run) -> dict[str, float]:

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from pfl.core.data import ClientSplit, FederatedData
 from pfl.core.data_view import DataView
+from pfl.core.failure import said
 from pfl.core.held_out import members
 from pfl.core.state import each
 from pfl.core.types import Batch, Count, Job, Phase, Plan, Result, Split, State
@@ -51,11 +52,11 @@ def disagreement(context: Context) -> str | None:
         try:
             alone = dict(_played(_copy(context, clients), _alone))
         except Exception as error:
-            return f"{name} could not be checked on two small clients: {_first_line(error)}"
+            return f"{name} could not be checked on two small clients: {said(error)}"
         try:
             stacked = dict(_played(_copy(context, clients), _together))
         except Exception as error:
-            return f"{name} fails when stacked: {_first_line(error)}"
+            return f"{name} fails when stacked: {said(error)}"
     apart = _largest_difference(alone, stacked)
     return None if apart is None else f"{name} gives different numbers when stacked: {apart}"
 
@@ -199,8 +200,3 @@ def _largest_difference(one: Mapping[str, Tensor], other: Mapping[str, Tensor]) 
         if apart > worst:
             worst, where = apart, name
     return None if where is None else f"the {where} differs by {worst:.1e} of its largest value"
-
-
-def _first_line(error: Exception) -> str:
-    text = str(error).strip().partition("\n")[0]
-    return f"{type(error).__name__}: {text}" if text else type(error).__name__
