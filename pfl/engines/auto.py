@@ -5,6 +5,7 @@ from __future__ import annotations
 import heapq
 import math
 from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
 
 import torch
 
@@ -74,7 +75,7 @@ class AutoEngine(Engine):
         self._sequential = SequentialEngine()
         self._parallel: ThreadsEngine | None = None
         self._stack: VectorisedEngine | None = None
-        self._share: Share | None = None
+        self._scope = ExitStack()
         self._cores = 1
         self._tiny = False
 
@@ -102,9 +103,10 @@ class AutoEngine(Engine):
         if reason is None and size <= TINY_STEP:
             reason = "steps are too short for threads"
         if reason is not None:
-            self._share = Share(self.workers)
+            self._scope.callback(Share(self.workers).release)
             return f"auto: {alone}; {reason}"
         self._parallel = ThreadsEngine(self.workers)
+        self._scope.callback(self._parallel.close)
         return f"auto: {self._parallel.setup(context)}"
 
     def train(self, jobs: Sequence[Job]) -> Iterator[Result]:
@@ -124,12 +126,8 @@ class AutoEngine(Engine):
 
     def close(self) -> None:
         """Release the chosen engine."""
-        for taken in (self._parallel, self._stack):
-            if taken is not None:
-                taken.close()
-        if self._share is not None:
-            self._share.release()
-        self._parallel = self._stack = self._share = None
+        self._scope.close()
+        self._parallel = self._stack = None
 
     def _choose(self, jobs: Sequence[Job]) -> Engine:
         """Return threads, or the sequential engine if most workers would be idle."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import ExitStack
 from typing import TypeVar
 
 import torch
@@ -38,22 +39,24 @@ class ThreadsEngine(SequentialEngine):
     def __init__(self, workers: int | None = None) -> None:
         at_least_one(workers=workers)
         self.workers = workers
-        self._share: Share | None = None
+        self._scope = ExitStack()
         self._pool: ThreadPoolExecutor | None = None
         self._worker = threading.local()
 
     def setup(self, context: Context) -> str:
         """Copy the module for each worker and start the threads."""
         self.close()
-        self._share = Share(self.workers)
+        share = Share(self.workers)
+        self._scope.callback(share.release)
         clients = context.data.num_clients
         if reason := obstacle(context, min(self.workers or cores.usable(), clients)):
             super().setup(context)
             return f"sequential, not threads: {reason}"
         # One thread if other runs take the other cores: the numbers are then the same.
-        count = min(self._share.cores, clients)
+        count = min(share.cores, clients)
         self._stop, self._scorer = threading.Event(), context.scorer
         self._pool = self._start([context.replica(stop=self._stop) for _ in range(count)])
+        self._scope.callback(self._pool.shutdown)
         if count == 1:
             return "threads: one client at a time, as other runs take the cores, one op thread"
         return f"threads: {count} clients side by side, one op thread each"
@@ -72,12 +75,8 @@ class ThreadsEngine(SequentialEngine):
 
     def close(self) -> None:
         """End the threads."""
-        if self._pool is not None:
-            self._pool.shutdown()
-            self._pool = None
-        if self._share is not None:
-            self._share.release()
-            self._share = None
+        self._scope.close()
+        self._pool = None
 
     def _start(self, contexts: list[Context]) -> ThreadPoolExecutor:
         """Return a pool whose threads each have a context and one op thread."""

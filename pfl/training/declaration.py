@@ -5,12 +5,12 @@ What differs between clients is a function in the plan, which the engine calls f
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from torch import Tensor
-from torch.utils._pytree import tree_leaves, tree_map
+from torch.utils._pytree import tree_leaves
 
 from pfl.core.failure import ExplainedError, during
 from pfl.core.state import call_with
@@ -47,7 +47,8 @@ class _Unread(Tensor):
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:  # noqa: ANN401
         """Compute without values, and remember the entry that a result comes from."""
-        question = next(_questions((args, kwargs)), "")
+        own = (item.question for item in tree_leaves((args, kwargs)) if isinstance(item, _Unread))
+        question = next(own, "")
         if func in _READS:
             raise MethodError(question)
         try:
@@ -56,7 +57,10 @@ class _Unread(Tensor):
             )
         except (NotImplementedError, RuntimeError) as error:
             raise MethodError(question) from error
-        return tree_map(lambda item: _marked(item, question), result)
+        for item in tree_leaves(result):
+            if isinstance(item, _Unread):
+                item.question = question
+        return result
 
 
 def declared(module: ClientModule, verb: Literal["plan", "adapt"]) -> Plan:
@@ -106,13 +110,3 @@ def _unread(value: Tensor, question: str) -> Tensor:
     unread = empty.as_subclass(_Unread)
     unread.question = question
     return unread
-
-
-def _marked(item: Any, question: str) -> Any:  # noqa: ANN401
-    if isinstance(item, _Unread):
-        item.question = question
-    return item
-
-
-def _questions(arguments: object) -> Iterator[str]:
-    return (item.question for item in tree_leaves(arguments) if isinstance(item, _Unread))

@@ -7,7 +7,7 @@ import json
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import redirect_stdout, suppress
 from importlib import import_module
 from pathlib import Path
@@ -18,7 +18,7 @@ from pfl.core.held_out import members
 from pfl.disk.reading import read_json
 from pfl.engines.remote.leash import end, last_words, leashed
 from pfl.engines.remote.loopback import made
-from pfl.engines.remote.relay import DOOR, Door, Header, Switchboard
+from pfl.engines.remote.relay import DOOR, Door, Header, Switchboard, Trouble
 from pfl.engines.remote.relayed import RelayedEngine
 from pfl.engines.remote.transport import SiteError
 from pfl.training.context import Context
@@ -59,15 +59,13 @@ class NVFlareEngine(RelayedEngine):
             )
         self.kit, self.folder = kit, folder
 
-    def start(self, board: Switchboard, context: Context, count: int) -> Callable[[], str | None]:
+    def start(self, board: Switchboard, context: Context, count: int) -> Trouble:
         """Start the simulator, or submit a job to the server."""
         if self.kit is None:
             return self._simulate(board, context, members(context.data))
         return self._submit(board, Path(self.kit), count)
 
-    def _simulate(
-        self, board: Switchboard, context: Context, clients: Sequence[int]
-    ) -> Callable[[], str | None]:
+    def _simulate(self, board: Switchboard, context: Context, clients: Sequence[int]) -> Trouble:
         held = {f"site-{client}": client for client in clients}
         sites = made(context, clients, Path(self.folder or board.folder / "sites"))
         for site in sites.values():
@@ -108,7 +106,7 @@ class NVFlareEngine(RelayedEngine):
         board.scope.callback(leave)
         return trouble
 
-    def _submit(self, board: Switchboard, kit: Path, count: int) -> Callable[[], str | None]:
+    def _submit(self, board: Switchboard, kit: Path, count: int) -> Trouble:
         job = write_job(board.folder, count, self.answer_seconds)
         try:
             api = import_module("nvflare.fuel.flare_api.flare_api")

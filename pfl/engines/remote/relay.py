@@ -35,6 +35,8 @@ _CALLERS, _GLANCE = 128, 0.1
 Line: TypeAlias = "Connection[Any, Any]"
 Header: TypeAlias = dict[str, Any]
 Answer: TypeAlias = Callable[[Header, bytes], bytes]
+# Returns why a relay will not come, where that is known.
+Trouble: TypeAlias = Callable[[], str | None]
 
 
 class LineError(OSError):
@@ -190,12 +192,8 @@ class Switchboard(Transport):
         self._told, self._over = Event(), Event()
         self.scope.callback(Door(self.folder / _RUN, self._hear).close)
 
-    def wait(self, seconds: float, trouble: Callable[[], str | None] | None = None) -> None:
-        """Wait for the relay.
-
-        Args:
-            seconds: Longest time.
-            trouble: Returns why the relay will not come, where that is known.
+    def wait(self, seconds: float, trouble: Trouble | None = None) -> None:
+        """Wait for the relay for a number of seconds at most.
 
         Raises:
             SiteError: It does not come, or does not find the sites.

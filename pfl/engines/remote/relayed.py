@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable
 from importlib.util import find_spec
 from typing import Any, ClassVar
 
 from pfl.core.checks import at_least_one, positive
 from pfl.core.held_out import members
 from pfl.engines.remote.engine import RemoteEngine
-from pfl.engines.remote.relay import Switchboard
+from pfl.engines.remote.relay import Switchboard, Trouble
 from pfl.engines.remote.transport import Transport
 from pfl.training.context import Context
 
@@ -52,9 +51,7 @@ class RelayedEngine(RemoteEngine):
         self.sites, self.answer_seconds, self.start_seconds = sites, answer_seconds, start_seconds
 
     @abstractmethod
-    def start(
-        self, board: Switchboard, context: Context, count: int
-    ) -> Callable[[], str | None] | None:
+    def start(self, board: Switchboard, context: Context, count: int) -> Trouble | None:
         """Have the framework start a relay, and note in ``board.scope`` how it ends.
 
         Args:

@@ -102,12 +102,7 @@ class FixedSchedule(Schedule):
     """
 
     fixed = True
-
-    def __init__(
-        self, steps: Sequence[Sequence[Step]], places: Sequence[int], device: torch.device
-    ) -> None:
-        super().__init__(steps, places, device)
-        self._memory: list[Tensor] = []
+    _memory: list[Tensor] | None = None
 
     def shape(self, number: int) -> tuple[int, int]:
         """Return the numbers of all clients and of the samples in the largest batch."""
@@ -117,7 +112,7 @@ class FixedSchedule(Schedule):
         """Return the inputs of a step, which replace those of the step before."""
         *values, noise = super().inputs(number, noise)
         values += noise.values()
-        if self._memory:
+        if self._memory is not None:
             copy_all(self._memory, values)
         else:
             self._memory = [value.clone() for value in values]
