@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from datamodules.checks import require
-from datamodules.learnt import Learnt
+from datamodules.moments import Moments
 from datamodules.partition.partitioner import Partitioner
 from datamodules.partition.splits import Division, Holding
 from datamodules.tables import Table, read_table, times
@@ -108,12 +108,6 @@ class TimeSeries(TensorData):
             "column.time": windows.times[row + self.past],
         }
 
-    def _learn(self) -> Learnt:
-        if self.standardise == "none":
-            return super()._learn()
-        moments = {"x": [values.tolist() for values in self._of_rows(self.division)]}
-        return replace(super()._learn(), moments=moments)
-
     @property
     def task(self) -> Task:
         """The task, which knows how targets were standardised."""
@@ -129,7 +123,7 @@ class TimeSeries(TensorData):
         """Return the inputs standardised."""
         if self.standardise == "none":
             return inputs
-        means, deviations = map(torch.from_numpy, self._of_rows(division))
+        _, means, deviations = map(torch.from_numpy, self._of_rows(division))
         return each(lambda value: (value - means) / deviations, inputs)
 
     def _apart(self, held: Holding) -> Holding:
@@ -142,25 +136,25 @@ class TimeSeries(TensorData):
         val = before(held.val, held.test)
         return Holding(before(held.train, np.concatenate([held.val, held.test])), val, held.test)
 
-    def _of_rows(self, division: Division) -> tuple[Floats, Floats]:
-        """Return (F,) means and deviations over the rows in training windows, each counted once."""
+    def _of_rows(self, division: Division) -> Moments:
+        """Return (F,) moments of the rows in training windows, each counted once; remember them."""
         if self._learnt is not None:
-            _, means, deviations = self._learnt.moments_of("x", self._windows.values.shape[1:])
-            return means, deviations
+            return self._learnt.moments_of("x", self._windows.values.shape[1:])
         starts = self._windows.starts[division.of_members("train")]
         seen = np.unique(starts[:, None] + np.arange(self.past + self.horizon))
         require(len(seen) > 0, "no client has a training window")
-        values = self._windows.values[seen]
-        deviations = values.std(0)
-        return values.mean(0), np.where(deviations > 0, deviations, 1)
+        counts, means, deviations = Moments.of(self._windows.values[seen])
+        self._moments["x"] = Moments(counts, means, np.where(deviations > 0, deviations, 1))
+        return self._moments["x"]
 
     @cached_property
     def _scale(self) -> tuple[tuple[float, ...], tuple[float, ...]]:
         """The (D,) means and deviations of the targets; none if they are not standardised."""
         if self.standardise == "none":
             return (), ()
-        means, deviations = (values[: len(self.target)] for values in self._of_rows(self.division))
-        return tuple(means.tolist()), tuple(deviations.tolist())
+        _, means, deviations = self._of_rows(self.division)
+        count = len(self.target)
+        return tuple(means[:count].tolist()), tuple(deviations[:count].tolist())
 
     @cached_property
     def _windows(self) -> _Windows:

@@ -29,52 +29,41 @@ def describe(federation: Federation, engine: str, threads: OpThreads) -> dict[st
         threads: The number of op threads.
     """
     run, evaluator, fabric = federation.run, federation.evaluator, federation.settings.fabric
-    module, data = run.module, run.data
+    module, data, account = run.module, run.data, federation.account
     training = sum(info.samples > 0 for info in evaluator.clients)
     local = module.buffer_policy == "local" and not evaluator.has_global_model
-    sizes = evaluator.group_sizes()
-    return {
+    host = on_host(fabric.device)
+    lines = {
         "method": type(module).__name__,
         "network": _network(module),
         "data": _data(data),
         "clients": f"{data.num_clients}, of which {training} hold training data",
-        **_held_out(data),
+        "unseen": _held_out(data),
         "device": _device(fabric),
         "buffers": "local, so no global model is tested" if local else module.buffer_policy,
         "evaluated": ", ".join(evaluator.points),
         "engine": engine,
-        **_codec(federation),
-        **({"groups": sizes} if sizes else {}),
-        **_privacy(federation),
-        **_op_threads(threads, fabric),
-        **_slow_tests(federation),
+        "codec": _codec(federation),
+        "groups": evaluator.group_sizes(),
+        **({} if account is None else account.described(federation.settings.rounds, run.rounds)),
+        "op threads": str(threads) if host else "",
+        "same bits": SAME_BITS if host else "",
+        "tests": _slow_tests(federation),
     }
+    return {topic: line for topic, line in lines.items() if line}
 
 
-def _codec(federation: Federation) -> dict[str, str]:
-    """Return the line about codecs."""
+def _codec(federation: Federation) -> str:
+    """Describe codecs; an empty text without any."""
     coding = federation.coordinator.coding
     if coding is None:
-        return {}
+        return ""
     memory = ", what is not sent is remembered" if coding.up.remembers else ""
-    return {"codec": f"up {coding.up}{memory}; down {coding.down}"}
+    return f"up {coding.up}{memory}; down {coding.down}"
 
 
-def _privacy(federation: Federation) -> dict[str, str]:
-    """Return the lines about privacy of a private run."""
-    account, asked = federation.account, federation.settings.rounds
-    return {} if account is None else account.described(asked, federation.run.rounds)
-
-
-def _op_threads(chosen: OpThreads, fabric: Fabric) -> dict[str, str]:
-    """Return the line about op threads of a run on a CPU, and what its numbers hold for."""
-    if not on_host(fabric.device):
-        return {}
-    return {"op threads": str(chosen), "same bits": SAME_BITS}
-
-
-def _slow_tests(federation: Federation) -> dict[str, str]:
-    """Return a warning line if tests will take longer than training, judging by the first round."""
+def _slow_tests(federation: Federation) -> str:
+    """Warn if tests will take longer than training, judging by the first round."""
     tested, trained = federation.tested(1), federation.cohort(1).trains
     infos = [replace(federation.coordinator.clients[client], round=1) for client in trained]
     samples = sum(samples_seen(federation.context, info) for info in infos)
@@ -82,14 +71,12 @@ def _slow_tests(federation: Federation) -> dict[str, str]:
     # The backward pass of a step takes twice as long as the forward pass.
     ratio = tests / max(1, 3 * samples)
     if ratio <= 1:
-        return {}
-    return {
-        "tests": (
-            f"will take about {ratio:.2g} times as long as training: {len(tested):,} clients "
-            f"are tested, but {len(trained):,} train in a round; reduce this with "
-            "loop.evaluate_clients or loop.evaluate_every"
-        )
-    }
+        return ""
+    return (
+        f"will take about {ratio:.2g} times as long as training: {len(tested):,} clients "
+        f"are tested, but {len(trained):,} train in a round; reduce this with "
+        "loop.evaluate_clients or loop.evaluate_every"
+    )
 
 
 def _device(fabric: Fabric) -> str:
@@ -101,13 +88,13 @@ def _device(fabric: Fabric) -> str:
     return line
 
 
-def _held_out(data: FederatedData) -> dict[str, str]:
-    """Return the line about clients that join after training."""
+def _held_out(data: FederatedData) -> str:
+    """Describe clients that join after training; an empty text without any."""
     unseen, validation = held_out(data)
     if not unseen:
-        return {}
+        return ""
     choosing = f"{len(validation)} more choose" if validation else "those that train choose"
-    return {"unseen": f"{len(unseen)} clients join later; {choosing} the baseline's epochs"}
+    return f"{len(unseen)} clients join later; {choosing} the baseline's epochs"
 
 
 def _network(module: ClientModule) -> str:
