@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -12,6 +14,7 @@ import numpy as np
 from datamodules.checks import require
 from datamodules.moments import Moments
 from datamodules.targets import Ints
+from pfl.disk.form import formed
 
 FORMAT = "pfl-transforms-1"
 
@@ -31,10 +34,10 @@ class Learnt:
     """
 
     task: str
-    class_names: Sequence[str]
-    class_weights: Sequence[float] = ()
-    features: Mapping[str, Sequence[str] | None] = field(default_factory=dict)
-    moments: Mapping[str, Sequence[Sequence[float]]] = field(default_factory=dict)
+    class_names: list[str]
+    class_weights: list[float]
+    features: dict[str, list[str] | None]
+    moments: dict[str, list[list[float]]]
 
     def content(self) -> dict[str, Any]:
         """Return the values for a file."""
@@ -48,10 +51,13 @@ class Learnt:
             ValueError: A value is missing, or is of another kind.
         """
         require(content.get("format") == FORMAT, f'it has no "format": "{FORMAT}"')
-        values: dict[str, Any] = {item.name: content.get(item.name) for item in fields(cls)}
-        for name, value in values.items():
-            require(_is_sound(name, value), f"its {name} is missing or damaged: {str(value)[:60]}")
-        return cls(**values)
+        learnt: Learnt = formed({n: v for n, v in content.items() if n != "format"}, cls)
+        numbers = chain(learnt.class_weights, *chain(*learnt.moments.values()))
+        require(
+            all(abs(number) <= sys.float_info.max for number in numbers),
+            "a number of its class_weights or moments is not finite",
+        )
+        return learnt
 
     def moments_of(self, name: str, shape: tuple[int, ...]) -> Moments:
         """Return the moments of an input, each of a shape.
@@ -84,26 +90,3 @@ class Learnt:
                 f"{names[client] if names else 'the file'} has {sum(map(len, held))} samples: a "
                 "client that joins needs some for training and some for testing",
             )
-
-
-def _is_sound(name: str, value: object) -> bool:
-    match name:
-        case "task":
-            return isinstance(value, str)
-        case "class_names":
-            return _texts(value)
-        case "class_weights":
-            return _numbers(value)
-        case "features":
-            return isinstance(value, dict) and all(v is None or _texts(v) for v in value.values())
-        case _:
-            several = [*value.values()] if isinstance(value, dict) else [None]
-            return all(isinstance(v, list) and all(map(_numbers, v)) for v in several)
-
-
-def _texts(value: object) -> bool:
-    return isinstance(value, list) and all(isinstance(one, str) for one in value)
-
-
-def _numbers(value: object) -> bool:
-    return isinstance(value, list) and all(type(v) is float and math.isfinite(v) for v in value)

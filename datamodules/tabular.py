@@ -145,7 +145,7 @@ class TabularData(TensorData):
         return known
 
     def _learn(self) -> Learnt:
-        features, known = dict[str, Sequence[str] | None](), iter(self._known(self.division))
+        features, known = dict[str, list[str] | None](), iter(self._known(self.division))
         for name, values in self._columns.features.items():
             used = [next(known) for _ in ([name] if values is None else values)]
             features[name] = None if values is None else [*compress(values, used)]

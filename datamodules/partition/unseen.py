@@ -48,8 +48,7 @@ class Unseen:
 
     def __post_init__(self) -> None:
         within("[0, 1)", validation=self.validation)
-        if self.share is not None:
-            within("(0, 1)", share=self.share)
+        within("(0, 1)", share=self.share)
         drawn = self.share is not None or self.by == "domain"
         require(
             drawn != bool(self.clients),

@@ -24,18 +24,10 @@ class HeldOut(NamedTuple):
 NOBODY = HeldOut()
 
 
-@runtime_checkable
-class HoldsOut(Protocol):
-    """Federated data that may hold out clients."""
-
-    @property
-    def held_out(self) -> HeldOut:
-        """The clients that are held out."""
-
-
 def held_out(data: FederatedData) -> HeldOut:
     """Return the clients that data hold out; none if the data do not tell."""
-    return data.held_out if isinstance(data, HoldsOut) else NOBODY
+    out: HeldOut = getattr(data, "held_out", NOBODY)
+    return out
 
 
 def members(data: FederatedData) -> Sequence[int]:

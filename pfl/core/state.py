@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import fields, is_dataclass
 from fnmatch import fnmatchcase
-from typing import TypeVar, cast
+from typing import Any, TypeVar, cast
 
 import torch
 from torch import Tensor, nn
@@ -227,6 +228,39 @@ def together(numbers: Sequence[Tensor]) -> Tensor:
     devices = [number.device for number in numbers]
     device = next((device for device in devices if not on_host(device)), devices[0])
     return torch.stack([number.to(device) for number in numbers])
+
+
+def named(value: Any, name: str = "", numbers: bool = True) -> State:  # noqa: ANN401
+    """Return all tensors in nested records, dicts and sequences, by their path.
+
+    Args:
+        value: The records, dicts and sequences.
+        name: Path of the value.
+        numbers: Whether numbers are returned too, as tensors.
+
+    Example:
+        >>> named({"kept": [{"w": torch.zeros(2)}], "round": 3}).keys()
+        dict_keys(['kept.0.w', 'round'])
+    """
+    if isinstance(value, Tensor):
+        return {name: value}
+    if numbers and isinstance(value, bool | int | float):
+        return {name: torch.tensor(value, dtype=torch.float64)}
+    tensors: State = {}
+    for key, item in _items(value):
+        tensors |= named(item, f"{name}.{key}" if name else key, numbers)
+    return tensors
+
+
+def _items(value: Any) -> Iterator[tuple[str, Any]]:  # noqa: ANN401
+    if isinstance(value, Mapping):
+        yield from ((str(key), item) for key, item in value.items())
+    elif isinstance(value, tuple) and hasattr(value, "_asdict"):
+        yield from value._asdict().items()
+    elif isinstance(value, list | tuple):
+        yield from ((str(index), item) for index, item in enumerate(value))
+    elif is_dataclass(value):
+        yield from ((item.name, getattr(value, item.name)) for item in fields(value))
 
 
 def fingerprint(states: Iterable[Mapping[str, Tensor]]) -> str:

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import fields
+from collections.abc import Collection, Sequence
 from typing import Any
 
-from torch import Tensor
-
+from pfl.core import failure
 from pfl.core.client import ClientModule
-from pfl.core.failure import NonFiniteError, named
+from pfl.core.failure import NonFiniteError
 from pfl.core.server import Server, ServerState
-from pfl.core.state import finite
+from pfl.core.state import finite, named
 from pfl.core.types import Result, State
 from pfl.federation.run import Failures, Row
 
@@ -71,8 +69,8 @@ def warn_of_undefined(clients: Sequence[int], number: int) -> None:
     """
     if clients:
         warnings.warn(
-            f"tested after round {number}: the outputs of the models of {named(clients)} are not "
-            "finite, and so neither are their scores and the means over clients",
+            f"tested after round {number}: the outputs of the models of {failure.named(clients)} "
+            "are not finite, and so neither are their scores and the means over clients",
             stacklevel=2,
         )
 
@@ -142,19 +140,5 @@ def check_aggregate(server: Server[Any], before: ServerState, after: ServerState
 
 def _entries(state: ServerState) -> State:
     """Return all tensors of a state; those of ``shared`` under their own names."""
-    own = {item.name: getattr(state, item.name) for item in fields(state) if item.name != "shared"}
-    return {**state.shared, **_inside(own, "")}
-
-
-def _inside(value: object, name: str) -> State:
-    if isinstance(value, Tensor):
-        return {name: value}
-    items: Mapping[Any, object] = {}
-    if isinstance(value, Mapping):
-        items = value
-    elif isinstance(value, list | tuple):
-        items = dict(enumerate(value))
-    tensors: State = {}
-    for key, item in items.items():
-        tensors |= _inside(item, f"{name}.{key}" if name else str(key))
-    return tensors
+    entries = named(state, numbers=False)
+    return {name.removeprefix("shared."): value for name, value in entries.items()}

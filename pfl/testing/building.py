@@ -14,9 +14,9 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from pfl.core.client import ClientModule
 from pfl.core.seeds import scoped
-from pfl.core.state import clone, matches
+from pfl.core.state import clone, matches, named
 from pfl.core.types import Batch, Plan
-from pfl.testing.compare import difference, named
+from pfl.testing.compare import difference
 from pfl.testing.federation import ToyFederation, second_round
 from pfl.testing.promise import BrokenPromiseError, Subject, promise
 from pfl.testing.toy import ToyData, mlp

@@ -2,43 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import fields, is_dataclass
-from typing import Any
+from collections.abc import Mapping
 
-import torch
 from torch import Tensor
 
 from pfl.core.state import fingerprint
-from pfl.core.types import State
-
-
-def named(value: Any, name: str = "") -> State:  # noqa: ANN401
-    """Return all tensors and numbers in nested records, dicts and sequences, by their path.
-
-    Example:
-        >>> named({"kept": [{"w": torch.zeros(2)}], "round": 3}).keys()
-        dict_keys(['kept.0.w', 'round'])
-    """
-    if isinstance(value, Tensor):
-        return {name: value}
-    if isinstance(value, bool | int | float):
-        return {name: torch.tensor(value, dtype=torch.float64)}
-    tensors: State = {}
-    for key, item in _items(value):
-        tensors |= named(item, f"{name}.{key}" if name else key)
-    return tensors
-
-
-def _items(value: Any) -> Iterator[tuple[str, Any]]:  # noqa: ANN401
-    if isinstance(value, Mapping):
-        yield from ((str(key), item) for key, item in value.items())
-    elif isinstance(value, tuple) and hasattr(value, "_asdict"):
-        yield from value._asdict().items()
-    elif isinstance(value, list | tuple):
-        yield from ((str(index), item) for index, item in enumerate(value))
-    elif is_dataclass(value):
-        yield from ((item.name, getattr(value, item.name)) for item in fields(value))
 
 
 def difference(a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -> str | None:

@@ -7,6 +7,7 @@ from typing import Any
 
 from pfl.core.failure import line_of, said
 from pfl.core.held_out import HeldOut
+from pfl.core.state import named
 from pfl.engines import op_threads
 from pfl.engines.base import Engine
 from pfl.engines.sequential import SequentialEngine
@@ -14,7 +15,7 @@ from pfl.engines.threads import ThreadsEngine
 from pfl.engines.vectorised import VectorisedEngine
 from pfl.federation.run import Run
 from pfl.federation.sampling import UniformSampler
-from pfl.testing.compare import distance, named
+from pfl.testing.compare import distance
 from pfl.testing.device import NAME, MixedDevicesError, simulated
 from pfl.testing.federation import fit, outcome
 from pfl.testing.promise import (

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from pfl.core.state import clone
-from pfl.testing.compare import difference, named
+from pfl.core.state import clone, named
+from pfl.testing.compare import difference
 from pfl.testing.federation import ToyFederation, second_round
 from pfl.testing.promise import BrokenPromiseError, Subject, check_same, promise
 from pfl.testing.toy import mlp, normed

@@ -5,9 +5,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from pfl.core.state import named
 from pfl.core.task import Task
 from pfl.core.types import State
-from pfl.testing.compare import difference, named
+from pfl.testing.compare import difference
 from pfl.testing.federation import ToyFederation
 from pfl.testing.promise import BrokenPromiseError, Subject, check_same, promise
 from pfl.testing.toy import ToyData, blobs

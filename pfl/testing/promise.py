@@ -16,9 +16,10 @@ from torch import nn
 from pfl.core.client import ClientModule
 from pfl.core.failure import NonFiniteError, line_of, said
 from pfl.core.seeds import scoped
+from pfl.core.state import named
 from pfl.core.task import Task
 from pfl.core.types import ClientInfo
-from pfl.testing.compare import difference, named
+from pfl.testing.compare import difference
 from pfl.testing.toy import SIZES, ToyData, blobs, mlp
 from pfl.training.context import DROPOUTS
 from pfl.training.declaration import MethodError

@@ -10,9 +10,9 @@ import torch
 
 from pfl.core.client import ClientModule
 from pfl.core.server import Server
-from pfl.core.state import clone, each
+from pfl.core.state import clone, each, named
 from pfl.core.types import Batch
-from pfl.testing.compare import distance, named
+from pfl.testing.compare import distance
 from pfl.testing.federation import ToyFederation
 from pfl.testing.jobs import NETS
 from pfl.testing.observe import Wrap, leaves_alone, statistics, streams, wrapped

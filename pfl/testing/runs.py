@@ -8,11 +8,10 @@ from tempfile import TemporaryDirectory
 import torch
 
 from pfl.core.failure import NonFiniteError
-from pfl.core.state import finite
+from pfl.core.state import finite, named
 from pfl.core.types import RoundResult
 from pfl.federation.run import Callback, Run
 from pfl.federation.sampling import BernoulliSampler, UniformSampler
-from pfl.testing.compare import named
 from pfl.testing.federation import ToyFederation, fit, outcome
 from pfl.testing.jobs import NETS
 from pfl.testing.promise import BrokenPromiseError, Subject, check_same, promise

@@ -7,9 +7,8 @@ from typing import cast
 from torch import Tensor
 
 from pfl.core.client import ClientModule
-from pfl.core.state import nbytes
+from pfl.core.state import named, nbytes
 from pfl.core.types import Job, State, Upload
-from pfl.testing.compare import named
 from pfl.testing.federation import ToyFederation, second_round
 from pfl.testing.promise import BrokenPromiseError, Formula, Subject, promise
 from pfl.training import client_round

@@ -20,12 +20,13 @@ from pfl.callbacks.early_stopping import EarlyStopping
 from pfl.callbacks.fisher import FisherTraces, ReplacedParameters
 from pfl.callbacks.model_numbers import ModelNumbers
 from pfl.callbacks.spectrum import ClassifierSpectrum
+from pfl.core.state import named
 from pfl.core.task import Regression
 from pfl.engines.vectorised import VectorisedEngine
 from pfl.federation.sampling import UniformSampler
 from pfl.loop import FederatedLoop
 from pfl.results.files import Columns
-from pfl.testing.compare import distance, named
+from pfl.testing.compare import distance
 from tests.engines.agreement import module_of
 from tests.helpers.device import NAME, simulated
 from tests.helpers.discovery import methods

@@ -29,6 +29,7 @@ from pfl.cli.runs import predict
 from pfl.cli.runs import test as run_test
 from pfl.core.held_out import HeldOut
 from pfl.core.server import ServerState
+from pfl.core.state import named
 from pfl.federation import checkpoint
 from pfl.federation.resume import FILE
 from pfl.federation.unseen import hurt
@@ -40,7 +41,7 @@ from pfl.results.pictures import draw
 from pfl.results.report import report
 from pfl.results.runs import RunFolder
 from pfl.results.settings import group
-from pfl.testing.compare import difference, named
+from pfl.testing.compare import difference
 from pfl.testing.federation import ToyFederation, client_info, fit
 from pfl.testing.toy import blobs, mlp, normed
 from pfl.training import client_round
