@@ -72,7 +72,7 @@ def _rows(table: TableFile, wanted: Sequence[str] | None) -> list[str]:
 
 def _columns(table: TableFile, wanted: Sequence[str] | None) -> dict[str, list[str]]:
     """Return the chosen labels of each axis, in the table's order; by default all of an axis."""
-    known = [(axis.name, label) for axis in table.axes for label in axis.options]
+    known = [(axis, label) for axis, options in table.axes.items() for label in options]
     asked: dict[str, set[str]] = {}
     for word in wanted or ():
         fits = [(a, label) for a, label in known if word in (label, f"{a}={label}")]
@@ -82,18 +82,17 @@ def _columns(table: TableFile, wanted: Sequence[str] | None) -> dict[str, list[s
             raise UsageError(f"--columns {word}: {table.path}: {what} {choices}")
         asked.setdefault(fits[0][0], set()).add(fits[0][1])
     return {
-        axis.name: [label for label in axis.options if label in asked.get(axis.name, axis.options)]
-        for axis in table.axes
+        axis: [label for label in options if label in asked.get(axis, options)]
+        for axis, options in table.axes.items()
     }
 
 
 def _cell(table: TableFile, row: str, column: tuple[tuple[str, str], ...]) -> Cell:
-    options = {axis.name: axis.options for axis in table.axes}
     parts = [
         table.common,
-        *(options[axis][label] for axis, label in column),
+        *(table.axes[axis][label] for axis, label in column),
         table.row_settings[row],
-        *(item.part for item in table.exceptions if item.fits(row, dict(column))),
+        *(cell for cell in table.cells if cell.fits(row, dict(column))),
     ]
     name, _, at = [part.metric for part in parts if part.metric][-1].rpartition("/")
     cell = Cell(
@@ -110,10 +109,10 @@ def _cell(table: TableFile, row: str, column: tuple[tuple[str, str], ...]) -> Ce
 
 def _words(parts: Sequence[CellSettings]) -> tuple[str, ...]:
     """Return flags for the configuration files of all parts, then for their settings."""
-    configs = [word for part in parts for file in part.configs for word in ("--config", str(file))]
+    configs = [word for part in parts for file in part.config for word in ("--config", file)]
     settings: dict[str, Any] = {}
     for part in parts:
-        for key, value in part.settings.items():
+        for key, value in part.set.items():
             # Moved to the end, because a key in between may replace the object that has this key.
             settings.pop(key, None)
             settings[key] = value
@@ -129,7 +128,7 @@ def flags(settings: Mapping[str, Any]) -> list[str]:
 
 
 def _reported(table: TableFile, cell: Cell, parts: Sequence[CellSettings]) -> Reported | None:
-    if any(part.reported is None for part in parts):
+    if any(part.reported is False for part in parts):
         return None
     wanted = {"method": cell.row}
     for part in parts:

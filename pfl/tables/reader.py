@@ -5,22 +5,21 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import TypeVar
 
-from pfl.cli.explain import Keys
 from pfl.cli.yaml_file import YamlFile
 from pfl.disk.nearest import hint
 from pfl.federation.summary import KINDS
 from pfl.tables.spec import (
     COLUMNS,
-    Axis,
     AxisForm,
     CellSettings,
     Exceptional,
-    ExceptionForm,
-    PartForm,
     TableFile,
     TableForm,
 )
+
+PartT = TypeVar("PartT", bound=CellSettings)
 
 
 def read(path: Path) -> TableFile:
@@ -34,84 +33,68 @@ def read(path: Path) -> TableFile:
     if not given.rows:
         raise file.error("a table needs rows", "rows")
     file.check_seeds(given.seeds, "seeds")
-    common = _settings(file, given)
-    if common.reported is not None:
+    common = _completed(file, given)
+    if common.reported is not False:
         named = {"paper": given.paper, "table": given.table}
         source = {key: word for key, word in named.items() if word is not None}
         common = replace(common, reported={**source, **common.reported})
-    rows = {label: _settings(file, part, "rows", label) for label, part in given.rows.items()}
-    axes = tuple(_axis(file, *item) for item in given.columns.items())
-    choices = {"row": [*rows], **{axis.name: [*axis.options] for axis in axes}}
-    exceptions = (
-        Exceptional(_where(file, cell, choices, n), _settings(file, cell, "cells", str(n)))
-        for n, cell in enumerate(given.cells)
-    )
-    return TableFile(
-        **vars(given),
-        path=path,
-        common=common,
-        row_settings=rows,
-        axes=axes,
-        exceptions=tuple(exceptions),
-    )
+    rows = {label: _part(file, part, "rows", label) for label, part in given.rows.items()}
+    axes = {name: _options(file, axis, "columns", name) for name, axis in given.columns.items()}
+    choices = {"row": [*rows], **{name: [*options] for name, options in axes.items()}}
+    cells = [_exception(file, cell, choices, str(n)) for n, cell in enumerate(given.cells)]
+    content = {**vars(given), "cells": cells}
+    return TableFile(**content, path=path, common=common, row_settings=rows, axes=axes)
 
 
-def _settings(file: YamlFile, part: PartForm | str | list[str] | None, *keys: str) -> CellSettings:
+def _part(file: YamlFile, part: CellSettings | str | list[str] | None, *keys: str) -> CellSettings:
     """Return the settings of a part; a text or a list stands for its configuration files."""
-    if not isinstance(part, PartForm):
-        part = PartForm(config=part or [])
+    given = part if isinstance(part, CellSettings) else CellSettings(config=part or [])
+    return _completed(file, given, *keys)
+
+
+def _completed(file: YamlFile, part: PartT, *keys: str) -> PartT:
+    """Check the metric of a part, find its configuration files, and make cells texts."""
     if part.metric is not None and part.metric.rpartition("/")[2] not in KINDS:
         what = f"{part.metric} must end in one of {', '.join(KINDS)}"
         raise file.error(what, *keys, "metric")
-    reported = None
-    if part.reported is not False:
-        reported = {key: "" if cell is None else str(cell) for key, cell in part.reported.items()}
-    return CellSettings(
-        configs=file.configs(part.config, *keys, "config"),
-        settings=part.set,
-        reported=reported,
-        metric=part.metric,
-        skip=part.skip,
-    )
+    reported = part.reported and {
+        key: "" if cell is None else str(cell) for key, cell in part.reported.items()
+    }
+    configs = [str(path) for path in file.configs(part.config, *keys, "config")]
+    return replace(part, config=configs, reported=reported)
 
 
-def _axis(file: YamlFile, name: str, given: AxisForm) -> Axis:
-    keys: Keys = ("columns", name)
-    if name in COLUMNS:
+def _options(file: YamlFile, axis: AxisForm, *keys: str) -> dict[str, CellSettings]:
+    """Return the settings of an axis's options, by label."""
+    if keys[-1] in COLUMNS:
         raise file.error("choose another name: CSV files use this one for something else", *keys)
-    values, key, column = given.values, given.set, given.reported
+    values, key, column = axis.values, axis.set, axis.reported
     if isinstance(values, dict) and values and key is None and column is None:
-        options = {
-            label: _settings(file, part, *keys, "values", label) for label, part in values.items()
-        }
-    elif isinstance(values, dict) or not values:
+        return {label: _part(file, part, *keys, "values", label) for label, part in values.items()}
+    if isinstance(values, dict) or not values:
         raise file.error("expected values: a list together with set, or a mapping", *keys)
-    elif key is None:
+    if key is None:
         raise file.error("a list of values needs set: the dotted key to which they belong", *keys)
-    else:
-        options = {
-            str(value): CellSettings(
-                settings={key: value}, reported={column: str(value)} if column else {}
-            )
-            for value in values
-        }
-    return Axis(name, options)
+    return {
+        str(value): CellSettings(set={key: value}, reported={column: str(value)} if column else {})
+        for value in values
+    }
 
 
-def _where(
-    file: YamlFile, cell: ExceptionForm, choices: Mapping[str, list[str]], number: int
-) -> dict[str, tuple[str, ...]]:
-    """Return the labels of rows and options that an exception applies to."""
+def _exception(
+    file: YamlFile, cell: Exceptional, choices: Mapping[str, list[str]], number: str
+) -> Exceptional:
+    """Return an exception with the labels of the rows and options that it applies to."""
     accepted = {}
     for name, labels in cell.where.items():
-        keys = ("cells", str(number), "where", name)
+        keys = ("cells", number, "where", name)
         if name not in choices:
             raise file.error(unknown(name, choices), *keys)
-        accepted[name] = tuple(map(str, labels if isinstance(labels, list) else [labels]))
+        accepted[name] = [*map(str, labels if isinstance(labels, list) else [labels])]
         for label in accepted[name]:
             if label not in choices[name]:
                 raise file.error(unknown(label, choices[name]), *keys)
-    return accepted
+    return replace(_completed(file, cell, "cells", number), where=accepted)
 
 
 def unknown(name: str, choices: Iterable[str]) -> str:

@@ -199,7 +199,7 @@ def test_batches_and_epochs_are_compared_at_equal_numbers_of_steps(name):
     own = {"model.init_args.epochs": 5, "data.init_args.batch_size": 16}
     steps = set()
     for row in table(name).row_settings.values():
-        values = {**own, **row.settings}
+        values = {**own, **row.set}
         trained = values["loop.rounds"] * values["model.init_args.epochs"]
         steps.add(trained / values["data.init_args.batch_size"])
     assert steps == {12.5}
@@ -237,6 +237,6 @@ def test_searches_have_the_papers_ranges():
     }
     for name, (option, values) in told.items():
         key = f"model.init_args.{option}"
-        assert [row.settings[key] for row in table(name).row_settings.values()] == values
-    (_, mu) = table("pfakd_gpfl").axes
-    assert [float(label) for label in mu.options] == told["pfakd_gpfl"][1]
+        assert [row.set[key] for row in table(name).row_settings.values()] == values
+    (_, mu) = table("pfakd_gpfl").axes.values()
+    assert [float(label) for label in mu] == told["pfakd_gpfl"][1]
