@@ -6,9 +6,11 @@ See :mod:`pfl.callbacks`, and :mod:`pfl.federation.reliability` for the counts o
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from typing import TypeAlias
 
 import numpy as np
 from matplotlib.figure import Figure
+from scipy.stats import entropy
 
 from pfl.results.files import Columns, Floats, RunError
 from pfl.results.runs import RunFolder
@@ -24,50 +26,42 @@ from pfl.results.style import (
     wrapped,
 )
 
-TRACES, REPLACED = "fisher.csv", "replaced.csv"
-SPECTRUM, NUMBERS = "spectrum.csv", "numbers.csv"
 RELIABILITY = "reliability.csv"
 _PALE = "#B0B0B0"
 
 
-def traces(settings: Sequence[Setting]) -> Figure:
-    """Draw the Fisher trace of every client over rounds, and their mean.
+# The table of each setting that has one, by its label.
+Tables: TypeAlias = Mapping[str, Columns]
 
-    Only the first of several seeds is drawn.
 
-    Raises:
-        RunError: No run has traces.
-    """
-    tables = _found(settings, TRACES, "FisherTraces")
+def traces(tables: Tables) -> Figure:
+    """Draw the Fisher trace of every client over rounds, and their mean."""
     figure, axes = panels(len(tables), WIDTH, 2.4, sharey=True)
     for panel, (label, table) in zip(axes, tables.items(), strict=True):
         rounds, values, trained = _matrices(table, "trace")
         panel.plot(rounds, values, color=_PALE, linewidth=0.6)
-        for client in range(values.shape[1]):
-            present = trained[:, client] > 0
-            panel.plot(rounds[present], values[present, client], ".", color=COLOURS[0], ms=2.5)
-        panel.plot(rounds, values.mean(1), color="black", linewidth=2)
+        panel.plot(rounds, np.where(trained > 0, values, np.nan), ".", color=COLOURS[0], ms=2.5)
+        panel.plot(rounds, values.mean(1), color="black", linewidth=2, label="mean")
         panel.set_title(wrapped(label, WIDTH / len(tables)))
         label_rounds(panel)
     axes[0].set_ylabel("trace of Fisher information")
     axes[0].plot([], [], color=_PALE, linewidth=0.6, label="a client")
     axes[0].plot([], [], ".", color=COLOURS[0], label="it took part")
-    axes[0].plot([], [], color="black", linewidth=2, label="mean")
     legend_above(figure, axes[0])
     return figure
 
 
-def stragglers(settings: Sequence[Setting]) -> Figure:
+def stragglers(tables: Tables) -> Figure:
     """Draw the share of each client in the sum of all Fisher traces.
 
     The left panel shows the mean over rounds and the lowest and highest round, first of the clients
     that took part in every round, then of the others, the stragglers. The right panel shows the
-    mean of both groups over rounds. Only the first seed of the first setting is drawn.
+    mean of both groups over rounds. Only the first setting is drawn.
 
     Raises:
-        RunError: The run has no traces, or no stragglers.
+        RunError: The run has no stragglers.
     """
-    table = next(iter(_found(settings, TRACES, "FisherTraces").values()))
+    table = next(iter(tables.values()))
     rounds, values, trained = _matrices(table, "trace")
     late = ~(trained > 0).all(0)
     if not late.any() or late.all():
@@ -94,15 +88,11 @@ def stragglers(settings: Sequence[Setting]) -> Figure:
     return figure
 
 
-def replaced(settings: Sequence[Setting]) -> Figure:
+def replaced(tables: Tables) -> Figure:
     """Draw the score, weighted by samples, after a share of the parameters was replaced.
 
     These are the parameters with the most Fisher information, or random ones.
-
-    Raises:
-        RunError: No run has such scores.
     """
-    tables = _found(settings, REPLACED, "ReplacedParameters")
     figure, axes = panels(len(tables), WIDTH * min(1, 0.5 * len(tables)), 2.3, sharey=True)
     for panel, (label, table) in zip(axes, tables.items(), strict=True):
         for number, (highest, name) in enumerate(((1, "highest information"), (0, "random"))):
@@ -122,17 +112,13 @@ def replaced(settings: Sequence[Setting]) -> Figure:
     return figure
 
 
-def spectrum(settings: Sequence[Setting]) -> Figure:
+def spectrum(tables: Tables) -> Figure:
     """Draw the classifier's singular values after the last round, divided by the largest.
 
     The left panel shows the server's classifier; the right one shows the median and the quartiles
     over the clients that trained, before averaging. The legend gives the effective rank of the
-    server's values or, without them, of the median.
-
-    Raises:
-        RunError: No run has singular values.
+    server's values or, without them, of the median: the exponential of the entropy of their shares.
     """
-    tables = _found(settings, SPECTRUM, "ClassifierSpectrum")
     figure, axes = panels(2, WIDTH, 2.3, sharey=True)
     for number, (label, table) in enumerate(tables.items()):
         last = table["round"] == table["round"].max()
@@ -141,7 +127,8 @@ def spectrum(settings: Sequence[Setting]) -> Figure:
         each = table["value"][others].reshape(len(np.unique(table["client"][others])), -1)
         look = Look.of(number)
         shown = table["value"][server] if server.any() else np.median(each, 0)
-        legend = f"{label} ({effective_rank(shown):.1f})"
+        effective_rank = np.exp(entropy(shown))
+        legend = f"{label} ({effective_rank:.1f})"
         axes[0].plot(1 + np.arange(len(shown)), shown, label=legend, **look.line)
         if len(each):
             x = 1 + np.arange(each.shape[1])
@@ -157,27 +144,12 @@ def spectrum(settings: Sequence[Setting]) -> Figure:
     return figure
 
 
-def effective_rank(values: Floats) -> float:
-    """Return the effective rank: the exponential of the entropy of the values' shares of their sum.
-
-    Example:
-        >>> round(effective_rank(np.ones(4)), 6)
-        4.0
-    """
-    shares = values[values > 0] / values.sum()
-    return float(np.exp(-(shares * np.log(shares)).sum()))
-
-
-def numbers(settings: Sequence[Setting]) -> Figure:
+def numbers(tables: Tables) -> Figure:
     """Draw the numbers that a method reports about its models after the last round.
 
     There is one column for each number: above, its cumulative distribution over clients; below, the
-    number against the client's training samples. Only the first of several seeds is drawn.
-
-    Raises:
-        RunError: No run has such numbers.
+    number against the client's training samples.
     """
-    tables = _found(settings, NUMBERS, "ModelNumbers")
     first = next(iter(tables.values()))
     names = [name for name in first.columns if name not in ("round", "client", "samples")]
     figure = Figure(figsize=(WIDTH, 4), layout="constrained")
@@ -209,8 +181,7 @@ def reliability(settings: Sequence[Setting]) -> Figure:
     Raises:
         RunError: No run has counts from after its last round.
     """
-    counts = {setting.label: _pooled(setting) for setting in settings}
-    counts = {label: pooled for label, pooled in counts.items() if len(pooled)}
+    counts = {setting.label: pooled for setting in settings if len(pooled := _pooled(setting))}
     if not counts:
         raise RunError(
             "reliability was not measured after the last round; measure it by pfl test --config "
@@ -257,23 +228,28 @@ def _counted(run: RunFolder) -> Floats:
     return np.stack([table[name] for name in ("bin", "samples", "confidence", "accuracy")], 1)
 
 
-# File and function of each picture.
-PICTURES: Mapping[str, tuple[str, Callable[[Sequence[Setting]], Figure]]] = {
-    "fisher": (TRACES, traces),
-    "stragglers": (TRACES, stragglers),
-    "replacement": (REPLACED, replaced),
-    "spectrum": (SPECTRUM, spectrum),
-    "numbers": (NUMBERS, numbers),
+# File of each picture, callback that writes it, and function.
+PICTURES: Mapping[str, tuple[str, str, Callable[[Tables], Figure]]] = {
+    "fisher": ("fisher.csv", "FisherTraces", traces),
+    "stragglers": ("fisher.csv", "FisherTraces", stragglers),
+    "replacement": ("replaced.csv", "ReplacedParameters", replaced),
+    "spectrum": ("spectrum.csv", "ClassifierSpectrum", spectrum),
+    "numbers": ("numbers.csv", "ModelNumbers", numbers),
 }
 
 
-def _found(settings: Sequence[Setting], file: str, callback: str) -> dict[str, Columns]:
-    """Return the table of each setting that has one."""
+def draw(name: str, settings: Sequence[Setting]) -> Figure:
+    """Draw one of :data:`PICTURES`, of the first of several seeds of each setting.
+
+    Raises:
+        RunError: No run has the file, or it has nothing to draw.
+    """
+    file, callback, drawing = PICTURES[name]
     tables = {setting.label: Columns.read(setting.runs[0].path / file) for setting in settings}
     tables = {label: table for label, table in tables.items() if len(table)}
     if not tables:
         raise RunError(f"no run has a file {file}: run it with loop.callbacks: [{callback}]")
-    return tables
+    return drawing(tables)
 
 
 def _matrices(table: Columns, column: str) -> tuple[Floats, Floats, Floats]:

@@ -52,25 +52,22 @@ class Columns:
                 or that of a round or a client is none; or see :func:`pfl.disk.reading.read_csv`.
         """
         lines = reading.read_csv(path)
-        if NAME in lines.header:
-            place = lines.header.index(NAME)
-            rows = [[*row[:place], *row[place + 1 :]] for row in lines.rows]
-            header = [*lines.header[:place], *lines.header[place + 1 :]]
-            lines = replace(lines, header=header, rows=rows)
-        try:
-            cells = [[_number(cell) for cell in row] for row in lines.rows]
-            values = np.array(cells, np.float64).reshape(len(lines.rows), len(lines.header))
-        except ValueError as error:
-            raise RunError(f"{path} is not a table of numbers ({error})") from error
-        columns = dict(zip(lines.header, values.T, strict=True))
-        for name in ("round", "client"):
-            if name in columns:
-                _check_counted(columns[name], f"{path}: {name}")
-        if (wild := np.isfinite(values) & (np.abs(values) > WILD)).any():
-            raise RunError(f"{path}: expected numbers up to {WILD:g}, got {values[wild][0]:g}")
-        flags = np.array([[cell == "nan" for cell in row] for row in lines.rows], np.bool_)
-        named = zip(lines.header, flags.reshape(values.shape).T, strict=True)
-        return cls(columns, str(path), {name: flag for name, flag in named if flag.any()})
+        columns, undefined = dict[str, Floats](), dict[str, Flags]()
+        for name, *cells in zip(lines.header, *lines.rows, strict=True):
+            if name == NAME:
+                continue
+            try:
+                values = np.array([_number(cell) for cell in cells], np.float64)
+            except ValueError as error:
+                raise RunError(f"{path} is not a table of numbers ({error})") from error
+            if name in ("round", "client"):
+                _check_counted(values, f"{path}: {name}")
+            if (wild := np.isfinite(values) & (np.abs(values) > WILD)).any():
+                raise RunError(f"{path}: expected numbers up to {WILD:g}, got {values[wild][0]:g}")
+            columns[name] = values
+            if "nan" in cells:
+                undefined[name] = np.array([cell == "nan" for cell in cells])
+        return cls(columns, str(path), undefined)
 
     def __len__(self) -> int:
         return len(next(iter(self.columns.values()), ()))

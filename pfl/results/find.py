@@ -65,7 +65,9 @@ def find(paths: Sequence[str | Path]) -> list[RunFolder]:
         return [RunFolder.read(folder) for folder in folders.values()]
     runs, left_out = [], []
     for folder in folders.values():
-        if _begun(folder) and (run := RunFolder.read(folder)).finished:
+        is_run = (folder / "environment.json").is_file()
+        begun = not is_run or len(Columns.read(folder / "metrics.csv")) > 0
+        if begun and (run := RunFolder.read(folder)).finished:
             runs.append(run)
         else:
             left_out.append(str(folder))
@@ -74,10 +76,3 @@ def find(paths: Sequence[str | Path]) -> list[RunFolder]:
     for name in left_out:
         print(f"{name} is left out because it is not finished", file=sys.stderr)
     return runs
-
-
-def _begun(folder: Path) -> bool:
-    """Return ``True`` if a run has finished a round, or if the folder is not a run folder."""
-    if not (folder / "environment.json").is_file():
-        return True
-    return len(Columns.read(folder / "metrics.csv")) > 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -20,6 +21,7 @@ from pfl.results.style import HEAT, WIDTH, wrapped
 
 # Values that span more than this ratio get a logarithmic scale of colours.
 _LOGARITHMIC = 50
+# As many names fit beside a matrix.
 _LABELLED = 30
 
 
@@ -108,24 +110,22 @@ def similarity(settings: Sequence[Setting]) -> Figure:
     order = _clustered(matrix)
     figure = Figure(figsize=(0.55 * WIDTH, 0.47 * WIDTH), layout="constrained")
     panel = figure.subplots()
-    mesh = panel.pcolormesh(
-        matrix[np.ix_(order, order)], cmap=HEAT, vmin=0, vmax=1, rasterized=True
-    )
-    panel.set_aspect("equal")
-    panel.invert_yaxis()
-    panel.grid(visible=False)
-    if len(order) <= _LABELLED:
-        ticks, told = np.arange(len(order)) + 0.5, [run.client_names[client] for client in order]
-        panel.set_xticks(ticks, told, fontsize=6, rotation=90 if run.named else 0)
-        panel.set_yticks(ticks, told, fontsize=6)
-        panel.tick_params(length=0)
-    else:
-        panel.set_xticks([])
-        panel.set_yticks([])
+    image = panel.imshow(matrix[np.ix_(order, order)], cmap=HEAT, vmin=0, vmax=1)
+    name_clients(panel, run, order, order)
     panel.set_xlabel("clients, like labels together")
     panel.set_ylabel("clients")
-    figure.colorbar(mesh, ax=panel, label="similarity of labels (cosine)")
+    figure.colorbar(image, ax=panel, label="similarity of labels (cosine)")
     return figure
+
+
+def name_clients(panel: Axes, run: RunFolder, rows: NDArray[Any], columns: NDArray[Any]) -> None:
+    """Name the clients beside the rows and columns of a matrix: all, or some of many."""
+    panel.grid(visible=False)
+    panel.tick_params(length=0, labelsize=6)
+    for axis, clients, turn in ((panel.xaxis, columns, 90), (panel.yaxis, rows, 0)):
+        places = range(0, len(clients), -(-len(clients) // _LABELLED))
+        labels = [run.client_names[int(clients[place])] for place in places]
+        axis.set_ticks(places, labels, rotation=turn if run.partition.get("names") else 0)
 
 
 def label_similarity(counts: Floats) -> Floats:

@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator
 
 from pfl.results import names
 from pfl.results.files import Columns, Floats, RunError
+from pfl.results.matrices import name_clients
 from pfl.results.plots import per_cent_of
 from pfl.results.runs import RunFolder
 from pfl.results.settings import Setting
@@ -19,8 +19,6 @@ from pfl.results.style import HEAT, WIDTH, Look, draw_mean, legend_above, panels
 
 CROSS = "cross.csv"
 _ZERO_SHOT, _JOINED, _TUNED = "unseen", "unseen_joined", "unseen_tuned"
-# With more clients than this, the axes of a matrix have no names.
-_LABELLED = 30
 
 
 def have_joined(run: RunFolder) -> bool:
@@ -91,12 +89,7 @@ def cross(settings: Sequence[Setting]) -> Figure:
         panel.set_title(wrapped(label, WIDTH / len(drawn)))
         panel.set_xlabel("test data of")
         panel.set_ylabel("model of")
-        for axis, held, turn in ((panel.xaxis, clients, 90), (panel.yaxis, models, 0)):
-            if len(held) <= _LABELLED:
-                labels = [run.client_names[int(client)] for client in held]
-                axis.set_ticks(range(len(held)), labels, rotation=turn if run.named else 0)
-            else:
-                axis.set_major_locator(MaxNLocator(5, integer=True))
+        name_clients(panel, run, models, clients)
     return figure
 
 

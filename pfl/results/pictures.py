@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from matplotlib.figure import Figure
@@ -26,7 +27,12 @@ _OF_METRIC: Mapping[str, Callable[[Sequence[Setting], str, At], Figure]] = {
 _OF_RUNS: Mapping[str, Callable[[Sequence[Setting]], Figure]] = {
     **{"newcomers": newcomers.joining, "cross": newcomers.cross},
     **{"similarity": matrices.similarity, "reliability": analyses.reliability},
-    **{name: draw for name, (_, draw) in analyses.PICTURES.items()},
+    **{name: partial(analyses.draw, name) for name in analyses.PICTURES},
+}
+# These are drawn if a run has the file.
+_FILES = {
+    **{name: file for name, (file, _, _) in analyses.PICTURES.items()},
+    "cross": newcomers.CROSS,
 }
 
 
@@ -89,9 +95,7 @@ def draw(
 def _own(setting: Setting) -> list[str]:
     """Return the names of pictures that are drawn for this setting without being asked for."""
     first = setting.runs[0]
-    files = {name: file for name, (file, _) in analyses.PICTURES.items()}
-    files["cross"] = newcomers.CROSS
-    suited = [name for name, file in files.items() if (first.path / file).is_file()]
+    suited = [name for name, file in _FILES.items() if (first.path / file).is_file()]
     return [*suited, *(["newcomers"] if newcomers.have_joined(first) else [])]
 
 

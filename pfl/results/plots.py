@@ -220,11 +220,9 @@ def differences(settings: Sequence[Setting], metric: str, at: At) -> Figure:
     apart, places = values - values.mean(), np.arange(len(values))
     figure, (panel,) = panels(1, WIDTH * min(1, 0.2 + 0.12 * len(values)), 2.2)
     panel.axhline(0, color="black", linewidth=0.8)
-    panel.bar(places, apart, width=0.6, color=COLOURS[0])
+    bars = panel.bar(places, apart, width=0.6, color=COLOURS[0])
     shown = 100 * values if names.in_per_cent(metric) else values
-    for place, height, value in zip(places, apart, shown, strict=True):
-        above = "bottom" if height >= 0 else "top"
-        panel.annotate(f"{value:.2f}", (place, height), ha="center", va=above)
+    panel.bar_label(bars, [f"{value:.2f}" for value in shown])
     panel.set_xticks(places, [wrapped(setting.label, 0.9) for setting in settings])
     panel.grid(visible=False, axis="x")
     widest = max(np.abs(apart).max(), 1e-3)

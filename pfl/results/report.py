@@ -28,7 +28,7 @@ def report(run: RunFolder) -> str:
         RunError: The run was never tested, or its files are damaged.
     """
     judged_by = common_score([run])
-    data = "" if run.data is None else f" on {run.data}"
+    data = f" on {run.partition['data']}" if "data" in run.partition else ""
     planned = run.environment.get("rounds")
     state = f"{run.round} rounds" if run.finished else f"unfinished: round {run.round} of {planned}"
     about = [run.path.resolve().name, state]
@@ -36,7 +36,6 @@ def report(run: RunFolder) -> str:
     about += [f"judged by {names.described(judged_by)}"]
     ended = run.finished and "fingerprint" in run.summary
     about += [f"fingerprint {run.summary['fingerprint']}"] if ended else []
-    config = run.path / "config.yaml"
     parts = [
         page.section("Results", _scores(run, judged_by)),
         *_gaps(run),
@@ -45,8 +44,8 @@ def report(run: RunFolder) -> str:
         page.section(f"Clients after round {run.evaluated()[-1]:.0f}", _clients(run, judged_by)),
         page.section("Run", _facts(run)),
     ]
-    if config.is_file():
-        parts.append(page.section("Configuration", page.verbatim(text(config) or "")))
+    if (config := text(run.path / "config.yaml")) is not None:
+        parts.append(page.section("Configuration", page.verbatim(config)))
     return page.page(f"{run.method}{data}", ", ".join(about), parts)
 
 
@@ -75,10 +74,10 @@ def _scores(run: RunFolder, judged_by: str) -> Markup:
 
 def _gaps(run: RunFolder) -> Iterator[Markup]:
     """Yield the section on clients that joined later, if there are any."""
-    gaps = {name: what for name, what in WORDS["gaps"].items() if name in run.metrics}
-    if gaps:
-        last = {what: run.metrics[name][-1] for name, what in gaps.items()}
-        rows = [[what, "-" if np.isnan(value) else f"{value:.4g}"] for what, value in last.items()]
+    told = [(what, name) for name, what in WORDS["gaps"].items() if name in run.metrics]
+    last = [(what, run.metrics[name][-1]) for what, name in told]
+    rows = [[what, "-" if np.isnan(value) else f"{value:.4g}"] for what, value in last]
+    if rows:
         yield page.section("Clients that joined later", page.table(["", "last round"], rows))
 
 

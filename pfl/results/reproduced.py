@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
@@ -15,8 +15,9 @@ Verdict: TypeAlias = Literal["same bits", "equal to rounding", "different"]
 # Largest difference of a number from its repetition, relative to it if it is above one, that
 # counts as rounding. Rounding grows from round to round, so it is far above that of one sum.
 ROUNDING = 1e-3
+_MISSING = "not recorded"
 # What may change the last bits of results, by the keys of environment.json.
-_PLACES = ("packages", "python", "platform", "processor", "instructions", "op_threads", "tf32")
+_PLACES = ("python", "platform", "processor", "instructions", "op_threads", "tf32")
 
 
 @dataclass(frozen=True)
@@ -82,20 +83,16 @@ def _counted(run: RunFolder) -> set[str]:
 
 
 def _environment(first: RunFolder, second: RunFolder) -> Iterator[str]:
-    then, now = (_flat({k: run.environment.get(k) for k in _PLACES}) for run in (first, second))
-    for run, values in ((first, then), (second, now)):
-        header = run.environment.get("header", {})
-        values |= {"device": header.get("device"), "engine": header.get("engine")}
+    then, now = _places(first), _places(second)
     for name in dict.fromkeys((*then, *now)):
-        if then.get(name) != now.get(name):
-            old, new = (
-                "not recorded" if values.get(name) is None else values[name]
-                for values in (then, now)
-            )
+        old, new = (values.get(name, _MISSING) for values in (then, now))
+        if old != new:
             yield f"{name.replace('_', ' ')}: {old} then, {new} now"
 
 
-def _flat(content: Mapping[str, Any]) -> dict[str, Any]:
-    """Put the versions of packages beside the other values."""
-    packages = content.get("packages") or {}
-    return {**packages, **{key: value for key, value in content.items() if key != "packages"}}
+def _places(run: RunFolder) -> dict[str, Any]:
+    """Return what is recorded of versions, processor, device and engine, by name."""
+    environment, header = run.environment, run.environment.get("header", {})
+    places = {key: environment.get(key, _MISSING) for key in _PLACES}
+    devices = {key: header.get(key, _MISSING) for key in ("device", "engine")}
+    return {**environment.get("packages", {}), **places, **devices}

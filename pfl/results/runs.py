@@ -126,21 +126,10 @@ class RunFolder:
         return str(self.environment["header"]["method"])
 
     @property
-    def data(self) -> str | None:
-        """Return the name of the data module's class, if the run recorded it."""
-        name = self.partition.get("data")
-        return None if name is None else str(name)
-
-    @property
     def seed(self) -> int | None:
         """Return the seed of the run, if the run recorded it."""
         seed = self.environment.get("seed", self.config.get("seed"))
         return None if seed is None else int(seed)
-
-    @property
-    def noise(self) -> str | None:
-        """Return the generator of the run's noise; ``None`` if it drew none, or is older."""
-        return self.environment.get("noise")
 
     @property
     def replicate(self) -> Replicate:
@@ -218,11 +207,6 @@ class RunFolder:
         captions = self.environment.get("reports", {})
         columns = [name for name in self.clients.columns if "/" not in name]
         return {name: captions.get(name, name) for name in columns if name not in _OF_LOOP}
-
-    @property
-    def named(self) -> bool:
-        """Return ``True`` if clients have names, such as hospitals."""
-        return bool(self.partition.get("names"))
 
     @property
     def client_names(self) -> Sequence[str]:

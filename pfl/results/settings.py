@@ -88,33 +88,31 @@ def group(runs: Sequence[RunFolder]) -> tuple[list[Setting], list[RunFolder]]:
     Of several runs of the same setting and replicate, only the newest (by the name of its folder)
     is used. A run without a configuration is a setting of its own.
     """
-    identities = {id(run): identity.of_setting(run.config, run.noise) for run in runs}
-    members_by_setting: dict[object, dict[Replicate, RunFolder]] = {}
-    repeated = []
-    for run in runs:
-        content = identities[id(run)]
-        key = identity.digest(content) if content else run.path.resolve()
-        replicates = members_by_setting.setdefault(key, {})
-        newest = run
-        if run.replicate in replicates:
-            pair = (replicates[run.replicate], run)
-            older, newest = sorted(pair, key=lambda item: item.path.name)
-            repeated.append(older)
-        replicates[run.replicate] = newest
-    members = [
-        tuple(sorted(replicates.values(), key=lambda run: run.replicate))
-        for replicates in members_by_setting.values()
+    keyed = [
+        (identity.digest(content) if (content := _identity(run)) else run.path.resolve(), run)
+        for run in runs
     ]
-    labels = _labels([runs[0] for runs in members], [identities[id(runs[0])] for runs in members])
-    return [Setting(*pair) for pair in zip(labels, members, strict=True)], repeated
+    members: dict[object, dict[Replicate, RunFolder]] = {key: {} for key, _ in keyed}
+    # The newest run of a replicate comes last and stays.
+    for key, run in sorted(keyed, key=lambda item: item[1].path.name):
+        members[key][run.replicate] = run
+    chosen = [tuple(one[replicate] for replicate in sorted(one)) for one in members.values()]
+    labels = _labels([group[0] for group in chosen])
+    used = {id(run) for group in chosen for run in group}
+    repeated = [run for run in runs if id(run) not in used]
+    return [Setting(*pair) for pair in zip(labels, chosen, strict=True)], repeated
 
 
-def _labels(runs: Sequence[RunFolder], identities: Sequence[Identity]) -> list[str]:
+def _identity(run: RunFolder) -> Identity:
+    return identity.of_setting(run.config, run.environment.get("noise"))
+
+
+def _labels(runs: Sequence[RunFolder]) -> list[str]:
     """Make labels from the method and the options in which settings differ.
 
     Options of the data are compared over all settings, other options over those of one method.
     """
-    labels = []
+    labels, identities = [], [_identity(run) for run in runs]
     for run, content in zip(runs, identities, strict=True):
         same = [i for r, i in zip(runs, identities, strict=True) if r.method == run.method]
         differing = [
