@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -120,6 +120,22 @@ def keys_of(word: str) -> Keys:
     """Return the keys that a flag sets; none for a word that is no flag."""
     flag = word.partition("=")[0]
     return spoken(flag[2:].rstrip("+").split(".")) if flag.startswith("--") else ()
+
+
+def refuse(flags: Iterable[str], reasons: Mapping[str, str]) -> None:
+    """Refuse flags that set one of some dotted keys.
+
+    Args:
+        flags: The flags.
+        reasons: The reason for each key.
+
+    Raises:
+        UsageError: There is such a flag.
+    """
+    refused = {spoken(key.split(".")): reason for key, reason in reasons.items()}
+    for flag in flags:
+        if (reason := refused.get(keys_of(flag))) is not None:
+            raise UsageError(f"{flag}: {reason}")
 
 
 def spoken(keys: Iterable[str]) -> Keys:

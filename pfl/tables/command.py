@@ -14,7 +14,7 @@ from rich.markup import escape
 from rich.progress import track
 
 from pfl.cli import catalogue
-from pfl.cli.explain import UsageError, keys_of, spoken
+from pfl.cli.explain import UsageError
 from pfl.results import sheets as forms
 from pfl.results.words import PICTURES
 from pfl.tables import estimate, illustrate
@@ -23,7 +23,7 @@ from pfl.tables.outcome import CellOutcome, outcome
 from pfl.tables.plan import ROOT, TablePlan, plan
 from pfl.tables.reader import unknown
 from pfl.tables.render import sheets
-from pfl.tables.runner import bars, run_all, unfinished
+from pfl.tables.runner import run_all, unfinished
 from pfl.tables.spec import TableFile
 
 
@@ -35,7 +35,6 @@ def table(described: TableFile, cells: Sequence[Cell], options: argparse.Namespa
         cells: The chosen cells.
         options: Options of the verb.
     """
-    _check_seeds(described, options.flags)
     seeds = list(dict.fromkeys(options.seeds or described.seeds))
     if min(seeds) < 0:
         raise UsageError(f"{described.path}: seeds: expected numbers from 0, got {min(seeds)}")
@@ -44,7 +43,7 @@ def table(described: TableFile, cells: Sequence[Cell], options: argparse.Namespa
     planned = plan(described, parsed, seeds, options.scale, options.flags)
     wanted = _pictures(described, options)
     if options.dry_run:
-        costs, failed = _estimated(described, planned, console)
+        costs, failed = estimate.sheet(described, planned, console)
         _print([costs])
         if failed:
             raise UsageError(f"no estimate of {'; '.join(failed)}: see the notes above")
@@ -60,20 +59,6 @@ def table(described: TableFile, cells: Sequence[Cell], options: argparse.Namespa
     _show(options, described, planned, outcomes, wanted)
     if failures:
         raise UsageError(f"{len(failures)} of {len(planned.runs)} runs failed; see the notes above")
-
-
-def _estimated(
-    described: TableFile, planned: TablePlan, console: Console
-) -> tuple[forms.Sheet, Sequence[str]]:
-    """Estimate the cost of the remaining runs; print each estimate as soon as it is made."""
-    with bars(console) as progress:
-        task = progress.add_task("runs", total=len(planned.runs))
-
-        def tell(line: str) -> None:
-            progress.console.print(escape(line), highlight=False)
-            progress.advance(task)
-
-        return estimate.sheet(described, planned, tell)
 
 
 def _pictures(described: TableFile, options: argparse.Namespace) -> Sequence[str]:
@@ -117,13 +102,6 @@ def _print(printed: Sequence[forms.Sheet]) -> None:
         console.print(replace(sheet, title="", notes=()).rich())
         for note in sheet.notes:
             console.print(escape(note), highlight=False)
-
-
-def _check_seeds(described: TableFile, flags: Sequence[str]) -> None:
-    taken = {spoken(key.split(".")) for key in described.seed_keys}
-    for flag in flags:
-        if keys_of(flag) in taken:
-            raise UsageError(f"{flag}: {described.path} sets this seed itself, see --seeds")
 
 
 def _advice(planned: TablePlan, argv: Sequence[str]) -> str:

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import track
 
 from pfl.callbacks.progress import readable_bytes
 from pfl.cli.config import REFUSALS
@@ -40,15 +44,13 @@ class Cost:
     moved: float
 
 
-def sheet(
-    table: TableFile, plan: TablePlan, tell: Callable[[str], None]
-) -> tuple[Sheet, Sequence[str]]:
+def sheet(table: TableFile, plan: TablePlan, console: Console) -> tuple[Sheet, Sequence[str]]:
     """Make a row for each run: what is done, and what the rest costs.
 
     Args:
         table: The table.
         plan: Its runs.
-        tell: Called with each run's row, as a line, once it is known.
+        console: Console for each run's row, as soon as it is known.
 
     Returns:
         The rows, and the labels of runs whose estimate failed for another reason than their
@@ -60,7 +62,7 @@ def sheet(
     costs: list[Cost] = []
     failed: list[str] = []
     done = 0
-    for run in plan.runs.values():
+    for run in track(plan.runs.values(), "runs", console=console):
         cells = [NONE] * 3
         if kept.finished(run) is not None:
             state = "done"
@@ -76,7 +78,7 @@ def sheet(
                 state += f" [{number}]"
                 failed += [] if isinstance(error, UsageError) else [run.label]
         rows.append([run.label, state, *cells])
-        tell(f"{run.label}: {', '.join([state, *cells])}")
+        console.print(escape(f"{run.label}: {', '.join([state, *cells])}"), highlight=False)
     total = Cost(
         seconds=sum(cost.seconds for cost in costs),
         memory=max((cost.memory for cost in costs), default=0),

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import re
 import shutil
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 from pfl.cli.explain import UsageError
 from pfl.disk import lock
+from pfl.federation.resume import FILE
 from pfl.results.files import RunError
 from pfl.results.runs import RunFolder
 from pfl.tables.plan import PlannedRun
@@ -25,16 +25,14 @@ def finished(run: PlannedRun) -> Path | None:
 
 def resumable(run: PlannedRun) -> Path | None:
     """Return the newest folder that a run can be resumed from, or ``None``."""
-    return next((f for f in _folders(run) if (f / "checkpoints" / "last.ckpt").is_file()), None)
+    return next((f for f in _folders(run) if (f / FILE).is_file()), None)
 
 
 def clear(run: PlannedRun) -> None:
     """Remove folders of processes that ended before their first checkpoint."""
     for folder in _folders(run):
-        if folder.is_symlink() or not _STARTED.fullmatch(folder.name):
-            continue
-        kept = (folder / "summary.json", folder / "checkpoints" / "last.ckpt")
-        if not any(file.is_file() for file in kept):
+        kept = any((folder / file).is_file() for file in ("summary.json", FILE))
+        if not kept and not folder.is_symlink() and _STARTED.fullmatch(folder.name):
             shutil.rmtree(folder)
 
 
@@ -52,19 +50,15 @@ def _folders(run: PlannedRun) -> list[Path]:
     return sorted((path for path in home.glob("*") if path.is_dir()), reverse=True)
 
 
-@contextmanager
-def locked(root: str | Path, name: str) -> Iterator[None]:
-    """Lock a run against other processes of this machine; the lock ends with the process.
+def locked(root: str | Path, name: str) -> AbstractContextManager[None]:
+    """Lock a run against other processes of this machine; see :func:`pfl.disk.lock.locked`.
 
     Raises:
-        BusyError: Another process is working on the run.
-        UsageError: The folder cannot be written.
+        UsageError: The folder cannot be made.
     """
-    with ExitStack() as stack:
-        try:
-            stack.enter_context(lock.locked(Path(root, name)))
-        except lock.BusyError:
-            raise
-        except OSError as error:
-            raise UsageError(f"runs of tables cannot be stored in {root}: {error}") from error
-        yield
+    folder = Path(root, name)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UsageError(f"runs of tables cannot be stored in {root}: {error}") from error
+    return lock.locked(folder)

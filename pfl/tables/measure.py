@@ -119,38 +119,35 @@ class Stopwatch:
 
 def measure(experiment: Experiment, sizes: Sizes) -> Rates:
     """Measure what a client costs, on a federation of small clients and one of large clients."""
-    small, large = _trial(experiment, sizes, _SMALL, 3), _trial(experiment, sizes, _LARGE, 2)
-    row = large.run.history[-1]
+    _, *small = _trial(experiment, sizes, _SMALL, 3)
+    run, *large = _trial(experiment, sizes, _LARGE, 2)
+    train, test = (Line.through(*seconds) for seconds in zip(small, large, strict=True))
+    row = run.history[-1]
     return Rates(
-        train=Line.through(small.train, large.train),
-        test=Line.through(small.test, large.test),
-        adapts=large.adapts,
+        train=train,
+        test=test,
+        adapts=bool(list(run.module.adapt())),
         down=row["comm/bytes_down"] / _CLIENTS,
         up=row["comm/bytes_up"] / _CLIENTS,
-        keeps=bytes_kept(large.run),
-        model=nbytes(large.run.template),
+        keeps=bytes_kept(run),
+        model=nbytes(run.template),
     )
 
 
-class _Trial(NamedTuple):
-    """A run on synthetic data, and the seconds of each of its clients in a round."""
+def _trial(
+    experiment: Experiment, sizes: Sizes, batches: int, rounds: int
+) -> tuple[Run, float, float]:
+    """Run some rounds on made-up data; return the run, and a client's seconds of each kind.
 
-    run: Run
-    train: float
-    test: float
-    adapts: bool
-
-
-def _trial(experiment: Experiment, sizes: Sizes, batches: int, rounds: int) -> _Trial:
-    """Run some rounds; the first one warms up, and the fastest of the others counts."""
+    The first round warms up, and the fastest of the others counts.
+    """
     values = _made_up(experiment, sizes, batches)
     values.loop.rounds = rounds
     trial = Experiment(experiment.parser, values, experiment.given)
     run = trial.loop.fit(trial.module, trial.data)
     warm = run.history[1:]
     train = min(row["time/train"] + row["time/aggregate"] for row in warm) / _CLIENTS
-    test = min(row["time/evaluate"] for row in warm) / _CLIENTS
-    return _Trial(run, train, test, bool(list(trial.module.adapt())))
+    return run, train, min(row["time/evaluate"] for row in warm) / _CLIENTS
 
 
 def bytes_kept(run: Run) -> float:
@@ -187,19 +184,13 @@ def _made_up(experiment: Experiment, sizes: Sizes, batches: int) -> Namespace:
             test_fraction=0.5,
         ),
     )
-    for key, value in {
-        "evaluate_every": 1,
-        "sampler": Namespace(
-            class_path="pfl.federation.sampling.UniformSampler", init_args=Namespace()
-        ),
-        "engine": "sequential",
-        "callbacks": None,
-        "loggers": None,
-        "default_root_dir": None,
-        "progress": False,
-        "on_nonfinite": "skip",
-    }.items():
-        values.loop[key] = value
+    loop, sampler = values.loop, "pfl.federation.sampling.UniformSampler"
+    loop.sampler = Namespace(class_path=sampler, init_args=Namespace())
+    loop.callbacks = loop.loggers = loop.default_root_dir = None
+    loop.engine = "sequential"
+    loop.evaluate_every = 1
+    loop.on_nonfinite = "skip"
+    loop.progress = False
     return values
 
 

@@ -13,6 +13,7 @@ from pfl.results.statistics import Estimate, agree
 from pfl.tables import kept
 from pfl.tables.cells import Cell
 from pfl.tables.plan import TablePlan
+from pfl.tables.reported import printed
 
 
 @dataclass(frozen=True)
@@ -46,9 +47,10 @@ class CellOutcome:
     @property
     def inside(self) -> bool | None:
         """Whether chance alone may part the two numbers; ``None`` without a number or a spread."""
-        if self.ours is None or self.cell.reported is None:
+        reported = self.cell.reported
+        if self.ours is None or reported is None:
             return None
-        return agree(self.ours, self.cell.reported.estimate)
+        return agree(self.ours, printed(reported.paper, reported.value, reported.error))
 
 
 def outcome(cell: Cell, plan: TablePlan, failures: Mapping[str, str]) -> CellOutcome:

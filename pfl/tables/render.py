@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import groupby
 
@@ -34,13 +34,7 @@ def sheets(table: TableFile, plan: TablePlan, outcomes: Sequence[CellOutcome]) -
         title = table.caption + shortened(plan) + (f"; {_named(head)}" if head else "")
         made.append(_sheet(title, inside, 1 if head else 0, plan, footnotes))
     reasons = [f"[{number}] {what.rstrip('.')}." for what, number in footnotes.items()]
-    notes = [
-        _legend(outcomes, plan),
-        *_scale_note(outcomes, plan),
-        *_points_note(outcomes),
-        *table.notes,
-        *reasons,
-    ]
+    notes = [*_notes(outcomes, plan), *table.notes, *reasons]
     return [*made[:-1], replace(made[-1], notes=notes)]
 
 
@@ -84,47 +78,37 @@ def _text(outcome: CellOutcome, unit: Unit, footnotes: dict[str, int]) -> str:
     return text
 
 
-def _legend(outcomes: Sequence[CellOutcome], plan: TablePlan) -> str:
+def _notes(outcomes: Sequence[CellOutcome], plan: TablePlan) -> Iterator[str]:
+    """Say what the numbers are, of how much of the experiment, and where models were tested."""
     metrics = dict.fromkeys((outcome.cell.metric, outcome.cell.at) for outcome in outcomes)
     what = "; ".join(names.heading(metric, at) for metric, at in metrics)
     seeds = ", ".join(map(str, plan.seeds))
-    legend = f"{what}. Ours: mean ± standard error over seeds ({seeds})"
-    if any(outcome.cell.reported for outcome in outcomes):
-        legend += (
-            "; in brackets: the reported number, ours minus it, and whether this difference is in "
-            "its 95 % interval (Student's t, by both spreads; a single run has none of its own)"
-        )
-    return legend + "."
-
-
-def shortened(plan: TablePlan) -> str:
-    """Return what the caption of a shortened experiment adds; empty for a whole one."""
-    return "" if plan.scale == 1 else f", at scale {plan.scale:g}"
-
-
-def _scale_note(outcomes: Sequence[CellOutcome], plan: TablePlan) -> list[str]:
-    if plan.scale == 1:
-        return []
-    note = f"Scale {plan.scale:g}: the share of the rounds and of the data that was used."
-    if any(outcome.cell.reported for outcome in outcomes):
-        note += (
+    compared = any(outcome.cell.reported for outcome in outcomes)
+    brackets = (
+        "; in brackets: the reported number, ours minus it, and whether this difference is in its "
+        "95 % interval (Student's t, by both spreads; a single run has none of its own)"
+    )
+    yield f"{what}. Ours: mean ± standard error over seeds ({seeds}){brackets * compared}."
+    if plan.scale != 1:
+        whole = (
             " The reported numbers are those of the whole experiment, and are shown for "
             "orientation only."
         )
-    return [note]
-
-
-def _points_note(outcomes: Sequence[CellOutcome]) -> list[str]:
-    """Name the points at which the rows' personal models were tested, if they differ."""
+        share = "the share of the rounds and of the data that was used."
+        yield f"Scale {plan.scale:g}: {share}{whole * compared}"
     rows: dict[str, dict[str, None]] = {}
     for outcome in outcomes:
         for run in outcome.runs.values():
             if (point := run.tested_at(outcome.cell.metric)) is not None:
                 rows.setdefault(point, {})[outcome.cell.row] = None
-    if len(rows) < 2:
-        return []
-    points = "; ".join(f"{point}: {', '.join(labels)}" for point, labels in rows.items())
-    return [f"Personal models were tested at different points ({points})."]
+    if len(rows) > 1:
+        points = "; ".join(f"{point}: {', '.join(labels)}" for point, labels in rows.items())
+        yield f"Personal models were tested at different points ({points})."
+
+
+def shortened(plan: TablePlan) -> str:
+    """Return what the caption of a shortened experiment adds; empty for a whole one."""
+    return "" if plan.scale == 1 else f", at scale {plan.scale:g}"
 
 
 def _named(option: tuple[str, str]) -> str:

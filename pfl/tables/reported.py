@@ -48,11 +48,6 @@ class Reported:
     error: float | None
     unit: Unit
 
-    @property
-    def estimate(self) -> Estimate:
-        """The number as a mean of runs, with their spread if it is printed."""
-        return printed(self.paper, self.value, self.error)
-
 
 def printed(paper: str, value: float, error: float | None) -> Estimate:
     """Return a paper's number as a mean of runs.

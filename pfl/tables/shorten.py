@@ -39,8 +39,7 @@ def limit_samples(experiment: Experiment, scale: float) -> None:
     values = experiment.values
     if scale == 1 or values.get(_SAMPLES):
         return
-    part = Namespace(data=values.data)
-    data = experiment.parser.instantiate(part, instantiate_groups=False)["data"]
+    data = experiment.make("data", values.data)
     data.prepare_data()
     values[_SAMPLES] = part_of(len(data.catalogue().targets), scale)
 

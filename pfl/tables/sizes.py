@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import inspect
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,16 +16,6 @@ from pfl.core.task import Task
 from pfl.core.types import Inputs
 from pfl.tables.plan import PlannedRun
 from pfl.tables.shorten import part_of
-
-# Arguments that only divide, scale or score the samples of a data set.
-_DIVIDING = frozenset(
-    [
-        *("num_clients", "partition", "client", "public", "unseen", "max_samples"),
-        *("max_train_samples", "test_protocol", "test_fraction", "val_fraction", "split_seed"),
-        *("batch_size", "eval_batch_size", "drop_last", "shuffle", "augment", "mean", "std"),
-        *("standardise", "metrics", "loss"),
-    ]
-)
 
 
 @dataclass(frozen=True)
@@ -75,15 +66,17 @@ class Surveyor:
         return self._sizes[key]
 
     def _divided(self, run: PlannedRun) -> Sizes:
-        values, parser = _untouched(run.experiment.values.data), run.experiment.parser
-        arguments = {name: v for name, v in vars(values.init_args).items() if name not in _DIVIDING}
+        values, make = _untouched(run.experiment.values.data), run.experiment.make
+        data = make("data", values)
+        dividing = _options_of_all(type(data))
+        arguments = {name: v for name, v in vars(values.init_args).items() if name not in dividing}
         which = f"{values.class_path} {arguments}"
         if which not in self._catalogues:
-            self._catalogues[which] = _made(parser, values).outline()
+            self._catalogues[which] = data.outline()
         catalogue = self._catalogues[which]
         if run.scale < 1 and values.init_args.max_samples is None:
             values.init_args.max_samples = part_of(len(catalogue.targets), run.scale)
-        data = _made(parser, values)
+            data = make("data", values)
         division, _ = data.divide(catalogue)
         return Sizes(
             train=division.sizes[:, 0].tolist(),
@@ -94,6 +87,12 @@ class Surveyor:
             outputs=data.outputs,
             task=data.task,
         )
+
+
+def _options_of_all(kind: type) -> Collection[str]:
+    """Return the options that all data sets have: they divide, scale or score the samples."""
+    base = next(one for one in reversed(kind.__mro__) if "outline" in vars(one))
+    return inspect.signature(base).parameters
 
 
 def _stored(blank: Inputs) -> dict[str, Tensor]:
@@ -111,8 +110,3 @@ def _untouched(values: Namespace) -> Namespace:
         if name in values.init_args:
             values.init_args[name] = value
     return values
-
-
-def _made(parser: Any, values: Namespace) -> Any:  # noqa: ANN401
-    """Return the data module."""
-    return parser.instantiate(Namespace(data=values), instantiate_groups=False)["data"]

@@ -5,14 +5,14 @@ from __future__ import annotations
 import argparse
 
 from pfl.cli import slips
-from pfl.cli.explain import UsageError
+from pfl.cli.explain import UsageError, refuse
 from pfl.results.sheets import FORMATS
 
-# Flags of pfl fit that a table refuses, with the reason.
+# Keys that no flag of a table may set, with the reason.
 _REFUSED = {
-    "--seed": "a table has several seeds, such as --seeds 1 2 3",
-    "--loop.name": "a table names its runs itself",
-    "--ckpt_path": "a table finds the checkpoints of its runs itself",
+    "seed": "a table has several seeds, such as --seeds 1 2 3",
+    "loop.name": "a table names its runs itself",
+    "ckpt_path": "a table finds the checkpoints of its runs itself",
 }
 
 
@@ -23,6 +23,8 @@ def table(options: argparse.Namespace) -> None:
     from pfl.tables.reader import read
 
     described = read(options.table)
+    its_own = f"{options.table} sets this seed itself, see --seeds"
+    refuse(options.flags, {**dict.fromkeys(described.seed_keys, its_own), **_REFUSED})
     cells = expand(described, options.rows, options.columns)
     for cell in [cell for cell in cells if cell.skip is None][:1]:
         try:
@@ -37,9 +39,6 @@ def table(options: argparse.Namespace) -> None:
 def _check(options: argparse.Namespace) -> None:
     if not 0 < options.scale <= 1:
         raise UsageError(f"--scale must lie in (0, 1], got {options.scale:g}")
-    for word in options.flags:
-        if (refusal := _REFUSED.get(word.partition("=")[0])) is not None:
-            raise UsageError(f"{word}: {refusal}")
     if options.dry_run and options.read:
         raise UsageError("--read: not allowed with --dry-run")
     if options.dry_run and (options.out or options.pictures):
