@@ -38,21 +38,11 @@ class Metric:
     goal: Literal["minimize", "maximize"] = "minimize"
     target: float | None = None
 
-    @property
-    def maximize(self) -> bool:
-        """``True`` if more is better."""
-        return self.goal == "maximize"
-
-    @property
-    def logged(self) -> bool:
-        """``True`` if the metric has a value after each tested round, not only at the end."""
-        return self.name.rpartition("/")[2] not in KINDS
-
     def reached(self, value: float) -> bool:
         """Return ``True`` if a value is as good as the target."""
         if self.target is None:
             return False
-        return value >= self.target if self.maximize else value <= self.target
+        return value >= self.target if self.goal == "maximize" else value <= self.target
 
 
 @dataclass(frozen=True)
@@ -141,7 +131,7 @@ def _early(reader: YamlFile, given: _HyperbandForm, metric: Metric) -> Early:
     if not given.strict:
         what = "false is not supported: a run is stopped once it falls behind, as in the papers"
         raise reader.error(what, key, "strict")
-    if not metric.logged:
+    if metric.name.rpartition("/")[2] in KINDS:
         raise reader.error(f"{metric.name} has no value after each round", key)
     match given.min_iter, given.max_iter, given.s:
         case int(first), None, None:

@@ -51,11 +51,6 @@ class PointResult:
     reason: str
 
     @property
-    def failed(self) -> bool:
-        """``True`` if the point ended without a value."""
-        return self.state == _WORDS[TrialState.FAIL]
-
-    @property
     def done(self) -> bool:
         """``True`` if the value is final."""
         return self.state == _WORDS[TrialState.COMPLETE]
@@ -64,7 +59,7 @@ class PointResult:
 def outcomes(sweep: Sweep, trials: Sequence[FrozenTrial]) -> list[PointResult]:
     """Return all points: first the finished ones, best first, then those stopped early."""
     results = [_result(sweep, trial) for trial in trials if trial.params]
-    sign, order = (-1 if sweep.metric.maximize else 1), list(_WORDS.values())
+    sign, order = (-1 if sweep.metric.goal == "maximize" else 1), list(_WORDS.values())
 
     def rank(outcome: PointResult) -> tuple[int, float, int]:
         value = sign * outcome.value if outcome.value is not None else 0.0
@@ -131,7 +126,7 @@ def reasons(results: Sequence[PointResult]) -> dict[str, list[int]]:
     """Group failed points by cause."""
     grouped: dict[str, list[int]] = {}
     for outcome in results:
-        if outcome.failed:
+        if outcome.state == _WORDS[TrialState.FAIL]:
             grouped.setdefault(outcome.reason, []).append(outcome.number)
     return grouped
 

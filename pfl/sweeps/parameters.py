@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any
 
@@ -64,38 +64,10 @@ def read_space(reader: YamlFile, given: Mapping[str, Any], method: str) -> Space
     """
     varied: dict[str, Parameter] = {}
     constants: dict[str, Any] = {}
-    _walk(reader, given, ("parameters",), varied, constants)
-    for name, parameter in varied.items():
-        at = ("parameters", name)
-        if method == "grid" and parameter.grid() is None:
-            what = "a grid needs a list of values, whole numbers or steps (q_uniform)"
-            raise reader.error(what, *at)
-        weighted = isinstance(parameter, Categorical) and parameter.probabilities is not None
-        if weighted and method != "random":
-            raise reader.error(f"{method} does not support probabilities, only random does", *at)
-    if not varied:
-        raise reader.error("there is nothing to search: all are constants", "parameters")
-    return Space(varied, constants)
-
-
-def _walk(
-    reader: YamlFile,
-    group: Mapping[str, Any],
-    at: tuple[str, ...],
-    varied: dict[str, Parameter],
-    constants: dict[str, Any],
-) -> None:
-    """Read a group of parameters; names of nested groups become dotted names."""
-    for key, content in group.items():
-        path = (*at, key)
+    for path, content in _flat(reader, given, ("parameters",)):
         name = ".".join(part for part in path if part != "parameters")
         if not re.fullmatch(r"[A-Za-z_][\w.-]*", name, re.ASCII):
             raise reader.error("this is not a valid name of a parameter", *path)
-        if isinstance(content, dict) and [*content] == ["parameters"]:
-            inner = (*path, "parameters")
-            nested = reader.formed(content["parameters"], dict[str, Any], *inner)
-            _walk(reader, nested, inner, varied, constants)
-            continue
         if name in varied or name in constants:
             raise reader.error(f"{name} is given twice", *path)
         distribution = _distribution(reader, reader.formed(content, dict[str, Any], *path), path)
@@ -103,9 +75,31 @@ def _walk(
             case _ConstantForm(value=value):
                 constants[name] = value
             case _ChoiceForm() as choice:
+                if choice.probabilities is not None and method != "random":
+                    what = f"{method} does not support probabilities, only random does"
+                    raise reader.error(what, *path)
                 varied[name] = _categorical(reader, choice, path)
             case bounds:
                 varied[name] = _range(reader, distribution, bounds, path)
+        if method == "grid" and name in varied and varied[name].grid() is None:
+            what = "a grid needs a list of values, whole numbers or steps (q_uniform)"
+            raise reader.error(what, *path)
+    if not varied:
+        raise reader.error("there is nothing to search: all are constants", "parameters")
+    return Space(varied, constants)
+
+
+def _flat(
+    reader: YamlFile, group: Mapping[str, Any], at: tuple[str, ...]
+) -> Iterator[tuple[tuple[str, ...], Any]]:
+    """Yield each parameter of a group, and of the groups in it, with its keys."""
+    for key, content in group.items():
+        if isinstance(content, dict) and [*content] == ["parameters"]:
+            inner = (*at, key, "parameters")
+            nested = reader.formed(content["parameters"], dict[str, Any], *inner)
+            yield from _flat(reader, nested, inner)
+        else:
+            yield (*at, key), content
 
 
 def _distribution(reader: YamlFile, given: Mapping[str, Any], path: tuple[str, ...]) -> str:

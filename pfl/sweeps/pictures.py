@@ -81,7 +81,7 @@ def parallel_coordinates(sweep: Sweep, trials: Sequence[FrozenTrial]) -> Figure:
 def _study(sweep: Sweep, valued: Sequence[tuple[FrozenTrial, float]]) -> optuna.Study:
     """Return a study of finished trials with these values, and short names of parameters."""
     short = short_names(list(sweep.space.varied))
-    study = optuna.create_study(direction="maximize" if sweep.metric.maximize else "minimize")
+    study = optuna.create_study(direction=sweep.metric.goal)
     for trial, value in valued:
         params = {}
         for name, choice in trial.params.items():

@@ -12,11 +12,11 @@ from itertools import pairwise
 from pathlib import Path
 
 import optuna
-from optuna.trial import Trial
+from optuna.trial import Trial, TrialState
 from rich.console import Console
 
 from pfl.cli import runs, shipped
-from pfl.cli.explain import UsageError, keys_of, spoken
+from pfl.cli.explain import UsageError, refuse
 from pfl.results import sheets
 from pfl.results.pictures import write as write_pictures
 from pfl.results.settings import short_names
@@ -59,7 +59,8 @@ def run(
     if storage.suffix != ".db":
         raise UsageError(f"--storage: expected a file that ends in .db, got {storage}")
     flags = [*flags, *([] if seed is None else [f"--seed={seed}"])]
-    _check_flags(sweep, flags)
+    swept = {name: f"the sweep sets {name}" for name in sweep.space.varied}
+    refuse(flags, {**swept, "ckpt_path": "every point of a sweep starts from scratch"})
     # The runs of points stay apart from runs/<name>, unless the sweep or a flag sets the folder.
     place = [] if ROOT in sweep.space.constants else [f"--{ROOT}={storage.with_suffix('')}"]
     _announce(sweep)
@@ -76,17 +77,6 @@ def run(
             while (trial := search.claim()) is not None:
                 _run_point(search, trial, [*place, *flags])
             _report(search, flags)
-
-
-def _check_flags(sweep: Sweep, flags: Sequence[str]) -> None:
-    """Refuse flags that set a parameter of the sweep, or a checkpoint for every point."""
-    swept = {spoken(name.split(".")): name for name in sweep.space.varied}
-    for flag in flags:
-        keys = keys_of(flag)
-        if keys in swept:
-            raise UsageError(f"{flag}: the sweep sets {swept[keys]}")
-        if keys == ("ckpt_path",):
-            raise UsageError(f"{flag}: every point of a sweep starts from scratch")
 
 
 def _announce(sweep: Sweep) -> None:
@@ -159,7 +149,7 @@ def _run_point(search: Search, trial: Trial, flags: Sequence[str]) -> None:
         print("the same command resumes this sweep", file=sys.stderr)
         raise
     except optuna.TrialPruned as pruned:
-        search.stop(trial, str(pruned))
+        search.end(trial, str(pruned), TrialState.PRUNED)
         print(f"point {number} was {pruned}")
     except UnknownMetricError as error:
         search.fail(trial, str(error))
@@ -170,7 +160,7 @@ def _run_point(search: Search, trial: Trial, flags: Sequence[str]) -> None:
         search.fail(trial, f"{type(error).__name__}: {error}".removeprefix("UsageError: "))
         print(f"point {number} failed: {error}", file=sys.stderr)
     else:
-        search.finish(trial, value)
+        search.study.tell(trial, value)
 
 
 def _report(search: Search, flags: Sequence[str]) -> None:

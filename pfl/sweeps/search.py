@@ -75,24 +75,18 @@ class Search:
             self._requeue_killed()
             waiting = self.study.get_trials(deepcopy=False, states=(TrialState.WAITING,))
             number = waiting[0].user_attrs["point"] if waiting else len(self.latest())
+            seed, space = derive(self._seed, "point", number), self.sweep.space
             if not waiting:
                 if number >= self.size or self._reached():
                     return None
-                self._enqueue(number, self._fixed(number))
+                grid = self.sweep.method == "grid"
+                self._enqueue(number, space.on_grid(number) if grid else space.weighted(seed))
             sampler = TPESampler if self.sweep.method == "bayes" else RandomSampler
             # Optuna's seeds have 32 bits.
-            self.study.sampler = sampler(seed=derive(self._seed, "point", number) % 2**32)
-            trial = self.study.ask(self.sweep.space.distributions)
+            self.study.sampler = sampler(seed=seed % 2**32)
+            trial = self.study.ask(space.distributions)
             trial.set_user_attr("worker", self._worker)
         return trial
-
-    def finish(self, trial: Trial, value: float) -> None:
-        """Store the value of a point."""
-        self.study.tell(trial, value)
-
-    def stop(self, trial: Trial, reason: str) -> None:
-        """Store that a point was stopped early."""
-        self._end(trial, reason, TrialState.PRUNED)
 
     def fail(self, trial: Trial, reason: str) -> None:
         """Store that a point failed.
@@ -102,16 +96,17 @@ class Search:
         """
         trial.set_user_attr("failed", True)
         bayes = self.sweep.method == "bayes"
-        self._end(trial, reason, TrialState.PRUNED if bayes else TrialState.FAIL)
+        self.end(trial, reason, TrialState.PRUNED if bayes else TrialState.FAIL)
 
-    def _end(self, trial: Trial, reason: str, state: TrialState) -> None:
+    def end(self, trial: Trial, reason: str, state: TrialState) -> None:
+        """Store that a point ended without a value."""
         trial.set_user_attr("reason", reason)
         self.study.tell(trial, state=state)
 
     def interrupt(self, trial: Trial) -> None:
         """Queue an unfinished point again."""
         with self._mutex:
-            self._end(trial, INTERRUPTED, TrialState.FAIL)
+            self.end(trial, INTERRUPTED, TrialState.FAIL)
             self._again(self.study.trials[trial.number])
 
     def retry(self) -> None:
@@ -128,12 +123,6 @@ class Search:
         }
         return [points[number] for number in sorted(points)]
 
-    def _fixed(self, number: int) -> dict[str, Any]:
-        space = self.sweep.space
-        if self.sweep.method == "grid":
-            return space.on_grid(number)
-        return space.weighted(derive(self._seed, "point", number))
-
     def _reached(self) -> bool:
         values = [trial.value for trial in self.latest() if trial.state == TrialState.COMPLETE]
         return any(value is not None and self.sweep.metric.reached(value) for value in values)
@@ -143,7 +132,7 @@ class Search:
             worker = trial.user_attrs.get("worker")
             if worker == self._worker or (worker is not None and not self._is_gone(worker)):
                 continue
-            self._end(Trial(self.study, trial._trial_id), KILLED, TrialState.FAIL)
+            self.end(Trial(self.study, trial._trial_id), KILLED, TrialState.FAIL)
             self._again(trial)
 
     def _again(self, trial: FrozenTrial) -> None:
@@ -222,8 +211,6 @@ def _open(sweep: Sweep, storage: Path, identity: Mapping[str, str]) -> optuna.St
     except Exception as error:
         what = str(error).partition("\n")[0]
         raise UsageError(f"--storage {storage}: this is not a storage of sweeps: {what}") from error
-    directions = optuna.study.StudyDirection
-    direction = directions.MAXIMIZE if sweep.metric.maximize else directions.MINIMIZE
     pruner: BasePruner = NopPruner()
     if sweep.early is not None:
         pruner = SuccessiveHalvingPruner(sweep.early.first, reduction_factor=sweep.early.eta)
@@ -243,7 +230,7 @@ def _open(sweep: Sweep, storage: Path, identity: Mapping[str, str]) -> optuna.St
         # All its points failed, and the sweep has been changed since.
         optuna.delete_study(study_name=name, storage=store)
     study = optuna.create_study(
-        study_name=sweep.path.stem, storage=store, direction=direction, pruner=pruner
+        study_name=sweep.path.stem, storage=store, direction=sweep.metric.goal, pruner=pruner
     )
     study.set_user_attr("identity", dict(identity))
     return study

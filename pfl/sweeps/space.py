@@ -145,11 +145,9 @@ class Space:
 
     def on_grid(self, number: int) -> dict[str, Choice]:
         """Return the choices at a point of the grid, from 0; the last parameter varies fastest."""
-        choices: dict[str, Choice] = {}
-        for name, grid in reversed(self.grids.items()):
-            number, place = divmod(number, len(grid or ()))
-            choices[name] = (grid or ())[place]
-        return {name: choices[name] for name in self.varied}
+        places = np.unravel_index(number, [len(grid or ()) for grid in self.grids.values()])
+        chosen = zip(self.grids.items(), places, strict=True)
+        return {name: (grid or ())[place] for (name, grid), place in chosen}
 
     def weighted(self, seed: int) -> dict[str, Choice]:
         """Draw the parameters that have probabilities, which Optuna does not support."""
