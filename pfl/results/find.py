@@ -27,17 +27,15 @@ def common_score(runs: Sequence[RunFolder]) -> str:
     """
     scores = dict.fromkeys(next(iter(run.scores)) for run in runs)
     wanted = [f"test/{model}/{score}" for model in names.JUDGED_BY for score in scores]
-    present = [{name for name in wanted if name in run.metrics} for run in runs]
     for name in wanted:
-        if all(name in scores_of_run for scores_of_run in present):
+        if all(name in run.metrics for run in runs):
             return name
+    lacking: dict[str, None] = {}
     for run in runs:
         run.evaluated()
-    lacking = [
-        f"{run.path} has {' and '.join(sorted(scores_of_run)) or 'none'}"
-        for run, scores_of_run in zip(runs, present, strict=True)
-    ]
-    raise RunError(f"the runs have no score in common: {'; '.join(dict.fromkeys(lacking))}")
+        present = " and ".join(sorted(name for name in wanted if name in run.metrics))
+        lacking[f"{run.path} has {present or 'none'}"] = None
+    raise RunError(f"the runs have no score in common: {'; '.join(lacking)}")
 
 
 def find(paths: Sequence[str | Path]) -> list[RunFolder]:

@@ -13,7 +13,7 @@ from pfl.results import names
 from pfl.results.settings import short_names
 from pfl.results.sheets import Sheet
 from pfl.sweeps.file import Sweep
-from pfl.sweeps.program import flag_words
+from pfl.sweeps.program import fit_words
 from pfl.sweeps.search import failed
 from pfl.sweeps.space import Point
 
@@ -134,4 +134,4 @@ def reasons(results: Sequence[PointResult]) -> dict[str, list[int]]:
 def command_line(sweep: Sweep, outcome: PointResult, flags: Sequence[str]) -> str:
     """Return the command line that runs a point again."""
     point = {**outcome.values, **sweep.space.constants}
-    return f"pfl fit {shlex.join([*flag_words(sweep, point), *flags])}"
+    return f"pfl fit {shlex.join([*fit_words(sweep, point, None), *flags])}"

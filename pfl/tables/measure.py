@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from typing import Any, NamedTuple
@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import torch
 from jsonargparse import Namespace
 from torch import Tensor
+from torch.utils._pytree import tree_leaves
 
 from pfl.cli.config import Experiment
 from pfl.core.state import nbytes
@@ -154,15 +155,8 @@ def bytes_kept(run: Run) -> float:
     """Return the bytes of one more client: its own state, and what the server keeps for it."""
     of_client = sum(nbytes(run.kept[client]) for client in run.kept) / _CLIENTS
     common = 0 if run.module.server().per_client else nbytes(run.server.shared)
-    return of_client + (_tensors(checkpoint.pack(run.server)) - common) / _CLIENTS
-
-
-def _tensors(value: Any) -> int:  # noqa: ANN401
-    if isinstance(value, Tensor):
-        return value.nbytes
-    if isinstance(value, Mapping):
-        return sum(map(_tensors, value.values()))
-    return sum(map(_tensors, value)) if isinstance(value, list | tuple) else 0
+    held = [leaf for leaf in tree_leaves(checkpoint.pack(run.server)) if isinstance(leaf, Tensor)]
+    return of_client + (sum(tensor.nbytes for tensor in held) - common) / _CLIENTS
 
 
 def _made_up(experiment: Experiment, sizes: Sizes, batches: int) -> Namespace:

@@ -9,7 +9,7 @@ import pytest
 
 from pfl.cli.explain import UsageError
 from pfl.sweeps.file import read
-from pfl.sweeps.program import fit_words, flag_words
+from pfl.sweeps.program import fit_words
 from tests.sweeps.conftest import write
 
 POINT = {"a.b": 1.5, "c": [{"class_path": "WandB"}], "d": "x y", "e": True, "f": None}
@@ -43,7 +43,7 @@ def test_other_macros(monkeypatch):
 def test_a_command_to_copy_has_flags_in_place_of_the_file():
     command = ["pfl", "fit", "--config", "c.yaml", "--config", "${args_json_file}", "--x=1"]
     sweep = read(write(command=command))
-    assert flag_words(sweep, POINT) == ["--config", "c.yaml", *FLAGS, "--x=1"]
+    assert fit_words(sweep, POINT, None) == ["--config", "c.yaml", *FLAGS, "--x=1"]
 
 
 @pytest.mark.parametrize(
