@@ -84,8 +84,8 @@ def one_of(argument: str, given: object, known: tuple[object, ...]) -> None:
         ValueError: The value is not known; the message lists the known ones.
     """
     if given not in known:
-        words = ", ".join(str(word) for word in known)
-        raise ValueError(f"{argument} must be one of {words}, got {given!r}")
+        listed = ", ".join(map(str, known))
+        raise ValueError(f"{argument} must be one of {listed}, got {given!r}")
 
 
 def known_words(kind: type, given: Mapping[str, Any]) -> None:
@@ -98,12 +98,13 @@ def known_words(kind: type, given: Mapping[str, Any]) -> None:
     Raises:
         ValueError: A value is not allowed; the message lists the allowed ones.
     """
-    for name, known in _words(kind).items():
+    for name, known in words(kind).items():
         if name in given:
             one_of(name, given[name], known)
 
 
-def _words(kind: type) -> dict[str, tuple[object, ...]]:
+def words(kind: type) -> dict[str, tuple[object, ...]]:
+    """Return the allowed values of each argument that :func:`known_words` checks."""
     by_name: dict[str, tuple[object, ...]] = {}
     for base in reversed(kind.__mro__):
         if "__init__" not in vars(base):
@@ -116,6 +117,6 @@ def _words(kind: type) -> dict[str, tuple[object, ...]]:
         for name, hint in hints.items():
             parts = (hint,) if get_origin(hint) is Literal else get_args(hint)
             if parts and all(part is NoneType or get_origin(part) is Literal for part in parts):
-                words = [get_args(part) or (None,) for part in parts]
-                by_name[name] = tuple(word for group in words for word in group)
+                groups = [get_args(part) or (None,) for part in parts]
+                by_name[name] = tuple(word for group in groups for word in group)
     return by_name

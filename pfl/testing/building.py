@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
-from typing import Any, Literal, get_origin, get_type_hints
+from typing import Any, Literal
 
 import lightning as L
 import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, TensorDataset
 
+from pfl.core.checks import words
 from pfl.core.client import ClientModule
 from pfl.core.seeds import scoped
 from pfl.core.state import clone, matches, named
@@ -19,7 +19,7 @@ from pfl.core.types import Batch, Plan
 from pfl.testing.compare import difference
 from pfl.testing.federation import ToyFederation, second_round
 from pfl.testing.promise import BrokenPromiseError, Subject, promise
-from pfl.testing.toy import ToyData, mlp
+from pfl.testing.toy import ToyData
 from pfl.training import client_round
 from pfl.training.declaration import declared
 
@@ -55,22 +55,14 @@ def refuses_unknown_arguments(subject: Subject) -> None:
 @promise("an unknown word for an argument is refused by name")
 def refuses_unknown_words(subject: Subject) -> None:
     """Pass an unknown word to every argument that is annotated as one of several words."""
-    for name in _words(subject.method):
+    for name in words(subject.method):
         try:
-            subject.module(mlp, **{name: "so"})
+            subject.module(**{name: "so"})
         except ValueError as error:
             if name in str(error) and "'so'" in str(error):
                 continue
             raise
         raise BrokenPromiseError(f"{name}='so' is accepted")
-
-
-def _words(method: type) -> Iterator[str]:
-    """Yield the names of the arguments that are annotated as one of several words."""
-    for base in method.__mro__:
-        if "__init__" in vars(base) and issubclass(base, ClientModule):
-            hints: dict[str, Any] = get_type_hints(vars(base)["__init__"])
-            yield from (name for name, hint in hints.items() if get_origin(hint) is Literal)
 
 
 @promise("every pattern matches an entry, and what is kept is used")

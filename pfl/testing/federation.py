@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 from lightning.fabric import Fabric
 
 from pfl.core.client import ClientModule
-from pfl.core.data import FederatedData, info_of
-from pfl.core.types import ClientInfo, Job, Result, Split, State
+from pfl.core.data import FederatedData
+from pfl.core.types import Job, Result, Split, State
 from pfl.federation.run import Run
 from pfl.federation.sampling import UniformSampler
 from pfl.loop import FederatedLoop
@@ -77,11 +76,6 @@ class ToyFederation:
         self.state = self.coordinator.aggregate(self.state, uploads_of(results))
         self.number += 1
         return results
-
-
-def client_info(data: FederatedData, client: int, round: int = 0, rounds: int = 10) -> ClientInfo:
-    """Return the information about a client."""
-    return replace(info_of(data, client, rounds), round=round)
 
 
 def fit(

@@ -7,48 +7,40 @@ from dataclasses import replace
 from pfl.core.state import clone, named
 from pfl.testing.compare import difference
 from pfl.testing.federation import ToyFederation, second_round
-from pfl.testing.promise import BrokenPromiseError, Subject, check_same, promise
-from pfl.testing.toy import mlp, normed
+from pfl.testing.promise import BOTH, BrokenPromiseError, Subject, check_same, promise
 from pfl.training import client_round
 
-NETS = {"": mlp, " with batch norm": normed}
 
-
-@promise("a client's result does not depend on which clients ran before it")
+@promise("a client's result does not depend on which clients ran before it", nets=BOTH)
 def clients_are_independent(subject: Subject) -> None:
     """Run the clients of a round in one order and in the other."""
-    for about, net in NETS.items():
-        federation, jobs = second_round(subject.module(net))
-        forward = {job.info.client: client_round.train(federation.context, job) for job in jobs}
-        other, jobs = second_round(subject.module(net))
-        for job in reversed(jobs):
-            client = job.info.client
-            result = client_round.train(other.context, job)
-            finding = (
-                f"client {client} gets a different {{name!r}}{about} if the clients run in reverse"
-            )
-            check_same(forward[client], result, finding)
+    federation, jobs = second_round(subject.module())
+    forward = {job.info.client: client_round.train(federation.context, job) for job in jobs}
+    other, jobs = second_round(subject.module())
+    for job in reversed(jobs):
+        client = job.info.client
+        result = client_round.train(other.context, job)
+        finding = f"client {client} gets a different {{name!r}} if the clients run in reverse"
+        check_same(forward[client], result, finding)
 
 
-@promise("clients do not change the broadcast, the server's state or the initial values")
+@promise("clients do not change the broadcast, the server's state or the initial values", nets=BOTH)
 def clients_change_nothing_but_themselves(subject: Subject) -> None:
     """Compare all of them before and after each client's round and test."""
-    for net in NETS.values():
-        federation, jobs = second_round(subject.module(net))
-        common = named(
-            {
-                "broadcast": {job.info.client: job.broadcast for job in jobs},
-                "kept": federation.kept,
-                "server": federation.state,
-                "initial": federation.context.template,
-            }
-        )
-        before = clone(common)
-        for verb, run in (("training", client_round.train), ("testing", client_round.test)):
-            for job in jobs:
-                run(federation.context, job)
-                finding = f"{verb} client {job.info.client} changes {{name!r}}"
-                check_same(before, common, finding)
+    federation, jobs = second_round(subject.module())
+    common = named(
+        {
+            "broadcast": {job.info.client: job.broadcast for job in jobs},
+            "kept": federation.kept,
+            "server": federation.state,
+            "initial": federation.context.template,
+        }
+    )
+    before = clone(common)
+    for verb, run in (("training", client_round.train), ("testing", client_round.test)):
+        for job in jobs:
+            run(federation.context, job)
+            check_same(before, common, f"{verb} client {job.info.client} changes {{name!r}}")
 
 
 @promise("testing a client again gives the same scores")
@@ -61,21 +53,18 @@ def tests_repeat(subject: Subject) -> None:
         raise BrokenPromiseError(f"{score} of client {client} differs the second time")
 
 
-@promise("a personal model that is declared to be the global one has the same scores")
+@promise("a personal model that is declared to be the global one has the same scores", nets=BOTH)
 def personal_is_global_where_said(subject: Subject) -> None:
     """Test both models of all clients, after a round in which they trained."""
-    for net in NETS.values():
-        federation, jobs = second_round(subject.module(net))
-        if not federation.context.module.personal_is_global():
-            continue
-        for job in jobs:
-            other = replace(job, model="global")
-            personal, common = (client_round.test(federation.context, one) for one in (job, other))
-            finding = (
-                f"{{name}} of client {job.info.client} differs from that of the global model: it "
-                "must not declare one_model = True"
-            )
-            check_same(personal, common, finding)
+    federation, jobs = second_round(subject.module())
+    for job in jobs if federation.module.personal_is_global() else ():
+        other = replace(job, model="global")
+        personal, common = (client_round.test(federation.context, one) for one in (job, other))
+        finding = (
+            f"{{name}} of client {job.info.client} differs from that of the global model: it "
+            "must not declare one_model = True"
+        )
+        check_same(personal, common, finding)
 
 
 @promise("a client that does not take part keeps its state bit for bit")

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import logging
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, TypeAlias
 
@@ -20,7 +20,7 @@ from pfl.core.state import named
 from pfl.core.task import Task
 from pfl.core.types import ClientInfo
 from pfl.testing.compare import difference
-from pfl.testing.toy import SIZES, ToyData, blobs, mlp
+from pfl.testing.toy import SIZES, ToyData, blobs, mlp, normed
 from pfl.training.context import DROPOUTS
 from pfl.training.declaration import MethodError
 
@@ -29,6 +29,9 @@ MOMENTUM = partial(torch.optim.SGD, lr=0.1, momentum=0.9, weight_decay=0.01)
 
 Net: TypeAlias = Callable[[], nn.Module]
 Formula: TypeAlias = Callable[[ClientModule, ClientInfo], tuple[int, int]]
+# Networks on which promises are checked.
+ONE: Mapping[str, Net] = {"": mlp}
+BOTH: Mapping[str, Net] = {**ONE, " (with batch norm)": normed}
 
 
 class BrokenPromiseError(AssertionError):
@@ -65,32 +68,34 @@ class Subject:
         floats: Formula for the numbers of floats that a participant receives and sends in a round;
             ``None`` if there is none.
         task: The task; classification by default.
+        net: Makes the network.
     """
 
     method: type[ClientModule]
     build: Callable[..., ClientModule] | None = None
     floats: Formula | None = None
     task: Task | None = None
+    net: Net = mlp
 
     def data(self, sizes: Sequence[int] = SIZES) -> ToyData:
         """Return data for the task, with these numbers of training samples."""
         return blobs(sizes, task=self.task)
 
-    def module(self, net: Net = mlp, **options: Any) -> ClientModule:
-        """Return the method on a network; its optimiser is plain SGD unless the options differ."""
+    def module(self, **options: Any) -> ClientModule:
+        """Return the method on its network; its optimiser is plain SGD unless options differ."""
         make = self.build or self.method
         # Makes weights that a constructor draws the same in every module.
         task = {} if self.task is None else {"task": self.task}
         with scoped(0):
-            return make(net(), **{"optimizer": SGD, **task, **options})
+            return make(self.net(), **{"optimizer": SGD, **task, **options})
 
-    def with_momentum(self, net: Net = mlp, **options: Any) -> ClientModule:
+    def with_momentum(self) -> ClientModule:
         """Return the method with momentum and weight decay, or without if it refuses them."""
-        module = self.module(net, **{"optimizer": MOMENTUM, **options})
+        module = self.module(optimizer=MOMENTUM)
         try:
             module.configure_optimizers()
         except ValueError:
-            module = self.module(net, **options)
+            module = self.module()
         return module
 
 
@@ -103,12 +108,14 @@ class Promise:
         sentence: The promise, as a clause.
         examine: Checks a method; raises an error if the promise is broken.
         applies: Returns whether the promise applies to a method.
+        nets: The networks on which a method is checked, by what is said of each after a finding.
     """
 
     name: str
     sentence: str
     examine: Callable[[Subject], None]
     applies: Callable[[Subject], bool]
+    nets: Mapping[str, Net]
 
     def hold(self, subject: Subject) -> bool:
         """Check a method; return ``False`` if the promise does not apply to it.
@@ -118,35 +125,39 @@ class Promise:
             RaisedError: The method raises an error, which the message places.
             UnexaminedError: It cannot be examined.
         """
-        name = subject.method.__name__
+        name, about = subject.method.__name__, ""
         try:
             with _quiet():
                 if not self.applies(subject):
                     return False
-                self.examine(subject)
+                for about, net in self.nets.items():  # noqa: B007 (read where an error is told)
+                    self.examine(replace(subject, net=net))
         except UnexaminedError:
             raise
         except (BrokenPromiseError, MethodError, NonFiniteError) as error:
             context = f"{name} breaks the promise that {self.sentence}"
-            raise BrokenPromiseError(str(error), context) from None
+            raise BrokenPromiseError(f"{error}{about}", context) from None
         except Exception as error:
             context = f"{name} raises an error, while it is examined whether {self.sentence}"
-            raise RaisedError(f"{said(error)}{line_of(error)}", context) from error
+            raise RaisedError(f"{said(error)}{line_of(error)}{about}", context) from error
         return True
 
 
 def promise(
-    sentence: str, applies: Callable[[Subject], bool] = lambda subject: True
+    sentence: str,
+    applies: Callable[[Subject], bool] = lambda subject: True,
+    nets: Mapping[str, Net] = ONE,
 ) -> Callable[[Callable[[Subject], None]], Promise]:
     """Turn a function that checks a promise into a :class:`Promise`.
 
     Args:
         sentence: The promise, as a clause that follows "the promise that".
         applies: As in :class:`Promise`.
+        nets: As in :class:`Promise`.
     """
 
     def made(examine: Callable[[Subject], None]) -> Promise:
-        return Promise(examine.__name__, sentence, examine, applies)
+        return Promise(examine.__name__, sentence, examine, applies, nets)
 
     return made
 

@@ -10,13 +10,13 @@ import torch
 
 from pfl.core.client import ClientModule
 from pfl.core.server import Server
-from pfl.core.state import clone, each, named
+from pfl.core.state import clone, copy_all, each, named
 from pfl.core.types import Batch
 from pfl.testing.compare import distance
 from pfl.testing.federation import ToyFederation
-from pfl.testing.jobs import NETS
 from pfl.testing.observe import Wrap, leaves_alone, statistics, streams, wrapped
 from pfl.testing.promise import (
+    BOTH,
     BrokenPromiseError,
     Subject,
     check_same,
@@ -76,33 +76,27 @@ def streams_are_left_alone(subject: Subject) -> None:
     _play(_watch(ToyFederation(module), watch))
 
 
-@promise("objectives, statistics and the other functions of a plan are pure")
+@promise("objectives, statistics and the other functions of a plan are pure", nets=BOTH)
 def functions_are_pure(subject: Subject) -> None:
     """Call each function twice: the results must be equal, and nothing else may change."""
-    for net in NETS.values():
-        federation = ToyFederation(subject.module(net))
-        module = federation.module
+    module = subject.module()
 
-        def twice(
-            function: Callable[..., Any], name: str, who: str, module: ClientModule = module
-        ) -> Callable[..., Any]:
-            def call(*arguments: Any) -> Any:  # noqa: ANN401
-                given, moving, stream = named(arguments), statistics(module), torch.get_rng_state()
-                before, start = clone(given), clone(moving)
-                with leaves_alone(who, module, function, norms=True):
-                    once = named(function(*arguments))
-                check_same(before, arguments, f"{who} changes its argument {{name!r}}")
-                with torch.no_grad():
-                    for entry, value in moving.items():
-                        value.copy_(start[entry])
-                torch.set_rng_state(stream)
-                result = function(*arguments)
-                check_same(once, result, f"{who} gives a different {{name!r}} when called again")
-                return result
+    def twice(function: Callable[..., Any], name: str, who: str) -> Callable[..., Any]:
+        def call(*arguments: Any) -> Any:  # noqa: ANN401
+            given, moving, stream = named(arguments), statistics(module), torch.get_rng_state()
+            before, start = clone(given), clone(moving)
+            with leaves_alone(who, module, function, norms=True):
+                once = named(function(*arguments))
+            check_same(before, arguments, f"{who} changes its argument {{name!r}}")
+            copy_all([*moving.values()], [*start.values()])
+            torch.set_rng_state(stream)
+            result = function(*arguments)
+            check_same(once, result, f"{who} gives a different {{name!r}} when called again")
+            return result
 
-            return call
+        return call
 
-        _play(_watch(federation, twice))
+    _play(_watch(ToyFederation(module), twice))
 
 
 @promise("padding does not count in objectives and statistics", applies=vectorizable)

@@ -13,8 +13,7 @@ from pfl.core.types import RoundResult
 from pfl.federation.run import Callback, Run
 from pfl.federation.sampling import BernoulliSampler, UniformSampler
 from pfl.testing.federation import ToyFederation, fit, outcome
-from pfl.testing.jobs import NETS
-from pfl.testing.promise import BrokenPromiseError, Subject, check_same, promise
+from pfl.testing.promise import BOTH, BrokenPromiseError, Subject, check_same, promise
 from pfl.testing.toy import ToyData
 
 
@@ -53,17 +52,16 @@ def evaluation_changes_nothing(subject: Subject) -> None:
     check_same(next(ends), next(ends), "{name!r} differs if the run is tested after each round")
 
 
-@promise("clients with one class or one sample can train")
+@promise("clients with one class or one sample can train", nets=BOTH)
 def small_clients_run(subject: Subject) -> None:
     """Run two rounds with a client of each kind."""
-    for about, net in NETS.items():
-        data = subject.data((8, 1, 5))
-        x, y = data.splits["train"][2]
-        data.splits["train"][2] = (x, torch.zeros_like(y))
-        run = fit(subject.module(net), data, rounds=2, sampler=UniformSampler())
-        for name, value in named({"server": run.server.shared, "kept": dict(run.kept)}).items():
-            if not finite({name: value}):
-                raise BrokenPromiseError(f"{name!r} is not finite{about}")
+    data = subject.data((8, 1, 5))
+    x, y = data.splits["train"][2]
+    data.splits["train"][2] = (x, torch.zeros_like(y))
+    run = fit(subject.module(), data, rounds=2, sampler=UniformSampler())
+    for name, value in named({"server": run.server.shared, "kept": dict(run.kept)}).items():
+        if not finite({name: value}):
+            raise BrokenPromiseError(f"{name!r} is not finite")
 
 
 @promise("a client without data is left out")

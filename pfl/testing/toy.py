@@ -49,18 +49,14 @@ def mlp(num_classes: int = 3, dim: int = 5, hidden: int = 6, seed: int = 1) -> T
         )
 
 
-def normed(
-    num_classes: int = 3, dim: int = 5, hidden: int = 6, seed: int = 1, bias: bool = True
-) -> ToyNet:
+def normed(seed: int = 1, bias: bool = True) -> ToyNet:
     """Return the network of :func:`mlp` with batch norm in its backbone.
 
     The gradient of a bias before batch norm is only rounding noise; ``bias=False`` leaves it out.
     """
     with scoped(seed):
-        return ToyNet(
-            nn.Sequential(nn.Linear(dim, hidden, bias), nn.BatchNorm1d(hidden), nn.ReLU()),
-            nn.Linear(hidden, num_classes),
-        )
+        backbone = nn.Sequential(nn.Linear(5, 6, bias), nn.BatchNorm1d(6), nn.ReLU())
+        return ToyNet(backbone, nn.Linear(6, 3))
 
 
 class ToySplit:

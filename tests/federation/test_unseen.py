@@ -27,9 +27,11 @@ from lightning_modules import (
 from pfl.cli.runs import fit as main_fit
 from pfl.cli.runs import predict
 from pfl.cli.runs import test as run_test
+from pfl.core.data import info_of
 from pfl.core.held_out import HeldOut
 from pfl.core.server import ServerState
 from pfl.core.state import named
+from pfl.core.types import ClientInfo
 from pfl.federation import checkpoint
 from pfl.federation.resume import FILE
 from pfl.federation.unseen import hurt
@@ -42,7 +44,7 @@ from pfl.results.report import report
 from pfl.results.runs import RunFolder
 from pfl.results.settings import group
 from pfl.testing.compare import difference
-from pfl.testing.federation import ToyFederation, client_info, fit
+from pfl.testing.federation import ToyFederation, fit
 from pfl.testing.toy import blobs, mlp, normed
 from pfl.training import client_round
 
@@ -176,7 +178,7 @@ def welcomed(method, data=None, rounds=2):
     federation = ToyFederation(method, data)
     for _ in range(rounds):
         federation.round(0, 1)
-    info = client_info(data, 2, round=rounds)
+    info = replace(info_of(data, 2, 10), round=rounds)
     sent, kept = federation.server.welcome(federation.state, info, federation.infos)
     return federation, sent, kept
 
@@ -226,10 +228,7 @@ def test_fedsimsup_mixes_by_label_similarity():
     method = FedSimSup(mlp(), supervisor=mlp(hidden=2), optimizer=SGD)
     server = method.server()
     counts = [torch.tensor(c) for c in ((5, 0, 0), (0, 5, 0), (0, 0, 0), (3, 4, 0), (0, 0, 7))]
-    infos = [
-        client_info(blobs(SIZES), n).__class__(n, int(c.sum()), c, 2, 10)
-        for n, c in enumerate(counts)
-    ]
+    infos = [ClientInfo(n, int(c.sum()), c, 2, 10) for n, c in enumerate(counts)]
     state = server.init({"net.w": torch.zeros(1)}, infos[:3])
     state = type(state)(
         **{**vars(state), "shared": {"net.w": torch.tensor([[1.0], [8.0], [100.0]])}}

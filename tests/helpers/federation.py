@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import pairwise
 
 import torch
 from lightning.fabric import Fabric
 
+from pfl.core.data import info_of
 from pfl.core.state import clone
 from pfl.core.types import Job
 from pfl.federation.run import Callback
 from pfl.loop import FederatedLoop
-from pfl.testing.federation import ToyFederation, client_info
+from pfl.testing.federation import ToyFederation
 from pfl.training import client_round
 
 
@@ -64,7 +65,7 @@ def context(module, data, precision="32-true", **options):
 
 
 def job(data, client=0, broadcast=None, kept=None, seed=3, round=1, rounds=10, splits=()):
-    info = client_info(data, client, round, rounds)
+    info = replace(info_of(data, client, rounds), round=round)
     return Job(info, kept or {}, broadcast, seed, splits)
 
 
