@@ -10,7 +10,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from importlib import import_module, metadata
 from types import FrameType
 from typing import Any
@@ -60,6 +60,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     if words[0] == "--version":
         print(f"pfl {metadata.version('pfl-lightning')}")
         return 0
+    try:
+        os.getcwd()
+    except FileNotFoundError:
+        print("pfl: error: the working folder was deleted: change to another one", file=sys.stderr)
+        return USAGE_ERROR
     name = _command(words)
     if name is None:
         print(f"pfl: error: {_shown(_advice(words))}", file=sys.stderr)
@@ -175,5 +180,6 @@ def _leave_working_folder() -> None:
 
 
 if __name__ == "__main__":
-    _leave_working_folder()
+    with suppress(FileNotFoundError):  # main refuses to work in a folder that was deleted
+        _leave_working_folder()
     sys.exit(main())

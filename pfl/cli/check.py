@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from jsonargparse import Namespace
@@ -26,17 +26,11 @@ class _MethodParser(Parser):
 
     command = "check"
 
-    def add_class_arguments(
-        self, class_type: type, nested_key: str | None = None, *args: Any, **options: Any
-    ) -> list[str]:
-        """Add a class's arguments; a method's ``net`` becomes optional."""
-        if not (inspect.isclass(class_type) and issubclass(class_type, ClientModule)):
-            return super().add_class_arguments(class_type, nested_key, *args, **options)
-        options["skip"] = {*(options.get("skip") or ()), "net"}
-        added = super().add_class_arguments(class_type, nested_key, *args, **options)
-        key = f"{nested_key}.net" if nested_key else "net"
-        self.add_argument(f"--{key}", type=nn.Module | None, help="(replaced by a small one)")
-        return [*added, key]
+    def filled(self, kind: Any) -> Mapping[str, tuple[Any, str]]:  # noqa: ANN401
+        """Return type and help of arguments that are filled in later: of a method, its network."""
+        is_method = inspect.isclass(kind) and issubclass(kind, ClientModule)
+        net = {"net": (nn.Module, "(replaced by a small one)")} if is_method else {}
+        return {**super().filled(kind), **net}
 
 
 def check(argv: Sequence[str]) -> None:

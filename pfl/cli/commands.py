@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
-from textwrap import wrap
 from typing import Any
 
 from pfl.disk.form import formed
@@ -104,23 +102,6 @@ class Command:
         """What it is for, with its examples."""
         return "\n  ".join([f"{self.description}\n\nexamples:", *self.examples])
 
-    def configured_usage(self, name: str) -> str:
-        """Return the usage of a command with a configuration, its own arguments first."""
-        named = self.configuration is not None and self.configuration.named
-        words = ["[CLASS]"] if named else []
-        for argument, how in self.arguments.items():
-            dashed, flag = argument.startswith("-"), how.get("action") == "store_true"
-            word = argument if not dashed or flag else f"{argument} {argument.lstrip('-').upper()}"
-            words.append(word if how.get("required") or not dashed else f"[{word}]")
-        words += ["[--config FILE]" if named else "--config FILE", "[--any.key=VALUE ...]"]
-        # An option stays on one line with its value.
-        text = " ".join(word.replace(" ", "\xa0") for word in words)
-        start = f"pfl {name} "
-        indent = " " * len(f"usage: {start}")
-        width = shutil.get_terminal_size().columns - len(indent) - 2
-        lines = wrap(text, width, break_on_hyphens=False, break_long_words=False)
-        return start + f"\n{indent}".join(lines).replace("\xa0", " ")
-
 
 @cache
 def commands() -> Mapping[str, Command]:
@@ -131,7 +112,7 @@ def commands() -> Mapping[str, Command]:
 
 
 def parser(name: str) -> argparse.ArgumentParser:
-    """Return the parser of a command without a configuration."""
+    """Return the parser of a command's own arguments."""
     command = commands()[name]
     made = argparse.ArgumentParser(
         prog=f"pfl {name}",
@@ -142,7 +123,9 @@ def parser(name: str) -> argparse.ArgumentParser:
         allow_abbrev=False,
     )
     for argument, how in command.own.items():
-        made.add_argument(argument, **how)
+        # Only jsonargparse takes a union of types.
+        plain = {key: value for key, value in how.items() if key != "type" or callable(value)}
+        made.add_argument(argument, **plain)
     return made
 
 

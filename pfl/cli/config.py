@@ -21,12 +21,11 @@ from pfl.cli.explain import (
     sources,
 )
 from pfl.cli.misspelt import check_names, explain, find_misspelling, resolve, told
-from pfl.cli.nulls import check_nulls
 from pfl.cli.parser import FROM_DATA, Parser, from_data, spelled_out
 from pfl.core.seeds import derive, scoped
 from pfl.core.task import Classification
 from pfl.imports.hints import types_of
-from pfl.imports.trust import Trust, TrustError, check_calls
+from pfl.imports.trust import Trust, TrustError, check_argument
 from pfl.loop import FederatedLoop
 
 if TYPE_CHECKING:
@@ -73,17 +72,16 @@ class Experiment:
             for section in {key.partition(".")[0] for key in types if "." in key}:
                 if not all(key in values for key in types if key.startswith(f"{section}.")):
                     raise TrustError("expected keys and values", (section,))
-            nulls = [item.keys for item in given if item.is_null]
-            check_nulls({key: values.get(key) for key in types}, types, nulls, from_data)
-            trust = Trust(weights=bool(values.get("download_weights")))
+            trust = Trust(weights=bool(values.get("download_weights")), filled=parser.filled)
             for key, hint in types.items():
                 if key in values:
-                    _check_calls(values[key], hint, key.split("."), trust)
+                    check_argument(values[key], hint, key.split("."), trust)
         except ArgumentError as error:
-            top = dict.fromkeys(("config", "seed", "model", "data", "print_config", *parser.own))
+            top = ("config", "seed", "loop", "model", "data", "print_config", *parser.own)
             find_misspelling(
                 given,
-                {**top, "loop": told(FederatedLoop)},
+                dict.fromkeys(top, ""),
+                told(FederatedLoop),
                 lambda item: told(resolve(item)),
                 lambda name: told(catalogue.classes().get(name)),
             )
@@ -202,11 +200,3 @@ def check_fit(module: ClientModule, data: DataSource) -> None:
         raise ValueError(
             f"network {name} gives outputs of shape {tuple(outputs.shape[1:])}, but the data {has}"
         )
-
-
-def _check_calls(value: Any, hint: Any, keys: Sequence[str], trust: Trust) -> None:  # noqa: ANN401
-    try:
-        check_calls(value, hint, keys, trust)
-    except ImportError as error:
-        # Named where the parser takes any value, so that it has looked for nothing.
-        raise TrustError(str(error), keys) from error

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -65,16 +65,32 @@ def sources(argv: Sequence[str]) -> list[Given]:
         UsageError: A configuration file is missing or is not YAML.
     """
     settings: list[Given] = []
-    for word, after in zip(argv, [*argv[1:], "--"], strict=False):
-        if not word.startswith("--"):
-            continue
-        flag, equals, value = word.partition("=")
-        text = value if equals else None if after.startswith("--") else after
+    for flag, text in flags(argv):
         if flag == "--config" and text is not None:
             settings += _file(Path(text))
         else:
             settings.append(Given(keys_of(flag), text, flag))
     return settings
+
+
+def flags(argv: Sequence[str]) -> Iterator[tuple[str, str | None]]:
+    """Yield the flags of a command line with their values, ``None`` where there is none."""
+    for word, after in zip(argv, [*argv[1:], "--"], strict=False):
+        flag, equals, value = word.partition("=")
+        if word.startswith("--"):
+            yield flag, value if equals else None if after.startswith("--") else after
+
+
+def with_values(argv: Sequence[str], change: Callable[[str, str], str]) -> list[str]:
+    """Return a command line with other values: ``change`` is given each flag and its value."""
+    words: list[str] = []
+    for word in argv:
+        flag, equals, value = word.partition("=")
+        if word.startswith("--"):
+            words.append(f"{flag}={change(flag, value)}" if equals else word)
+        else:
+            words.append(change(words[-1], word) if words else word)
+    return words
 
 
 def _file(path: Path) -> list[Given]:
@@ -143,11 +159,18 @@ def spoken(keys: Iterable[str]) -> Keys:
     return tuple(key for key in keys if key not in _SPELLING)
 
 
-def place(what: str, keys: Sequence[str], given: Sequence[Given]) -> str:
-    """Return a message about a key, preceded by the place where the key is set."""
+def place(what: str, keys: Sequence[str], given: Sequence[Given], file: str = "") -> str:
+    """Return a message about a key, preceded by the place where it or what it is in is set.
+
+    Args:
+        what: What is wrong.
+        keys: The key.
+        given: All settings.
+        file: The place of a key that no setting is about.
+    """
     path = spoken(keys)
-    there = settings_of(given, path)
-    return line(there[-1].place if there else "", path, what)
+    outer = (settings_of(given, path[:count]) for count in range(len(path), 0, -1))
+    return line(next((there[-1].place for there in outer if there), file), tuple(keys), what)
 
 
 def settings_of(given: Sequence[Given], path: Keys) -> list[Given]:
@@ -221,8 +244,8 @@ def plain(message: str, limit: int = 400) -> str:
 
 def line(place: str, keys: Keys, what: str) -> str:
     """Return place, keys and message in one line; a flag already names its keys."""
-    path = ".".join(_path(keys))
-    return ": ".join(part for part in (place, "" if place.startswith("--") else path, what) if part)
+    path = "" if _path(keys_of(place)) == _path(keys) else ".".join(_path(keys))
+    return ": ".join(part for part in (place, path, what) if part)
 
 
 def _path(keys: Keys) -> Keys:

@@ -10,7 +10,7 @@ from rich.table import Table
 from pfl.cli import catalogue
 from pfl.cli.config import REFUSALS, Experiment
 from pfl.cli.explain import UsageError
-from pfl.cli.joining import FLAG, folder_of, separated
+from pfl.cli.joining import FLAG, folder_of
 from pfl.core.checks import not_negative
 from pfl.core.data import DataSource
 from pfl.core.held_out import client_names
@@ -50,12 +50,6 @@ def let_join(experiment: Experiment, file: Path) -> None:
     experiment.loop.join_rounds = rounds
     # The run's own was chosen for its clients, whose data are not here.
     experiment.loop.engine = SequentialEngine()
-
-
-def name(argv: Sequence[str]) -> str:
-    """Return the name of a folder for what is written of the clients that join; empty for none."""
-    _, file = separated(argv)
-    return "" if file is None else file.stem
 
 
 def tested(experiment: Experiment, source: str) -> list[Table]:

@@ -19,7 +19,8 @@ from pfl.imports.trust import CONFIGURATION, TrustError
 
 def find_misspelling(
     given: Sequence[Given],
-    top: Mapping[str, Known | None],
+    top: Mapping[str, str],
+    loop: Known | None,
     resolve: Callable[[Given], Known | None],
     named: Callable[[str], Known | None],
 ) -> None:
@@ -27,14 +28,15 @@ def find_misspelling(
 
     Args:
         given: All settings.
-        top: The top-level keys, each with its class if that is fixed.
+        top: The types of the top-level keys, as in :attr:`Known.arguments`.
+        loop: The class of the loop.
         resolve: Returns the class that a setting names; ``None`` if its arguments are not known.
         named: Returns the class of a name that needs no module; ``None`` if there is none.
 
     Raises:
         UsageError: A key or a class does not exist, or a word is no value of its key.
     """
-    at: dict[Keys, Known | None] = {(key,): kind for key, kind in top.items()}
+    at: dict[Keys, Known | None] = {(): Known("", "", arguments=top), ("loop",): loop}
     # Named by a path or made by a function: only the parser knows the arguments.
     made = set[Keys]()
     for item in given:

@@ -5,28 +5,25 @@ from __future__ import annotations
 import argparse
 
 from pfl.cli import catalogue, known
-from pfl.cli.commands import CONFIG_HELP, SEED_HELP, HelpFormatter, Needs, commands
+from pfl.cli.commands import CONFIG_HELP, SEED_HELP, Needs, commands
+from pfl.cli.commands import parser as own_arguments
 
 
 def overview(command: str) -> argparse.ArgumentParser:
     """Return a parser whose help is that of a command with a configuration: of what it reads."""
-    verb = commands()[command]
-    needs = verb.configuration or Needs()
-    parser = argparse.ArgumentParser(
-        prog=f"pfl {command}",
-        usage=verb.configured_usage(command),
-        formatter_class=HelpFormatter,
-        description=verb.opening,
-        epilog=verb.epilog
-        or "A configuration file has the keys seed, loop, model and data; flags of the same names "
-        "that follow it override it.",
+    needs = commands()[command].configuration or Needs()
+    parser = own_arguments(command)
+    parser.epilog = parser.epilog or (
+        "A configuration file has the keys seed, loop, model and data; flags of the same names "
+        "that follow it override it."
     )
     if needs.named:
         what = "the method, by its name or import path, if no configuration names it"
         parser.add_argument("class", metavar="CLASS", nargs="?", help=what)
-    for name, how in verb.own.items():
-        parser.add_argument(name, **{key: value for key, value in how.items() if key != "type"})
-    parser.add_argument("--config", metavar="FILE", help=CONFIG_HELP)
+    parser.add_argument("--config", metavar="FILE", required=not needs.named, help=CONFIG_HELP)
+    # All that follows would fill pages.
+    usage = parser.format_usage().partition("usage: ")[2]
+    parser.usage = f"{usage}{' ' * len(f'usage: {parser.prog} ')}[--any.key=VALUE ...]"
     if needs.loop:
         parser.add_argument(
             "--print_config", action="store_true", help="print the configuration and exit"

@@ -10,7 +10,7 @@ import inspect
 import re
 import sys
 from argparse import Action
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from textwrap import fill
 from typing import Any, NamedTuple
 
@@ -28,6 +28,7 @@ from torch import nn
 
 from pfl.cli import catalogue, known
 from pfl.cli.commands import CONFIG_HELP, LOOP_DEFAULTS, SEED_HELP, Needs, commands
+from pfl.cli.explain import with_values
 from pfl.cli.known import KINDS
 from pfl.core.client import ClientModule
 from pfl.imports.hints import declared
@@ -116,16 +117,19 @@ class Parser(ArgumentParser):
         *args: Any,
         **options: Any,
     ) -> list[str]:
-        """Add a class's arguments; those that a network takes from the data become optional."""
-        optional = from_data(class_type)
-        options["skip"] = {*(options.get("skip") or ()), *optional}
+        """Add a class's arguments; those that are filled in later become optional."""
+        filled = self.filled(class_type)
+        options["skip"] = {*(options.get("skip") or ()), *filled}
         added: list[str] = super().add_class_arguments(class_type, nested_key, *args, **options)
-        for name in optional:
+        for name, (hint, text) in filled.items():
             key = f"{nested_key}.{name}" if nested_key else name
-            hint = FROM_DATA[name].kind | None
-            self.add_argument(f"--{key}", type=hint, default=None, help="(default: the data's)")
+            self.add_argument(f"--{key}", type=hint | None, default=None, help=text)
             added.append(key)
         return added
+
+    def filled(self, kind: Any) -> Mapping[str, tuple[Any, str]]:  # noqa: ANN401
+        """Return type and help of those arguments of a class that are filled in later, by name."""
+        return {name: (FROM_DATA[name].kind, "(default: the data's)") for name in from_data(kind)}
 
     def dump(self, namespace: Namespace, *args: Any, **options: Any) -> str:
         """Return the configuration as YAML, without the command's own arguments."""
@@ -151,16 +155,11 @@ def _with_paths(value: Any) -> Any:  # noqa: ANN401
 
 def spelled_out(argv: Sequence[str]) -> list[str]:
     """Replace class names in flags of the model by those that the parser understands."""
-    words: list[str] = []
-    for word in argv:
-        flag, equals, value = word.partition("=")
-        if equals and flag.startswith("--model"):
-            words.append(f"{flag}={catalogue.spelling(value)}")
-        elif words and words[-1].startswith("--model"):
-            words.append(catalogue.spelling(word))
-        else:
-            words.append(word)
-    return words
+
+    def spelled(flag: str, word: str) -> str:
+        return catalogue.spelling(word) if flag.startswith("--model") else word
+
+    return with_values(argv, spelled)
 
 
 def arguments(kind: type) -> Sequence[str]:

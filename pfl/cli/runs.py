@@ -152,7 +152,8 @@ def predict(argv: Sequence[str]) -> None:
         run = resume.folder_of(Path(source))
         if values.out is None and run is None:
             raise UsageError(f"{source} is not in a run folder: give the folder to write as --out")
-        folder = Path(values.out or Path(no_link(Path(run or "", "predictions")), later.name(argv)))
+        joined = data.name if isinstance(data, LaterData) else ""
+        folder = Path(values.out or no_link(Path(run or "", "predictions")), joined)
         folder.mkdir(parents=True, exist_ok=True)
         predictions = loop.predict(module, data, source, values.split, experiment.text)
         for client, predicted, targets in predictions:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pfl
-from pfl.cli.explain import UsageError
+from pfl.cli.explain import UsageError, with_values
 from pfl.disk.nearest import nearest
 
 FOLDERS = ("configs", "sweeps")
@@ -55,18 +55,10 @@ def spelled_out(argv: Sequence[str]) -> list[str]:
     Raises:
         UsageError: See :func:`config`.
     """
-    words: list[str] = []
     try:
-        for word in argv:
-            if words and words[-1] == "--config":
-                words.append(config(word))
-            elif word.startswith("--config="):
-                words.append(f"--config={config(word.removeprefix('--config='))}")
-            else:
-                words.append(word)
+        return with_values(argv, lambda flag, word: config(word) if flag == "--config" else word)
     except UsageError as error:
         raise UsageError(f"--config {error}") from error
-    return words
 
 
 def init(options: argparse.Namespace) -> None:

@@ -14,19 +14,17 @@ from pfl.cli.commands import Command, Needs, commands
 from pfl.cli.explain import Given, UsageError, line, sources
 from pfl.cli.known import Known
 from pfl.cli.misspelt import find_misspelling
-from pfl.disk.nearest import nearest
 from pfl.imports import plugins
 from pfl.imports.plugins import PACKAGES
 
 _DOTTED = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)+")
-# The keys under which a class of methods or of data stands.
-_CLASSES = [(key, *end) for key in ("model", "data") for end in ((), ("class_path",), ("help",))]
+_CLASSES = {"model": "ClientModule", "data": "FederatedDataModule"}
 # Files that are given where the class that reads them is expected.
 _TABLES = (".csv", ".arff", ".parquet")
 # Packages that bring no methods and no data.
 _LIBRARIES = ("torch.", "torchvision.", "torchmetrics.", "lightning.")
 # What every verb that runs on a configuration understands.
-_COMMON = ("config", "seed", "model", "data", "print_config", "help")
+_COMMON = ("config", "seed", "loop", "print_config", "help")
 
 
 def check(verb: str, argv: Sequence[str]) -> None:
@@ -47,12 +45,14 @@ def check(verb: str, argv: Sequence[str]) -> None:
         if item.keys == ("data",) and (item.text or "").endswith(_TABLES):
             what = f"name the class that reads it: --data TabularData --data.path {item.text}"
             raise UsageError(line(item.place, item.keys, what))
+        if item.keys in (("model", "help"), ("data", "help")) and not item.text:
+            listed = {"model": "methods"}.get(item.keys[0], "data")
+            what = f"name a class, such as one of those that 'pfl list {listed}' shows"
+            raise UsageError(line(item.place, item.keys, what))
     if not _brings_classes(given):
-        for item in given:
-            _check_class(item)
-        top = dict.fromkeys((*_COMMON, *(flag.lstrip("-") for flag in command.own)))
+        top = dict.fromkeys((*_COMMON, *(flag.lstrip("-") for flag in command.own)), "")
         loop = known.classes()[known.LOOP]
-        find_misspelling(given, {**top, "loop": loop}, _resolve, known.classes().get)
+        find_misspelling(given, top | _CLASSES, loop, _resolve, known.classes().get)
     for path in [item.text for item in given if item.keys == ("ckpt_path",) and item.text]:
         if path not in ("last", "null") and not Path(path).exists():
             raise UsageError(f"there is no checkpoint at {path}")
@@ -69,19 +69,6 @@ def _brings_classes(given: Sequence[Given]) -> bool:
 def _resolve(item: Given) -> Known | None:
     name = str(item.text)
     return known.classes().get(name.rpartition(".")[2] if name.startswith(PACKAGES) else name)
-
-
-def _check_class(item: Given) -> None:
-    """Refuse a method or a data module that does not exist."""
-    name = item.text or ""
-    if item.keys in (("model", "help"), ("data", "help")) and not name:
-        kind = {"model": "methods"}.get(item.keys[0], "data")
-        what = f"name a class, such as one of those that 'pfl list {kind}' shows"
-        raise UsageError(line(item.place, item.keys, what))
-    named = item.keys in _CLASSES and name.isidentifier() and not item.is_null
-    if named and not known.is_class(name):
-        what = f"there is no class {name!r}{nearest(name, known.classes())}"
-        raise UsageError(line(item.place, item.keys, what))
 
 
 def _check_needed(verb: Command, given: Sequence[Given]) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 from yaml import YAMLError
 
 from pfl.cli import shipped
-from pfl.cli.explain import Given, UsageError, sources, spoken
+from pfl.cli.explain import Given, UsageError, place, sources
 from pfl.disk.form import FormError, formed
 from pfl.disk.nearest import nearest_file
 
@@ -93,11 +93,6 @@ class YamlFile:
 
     def error(self, what: str, *keys: str) -> UsageError:
         """Return an error about a key of the file, or about the file as a whole."""
-        # Places are stored under the single parts of dotted keys, without init_args; items of
-        # lists have none, but for the mappings in them.
-        for inner in (keys[:count] for count in range(len(keys), 0, -1)):
-            parts = spoken(".".join(inner).split("."))
-            for given in reversed(self._given):
-                if given.keys in (inner, parts):
-                    return UsageError(f"{given.place}: {'.'.join(keys)}: {what}")
-        return UsageError(f"{self.path}: {what}")
+        # Places are stored under the single parts of dotted keys.
+        parts = [part for key in keys for part in key.split(".")]
+        return UsageError(place(what, parts, self._given, str(self.path)))

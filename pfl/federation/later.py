@@ -64,7 +64,7 @@ class LaterData(DataView):
     Args:
         data: The data of the clients that join, already set up.
         run: The run folder.
-        name: What a client without a name is called, if it is the only one.
+        name: Of the data; also what a client without a name is called, if it is the only one.
 
     Raises:
         ValueError: The run's description of its partition is missing or damaged, or the data are
@@ -75,6 +75,7 @@ class LaterData(DataView):
 
     def __init__(self, data: DataSource, run: Path, name: str) -> None:
         super().__init__(data)
+        self.name = name
         file = run / PARTITION
         self._description = reading.read_json(file)
         try:
@@ -87,14 +88,14 @@ class LaterData(DataView):
         self.held_out = HeldOut(tuple(later), tuple(own))
         if data.description().get("content_hash") == self._description.get("content_hash"):
             raise ValueError("the file has the data of the run itself: leave out --join and --data")
-        self.client_names = self._names(name)
+        self.client_names = self._names()
 
-    def _names(self, only: str) -> list[str]:
+    def _names(self) -> list[str]:
         count, data = self._data.num_clients, self._data
         given = self._description.get("names")
         known = [*map(str, given)] if isinstance(given, list) else []
         own = [*data.client_names] if isinstance(data, TellsOrigin) else []
-        own = own or ([only] if count == 1 else [])
+        own = own or ([self.name] if count == 1 else [])
         if again := [name for name in own if name in known]:
             warnings.warn(
                 f"{', '.join(again[:5])}: the run has a client of that name, so that this one may "

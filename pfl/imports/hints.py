@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from enum import Enum
 from functools import cache, reduce
 from operator import or_
-from types import UnionType
+from types import NoneType, UnionType
 from typing import TYPE_CHECKING, Any, Literal, Union, get_args, get_origin
 
 if TYPE_CHECKING:
@@ -33,8 +33,9 @@ def declared(target: Callable[..., Any]) -> Mapping[str, Any]:
 
 @cache
 def defaults(target: Callable[..., Any]) -> Mapping[str, Any]:
-    """Return the default values of the arguments of a class or a function."""
-    return {action.dest: action.default for action in _arguments(target)[1]._actions}
+    """Return the default values of the arguments of a class or a function, where it has them."""
+    actions = _arguments(target)[1]._actions
+    return {action.dest: action.default for action in actions if not action.required}
 
 
 @cache
@@ -66,6 +67,11 @@ def classes(hint: Any) -> Iterator[type]:  # noqa: ANN401
         yield from classes(origin)
     elif inspect.isclass(hint) and hint not in _PLAIN and hint is not Any:
         yield hint
+
+
+def takes_null(hint: Any) -> bool:  # noqa: ANN401
+    """Return ``True`` if a place declares null, any value, or nothing."""
+    return hint in (None, Any, object) or any(one in (None, NoneType) for one in get_args(hint))
 
 
 def takes_mappings(hint: Any) -> bool:  # noqa: ANN401

@@ -12,11 +12,11 @@ from __future__ import annotations
 import inspect
 import math
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
-from typing import Any, get_args, get_type_hints
+from typing import Any, get_args, get_origin, get_type_hints
 
 import yaml
 
@@ -67,10 +67,13 @@ class Trust:
         own: Dotted paths of modules and objects. ``None``, for a configuration of the user: all
             modules that are not installed, and classes of other installed packages.
         weights: Whether networks may download pretrained weights.
+        filled: Returns the names of a class's arguments that may be null because they are filled in
+            later.
     """
 
     own: Sequence[str] | None = None
     weights: bool = False
+    filled: Callable[[Any], Container[str]] = lambda target: ()
 
     def check_name(self, path: str, keys: Sequence[str] = ()) -> None:
         """Refuse the path of an object that may not be named, without importing it.
@@ -107,6 +110,26 @@ class Trust:
 CONFIGURATION = Trust()
 
 
+def check_argument(
+    value: Any,  # noqa: ANN401
+    hint: Any,  # noqa: ANN401
+    keys: Sequence[str],
+    trust: Trust,
+) -> None:
+    """Check the value of an argument as :func:`check_calls` does, and that it is not null.
+
+    Raises:
+        TrustError: It is null and needs a value; or see :func:`check_calls`.
+    """
+    if value is None and not hints.takes_null(hint):
+        # In Python 3.10, a type with arguments such as Callable[[A], B] is a class too.
+        plain_class = inspect.isclass(hint) and get_origin(hint) is None
+        kinds = [hint] if plain_class else hints.classes(hint)
+        names = " or ".join(kind.__name__ for kind in kinds) or "a value"
+        raise TrustError(f"expected {names}, got null", keys)
+    check_calls(value, hint, keys, trust)
+
+
 def check_calls(
     value: Any,  # noqa: ANN401
     hint: Any,  # noqa: ANN401
@@ -122,9 +145,8 @@ def check_calls(
         trust: What may be named.
 
     Raises:
-        TrustError: An object is not trusted or has the wrong type, text describes an object, or a
-            number is NaN or must be finite.
-        ImportError: A path names nothing.
+        TrustError: An object is not trusted or has the wrong type, a path names nothing, text
+            describes an object, or a number is NaN or must be finite.
     """
     if isinstance(value, float) and not math.isfinite(value):
         if math.isnan(value):
@@ -167,13 +189,13 @@ def _check_mapping(
     if path is not None or "init_args" in given:
         parts = (plain(given.get(name) or {}) for name in ("init_args", "dict_kwargs"))
         arguments = {name: item for part in parts for name, item in dict(part).items()}
-    types, usual = hints.declared(made), hints.defaults(made)
+    types, usual, filled = hints.declared(made), hints.defaults(made), trust.filled(made)
     builder = _below(_home(made), ("torchvision.models",))
     for name, item in arguments.items():
         if builder and name.startswith(("weights", "pretrained")) and item and not trust.weights:
             raise TrustError(f"{name} may be downloaded only with {trust.option}", (*keys, name))
-        if not _same(item, usual.get(name)):
-            check_calls(item, types.get(name), (*keys, name), trust)
+        if not _same(item, usual.get(name, made)) and not (item is None and name in filled):
+            check_argument(item, types.get(name), (*keys, name), trust)
 
 
 def _check_text(text: str, hint: Any, keys: Sequence[str], trust: Trust) -> None:  # noqa: ANN401
@@ -191,7 +213,11 @@ def _check_text(text: str, hint: Any, keys: Sequence[str], trust: Trust) -> None
 def checked(path: str, hint: Any, keys: Sequence[str], trust: Trust) -> Any:  # noqa: ANN401
     """Return the object at a path, if it may be named and fits a place of the declared type."""
     trust.check_name(path, keys)
-    target = named(path)
+    try:
+        target = named(path)
+    except ImportError as error:
+        # Named where the parser takes any value, so that it has looked for nothing.
+        raise TrustError(str(error), keys) from error
     _check_object(target, path, hint, keys, trust)
     return target
 
@@ -293,7 +319,7 @@ def _same(value: Any, default: Any) -> bool:  # noqa: ANN401
     """Return ``True`` for an argument's default, which the parser copies, or keeps as its path."""
     if isinstance(default, str) and callable(value) and _is_path(default):
         return named(default) is value
-    return callable(value) and repr(value) == repr(default)
+    return value is default is None or (callable(value) and repr(value) == repr(default))
 
 
 def _below(path: str, homes: Iterable[str]) -> bool:

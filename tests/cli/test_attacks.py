@@ -183,7 +183,7 @@ def test_a_class_that_does_not_exist_is_told_where_any_value_may_stand(capsys):
     net["init_args"]["device"] = {"class_path": "planted.Net"}
     assert main(["fit", "--config", "quickstart", "--model.net", json.dumps(net)]) == 2
     said = capsys.readouterr().err
-    assert "quickstart.yaml:10: model: there is no planted" in said
+    assert "--model.net: model.net.device: there is no planted" in said
 
 
 def test_a_message_keeps_its_lines_and_words_of_usual_length():

@@ -96,6 +96,17 @@ def test_help_needs_nothing_heavy():
     assert all(name in done.stdout for name in ("fit", "test", "export", "list", "data inspect"))
 
 
+def test_a_working_folder_that_was_deleted_is_told_in_one_line(monkeypatch, capsys):
+    def gone():
+        raise FileNotFoundError
+
+    monkeypatch.setattr(os, "getcwd", gone)
+    assert main(["list"]) == 2
+    said = capsys.readouterr().err
+    assert "folder was deleted" in said
+    assert len(said.splitlines()) == 1
+
+
 def test_without_a_command_the_first_three_are_shown(capsys):
     assert main([]) == 2
     said = capsys.readouterr().out
@@ -106,7 +117,7 @@ def test_without_a_command_the_first_three_are_shown(capsys):
 @pytest.mark.parametrize(
     ("words", "own"),
     [
-        (["export"], "--ckpt_path CKPT_PATH [--join JOIN] --client CLIENT output"),
+        (["export"], "--ckpt_path CKPT_PATH [--join JOIN] --client CLIENT"),
         (["test"], "--ckpt_path CKPT_PATH [--join JOIN] [--reliability] [--cross]"),
         (["data", "inspect"], "[--out OUT]"),
     ],
@@ -114,7 +125,9 @@ def test_without_a_command_the_first_three_are_shown(capsys):
 def test_help_shows_a_commands_own_options_first(words, own, capsys):
     assert main([*words, "--help"]) == 0
     said = " ".join(capsys.readouterr().out.split())
-    assert said.startswith(f"usage: pfl {' '.join(words)} {own} --config FILE")
+    usage = f"usage: pfl {' '.join(words)} [-h] {own} [--download_weights] --config FILE"
+    assert said.startswith(usage)
+    assert said.partition(" [--any.key=VALUE ...]")[0] in (usage, f"{usage} output")
     assert main([*words, "--config", "c.yaml", "-h"]) == 0
     assert " ".join(capsys.readouterr().out.split()) == said
     last = own.split()[-1].strip("[]").lower()
