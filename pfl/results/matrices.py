@@ -21,8 +21,8 @@ from pfl.results.style import HEAT, WIDTH, wrapped
 
 # Values that span more than this ratio get a logarithmic scale of colours.
 _LOGARITHMIC = 50
-# As many names fit beside a matrix.
-_LABELLED = 30
+# As many names fit beside a matrix, and as many numbers below it without a turn.
+_LABELLED, _LEVEL = 30, 15
 
 
 def reported(settings: Sequence[Setting], column: str) -> Figure:
@@ -125,7 +125,9 @@ def name_clients(panel: Axes, run: RunFolder, rows: NDArray[Any], columns: NDArr
     for axis, clients, turn in ((panel.xaxis, columns, 90), (panel.yaxis, rows, 0)):
         places = range(0, len(clients), -(-len(clients) // _LABELLED))
         labels = [run.client_names[int(clients[place])] for place in places]
-        axis.set_ticks(places, labels, rotation=turn if run.partition.get("names") else 0)
+        # Names are long, and more numbers would touch each other.
+        turned = run.partition.get("names") or len(places) > _LEVEL
+        axis.set_ticks(places, labels, rotation=turn if turned else 0)
 
 
 def label_similarity(counts: Floats) -> Floats:

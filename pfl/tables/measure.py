@@ -12,12 +12,10 @@ from typing import Any, NamedTuple
 import torch
 from jsonargparse import Namespace
 from torch import Tensor
-from torch.utils._pytree import tree_leaves
 
 from pfl.cli.config import Experiment
-from pfl.core.state import nbytes
+from pfl.core.state import named, nbytes
 from pfl.core.task import Classification, MultiLabel, Regression
-from pfl.federation import checkpoint
 from pfl.federation.run import Run
 from pfl.tables.sizes import Sizes
 
@@ -155,8 +153,7 @@ def bytes_kept(run: Run) -> float:
     """Return the bytes of one more client: its own state, and what the server keeps for it."""
     of_client = sum(nbytes(run.kept[client]) for client in run.kept) / _CLIENTS
     common = 0 if run.module.server().per_client else nbytes(run.server.shared)
-    held = [leaf for leaf in tree_leaves(checkpoint.pack(run.server)) if isinstance(leaf, Tensor)]
-    return of_client + (sum(tensor.nbytes for tensor in held) - common) / _CLIENTS
+    return of_client + (nbytes(named(run.server, numbers=False)) - common) / _CLIENTS
 
 
 def _made_up(experiment: Experiment, sizes: Sizes, batches: int) -> Namespace:

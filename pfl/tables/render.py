@@ -56,7 +56,7 @@ def _sheet(
     ]
     headings = [", ".join(map(_named, column[skip:])) or "ours" for column in columns]
     return Sheet(
-        title=f"{title} ({unit.name})",
+        title=f"{title} ({'%' if unit.factor == 100 else 'fraction'})",
         columns=["", *headings],
         rows=cells,
         records=[_record(plan, outcome) for outcome in outcomes],

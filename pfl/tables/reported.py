@@ -26,11 +26,6 @@ class Unit:
     factor: int = 100
     digits: int = 2
 
-    @property
-    def name(self) -> str:
-        """The unit in headings."""
-        return "%" if self.factor == 100 else "fraction"
-
 
 @dataclass(frozen=True)
 class Reported:
