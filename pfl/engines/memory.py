@@ -13,7 +13,7 @@ from pfl.core import devices
 from pfl.core.held_out import members
 from pfl.core.state import nbytes
 from pfl.core.types import Inputs, Phase
-from pfl.training.batching import HELD_BYTES
+from pfl.training.batching import HELD_BYTES, batch_size
 from pfl.training.context import Context
 
 # State, gradients, an optimiser's two averages, kept state, upload, and one working copy.
@@ -49,7 +49,7 @@ def of_client(context: Context) -> int:
         saved, widest = (value / count for value in _saved(context, probe.x))
     sample = nbytes(probe.x) / count
     held = sample * samples if sample * samples <= HELD_BYTES else 0
-    sizes = [samples if p.full_batch else p.batch_size or data.batch_size for p in phases]
+    sizes = [batch_size(context, phase, samples) for phase in phases]
     noise = [number * sum(prod(shape) for shape in p.noise.values()) for p in phases]
     # The gradients of saved values are about as large as the values.
     # Fixed steps find their draws in memory of their own.

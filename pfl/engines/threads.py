@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import ExitStack
 from typing import TypeVar
@@ -106,11 +106,13 @@ class ThreadsEngine(SequentialEngine):
         jobs: Sequence[Job],
     ) -> Iterator[AnswerT]:
         """Yield answers in the order of the jobs; the largest jobs start first, for balance."""
+        failures: list[BaseException] = []
 
         def work(job: Job) -> AnswerT:
             try:
                 return verb(self._worker.context, job)
-            except BaseException:
+            except BaseException as error:
+                failures.append(error)
                 self._stop.set()
                 raise
 
@@ -122,9 +124,8 @@ class ThreadsEngine(SequentialEngine):
                 yield waiting[index].result()
                 del waiting[index]
         except StoppedError:
-            # Another job failed and stopped this one; raise its error.
-            wait(waiting.values())
-            raise _cause(waiting.values()) from None
+            # The first job that failed stopped this one; raise its error.
+            raise failures[0] from None
         finally:
             # Jobs are left only if one failed or the caller stopped early.
             self._stop.set()
@@ -147,9 +148,3 @@ def obstacle(context: Context, workers: int) -> str | None:
         if torch.get_default_dtype() != outside:
             return "this precision is a setting that all threads share"
     return None
-
-
-def _cause(futures: Iterable[Future[AnswerT]]) -> BaseException:
-    """Return the error that made the other jobs stop."""
-    failures = [f.exception() for f in futures if f.done() and not f.cancelled()]
-    return next(f for f in failures if f is not None and not isinstance(f, StoppedError))

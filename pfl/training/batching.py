@@ -241,9 +241,8 @@ def hold(context: Context, phase: Phase, length: Length, split: ClientSplit) -> 
 
 def constant(context: Context, phase: Phase, length: Length, split: ClientSplit) -> bool:
     """Return ``True`` if samples are the same in each step, and there are steps enough for all."""
-    size = phase.batch_size or context.data.batch_size
-    enough = length.steps is None or length.steps * size >= len(split) or phase.full_batch
-    return enough and not split.augmented
+    size = batch_size(context, phase, len(split))
+    return not split.augmented and (length.steps is None or length.steps * size >= len(split))
 
 
 def fits(phase: Phase, x: Inputs, count: int, samples: int) -> bool:

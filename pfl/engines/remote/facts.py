@@ -16,6 +16,7 @@ from pfl.training.context import Context
 
 _SHOWN = 60  # characters of a value in a message
 _NAMED = 4  # differences that are named
+_OF_DATA = ("outputs", "batch_size", "eval_batch_size", "drop_last", "shuffle")
 
 
 def facts(context: Context) -> dict[str, str]:
@@ -36,12 +37,8 @@ def facts(context: Context) -> dict[str, str]:
         "precision": str(precision),
         "gradient_clip_val": json.dumps(context.gradient_clip_val),
         "data.task": repr(data.task),
-        "data.outputs": str(data.outputs),
         "data.metrics": json.dumps(plain(data.metrics), sort_keys=True),
-        "data.batch_size": str(data.batch_size),
-        "data.eval_batch_size": str(data.eval_batch_size),
-        "data.drop_last": str(data.drop_last),
-        "data.shuffle": str(data.shuffle),
+        **{f"data.{name}": str(getattr(data, name)) for name in _OF_DATA},
     }
 
 
