@@ -28,6 +28,14 @@ def test_without_flower_the_engine_says_what_to_install():
         FlowerEngine()
 
 
+@pytest.mark.parametrize(
+    ("option", "value"), [("sites", 0), ("answer_seconds", 0.0), ("start_seconds", -1.0)]
+)
+def test_numbers_out_of_their_range_are_refused_by_name(option, value):
+    with pytest.raises(ValueError, match=f"{option} must be .*, got {value}"):
+        FlowerEngine(**{option: value})
+
+
 def test_a_site_is_encrypted_if_it_has_a_certificate(tmp_path):
     certificate, key = tmp_path / "ca.crt", tmp_path / "key"
     for file in (certificate, key):

@@ -13,10 +13,14 @@ from pathlib import Path
 
 import pytest
 
+from lightning_modules.fedper import FedPer
 from pfl.engines.remote import relay as module
 from pfl.engines.remote.leash import end, last_words, leashed
 from pfl.engines.remote.relay import Door, LineError, Switchboard, ask, distinct, relay
+from pfl.engines.remote.relayed import RelayedEngine
 from pfl.engines.remote.transport import SiteError
+from tests.helpers.federation import context
+from tests.helpers.toy import blobs, mlp
 
 
 @pytest.fixture
@@ -165,6 +169,26 @@ def test_a_run_does_not_wait_for_ever():
     assert waiting(board, 0.01) == "not all sites were there within 0.01 seconds"
     assert waiting(board, 10.0, lambda: "the job ended") == "the job ended"
     board.close()
+
+
+class Ends(RelayedEngine):
+    """A framework, here a package that everybody has, whose job ends before its relay comes."""
+
+    name, package = "ends", "json"
+
+    def start(self, board, context, count):
+        self.board, self.count, self.ended = board, count, []
+        board.scope.callback(self.ended.append, "job")
+        return lambda: "the job ended"
+
+
+@pytest.mark.parametrize(("options", "count"), [({}, 3), ({"sites": 2}, 2)])
+def test_what_a_framework_has_started_ends_if_its_relay_does_not_come(options, count):
+    engine = Ends(**options)
+    with pytest.raises(SiteError, match=r"^the job ended$"):
+        engine.connect(context(FedPer(mlp()), blobs((3, 4, 5))))
+    assert (engine.count, engine.ended) == (count, ["job"])
+    assert not engine.board.folder.exists()
 
 
 def test_a_relay_whose_run_has_gone_ends(tmp_path):
