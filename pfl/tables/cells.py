@@ -56,10 +56,7 @@ def expand(
     Raises:
         UsageError: A row or column does not exist, or a reported number cannot be found.
     """
-    chosen = _rows(table, rows)
-    options = [
-        [(axis, label) for label in labels] for axis, labels in _columns(table, columns).items()
-    ]
+    chosen, options = _rows(table, rows), _options(table, columns)
     return [_cell(table, row, column) for row in chosen for column in product(*options)]
 
 
@@ -70,8 +67,8 @@ def _rows(table: TableFile, wanted: Sequence[str] | None) -> list[str]:
     return [row for row in table.rows if wanted is None or row in wanted]
 
 
-def _columns(table: TableFile, wanted: Sequence[str] | None) -> dict[str, list[str]]:
-    """Return the chosen labels of each axis, in the table's order; by default all of an axis."""
+def _options(table: TableFile, wanted: Sequence[str] | None) -> list[list[tuple[str, str]]]:
+    """Return the chosen options of each axis, in the table's order; by default all of an axis."""
     known = [(axis, label) for axis, options in table.axes.items() for label in options]
     asked: dict[str, set[str]] = {}
     for word in wanted or ():
@@ -81,10 +78,10 @@ def _columns(table: TableFile, wanted: Sequence[str] | None) -> dict[str, list[s
             what = "this can be any of" if fits else "choose from"
             raise UsageError(f"--columns {word}: {table.path}: {what} {choices}")
         asked.setdefault(fits[0][0], set()).add(fits[0][1])
-    return {
-        axis: [label for label in options if label in asked.get(axis, options)]
+    return [
+        [(axis, label) for label in options if label in asked.get(axis, options)]
         for axis, options in table.axes.items()
-    }
+    ]
 
 
 def _cell(table: TableFile, row: str, column: tuple[tuple[str, str], ...]) -> Cell:

@@ -274,6 +274,17 @@ def test_similarity_of_labels(tmp_path):
         similarity(group([RunFolder.read(bare)])[0])
 
 
+def test_of_many_clients_some_are_named(tmp_path):
+    """Of 70 clients every third: 24, more than numbers have room without a turn."""
+    counts = np.random.default_rng(0).integers(0, 20, (70, 5)).tolist()
+    run = write_run(tmp_path / "a", [[0.5] * 70], labels=counts)
+    panel = similarity(group([RunFolder.read(run)])[0]).axes[0]
+    assert panel.get_xticks().tolist() == list(range(0, 70, 3))
+    columns, rows = panel.get_xticklabels(), panel.get_yticklabels()
+    assert [text.get_text() for text in columns] == [text.get_text() for text in rows]
+    assert [texts[0].get_rotation() for texts in (columns, rows)] == [90, 0]
+
+
 def test_one_client_and_one_round(tmp_path):
     run = write_run(tmp_path / "a", [[0.5]], labels=[[3, 4]], columns={"weight": [[1.0]]})
     settings, _ = group([RunFolder.read(run)])
