@@ -14,6 +14,7 @@ from typing import Any
 
 from pfl.cli import known
 from pfl.cli.known import KINDS, BrokenError, Known
+from pfl.core.failure import said
 from pfl.imports import plugins
 from pfl.imports.plugins import PACKAGES
 
@@ -49,12 +50,12 @@ def load() -> None:
             try:
                 import_module(module.name)
             except Exception as error:
-                faults[_file_at_fault(error, homes) or module.name] = _one_line(error)
+                faults[_file_at_fault(error, homes) or module.name] = said(error)
     for plugin in plugins.installed():
         try:
             plugin.load()
         except Exception as error:
-            faults[f"the plug-in {plugin.value}"] = _one_line(error)
+            faults[f"the plug-in {plugin.value}"] = said(error)
     for file, fault in faults.items():
         print(f"pfl: {file} is left out because it cannot be imported: {fault}", file=sys.stderr)
 
@@ -107,7 +108,7 @@ def find(path: str) -> Any:  # noqa: ANN401
             raise
         raise BrokenError(f"{path} cannot be imported: {error}") from error
     except Exception as error:
-        raise BrokenError(f"{path} cannot be imported: {_one_line(error)}") from error
+        raise BrokenError(f"{path} cannot be imported: {said(error)}") from error
 
 
 def spelling(name: str) -> str:
@@ -225,7 +226,3 @@ def _file_at_fault(error: Exception, homes: Iterable[str]) -> str | None:
         files.append(error.filename)
     inside = [file for file in files if any(Path(file).is_relative_to(home) for home in homes)]
     return inside[-1] if inside else None
-
-
-def _one_line(error: Exception) -> str:
-    return f"{type(error).__name__}: {' '.join(str(error).split())}"

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
-
-from rich.table import Table
 
 from pfl.cli import catalogue
 from pfl.cli.config import REFUSALS, Experiment
@@ -18,6 +15,7 @@ from pfl.engines.sequential import SequentialEngine
 from pfl.federation.later import Adopts, LaterData, adopt
 from pfl.federation.prepare import prepared
 from pfl.federation.resume import Wanted
+from pfl.results.sheets import Sheet
 
 
 def let_join(experiment: Experiment, file: Path) -> None:
@@ -52,31 +50,25 @@ def let_join(experiment: Experiment, file: Path) -> None:
     experiment.loop.engine = SequentialEngine()
 
 
-def tested(experiment: Experiment, source: str) -> list[Table]:
+def tested(experiment: Experiment, source: str) -> list[Sheet]:
     """Let the clients join; return tables of the main score of each, and of all scores' means."""
     data = experiment.data
     wanted = Wanted(experiment.loop, experiment.module, data, source, experiment.text)
     with prepared(wanted) as federation, federation.computing():
         scores, curve = [*federation.context.scorer.better], federation.newcomers.curve
         row, rows = federation.newcomers.evaluate(federation.run.server, {})
-    names, told = client_names(data), [f"{score}, mean over clients" for score in scores]
-    about = ("client", "name", "samples", "tested on")
-    each = _table(f"{scores[0]} of clients that join, after local rounds", about, len(curve))
+    names, each, means = client_names(data), [], []
     for one in rows:
         client = int(one["client"])
         cells = (client, names[client], int(one["samples"]), int(one["test_samples"]))
-        each.add_row(*map(str, cells), *(f"{one[name]:.4f}" for name in curve))
-    means = _table("all scores, after local rounds", ("",), len(curve))
-    for score, what in zip(scores, told, strict=True):
+        each.append([*map(str, cells), *(f"{one[name]:.4f}" for name in curve)])
+    for score in scores:
         columns = [f"{name.rpartition('/')[0]}/{score}" for name in curve]
         if columns[0] in row:
-            means.add_row(what, *(f"{row[name]:.4f}" for name in columns))
-    return [each, means]
-
-
-def _table(title: str, about: Sequence[str], rounds: int) -> Table:
-    """Return an empty table with a column for each number of local rounds; 0 is zero-shot."""
-    table = Table(title=title)
-    for column in (*about, *map(str, range(rounds))):
-        table.add_column(column)
-    return table
+            what = f"{score}, mean over clients"
+            means.append([what, *(f"{row[name]:.4f}" for name in columns)])
+    # A column for each number of local rounds; 0 is zero-shot.
+    rounds, about = [*map(str, range(len(curve)))], ("client", "name", "samples", "tested on")
+    title = f"{scores[0]} of clients that join, after local rounds"
+    all_scores = Sheet("all scores, after local rounds", ("", *rounds), means)
+    return [Sheet(title, (*about, *rounds), each), all_scores]

@@ -7,13 +7,12 @@ from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 
 from rich.console import Console
 
-from pfl.cli.explain import UsageError
+from pfl.cli.explain import UsageError, explained
 from pfl.disk.writing import no_link, write
 from pfl.results import names, sheets
 from pfl.results.find import PLOTS, common_score, find
@@ -23,7 +22,7 @@ from pfl.results.settings import Setting, group
 
 def plot(options: argparse.Namespace) -> None:
     """Plot runs."""
-    with _refusals():
+    with explained((), ValueError, OSError):
         runs = _found(options.runs)
         from pfl.results import pictures
 
@@ -41,7 +40,7 @@ def plot(options: argparse.Namespace) -> None:
 
 def compare(options: argparse.Namespace) -> None:
     """Print tables that compare runs, and write them to files."""
-    with _refusals():
+    with explained((), ValueError, OSError):
         settings = _settings(_found(options.runs))
         from pfl.results.compare import compare as compare_settings
         from pfl.results.compare_sheets import sheets as comparison_sheets
@@ -59,7 +58,7 @@ def compare(options: argparse.Namespace) -> None:
 
 def report(options: argparse.Namespace) -> None:
     """Write a self-contained HTML page about one run."""
-    with _refusals():
+    with explained((), ValueError, OSError):
         *_, run = find([options.run])
         print(f"reads {run.path}")
         from pfl.results.report import report as report_of
@@ -68,15 +67,6 @@ def report(options: argparse.Namespace) -> None:
         judged_by = names.described(common_score([run]))
         write(file, report_of(run))
     print(f"wrote {file} ({judged_by})")
-
-
-@contextmanager
-def _refusals() -> Iterator[None]:
-    """Turn errors about the given runs into one-line usage errors."""
-    try:
-        yield
-    except (ValueError, OSError) as error:
-        raise UsageError(str(error)) from error
 
 
 def _found(paths: Sequence[str]) -> list[RunFolder]:

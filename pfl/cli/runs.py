@@ -102,8 +102,8 @@ def test(argv: Sequence[str]) -> None:
     with explained(experiment.given, *REFUSALS):
         source = _source(experiment)
         if values.join is not None:
-            for table in later.tested(experiment, source):
-                Console().print(table)
+            for sheet in later.tested(experiment, source):
+                Console().print(sheet.rich())
             return
         row = loop.test(module, data, source, experiment.text)
         wanted = resume.Wanted(loop, module, data, source, experiment.text)

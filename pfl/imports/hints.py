@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from enum import Enum
 from functools import cache, reduce
 from operator import or_
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 # Types of plain values: where only these are declared, no object may be named.
 _VALUES = (type(None), bool, int, float, complex, str, bytes)
 _PLAIN = (*_VALUES, object, list, tuple, dict, set)
+MAPPINGS, CALLABLES = (dict, Mapping), (Callable, type)
 # Types whose arguments are the types of their values.
 _CONTAINERS = (list, tuple, set, dict, Sequence, Mapping)
 
@@ -74,28 +75,21 @@ def takes_null(hint: Any) -> bool:  # noqa: ANN401
     return hint in (None, Any, object) or any(one in (None, NoneType) for one in get_args(hint))
 
 
-def takes_mappings(hint: Any) -> bool:  # noqa: ANN401
-    """Return ``True`` if a place declares a mapping, or a container of mappings."""
+def takes(hint: Any, kinds: Collection[Any]) -> bool:  # noqa: ANN401
+    """Return ``True`` if a place declares one of some types, or a container of them."""
     origin = get_origin(hint)
-    if origin in (dict, Mapping) or hint in (dict, Mapping):
+    if origin in kinds or hint in kinds:
         return True
-    return origin in (Union, UnionType, *_CONTAINERS) and any(map(takes_mappings, get_args(hint)))
+    within = origin in (Union, UnionType, *_CONTAINERS)
+    return within and any(takes(part, kinds) for part in get_args(hint))
 
 
 def values_of(hint: Any) -> Any:  # noqa: ANN401
     """Return the type of the values of the mappings that a place declares."""
-    if get_origin(hint) in (dict, Mapping):
+    if get_origin(hint) in MAPPINGS:
         return get_args(hint)[1]
-    inner = [values_of(part) for part in get_args(hint) if takes_mappings(part)]
+    inner = [values_of(part) for part in get_args(hint) if takes(part, MAPPINGS)]
     return reduce(or_, inner) if inner else None
-
-
-def takes_callables(hint: Any) -> bool:  # noqa: ANN401
-    """Return ``True`` if a place declares a function or a class, or a container of them."""
-    origin = get_origin(hint)
-    if not {Callable, type}.isdisjoint((origin, hint)):
-        return True
-    return origin in (Union, UnionType, *_CONTAINERS) and any(map(takes_callables, get_args(hint)))
 
 
 def is_plain(hint: Any) -> bool:  # noqa: ANN401

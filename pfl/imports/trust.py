@@ -164,7 +164,7 @@ def check_calls(
         _check_mapping(given, hint, keys, trust)
     elif isinstance(value, str):
         _check_text(value, hint, keys, trust)
-    elif inspect.isclass(value) or (callable(value) and hints.takes_callables(hint)):
+    elif inspect.isclass(value) or (callable(value) and hints.takes(hint, hints.CALLABLES)):
         # The parser has already replaced a path by its class or function.
         _check_object(value, _home(value), hint, keys, trust)
 
@@ -176,7 +176,7 @@ def _check_mapping(
     trust: Trust,
 ) -> None:
     path, declared = given.get("class_path"), tuple(hints.classes(hint))
-    mapped = hints.takes_mappings(hint) and (path is None or not declared)
+    mapped = hints.takes(hint, hints.MAPPINGS) and (path is None or not declared)
     if mapped or (path is None and len(declared) != 1):
         # A mapping that is declared as one is no object, but its values may be.
         inner = hints.values_of(hint) if mapped else hint
@@ -200,7 +200,7 @@ def _check_mapping(
 
 def _check_text(text: str, hint: Any, keys: Sequence[str], trust: Trust) -> None:  # noqa: ANN401
     declared, words = tuple(hints.classes(hint)), get_args(hint)
-    if (declared or hints.takes_callables(hint)) and _is_path(text):
+    if (declared or hints.takes(hint, hints.CALLABLES)) and _is_path(text):
         # Where any text is allowed too, the parser decides whether it is a class.
         if str not in words:
             checked(text, hint, keys, trust)
@@ -232,7 +232,7 @@ def _check_object(
     """Refuse an object that may not be named or does not fit a place of the declared type."""
     declared, home = tuple(hints.classes(hint)), _home(target)
     names = " or ".join(base.__name__ for base in declared)
-    if not declared and not hints.takes_callables(hint):
+    if not declared and not hints.takes(hint, hints.CALLABLES):
         raise TrustError(f"{path} is not allowed here: the argument declares no class", keys)
     if not inspect.isclass(target) and not inspect.isroutine(target):
         raise TrustError(f"{path} is neither a class nor a function", keys)

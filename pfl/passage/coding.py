@@ -190,9 +190,6 @@ def _named(name: str, parts: State) -> State:
 
 def _length(content: Mapping[str, int], shared: State, extra: State) -> int:
     """Return the bytes of a message."""
-    tensors = {
-        f"{part}/{n}": v
-        for part, own in (("shared", shared), ("extra", extra))
-        for n, v in own.items()
-    }
+    tensors = {f"shared/{name}": value for name, value in shared.items()}
+    tensors |= {f"extra/{name}": value for name, value in extra.items()}
     return len(container.pack(content, tensors))

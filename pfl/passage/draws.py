@@ -10,8 +10,8 @@ from torch import Tensor
 
 from pfl.core.noise import normals, streams_of
 
-# Deviation of 53 random bits, the most that a float64 below one can hold.
-_BITS = 53
+# Random bits of a draw: as many as leave room for half a step, so that none is zero or one.
+_BITS = 52
 
 
 def from_seed(seed: int, count: int, device: torch.device, dtype: torch.dtype) -> Tensor:
@@ -20,10 +20,8 @@ def from_seed(seed: int, count: int, device: torch.device, dtype: torch.dtype) -
 
 
 def from_system(count: int, device: torch.device, dtype: torch.dtype) -> Tensor:
-    """Return (count,) standard normal draws from the operating system's source (Box-Muller)."""
-    pairs = -(-count // 2)
-    words = np.frombuffer(os.urandom(16 * pairs), np.uint64).reshape(2, pairs)
+    """Return (count,) standard normal draws from the operating system's source."""
+    words = np.frombuffer(os.urandom(8 * count), np.uint64)
     uniform = ((words >> np.uint64(64 - _BITS)) + 0.5) * 2.0**-_BITS
-    radius, angle = np.sqrt(-2 * np.log(uniform[0])), 2 * np.pi * uniform[1]
-    drawn = np.concatenate([radius * np.cos(angle), radius * np.sin(angle)])[:count]
-    return torch.from_numpy(drawn).to(device, dtype)
+    drawn: Tensor = torch.special.ndtri(torch.from_numpy(uniform))
+    return drawn.to(device, dtype)

@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from pfl.core.batch_norms import batch_norms
 from pfl.core.client import ClientModule
 from pfl.core.state import clone
 from pfl.core.types import Pass, Phase, Plan, State
@@ -21,7 +22,6 @@ from pfl.testing.compare import difference
 from pfl.testing.promise import BrokenPromiseError
 
 Wrap: TypeAlias = Callable[[Callable[..., Any], str, str], Callable[..., Any]]
-_NORM = nn.modules.batchnorm._BatchNorm
 # Entries are compared separately, and logged values are not state.
 _NO_ATTRIBUTES = ("_parameters", "_buffers", "_modules", "_logged")
 
@@ -71,12 +71,8 @@ def leaves_alone(
 
 def statistics(module: nn.Module) -> State:
     """Return the running statistics of batch norms."""
-    return {
-        f"{path}.{name}": value
-        for path, child in module.named_modules()
-        if isinstance(child, _NORM)
-        for name, value in child.named_buffers()
-    }
+    norms = batch_norms(module)
+    return {name: v for name, v in module.named_buffers() if name.rpartition(".")[0] in norms}
 
 
 def _entries(module: nn.Module, norms: bool) -> State:
