@@ -36,7 +36,7 @@ class Codec(Protocol):
             numbers is zero, or as large as for all others.
     """
 
-    differences: ClassVar[bool]
+    differences: ClassVar[bool] = False
 
     @property
     def remembers(self) -> bool:
@@ -44,6 +44,7 @@ class Codec(Protocol):
 
         Without it, the error of a biased codec would not vanish.
         """
+        return False
 
     def encode(self, value: Tensor, key: int) -> State:
         """Return the payload of (...) numbers.
@@ -60,9 +61,6 @@ class Codec(Protocol):
 @dataclass(frozen=True)
 class Identity(Codec):
     """Sends every bit."""
-
-    remembers: ClassVar[bool] = False
-    differences: ClassVar[bool] = False
 
     def encode(self, value: Tensor, key: int) -> State:
         """Return the tensor itself."""
@@ -83,7 +81,6 @@ class Cast(Codec):
         remembers: Add what rounding left out to what is sent next.
     """
 
-    differences: ClassVar[bool] = False
     dtype: Literal["bfloat16", "float16"] = "bfloat16"
     remembers: bool = True
 
@@ -115,8 +112,6 @@ class QSGD(Codec):
         ValueError: A number is out of its range.
     """
 
-    remembers: ClassVar[bool] = False
-    differences: ClassVar[bool] = False
     bits: int = 4
     bucket: int = 512
 
@@ -207,7 +202,6 @@ class RandK(Codec):
         ValueError: ``share`` is out of its range.
     """
 
-    remembers: ClassVar[bool] = False
     differences: ClassVar[bool] = True
     share: float = 0.1
 
