@@ -113,9 +113,10 @@ class ReplacedParameters(Analysis):
             streams = [generator(run.seed, "replaced", client, n) for n in range(self.draws)]
             drawn = [torch.randperm(len(flat), generator=one)[:count] for one in streams]
             for highest, choices in ((1, [order[:count]]), (0, drawn)):
+                places = [chosen.to(whole.device) for chosen in choices]
                 scores = [
-                    self._score(context, client, names, whole.index_copy(0, chosen, others[chosen]))
-                    for chosen in choices
+                    self._score(context, client, names, whole.index_copy(0, place, others[place]))
+                    for place in places
                 ]
                 yield {
                     "round": number,
