@@ -124,7 +124,7 @@ def verdict(board: Leaderboard, lines: Sequence[Standing]) -> list[str]:
         told.append(
             f"Better than tuned {reference} (Holm, 5 %): {', '.join(above) or 'nobody'}. "
             f"Worse: {', '.join(below) or 'nobody'}. "
-            f"Higher mean, without regard to chance: {', '.join(ahead) or 'nobody'}."
+            f"Better mean, without regard to chance: {', '.join(ahead) or 'nobody'}."
         )
     return told
 
