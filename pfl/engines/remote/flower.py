@@ -27,6 +27,7 @@ build-backend = "hatchling.build"
 [project]
 name = "pfl-app"
 version = "1.0.0"
+description = "Carries the rounds of pfl fit."
 license = {{ file = "LICENSE" }}
 dependencies = ["flwr>=1.41,<1.42"]
 

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -46,10 +47,11 @@ def end(process: subprocess.Popen[bytes]) -> None:
 
 
 def last_words(log: Path, count: int = 3) -> str:
-    """Return the last lines of a log that tell of errors, or else its last lines."""
-    lines = [line.strip() for line in log.read_text(errors="replace").splitlines() if line.strip()]
-    errors = [line for line in lines if "error" in line.lower()]
-    return " / ".join((errors or lines)[-count:]) or "it said nothing"
+    """Return the last lines of a log that tell of failures, or else its last lines."""
+    text = re.sub(r"\x1b\[[\d;]*m", "", log.read_text(errors="replace"))  # without colours
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    failures = [line for line in lines if re.search("error|failed", line, re.IGNORECASE)]
+    return " / ".join((failures or lines)[-count:]) or "it said nothing"
 
 
 def _run(command: Sequence[str]) -> int:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import shlex
+import subprocess
+from importlib import metadata
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -131,3 +134,105 @@ def test_two_sites_of_one_number_and_one_that_never_comes(terminals):
     terminals.pfl("twice", "fit", *run, *engine)
     assert terminals.wait("twice") == 2
     assert "two sites say that they are client 0: node " in terminals.said("twice")
+
+
+def certificates(folder):
+    """Make an authority of our own, and the certificate of a server on this machine."""
+    extensions = folder / "extensions"
+    extensions.write_text("subjectAltName = IP:127.0.0.1, DNS:localhost")
+    for line in (
+        "req -x509 -newkey rsa:2048 -nodes -days 1 -subj /CN=authority -keyout ca.key -out ca.crt",
+        "req -newkey rsa:2048 -nodes -subj /CN=localhost -keyout server.key -out server.csr",
+        "x509 -req -days 1 -in server.csr -CA ca.crt -CAkey ca.key -CAcreateserial"
+        " -extfile extensions -out server.pem",
+    ):
+        subprocess.run(["openssl", *line.split()], cwd=folder, check=True, capture_output=True)
+
+
+@pytest.mark.slow
+@needs_flower
+def test_sites_with_certificates_and_keys(terminals):
+    """Who trusts another authority, or has a key that the server does not know, stays outside."""
+    folder = terminals.folder
+    (folder / "else").mkdir()
+    certificates(folder / "else")
+    certificates(folder)
+    for name in ("key0", "key1", "key2"):
+        words = ["-q", "-t", "ecdsa", "-b", "384", "-N", "", "-f", name]
+        subprocess.run(["ssh-keygen", *words], cwd=folder, check=True)
+    before, run = first_terminal(terminals)
+    files = "--ssl-certfile server.pem --ssl-keyfile server.key --ssl-ca-certfile ca.crt"
+    before = before.replace("--insecure", f"{files} --enable-supernode-auth")
+    before = before.replace("insecure = true", f'root-certificates = "{folder}/ca.crt"')
+    terminals.start("link", "bash", "-c", before)
+    for name in ("key0", "key1"):
+        for _ in range(60):
+            terminals.start("known", "flwr", "supernode", "register", f"{name}.pub")
+            if terminals.wait("known") == 0:
+                break
+        else:
+            pytest.fail(terminals.said("known"))
+
+    def site(name, number, key, authority):
+        terminals.pfl(
+            *(name, "site", "--config", "my_site.yaml", "--client", str(number), "--folder", name),
+            *("--root_certificates", authority, "--private_key", key),
+        )
+
+    site("fooled", 1, "key1", "else/ca.crt")
+    site("unknown", 1, "key2", "ca.crt")
+    for name, why in (("fooled", "certificate verify failed"), ("unknown", "Failed to activate")):
+        assert terminals.wait(name) == 1
+        assert why in " ".join(terminals.said(name).split())
+    for number in (0, 1):
+        site(f"site{number}", number, f"key{number}", "ca.crt")
+    terminals.pfl("run", "fit", *run, "--loop.progress=false")
+    assert terminals.wait("run") == 0, terminals.said("run")
+    assert fingerprint(terminals.said("run")) == sequential(terminals, *SHORT)
+
+
+@pytest.mark.slow
+@needs_flower
+def test_a_run_goes_on_without_a_killed_site_and_asks_it_again(terminals):
+    before, run = first_terminal(terminals)
+    terminals.start("link", "bash", "-c", before)
+    run = [word for word in run if not word.startswith(("--loop.engine", "--loop.rounds"))]
+    run += ["--loop.rounds=6", "--loop.engine=FlowerEngine", "--loop.engine.min_sites=1"]
+
+    def site(number):
+        words = ["--config", "my_site.yaml", "--client", str(number), "--folder", f"site_{number}"]
+        terminals.pfl(f"site{number}", "site", *words)
+
+    for number in (0, 1):
+        site(number)
+    terminals.pfl("run", "fit", *run, "--loop.progress=false", "--loop.name=fewer")
+    terminals.wait_for("site1", "round 1: trained")
+    terminals.kill("site1")
+    terminals.wait_for("site0", "round 3: trained")
+    site(1)
+    assert terminals.wait("run") == 0, terminals.said("run")
+    assert terminals.said("site0").count("trained") == 6
+    trained = terminals.said("site1")
+    assert "round 2: trained" not in trained
+    assert "round 6: trained" in trained
+
+
+@pytest.mark.slow
+@needs_flower
+def test_a_site_with_another_version_is_refused_with_both(terminals):
+    before, run = first_terminal(terminals)
+    terminals.start("link", "bash", "-c", before)
+    (terminals.folder / "sitecustomize.py").write_text(
+        "from importlib import metadata\n"
+        "true = metadata.version\n"
+        "metadata.version = lambda name: '0.0.9' if name == 'pfl-lightning' else true(name)\n"
+    )
+    words = ["--config", "my_site.yaml"]
+    terminals.pfl("site0", "site", *words)
+    terminals.env["PYTHONPATH"] = f"{terminals.folder}{os.pathsep}{ROOT}"
+    terminals.pfl("site1", "site", *words, "--client", "1", "--folder", "site_1")
+    terminals.env["PYTHONPATH"] = str(ROOT)
+    terminals.pfl("run", "fit", *run, "--loop.default_root_dir=null")
+    assert terminals.wait("run") == 2
+    version = metadata.version("pfl-lightning")
+    assert f"pfl {version} (here 0.0.9)" in terminals.said("run")

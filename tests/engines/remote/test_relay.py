@@ -249,7 +249,7 @@ def test_a_leashed_command_ends_with_a_process_that_is_killed(tmp_path):
 def test_the_last_words_are_the_errors(tmp_path):
     log = tmp_path / "log"
     for text, told in (
-        ("one\nError: two\nthree\n", "Error: two"),
+        ("one\n\x1b[91mError\x1b[0m: two\nthree\nIt failed.\n", "Error: two / It failed."),
         ("one\n\ntwo\nthree\nfour", "two / three / four"),
         ("", "it said nothing"),
     ):
