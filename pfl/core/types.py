@@ -217,11 +217,16 @@ class Broadcast:
         shared: Values for the entries of the module's state dict that travel.
         extra: What the method sends in addition, under its own names.
         encoded: Bytes of the message that was sent; ``None`` if it is not encoded.
+        codec: How ``shared`` is encoded (``told`` in ``pfl/passage/codecs.py``); ``None`` sends it
+            whole.
+        payload: What travels instead of ``shared`` if there is a codec.
     """
 
     shared: State
     extra: State = field(default_factory=dict)
     encoded: int | None = None
+    codec: str | None = None
+    payload: State = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

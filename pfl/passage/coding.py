@@ -112,14 +112,19 @@ class Coding:
         return replace(result, upload=replace(upload, encoded=size))
 
     def _encoded(self, broadcast: Broadcast, number: int) -> Broadcast:
-        payload, shared = dict(broadcast.shared), dict(broadcast.shared)
-        for name in () if isinstance(self.down, Identity) else self.names:
-            value = payload.pop(name)
+        if isinstance(self.down, Identity):
+            size = _length({"round": number}, broadcast.shared, broadcast.extra)
+            return replace(broadcast, encoded=size)
+        payload, shared = State(), dict(broadcast.shared)
+        for name, value in broadcast.shared.items():
+            if name not in self.names:
+                payload[name] = value
+                continue
             parts = self.down.encode(value, derive(self._seed, number, name))
             payload |= _named(name, parts)
             shared[name] = self.down.decode(parts, value)
         size = _length({"round": number}, payload, broadcast.extra)
-        return Broadcast(shared, broadcast.extra, size)
+        return Broadcast(shared, broadcast.extra, size, told(self.down), payload)
 
 
 def encoded(job: Job, shared: State, sending: Sending) -> tuple[State, State]:
@@ -161,14 +166,34 @@ def decoded(payload: State, received: State, sending: Sending) -> State:
     assert sending.codec is not None
     codec, shared = codec_of(sending.codec), dict(payload)
     for name in sending.coded:
-        start, own = f"{name}:", received[name]
-        parts = {n.removeprefix(start): shared.pop(n) for n in payload if n.startswith(start)}
+        own = received[name]
         # A client may send some of what it received, such as the network that it chose.
-        if not parts:
+        if not (parts := _taken(shared, name)):
             continue
         moved = codec.decode(parts, own)
         whole = wide(own) + wide(moved)
         shared[name] = moved if sending.differs else whole.to(own.dtype)
+    return shared
+
+
+def unpacked(payload: State, codec: str, template: State) -> State:
+    """Return the weights of a message from the server, from what has travelled.
+
+    Args:
+        payload: Encoded entries as their named parts, and others whole.
+        codec: The codec as text.
+        template: Has tensors of the shapes and types of the entries.
+
+    Raises:
+        KeyError: There is no such entry.
+    """
+    parts, shared = dict(payload), State()
+    for key in payload:
+        name, colon, _ = key.partition(":")
+        if not colon:
+            shared[name] = payload[name]
+        elif name not in shared:
+            shared[name] = codec_of(codec).decode(_taken(parts, name), template[name])
     return shared
 
 
@@ -186,6 +211,13 @@ def residuals_of(kept: State) -> State:
 
 def _named(name: str, parts: State) -> State:
     return {f"{name}:{part}": value for part, value in parts.items()}
+
+
+def _taken(payload: State, name: str) -> State:
+    """Take the parts of an entry out of a payload."""
+    start = f"{name}:"
+    taken = [key for key in payload if key.startswith(start)]
+    return {key.removeprefix(start): payload.pop(key) for key in taken}
 
 
 def _length(content: Mapping[str, int], shared: State, extra: State) -> int:

@@ -237,6 +237,7 @@ class RemoteEngine(Engine):
             splits=list(job.splits),
             model=job.model,
             sent=job.broadcast is not None,
+            codec=None if job.broadcast is None else job.broadcast.codec,
             op_threads=self._op_threads,
             kept=kept,
             sending=job.sending,

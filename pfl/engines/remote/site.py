@@ -30,6 +30,7 @@ from pfl.engines.remote.wire import (
     Order,
     Report,
 )
+from pfl.passage.coding import unpacked
 from pfl.training import client_round
 from pfl.training.context import Context
 
@@ -155,7 +156,10 @@ class Site:
         info = self._info
         if order.sample_level is not None:
             info = replace(info, label_counts=None)
-        sent = Broadcast(to(message.shared, device), to(message.extra, device))
+        shared = to(message.shared, device)
+        if order.codec is not None:
+            shared = unpacked(shared, order.codec, self._context.template)
+        sent = Broadcast(shared, to(message.extra, device))
         return Job(
             info=replace(info, round=order.round, rounds=order.rounds),
             kept=to(kept, device),

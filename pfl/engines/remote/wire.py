@@ -92,6 +92,7 @@ class Order:
         splits: Splits on which the model is tested.
         model: The model that a test builds.
         sent: Whether there is a broadcast.
+        codec: How its weights are encoded; ``None`` for not at all.
         op_threads: Number of threads that an operation uses on a CPU.
         kept: The kept state to start from; ``None`` for none.
         sending: How the upload is changed before it is sent; ``None`` sends it as it is.
@@ -106,6 +107,7 @@ class Order:
     model: Literal["personal", "global"]
     sent: bool
     op_threads: Annotated[int, Least(1)]
+    codec: str | None = None
     kept: Reference | None = None
     sending: Sending | None = None
     sample_level: SampleLevel | None = None
@@ -235,8 +237,11 @@ def asked(name: str, kind: type[FormT], data: bytes) -> tuple[FormT, Message]:
 
 def tensors_of(sent: Broadcast | Upload) -> dict[str, Tensor]:
     """Return what travels by the names that it has in a message."""
+    shared = sent.shared
+    if isinstance(sent, Broadcast) and sent.codec is not None:
+        shared = sent.payload
     return {
-        **{f"shared:{name}": value for name, value in sent.shared.items()},
+        **{f"shared:{name}": value for name, value in shared.items()},
         **{f"extra:{name}": value for name, value in sent.extra.items()},
     }
 
