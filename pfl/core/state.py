@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import hashlib
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from fnmatch import fnmatchcase
-from typing import Any, TypeVar, cast
+from typing import Any, TypeAlias, TypeVar, cast
 
 import torch
 from torch import Tensor, nn
@@ -15,6 +16,8 @@ from pfl.core.devices import on_host, widest
 from pfl.core.types import Inputs, Patterns, State
 
 Name = TypeVar("Name")
+# Entries of several states, by the name of the state and that of the entry.
+Entries: TypeAlias = dict[tuple[str, str], Tensor]
 ReturnT = TypeVar("ReturnT")
 
 
@@ -261,6 +264,19 @@ def _items(value: Any) -> Iterator[tuple[str, Any]]:  # noqa: ANN401
         yield from ((str(index), item) for index, item in enumerate(value))
     elif is_dataclass(value):
         yield from ((item.name, getattr(value, item.name)) for item in fields(value))
+
+
+def flattened(states: Mapping[str, Mapping[str, Tensor]]) -> Entries:
+    """Return the entries of several states in one dictionary."""
+    return {(part, name): v for part, state in states.items() for name, v in state.items()}
+
+
+def unflattened(entries: Entries) -> Mapping[str, State]:
+    """Return the states that :func:`flattened` joined; one without entries is empty."""
+    states: dict[str, State] = defaultdict(dict)
+    for (part, name), value in entries.items():
+        states[part][name] = value
+    return states
 
 
 def fingerprint(states: Iterable[Mapping[str, Tensor]]) -> str:

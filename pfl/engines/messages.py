@@ -8,19 +8,17 @@ from __future__ import annotations
 
 import io
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 import torch
-from torch import Tensor
 
-from pfl.core.state import compact
-from pfl.core.types import Broadcast, Job, Result, State, Upload
+from pfl.core.state import Entries, compact, flattened, unflattened
+from pfl.core.types import Broadcast, Job, Result, Upload
 
 # The state that a tensor belongs to (kept, shared or extra), and its name there.
 Key: TypeAlias = tuple[str, str]
-Entries: TypeAlias = dict[Key, Tensor]
 
 
 @dataclass(frozen=True)
@@ -61,7 +59,8 @@ class MessageEncoder:
         own = {key: value for key, value in received.items() if key not in common}
         empty = None if job.broadcast is None else Broadcast({})
         record = replace(job, kept={}, broadcast=empty)
-        message = Message(record, _encode(own | _entries_of("kept", job.kept)), tuple(received))
+        states = _encode(own | flattened({"kept": job.kept}))
+        message = Message(record, states, tuple(received))
         return message, self._shared_payloads[identity]
 
 
@@ -69,43 +68,31 @@ def decode_job(message: Message, shared_payload: bytes, device: torch.device) ->
     """Return the job of a message, with its tensors on a device."""
     own = _decode(message.states, device)
     entries = own | _decode(shared_payload, device)
-    received = {key: entries[key] for key in message.order}
+    received = unflattened({key: entries[key] for key in message.order})
     job: Job = message.record
-    broadcast = job.broadcast and Broadcast(
-        _state_of(received, "shared"), _state_of(received, "extra")
-    )
-    return replace(job, kept=_state_of(own, "kept"), broadcast=broadcast)
+    broadcast = job.broadcast and Broadcast(received["shared"], received["extra"])
+    return replace(job, kept=unflattened(own)["kept"], broadcast=broadcast)
 
 
 def encode_result(result: Result) -> Message:
     """Return a result's message."""
-    entries = _entries_of("kept", result.kept) | _travelling(result.upload)
+    entries = flattened({"kept": result.kept}) | _travelling(result.upload)
     upload = result.upload and replace(result.upload, shared={}, extra={})
     return Message(replace(result, kept={}, upload=upload), _encode(entries))
 
 
 def decode_result(message: Message, device: torch.device) -> Result:
     """Return the result of a message, with its tensors on a device."""
-    entries = _decode(message.states, device)
+    states = unflattened(_decode(message.states, device))
     result: Result = message.record
     upload = result.upload and replace(
-        result.upload, shared=_state_of(entries, "shared"), extra=_state_of(entries, "extra")
+        result.upload, shared=states["shared"], extra=states["extra"]
     )
-    return replace(result, kept=_state_of(entries, "kept"), upload=upload)
+    return replace(result, kept=states["kept"], upload=upload)
 
 
 def _travelling(sent: Broadcast | Upload | None) -> Entries:
-    if sent is None:
-        return {}
-    return _entries_of("shared", sent.shared) | _entries_of("extra", sent.extra)
-
-
-def _entries_of(part: str, state: Mapping[str, Tensor]) -> Entries:
-    return {(part, name): value for name, value in state.items()}
-
-
-def _state_of(entries: Entries, wanted: str) -> State:
-    return {name: value for (part, name), value in entries.items() if part == wanted}
+    return {} if sent is None else flattened({"shared": sent.shared, "extra": sent.extra})
 
 
 def _encode(entries: Entries) -> bytes:

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from pfl.core.client import ClientModule
 from pfl.core.seeds import derive
+from pfl.core.state import named
 from pfl.core.types import Broadcast, Job, Result, Sending, State
 from pfl.disk import container
 from pfl.passage.codecs import Codec, CodecName, Identity, codec_of, make_codec, told
@@ -222,6 +223,4 @@ def _taken(payload: State, name: str) -> State:
 
 def _length(content: Mapping[str, int], shared: State, extra: State) -> int:
     """Return the bytes of a message."""
-    tensors = {f"shared/{name}": value for name, value in shared.items()}
-    tensors |= {f"extra/{name}": value for name, value in extra.items()}
-    return len(container.pack(content, tensors))
+    return len(container.pack(content, named({"shared": shared, "extra": extra})))

@@ -11,22 +11,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from math import prod
-from typing import TypeAlias
 
 import torch
 from torch import Tensor
 from torch.func import grad, vmap
 
 from pfl.core.seeds import derive
-from pfl.core.state import call_with, each, entry, total
+from pfl.core.state import Entries, call_with, each, entry, flattened, total, unflattened
 from pfl.core.types import Batch, Inputs, Job, Outcome, Phase, State
 from pfl.passage.draws import from_system
 from pfl.training import batching
 from pfl.training.context import Context
 from pfl.training.noise import Noise
-
-# Sums over the samples of a batch: of terms, logged numbers and clipped gradients, by name.
-Sums: TypeAlias = dict[tuple[str, str], Tensor]
 
 
 class PrivateSteps:
@@ -79,10 +75,10 @@ class PrivateSteps:
         with torch.no_grad():
             sums = self.sums(batch)
             stacked = self.finish({key: value[None] for key, value in sums.items()}, number)
-        values = {part: {n: v[0] for n, v in named.items()} for part, named in stacked.items()}
-        return Outcome(values["terms"]), values["gradients"], values["logged"]
+        given = unflattened({key: value[0] for key, value in stacked.items()})
+        return Outcome(given["terms"]), given["gradients"], given["logged"]
 
-    def sums(self, batch: Batch) -> Sums:
+    def sums(self, batch: Batch) -> Entries:
         """Return sums over a batch: of the samples' clipped gradients, terms and logged numbers.
 
         It may be called under ``vmap``, of stacked clients.
@@ -93,15 +89,13 @@ class PrivateSteps:
         module = self._module
         values = {name: entry(module, name) for name in self._names}
 
-        def of_sample(x: Inputs, y: Tensor) -> tuple[State, Sums]:
+        def of_sample(x: Inputs, y: Tensor) -> tuple[State, Entries]:
             single = Batch(each(lambda value: value[None], x), y[None], None, batch.noise)
 
-            def objective(trained: State) -> tuple[Tensor, Sums]:
+            def objective(trained: State) -> tuple[Tensor, Entries]:
                 outcome = call_with(module, trained, self._phase.objective, single)
                 terms = outcome.terms if isinstance(outcome, Outcome) else outcome
-                logged = {("logged", name): value for name, value in module.take_logged().items()}
-                named = {("terms", name): value for name, value in terms.items()}
-                return total(terms), {**named, **logged}
+                return total(terms), flattened({"terms": terms, "logged": module.take_logged()})
 
             gradients, parts = grad(objective, has_aux=True)(values)
             return gradients, parts
@@ -116,22 +110,22 @@ class PrivateSteps:
         sums = {("gradients", n): torch.tensordot(factors, g, 1) for n, g in gradients.items()}
         return {**sums, **{key: (counts.to(v) * v).sum() for key, v in parts.items()}}
 
-    def finish(self, sums: Sums, number: int) -> dict[str, State]:
+    def finish(self, sums: Entries, number: int) -> Entries:
         """Return the gradients, terms and logged numbers of a step of the first clients.
 
         Args:
             sums: Of :meth:`sums`, each with a leading axis of clients.
             number: The step.
         """
-        parts: dict[str, State] = {"gradients": {}, "terms": {}, "logged": {}}
+        finished = Entries()
         clients = len(next(iter(sums.values())))
         draws = self._draws(number, clients)
         for (part, name), value in sums.items():
             if part == "gradients":
                 value = value + self._deviation * draws[name].to(value.dtype)
             means = self._means[:clients].to(value.dtype)
-            parts[part][name] = value / means.view(-1, *[1] * (value.dim() - 1))
-        return parts
+            finished[part, name] = value / means.view(-1, *[1] * (value.dim() - 1))
+        return finished
 
     def _draws(self, number: int, clients: int) -> State:
         """Return (clients, *shape) standard normal draws of a step, by name."""

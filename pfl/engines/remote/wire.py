@@ -14,6 +14,7 @@ from typing import Annotated, Any, Literal, TypeAlias, TypeVar
 from torch import Tensor
 
 from pfl.core.elsewhere import MOST_ROUNDS, Reference
+from pfl.core.state import flattened
 from pfl.core.types import Broadcast, SampleLevel, Sending, State, Upload
 from pfl.disk import container
 from pfl.disk.container import ContainerError
@@ -240,10 +241,8 @@ def tensors_of(sent: Broadcast | Upload) -> dict[str, Tensor]:
     shared = sent.shared
     if isinstance(sent, Broadcast) and sent.codec is not None:
         shared = sent.payload
-    return {
-        **{f"shared:{name}": value for name, value in shared.items()},
-        **{f"extra:{name}": value for name, value in sent.extra.items()},
-    }
+    entries = flattened({"shared": shared, "extra": sent.extra})
+    return {f"{part}:{name}": value for (part, name), value in entries.items()}
 
 
 def _message(tensors: Mapping[str, Tensor]) -> Message:

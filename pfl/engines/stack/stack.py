@@ -96,9 +96,6 @@ class Stack:
             for name, value in values.items():
                 self.context.entry(self.state, name)[rows] = value
 
-    def __len__(self) -> int:
-        return len(self.jobs)
-
     def alone(self, row: int, call: Callable[..., ReturnT], *arguments: object) -> ReturnT:
         """Call a method of the module as one client, whose entries it may change in place."""
         with torch.no_grad(), during(f"client {self.jobs[row].info.client}"):

@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
 from pfl.core.failure import during
-from pfl.core.state import total
-from pfl.core.types import Batch, Outcome, Pass, Phase, Plan, State
+from pfl.core.state import Entries, flattened, total, unflattened
+from pfl.core.types import Batch, Pass, Phase, Plan, State
 from pfl.engines.stack.feed import StackedFeed
 from pfl.engines.stack.optimizer import StackedOptimizer
-from pfl.engines.stack.stack import Group, Rows, Stack, walk
+from pfl.engines.stack.stack import Rows, Stack, walk
 from pfl.engines.stack.tally import StackedTally
 from pfl.training import batching
 from pfl.training.client_round import takes_part
 from pfl.training.context import StoppedError
 from pfl.training.phases import make_optimizer, prepare, release, run_objective
-from pfl.training.sample_level import PrivateSteps, Sums
+from pfl.training.sample_level import PrivateSteps
 
 
 def run_plan(stack: Stack, plan: Plan, tally: StackedTally) -> list[State]:
@@ -121,21 +121,13 @@ def _take_steps(
         held = [len(split) for split in part.splits[:count]]
         private = PrivateSteps(context, phase, part.jobs[:count], held, trained, len(schedule))
 
-    def step(own: Batch) -> dict[tuple[str, str], Tensor]:
-        parts = run_objective(phase, feed.map_inputs(own))._asdict()
-        parts["logged"] = module.take_logged()
-        return {(part, name): v for part, named in parts.items() for name, v in named.items()}
-
-    def private_step(steps: PrivateSteps, group: Group) -> tuple[Outcome, State]:
-        def sums(own: Batch) -> Sums:
-            return steps.sums(feed.map_inputs(own))
-
-        with torch.no_grad():
-            summed = part.together(sums, group.rows, group.batch, optimizer.leaves)
-            means = steps.finish(summed, number)
-        for name, gradient in means["gradients"].items():
-            optimizer.leaves[name].grad = gradient
-        return Outcome(means["terms"]), means["logged"]
+    def step(own: Batch) -> Entries:
+        batch = feed.map_inputs(own)
+        if private is not None:
+            return private.sums(batch)
+        outcome = run_objective(phase, batch)
+        # One dictionary passes vmap faster than several.
+        return flattened({**outcome._asdict(), "logged": module.take_logged()})
 
     def put_away(finished: Sequence[int]) -> None:
         stack.put_back({row: places[row] for row in finished}, part)
@@ -151,30 +143,24 @@ def _take_steps(
         with context.fabric.autocast():
             inputs = feed.inputs(number)
             for group in feed.groups(number, inputs):
-                outcome, logged = (
-                    _outcome_of(part.together(step, group.rows, group.batch, optimizer.leaves))
-                    if private is None
-                    else private_step(private, group)
-                )
-                losses.append(total(outcome.terms).sum())
-                entries.append((group.rows, outcome.entries))
-                sizes = {places[own]: size for own, size in group.sizes.items()}
-                tally.add(phase.name, sizes, inputs.places[group.rows], outcome.terms, logged)
-                tally.collect(sizes, outcome.rows)
+                with torch.set_grad_enabled(private is None):
+                    values = part.together(step, group.rows, group.batch, optimizer.leaves)
+                    if private is not None:
+                        values = private.finish(values, number)
+                given = unflattened(values)
+                for name, gradient in given["gradients"].items():
+                    optimizer.leaves[name].grad = gradient
+                terms, logged = given["terms"], given["logged"]
+                losses.append(total(terms).sum())
+                entries.append((group.rows, given["entries"]))
+                sizes = {places[row]: size for row, size in group.sizes.items()}
+                tally.add(phase.name, sizes, inputs.places[group.rows], terms, logged)
+                tally.collect(sizes, given["rows"])
         if private is None:
             context.fabric.backward(sum(losses[1:], losses[0]))
         optimizer.step(context.gradient_clip_val)
-        for rows, values in entries:
-            part.write(rows, values)
+        for rows, new in entries:
+            part.write(rows, new)
     put_away(schedule.finished(len(schedule)))
     release(context)
     return kept
-
-
-def _outcome_of(values: Mapping[tuple[str, str], Tensor]) -> tuple[Outcome, State]:
-    """Return an outcome and what was logged; one dictionary passes vmap faster than several."""
-    parts: dict[str, State] = {part: {} for part in (*Outcome._fields, "logged")}
-    for (part, name), value in values.items():
-        parts[part][name] = value
-    logged = parts.pop("logged")
-    return Outcome(**parts), logged
