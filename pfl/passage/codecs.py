@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import math
+from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from functools import lru_cache
@@ -56,6 +57,7 @@ class Codec(Protocol):
 
     def decode(self, payload: State, like: Tensor) -> Tensor:
         """Return the numbers of a payload, with the shape, type and device of ``like``."""
+        return payload["value"].to(like)
 
 
 @dataclass(frozen=True)
@@ -65,10 +67,6 @@ class Identity(Codec):
     def encode(self, value: Tensor, key: int) -> State:
         """Return the tensor itself."""
         return {"value": value}
-
-    def decode(self, payload: State, like: Tensor) -> Tensor:
-        """Return the tensor itself."""
-        return payload["value"].to(like)
 
 
 @dataclass(frozen=True)
@@ -89,10 +87,6 @@ class Cast(Codec):
         dtype: torch.dtype = getattr(torch, self.dtype)
         most = torch.finfo(dtype).max
         return {"value": value.clamp(-most, most).to(dtype)}
-
-    def decode(self, payload: State, like: Tensor) -> Tensor:
-        """Return the rounded numbers."""
-        return payload["value"].to(like)
 
 
 @dataclass(frozen=True)
@@ -153,7 +147,28 @@ class QSGD(Codec):
 
 
 @dataclass(frozen=True)
-class TopK(Codec):
+class _Sparse(Codec):
+    """Sends a share of a tensor's numbers, and zero for the others."""
+
+    differences: ClassVar[bool] = True
+    share: float = 0.1
+
+    def __post_init__(self) -> None:
+        within("(0, 1]", share=self.share)
+
+    @abstractmethod
+    def places(self, payload: State, like: Tensor) -> Tensor:
+        """Return where the numbers of a payload stand, counted over all numbers."""
+
+    def decode(self, payload: State, like: Tensor) -> Tensor:
+        """Return the numbers at their places, and zeros elsewhere."""
+        flat = like.new_zeros(like.numel())
+        flat[self.places(payload, like)] = payload["value"].to(like)
+        return flat.view_as(like)
+
+
+@dataclass(frozen=True)
+class TopK(_Sparse):
     """Sends the numbers of largest size with their places, and zero for the others.
 
     Args:
@@ -165,12 +180,7 @@ class TopK(Codec):
         ValueError: ``share`` is out of its range.
     """
 
-    differences: ClassVar[bool] = True
-    share: float = 0.1
     remembers: bool = True
-
-    def __post_init__(self) -> None:
-        within("(0, 1]", share=self.share)
 
     def encode(self, value: Tensor, key: int) -> State:
         """Return the largest numbers and their places, in ascending order."""
@@ -181,16 +191,14 @@ class TopK(Codec):
         width = _width(len(flat))
         return {"value": flat[places], "place": _packed(places, width)}
 
-    def decode(self, payload: State, like: Tensor) -> Tensor:
-        """Return the numbers at their places, and zeros elsewhere."""
-        sent = payload["value"].to(like)
+    def places(self, payload: State, like: Tensor) -> Tensor:
+        """Return the places that were sent."""
         packed = payload["place"].to(like.device)
-        places = _unpacked(packed, _width(like.numel()), len(sent))
-        return like.new_zeros(like.numel()).index_copy(0, places, sent).view_as(like)
+        return _unpacked(packed, _width(like.numel()), len(payload["value"]))
 
 
 @dataclass(frozen=True)
-class RandK(Codec):
+class RandK(_Sparse):
     """Sends numbers at random places, made larger so that their mean is right.
 
     The places follow from the key of the stream, which is all that is sent of them.
@@ -202,28 +210,16 @@ class RandK(Codec):
         ValueError: ``share`` is out of its range.
     """
 
-    differences: ClassVar[bool] = True
-    share: float = 0.1
-
-    def __post_init__(self) -> None:
-        within("(0, 1]", share=self.share)
-
     def encode(self, value: Tensor, key: int) -> State:
         """Return the numbers at the places of a key, times n / k, and the key."""
-        flat = value.flatten()
-        places = self._places(key, len(flat), value.device)
-        sent = flat[places] * (len(flat) / len(places))
-        return {"value": sent, "key": torch.tensor(key, dtype=torch.int64)}
+        payload = {"key": torch.tensor(key, dtype=torch.int64)}
+        sent = value.flatten()[self.places(payload, value)]
+        return {"value": sent * (value.numel() / len(sent)), **payload}
 
-    def decode(self, payload: State, like: Tensor) -> Tensor:
-        """Return the numbers at their places, and zeros elsewhere."""
-        places = self._places(int(payload["key"]), like.numel(), like.device)
-        sent = payload["value"].to(like)
-        return like.new_zeros(like.numel()).index_copy(0, places, sent).view_as(like)
-
-    def _places(self, key: int, count: int, device: torch.device) -> Tensor:
-        order = _bits(key, count, device).sort(stable=True).indices
-        return order[: _count(self.share, count)].sort().values
+    def places(self, payload: State, like: Tensor) -> Tensor:
+        """Return the places that follow from the key."""
+        order = _bits(int(payload["key"]), like.numel(), like.device).sort(stable=True).indices
+        return order[: _count(self.share, like.numel())].sort().values
 
 
 @dataclass(frozen=True)
