@@ -10,6 +10,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from typing import TypeAlias
 
 import torch
 from torch import Tensor
@@ -18,7 +19,7 @@ from pfl.core.data import ClientSplit, FederatedData
 from pfl.core.data_view import DataView
 from pfl.core.failure import said
 from pfl.core.held_out import members
-from pfl.core.state import each
+from pfl.core.state import each, flattened
 from pfl.core.types import Batch, Count, Job, Phase, Plan, Result, Split, State
 from pfl.engines.stack import round as stack_round
 from pfl.training import client_round
@@ -33,7 +34,9 @@ TOLERANCE = 1e-9
 # Entries below this are only rounding errors, as those of a bias before a batch norm.
 SMALLEST = 1e-4
 
-Play = Callable[[Context, Sequence[Job]], list[tuple[Result, State]]]
+# The results of some jobs, and the answers of the models that are tested after them.
+Played: TypeAlias = tuple[Sequence[Result], Sequence[client_round.Answers]]
+Play: TypeAlias = Callable[[Context, Sequence[Job]], Played]
 
 
 def disagreement(context: Context) -> str | None:
@@ -145,41 +148,29 @@ def _played(context: Context, play: Play) -> Iterator[tuple[str, Tensor]]:
     kept: dict[int, State] = {}
     for number in (1, 2):
         jobs = [coordinator.job(state, kept, client, number, ("test",)) for client in (0, 1)]
-        answers = play(context, jobs)
-        for result, tested in answers:
-            upload, whose = result.upload, f"(client {result.client}, round {number})"
-            sent = {} if upload is None else {**upload.shared, **upload.extra}
-            logged = {name: torch.tensor(value) for name, value in result.logged.items()}
-            for what, values in (
-                *(("upload", sent), ("kept", result.kept), ("tested", tested)),
-                ("logged", logged),
-            ):
-                for name, value in values.items():
-                    yield f"{what} {name} {whose}", value
-        kept = {result.client: result.kept for result, _ in answers}
-        state = coordinator.aggregate(state, uploads_of(result for result, _ in answers))
+        results, answers = play(context, jobs)
+        for result, answer in zip(results, answers, strict=True):
+            upload = result.upload
+            compared = {
+                "upload": {} if upload is None else {**upload.shared, **upload.extra},
+                "kept": result.kept,
+                "tested": {"logits": answer["test"][0]},
+                "logged": {name: torch.tensor(value) for name, value in result.logged.items()},
+            }
+            for (part, name), value in flattened(compared).items():
+                yield f"{part} {name} (client {result.client}, round {number})", value
+        kept = {result.client: result.kept for result in results}
+        state = coordinator.aggregate(state, uploads_of(results))
 
 
-def _alone(context: Context, jobs: Sequence[Job]) -> list[tuple[Result, State]]:
-    results, models = [client_round.train(context, job) for job in jobs], []
-    for job in jobs:
-        client_round.become_tested(context, job)
-        with torch.no_grad():
-            logits, _ = client_round.outputs(context, context.data.split(job.info.client, "test"))
-        own = {name: value.clone() for name, value in context.entries.items()}
-        models.append({**own, "logits": logits})
-    return list(zip(results, models, strict=True))
+def _alone(context: Context, jobs: Sequence[Job]) -> Played:
+    results = [client_round.train(context, job) for job in jobs]
+    return results, list(client_round.all_answers(context, jobs))
 
 
-def _together(context: Context, jobs: Sequence[Job]) -> list[tuple[Result, State]]:
+def _together(context: Context, jobs: Sequence[Job]) -> Played:
     results = stack_round.train(context, jobs)
-    stack = stack_round.tested(context, jobs)
-    with torch.no_grad():
-        outputs = stack_round.outputs(
-            stack, [context.data.split(job.info.client, "test") for job in jobs]
-        )
-    models = [{**stack.own(row), "logits": logits} for row, (logits, _) in outputs.items()]
-    return list(zip(results, models, strict=True))
+    return results, stack_round.answers(stack_round.tested(context, jobs))
 
 
 def _largest_difference(one: Mapping[str, Tensor], other: Mapping[str, Tensor]) -> str | None:

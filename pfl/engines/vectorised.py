@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from typing import TypeVar
 
-import lightning as L
 import torch
 from torch import nn
 
 from pfl.core.checks import at_least_one
 from pfl.core.data import info_of
 from pfl.core.failure import at_work, during
+from pfl.core.learner import Learner
 from pfl.core.types import Job, Phase, Result, Scores
 from pfl.engines.guard import disagreement
 from pfl.engines.memory import capacity
@@ -153,11 +153,9 @@ def obstacle(context: Context, dropout: bool = False) -> str | None:
     return _optimizers(context)
 
 
-def _overridden(module: L.LightningModule) -> str | None:
+def _overridden(module: Learner) -> str | None:
     """Return a hook of the training loop that a method overrides, if there is one."""
-    order = type(module).__mro__
-    base = order[order.index(L.LightningModule) - 1]
-    return next((h for h in HOOKS if getattr(type(module), h) is not getattr(base, h)), None)
+    return next((h for h in HOOKS if getattr(type(module), h) is not getattr(Learner, h)), None)
 
 
 def _shares_weights(context: Context) -> bool:

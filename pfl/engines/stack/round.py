@@ -48,15 +48,20 @@ def tested(context: Context, jobs: Sequence[Job]) -> Stack:
 
 
 def evaluate(stack: Stack) -> list[Scores]:
-    """Score all clients on the splits of their jobs; a split without samples is left out."""
-    answers = [client_round.Answers() for _ in stack.jobs]
+    """Score all clients on the splits of their jobs."""
+    return list(client_round.scored(stack.context.scorer, answers(stack)))
+
+
+def answers(stack: Stack) -> list[client_round.Answers]:
+    """Return all clients' answers on the splits of their jobs; one without samples is left out."""
+    by_row = [client_round.Answers() for _ in stack.jobs]
     for name in stack.jobs[0].splits:
         splits = [client_round.split_of(stack.context, j.info.client, name) for j in stack.jobs]
         with torch.inference_mode():
             # The common test set is there for all clients or for none.
-            for row, own in outputs(stack, [s for s in splits if s is not None]).items():
-                answers[row][name] = own
-    return list(client_round.scored(stack.context.scorer, answers))
+            for row, answer in outputs(stack, [s for s in splits if s is not None]).items():
+                by_row[row][name] = answer
+    return by_row
 
 
 def outputs(stack: Stack, splits: Sequence[ClientSplit]) -> dict[int, tuple[Tensor, Tensor]]:
@@ -71,8 +76,8 @@ def outputs(stack: Stack, splits: Sequence[ClientSplit]) -> dict[int, tuple[Tens
     parts: dict[int, list[tuple[Tensor, Tensor]]] = {}
     with context.fabric.autocast():
         for group in walk(splits, context.data.eval_batch_size, context.couples_samples(None)):
-            answers = stack.together(forward, group.rows, group.batch, draws="same")
-            for (row, size), z, y in zip(group.sizes.items(), answers, group.batch.y, strict=True):
+            logits = stack.together(forward, group.rows, group.batch, draws="same")
+            for (row, size), z, y in zip(group.sizes.items(), logits, group.batch.y, strict=True):
                 if size:
                     parts.setdefault(row, []).append((z[:size], y[:size]))
     rows = sorted(parts.items())
