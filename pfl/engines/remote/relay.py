@@ -17,6 +17,7 @@ from collections.abc import Callable, Collection, Mapping
 from contextlib import ExitStack, suppress
 from multiprocessing.connection import Client, Connection
 from pathlib import Path
+from socketserver import BaseRequestHandler, ThreadingTCPServer
 from threading import Event, Thread
 from typing import Any, TypeAlias
 
@@ -29,8 +30,8 @@ HEADER, CONTENT = 2**16, 2**33
 # Longest path of a folder of sockets; no system takes more than 107 characters for a socket.
 _LONGEST = 80
 
-# Callers that wait at a door, and seconds after which it looks whether it is still open.
-_CALLERS, _GLANCE = 128, 0.1
+# Seconds after which a door looks whether it is still open.
+_GLANCE = 0.1
 
 Line: TypeAlias = "Connection[Any, Any]"
 Header: TypeAlias = dict[str, Any]
@@ -69,8 +70,8 @@ def ask(door: Path, header: Header, content: bytes = b"") -> bytes:
     return answer
 
 
-class Door:
-    """Answers questions, each in a thread of its own.
+class Door(ThreadingTCPServer):
+    """A server at a socket of this machine, which answers each question in a thread of its own.
 
     Args:
         path: Of the socket, in a folder that only the user may enter.
@@ -80,31 +81,25 @@ class Door:
         OSError: There is something at the path.
     """
 
+    daemon_threads = True
+    request_queue_size = 128
+
     def __init__(self, path: Path, answer: Answer) -> None:
-        self.path, self._answer, self._open = path, answer, True
-        self._socket = socket.socket(socket.AF_UNIX)
-        self._socket.bind(str(path))
-        self._socket.listen(_CALLERS)
-        self._socket.settimeout(_GLANCE)
-        self._thread = Thread(target=self._welcome, name="pfl-door", daemon=True)
-        self._thread.start()
+        self.path, self._answer = path, answer
+        # Not on the class: some systems have no such sockets.
+        self.address_family = socket.AF_UNIX
+        super().__init__(str(path), BaseRequestHandler)  # type: ignore[arg-type]
+        Thread(target=self.serve_forever, args=(_GLANCE,), name="pfl-door", daemon=True).start()
 
     def close(self) -> None:
         """Answer no further question."""
-        self._open = False
-        self._thread.join()
-        self._socket.close()
+        self.shutdown()
+        self.server_close()
         self.path.unlink(missing_ok=True)
 
-    def _welcome(self) -> None:
-        while self._open:
-            with suppress(TimeoutError):
-                caller, _ = self._socket.accept()
-                caller.setblocking(True)
-                line: Line = Connection(caller.detach())
-                Thread(target=self._serve, args=(line,), name="pfl-line", daemon=True).start()
-
-    def _serve(self, line: Line) -> None:
+    def finish_request(self, request: Any, client_address: Any) -> None:  # noqa: ANN401
+        """Answer the question of one caller."""
+        line: Line = Connection(request.detach())
         # The other process may be gone at any time.
         with line, suppress(OSError, EOFError, ValueError):
             header, content = _receive(line)
