@@ -69,7 +69,8 @@ def site(argv: Sequence[str]) -> None:
         _tell(f"client {values.client} waits for a server; Ctrl-C ends it")
         while process.poll() is None:
             time.sleep(0.2)
-    raise FailedError(f"the connection ended: {last_words(log)} (see {log})")
+    said = last_words(log) or "it said nothing"
+    raise FailedError(f"the connection ended: {said} (see {log})")
 
 
 def _connection(values: Any, door: Path) -> tuple[list[str], dict[str, str]]:  # noqa: ANN401

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from textwrap import shorten
+from traceback import walk_tb
 from typing import TYPE_CHECKING
 
 from pfl.disk.reading import is_memory
@@ -100,12 +101,11 @@ def line_of(error: BaseException) -> str:
 
 
 def _innermost(error: BaseException, apart: Sequence[str]) -> str:
-    place, trace = "", error.__traceback__
-    while trace is not None:
-        package = str(trace.tb_frame.f_globals.get("__name__")).partition(".")[0]
+    place = ""
+    for frame, line in walk_tb(error.__traceback__):
+        package = str(frame.f_globals.get("__name__")).partition(".")[0]
         if package not in (*_LIBRARIES, *apart):
-            place = f" ({_shown(trace.tb_frame.f_code.co_filename)}, line {trace.tb_lineno})"
-        trace = trace.tb_next
+            place = f" ({_shown(frame.f_code.co_filename)}, line {line})"
     return place
 
 

@@ -105,11 +105,6 @@ def unpack(data: bytes, most: int = BYTES) -> tuple[Any, dict[str, Tensor]]:
     return content, tensors
 
 
-def payload(tensors: Mapping[str, Tensor]) -> int:
-    """Return how many bytes of a message tensors take, without its header."""
-    return sum(value.numel() * value.element_size() for value in tensors.values())
-
-
 def _read_header(data: bytes) -> tuple[Any, list[tuple[str, torch.dtype, list[int], int]]]:
     """Return the content, and name, type, shape and bytes of each tensor.
 

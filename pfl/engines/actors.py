@@ -12,6 +12,7 @@ from typing import Any, TypeAlias
 
 from pfl.core.types import Job, Scores
 from pfl.engines.messages import Message, MessageEncoder
+from pfl.engines.remote.leash import last_words
 from pfl.engines.worker import Recipe, Worker
 
 ATTEMPTS = 3  # worker deaths under one job before the run ends
@@ -55,9 +56,9 @@ class Pool:
     """
 
     def __init__(self, recipe: Recipe, count: int, **options: Any) -> None:
-        ray = import_ray()
-        self._recipe = ray.put(recipe)
-        self._kind = ray.remote(Worker).options(**options)
+        self._ray = import_ray()
+        self._recipe = self._ray.put(recipe)
+        self._worker = self._ray.remote(Worker).options(**options)
         self._running: list[Actor] = []
         self._starting: dict[Ref, Actor] = {}
         self._logs: dict[Actor, str] = {}
@@ -90,9 +91,8 @@ class Pool:
 
     def close(self) -> None:
         """Stop the actors."""
-        ray = import_ray()
         for worker in (*self._running, *self._starting.values()):
-            ray.kill(worker)
+            self._ray.kill(worker)
 
     def _send(self, pending: _PendingJobs) -> None:
         """Send queued jobs to the least loaded workers, up to ``AHEAD`` slots each."""
@@ -112,7 +112,7 @@ class Pool:
 
     def _receive(self, ref: Ref, pending: _PendingJobs) -> None:
         """Store a reply; queue the job again if its worker died."""
-        ray = import_ray()
+        ray = self._ray
         worker, index = pending.in_flight.pop(ref)
         try:
             pending.done[index] = ray.get(ref)
@@ -123,14 +123,14 @@ class Pool:
             if pending.deaths[index] == ATTEMPTS:
                 raise WorkerError(
                     f"{pending.name(index)}: its worker died {ATTEMPTS} times; last output: "
-                    f"{_last_words(self._logs[worker]) or _exit_detail(error)}"
+                    f"{_last_output(Path(self._logs[worker]), error)}"
                 ) from error
             pending.queued.appendleft(index)
             self._replace(worker)
 
     def _wait(self, in_flight: list[Ref]) -> list[Ref]:
         """Wait for replies and starting workers; return the replies that arrived."""
-        ray = import_ray()
+        ray = self._ray
         until = monotonic() + START_SECONDS
         while not (arrived := ray.wait([*in_flight, *self._starting], timeout=ALIVE_SECONDS)[0]):
             # Ray goes on waiting for workers that no node is left for.
@@ -152,16 +152,15 @@ class Pool:
         return [ref for ref in arrived if ref in in_flight]
 
     def _start(self) -> None:
-        worker = self._kind.remote(self._recipe)
+        worker = self._worker.remote(self._recipe)
         self._starting[worker.ready.remote()] = worker
 
     def _replace(self, worker: Actor) -> None:
         """Replace a dead worker once, even if it held several jobs."""
-        ray = import_ray()
         if worker in self._running:
             self._running.remove(worker)
             # An actor that is only unreachable must release its resources.
-            ray.kill(worker)
+            self._ray.kill(worker)
             self._start()
 
 
@@ -203,18 +202,13 @@ class _PendingJobs:
         return f"client {info.client} in round {info.round}"
 
 
-def _last_words(log: str) -> str:
-    """Return the end of a worker's error output, if the file is on this machine."""
-    path = Path(log)
-    if not path.is_file():
-        return ""
-    # Ray's own marks begin with a colon.
-    lines = path.read_text(errors="replace").splitlines()
-    said = " ".join(line for line in lines if line and not line.startswith(":"))
-    return said[-_SAID:].strip()
+def _last_output(log: Path, error: Exception) -> str:
+    """Return a worker's last words, or what Ray's error says of its end, without its advice.
 
-
-def _exit_detail(error: Exception) -> str:
-    """Return the cause of a worker's death from Ray's error, without its advice."""
-    detail = str(error).rpartition("Worker exit detail: ")[2]
-    return shorten(detail.partition("Some common causes")[0], _SAID)
+    Args:
+        log: The worker's error output, which may be on another machine.
+        error: The error that tells of its death.
+    """
+    detail = str(error).rpartition("Worker exit detail: ")[2].partition("Some common causes")[0]
+    said = last_words(log) if log.is_file() else ""
+    return shorten(said or detail, _SAID)

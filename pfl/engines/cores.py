@@ -11,6 +11,7 @@ import os
 import platform
 import tempfile
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 from pfl.disk import lock
@@ -35,15 +36,13 @@ class Share:
     """
 
     def __init__(self, wanted: int | None = None) -> None:
-        self._file, self._descriptor, others = _join()
+        self._scope = ExitStack()
+        others = _join(self._scope)
         self.cores = wanted or max(1, usable() // (1 + others))
 
     def release(self) -> None:
         """Leave the cores to others."""
-        if self._descriptor is not None and self._file is not None:
-            self._file.unlink(missing_ok=True)
-            os.close(self._descriptor)
-            self._descriptor = None
+        self._scope.close()
 
 
 def usable() -> int:
@@ -90,8 +89,8 @@ def _quotas() -> Iterator[float]:
             yield quota / period
 
 
-def _join() -> tuple[Path | None, int | None, int]:
-    """Join the runs that share these cores; return a file, its lock, and the number of others.
+def _join(scope: ExitStack) -> int:
+    """Join the runs that share these cores until a scope ends; return the number of others.
 
     If files cannot be written, cores are not shared.
     """
@@ -102,13 +101,16 @@ def _join() -> tuple[Path | None, int | None, int]:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         # Another user could have made it, as a link to any folder.
         if folder.is_symlink() or folder.parent.is_symlink():
-            return None, None, 0
+            return 0
         others = sum(_is_held(file) for file in folder.glob(f"{_PREFIX}*"))
         descriptor, path = tempfile.mkstemp(prefix=_PREFIX, dir=folder)
         os.close(descriptor)
-        return Path(path), lock.hold(Path(path), os.O_RDWR), others
+        if (held := lock.hold(Path(path), os.O_RDWR)) is not None:
+            scope.callback(os.close, held)
+            scope.callback(Path(path).unlink, missing_ok=True)
+        return others
     except OSError:
-        return None, None, 0
+        return 0
 
 
 def _is_held(file: Path) -> bool:

@@ -62,7 +62,7 @@ class RayEngine(Engine):
         self.address = address
         self.cpus_per_worker = cpus_per_worker
         self.gpus_per_worker = gpus_per_worker
-        import_ray()
+        self._ray = import_ray()
         self._connected = False
         self._place: Place | None = None
         self._pool: Pool | None = None
@@ -75,7 +75,6 @@ class RayEngine(Engine):
             WorkerError: There is no cluster, it is busy, or an actor does not start.
         """
         self.close()
-        ray = import_ray()
         strategies = import_module("ray.util.scheduling_strategies")
         self._device, gpus = context.fabric.device, self.gpus_per_worker
         if not on_host(self._device) and not gpus:
@@ -97,7 +96,7 @@ class RayEngine(Engine):
         except BaseException:
             self.close()
             raise
-        nodes = sum(node["Alive"] for node in ray.nodes())
+        nodes = sum(node["Alive"] for node in self._ray.nodes())
         each = f"{self.cpus_per_worker} CPU" + (f", {gpus:g} GPU" if gpus else "")
         return f"ray: {count} workers of {each}, on {nodes} node" + ("s" if nodes > 1 else "")
 
@@ -114,14 +113,13 @@ class RayEngine(Engine):
 
     def close(self) -> None:
         """Stop the actors, and the cluster if this engine started it."""
-        ray = import_ray()
-        if ray.is_initialized():
+        if self._ray.is_initialized():
             if self._pool is not None:
                 self._pool.close()
             if self._place is not None:
-                ray.util.remove_placement_group(self._place)
+                self._ray.util.remove_placement_group(self._place)
         if self._connected:
-            ray.shutdown()
+            self._ray.shutdown()
         self._pool = self._place = None
         self._connected = False
 
@@ -131,8 +129,7 @@ class RayEngine(Engine):
         return self._pool.run(call, jobs, order)
 
     def _connect(self) -> None:
-        ray = import_ray()
-        if ray.is_initialized():
+        if self._ray.is_initialized():
             return
         address = self.address or os.environ.get("RAY_ADDRESS", "")
         if not _answers(address):
@@ -146,7 +143,9 @@ class RayEngine(Engine):
             try:
                 # Without an address, Ray would join the cluster last started on this machine, and
                 # wait a long time if that has died.
-                ray.init(address=address or "local", include_dashboard=False, logging_level="error")
+                self._ray.init(
+                    address=address or "local", include_dashboard=False, logging_level="error"
+                )
             except Exception as error:
                 # Of a node that does not start in time, Ray raises a bare Exception.
                 what = f"no Ray cluster at {address}" if address else "Ray did not start"
@@ -155,10 +154,9 @@ class RayEngine(Engine):
 
     def _reserve(self) -> Place:
         """Reserve resources for the actors and their replacements."""
-        ray = import_ray()
         share = {"CPU": float(self.cpus_per_worker), "GPU": self.gpus_per_worker}
         share = {name: amount for name, amount in share.items() if amount}
-        nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+        nodes = [node["Resources"] for node in self._ray.nodes() if node["Alive"]]
         # The added 1e-9 keeps 1 / 0.1 = 10 actors at ten.
         room = sum(
             int(min(node.get(name, 0) / amount for name, amount in share.items()) + 1e-9)
@@ -171,9 +169,9 @@ class RayEngine(Engine):
                 f"{self.workers or 'any'}: change loop.engine's workers, cpus_per_worker or "
                 "gpus_per_worker"
             )
-        place = ray.util.placement_group([share] * count)
+        place = self._ray.util.placement_group([share] * count)
         if not place.wait(ROOM_SECONDS):
-            ray.util.remove_placement_group(place)
+            self._ray.util.remove_placement_group(place)
             raise WorkerError(
                 f"the Ray cluster is busy: there was no room for {count} workers of {share} within "
                 f"{ROOM_SECONDS:g} seconds; ask for fewer workers"

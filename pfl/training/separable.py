@@ -16,7 +16,7 @@ from torch import Tensor
 
 from pfl.core.data import ClientSplit, FederatedData, TellsShapes
 from pfl.core.seeds import generator
-from pfl.core.state import each, tensors
+from pfl.core.state import clone, copy_all, each, tensors
 from pfl.core.types import Batch, Job, Pass, Phase, Totals
 from pfl.training.client_round import begin
 from pfl.training.context import Context, doubled
@@ -163,17 +163,14 @@ def _states(trained: Mapping[str, Tensor], rng: torch.Generator) -> Iterator[Non
 
     A term can be zero at some of them, as a hinge is.
     """
-    start = {name: value.detach().clone() for name, value in trained.items()}
-    factors = {
-        name: torch.rand(value.shape, generator=rng, dtype=torch.float64) + 0.5
-        for name, value in trained.items()
-    }
-    small = dict.fromkeys(trained, torch.tensor(0.01))
-    for change in ({}, factors, small):
-        with torch.no_grad():
-            for name, value in trained.items():
-                value.copy_(start[name] * change.get(name, torch.ones(())).to(value.device))
+
+    def nearby(value: Tensor) -> Tensor:
+        factors = torch.rand(value.shape, generator=rng, dtype=torch.float64) + 0.5
+        return value * factors.to(value.device)
+
+    start = [*clone(trained).values()]
+    yield
+    for change in (nearby, lambda value: 0.01 * value):
+        copy_all([*trained.values()], [change(value) for value in start])
         yield
-    with torch.no_grad():
-        for name, value in trained.items():
-            value.copy_(start[name])
+    copy_all([*trained.values()], start)

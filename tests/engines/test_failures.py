@@ -14,7 +14,6 @@ from lightning_modules.steps.phases import part_phase
 from pfl.core.failure import JobError, line_of, told
 from pfl.core.server import Server
 from pfl.core.types import Broadcast, Pass, Phase
-from pfl.engines import actors
 from pfl.engines.actors import Pool
 from pfl.engines.messages import MessageEncoder
 from pfl.engines.sequential import SequentialEngine
@@ -229,7 +228,7 @@ def test_a_worker_s_error_comes_back_in_words():
     assert told(arrived) == str(arrived) == f"round 2, client 1 {place}: OddError: 1 and 2"
 
 
-def test_the_pool_raises_what_the_worker_said(monkeypatch):
+def test_the_pool_raises_what_the_worker_said():
     class RayError(Exception):
         pass
 
@@ -240,8 +239,9 @@ def test_the_pool_raises_what_the_worker_said(monkeypatch):
         raise RayTaskError
 
     names = SimpleNamespace(RayTaskError=RayTaskError, RayError=RayError)
-    monkeypatch.setattr(actors, "import_ray", lambda: SimpleNamespace(exceptions=names, get=get))
+    pool = object.__new__(Pool)
+    pool._ray = SimpleNamespace(exceptions=names, get=get)
     pending = SimpleNamespace(in_flight={"r": ("worker", 0)}, done={})
     with pytest.raises(JobError, match="round 2, client 1") as found:
-        Pool._receive(object.__new__(Pool), "r", pending)
+        pool._receive("r", pending)
     assert isinstance(found.value.__cause__, RayTaskError)

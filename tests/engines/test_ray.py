@@ -11,6 +11,7 @@ import threading
 import time
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from unittest.mock import MagicMock
 
 import pytest
@@ -26,7 +27,7 @@ from pfl.cli.runs import RUN_REFUSALS
 from pfl.core.failure import JobError
 from pfl.core.seeds import scoped
 from pfl.core.types import Broadcast, Result, Upload
-from pfl.engines.actors import Pool, WorkerError, _exit_detail, _last_words
+from pfl.engines.actors import Pool, WorkerError, _last_output
 from pfl.engines.base import Engine
 from pfl.engines.messages import MessageEncoder, decode_job, decode_result, encode_result
 from pfl.engines.ray import RayEngine, _answers
@@ -406,8 +407,7 @@ def test_the_end_of_a_worker_on_another_machine_is_told_as_ray_tells_it():
         "The actor died.\n\tpid: 7\nWorker exit detail: End of file. "
         "Some common causes include: (1) the process was killed"
     )
-    assert _last_words("/nowhere/worker.err") == ""
-    assert _exit_detail(error) == "End of file."
+    assert _last_output(Path("/nowhere/worker.err"), error) == "End of file."
 
 
 class DeadCluster:

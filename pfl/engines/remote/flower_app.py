@@ -16,28 +16,24 @@ from pfl.engines.remote.relay import LineError, ask, relay
 # Flower reads here what it may ask for.
 __all__ = ["client", "server"]  # noqa: F822 (see __getattr__)
 
-# Flower is optional, so its types cannot be named here.
-App: TypeAlias = Any
-Content: TypeAlias = Any
-Message: TypeAlias = Any
-Context: TypeAlias = Any
-Grid: TypeAlias = Any
+# An object of Flower, which is optional, so that its types cannot be named here.
+Flower: TypeAlias = Any
 _RECORD = "pfl"
 
 
-def __getattr__(name: str) -> App:
+def __getattr__(name: str) -> Flower:
     if name == "server":
-        server: App = import_module("flwr.serverapp").ServerApp()
+        server: Flower = import_module("flwr.serverapp").ServerApp()
         server.main()(_serve)
         return server
     if name == "client":
-        client: App = import_module("flwr.clientapp").ClientApp()
+        client: Flower = import_module("flwr.clientapp").ClientApp()
         client.query()(_answer)
         return client
     raise AttributeError(name)
 
 
-def _serve(grid: Grid, context: Context) -> None:
+def _serve(grid: Flower, context: Flower) -> None:
     """Relay messages until the run is over."""
     settings = context.run_config
     seconds, count = float(settings["answer-seconds"]), int(settings["sites"])
@@ -64,7 +60,7 @@ def _serve(grid: Grid, context: Context) -> None:
     relay(Path(str(settings["folder"])), count, addresses, send)
 
 
-def _answer(message: Message, context: Context) -> Message:
+def _answer(message: Flower, context: Flower) -> Flower:
     """Pass a message on to the process that holds the site."""
     asked = message.content[_RECORD]
     try:
@@ -79,6 +75,6 @@ def _answer(message: Message, context: Context) -> Message:
     return import_module("flwr.app").Message(answered, reply_to=message)
 
 
-def _packed(verb: str, content: bytes) -> Content:
+def _packed(verb: str, content: bytes) -> Flower:
     flwr = import_module("flwr.app")
     return flwr.RecordDict({_RECORD: flwr.ConfigRecord({"verb": verb, "content": content})})

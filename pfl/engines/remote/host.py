@@ -8,11 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from pfl.disk.container import ContainerError
+from pfl.disk.reading import FileError, mapping_of_yaml
 from pfl.disk.writing import written
-from pfl.disk.yaml_text import YamlError, checked
 from pfl.engines.remote import wire
 from pfl.engines.remote.relay import Header
 from pfl.engines.remote.site import Refusal, Site
@@ -152,10 +150,9 @@ def _read(config: str | None) -> dict[str, Any]:
     if config is None:
         raise Refusal("the run was started from Python: a site needs one of pfl fit")
     try:
-        content = yaml.safe_load(checked(config))
-    except (YamlError, yaml.YAMLError, ValueError) as error:
-        raise Refusal(f"the run's configuration is no YAML ({error})") from error
-    parts = ("model", "data", "loop")
-    if not isinstance(content, dict) or not all(isinstance(content.get(p), dict) for p in parts):
+        content = mapping_of_yaml(config, "the run's configuration")
+    except FileError as error:
+        raise Refusal(str(error)) from error
+    if not all(isinstance(content.get(key), dict) for key in ("model", "data", "loop")):
         raise Refusal("the run's configuration lacks model, data or loop")
     return content

@@ -46,12 +46,16 @@ def end(process: subprocess.Popen[bytes]) -> None:
         process.wait()
 
 
-def last_words(log: Path, count: int = 3) -> str:
-    """Return the last lines of a log that tell of failures, or else its last lines."""
+def last_words(log: Path) -> str:
+    """Return the last three lines of a log that tell of failures, or else its last three lines.
+
+    Empty lines, and those that begin with a colon, which are marks of Ray, do not count.
+    """
     text = re.sub(r"\x1b\[[\d;]*m", "", log.read_text(errors="replace"))  # without colours
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    stripped = map(str.strip, text.splitlines())
+    lines = [line for line in stripped if line and not line.startswith(":")]
     failures = [line for line in lines if re.search("error|failed", line, re.IGNORECASE)]
-    return " / ".join((failures or lines)[-count:]) or "it said nothing"
+    return " / ".join((failures or lines)[-3:])
 
 
 def _run(command: Sequence[str]) -> int:

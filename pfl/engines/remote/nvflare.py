@@ -101,7 +101,8 @@ class NVFlareEngine(RelayedEngine):
         def trouble() -> str | None:
             if process.poll() is None:
                 return None
-            return shorten(f"NVFlare's simulator ended: {last_words(log)}", 600)
+            said = last_words(log) or "it said nothing"
+            return shorten(f"NVFlare's simulator ended: {said}", 600)
 
         board.scope.callback(leave)
         return trouble

@@ -143,7 +143,7 @@ def test_rounds_beyond_the_last_are_refused_whatever_the_run_said():
         ("train", b"", "no server has said hello yet"),
         ("hello", b"noise", "too few for a message"),
         ("hello", wire.written("hello", wire.Hello({}, False)), "started from Python"),
-        ("hello", wire.written("hello", wire.Hello({}, False, "a: [")), "is no YAML"),
+        ("hello", wire.written("hello", wire.Hello({}, False, "a: [")), "this is not YAML"),
         ("hello", wire.written("hello", wire.Hello({}, False, "a: 1")), "lacks model, data or"),
     ],
 )

@@ -15,7 +15,7 @@ from lightning_modules.fedper import FedPer
 from lightning_modules.scaffold import SCAFFOLD
 from pfl.callbacks.progress import closing_table
 from pfl.core.held_out import HeldOut
-from pfl.core.state import clone, select
+from pfl.core.state import clone, nbytes, select
 from pfl.core.types import Broadcast, Sending
 from pfl.disk import container
 from pfl.engines.named import make_engine
@@ -91,7 +91,7 @@ def test_bytes_of_tensors_are_the_traffic_and_those_of_messages_are_counted(tmp_
     for call in engine.of("train"):
         for content, way in ((call.sent, "down"), (call.answer, "up")):
             header = int.from_bytes(content[8:12], "little")
-            size = container.payload(container.unpack(content)[1])
+            size = nbytes(container.unpack(content)[1])
             assert len(content) == size + header + 44
             down, up = down + size * (way == "down"), up + size * (way == "up")
     assert down == sum(row["comm/bytes_down"] for row in run.history)

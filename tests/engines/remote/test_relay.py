@@ -251,7 +251,8 @@ def test_the_last_words_are_the_errors(tmp_path):
     for text, told in (
         ("one\n\x1b[91mError\x1b[0m: two\nthree\nIt failed.\n", "Error: two / It failed."),
         ("one\n\ntwo\nthree\nfour", "two / three / four"),
-        ("", "it said nothing"),
+        (":job_id:1\none\n", "one"),
+        ("", ""),
     ):
         log.write_text(text)
         assert last_words(log) == told
