@@ -11,7 +11,7 @@ from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from pfl.core.failure import named
+from pfl.core.failure import clients_text
 from pfl.core.types import Result, RoundResult
 from pfl.federation.run import Callback
 
@@ -101,7 +101,7 @@ def closing_table(run: Run, seconds: float) -> Table:
         if (value := summary.get(f"{key}/last")) is not None:
             table.add_row(label, f"{value:.4f}")
     for what, failed in run.failures.items():
-        table.add_row(what, named(sorted(failed)))
+        table.add_row(what, clients_text(sorted(failed)))
     moved = run.history[-1]["comm/bytes_total"] if run.history else 0
     table.add_row("bytes moved", readable_bytes(moved))
     if run.history and "comm/wire_down" in run.history[-1]:

@@ -14,7 +14,7 @@ from typing import Any
 
 from pfl.cli import known
 from pfl.cli.known import KINDS, BrokenError, Known
-from pfl.core.failure import said
+from pfl.core.failure import error_line
 from pfl.imports import plugins
 from pfl.imports.plugins import PACKAGES
 
@@ -50,12 +50,12 @@ def load() -> None:
             try:
                 import_module(module.name)
             except Exception as error:
-                faults[_file_at_fault(error, homes) or module.name] = said(error)
+                faults[_file_at_fault(error, homes) or module.name] = error_line(error)
     for plugin in plugins.installed():
         try:
             plugin.load()
         except Exception as error:
-            faults[f"the plug-in {plugin.value}"] = said(error)
+            faults[f"the plug-in {plugin.value}"] = error_line(error)
     for file, fault in faults.items():
         print(f"pfl: {file} is left out because it cannot be imported: {fault}", file=sys.stderr)
 
@@ -108,7 +108,7 @@ def find(path: str) -> Any:  # noqa: ANN401
             raise
         raise BrokenError(f"{path} cannot be imported: {error}") from error
     except Exception as error:
-        raise BrokenError(f"{path} cannot be imported: {said(error)}") from error
+        raise BrokenError(f"{path} cannot be imported: {error_line(error)}") from error
 
 
 def spelling(name: str) -> str:

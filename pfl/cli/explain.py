@@ -11,7 +11,7 @@ from textwrap import shorten
 
 import yaml
 
-from pfl.core.failure import told
+from pfl.core.failure import failure_line
 from pfl.disk import reading
 from pfl.disk.nearest import nearest_file
 from pfl.disk.yaml_text import YamlError, checked
@@ -217,7 +217,7 @@ def explained(given: Sequence[Given], *kinds: type[Exception], part: str = "") -
     try:
         yield
     except Exception as error:
-        if failure := told(error):
+        if failure := failure_line(error):
             raise FailedError(failure) from error
         if not isinstance(error, kinds):
             raise

@@ -70,43 +70,43 @@ def within(interval: str, **arguments: float | None) -> None:
 
 
 def _check(
-    arguments: Mapping[str, float | None], right: Callable[[float], bool], what: str
+    arguments: Mapping[str, float | None], right: Callable[[float], bool], requirement: str
 ) -> None:
     for name, value in arguments.items():
         if value is not None and not right(value):
-            raise ValueError(f"{name} {what}, got {value}")
+            raise ValueError(f"{name} {requirement}, got {value}")
 
 
-def one_of(argument: str, given: object, known: tuple[object, ...]) -> None:
+def one_of(argument: str, value: object, known: tuple[object, ...]) -> None:
     """Refuse a value that is not among the known ones.
 
     Raises:
         ValueError: The value is not known; the message lists the known ones.
     """
-    if given not in known:
+    if value not in known:
         listed = ", ".join(map(str, known))
-        raise ValueError(f"{argument} must be one of {listed}, got {given!r}")
+        raise ValueError(f"{argument} must be one of {listed}, got {value!r}")
 
 
-def known_words(kind: type, given: Mapping[str, Any]) -> None:
+def known_words(owner: type, values: Mapping[str, Any]) -> None:
     """Refuse values outside the ``Literal`` types in the constructors of a class and its bases.
 
     Args:
-        kind: The class; arguments annotated as a ``Literal`` (or ``None``) are checked.
-        given: Values by argument name.
+        owner: The class; arguments annotated as a ``Literal`` (or ``None``) are checked.
+        values: Values by argument name.
 
     Raises:
         ValueError: A value is not allowed; the message lists the allowed ones.
     """
-    for name, known in words(kind).items():
-        if name in given:
-            one_of(name, given[name], known)
+    for name, known in words(owner).items():
+        if name in values:
+            one_of(name, values[name], known)
 
 
-def words(kind: type) -> dict[str, tuple[object, ...]]:
+def words(owner: type) -> dict[str, tuple[object, ...]]:
     """Return the allowed values of each argument that :func:`known_words` checks."""
     by_name: dict[str, tuple[object, ...]] = {}
-    for base in reversed(kind.__mro__):
+    for base in reversed(owner.__mro__):
         if "__init__" not in vars(base):
             continue
         try:

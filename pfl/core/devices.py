@@ -23,16 +23,16 @@ def fabric(accelerator: str, devices: int | str | list[int], precision: Any) -> 
         MisconfigurationException: There are not that many.
     """
     made = Fabric(accelerator=accelerator, devices=devices, precision=precision)
-    own, place, plugin = made.strategy.accelerator, made.device, made.strategy.precision
-    if own is not None and not isinstance(own, CPUAccelerator) and on_host(place):
+    known, place, plugin = made.strategy.accelerator, made.device, made.strategy.precision
+    if known is not None and not isinstance(known, CPUAccelerator) and on_host(place):
         # Lightning finds a registered accelerator, but would use the CPU.
-        place, *_ = own.get_parallel_devices(own.parse_devices(devices))
+        place, *_ = known.get_parallel_devices(known.parse_devices(devices))
     if isinstance(plugin, MixedPrecision) and plugin.device != place.type:
         # For all devices but the CPU it takes CUDA's autocast, which then does nothing.
         plugin = MixedPrecision(cast(Any, plugin.precision), place.type)
     if place == made.device and plugin is made.strategy.precision:
         return made
-    strategy = SingleDeviceStrategy(device=place, accelerator=own)
+    strategy = SingleDeviceStrategy(device=place, accelerator=known)
     return Fabric(strategy=strategy, devices=1, plugins=plugin)
 
 

@@ -44,26 +44,26 @@ def write(path: Path, module: lightning.LightningModule, arguments: Mapping[str,
 
 def check(
     source: str | Path | IO[Any],
-    kind: type,
+    module_class: type,
     trust: Trust,
-    more: Mapping[str, Any],
-    given: Mapping[str, Any],
+    replacing: Mapping[str, Any],
+    passed: Mapping[str, Any],
 ) -> None:
     """Refuse an exported model that names an untrusted object.
 
     Args:
         source: The file, of ``pfl export`` or of a Trainer.
-        kind: The class to build.
+        module_class: The class to build.
         trust: What the file may name.
-        more: Arguments of another file, which replace those of the first.
-        given: Arguments that the caller gives and no file decides.
+        replacing: Arguments of another file, which replace those of the first.
+        passed: Arguments that the caller gives and no file decides.
 
     Raises:
         TrustError: An object is not trusted, or does not fit the type declared for its place.
         DamagedError: The file was changed after it was written, or has too many values or levels.
         OSError: The file cannot be read.
     """
-    arguments = {**_exported(source), **more, **given}
+    arguments = {**_exported(source), **replacing, **passed}
     # Without an instantiator, the class gets plain values as they are; no object is built.
     if (instantiator := arguments.pop("_instantiator", None)) is None:
         return
@@ -71,23 +71,23 @@ def check(
         if instantiator not in INSTANTIATORS:
             raise TrustError(f"names {instantiator!r} to build objects, not Lightning's own")
         if (path := arguments.pop("_class_path", None)) is not None:
-            kind = checked(str(path), kind, ("_class_path",), trust)
-        types = declared(kind)
+            module_class = checked(str(path), module_class, ("_class_path",), trust)
+        types = declared(module_class)
         # Before the parser, which imports what is named; and after it, as it understood the file.
-        for read in (dict, partial(_parsed, kind)):
+        for read in (dict, partial(_parsed, module_class)):
             for name, item in read(arguments).items():
-                if name not in given:
+                if name not in passed:
                     check_calls(item, types.get(name), (name,), trust)
     except (TrustError, ImportError) as error:
         raise TrustError(f"{source}: {error}") from error
 
 
-def _parsed(kind: type, arguments: Mapping[str, Any]) -> Mapping[str, Any]:
+def _parsed(module_class: type, arguments: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return arguments as Lightning's instantiator parses them."""
     from jsonargparse import ArgumentParser
 
     parser = ArgumentParser(exit_on_error=False)
-    parser.add_class_arguments(kind, "module", fail_untyped=False)
+    parser.add_class_arguments(module_class, "module", fail_untyped=False)
     parsed: Mapping[str, Any] = vars(parser.parse_object({"module": dict(arguments)}).module)
     return parsed
 
@@ -129,8 +129,8 @@ def untrusted(content: Any) -> list[str]:  # noqa: ANN401
     """Return the class paths that :func:`check` admits only if they are in ``trust``."""
     if isinstance(content, Mapping):
         path = content.get("class_path")
-        own = [path] if isinstance(path, str) and not is_listed(path) else []
-        return own + [name for item in content.values() for name in untrusted(item)]
+        paths = [path] if isinstance(path, str) and not is_listed(path) else []
+        return paths + [name for item in content.values() for name in untrusted(item)]
     if isinstance(content, list | tuple):
         return [name for item in content for name in untrusted(item)]
     return []

@@ -40,13 +40,13 @@ class JobError(RuntimeError):
 
 
 @contextmanager
-def during(what: str) -> Iterator[None]:
+def during(activity: str) -> Iterator[None]:
     """Note on an error what was being done when it was raised; enclosing notes come later.
 
     From Python 3.11 on, tracebacks show such notes.
 
     Args:
-        what: Such as ``"phase 'local'"``. The first note adds the method's line.
+        activity: Such as ``"phase 'local'"``. The first note adds the method's line.
     """
     try:
         yield
@@ -56,24 +56,25 @@ def during(what: str) -> Iterator[None]:
         line = "" if _notes(error) else line_of(error)
         # As error.add_note does, which Python 3.10 lacks.
         earlier = getattr(error, "__notes__", [])
-        error.__notes__ = [*earlier, f"{_NOTE}{what}{line}"]
+        error.__notes__ = [*earlier, f"{_NOTE}{activity}{line}"]
         raise
 
 
 def at_work(jobs: Sequence[Job]) -> str:
     """Return the round and the clients of some jobs in words, for :func:`during`."""
     together = " as one stack" if len(jobs) > 1 else ""
-    return f"round {jobs[0].info.round}, {named([job.info.client for job in jobs])}{together}"
+    clients = clients_text([job.info.client for job in jobs])
+    return f"round {jobs[0].info.round}, {clients}{together}"
 
 
-def named(clients: Sequence[int]) -> str:
+def clients_text(clients: Sequence[int]) -> str:
     """Return clients in words: ``client 3``, ``clients 1, 2``, or some and the number of more."""
     word = "client" if len(clients) == 1 else "clients"
     more = f" and {len(clients) - _NAMED} more" if len(clients) > _NAMED else ""
     return f"{word} {', '.join(map(str, clients[:_NAMED]))}{more}"
 
 
-def told(error: BaseException) -> str | None:
+def failure_line(error: BaseException) -> str | None:
     """Return where and why a run failed, in one line; ``None`` if nothing is noted on the error.
 
     Example:
@@ -82,13 +83,13 @@ def told(error: BaseException) -> str | None:
     if isinstance(error, JobError | NonFiniteError):
         return str(error)
     notes = [note.removeprefix(_NOTE) for note in reversed(_notes(error))]
-    return f"{', '.join(notes)}: {said(error)}" if notes else None
+    return f"{', '.join(notes)}: {error_line(error)}" if notes else None
 
 
-def said(error: BaseException) -> str:
+def error_line(error: BaseException) -> str:
     """Return the type and the first line of an error, and advice if memory is exhausted."""
-    kind, first = type(error).__name__, str(error).strip().partition("\n")[0]
-    text = shorten(f"{kind}: {first}" if first else kind, _LONGEST)
+    name, first = type(error).__name__, str(error).strip().partition("\n")[0]
+    text = shorten(f"{name}: {first}" if first else name, _LONGEST)
     return f"out of memory ({text}): {_ADVICE}" if is_memory(error) else text
 
 

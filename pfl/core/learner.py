@@ -232,7 +232,7 @@ class Learner(L.LightningModule):
         arguments = checkpoint.get("hyper_parameters", {})
         if "_instantiator" in arguments:
             self._recipe = arguments
-        given = checkpoint.get("constants", {})
+        saved = checkpoint.get("constants", {})
         for name, value in constants(self).items():
-            if name in given:
-                value.copy_(given[name])
+            if name in saved:
+                value.copy_(saved[name])

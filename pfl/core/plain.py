@@ -18,7 +18,7 @@ from pfl.core.client import ClientModule
 _LISTED = 100
 
 
-def plain(value: Any) -> Any:  # noqa: ANN401
+def plain_value(value: Any) -> Any:  # noqa: ANN401
     """Return a value as a configuration has it: an object as its class with its arguments."""
     if value is None or isinstance(value, bool | int | float | str):
         return value
@@ -27,13 +27,13 @@ def plain(value: Any) -> Any:  # noqa: ANN401
     if hasattr(value, "shape") and hasattr(value, "dtype"):
         return f"{value.dtype}{list(value.shape)}"
     if isinstance(value, Mapping):
-        return {str(key): plain(item) for key, item in value.items()}
+        return {str(key): plain_value(item) for key, item in value.items()}
     if isinstance(value, Sequence | set):
-        return [*map(plain, value)] if len(value) <= _LISTED else f"{len(value)} items"
-    kind = value if hasattr(value, "__qualname__") else type(value)
-    described = {"class_path": f"{kind.__module__}.{kind.__qualname__}"}
-    given = {name: plain(item) for name, item in _arguments(value).items()}
-    return {**described, "init_args": given} if given else described
+        return [*map(plain_value, value)] if len(value) <= _LISTED else f"{len(value)} items"
+    named = value if hasattr(value, "__qualname__") else type(value)
+    described = {"class_path": f"{named.__module__}.{named.__qualname__}"}
+    arguments = {name: plain_value(item) for name, item in _arguments(value).items()}
+    return {**described, "init_args": arguments} if arguments else described
 
 
 def spelled(value: object) -> str:

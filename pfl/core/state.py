@@ -38,13 +38,13 @@ def call_with(
     """
     # torch.func.functional_call takes most of the time of a client's verb in a stack.
     places = [_place(module, name) for name in state]
-    own = [entries[leaf] for entries, leaf in places]
+    replaced = [entries[leaf] for entries, leaf in places]
     try:
         for (entries, leaf), value in zip(places, state.values(), strict=True):
             entries[leaf] = value
         return call(*arguments)
     finally:
-        for (entries, leaf), value in zip(places, own, strict=True):
+        for (entries, leaf), value in zip(places, replaced, strict=True):
             entries[leaf] = value
 
 
@@ -219,7 +219,7 @@ def finite(state: Mapping[str, Tensor]) -> bool:
 def each_finite(states: Sequence[Mapping[str, Tensor]]) -> list[bool]:
     """Return :func:`finite` of each of some states (one synchronisation if all are)."""
     sums = [[value.sum().float() for value in state.values()] for state in states]
-    sound = together([together(own or [torch.zeros(())]).sum() for own in sums]).isfinite().tolist()
+    sound = together([together(row or [torch.zeros(())]).sum() for row in sums]).isfinite().tolist()
     return [known or finite(state) for known, state in zip(sound, states, strict=True)]
 
 

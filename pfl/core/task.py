@@ -55,8 +55,8 @@ class Task(ABC):
     loss_name: ClassVar[str]
 
     def __repr__(self) -> str:
-        given = ", ".join(f"{name}={value!r}" for name, value in self.options().items())
-        return f"{type(self).__name__}({given})"
+        options = ", ".join(f"{name}={value!r}" for name, value in self.options().items())
+        return f"{type(self).__name__}({options})"
 
     def options(self) -> dict[str, Any]:
         """Return the options that differ from their defaults."""

@@ -217,8 +217,8 @@ class Broadcast:
         shared: Values for the entries of the module's state dict that travel.
         extra: What the method sends in addition, under its own names.
         encoded: Bytes of the message that was sent; ``None`` if it is not encoded.
-        codec: How ``shared`` is encoded (``told`` in ``pfl/passage/codecs.py``); ``None`` sends it
-            whole.
+        codec: How ``shared`` is encoded (``codec_text`` in ``pfl/passage/codecs.py``); ``None``
+            sends it whole.
         payload: What travels instead of ``shared`` if there is a codec.
     """
 
@@ -268,8 +268,8 @@ class Sending:
         clip: Largest Euclidean norm of the difference, over all that is sent; ``None`` is no limit.
         extra: Names in :attr:`Upload.extra` that are sent; others stay with the client. ``None``
             sends all.
-        codec: How entries named in ``coded`` are encoded (``told`` in ``pfl/passage/codecs.py``);
-            ``None`` sends them whole.
+        codec: How entries named in ``coded`` are encoded (``codec_text`` in
+            ``pfl/passage/codecs.py``); ``None`` sends them whole.
         coded: Names of entries that are encoded.
         tells_whole: Whether the client tells if its difference was within the limit.
     """

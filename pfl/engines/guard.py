@@ -17,7 +17,7 @@ from torch import Tensor
 
 from pfl.core.data import ClientSplit, FederatedData
 from pfl.core.data_view import DataView
-from pfl.core.failure import said
+from pfl.core.failure import error_line
 from pfl.core.held_out import members
 from pfl.core.state import each, flattened
 from pfl.core.types import Batch, Count, Job, Phase, Plan, Result, Split, State
@@ -55,11 +55,11 @@ def disagreement(context: Context) -> str | None:
         try:
             alone = dict(_played(_copy(context, clients), _alone))
         except Exception as error:
-            return f"{name} could not be checked on two small clients: {said(error)}"
+            return f"{name} could not be checked on two small clients: {error_line(error)}"
         try:
             stacked = dict(_played(_copy(context, clients), _together))
         except Exception as error:
-            return f"{name} fails when stacked: {said(error)}"
+            return f"{name} fails when stacked: {error_line(error)}"
     apart = _largest_difference(alone, stacked)
     return None if apart is None else f"{name} gives different numbers when stacked: {apart}"
 
@@ -125,7 +125,7 @@ def _shortened(plan: Plan) -> Plan:
 
     def most(limit: int, count: Count) -> Count:
         if callable(count):
-            return lambda own, info: min(limit, int(count(own, info)))
+            return lambda entries, info: min(limit, int(count(entries, info)))
         return min(limit, count)
 
     return [

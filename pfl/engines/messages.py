@@ -56,22 +56,22 @@ class MessageEncoder:
         identity = tuple((key, id(value)) for key, value in common.items())
         if identity not in self._shared_payloads:
             self._shared_payloads[identity] = self._put(_encode(common))
-        own = {key: value for key, value in received.items() if key not in common}
+        unshared = {key: value for key, value in received.items() if key not in common}
         empty = None if job.broadcast is None else Broadcast({})
         record = replace(job, kept={}, broadcast=empty)
-        states = _encode(own | flattened({"kept": job.kept}))
+        states = _encode(unshared | flattened({"kept": job.kept}))
         message = Message(record, states, tuple(received))
         return message, self._shared_payloads[identity]
 
 
 def decode_job(message: Message, shared_payload: bytes, device: torch.device) -> Job:
     """Return the job of a message, with its tensors on a device."""
-    own = _decode(message.states, device)
-    entries = own | _decode(shared_payload, device)
+    unshared = _decode(message.states, device)
+    entries = unshared | _decode(shared_payload, device)
     received = unflattened({key: entries[key] for key in message.order})
     job: Job = message.record
     broadcast = job.broadcast and Broadcast(received["shared"], received["extra"])
-    return replace(job, kept=unflattened(own)["kept"], broadcast=broadcast)
+    return replace(job, kept=unflattened(unshared)["kept"], broadcast=broadcast)
 
 
 def encode_result(result: Result) -> Message:

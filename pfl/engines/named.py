@@ -50,5 +50,5 @@ def make_engine(name: EngineName, workers: int | None = None) -> Engine:
         raise ValueError(
             f"the engine {name} has no workers; workers={workers} is for {', '.join(_WITH_WORKERS)}"
         )
-    kind: Callable[..., Engine] = ENGINES[name]
-    return kind(workers=workers)
+    engine: Callable[..., Engine] = ENGINES[name]
+    return engine(workers=workers)

@@ -181,9 +181,9 @@ def _optimizers(context: Context) -> str | None:
             continue
         optimizer = make_optimizer(module, part, info, prepare(context, part))
         release(context)
-        kind = type(optimizer)
-        if kind not in ELEMENTWISE:
-            return f"{kind.__name__} is not known to update each weight independently"
-        if module.persist_optimizer and kind is not torch.optim.SGD:
-            return f"{kind.__name__} counts steps, and its state is kept from round to round"
+        rule = type(optimizer)
+        if rule not in ELEMENTWISE:
+            return f"{rule.__name__} is not known to update each weight independently"
+        if module.persist_optimizer and rule is not torch.optim.SGD:
+            return f"{rule.__name__} counts steps, and its state is kept from round to round"
     return None

@@ -13,7 +13,7 @@ import torch
 from lightning.fabric import Fabric
 
 from pfl.core.data import FederatedData
-from pfl.core.failure import ExplainedError, JobError, said, told
+from pfl.core.failure import ExplainedError, JobError, error_line, failure_line
 from pfl.core.kernels import repeatable
 from pfl.core.state import to
 from pfl.core.types import Scores, State
@@ -124,4 +124,4 @@ def _in_words() -> Iterator[None]:
     except ExplainedError:
         raise
     except Exception as error:
-        raise JobError(told(error) or said(error)) from error
+        raise JobError(failure_line(error) or error_line(error)) from error

@@ -14,7 +14,7 @@ import yaml
 
 from pfl.core.client import ClientModule
 from pfl.core.data import FederatedData
-from pfl.core.plain import plain
+from pfl.core.plain import plain_value
 from pfl.federation.identity import STARTED
 
 
@@ -29,8 +29,8 @@ def described(loop: Mapping[str, Any], module: ClientModule, data: FederatedData
     content = {
         STARTED: "from Python",
         "seed": loop["seed"],
-        "loop": {name: plain(value) for name, value in loop.items()},
-        "model": plain(module),
-        "data": plain(data),
+        "loop": {name: plain_value(value) for name, value in loop.items()},
+        "model": plain_value(module),
+        "data": plain_value(data),
     }
     return yaml.safe_dump(content, sort_keys=False)

@@ -6,9 +6,8 @@ import warnings
 from collections.abc import Collection, Sequence
 from typing import Any
 
-from pfl.core import failure
 from pfl.core.client import ClientModule
-from pfl.core.failure import NonFiniteError
+from pfl.core.failure import NonFiniteError, clients_text
 from pfl.core.server import Server, ServerState
 from pfl.core.state import finite, named
 from pfl.core.types import Result, State
@@ -69,7 +68,7 @@ def warn_of_undefined(clients: Sequence[int], number: int) -> None:
     """
     if clients:
         warnings.warn(
-            f"tested after round {number}: the outputs of the models of {failure.named(clients)} "
+            f"tested after round {number}: the outputs of the models of {clients_text(clients)} "
             "are not finite, and so neither are their scores and the means over clients",
             stacklevel=2,
         )

@@ -274,15 +274,15 @@ def make_codec(codec: Codec | CodecName) -> Codec:
     return CODECS[codec]()
 
 
-def told(codec: Codec) -> str:
+def codec_text(codec: Codec) -> str:
     """Return a codec as text, which can be sent to clients."""
-    name = next(name for name, kind in CODECS.items() if kind is type(codec))
+    name = next(name for name, known in CODECS.items() if known is type(codec))
     return json.dumps([name, asdict(codec)])  # type: ignore[call-overload]
 
 
 @lru_cache(maxsize=8)
 def codec_of(text: str) -> Codec:
-    """Return the codec of a text of :func:`told`.
+    """Return the codec of a text of :func:`codec_text`.
 
     Raises:
         ValueError: It is no such text.

@@ -18,7 +18,7 @@ from pfl.core.seeds import derive
 from pfl.core.state import named
 from pfl.core.types import Broadcast, Job, Result, Sending, State
 from pfl.disk import container
-from pfl.passage.codecs import Codec, CodecName, Identity, codec_of, make_codec, told
+from pfl.passage.codecs import Codec, CodecName, Identity, codec_of, codec_text, make_codec
 from pfl.passage.difference import wide
 
 # No entry of a module has a colon in its name.
@@ -87,7 +87,7 @@ class Coding:
         """Return how clients send, given how they would without a codec."""
         if isinstance(self.up, Identity):
             return sending
-        return replace(sending or Sending(), codec=told(self.up), coded=self.names)
+        return replace(sending or Sending(), codec=codec_text(self.up), coded=self.names)
 
     def sent(self, broadcast: Broadcast, number: int) -> Broadcast:
         """Return a message as clients receive it in a round.
@@ -125,7 +125,7 @@ class Coding:
             payload |= _named(name, parts)
             shared[name] = self.down.decode(parts, value)
         size = _length({"round": number}, payload, broadcast.extra)
-        return Broadcast(shared, broadcast.extra, size, told(self.down), payload)
+        return Broadcast(shared, broadcast.extra, size, codec_text(self.down), payload)
 
 
 def encoded(job: Job, shared: State, sending: Sending) -> tuple[State, State]:

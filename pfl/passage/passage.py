@@ -108,13 +108,13 @@ class Passage:
         shared, extra = _zeros(received.shared), _zeros(self.extra)
         whole = torch.zeros((), dtype=torch.float64)
         for upload in uploads:
-            told = upload.extra.get(WHOLE, torch.zeros(())).sign() / 2
+            vote = upload.extra.get(WHOLE, torch.zeros(())).sign() / 2
             # What arrives may not be what a client of this version sends.
             change = bounded(_of_names(upload, shared, extra), clip)
             for sums, values in ((shared, change.shared), (extra, change.extra)):
                 for name, value in values.items():
                     sums[name] += value
-            whole = whole + told.to(whole)
+            whole = whole + vote.to(whole)
         if self.privacy.sigma:
             deviation = self.privacy.sum_deviation(self.expected) * clip
             self._add_noise([*shared.values(), *extra.values()], deviation, "sum", number)
@@ -136,14 +136,14 @@ class Passage:
             report[_SHARE] = float(whole) / self.expected + 0.5
         return replace(after, round=number, report=report, client_report=None)
 
-    def _add_noise(self, sums: Sequence[Tensor], deviation: float, of: str, number: int) -> None:
+    def _add_noise(self, sums: Sequence[Tensor], deviation: float, name: str, number: int) -> None:
         """Add a round's noise to sums, in place."""
         sizes, first = [value.numel() for value in sums], sums[0]
         place = (sum(sizes), first.device, first.dtype)
         if self.privacy.noise == "system":
             drawn = draws.from_system(*place)
         else:
-            drawn = draws.from_seed(derive(self.seed, of, number), *place)
+            drawn = draws.from_seed(derive(self.seed, name, number), *place)
         for value, start in zip(sums, accumulate(sizes, initial=0), strict=False):
             piece = drawn[start : start + value.numel()]
             value.add_(piece.view(value.shape), alpha=deviation)

@@ -43,18 +43,18 @@ def refusal(module: ClientModule, server: Server[Any]) -> str | None:
                 "clipped: keep such statistics with the clients (buffers: local)"
             )
         return f"{name!r} is a statistic of a client's data, and no difference that can be clipped"
-    kind = type(server)
+    server_class = type(server)
     if server.per_client:
         return f"its server keeps {names[0]!r} of each client apart, and noise is for sums alone"
-    if _sees_each_upload(kind):
-        what = next(iter(module.extra), names[0])
-        return f"its {kind.__name__} uses {what!r} of each upload by itself"
+    if _sees_each_upload(server_class):
+        name = next(iter(module.extra), names[0])
+        return f"its {server_class.__name__} uses {name!r} of each upload by itself"
     return None
 
 
-def _sees_each_upload(kind: type[Server[Any]]) -> bool:
+def _sees_each_upload(server_class: type[Server[Any]]) -> bool:
     """Return ``True`` if a server merges uploads in its own way, and does not say how means."""
-    for base in kind.__mro__:
+    for base in server_class.__mro__:
         if "merge_mean" in vars(base):
             return False
         if _ONE_BY_ONE & vars(base).keys():

@@ -33,8 +33,8 @@ def send(job: Job, result: Result) -> Result:
         upload = bounded(upload, sending.clip)
         if sending.tells_whole:
             # Plus or minus one half: by that much a client can change the count.
-            told = torch.tensor(0.5 if length <= sending.clip else -0.5)
-            upload = replace(upload, extra={**upload.extra, WHOLE: told})
+            vote = torch.tensor(0.5 if length <= sending.clip else -0.5)
+            upload = replace(upload, extra={**upload.extra, WHOLE: vote})
     if sending.codec is None:
         return replace(result, upload=upload)
     payload, residuals = encoded(job, upload.shared, sending)

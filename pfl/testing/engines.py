@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
-from pfl.core.failure import line_of, said
+from pfl.core.failure import error_line, line_of
 from pfl.core.held_out import HeldOut
 from pfl.core.state import named
 from pfl.engines import op_threads
@@ -89,6 +89,6 @@ def works_on_any_device(subject: Subject) -> None:
         except MixedDevicesError as error:
             raise BrokenPromiseError(f"{error}{line_of(error)}") from error
         except Exception as error:
-            raise UnexaminedError(f"{said(error)}{line_of(error)}") from error
+            raise UnexaminedError(f"{error_line(error)}{line_of(error)}") from error
         if isinstance(engine, VectorisedEngine) and not used.startswith("vectorised"):
             raise UnexaminedError(used)

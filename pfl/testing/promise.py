@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 from pfl.core.client import ClientModule
-from pfl.core.failure import NonFiniteError, line_of, said
+from pfl.core.failure import NonFiniteError, error_line, line_of
 from pfl.core.seeds import scoped
 from pfl.core.state import named
 from pfl.core.task import Task
@@ -139,7 +139,7 @@ class Promise:
             raise BrokenPromiseError(f"{error}{about}", context) from None
         except Exception as error:
             context = f"{name} raises an error, while it is examined whether {self.sentence}"
-            raise RaisedError(f"{said(error)}{line_of(error)}{about}", context) from error
+            raise RaisedError(f"{error_line(error)}{line_of(error)}{about}", context) from error
         return True
 
 

@@ -71,17 +71,17 @@ class Length(NamedTuple):
         return (self.epochs if self.steps is None else self.steps) > 0
 
 
-def length(phase: Phase, own: State, info: ClientInfo) -> Length:
+def length(phase: Phase, entries: State, info: ClientInfo) -> Length:
     """Return the length of a phase for one client.
 
     Args:
         phase: The phase.
-        own: The client's entries right before the phase.
+        entries: Those of the client, right before the phase.
         info: The client and the round.
     """
 
     def number(count: Count) -> int:
-        return int(count(own, info)) if callable(count) else count
+        return int(count(entries, info)) if callable(count) else count
 
     with torch.no_grad():
         steps = None if phase.steps is None else number(phase.steps)

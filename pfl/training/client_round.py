@@ -81,7 +81,7 @@ def finish(
 
 def results(
     jobs: Sequence[Job],
-    given: Sequence[tuple[Upload | None, State]],
+    messages: Sequence[tuple[Upload | None, State]],
     tallies: Sequence[Tally],
     terms: Sequence[dict[str, float]],
     logged: Sequence[dict[str, float]],
@@ -89,8 +89,8 @@ def results(
 ) -> list[Result]:
     """Return the results of some jobs, from what each client gives, its tally and its numbers."""
     # The extra part of an upload may be non-finite; the method's own server handles it.
-    states = [kept | (upload.shared if upload else {}) for upload, kept in given]
-    columns = (jobs, given, tallies, terms, logged, scores, each_finite(states))
+    states = [kept | (upload.shared if upload else {}) for upload, kept in messages]
+    columns = (jobs, messages, tallies, terms, logged, scores, each_finite(states))
     return [
         send(
             job,
@@ -244,10 +244,10 @@ def run_plan(context: Context, job: Job, plan: Plan, tally: Tally) -> State:
     return kept
 
 
-def takes_part(part: Pass, own: State, job: Job, split: ClientSplit) -> bool:
+def takes_part(part: Pass, entries: State, job: Job, split: ClientSplit) -> bool:
     """Return ``True`` if a client with these entries and training data takes part in a pass."""
     with torch.no_grad():
-        wanted = part.when is None or part.when(own, job.info)
+        wanted = part.when is None or part.when(entries, job.info)
     return wanted and (len(split) > 0 or not part.walks)
 
 

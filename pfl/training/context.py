@@ -74,21 +74,21 @@ class Context:
         template: State | None = None,
         trainable: set[str] | None = None,
     ) -> None:
-        kind = type(module)
-        if kind.training_step is not ClientModule.training_step:
+        method = type(module)
+        if method.training_step is not ClientModule.training_step:
             raise MethodError(
-                f"{kind.__name__} overrides training_step, which a federation does not call: "
+                f"{method.__name__} overrides training_step, which a federation does not call: "
                 "return the loss from losses(batch), as terms by name ({'ce': ...}) whose sum is "
                 "minimised; several objectives are phases of plan(); self.log works in both"
             )
         if module.needs_classes and not data.task.has_classes:
             raise MethodError(
-                f"{kind.__name__} needs samples with classes, but the task of the data is "
+                f"{method.__name__} needs samples with classes, but the task of the data is "
                 f"{type(data.task).__name__}"
             )
         if module.task != data.task:
             raise MethodError(
-                f"{kind.__name__} was built for the task {module.task}, but the task of the data "
+                f"{method.__name__} was built for the task {module.task}, but the task of the data "
                 f"is {data.task}: pass task={data.task} to the method"
             )
         # Moves the module and converts it to the precision. The wrapper that it returns is not

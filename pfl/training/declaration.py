@@ -47,8 +47,8 @@ class _Unread(Tensor):
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:  # noqa: ANN401
         """Compute without values, and remember the entry that a result comes from."""
-        own = (item.question for item in tree_leaves((args, kwargs)) if isinstance(item, _Unread))
-        question = next(own, "")
+        asked = (item.question for item in tree_leaves((args, kwargs)) if isinstance(item, _Unread))
+        question = next(asked, "")
         if func in _READS:
             raise MethodError(question)
         try:

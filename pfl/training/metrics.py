@@ -66,8 +66,8 @@ class Scorer:
             self._asked.add(name)
         self.added = tuple(self._metrics)
         # If a metric does not say so, assume that more is better.
-        own = {name: one.higher_is_better is not False for name, one in self._metrics.items()}
-        self.better: Mapping[str, bool] = {**task.scores_better, **own}
+        better = {name: one.higher_is_better is not False for name, one in self._metrics.items()}
+        self.better: Mapping[str, bool] = {**task.scores_better, **better}
 
     def scores(self, models: Sequence[tuple[Tensor, Tensor]]) -> list[dict[str, float]]:
         """Return the scores of several models; a metric that is undefined for one is left out.
@@ -150,12 +150,12 @@ class Scorer:
         summary: dict[str, float] = {}
         details: dict[str, float] = {}
         for position, name in enumerate(self.better):
-            own = [(row[name], size, label) for row, size, label in clients if name in row]
+            defined = [(row[name], size, label) for row, size, label in clients if name in row]
             if clients and name in self.added:
-                details[f"{prefix}/{name}_clients"] = len(own)
-            if not own:
+                details[f"{prefix}/{name}_clients"] = len(defined)
+            if not defined:
                 continue
-            numbers = [(value, size) for value, size, _ in own]
+            numbers = [(value, size) for value, size, _ in defined]
             values, weights = torch.tensor(numbers, dtype=torch.float64).T.contiguous()
             summary[f"{prefix}/{name}"] = float(values.mean())
             if position == 0 or name in self.added:
@@ -167,8 +167,8 @@ class Scorer:
                 )
                 details[f"{prefix}/{name}_worst10"] = float(worst.mean())
                 details[f"{prefix}/{name}_std"] = float(values.std(correction=0))
-                for label in filter(None, dict.fromkeys(label for _, _, label in own)):
-                    members = torch.tensor([label == other for _, _, other in own])
+                for label in filter(None, dict.fromkeys(label for _, _, label in defined)):
+                    members = torch.tensor([label == other for _, _, other in defined])
                     details[f"{prefix}/{name}@{label}"] = float(values[members].mean())
         return summary | details
 
@@ -181,33 +181,33 @@ def _metric(spec: MetricSpec, task: Task, outputs: int) -> tuple[str, Metric]:
     """
     options: dict[str, Any] = {"metric": spec} if isinstance(spec, str) else dict(spec)
     path, name = str(options.pop("metric", "")), options.pop("name", None)
-    kind = _metric_class(path)
-    takes = inspect.signature(kind).parameters
+    metric_class = _metric_class(path)
+    takes = inspect.signature(metric_class).parameters
     known = task.metric_arguments(outputs)
     options = {**{name: known[name] for name in known if name in takes}, **options}
     try:
-        metric = kind(**options)
+        metric = metric_class(**options)
     except (TypeError, ValueError) as error:
         raise ValueError(f"the metric {path} cannot be built with {options}: {error}") from error
     if isinstance(metric, _RANKINGS) and getattr(metric, "average", None) == "macro":
         # Averaged in _value: torchmetrics counts a class that a client lacks as zero, and warns.
         metric.average = "none"
         warnings.filterwarnings("ignore", "No (positive|negative) samples in targets", UserWarning)
-    return str(name or _snake(kind.__name__)), metric
+    return str(name or _snake(metric_class.__name__)), metric
 
 
 def _metric_class(path: str) -> type[Metric]:
     brought = [point for point in plugins.installed("pfl.metrics") if point.name == path]
     try:
-        kind = brought[0].load() if brought else checked(path, Metric, (), CONFIGURATION)
+        metric_class = brought[0].load() if brought else checked(path, Metric, (), CONFIGURATION)
     except (ImportError, AttributeError, TrustError):
-        kind = None
-    if not (inspect.isclass(kind) and issubclass(kind, Metric)):
+        metric_class = None
+    if not (inspect.isclass(metric_class) and issubclass(metric_class, Metric)):
         raise ValueError(
             f"{path!r} is not a metric: give the path of a torchmetrics.Metric, such as "
             "torchmetrics.AUROC"
         )
-    return kind
+    return metric_class
 
 
 def _snake(name: str) -> str:

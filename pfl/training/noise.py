@@ -53,9 +53,9 @@ class Noise:
             return {}
         if number >= self._first + self._ahead.shape[1]:
             self._draw(number, clients)
-        own = torch.split(self._ahead[:clients, number - self._first], self._sizes, 1)
+        draws = torch.split(self._ahead[:clients, number - self._first], self._sizes, 1)
         shapes = self._shapes.items()
-        return {name: d.view(clients, *s) for (name, s), d in zip(shapes, own, strict=True)}
+        return {name: d.view(clients, *s) for (name, s), d in zip(shapes, draws, strict=True)}
 
     def _draw(self, number: int, clients: int) -> None:
         count = sum(self._sizes)

@@ -133,7 +133,7 @@ def run_phase(context: Context, job: Job, phase: Phase, split: ClientSplit, tall
             batch = feed.batch(step.positions)
             if phase.noise:
                 draws = noise.of_step(number).items()
-                batch = batch._replace(noise={name: own[0] for name, own in draws})
+                batch = batch._replace(noise={name: drawn[0] for name, drawn in draws})
             module.on_train_batch_start(batch, step.index)
             if private is None:
                 outcome = run_objective(phase, batch)
@@ -218,12 +218,12 @@ def make_optimizer(
 
 def _restored(optimizer: Optimizer, state: State) -> State:
     """Return a copy of a parameter's kept state, with its counter where the optimiser counts."""
-    own = clone(state)
+    restored = clone(state)
     on_device = any(g.get("capturable") or g.get("fused") for g in optimizer.param_groups)
-    if "step" in own and not on_device:
+    if "step" in restored and not on_device:
         # Otherwise each step would wait for the device to read it.
-        own["step"] = own["step"].cpu()
-    return own
+        restored["step"] = restored["step"].cpu()
+    return restored
 
 
 def _state(optimizer: Optimizer, trained: Mapping[str, nn.Parameter]) -> OptimizerState:

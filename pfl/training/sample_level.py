@@ -75,8 +75,8 @@ class PrivateSteps:
         with torch.no_grad():
             sums = self.sums(batch)
             stacked = self.finish({key: value[None] for key, value in sums.items()}, number)
-        given = unflattened({key: value[0] for key, value in stacked.items()})
-        return Outcome(given["terms"]), given["gradients"], given["logged"]
+        means = unflattened({key: value[0] for key, value in stacked.items()})
+        return Outcome(means["terms"]), means["gradients"], means["logged"]
 
     def sums(self, batch: Batch) -> Entries:
         """Return sums over a batch: of the samples' clipped gradients, terms and logged numbers.

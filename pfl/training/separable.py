@@ -119,7 +119,7 @@ def _coupled(context: Context, phase: Phase, batch: Batch) -> str | None:
             whole = _vectors(phase, trained, batch._replace(noise=noise))
             alone = [_vectors(phase, trained, one) for one in singles]
             for term, vector in whole.items():
-                mean = torch.stack([own[term] for own in alone]).mean(0)
+                mean = torch.stack([vectors[term] for vectors in alone]).mean(0)
                 if vector.isfinite().all() and not _same(vector, mean):
                     return (
                         f"its term {term!r} is no mean over the samples of a batch, but couples or "

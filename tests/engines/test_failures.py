@@ -11,7 +11,7 @@ import torch
 
 from lightning_modules.fedavg import FedAvg, FedAvgP
 from lightning_modules.steps.phases import part_phase
-from pfl.core.failure import JobError, line_of, told
+from pfl.core.failure import JobError, failure_line, line_of
 from pfl.core.server import Server
 from pfl.core.types import Broadcast, Pass, Phase
 from pfl.engines.actors import Pool
@@ -71,7 +71,7 @@ class InPersonalise(FedAvg):
 def test_round_client_phase_and_line_are_told(engine, method, where):
     with pytest.raises(ZeroDivisionError) as found:
         fit(method(mlp(), optimizer=SGD), blobs(), 2, engine=engine(), sampler=EVERYONE)
-    said = told(found.value)
+    said = failure_line(found.value)
     assert said.startswith("round 2, client")
     assert "client 1" in said or "clients 0, 2, 1 as one stack" in said
     assert where in said
@@ -101,7 +101,9 @@ def test_the_phase_is_told(engine):
     with pytest.raises(KeyError) as found:
         fit(InObjective(mlp(), optimizer=SGD), blobs(), 1, engine=engine(), sampler=EVERYONE)
     place = f"phase 'second' ({FILE}, line {line(InObjective.fail)}): KeyError: 'net.haed'"
-    assert told(found.value) in {f"round 1, client {client}, {place}" for client in range(3)}
+    assert failure_line(found.value) in {
+        f"round 1, client {client}, {place}" for client in range(3)
+    }
 
 
 def misnames(method):
@@ -134,7 +136,7 @@ def test_memory_that_is_exhausted_in_a_stack_is_told_with_its_clients():
     jobs = [job(data, client, Broadcast({}), round=4) for client in (1, 2)]
     with pytest.raises(torch.OutOfMemoryError) as found:
         list(engine.train(jobs))
-    said = told(found.value)
+    said = failure_line(found.value)
     assert said.startswith("round 4, clients 1, 2 as one stack, phase 'local' (")
     assert "out of memory (OutOfMemoryError: CUDA" in said
     assert "GPU 0" not in said
@@ -148,7 +150,7 @@ def test_the_test_of_a_model_is_told():
 
     with pytest.raises(ZeroDivisionError) as found:
         fit(Fails(mlp(), optimizer=SGD), blobs(), 1)
-    assert told(found.value).startswith("round 1, client 0, before the test, pass 'look' (")
+    assert failure_line(found.value).startswith("round 1, client 0, before the test, pass 'look' (")
 
 
 @pytest.mark.parametrize("verb", ["aggregate", "broadcast", "init"])
@@ -172,7 +174,7 @@ def test_a_server_that_fails_is_told(verb):
         "broadcast": "round 1, the server's broadcast to client 0",
         "init": "the server's init",
     }[verb]
-    assert told(found.value).startswith(f"{where} ({FILE}, line ")
+    assert failure_line(found.value).startswith(f"{where} ({FILE}, line ")
 
 
 @pytest.mark.parametrize("verb", ["plan", "adapt", "server"])
@@ -184,7 +186,7 @@ def test_a_declaration_that_fails_is_told(verb):
     with pytest.raises(KeyError) as found:
         fit(Fails(mlp()), blobs(), 1)
     where = "the method's server()" if verb == "server" else f"Fails.{verb}()"
-    assert told(found.value).startswith(f"{where} ({FILE}, line ")
+    assert failure_line(found.value).startswith(f"{where} ({FILE}, line ")
 
 
 def test_what_says_all_in_its_own_words_gets_no_note():
@@ -194,7 +196,7 @@ def test_what_says_all_in_its_own_words_gets_no_note():
 
     with pytest.raises(MethodError, match="sets the entry 'w'") as found:
         fit(Sets(mlp(), optimizer=SGD), blobs(), 1)
-    assert told(found.value) is None
+    assert failure_line(found.value) is None
 
 
 # In another process.
@@ -225,7 +227,7 @@ def test_a_worker_s_error_comes_back_in_words():
         shipped(InWorker(mlp(), optimizer=SGD), blobs(), 1)
     arrived = pickle.loads(pickle.dumps(found.value))
     place = f"({FILE}, line {line(InWorker.upload)})"
-    assert told(arrived) == str(arrived) == f"round 2, client 1 {place}: OddError: 1 and 2"
+    assert failure_line(arrived) == str(arrived) == f"round 2, client 1 {place}: OddError: 1 and 2"
 
 
 def test_the_pool_raises_what_the_worker_said():

@@ -16,7 +16,7 @@ from pfl.federation.checkpoint import CheckpointError
 from pfl.federation.cost import Cost, LogNormal
 from pfl.federation.run import Callback
 from pfl.federation.sampling import UniformSampler
-from pfl.passage.codecs import CODECS, QSGD, Cast, Identity, TopK, codec_of, make_codec, told
+from pfl.passage.codecs import CODECS, QSGD, Cast, Identity, TopK, codec_of, codec_text, make_codec
 from pfl.passage.coding import Codecs, Coding, residuals_of
 from pfl.testing.federation import ToyFederation, fit
 from pfl.testing.toy import mlp, normed
@@ -248,7 +248,7 @@ def test_running_statistics_go_down_whole():
 
 @pytest.mark.parametrize("codec", [*map(make_codec, CODECS), TopK(0.25, remembers=False)], ids=str)
 def test_a_codec_travels_as_text(codec):
-    assert codec_of(told(codec)) == codec
+    assert codec_of(codec_text(codec)) == codec
 
 
 @pytest.mark.parametrize("text", ['["gzip", {}]', '{"a": 1}', '["topk", {"share": 2}]', "[]"])

@@ -17,7 +17,7 @@ from pfl.engines.remote.transport import (
     Transport,
     Verb,
 )
-from pfl.engines.remote.wire import Failure, Message
+from pfl.engines.remote.wire import Failure, Tensors
 
 FormT = TypeVar("FormT")
 
@@ -42,8 +42,8 @@ class Correspondence:
         self._sent = self._received = 0
 
     def ask(
-        self, client: int, verb: Verb, kind: type[FormT], content: bytes
-    ) -> tuple[FormT, Message]:
+        self, client: int, verb: Verb, form: type[FormT], content: bytes
+    ) -> tuple[FormT, Tensors]:
         """Send a message to a site and read its answer.
 
         Raises:
@@ -58,13 +58,13 @@ class Correspondence:
             with self._lock:
                 self._sent += len(content)
                 self._received += len(data)
-            record, message = wire.read(verb, kind, data)
+            record, tensors = wire.read(verb, form, data)
         except ContainerError as error:
             raise GoneError(f"{where} sent no answer to {verb}: {error}") from error
         except SiteError as error:
             raise GoneError(f"{where} does not answer {verb}: {error}") from error
         if not isinstance(record, Failure):
-            return record, message
+            return record, tensors
         if record.kind == "failed":
             raise JobError(f"{record.message}, at {where}")
         if record.kind == "lost":

@@ -95,13 +95,13 @@ class Told(DataView):
         """Return the sizes of a split at a site, or the split of a client that is here."""
         if client not in self._sites:
             return self._data.split(client, name)
-        told = self._sites[client]
-        counts = told.label_counts if name == "train" else None
-        return _Distant(client, told.sizes.get(name, 0), counts)
+        introduction = self._sites[client]
+        counts = introduction.label_counts if name == "train" else None
+        return _Distant(client, introduction.sizes.get(name, 0), counts)
 
     def description(self) -> dict[str, Any]:
         """Describe the partition; its hash is that of the sites' data if they are not here."""
-        hashes = {str(client): told.data for client, told in self._sites.items()}
+        hashes = {str(client): site.data for client, site in self._sites.items()}
         return {"hash": canonical.digest(hashes), **self._data.description()}
 
     def placeholder(self, count: int) -> Inputs:

@@ -29,9 +29,9 @@ from pfl.engines.remote.wire import (
     Hello,
     Introduction,
     Marks,
-    Message,
     Order,
     Report,
+    Tensors,
 )
 from pfl.training import client_round
 from pfl.training.context import Context
@@ -199,10 +199,10 @@ class RemoteEngine(Engine):
             return None
 
     def _train(self, job: Job) -> Result:
-        report, message = self._order("train", Report, job)
+        report, tensors = self._order("train", Report, job)
         upload = None
         if report.upload is not None:
-            shared, extra = to(message.shared, self._device), to(message.extra, self._device)
+            shared, extra = to(tensors.shared, self._device), to(tensors.extra, self._device)
             upload = Upload(report.client, report.upload, shared, extra)
         return Result(
             client=report.client,
@@ -220,7 +220,7 @@ class RemoteEngine(Engine):
         marks, _ = self._order("test", Marks, job)
         return _scores(marks.scores)
 
-    def _order(self, verb: Verb, kind: type[FormT], job: Job) -> tuple[FormT, Message]:
+    def _order(self, verb: Verb, form: type[FormT], job: Job) -> tuple[FormT, Tensors]:
         """Have a site run a job; return its record, and the tensors that it sent."""
         post, client = self._connected(), job.info.client
         kept = reference_of(job.kept)
@@ -244,13 +244,13 @@ class RemoteEngine(Engine):
             sample_level=job.sample_level,
         )
         try:
-            return post.ask(client, verb, kind, wire.written(verb, order, job.broadcast))
+            return post.ask(client, verb, form, wire.written(verb, order, job.broadcast))
         except LostStateError as error:
             if self.on_lost == "stop":
                 raise
             warnings.warn(f"{error}; it starts again from the initial values", stacklevel=2)
             order = replace(order, kept=None)
-            return post.ask(client, verb, kind, wire.written(verb, order, job.broadcast))
+            return post.ask(client, verb, form, wire.written(verb, order, job.broadcast))
 
 
 def _scores(scores: dict[wire.SplitName, wire.Numbers]) -> Scores:

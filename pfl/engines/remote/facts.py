@@ -10,7 +10,7 @@ from importlib import metadata
 from typing import Any
 
 from pfl.core.client import ClientModule
-from pfl.core.plain import plain
+from pfl.core.plain import plain_value
 from pfl.core.state import constants, digest
 from pfl.training.context import Context
 
@@ -29,7 +29,7 @@ def facts(context: Context) -> dict[str, str]:
     precision = context.fabric.strategy.precision.precision
     return {
         "pfl": metadata.version("pfl-lightning"),
-        **_flat(plain(module), "model"),
+        **_flat(plain_value(module), "model"),
         "model's source": _source(type(module)),
         "initial values": digest(context.template),
         "frozen weights": digest(constants(module)),
@@ -37,7 +37,7 @@ def facts(context: Context) -> dict[str, str]:
         "precision": str(precision),
         "gradient_clip_val": json.dumps(context.gradient_clip_val),
         "data.task": repr(data.task),
-        "data.metrics": json.dumps(plain(data.metrics), sort_keys=True),
+        "data.metrics": json.dumps(plain_value(data.metrics), sort_keys=True),
         **{f"data.{name}": str(getattr(data, name)) for name in _OF_DATA},
     }
 
@@ -63,10 +63,10 @@ def _flat(value: Any, key: str) -> dict[str, str]:  # noqa: ANN401
     return {key: json.dumps(value)}
 
 
-def _source(kind: type[ClientModule]) -> str:
+def _source(method: type[ClientModule]) -> str:
     """Return a hash of the source of a method and of the methods that it derives from."""
     hashed = hashlib.sha256()
-    for base in kind.__mro__[: kind.__mro__.index(ClientModule)]:
+    for base in method.__mro__[: method.__mro__.index(ClientModule)]:
         try:
             hashed.update(inspect.getsource(base).encode())
         except (OSError, TypeError):  # Typed in, so that no file has it.

@@ -158,8 +158,8 @@ def client_command(kit: Path, door: Path) -> tuple[list[str], dict[str, str]]:
         raise ValueError(
             f"kit: {kit} is no startup kit of a site, which has startup/fed_client.json"
         )
-    own, usual = (kit / "local" / name for name in ("resources.json", "resources.json.default"))
-    file = own if own.is_file() else usual
+    edited, usual = (kit / "local" / name for name in ("resources.json", "resources.json.default"))
+    file = edited if edited.is_file() else usual
     allowed = read_json(file).get("class_allow_list", [])
     if missing := [name for name in CLASSES if name not in allowed]:
         raise ValueError(

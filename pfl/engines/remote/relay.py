@@ -143,9 +143,9 @@ def relay(
             if address not in clients:
                 with suppress(LineError):  # What is left of a site that was killed.
                     clients[address] = int(send(address, "who", b""))
-        found = distinct({address: clients[address] for address in there if address in clients})
-        sites.update(found)
-        return len(found) >= count
+        located = distinct({address: clients[address] for address in there if address in clients})
+        sites.update(located)
+        return len(located) >= count
 
     def call(header: Header, content: bytes) -> bytes:
         client = header["client"]

@@ -10,7 +10,7 @@ import torch
 
 from pfl.core.data import info_of
 from pfl.core.elsewhere import Reference
-from pfl.core.failure import ExplainedError, said, told
+from pfl.core.failure import ExplainedError, error_line, failure_line
 from pfl.core.state import to
 from pfl.core.types import Broadcast, Job, Result, Scores, Split, State
 from pfl.disk import canonical
@@ -25,10 +25,10 @@ from pfl.engines.remote.wire import (
     Hello,
     Introduction,
     Marks,
-    Message,
     Numbers,
     Order,
     Report,
+    Tensors,
 )
 from pfl.passage.coding import unpacked
 from pfl.training import client_round
@@ -102,7 +102,7 @@ class Site:
         except ExplainedError as error:
             failure = Failure("failed", str(error))
         except Exception as error:
-            failure = Failure("failed", told(error) or said(error))
+            failure = Failure("failed", failure_line(error) or error_line(error))
         return wire.written("error", failure)
 
     def _hello(self, content: bytes) -> bytes:
@@ -125,16 +125,16 @@ class Site:
         return wire.written("hello", introduction)
 
     def _train(self, content: bytes) -> bytes:
-        order, message = wire.asked("train", Order, content)
-        result = client_round.train(self._context, self._job(order, message))
+        order, tensors = wire.asked("train", Order, content)
+        result = client_round.train(self._context, self._job(order, tensors))
         kept = None
         if result.kept:
             kept = self._kept.store(result.kept, order.round, order.kept)
         return wire.written("train", _report(result, kept), result.upload)
 
     def _test(self, content: bytes) -> bytes:
-        order, message = wire.asked("test", Order, content)
-        scores = client_round.test(self._context, self._job(order, message))
+        order, tensors = wire.asked("test", Order, content)
+        scores = client_round.test(self._context, self._job(order, tensors))
         return wire.written("test", Marks(_plain(scores)))
 
     def _state_hash(self, content: bytes) -> bytes:
@@ -145,7 +145,7 @@ class Site:
         wire.asked("bye", Empty, content)
         return wire.written("bye", Empty())
 
-    def _job(self, order: Order, message: Message) -> Job:
+    def _job(self, order: Order, tensors: Tensors) -> Job:
         """Return the job of an order, with the state that the client keeps here."""
         if order.client != self.client:
             raise Refusal(f"this is the site of client {self.client}, not of {order.client}")
@@ -156,10 +156,10 @@ class Site:
         info = self._info
         if order.sample_level is not None:
             info = replace(info, label_counts=None)
-        shared = to(message.shared, device)
+        shared = to(tensors.shared, device)
         if order.codec is not None:
             shared = unpacked(shared, order.codec, self._context.template)
-        sent = Broadcast(shared, to(message.extra, device))
+        sent = Broadcast(shared, to(tensors.extra, device))
         return Job(
             info=replace(info, round=order.round, rounds=order.rounds),
             kept=to(kept, device),

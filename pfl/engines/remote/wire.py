@@ -184,8 +184,8 @@ class Empty:
 
 
 @dataclass(frozen=True)
-class Message:
-    """What was received.
+class Tensors:
+    """The tensors of a message.
 
     Attributes:
         shared: Tensors that travel.
@@ -201,12 +201,12 @@ def written(name: str, record: Any, sent: Broadcast | Upload | None = None) -> b
     return container.pack({name: asdict(record)}, {} if sent is None else tensors_of(sent))
 
 
-def read(name: str, kind: type[FormT], data: bytes) -> tuple[FormT | Failure, Message]:
+def read(name: str, form: type[FormT], data: bytes) -> tuple[FormT | Failure, Tensors]:
     """Return the record of a message, or the failure that it tells of, and its tensors.
 
     Args:
         name: The verb.
-        kind: The form of the record.
+        form: The class of the record.
         data: The message.
 
     Raises:
@@ -218,22 +218,22 @@ def read(name: str, kind: type[FormT], data: bytes) -> tuple[FormT | Failure, Me
         raise ContainerError(f"expected a message named {name}, got {names[:60]}")
     try:
         ((key, value),) = content.items()
-        record = formed(value, Failure if key == "error" else kind, (key,))
+        record = formed(value, Failure if key == "error" else form, (key,))
     except ValueError as error:
         raise ContainerError(f"a message is not as it should be: {error}") from error
-    return record, _message(tensors)
+    return record, _by_origin(tensors)
 
 
-def asked(name: str, kind: type[FormT], data: bytes) -> tuple[FormT, Message]:
+def asked(name: str, form: type[FormT], data: bytes) -> tuple[FormT, Tensors]:
     """Return the record and the tensors of a message to a site; see :func:`read`.
 
     Raises:
         ContainerError: Likewise, or it tells of a failure.
     """
-    record, message = read(name, kind, data)
+    record, tensors = read(name, form, data)
     if isinstance(record, Failure):
         raise ContainerError("an error is no message to a site")
-    return record, message
+    return record, tensors
 
 
 def tensors_of(sent: Broadcast | Upload) -> dict[str, Tensor]:
@@ -245,12 +245,12 @@ def tensors_of(sent: Broadcast | Upload) -> dict[str, Tensor]:
     return {f"{part}:{name}": value for (part, name), value in entries.items()}
 
 
-def _message(tensors: Mapping[str, Tensor]) -> Message:
-    message = Message()
-    parts = {"shared": message.shared, "extra": message.extra}
+def _by_origin(tensors: Mapping[str, Tensor]) -> Tensors:
+    received = Tensors()
+    parts = {"shared": received.shared, "extra": received.extra}
     for key, value in tensors.items():
         part, colon, name = key.partition(":")
         if not colon or part not in parts:
             raise ContainerError(f"tensor {key[:60]!r} of a message is neither shared nor extra")
         parts[part][name] = value
-    return message
+    return received

@@ -120,8 +120,8 @@ class StackedFeed:
     def _hold(self) -> Batch | None:
         """Return (K, n, ...) all samples of all clients as the phase sees them, or ``None``."""
         context, held = self._stack.context, list[Batch]()
-        lengths = zip(self._lengths, self._splits, strict=True)
-        if not all(batching.constant(context, self._phase, own, split) for own, split in lengths):
+        pairs = zip(self._lengths, self._splits, strict=True)
+        if not all(batching.constant(context, self._phase, *pair) for pair in pairs):
             return None
         if self._phase.inputs is not None:
             return self._mapped()
@@ -146,12 +146,12 @@ class StackedFeed:
             if not batching.fits(self._phase, x, whole.y.shape[:2].numel(), most):
                 return None
             for place, (row, size) in enumerate(group.sizes.items()):
-                own = each(itemgetter((place, slice(size))), x)
-                parts[row].append(Batch(own, whole.y[place, :size]))
+                mapped = each(itemgetter((place, slice(size))), x)
+                parts[row].append(Batch(mapped, whole.y[place, :size]))
         return pad(
             [
-                Batch(joined(torch.cat, [b.x for b in own]), torch.cat([b.y for b in own]))
-                for own in parts
+                Batch(joined(torch.cat, [b.x for b in batches]), torch.cat([b.y for b in batches]))
+                for batches in parts
             ]
         )
 

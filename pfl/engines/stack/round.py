@@ -23,12 +23,12 @@ def train(context: Context, jobs: Sequence[Job]) -> list[Result]:
         stack.alone(row, client_round.begin, module, job)
     with context.isolated(jobs[0]):
         optimisers = run_plan(stack, context.plan, tally)
-    given = [
+    messages = [
         stack.alone(row, client_round.finish, module, job, tally.clients[row], optimisers[row])
         for row, job in enumerate(jobs)
     ]
     means = tally.terms.values(), tally.logged.values()
-    return client_round.results(jobs, given, tally.clients, *means, evaluate(stack))
+    return client_round.results(jobs, messages, tally.clients, *means, evaluate(stack))
 
 
 def test(context: Context, jobs: Sequence[Job]) -> list[Scores]:

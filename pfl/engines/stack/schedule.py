@@ -52,19 +52,19 @@ class Schedule:
     def __init__(
         self, steps: Sequence[Sequence[Step]], places: Sequence[int], device: torch.device
     ) -> None:
-        sizes = [[len(step.positions) for step in own] for own in steps]
+        sizes = [[len(step.positions) for step in one] for one in steps]
         self.sizes = [
-            [own[number] for own in sizes if len(own) > number] for number in range(len(steps[0]))
+            [one[number] for one in sizes if len(one) > number] for number in range(len(steps[0]))
         ]
         self.overruns = self.fixed and len(self.sizes[-1]) < len(steps)
         self._clients, self._largest = len(steps), max(map(max, sizes))
-        table = pad_sequence([torch.tensor(own) for own in sizes], batch_first=True)
+        table = pad_sequence([torch.tensor(one) for one in sizes], batch_first=True)
         real = table > 0
         # The batches of finished clients count as full, because a mean over none is not a number.
         table = table.where(real, self._largest)
         weights = torch.arange(self._largest) < table[..., None]
-        for row, own in enumerate(steps):
-            weights[row, [number for number, step in enumerate(own) if step.empty]] = False
+        for row, one in enumerate(steps):
+            weights[row, [number for number, step in enumerate(one) if step.empty]] = False
         self._weights = weights.to(torch.get_default_dtype()).to(device)
         self._places = torch.tensor(places)[:, None].where(real, -1).to(device)
         self._positions = _positions(steps, self._largest).to(device)
@@ -122,6 +122,6 @@ class FixedSchedule(Schedule):
 
 def _positions(steps: Sequence[Sequence[Step]], size: int) -> Tensor:
     """Return (K, steps, B) positions of all steps, padded with zeros."""
-    padded = [pad_sequence([s.positions for s in own], batch_first=True) for own in steps]
+    padded = [pad_sequence([s.positions for s in one], batch_first=True) for one in steps]
     widened = [torch.nn.functional.pad(rows, (0, size - rows.shape[1])) for rows in padded]
     return pad_sequence(widened, batch_first=True)

@@ -129,10 +129,10 @@ class Stack:
 
         def one(x: Inputs, y: Tensor, *others: Tensor) -> ReturnT:
             values = iter(others)
-            own = {name: next(values) for name in state}
+            entries = {name: next(values) for name in state}
             draws = {name: next(values) for name in noise}
-            given = Batch(x, y, next(values, None), draws or None)
-            return call_with(self.context.module, own, call, given)
+            single = Batch(x, y, next(values, None), draws or None)
+            return call_with(self.context.module, entries, call, single)
 
         randomness = "different" if self.context.stochastic else draws
         # As separate arguments, because vmap walks through dictionaries in Python, at every call.
@@ -181,7 +181,7 @@ def groups(sizes: Sequence[int], batch: Batch, apart: bool) -> Iterator[Group]:
         yield Group(slice(0, len(batch.y)), dict(enumerate(sizes)), batch)
         return
     for size in sorted(set(sizes) - {0}, reverse=True):
-        members = [row for row, own in enumerate(sizes) if own == size]
+        members = [row for row, real in enumerate(sizes) if real == size]
         rows = torch.tensor(members)
         noise = {name: draws[rows] for name, draws in (batch.noise or {}).items()}
         x = each(itemgetter((rows, slice(size))), batch.x)

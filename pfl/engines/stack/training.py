@@ -121,8 +121,8 @@ def _take_steps(
         held = [len(split) for split in part.splits[:count]]
         private = PrivateSteps(context, phase, part.jobs[:count], held, trained, len(schedule))
 
-    def step(own: Batch) -> Entries:
-        batch = feed.map_inputs(own)
+    def step(single: Batch) -> Entries:
+        batch = feed.map_inputs(single)
         if private is not None:
             return private.sums(batch)
         outcome = run_objective(phase, batch)
@@ -147,15 +147,15 @@ def _take_steps(
                     values = part.together(step, group.rows, group.batch, optimizer.leaves)
                     if private is not None:
                         values = private.finish(values, number)
-                given = unflattened(values)
-                for name, gradient in given["gradients"].items():
+                parts = unflattened(values)
+                for name, gradient in parts["gradients"].items():
                     optimizer.leaves[name].grad = gradient
-                terms, logged = given["terms"], given["logged"]
+                terms, logged = parts["terms"], parts["logged"]
                 losses.append(total(terms).sum())
-                entries.append((group.rows, given["entries"]))
+                entries.append((group.rows, parts["entries"]))
                 sizes = {places[row]: size for row, size in group.sizes.items()}
                 tally.add(phase.name, sizes, inputs.places[group.rows], terms, logged)
-                tally.collect(sizes, given["rows"])
+                tally.collect(sizes, parts["rows"])
         if private is None:
             context.fabric.backward(sum(losses[1:], losses[0]))
         optimizer.step(context.gradient_clip_val)
