@@ -143,7 +143,7 @@ def test_what_the_server_encodes_is_sent_encoded(tmp_path):
     whole = sum(value.nbytes for value in normed().buffers() if value.is_floating_point())
     calls = engine.of("train")
     for call in calls:
-        assert container.payload(container.unpack(call.sent)[1]) == 2 * weights + whole
+        assert nbytes(container.unpack(call.sent)[1]) == 2 * weights + whole
     alone = fit(FedAvg(normed(), optimizer=SGD), "sequential", 1, codec=Codecs(down="cast"))
     assert same(run, alone)
 
