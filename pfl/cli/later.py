@@ -24,21 +24,21 @@ def let_join(experiment: Experiment, file: Path) -> None:
     Raises:
         UsageError: The data cannot be read as those of the run were.
     """
-    given, rounds = experiment.values.data.clone(), experiment.values.join
-    kind = catalogue.find(given.class_path)
-    source = getattr(kind, "source_argument", None)
-    if source not in given.init_args:
+    config, rounds = experiment.values.data.clone(), experiment.values.join
+    data_class = catalogue.find(config.class_path)
+    source = getattr(data_class, "source_argument", None)
+    if source not in config.init_args:
         raise UsageError(
-            f"{FLAG}: {kind.__name__} does not read the data of clients that join later; tables, "
-            "time series, TensorData and folders of images do"
+            f"{FLAG}: {data_class.__name__} does not read the data of clients that join later; "
+            "tables, time series, TensorData and folders of images do"
         )
-    given.init_args[source] = str(file)
+    config.init_args[source] = str(file)
     run = folder_of(Path(experiment.values.ckpt_path))
     try:
         not_negative(join=rounds)
-        data: DataSource = (made := experiment.make("data", given))
+        data: DataSource = (made := experiment.make("data", config))
         if not isinstance(made, Adopts):
-            raise TypeError(f"{kind.__name__} cannot adopt the transforms of a run")
+            raise TypeError(f"{data_class.__name__} cannot adopt the transforms of a run")
         adopt(made, run)
         data.prepare_data()
         data.setup()
