@@ -7,12 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from datamodules.checks import require
 from datamodules.decoding import decoded
-from datamodules.named_tensors import TaskName, as_tensor
+from datamodules.named_tensors import TaskName
 from datamodules.partition.partitioner import Partitioner
 from datamodules.tables import Table, arrow_table, targets, times
 from datamodules.tensors import TensorData
@@ -139,8 +140,13 @@ class HFDataset(TensorData):
                 }
 
     def _tensor(self, value: Any, column: str, row: int) -> Tensor:  # noqa: ANN401
-        place = f"{self.path}, row {row + 1}, column {column!r}"
-        tensor = as_tensor(value, f"{place}: {str(value)[:40]!r}")
+        try:
+            tensor = torch.as_tensor(value)
+        except (TypeError, ValueError, RuntimeError) as error:
+            raise ValueError(
+                f"{self.path}, row {row + 1}, column {column!r}: {str(value)[:40]!r} is not a "
+                "tensor of numbers; convert words to tokens"
+            ) from error
         if self.max_length is None or tensor.dim() != 1 or tensor.is_floating_point():
             return tensor
         # A negative number cuts.

@@ -163,9 +163,7 @@ def as_tensor(value: Any, name: str) -> Tensor:  # noqa: ANN401
     try:
         return torch.as_tensor(value)
     except (TypeError, ValueError, RuntimeError) as error:
-        raise ValueError(
-            f"{name} is not a tensor of numbers; convert words to tokens ({error})"
-        ) from error
+        raise ValueError(f"{name} is not a tensor of numbers: {error}") from error
 
 
 def _samples(value: Any, name: str) -> Tensor:  # noqa: ANN401

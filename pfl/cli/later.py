@@ -9,10 +9,9 @@ from pfl.cli.config import REFUSALS, Experiment
 from pfl.cli.explain import UsageError
 from pfl.cli.joining import FLAG, folder_of
 from pfl.core.checks import not_negative
-from pfl.core.data import DataSource
 from pfl.core.held_out import client_names
 from pfl.engines.sequential import SequentialEngine
-from pfl.federation.later import Adopts, LaterData, adopt
+from pfl.federation.later import LaterData, adopt
 from pfl.federation.prepare import prepared
 from pfl.federation.resume import Wanted
 from pfl.results.sheets import Sheet
@@ -36,10 +35,8 @@ def let_join(experiment: Experiment, file: Path) -> None:
     run = folder_of(Path(experiment.values.ckpt_path))
     try:
         not_negative(join=rounds)
-        data: DataSource = (made := experiment.make("data", config))
-        if not isinstance(made, Adopts):
-            raise TypeError(f"{data_class.__name__} cannot adopt the transforms of a run")
-        adopt(made, run)
+        data = experiment.make("data", config)
+        adopt(data, run)
         data.prepare_data()
         data.setup()
         experiment.data = LaterData(data, run, file.stem)

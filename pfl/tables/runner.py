@@ -19,7 +19,7 @@ from rich.progress import (
 
 from pfl.cli.config import REFUSALS, Experiment
 from pfl.cli.explain import UsageError, explained
-from pfl.core.failure import said
+from pfl.core.failure import error_line
 from pfl.core.types import RoundResult
 from pfl.disk.lock import BusyError
 from pfl.disk.reading import first_line
@@ -118,7 +118,7 @@ def _run(run: PlannedRun, watch: Callback) -> None:
 
 def reason(error: Exception) -> str:
     """Return an error as one line; errors other than the user's are preceded by their type."""
-    return first_line(error) if isinstance(error, UsageError | BusyError) else said(error)
+    return first_line(error) if isinstance(error, UsageError | BusyError) else error_line(error)
 
 
 def unfinished(plan: TablePlan) -> Sequence[PlannedRun]:
