@@ -1,4 +1,4 @@
-"""Standardisation by the means and deviations of training samples."""
+"""Standardisation by means and deviations that training samples alone decide."""
 
 from __future__ import annotations
 

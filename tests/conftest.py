@@ -6,6 +6,7 @@ not an example's; ``pytest --hypothesis-profile=explore`` draws new ones.
 
 import os
 import signal
+import sys
 from collections import Counter
 from pathlib import Path
 
@@ -44,6 +45,19 @@ def _on_the_cpu():
         patch.setattr(devices, "fabric", fabric)
         patch.setenv("CUDA_VISIBLE_DEVICES", "")
         yield
+
+
+@pytest.fixture
+def own_folder(tmp_path, monkeypatch):
+    """Work in a folder of the test's own; what a command adds to the module path is undone."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    return tmp_path
+
+
+@pytest.fixture
+def _in_the_repository(monkeypatch):
+    monkeypatch.chdir(Path(__file__).parents[1])
 
 
 def pytest_addoption(parser):

@@ -42,9 +42,7 @@ METHODS = methods()
 COMMON = inspect.signature(ClientModule).parameters.keys()
 
 
-@pytest.fixture(autouse=True)
-def _in_the_repository(monkeypatch):
-    monkeypatch.chdir(ROOT)
+pytestmark = pytest.mark.usefixtures("_in_the_repository")
 
 
 def command(config):

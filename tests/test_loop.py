@@ -20,6 +20,7 @@ from pfl.federation.run import Callback
 from pfl.federation.sampling import BernoulliSampler, Sampler, UniformSampler
 from pfl.federation.summary import summarise
 from pfl.loop import FederatedLoop
+from tests.helpers.messages import parts
 from tests.helpers.toy import blobs, mlp
 
 SGD = partial(torch.optim.SGD, lr=0.1)
@@ -194,7 +195,10 @@ def test_bad_numbers(key):
 
 
 def test_a_pattern_that_matches_nothing_says_what_to_do():
-    with pytest.raises(ValueError, match=r"FedPer\.shared has the pattern 'net\.backbone\.\*'"):
+    with pytest.raises(
+        ValueError,
+        match=parts("FedPer.shared ~ 'net.backbone.*' ~ net.weight, net.bias ~ SplitNet"),
+    ):
         loop().fit(FedPer(torch.nn.Linear(5, 3)), blobs())
 
 
@@ -273,7 +277,7 @@ def test_early_stopping_survives_a_resume(tmp_path):
 
 
 def test_early_stopping_names_what_there_is():
-    with pytest.raises(ValueError, match="monitors 'val/acc'; known metrics: test/"):
+    with pytest.raises(ValueError, match=parts("EarlyStopping ~ 'val/acc' ~ test/global/acc")):
         loop(callbacks=[EarlyStopping("val/acc")]).fit(FedAvg(mlp()), blobs())
 
 
@@ -282,20 +286,17 @@ def test_early_stopping_names_what_there_is():
 
 def test_checkpoint_errors(tmp_path):
     module = FedAvg(mlp(), optimizer=SGD)
-    cases = {
-        "none.ckpt": "there is no checkpoint at",
-        "text.ckpt": "is damaged, or was written by another program",
-    }
+    cases = {"none.ckpt": "no checkpoint", "text.ckpt": "damaged"}
     (tmp_path / "text.ckpt").write_text("hello")
     save(tmp_path / "good.ckpt", {"round": 1})
     whole = (tmp_path / "good.ckpt").read_bytes()
     (tmp_path / "cut.ckpt").write_bytes(whole[: len(whole) // 2])
     torch.save({"state_dict": {}}, tmp_path / "foreign.ckpt")
-    cases |= {"cut.ckpt": "is damaged", "foreign.ckpt": "is not a checkpoint of this program"}
+    cases |= {"cut.ckpt": "damaged", "foreign.ckpt": "pfl-checkpoint-1"}
     for name, message in cases.items():
-        with pytest.raises(CheckpointError, match=message):
+        with pytest.raises(CheckpointError, match=f"{message}.*{name}|{name}.*{message}"):
             loop().fit(module, blobs(), ckpt_path=str(tmp_path / name))
-    with pytest.raises(CheckpointError, match="there is no checkpoint below"):
+    with pytest.raises(CheckpointError, match=parts("--ckpt_path last: ~ fedavg_toydata")):
         loop(default_root_dir=str(tmp_path)).fit(module, blobs(), ckpt_path="last")
 
 
@@ -323,7 +324,7 @@ def test_personal_model_of_a_checkpoint(tmp_path):
     state = module.state_dict()
     for name, value in {**run.server.shared, **run.kept[2]}.items():
         assert torch.equal(state[name], value)
-    with pytest.raises(ValueError, match=r"client 3.* 0 to 2"):
+    with pytest.raises(ValueError, match=parts("client 3 ~ 0 to 2")):
         loop(3).personal(module, data, str(run.folder), 3)
 
 
@@ -354,9 +355,9 @@ def test_summary_by_hand():
 
 
 def test_a_callback_of_lightning_is_refused_with_ours_in_its_place():
-    with pytest.raises(TypeError, match=r"ModelCheckpoint is not .* use checkpoint_every"):
+    with pytest.raises(TypeError, match=parts("callbacks: ModelCheckpoint ~ checkpoint_every")):
         FederatedLoop(callbacks=[ModelCheckpoint()])
-    with pytest.raises(TypeError, match=r"object is not .* a subclass of pfl"):
+    with pytest.raises(TypeError, match=parts("callbacks: object ~ pfl.federation.run.Callback")):
         FederatedLoop(callbacks=[object()])
 
 

@@ -18,9 +18,7 @@ SWEEPS = sorted((ROOT / "sweeps").glob("*.yaml"))
 every_sweep = pytest.mark.parametrize("sweep", SWEEPS, ids=lambda path: path.stem)
 
 
-@pytest.fixture(autouse=True)
-def _in_the_repository(monkeypatch):
-    monkeypatch.chdir(ROOT)
+pytestmark = pytest.mark.usefixtures("_in_the_repository")
 
 
 def read(sweep):

@@ -17,7 +17,9 @@ def show(options: argparse.Namespace) -> None:
     if kind is None:
         print("\n".join(f"pfl list {kind}" for kind in (*KINDS, METRICS)))
         return
-    table = Table(kind, "what it is", box=None, pad_edge=False)
+    table = Table(box=None, pad_edge=False)
+    for column in (kind, "what it is"):
+        table.add_column(column)
     for item in listed(kind):
         table.add_row(item.name, item.sentence)
     Console().print(table)

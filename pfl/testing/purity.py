@@ -83,8 +83,8 @@ def functions_are_pure(subject: Subject) -> None:
 
     def twice(function: Callable[..., Any], name: str, who: str) -> Callable[..., Any]:
         def call(*arguments: Any) -> Any:  # noqa: ANN401
-            values, moving, stream = named(arguments), statistics(module), torch.get_rng_state()
-            before, start = clone(values), clone(moving)
+            given, moving, stream = named(arguments), statistics(module), torch.get_rng_state()
+            before, start = clone(given), clone(moving)
             with leaves_alone(who, module, function, norms=True):
                 once = named(function(*arguments))
             check_same(before, arguments, f"{who} changes its argument {{name!r}}")

@@ -22,6 +22,7 @@ from pfl.results.runs import RunFolder
 from pfl.results.settings import group
 from pfl.training.information import fisher_information
 from tests.helpers.federation import SGD, fit
+from tests.helpers.messages import parts
 from tests.helpers.toy import blobs, mlp
 
 HALF = UniformSampler(0.5)
@@ -163,7 +164,7 @@ def test_what_a_method_tells_of_every_client(tmp_path):
     ]
     for row in table:
         assert row["confidence"] == pytest.approx(21 / (row["uncertainty"] + row["deviation"]))
-    with pytest.raises(ValueError, match="FedAvg reports no numbers"):
+    with pytest.raises(ValueError, match=parts("ModelNumbers: FedAvg ~ describe()")):
         run(tmp_path, FedAvg(mlp(), optimizer=SGD), ModelNumbers())
 
 
@@ -183,5 +184,5 @@ def test_pictures_are_drawn_of_what_analyses_wrote(tmp_path):
 
 
 def test_an_analysis_needs_a_folder():
-    with pytest.raises(ValueError, match="FisherTraces needs a folder"):
+    with pytest.raises(ValueError, match=parts("FisherTraces ~ default_root_dir")):
         fit(FedAvg(mlp(), optimizer=SGD), blobs(), 1, callbacks=[FisherTraces()])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import json
-import sys
 from pathlib import Path
 
 import pytest
@@ -13,10 +12,8 @@ from pfl.__main__ import main
 
 
 @pytest.fixture
-def run(tmp_path, monkeypatch, capsys):
+def run(own_folder, monkeypatch, capsys):
     """The folder of a finished run of two rounds."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "path", [*sys.path])
     monkeypatch.setenv("WANDB_MODE", "disabled")
     assert main(["fit", "--config", "quickstart", "--loop.rounds=2", "--loop.progress=false"]) == 0
     capsys.readouterr()

@@ -10,6 +10,7 @@ from typing_extensions import Unpack
 
 from pfl.core.client import ClientModule, ClientOptions
 from pfl.core.types import ClientInfo
+from tests.helpers.messages import parts
 from tests.helpers.toy import mlp
 
 
@@ -63,7 +64,7 @@ def test_a_buffer_in_extra_is_sent_as_a_copy():
 
 
 def test_a_name_in_extra_that_is_no_buffer_is_refused():
-    with pytest.raises(KeyError, match="Sends has no entry 'trace'"):
+    with pytest.raises(KeyError, match=parts("Sends ~ 'trace'")):
         Sends(mlp(), ()).upload(ClientInfo(1, 2, None))
 
 

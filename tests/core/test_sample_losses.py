@@ -14,6 +14,7 @@ from lightning_modules import FedAvg, PFedMe
 from pfl.core.seeds import generator
 from pfl.core.task import Binary, Classification, MultiLabel, Regression
 from pfl.testing import PROMISES, Subject
+from tests.helpers.messages import parts
 
 WEIGHTS = (1.0, 0.2, 3.0)
 
@@ -99,19 +100,19 @@ def test_a_quantile_that_is_not_finite_has_no_score():
 @pytest.mark.parametrize(
     ("task", "options", "says"),
     [
-        (Classification(), {"label_smoothing": 1.0}, r"label_smoothing.* \[0, 1\)"),
-        (Classification(), {"focal": -1.0}, r"focal.*negative"),
-        (Classification(), {"class_weights": [1.0, -1.0]}, r"class_weights.*negative"),
-        (Binary(), {"focal": 1.0, "label_smoothing": 0.1}, "give one of the two"),
-        (Regression(), {"huber": 0.0}, r"huber.*positive"),
-        (Regression(), {"quantiles": [0.5, 0.1]}, "quantiles must be ascending"),
-        (Regression(), {"quantiles": [0.5], "huber": 1.0}, "give them or huber"),
-        (Regression(), {"focal": 1.0}, "Regression has no option 'focal', only huber, quantiles"),
-        (MultiLabel(), {"focal": 1.0}, "MultiLabel has no option 'focal', only its own loss"),
+        (Classification(), {"label_smoothing": 1.0}, "label_smoothing ~ [0, 1) ~ 1.0"),
+        (Classification(), {"focal": -1.0}, "focal ~ negative ~ -1.0"),
+        (Classification(), {"class_weights": [1.0, -1.0]}, "class_weights ~ negative ~ -1.0"),
+        (Binary(), {"focal": 1.0, "label_smoothing": 0.1}, "focal ~ label_smoothing"),
+        (Regression(), {"huber": 0.0}, "huber ~ positive ~ 0.0"),
+        (Regression(), {"quantiles": [0.5, 0.1]}, "quantiles ~ ascending ~ [0.5, 0.1]"),
+        (Regression(), {"quantiles": [0.5], "huber": 1.0}, "quantiles ~ huber"),
+        (Regression(), {"focal": 1.0}, "Regression ~ 'focal' ~ huber, quantiles"),
+        (MultiLabel(), {"focal": 1.0}, "MultiLabel ~ 'focal'"),
     ],
 )
 def test_what_does_not_suit_a_task_is_refused(task, options, says):
-    with pytest.raises(ValueError, match=says):
+    with pytest.raises(ValueError, match=parts(says)):
         task.with_loss(options)
 
 

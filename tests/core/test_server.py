@@ -4,10 +4,7 @@ import torch
 
 from pfl.core.server import Server, ServerState, received
 from pfl.core.types import Upload
-
-
-def upload(client, samples, value):
-    return Upload(client, samples, {"w": torch.tensor([value])})
+from tests.helpers.draws import upload
 
 
 def test_weights_by_samples_and_uniform():

@@ -11,6 +11,7 @@ from PIL import Image
 import datamodules.files
 from datamodules import IID, PACS, ByDomain, ConceptDrift, DomainFolder, ImageFolder, Shards
 from datamodules.files import Shape, decode
+from tests.helpers.messages import parts
 
 
 def save(path, value, size=(4, 4)):
@@ -155,40 +156,40 @@ class TestCache:
         make(folder, cache_dir=str(cache)).prepare_data()
         (file,) = cache.iterdir()
         file.write_bytes(damage(file.read_bytes()))
-        with pytest.raises(ValueError, match=rf"the cache {file} is damaged .*; remove it"):
+        with pytest.raises(ValueError, match=parts(f"{file} ~ damaged ~ remove")):
             make(folder, cache_dir=str(cache)).setup()
 
     def test_a_failure_leaves_nothing_behind(self, folder, tmp_path):
         (folder / "train" / "bee" / "03.png").write_bytes(b"no image")
         cache = tmp_path / "cache"
-        with pytest.raises(ValueError, match="cannot read the image"):
+        with pytest.raises(ValueError, match=parts("bee/03.png ~ replace or remove")):
             make(folder, cache_dir=str(cache)).setup()
         assert not list(cache.iterdir())
 
 
 class TestErrors:
     def test_a_missing_folder(self, tmp_path):
-        with pytest.raises(FileNotFoundError, match=r"no folder .*nowhere; expected: root/train"):
+        with pytest.raises(FileNotFoundError, match=parts("nowhere ~ root/train/<class>")):
             _ = make(tmp_path / "nowhere").num_classes
 
     def test_a_folder_without_classes(self, tmp_path):
-        with pytest.raises(FileNotFoundError, match="contains no folders; expected"):
+        with pytest.raises(FileNotFoundError, match=parts("no folders ~ root/train/<class>")):
             make(tmp_path).setup()
 
     def test_an_empty_class(self, folder):
         (folder / "train" / "cat").mkdir()
-        with pytest.raises(ValueError, match="cat contains no image"):
+        with pytest.raises(ValueError, match=parts("cat ~ no image ~ .jpg")):
             make(folder).setup()
 
     def test_a_class_that_only_the_test_set_has(self, folder):
         fill(folder / "test", ("cat",), 1)
-        with pytest.raises(ValueError, match=r"has the class 'cat', which .*train does not"):
+        with pytest.raises(ValueError, match=parts("test ~ 'cat' ~ train")):
             make(folder).setup()
 
     @pytest.mark.parametrize("content", [b"", b"no image"])
     def test_a_file_that_is_no_image(self, folder, content):
         (folder / "train" / "bee" / "03.png").write_bytes(content)
-        with pytest.raises(ValueError, match=r"bee/03.png \(cannot identify.*replace or remove it"):
+        with pytest.raises(ValueError, match=parts("bee/03.png ~ identify ~ replace or remove")):
             make(folder).setup()
 
     def test_a_truncated_image(self, folder):
@@ -204,7 +205,7 @@ class TestErrors:
         """Opening it would wait for a writer for ever."""
         (folder / "train" / "bee" / "03.png").unlink()
         os.mkfifo(folder / "train" / "bee" / "03.png")
-        with pytest.raises(ValueError, match=r"bee/03.png \(not a regular file\); replace"):
+        with pytest.raises(ValueError, match=parts("bee/03.png ~ not a regular file ~ replace")):
             make(folder).setup()
 
     @pytest.mark.filterwarnings("ignore")
@@ -229,14 +230,12 @@ class TestErrors:
 
     def test_an_image_of_another_size(self, folder):
         save(folder / "train" / "bee" / "03.png", 1, size=(5, 4))
-        with pytest.raises(
-            ValueError, match=r"03.png is 5x4 pixels, others are 4x4; give an image_size"
-        ):
+        with pytest.raises(ValueError, match=parts("bee/03.png ~ 5x4 ~ 4x4 ~ image_size")):
             make(folder).setup()
 
     def test_more_than_memory(self, folder, monkeypatch):
         monkeypatch.setattr(datamodules.files, "MEMORY_LIMIT", 100)
-        with pytest.raises(ValueError, match="give cache_dir a folder"):
+        with pytest.raises(ValueError, match=parts("cache_dir ~ image_size ~ max_samples")):
             make(folder).setup()
 
     @pytest.mark.skipif(os.name == "nt" or os.geteuid() == 0, reason="root may read everything")
@@ -286,18 +285,18 @@ class TestSuperclasses:
     @pytest.mark.parametrize(
         ("content", "message"),
         [
-            ("class,superclass\nyak,mammal\n", "names the class 'yak', but"),
-            ("name,group\nant,insect\n", "has no column 'class', only name, group"),
-            ("", "has no rows"),
+            ("class,superclass\nyak,mammal\n", "parents.csv ~ 'yak' ~ ant, bee, cat, dog, eel"),
+            ("name,group\nant,insect\n", "parents.csv ~ 'class' ~ name, group"),
+            ("", "parents.csv ~ no rows"),
         ],
     )
     def test_a_wrong_file_is_refused(self, insects, content, message):
         (insects / "parents.csv").write_text(content)
-        with pytest.raises(ValueError, match=message):
+        with pytest.raises(ValueError, match=parts(message)):
             make(insects / "in", superclasses=str(insects / "parents.csv")).setup()
 
     def test_a_missing_file_is_refused(self, insects):
-        with pytest.raises(FileNotFoundError, match=r"superclasses: there is no file .*none.csv"):
+        with pytest.raises(FileNotFoundError, match=parts("superclasses: ~ no file ~ none.csv")):
             _ = make(insects / "in", superclasses=str(insects / "none.csv")).class_names
 
 
@@ -316,9 +315,9 @@ class TestDomains:
     def test_a_class_must_be_in_every_domain(self, tmp_path):
         fill(tmp_path / "photo", ("ant", "bee"), 1)
         fill(tmp_path / "sketch", ("ant",), 1)
-        with pytest.raises(ValueError, match="the class 'bee' is missing in some domain"):
+        with pytest.raises(ValueError, match=parts("'bee' ~ domain")):
             make(tmp_path, PACS).setup()
 
     def test_a_missing_set_says_where_it_is(self, tmp_path):
-        with pytest.raises(FileNotFoundError, match=r"authors' page.*expected: root/{art_painting"):
+        with pytest.raises(FileNotFoundError, match=parts("PACS ~ page ~ root/{art_painting")):
             make(tmp_path / "pacs", PACS).setup()

@@ -10,6 +10,7 @@ import torch
 from datamodules import IID, ByDomain, Digits, TabularData, TensorData
 from pfl.__main__ import main
 from pfl.core.task import Binary, Classification, Regression
+from tests.helpers.messages import parts
 
 WARDS = "age,ward,died\n60,b,yes\n20,a,no\n30,a,no\n70,b,no\n50,c,yes\n40,c,no\n"
 
@@ -38,9 +39,7 @@ def test_each_natural_client_is_one(tmp_path):
 
 def test_merging_natural_clients_is_told(tmp_path):
     """Two clients of three wards are one ward, and a pair."""
-    with pytest.warns(
-        UserWarning, match=r"num_clients: 2 merges the 3 clients .* \(the first is "
-    ) as w:
+    with pytest.warns(UserWarning, match=parts("num_clients: 2 ~ 3 clients ~ first")) as w:
         table(tmp_path, positive="yes", num_clients=2).setup()
     assert " + " in str(w[0].message)
 
@@ -63,7 +62,7 @@ def test_a_partition_file_says_the_number_of_clients(tmp_path):
 
 
 def test_data_that_name_no_clients_need_their_number():
-    with pytest.raises(ValueError, match="do not name their clients: give num_clients"):
+    with pytest.raises(ValueError, match=parts("clients: ~ num_clients")):
         TensorData({"x": torch.zeros(4, 1), "y": [0, 1, 0, 1]}, partition=IID()).setup()
 
 
@@ -83,16 +82,16 @@ def test_ones_are_positive_among_zeros_and_ones(tmp_path):
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        ({}, "'died' has the values no, yes: say which are positive"),
-        ({"positive": "dead"}, "'died' has no value 'dead', only no, yes"),
-        ({"positive": ["yes", "no"]}, r"all values of 'died' \(no, yes\) would be positive"),
-        ({"positive": "yes", "task": None}, "positive belongs to task: binary"),
-        ({"target": ["died", "ward"], "positive": "yes"}, "task: binary needs one target column"),
+        ({}, "'died' ~ no, yes ~ positive"),
+        ({"positive": "dead"}, "positive: 'died' ~ 'dead' ~ no, yes"),
+        ({"positive": ["yes", "no"]}, "positive: ~ 'died' ~ (no, yes)"),
+        ({"positive": "yes", "task": None}, "positive ~ task: binary"),
+        ({"target": ["died", "ward"], "positive": "yes"}, "task: binary ~ one target"),
     ],
 )
 def test_a_positive_class_that_is_none_is_refused(tmp_path, options, says):
     target = options.pop("target", "died")
-    with pytest.raises(ValueError, match=says):
+    with pytest.raises(ValueError, match=parts(says)):
         table(tmp_path, target=target, **options).setup()
 
 
@@ -100,7 +99,7 @@ def test_tensors_of_a_binary_task_are_zeros_and_ones():
     source = {"x": torch.zeros(4, 1), "y": [0, 0, 0, 0], "client": [0, 0, 1, 1]}
     data = TensorData(source, task="binary", test_fraction=0.5)
     assert (data.task, data.outputs, list(data.class_names)) == (Binary(), 2, ["0", "1"])
-    with pytest.raises(ValueError, match="binary task are 0 and 1"):
+    with pytest.raises(ValueError, match=parts("binary ~ 0 and 1")):
         TensorData({**source, "y": [0, 1, 2, 1]}, task="binary").setup()
 
 
@@ -144,7 +143,7 @@ def test_a_class_in_which_nobody_trains_has_no_weight():
 
 
 def test_weights_are_as_many_as_classes():
-    with pytest.raises(ValueError, match="must be balanced or 10 numbers, one for each class"):
+    with pytest.raises(ValueError, match=parts("class_weights ~ balanced ~ 10 ~ [1.0, 2.0]")):
         Digits(2, IID(), loss={"class_weights": [1.0, 2.0]}).task  # noqa: B018
 
 

@@ -12,6 +12,7 @@ from datamodules import Shakespeare
 from lightning_modules import FedPer, GRUNet
 from pfl.core.seeds import scoped
 from pfl.testing.federation import fit
+from tests.helpers.messages import parts
 
 FILE = Path(__file__).parents[3] / "shared" / "data" / "tinyshakespeare.txt"
 PLAY = "First:\nabc\nd: e\n\nSecond Lord:\nzyxw\n\nFirst:\nbb\n\nOld Man:\nx\n"
@@ -44,9 +45,9 @@ def test_the_roles_that_say_most_are_used(tmp_path):
 
 
 def test_a_text_without_roles_is_refused(tmp_path):
-    with pytest.raises(ValueError, match="no role says 4 characters; a speech is a line ROLE:"):
+    with pytest.raises(ValueError, match=parts("play.txt: ~ 4 characters ~ ROLE:")):
         play(tmp_path, "nothing to say\n").setup()
-    with pytest.raises(FileNotFoundError, match="char-rnn"):
+    with pytest.raises(FileNotFoundError, match=parts("nowhere.txt ~ char-rnn")):
         Shakespeare("nowhere.txt").setup()
 
 

@@ -14,6 +14,7 @@ from lightning_modules.fedavg import FedAvg
 from lightning_modules.local import Local
 from pfl.core.task import Classification, MultiLabel, Regression
 from tests.helpers.federation import fit, sgd
+from tests.helpers.messages import parts
 
 PATIENTS = """age,city,site,when,sick
 10,Rome,2,2020-01-01,yes
@@ -78,7 +79,7 @@ def test_clients_that_are_held_out_teach_no_value(tmp_path):
 
 def test_a_table_whose_training_samples_have_no_value_is_refused(tmp_path):
     text = PATIENTS.replace("Rome", "").replace("Oslo", "")
-    with pytest.raises(ValueError, match=r"csv: no training sample has a value of any feature"):
+    with pytest.raises(ValueError, match=parts("csv: ~ training sample ~ feature")):
         sites(tmp_path, text=text, missing="mean", features=["city"]).setup()
 
 
@@ -153,7 +154,10 @@ def test_a_client_without_any_value_of_its_own_takes_everybodys(tmp_path):
 
 def test_clients_are_not_standardised_alone_where_test_samples_are_shared(tmp_path):
     options = {"missing": "drop", "standardise": "client", "test_protocol": "global"}
-    with pytest.raises(ValueError, match="give test_protocol: pooled or future"):
+    with pytest.raises(
+        ValueError,
+        match=parts("standardise: client ~ test_protocol: pooled or future ~ standardise: train"),
+    ):
         table(tmp_path, **options).setup()
 
 
@@ -169,9 +173,9 @@ def test_columns_with_a_number_in_every_row_order_clients(tmp_path):
     data = table(
         tmp_path, num_clients=3, partition=ByColumn("site"), features=["age"], missing="mean"
     )
-    parts = [{*h.train.tolist(), *h.test.tolist()} for h in data.division.holdings]
-    assert parts == [{0, 2}, {1, 4}, {3, 5}]
-    with pytest.raises(ValueError, match="no column 'age' to order samples by; they have site"):
+    holdings = [{*h.train.tolist(), *h.test.tolist()} for h in data.division.holdings]
+    assert holdings == [{0, 2}, {1, 4}, {3, 5}]
+    with pytest.raises(ValueError, match=parts("'age' ~ site")):
         table(tmp_path, partition=ByColumn("age"), missing="mean").setup()
 
 
@@ -197,49 +201,49 @@ def test_numbers_are_predicted_as_the_task_says(tmp_path, target, task, kind, y)
 @pytest.mark.parametrize(
     ("text", "options", "message"),
     [
-        ("a,y\n1,p\n2,q,r\n", {}, "csv, line 3: 3 values for 2 columns"),
+        ("a,y\n1,p\n2,q,r\n", {}, "csv, line 3: 3 values ~ 2 columns"),
         ('a,y\n1,p\n"2,q\n', {}, "csv, line 3: unexpected end of data"),
-        ('a,y\n"1\n",p\nx,q\n', {}, "csv, line 4, column 'a': 'x' is not a finite number; if"),
-        ("a,y\n1,p\n\n1_0,q\n", {}, "csv, line 4, column 'a': '1_0' is not a finite number"),
-        ("a,y\n1,p\ninf,q\n", {}, "csv, line 3, column 'a': 'inf' is not a finite number"),
-        ("a,y\n1,p\n?,q\n", {}, "line 3, column 'a': .* missing value; .* or missing: mean"),
-        ("a,y\n1,p\n2,\n", {"missing": "mean"}, "line 3, column 'y': '' is a missing value"),
-        ("a,y\nNA,p\n1,\n", {"missing": "drop"}, "each row has a missing value"),
-        ("a,y\n1,0\n2,1\n", {}, "'y' contains numbers: give task: classification, multilabel or"),
-        ("a,y\n1,0\n2,z\n", {"task": "regression"}, "column 'y': 'z' is not a finite number"),
-        ("a,y\n1,0\n2,3\n", {"task": "multilabel"}, "line 3, column 'y': '3' is neither 0 nor 1"),
-        ("a,y\n1,p\n2,q\n", {"target": "z"}, "csv has no column 'z', only a, y"),
-        ("a,y\n1,p\n2,q\n", {"features": ["b"]}, "csv has no column 'b', only a, y"),
-        ("a,y\n1,p\n2,q\n", {"features": ["y"]}, "'y' cannot be both feature and target"),
-        ("a,y\n1,p\n2,q\n", {"categories": ["y"]}, "categories names 'y', which is not a feature"),
-        ("a,y\n1,p\n2,q\n", {"time_column": "y", "target": "a"}, "has no features besides a, y"),
-        ("a,t,y\n1,2020-13-01,p\n", {"time_column": "t"}, "line 2, column 't': '2020-13-01' is"),
-        ("a,a,y\n1,2,p\n", {}, "two columns of .*csv are called 'a'"),
-        (",a,y\n0,1,p\n", {}, "column 1 of .*csv has no name"),
-        ("a,y\n", {}, "csv has no rows"),
-        ("", {}, "csv has no rows"),
+        ('a,y\n"1\n",p\nx,q\n', {}, "csv, line 4, column 'a': 'x' ~ finite ~ categories"),
+        ("a,y\n1,p\n\n1_0,q\n", {}, "csv, line 4, column 'a': '1_0' ~ finite"),
+        ("a,y\n1,p\ninf,q\n", {}, "csv, line 3, column 'a': 'inf' ~ finite"),
+        ("a,y\n1,p\n?,q\n", {}, "line 3, column 'a': '?' ~ missing: drop ~ missing: mean"),
+        ("a,y\n1,p\n2,\n", {"missing": "mean"}, "line 3, column 'y': '' ~ missing: drop"),
+        ("a,y\nNA,p\n1,\n", {"missing": "drop"}, "csv: each row ~ missing"),
+        ("a,y\n1,0\n2,1\n", {}, "'y' ~ task: classification, multilabel or regression"),
+        ("a,y\n1,0\n2,z\n", {"task": "regression"}, "line 3, column 'y': 'z' ~ finite"),
+        ("a,y\n1,0\n2,3\n", {"task": "multilabel"}, "line 3, column 'y': '3' ~ 0 nor 1"),
+        ("a,y\n1,p\n2,q\n", {"target": "z"}, "csv ~ 'z' ~ a, y"),
+        ("a,y\n1,p\n2,q\n", {"features": ["b"]}, "csv ~ 'b' ~ a, y"),
+        ("a,y\n1,p\n2,q\n", {"features": ["y"]}, "'y' ~ feature ~ target"),
+        ("a,y\n1,p\n2,q\n", {"categories": ["y"]}, "categories ~ 'y' ~ feature"),
+        ("a,y\n1,p\n2,q\n", {"time_column": "y", "target": "a"}, "csv ~ features ~ a, y"),
+        ("a,t,y\n1,2020-13-01,p\n", {"time_column": "t"}, "line 2, column 't': '2020-13-01'"),
+        ("a,a,y\n1,2,p\n", {}, "csv, line 1: two columns ~ 'a'"),
+        (",a,y\n0,1,p\n", {}, "csv, line 1: column 1 ~ no name"),
+        ("a,y\n", {}, "csv ~ no rows"),
+        ("", {}, "csv ~ no rows"),
     ],
 )  # fmt: skip
 def test_a_bad_value_is_refused_by_file_line_and_column(tmp_path, text, options, message):
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises(ValueError, match=parts(message)):
         table(tmp_path, text, **{"target": "y"} | options).setup()
 
 
 def test_a_category_with_too_many_values_is_refused(tmp_path):
     text = "name,y\n" + "".join(f"n{i},{'pq'[i % 2]}\n" for i in range(1001))
-    with pytest.raises(ValueError, match="'name' has 1,001 different values"):
+    with pytest.raises(ValueError, match=parts("csv: 'name' ~ 1,001")):
         table(tmp_path, text, target="y").setup()
 
 
 def test_files_that_cannot_be_read_are_refused(tmp_path, monkeypatch):
-    with pytest.raises(FileNotFoundError, match=r"there is no file .*none\.csv"):
+    with pytest.raises(FileNotFoundError, match=parts("no file ~ none.csv")):
         TabularData(str(tmp_path / "none.csv"), "y", 1, IID()).setup()
     (tmp_path / "latin.csv").write_bytes("a,y\n1,\xe9\n".encode("latin1"))
-    with pytest.raises(ValueError, match=r"latin\.csv is not UTF-8 text"):
+    with pytest.raises(ValueError, match=parts("latin.csv ~ UTF-8")):
         TabularData(str(tmp_path / "latin.csv"), "y", 1, IID()).setup()
     (tmp_path / "some.parquet").write_bytes(b"PAR1")
     monkeypatch.setitem(sys.modules, "pyarrow", None)
-    with pytest.raises(ImportError, match=r"needs pyarrow: pip install 'pfl-lightning\[parquet\]'"):
+    with pytest.raises(ImportError, match=parts("pyarrow: pip install 'pfl-lightning[parquet]'")):
         TabularData(str(tmp_path / "some.parquet"), "y", 1, IID()).setup()
 
 
@@ -256,10 +260,10 @@ def test_parquet_holds_the_same_as_csv(tmp_path):
     read = TabularData(str(file), "sick", 2, ByDomain(), missing="mean", **SITES)
     assert read.description() == sites(tmp_path, missing="mean").description()
     broken = TabularData(str(file), "sick", 2, ByDomain(), **SITES)
-    with pytest.raises(ValueError, match=r"parquet, row 4, column 'age': .* missing value"):
+    with pytest.raises(ValueError, match=parts("parquet, row 4, column 'age': ~ missing")):
         broken.setup()
     file.write_bytes(b"PAR1")
-    with pytest.raises(ValueError, match=r"patients\.parquet is not a Parquet file"):
+    with pytest.raises(ValueError, match=parts("patients.parquet ~ Parquet")):
         TabularData(str(file), "sick", 2, ByDomain(), **SITES).setup()
 
 

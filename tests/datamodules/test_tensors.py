@@ -20,6 +20,7 @@ from datamodules import (
     Unseen,
 )
 from pfl.core.task import Classification, MultiLabel, Regression
+from tests.helpers.messages import parts
 
 FLOATS = torch.arange(24.0).view(12, 2)
 CLASSES = torch.arange(12) % 3
@@ -137,10 +138,13 @@ def test_channels_are_standardised_as_a_whole_and_tokens_not_at_all():
 
 
 def test_only_floats_are_standardised():
-    with pytest.raises(ValueError, match="standardise is for inputs of floats"):
+    with pytest.raises(ValueError, match=parts("standardise ~ floats")):
         tensors(x=CLASSES[:, None], y=CLASSES, options={"standardise": "train"}).setup()
     options = {"standardise": "client", "test_protocol": "global"}
-    with pytest.raises(ValueError, match="that each belong to one client"):
+    with pytest.raises(
+        ValueError,
+        match=parts("standardise: client ~ test_protocol: pooled or future ~ standardise: train"),
+    ):
         tensors(x=FLOATS, y=CLASSES, options=options).setup()
 
 
@@ -167,7 +171,7 @@ def test_clients_can_be_ordered_by_a_column():
     data = tensors(3, ByColumn("age"), x=FLOATS, y=CLASSES, **{"column.age": range(11, -1, -1)})
     own = [{*held(data, c).tolist(), *held(data, c, "test").tolist()} for c in range(3)]
     assert own == [{8, 9, 10, 11}, {4, 5, 6, 7}, {0, 1, 2, 3}]
-    with pytest.raises(ValueError, match=r"'height'.* age"):
+    with pytest.raises(ValueError, match=parts("'height' ~ age")):
         tensors(
             partition=ByColumn("height"), x=FLOATS, y=CLASSES, **{"column.age": range(12)}
         ).setup()
@@ -185,7 +189,7 @@ def test_clients_train_on_the_past_and_are_tested_on_the_future():
         past, now, future = (time[held(data, client, name)] for name in ("train", "val", "test"))
         assert (len(past), len(now), len(future)) == (3, 1, 2)
         assert past.max() < now.min() <= now.max() < future.min()
-    with pytest.raises(ValueError, match="no column 'time'"):
+    with pytest.raises(ValueError, match=parts("'time' ~ none")):
         tensors(x=FLOATS, y=CLASSES, options=options).setup()
 
 
@@ -196,7 +200,7 @@ def test_clients_train_on_the_past_and_are_tested_on_the_future():
 )
 def test_partitions_by_label_need_classes(partition):
     data = tensors(partition=partition, x=FLOATS, y=FLOATS)
-    with pytest.raises(ValueError, match="no classes to divide by: choose a partition"):
+    with pytest.raises(ValueError, match=parts("no classes ~ IID, QuantitySkew, ByDomain")):
         data.setup()
 
 
@@ -207,7 +211,7 @@ def test_a_file_holds_the_same_as_a_mapping(tmp_path):
     assert read.class_names == ["p", "q", "r"]
     assert read.description() == TensorData(given, 2, IID()).description()
     (tmp_path / "text.npz").write_text("x,y\n")
-    with pytest.raises(OSError, match=r"text\.npz .*plain arrays"):
+    with pytest.raises(OSError, match=parts("text.npz ~ .npz ~ arrays")):
         TensorData(str(tmp_path / "text.npz"), 2, IID()).setup()
 
 
@@ -218,12 +222,12 @@ def test_a_header_that_asks_for_more_than_the_memory_is_refused(tmp_path):
     np.lib.format.write_array_header_1_0(head, shape)
     with ZipFile(tmp_path / "large.npz", "w") as file:
         file.writestr("x.npy", head.getvalue())
-    with pytest.raises(OSError, match=r"large\.npz .*plain arrays"):
+    with pytest.raises(OSError, match=parts("large.npz ~ .npz ~ arrays")):
         TensorData(str(tmp_path / "large.npz"), 2, IID()).setup()
 
 
 def test_a_label_that_would_need_a_billion_outputs_is_refused():
-    with pytest.raises(ValueError, match=r"at most 999,999, .* got 1,000,000,000"):
+    with pytest.raises(ValueError, match=parts("classes ~ 999,999 ~ 1,000,000,000")):
         tensors(x=FLOATS, y=CLASSES * 500_000_000).setup()
 
 
@@ -243,25 +247,25 @@ MANY[4500] = np.inf
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"x": FLOATS}, "the data need x .* and y"),
-        ({"x": FLOATS, "y": CLASSES[:5]}, "x has 12 samples, but there are 5 targets"),
-        ({"x": BROKEN, "y": CLASSES}, "x has values that are not finite, first in sample 7"),
-        ({"x.a": BROKEN, "y": CLASSES}, "x.a has values that are not finite, first in sample 7"),
-        ({"x": MANY, "y": MANY > 0}, "x has .*, first in sample 4500"),
-        ({"x": FLOATS, "y": BROKEN}, "y has values that are not finite, first in sample 7"),
-        ({"x": FLOATS, "y": CLASSES, "column.x": BROKEN[:, 1]}, "column.x has .* in sample 7"),
-        ({"x": FLOATS, "y": CLASSES, "column.x": [1, 2]}, "column.x has 2 samples"),
-        ({"x": FLOATS, "y": CLASSES, "client": [1, 2]}, "client has 2 samples"),
-        ({"x": FLOATS, "x.a": FLOATS, "y": CLASSES}, "give x or x.<name>, not both"),
-        ({"x": FLOATS, "y": CLASSES, "x_test": FLOATS}, "x_test needs y_test"),
-        ({"x": FLOATS, "y": CLASSES, "num_train": 13}, "num_train is 13, but there are 12 samples"),
-        ({"x": FLOATS, "y": CLASSES, "z": 1}, "unknown names in the data: z"),
-        ({"x": ["a"] * 12, "y": CLASSES}, "x is not a tensor of numbers"),
-        ({"x": FLOATS, "y": CLASSES - 1}, "classes must be .* integers from 0"),
-        ({"x": FLOATS, "y": FLOATS.long()}, "labels must be zeros and ones"),
-        ({"x": FLOATS, "y": FLOATS[:, None]}, r"numbers to predict must .* got shape \(12, 1, 2\)"),
+        ({"x": FLOATS}, "x (or x.<name>) ~ y"),
+        ({"x": FLOATS, "y": CLASSES[:5]}, "x ~ 12 samples ~ 5 targets"),
+        ({"x": BROKEN, "y": CLASSES}, "x ~ finite ~ sample 7"),
+        ({"x.a": BROKEN, "y": CLASSES}, "x.a ~ finite ~ sample 7"),
+        ({"x": MANY, "y": MANY > 0}, "x ~ finite ~ sample 4500"),
+        ({"x": FLOATS, "y": BROKEN}, "y ~ finite ~ sample 7"),
+        ({"x": FLOATS, "y": CLASSES, "column.x": BROKEN[:, 1]}, "column.x ~ finite ~ sample 7"),
+        ({"x": FLOATS, "y": CLASSES, "column.x": [1, 2]}, "column.x ~ 2 samples ~ 12 targets"),
+        ({"x": FLOATS, "y": CLASSES, "client": [1, 2]}, "client ~ 2 samples ~ 12 targets"),
+        ({"x": FLOATS, "x.a": FLOATS, "y": CLASSES}, "x or x.<name>"),
+        ({"x": FLOATS, "y": CLASSES, "x_test": FLOATS}, "x_test ~ y_test"),
+        ({"x": FLOATS, "y": CLASSES, "num_train": 13}, "num_train ~ 13 ~ 12 samples"),
+        ({"x": FLOATS, "y": CLASSES, "z": 1}, "names ~ z"),
+        ({"x": ["a"] * 12, "y": CLASSES}, "x ~ tensor of numbers"),
+        ({"x": FLOATS, "y": CLASSES - 1}, "classes ~ integers from 0 ~ (12,)"),
+        ({"x": FLOATS, "y": FLOATS.long()}, "labels ~ zeros and ones"),
+        ({"x": FLOATS, "y": FLOATS[:, None]}, "numbers ~ (n, D) ~ (12, 1, 2)"),
     ],
 )  # fmt: skip
 def test_data_that_do_not_fit_together_are_refused(given, message):
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises(ValueError, match=parts(message)):
         TensorData(given, 2, IID()).setup()

@@ -74,7 +74,7 @@ def test_a_near_word_is_named():
 
 @pytest.mark.parametrize("number", [2**63, -(2**63), 10**5000], ids=["63", "-63", "5000"])
 def test_a_number_beyond_64_bits_is_none(number):
-    with pytest.raises(FormError, match="expected a whole number, got "):
+    with pytest.raises(FormError, match="whole number"):
         formed(number, int)
     assert formed(2**63 - 1, int) == 2**63 - 1
 
@@ -82,7 +82,7 @@ def test_a_number_beyond_64_bits_is_none(number):
 def test_a_word_is_not_the_number_that_it_equals():
     """In Python, True == 1 == 1.0."""
     for value in (True, 1.0):
-        with pytest.raises(FormError, match="expected one of 1"):
+        with pytest.raises(FormError, match="one of 1, got "):
             formed(value, Literal[1])
     assert formed(1, Literal[1]) == 1
 

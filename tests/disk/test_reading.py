@@ -8,6 +8,7 @@ import pytest
 
 from pfl.disk import reading
 from pfl.disk.reading import FileError
+from tests.helpers.messages import parts
 
 BOMB = "\n".join(
     ["a: &a0 [x, x]", *(f"b{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]" for n in range(1, 30))]
@@ -17,22 +18,22 @@ BOMB = "\n".join(
 @pytest.mark.parametrize(
     ("content", "said"),
     [
-        (BOMB, "c.yaml:6: there are more than 100,000 values, aliases included"),
-        ("a: &a [*a]", "c.yaml:1: the alias [*]a refers to no value above it"),
-        ("a: " + "[" * 200_000, "c.yaml:1: there are more than 50 levels"),
-        ("a: 1\nb: [", "c.yaml:2: this is not YAML"),
-        ("# " + "x" * 2**22, "c.yaml:1: there are 4,194,306 letters; at most 4,194,304 are read"),
-        ("- 1", "c.yaml must hold keys and values, not a list"),
-        ("1: 2", "c.yaml must hold keys and values"),
-        ("a: 2001-99-99", "c.yaml is damaged .month"),
-        ("a: " + "9" * 9999, "c.yaml is damaged"),
-        (b"a: 1\nb: \xff", "c.yaml:2: this is not UTF-8 .byte 0xff"),
+        (BOMB, "c.yaml:6: ~ 100,000 values"),
+        ("a: &a [*a]", "c.yaml:1: ~ alias *a"),
+        ("a: " + "[" * 200_000, "c.yaml:1: ~ 50 levels"),
+        ("a: 1\nb: [", "c.yaml:2: ~ not YAML"),
+        ("# " + "x" * 2**22, "c.yaml:1: ~ 4,194,306 letters ~ 4,194,304"),
+        ("- 1", "c.yaml ~ keys and values ~ list"),
+        ("1: 2", "c.yaml ~ keys and values ~ dict"),
+        ("a: 2001-99-99", "c.yaml ~ damaged ~ month"),
+        ("a: " + "9" * 9999, "c.yaml ~ damaged"),
+        (b"a: 1\nb: \xff", "c.yaml:2: ~ UTF-8 ~ 0xff"),
     ],
 )
 def test_yaml_that_is_refused(content, said, tmp_path):
     file = tmp_path / "c.yaml"
     file.write_bytes(content if isinstance(content, bytes) else content.encode())
-    with pytest.raises(FileError, match=said) as caught:
+    with pytest.raises(FileError, match=parts(said)) as caught:
         reading.read_yaml(file)
     assert len(str(caught.value)) < 400
 
@@ -40,39 +41,39 @@ def test_yaml_that_is_refused(content, said, tmp_path):
 @pytest.mark.parametrize(
     ("content", "said"),
     [
-        (b"[" * 200_000, "s.json has more than 50 levels"),
-        (b'{"a":' * 200_000, "s.json has more than 50 levels"),
-        (b"[" * 60 + b"]" * 60, "s.json has more than 50 levels"),
-        (b"[]", "s.json must hold keys and values, not a list"),
-        (b"null", "s.json must hold keys and values, not a NoneType"),
-        (b"", "s.json is damaged"),
-        (b"9" * 9999, "s.json is damaged"),
-        (b'{"a": "\xff"}', "s.json:1: this is not UTF-8 .byte 0xff"),
+        (b"[" * 200_000, "s.json ~ 50 levels"),
+        (b'{"a":' * 200_000, "s.json ~ 50 levels"),
+        (b"[" * 60 + b"]" * 60, "s.json ~ 50 levels"),
+        (b"[]", "s.json ~ keys and values ~ list"),
+        (b"null", "s.json ~ keys and values ~ None"),
+        (b"", "s.json ~ damaged"),
+        (b"9" * 9999, "s.json ~ damaged"),
+        (b'{"a": "\xff"}', "s.json:1: ~ UTF-8 ~ 0xff"),
     ],
 )
 def test_json_that_is_refused(content, said, tmp_path):
     file = tmp_path / "s.json"
     file.write_bytes(content)
-    with pytest.raises(FileError, match=said):
+    with pytest.raises(FileError, match=parts(said)):
         reading.read_json(file)
 
 
 @pytest.mark.parametrize(
     ("content", "said"),
     [
-        (b"a,b\n1," + b"2" * 200_000 + b"\n", "t.csv:2: this is not a table .*field larger"),
-        (b"a,b\n1," + b"2" * 1001 + b"\n", "t.csv:2: a cell has more than 1,000 letters"),
-        (b"a,b\n1,2\n1,2,3\n", "t.csv:3: there are 3 cells for 2 columns"),
-        (b"a,b\n\n1,2\n", "t.csv:2: there are 0 cells for 2 columns"),
-        (b"a,a\n1,2\n", "t.csv:1: a column is named twice"),
-        (b'a,b\n"1\n1,2\n', "t.csv:3: this is not a table"),
-        (b"a,b\n1,2\n\xff\n", "t.csv:3: this is not UTF-8"),
+        (b"a,b\n1," + b"2" * 200_000 + b"\n", "t.csv:2: ~ not a table ~ field larger"),
+        (b"a,b\n1," + b"2" * 1001 + b"\n", "t.csv:2: ~ cell ~ 1,000 letters"),
+        (b"a,b\n1,2\n1,2,3\n", "t.csv:3: ~ 3 cells ~ 2 columns"),
+        (b"a,b\n\n1,2\n", "t.csv:2: ~ 0 cells ~ 2 columns"),
+        (b"a,a\n1,2\n", "t.csv:1: ~ column ~ twice"),
+        (b'a,b\n"1\n1,2\n', "t.csv:3: ~ not a table"),
+        (b"a,b\n1,2\n\xff\n", "t.csv:3: ~ UTF-8 ~ 0xff"),
     ],
 )
 def test_tables_that_are_refused(content, said, tmp_path):
     file = tmp_path / "t.csv"
     file.write_bytes(content)
-    with pytest.raises(FileError, match=said):
+    with pytest.raises(FileError, match=parts(said)):
         reading.read_csv(file)
 
 
@@ -80,20 +81,20 @@ def test_large_files_and_devices_are_not_read(tmp_path, monkeypatch):
     file = tmp_path / "t.csv"
     monkeypatch.setattr(reading, "BYTES", 5000)
     file.write_bytes(b"0" * 5001)
-    with pytest.raises(FileError, match=r"t.csv has more than 5,000 bytes, which are not read"):
+    with pytest.raises(FileError, match=parts("t.csv ~ 5,000 bytes")):
         reading.read_csv(file)
     file.unlink()
     packed = tmp_path / "t.csv.gz"
     packed.write_bytes(gzip.compress(b"0" * 10**6))
-    with pytest.raises(FileError, match=r"t.csv.gz has more than 5,000 bytes"):
+    with pytest.raises(FileError, match=parts("t.csv.gz ~ 5,000 bytes")):
         reading.read_csv(file)
     packed.write_bytes(gzip.compress(b"a\n1\n")[:-9])
-    with pytest.raises(FileError, match=r"t.csv.gz is damaged"):
+    with pytest.raises(FileError, match=parts("t.csv.gz ~ damaged")):
         reading.read_csv(file)
     packed.write_bytes(gzip.compress(b"a\n1\n"))
     assert reading.read_csv(file).rows == [["1"]]
     file.symlink_to("/dev/zero")
-    with pytest.raises(FileError, match=r"t.csv is not a file"):
+    with pytest.raises(FileError, match=parts("t.csv ~ not a file")):
         reading.read_csv(file)
 
 
@@ -130,5 +131,5 @@ def test_a_file_that_memory_cannot_hold_is_named(tmp_path, monkeypatch):
         raise MemoryError
 
     monkeypatch.setattr(reading, "_bytes", full)
-    with pytest.raises(OSError, match=f"Cannot allocate memory: '{file}'"):
+    with pytest.raises(OSError, match=parts(f"Cannot allocate memory ~ '{file}'")):
         reading.text(file)

@@ -8,6 +8,7 @@ import pytest
 
 from pfl.disk.reading import FileError
 from pfl.disk.rows import FORMAT, RowFile, hashed
+from tests.helpers.messages import parts
 
 ROWS = [hashed({"name": "a", "score": 0.1}), hashed({"name": "b", "score": None})]
 
@@ -39,21 +40,24 @@ def test_the_hash_covers_everything_but_itself():
 @pytest.mark.parametrize(
     ("change", "told"),
     [
-        (lambda content: content["rows"][1].update(score=1.0), "the row b was changed after"),
-        (lambda content: content["rows"][0].pop("hash"), "the row a was changed .* hash is None"),
-        (lambda content: content["rows"][0].pop("name"), "the row number 1 was changed"),
-        (lambda content: content.update(kind="ledger"), "is a ledger, not a toys"),
-        (lambda content: content.update(kind=3), f'it has no "format": "{FORMAT}"'),
-        (lambda content: content.update(format="2"), f'it has no "format": "{FORMAT}"'),
-        (lambda content: content.update(rows=[]), "it has no rows"),
-        (lambda content: content.update(rows=[1]), "it has no rows"),
-        (lambda content: content.update(about=[]), "it says nothing about its rows"),
-        (lambda content: content.clear(), "there is no toys"),
+        (
+            lambda content: content["rows"][1].update(score=1.0),
+            "rows.json ~ the row b ~ changed ~ hash",
+        ),
+        (lambda content: content["rows"][0].pop("hash"), "rows.json ~ the row a ~ changed ~ None"),
+        (lambda content: content["rows"][0].pop("name"), "rows.json ~ row number 1 ~ changed"),
+        (lambda content: content.update(kind="ledger"), "rows.json ~ ledger ~ toys"),
+        (lambda content: content.update(kind=3), f'rows.json ~ toys ~ "format": "{FORMAT}"'),
+        (lambda content: content.update(format="2"), f'rows.json ~ toys ~ "format": "{FORMAT}"'),
+        (lambda content: content.update(rows=[]), "rows.json ~ toys ~ no rows"),
+        (lambda content: content.update(rows=[1]), "rows.json ~ toys ~ no rows"),
+        (lambda content: content.update(about=[]), "rows.json ~ toys ~ about"),
+        (lambda content: content.clear(), "no toys ~ rows.json"),
     ],
 )
 def test_what_was_changed_is_refused(file, change, told):
     content = json.loads(file.read_text())
     change(content)
     file.write_text(json.dumps(content))
-    with pytest.raises(FileError, match=f"rows.json.*{told}" if "no toys" not in told else told):
+    with pytest.raises(FileError, match=parts(told)):
         read(file)

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from pfl.disk import writing
+from tests.helpers.messages import parts
 
 
 @pytest.fixture
@@ -43,7 +44,7 @@ def change(path):
 def test_a_link_is_refused_by_name_and_what_it_leads_to_stays(do, run, outside):
     link = run / "table.csv"
     link.symlink_to(outside)
-    with pytest.raises(OSError, match=f"{link} is a link, and nothing is written through links"):
+    with pytest.raises(OSError, match=parts(f"{link} ~ link ~ remove")):
         do(link)
     assert outside.read_text() == "precious"
     assert link.is_symlink()
@@ -75,7 +76,7 @@ def test_a_scratch_file_that_is_made_as_a_link_after_the_look_is_not_followed(
 def test_a_link_that_leads_nowhere_makes_no_file_there(do, run, outside):
     link = run / "table.csv"
     link.symlink_to(outside.with_name("none"))
-    with pytest.raises(OSError, match="is a link"):
+    with pytest.raises(OSError, match=parts(f"{link} ~ link")):
         do(link)
     assert [*outside.parent.iterdir()] == [outside]
 
@@ -84,7 +85,7 @@ def test_a_link_that_leads_nowhere_makes_no_file_there(do, run, outside):
 def test_a_second_name_of_a_file_is_a_link_where_it_is_changed_in_place(do, run, outside):
     other = run / "table.csv"
     os.link(outside, other)
-    with pytest.raises(OSError, match="is a link"):
+    with pytest.raises(OSError, match=parts(f"{other} ~ link")):
         do(other)
     # A new file takes its place; the other name keeps what it had.
     write(other)
@@ -95,7 +96,7 @@ def test_what_is_no_file_is_refused(run):
     pipe = run / "table.csv"
     os.mkfifo(pipe)
     for do in (write, append, change):
-        with pytest.raises(OSError, match=f"{pipe} is not a file"):
+        with pytest.raises(OSError, match=parts(f"{pipe} ~ not a file")):
             do(pipe)
 
 
@@ -126,7 +127,7 @@ def test_a_full_disk_leaves_no_part_of_a_line_and_is_told_with_the_file(run, mon
         return real(descriptor, data[:3])
 
     monkeypatch.setattr(os, "write", full)
-    with pytest.raises(OSError, match=f"No space left on device: '{file}'"):
+    with pytest.raises(OSError, match=parts(f"No space left ~ '{file}'")):
         writing.append(file, "12345\n")
     assert file.read_text() == "new\n"
 

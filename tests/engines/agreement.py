@@ -37,6 +37,11 @@ def numbers(run):
     return [{k: v for k, v in row.items() if not k.startswith("time/")} for row in run.history]
 
 
+def same(one, other):
+    """Return whether two runs have the same bits."""
+    return one.fingerprint == other.fingerprint and numbers(one) == numbers(other)
+
+
 def around_steps(monkeypatch, begins, ends):
     """Call functions when a stacked step has its inputs, and when it is over."""
     inputs, finished = StackedFeed.inputs, Schedule.finished

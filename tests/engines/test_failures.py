@@ -23,6 +23,7 @@ from pfl.engines.worker import Recipe, Worker
 from pfl.federation.sampling import UniformSampler
 from pfl.training.declaration import MethodError
 from tests.helpers.federation import SGD, context, fit, job
+from tests.helpers.messages import parts
 from tests.helpers.toy import blobs, mlp
 
 FILE = "tests/engines/test_failures.py"
@@ -194,7 +195,7 @@ def test_what_says_all_in_its_own_words_gets_no_note():
         def plan(self):
             return [Pass(name="look", then=lambda totals: {"w": torch.ones(1)})]
 
-    with pytest.raises(MethodError, match="sets the entry 'w'") as found:
+    with pytest.raises(MethodError, match=parts("Sets ~ 'w' ~ buffer")) as found:
         fit(Sets(mlp(), optimizer=SGD), blobs(), 1)
     assert failure_line(found.value) is None
 

@@ -16,7 +16,7 @@ from pfl.core.seeds import generator, scoped
 from pfl.core.task import MultiLabel, Regression
 from pfl.engines.threads import ThreadsEngine
 from pfl.engines.vectorised import VectorisedEngine
-from tests.engines.agreement import fit, numbers
+from tests.engines.agreement import fit, numbers, same
 from tests.helpers.federation import HEAVY
 
 N = 44
@@ -58,12 +58,7 @@ def texts():
     return {"x": x, "y": x[:, 0] % 3}, TextNet(3, vocabulary=7, embedding=4, hidden=5), None
 
 
-@pytest.fixture(autouse=True)
-def _one_op_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+pytestmark = pytest.mark.usefixtures("one_op_thread")
 
 
 KINDS = [dictionary, floats, texts]
@@ -76,10 +71,6 @@ def run(kind, method, engine, **loop):
     data = TensorData(arrays, 4, IID(), batch_size=5, test_fraction=0.3)
     module = method(net, optimizer=HEAVY, task=task)
     return fit(module, engine, data=data, **loop)
-
-
-def same(one, other):
-    return one.fingerprint == other.fingerprint and numbers(one) == numbers(other)
 
 
 @pytest.mark.parametrize("kind", KINDS)

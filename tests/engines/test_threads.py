@@ -24,13 +24,7 @@ from tests.engines.agreement import fit, numbers
 from tests.helpers.federation import HEAVY, equal, job
 from tests.helpers.toy import blobs, mlp, normed
 
-
-@pytest.fixture(autouse=True)
-def _one_op_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+pytestmark = pytest.mark.usefixtures("one_op_thread")
 
 
 @pytest.mark.parametrize("precision", ["32-true", "bf16-mixed"])

@@ -21,6 +21,7 @@ from pfl.disk.lock import NoLocksWarning
 from pfl.federation.checkpoint import CheckpointError
 from pfl.federation.store import KeptStates
 from pfl.loop import FederatedLoop
+from tests.helpers.messages import parts
 from tests.helpers.toy import blobs, mlp
 
 
@@ -69,7 +70,7 @@ def test_a_resume_writes_to_nothing_that_a_link_leads_to(name, tmp_path, outside
     else:
         file.symlink_to(outside / "precious.txt")
     config = yaml.safe_dump({"seed": 42})
-    with pytest.raises((OSError, ValueError), match=f"{name} is a link|{name}:1: |not the"):
+    with pytest.raises((OSError, ValueError), match=f"{name} is a link|rows of .*{name}"):
         fit(tmp_path, 3, folder, callbacks=[FisherTraces()], config=config)
     assert file.is_symlink()
 
@@ -80,7 +81,7 @@ def test_nothing_is_removed_or_saved_through_linked_checkpoints(tmp_path, outsid
     (folder / "checkpoints").rename(sound)
     (folder / "checkpoints").symlink_to(outside)
     (outside / "last.ckpt").symlink_to(sound / "last.ckpt")
-    with pytest.raises(OSError, match="checkpoints is a link"):
+    with pytest.raises(OSError, match=parts("checkpoints ~ link")):
         fit(tmp_path, 3, folder)
     (outside / "last.ckpt").unlink()
 
@@ -129,7 +130,7 @@ def test_rows_of_another_run_are_refused_and_nothing_is_changed(tmp_path):
     folder, other = fit(tmp_path).folder, fit(tmp_path, seed=7).folder
     shutil.copy(other / "clients.csv", folder / "clients.csv")
     before = {path: path.read_bytes() for path in folder.rglob("*.*") if path.name != ".lock"}
-    with pytest.raises(CheckpointError, match="they are of another run, or were changed or lost"):
+    with pytest.raises(CheckpointError, match=parts("6 rows ~ clients.csv ~ another run")):
         fit(tmp_path, 3, folder)
     assert before == {path: path.read_bytes() for path in before}
 
@@ -138,7 +139,7 @@ def test_a_checkpoint_ahead_of_its_rows_is_refused(tmp_path):
     folder = fit(tmp_path).folder
     lines = (folder / "clients.csv").read_text().splitlines(keepends=True)
     (folder / "clients.csv").write_text("".join(lines[:-1]))
-    with pytest.raises(CheckpointError, match=r"the 5 rows .* not the 6 of the checkpoint"):
+    with pytest.raises(CheckpointError, match=parts("5 rows ~ clients.csv ~ 6")):
         fit(tmp_path, 3, folder)
 
 
@@ -245,5 +246,5 @@ def test_a_checkpoint_that_memory_cannot_hold_is_not_called_damaged(tmp_path, mo
         raise RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory: ...")
 
     monkeypatch.setattr(torch, "empty", full)
-    with pytest.raises(OSError, match=f"Cannot allocate memory: '{path}'"):
+    with pytest.raises(OSError, match=parts(f"Cannot allocate memory ~ '{path}'")):
         tensor_file.read(path)

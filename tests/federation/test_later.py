@@ -70,7 +70,7 @@ def test_who_joins_from_a_file_scores_as_if_the_run_had_held_it_out(kind, tmp_pa
     new = data(NAMES == "e")
     adopt(new, run.folder)
     new.setup()
-    with pytest.warns(UserWarning, match="e: the run has a client of that name"):
+    with pytest.warns(UserWarning, match=parts("e: ~ run ~ client")):
         later = LaterData(new, run.folder, "file")
     with prepared(Wanted(loop(), method(), later, str(run.folder))) as federation:
         row, (joined,) = federation.newcomers.evaluate(federation.run.server, {})

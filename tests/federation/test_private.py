@@ -25,6 +25,7 @@ from pfl.passage.refusal import refusal
 from pfl.testing import mlp, normed
 from pfl.testing.federation import fit, outcome
 from tests.helpers import discovery
+from tests.helpers.messages import parts
 
 POISSON = BernoulliSampler(0.5, minimum=0, train_all=False)
 # What weighs uploads is not sent by a private client: then all count equally.
@@ -140,7 +141,7 @@ def test_the_rounds_that_epsilon_pays_for_are_found_with_few_questions(monkeypat
 
 
 def test_an_epsilon_below_one_round_is_refused():
-    with pytest.raises(ValueError, match=r"a single round has epsilon 0\.5, more than the 0\.1"):
+    with pytest.raises(ValueError, match=parts("single round ~ epsilon 0.5 ~ 0.1")):
         run(FedAvg, noisy(epsilon=0.1))
 
 
@@ -183,7 +184,7 @@ def test_real_clients_get_no_noise_of_a_seed():
     ],
 )
 def test_cohorts_that_are_not_poisson_are_refused(sampler):
-    with pytest.raises(ValueError, match="needs Poisson cohorts, which may be empty"):
+    with pytest.raises(ValueError, match=parts("Poisson ~ empty")):
         run(FedAvg, noisy(), sampler=sampler)
 
 
@@ -203,18 +204,18 @@ def test_cohorts_are_poisson():
 
 
 def test_a_method_that_cannot_be_summed_is_refused_by_the_name_of_its_entry():
-    with pytest.raises(ValueError, match=r"FedProto cannot be run: 'prototypes' is a statistic"):
+    with pytest.raises(ValueError, match=parts("FedProto ~ 'prototypes' ~ statistic")):
         run(FedProto, noisy())
 
 
 def test_statistics_of_batch_norms_do_not_travel():
-    with pytest.raises(ValueError, match=r"running_mean' is a statistic of a batch norm.*buffers"):
+    with pytest.raises(ValueError, match=parts("running_mean' ~ batch norm ~ buffers")):
         run(FedAvg(normed()), noisy())
     assert run(FedAvg(normed(), buffers="local"), noisy()).round == 4
 
 
 def test_a_delta_that_could_publish_a_client_is_refused():
-    with pytest.raises(ValueError, match=r"delta=0\.5 must be below 0\.333"):
+    with pytest.raises(ValueError, match=parts("delta=0.5 ~ below 0.333")):
         run(FedAvg, noisy(delta=0.5))
 
 

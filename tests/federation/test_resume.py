@@ -27,6 +27,7 @@ from pfl.federation.sampling import UniformSampler
 from pfl.federation.store import KeptStates
 from pfl.loop import FederatedLoop
 from tests.helpers.discovery import build, methods
+from tests.helpers.messages import parts
 from tests.helpers.toy import blobs, mlp
 
 MOMENTUM = partial(torch.optim.SGD, lr=0.1, momentum=0.9)
@@ -80,7 +81,7 @@ def test_last_of_other_settings_is_refused_with_both_values(tmp_path):
 def test_a_run_that_is_named_must_have_the_same_settings_too(part, tmp_path):
     folder = fit(tmp_path, rate=0.0001).folder
     before = (folder / "config.yaml").read_text()
-    with pytest.raises(CheckpointError, match=r"lr 0.0001 \(now 0.1\)"):
+    with pytest.raises(CheckpointError, match=parts("last.ckpt ~ optimizer.lr 0.0001 (now 0.1)")):
         fit(tmp_path, ckpt_path=str(folder / part))
     assert (folder / "config.yaml").read_text() == before
 
@@ -89,14 +90,14 @@ def test_rounds_may_grow_but_not_shrink(tmp_path):
     grown = fit(tmp_path, rounds=4, ckpt_path=str(fit(tmp_path, rounds=2).folder))
     assert grown.fingerprint == fit(tmp_path, rounds=4).fingerprint
     assert grown.round == 4
-    with pytest.raises(CheckpointError, match=r"loop.rounds 4 \(now 2\), which can only grow"):
+    with pytest.raises(CheckpointError, match=parts("loop.rounds 4 (now 2) ~ grow")):
         fit(tmp_path, rounds=2, ckpt_path=str(grown.folder))
 
 
 def test_rounds_may_not_grow_where_rates_depend_on_them(tmp_path):
     module = FedPer(mlp(), lr_schedule="cosine")
     folder = fit(tmp_path, rounds=2, module=module).folder
-    with pytest.raises(CheckpointError, match="on which the results of this FedPer depend"):
+    with pytest.raises(CheckpointError, match=parts("loop.rounds 2 (now 4) ~ FedPer")):
         fit(tmp_path, rounds=4, module=module, ckpt_path=str(folder))
     assert fit(tmp_path, rounds=2, module=module, ckpt_path="last").folder == folder
 
@@ -145,7 +146,7 @@ def test_a_run_whose_noise_was_drawn_otherwise_is_not_gone_on_with(tmp_path):
 
     folder = former(PFedVEM(mlp()))
     for path in (str(folder), "last"):
-        with pytest.raises(CheckpointError, match=r"noise of philox .*has to be trained anew"):
+        with pytest.raises(CheckpointError, match=parts("noise of philox (now splitmix64) ~ anew")):
             fit(tmp_path, rounds=4, module=PFedVEM(mlp()), ckpt_path=path)
     loop = FederatedLoop(2, default_root_dir=str(tmp_path), progress=False)
     loop.test(PFedVEM(mlp()), blobs(), str(folder))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import math
+import re
 import warnings
 from dataclasses import dataclass, replace
 
@@ -24,6 +25,7 @@ from pfl.federation.sampling import BernoulliSampler, UniformSampler
 from pfl.loop import FederatedLoop
 from pfl.results.runs import RunFolder
 from tests.helpers.federation import SGD, fit
+from tests.helpers.messages import parts
 from tests.helpers.toy import blobs, mlp, normed
 
 NAN, INF = math.nan, math.inf
@@ -115,7 +117,7 @@ def test_what_was_not_known_before_may_be_unknown_again():
     ],
 )
 def test_a_server_s_own_fields_are_examined(extra, name):
-    with pytest.raises(NonFiniteError, match=f"the new entry '{name}'"):
+    with pytest.raises(NonFiniteError, match=parts(f"round 1, the server ~ '{name}'")):
         check(Remembers(shared={}), Remembers(shared={}, extra=extra))
     check(Remembers(shared={}), Remembers(shared={}, extra=torch.tensor(7), report={"x": NAN}))
     # What an aggregate left alone is not read.
@@ -162,7 +164,7 @@ def spoilt(folder, rounds=3, **options):
 
 def test_clients_that_are_left_out_are_named(tmp_path, capsys):
     loop, module, data = spoilt(tmp_path, progress=True)
-    with pytest.warns(UserWarning, match="round 2: every client was discarded") as told:
+    with pytest.warns(UserWarning, match=parts("round 2: every client ~ on_nonfinite")) as told:
         run = loop.fit(module, data)
     assert sum("every client" in str(one.message) for one in told) == 1
     words = {"True": "x", "False": "-"}
@@ -207,7 +209,7 @@ def test_damaged_counts_in_a_checkpoint_are_refused(tmp_path, wrong):
     content = checkpoint.load(file)
     checkpoint.save(file, {**content, "failures": wrong})
     loop, module, data = spoilt(tmp_path, rounds=2)
-    with pytest.raises(CheckpointError, match=r"failures must be (numbers of rounds by|dict)"):
+    with pytest.raises(CheckpointError, match=r"failures .*(rounds|dict)"):
         loop.fit(module, data, str(file))
 
 
@@ -217,12 +219,12 @@ def test_a_run_that_loses_everybody_in_every_round_fails(tmp_path, monkeypatch):
     loop, module, data = spoilt(tmp_path, rounds=2)
     with pytest.warns(UserWarning, match="every client"), pytest.raises(NonFiniteError) as found:
         loop.fit(module, data)
-    assert str(found.value).startswith("no client was left in any round: the loss or the weights")
+    assert re.match(parts("no client ~ 6 times ~ loop.on_nonfinite"), str(found.value))
     (folder,) = tmp_path.glob("*/*/")
     assert not (folder / "summary.json").exists()
     assert checkpoint.load(folder / "checkpoints" / "last.ckpt")["round"] == 2
     loop, module, data = spoilt(tmp_path, rounds=2)
-    with pytest.raises(NonFiniteError, match="no client was left"):
+    with pytest.raises(NonFiniteError, match=parts("no client ~ 6 times ~ loop.on_nonfinite")):
         loop.fit(module, data, str(folder))
 
 
@@ -236,7 +238,7 @@ def test_rounds_without_clients_lose_nobody():
 
 def test_a_client_that_could_take_no_step_has_not_uploaded(tmp_path):
     data = blobs((8, 1, 5))
-    with pytest.warns(UserWarning, match="client 1 takes no step"):
+    with pytest.warns(UserWarning, match=parts("client 1 ~ 'local' ~ one sample")):
         run = fit(
             FedAvg(normed(), optimizer=SGD),
             data,
@@ -265,7 +267,7 @@ def test_a_personal_model_that_is_no_number_is_reported_and_has_no_score(tmp_pat
     options = {"sampler": EVERYONE, "engine": engine, "default_root_dir": str(tmp_path)}
     data = blobs()
     data.metrics = ["torchmetrics.AUROC"]
-    with pytest.warns(UserWarning, match="after round 2: the outputs of the models of client 1 "):
+    with pytest.warns(UserWarning, match=parts("round 2: ~ outputs ~ client 1 ")):
         run = fit(Breaks(mlp(), optimizer=SGD), data, 3, evaluate_at=["post_broadcast"], **options)
     for name in ("acc", "f1", "ece", "loss", "auroc"):
         by_round = [row[f"test/personal/{name}"] for row in run.history]

@@ -160,7 +160,7 @@ def test_a_full_disk_changes_nothing(monkeypatch):
         raise RuntimeError("No space left on device")
 
     monkeypatch.setattr(torch, "save", full)
-    with pytest.raises(OSError, match=r"cannot write client [012]'s state .*No space left"):
+    with pytest.raises(OSError, match=r"client [012].*No space left"):
         store.update({0: state(10), 2: state(12)})
     assert list(store) == [0, 1]
     assert equal(store[0], state(0))
@@ -239,7 +239,7 @@ def test_without_room_for_the_server_the_run_ends_before_its_first_round(monkeyp
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(os, "posix_fallocate", full)
-    with pytest.raises(OSError, match=r"cannot reserve .* bytes in .*: .*No space left"):
+    with pytest.raises(OSError, match=r"\d+ bytes in .*No space left"):
         loop(kept_memory=0).fit(simsup(), blobs())
 
 

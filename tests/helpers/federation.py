@@ -102,5 +102,10 @@ def equal(a, b):
     return a.keys() == b.keys() and all(torch.equal(a[name], b[name]) for name in a)
 
 
+def differing(before, after):
+    """Return the names of the entries that are not bitwise equal."""
+    return {name for name in before if not torch.equal(before[name], after[name])}
+
+
 def close(a, b, atol=1e-6):
     return a.keys() == b.keys() and all(torch.allclose(a[n], b[n], atol=atol) for n in a)

@@ -24,6 +24,7 @@ from pfl.core.types import OptimizerFactory
 from pfl.disk.tensor_file import DamagedError
 from pfl.federation.sampling import Sampler
 from pfl.imports.trust import Trust, TrustError, check_calls
+from tests.helpers.messages import parts
 
 SGD = {"class_path": "torch.optim.SGD", "init_args": {"lr": 0.1}}
 
@@ -94,14 +95,14 @@ def test_what_has_the_declared_type_passes(value, hint):
             # An argument without a type: anything would be made of it.
             {"class_path": "torch.nn.Linear", "init_args": {"device": SGD}},
             nn.Module,
-            "device: torch.optim.SGD is not allowed here: the argument declares no class",
+            "device: torch.optim.SGD ~ declares no class",
         ),
         (
             {"class_path": "torch.nn.functional"},
             nn.Module,
-            "torch.nn.functional is neither a class nor a function",
+            "torch.nn.functional ~ class ~ function",
         ),
-        (SGD, Callable, "torch.optim.SGD is not allowed here"),
+        (SGD, Callable, "torch.optim.SGD ~ not allowed"),
     ],
 )
 def test_what_has_another_type_is_refused(value, hint, message):
@@ -119,12 +120,12 @@ LAMBDA = "torchvision.transforms.v2.Lambda"
 @pytest.mark.parametrize(
     ("value", "hint", "message"),
     [
-        ({"class_path": REDUCE}, nn.Module, f"names {REDUCE}, which belongs neither"),
+        ({"class_path": REDUCE}, nn.Module, f"names {REDUCE}"),
         # A listed module lends no name to another.
         (
             {"class_path": "torch.nn.modules.module.warnings.warn"},
             nn.Module,
-            "names _warnings.warn, which belongs neither|warnings.warn, which belongs neither",
+            "names _warnings.warn|names warnings.warn",
         ),
         (
             {"class_path": "torch.nn.utils.fusion.fuse_conv_bn_eval"},
@@ -134,7 +135,7 @@ LAMBDA = "torchvision.transforms.v2.Lambda"
         (
             {"class_path": "torchvision.models.get_model"},
             nn.Module,
-            "the function torchvision.models.get_model is not allowed here: name a class",
+            "torchvision.models.get_model .*name a class",
         ),
         ({"class_path": "torch.utils.data.Subset"}, torch.utils.data.Dataset, "names torch.utils"),
         # Functions, and classes whose objects are called, in arguments for functions.
@@ -151,9 +152,9 @@ LAMBDA = "torchvision.transforms.v2.Lambda"
             nn.Module,
             r"operator: names os\.kill",
         ),
-        (yaml.unsafe_load, Callable, "the function yaml.unsafe_load is not allowed here"),
-        (functools.partial(os.abort), Callable, "functools.partial is neither a class nor"),
-        (yaml.unsafe_load, Callable[[str], Any] | None, "yaml.unsafe_load is not allowed here"),
+        (yaml.unsafe_load, Callable, "yaml.unsafe_load .*class"),
+        (functools.partial(os.abort), Callable, "functools.partial .*class"),
+        (yaml.unsafe_load, Callable[[str], Any] | None, "yaml.unsafe_load .*class"),
         ({"class_path": "subprocess.Popen"}, Callable, "names subprocess.Popen"),
         (subprocess.Popen, type, "names subprocess.Popen"),
         # Objects in mappings that hold anything.
@@ -168,12 +169,12 @@ LAMBDA = "torchvision.transforms.v2.Lambda"
         (
             {"class_path": "torchvision.models.resnet18", "init_args": {"weights": "DEFAULT"}},
             nn.Module,
-            "weights may be downloaded only with --download_weights",
+            "weights .*--download_weights",
         ),
         (
             {"class_path": "torchvision.models.resnet18", "dict_kwargs": {"pretrained": True}},
             nn.Module,
-            "pretrained may be downloaded only with --download_weights",
+            "pretrained .*--download_weights",
         ),
     ],
 )
@@ -225,7 +226,7 @@ def test_a_metric_with_a_pretrained_network_is_refused_without_the_option():
     """It would be downloaded when the metric is built, without any argument."""
     path = "torchmetrics.image.LearnedPerceptualImagePatchSimilarity"
     for given in (path, {"class_path": path}):
-        with pytest.raises(TrustError, match="which only --download_weights allows"):
+        with pytest.raises(TrustError, match=parts("PatchSimilarity ~ --download_weights")):
             check_calls(given, nn.Module)
     check_calls({"class_path": path}, nn.Module, trust=Trust(weights=True))
 
@@ -282,10 +283,10 @@ def test_an_exported_model_is_loaded(export):
 def test_an_exported_model_runs_no_command(where, export, tmp_path):
     path = tmp_path / "ran"
     command = {"class_path": "os.system", "init_args": {"command": f"touch {path}"}}
-    with pytest.raises(TrustError, match=r"names os\.system, which belongs neither"):
+    with pytest.raises(TrustError, match=parts("client.ckpt: optimizer: names os.system")):
         FedPer.load_from_checkpoint(export(where, optimizer=command))
     # Not even where somebody trusts it.
-    with pytest.raises(TrustError, match="is not annotated to return Optimizer"):
+    with pytest.raises(TrustError, match=parts("client.ckpt: optimizer: os.system ~ Optimizer")):
         FedPer.load_from_checkpoint(export(where, optimizer=command), trust=["os", "posix"])
     assert not path.exists()
 
@@ -337,7 +338,7 @@ def test_text_in_an_export_runs_no_command(place, write, export, tmp_path):
 
 @pytest.mark.parametrize("name", ["os.system", "builtins.exec", 3, ["os.system"]])
 def test_only_lightning_builds_the_objects_of_an_export(name, export):
-    with pytest.raises(TrustError, match="to build objects, not Lightning's own"):
+    with pytest.raises(TrustError, match=parts(f"client.ckpt: names {name!r}")):
         FedPer.load_from_checkpoint(export(_instantiator=name))
 
 
@@ -353,16 +354,16 @@ def test_a_file_of_arguments_is_checked_as_well(export, tmp_path):
     assert FedPer.load_from_checkpoint(export(), hparams_file=file).epochs == 7
     file.write_text("[1, 2]")
     for text, said in (
-        ("[1, 2]", "must hold keys and values, not a list"),
+        ("[1, 2]", "more.yaml ~ keys and values ~ list"),
         (
             "\n".join(
                 ["a0: &a0 [1]", *(f"a{n}: &a{n} [{f'*a{n - 1}, ' * 9}]" for n in range(1, 40))]
             ),
-            "more than 100,000 values",
+            "more.yaml:6: ~ 100,000 values",
         ),
     ):
         file.write_text(text)
-        with pytest.raises(ValueError, match=said):
+        with pytest.raises(ValueError, match=parts(said)):
             FedPer.load_from_checkpoint(export(), hparams_file=file)
 
 
@@ -384,9 +385,12 @@ def circular():
 def test_an_export_whose_arguments_have_no_end_is_refused(made, export):
     net = {"class_path": f"{NETS}.MLP", "init_args": {"num_classes": 3, "input_shape": made()}}
     file = export(net=net)
-    with pytest.raises(DamagedError, match="it has too many values, or too many levels"):
+    with pytest.raises(DamagedError, match=parts("client.ckpt ~ damaged ~ too many")):
         FedPer.load_from_checkpoint(file)
-    with file.open("rb") as stream, pytest.raises(DamagedError, match="it has too many values"):
+    with (
+        file.open("rb") as stream,
+        pytest.raises(DamagedError, match=parts("too many values ~ levels")),
+    ):
         FedPer.load_from_checkpoint(stream)
 
 
@@ -397,7 +401,7 @@ def test_an_export_downloads_no_weights(export, monkeypatch):
     monkeypatch.setattr("torch.hub.download_url_to_file", download)
     monkeypatch.setattr("torch.hub.get_dir", lambda: "/no/such/folder")
     net = {"class_path": "torchvision.models.resnet18", "init_args": {"weights": "DEFAULT"}}
-    with pytest.raises(TrustError, match="weights may be downloaded only with download_weights="):
+    with pytest.raises(TrustError, match=parts("ckpt: net.weights: ~ download_weights=True")):
         FedPer.load_from_checkpoint(export(net=net))
 
 
@@ -415,7 +419,7 @@ def test_a_module_that_is_not_trusted_is_not_even_imported(export, tmp_path, mon
     Path(tmp_path, "somebodys.py").write_text(OWN)
     arguments = {"in_features": 2, "out_features": 3}
     for net in ({"class_path": "somebodys.Net"}, "somebodys.Net"):
-        with pytest.raises(TrustError, match=r"pass trust=\['somebodys.Net'\]"):
+        with pytest.raises(TrustError, match=parts("somebodys.Net ~ trust=['somebodys.Net']")):
             FedPer.load_from_checkpoint(export(net=net))
     assert "somebodys" not in sys.modules
     file = export(net={"class_path": "somebodys.Net", "init_args": arguments})
@@ -449,5 +453,5 @@ def test_a_damaged_export_is_refused(export):
     weights = FedPer.load_from_checkpoint(file).net.head.weight.detach().numpy().tobytes()
     content[content.index(weights)] ^= 1
     file.write_bytes(content)
-    with pytest.raises(DamagedError, match="is damaged"):
+    with pytest.raises(DamagedError, match=parts("client.ckpt ~ damaged ~ checksum")):
         FedPer.load_from_checkpoint(file)

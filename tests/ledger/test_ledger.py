@@ -13,6 +13,7 @@ from pfl.__main__ import main
 from pfl.disk.rows import RowFile
 from pfl.ledger import cells, judge, page, pictures
 from pfl.results.files import RunError
+from tests.helpers.messages import parts
 
 ROOT = Path(__file__).parents[2]
 NOTHING = judge.Background({}, {})
@@ -156,7 +157,7 @@ def test_what_is_kept_tells_of_each_client_and_partition(work):
     }
     damaged = next(file for file in packed if file.name == "clients.csv.gz")
     damaged.write_bytes(packed[damaged][:50])
-    with pytest.raises(RunError, match=r"clients\.csv\.gz is damaged"):
+    with pytest.raises(RunError, match=parts("clients.csv.gz ~ damaged")):
         _ = cells.read(folder)[0][1].clients
 
 

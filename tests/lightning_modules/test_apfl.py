@@ -1,5 +1,6 @@
 """APFL: the invariants in docs/methods."""
 
+from functools import partial
 from itertools import starmap
 
 import pytest
@@ -30,12 +31,11 @@ from tests.helpers.federation import (
     job,
     sitting_out,
 )
+from tests.helpers.floats import of_network
+from tests.helpers.messages import refuses
 from tests.helpers.toy import Point, ToyData, blobs, mlp, normed
 
-
-def floats(module):
-    size = sum(p.numel() for p in module.net.parameters())
-    return size, size
+floats = of_network
 
 
 @pytest.fixture
@@ -264,7 +264,5 @@ def test_statistics_of_the_mixture_are_those_of_v():
     assert torch.allclose(sent_up, 0.1 * w(x).mean(0), atol=1e-6)
 
 
-@pytest.mark.parametrize("alpha", [-0.1, 1.5])
-def test_a_share_outside_its_bounds_is_refused(alpha):
-    with pytest.raises(ValueError, match=rf"alpha.*\[0, 1\].* {alpha}"):
-        APFL(mlp(), alpha=alpha)
+def test_a_share_outside_its_bounds_is_refused():
+    refuses(partial(APFL, mlp()), "[0, 1]", alpha=(-0.1, 1.5))

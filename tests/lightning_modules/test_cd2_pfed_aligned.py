@@ -1,5 +1,7 @@
 """CD2-pFed with FedAS's alignment; the alignment's arithmetic is in test_fedas."""
 
+from functools import partial
+
 import pytest
 import torch
 
@@ -7,6 +9,7 @@ from lightning_modules.cd2_pfed import CD2PFed
 from lightning_modules.cd2_pfed_aligned import CD2PFedAligned
 from pfl.core.state import clone, select
 from tests.helpers.federation import Federation, equal, sgd
+from tests.helpers.messages import refuses
 from tests.helpers.toy import mlp
 from tests.lightning_modules.test_cd2_pfed import floats as floats
 
@@ -53,10 +56,8 @@ def test_own_features_are_no_target_to_move_to():
     assert result.train["align/mse"] == 0
 
 
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [("align_lr", 0), ("align_epochs", -1), ("align_batch", 0), ("align_target", "mean")],
-)
-def test_what_cannot_be_is_refused(name, value):
-    with pytest.raises(ValueError, match=name):
-        make(mlp(), **{name: value})
+def test_numbers_out_of_range_are_refused():
+    aligned = partial(make, mlp())
+    refuses(aligned, "positive", align_lr=0)
+    refuses(aligned, "negative", align_epochs=-1)
+    refuses(aligned, "at least 1", align_batch=0)

@@ -20,6 +20,7 @@ from pfl.core.types import Batch, Broadcast, Upload
 from pfl.federation.sampling import UniformSampler
 from pfl.training import client_round
 from tests.helpers.federation import SGD, Federation, equal, fit
+from tests.helpers.messages import refuses
 from tests.helpers.stacking import check_vmap, clients
 from tests.helpers.toy import ToyData, blobs, mlp, normed
 
@@ -477,14 +478,8 @@ def _sums(function, batch):
     return {name: value.square().sum() for name, value in function(batch).items()}
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"align_lr": 0}, r"align_lr.*positive.* 0"),
-        ({"align_epochs": -1}, r"align_epochs.*negative.* -1"),
-        ({"align_batch": 0}, r"align_batch.* 1.* 0"),
-    ],
-)
-def test_numbers_out_of_range_are_refused(options, message):
-    with pytest.raises(ValueError, match=message):
-        FedAS(mlp(), **options)
+def test_numbers_out_of_range_are_refused():
+    make = partial(FedAS, mlp())
+    refuses(make, "positive", align_lr=0)
+    refuses(make, "negative", align_epochs=-1)
+    refuses(make, "at least 1", align_batch=0)

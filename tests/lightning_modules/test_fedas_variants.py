@@ -7,6 +7,7 @@ from lightning_modules.fedas import FedAS
 from lightning_modules.fedas_variants import FedASVariant
 from pfl.core.types import Upload
 from tests.helpers.federation import Federation, equal, sgd
+from tests.helpers.messages import parts
 from tests.helpers.toy import mlp
 
 COHORTS = ((0, 1, 2), (1, 2), (0, 1))
@@ -94,5 +95,8 @@ def test_class_means_over_clients_by_hand():
 
 def test_global_features_need_class_means_and_the_server_of_traces():
     for options in ({"align_target": "per_sample"}, {"synchronisation": False}):
-        with pytest.raises(ValueError, match="align_object: global needs"):
+        with pytest.raises(
+            ValueError,
+            match=parts("align_object: global ~ synchronisation ~ class_mean"),
+        ):
             make(mlp(), **options)

@@ -9,16 +9,14 @@ from pfl.core.server import Server, ServerState
 from pfl.core.types import Upload
 from pfl.federation.sampling import BernoulliSampler
 from tests.helpers.federation import HEAVY, SGD, close, equal, fit, follow
+from tests.helpers.floats import of_network
 from tests.helpers.toy import blobs, mlp, normed
+
+floats = of_network
 
 
 def upload(client, samples, *values):
     return Upload(client, samples, {"net.w": torch.tensor(values)})
-
-
-def floats(module):
-    size = sum(p.numel() for p in module.net.parameters())
-    return size, size
 
 
 def test_weights_sum_to_one_and_permuting_changes_nothing():

@@ -15,6 +15,7 @@ from pfl.core.seeds import scoped
 from pfl.federation.sampling import UniformSampler
 from tests.helpers.federation import HEAVY, SGD, close, equal, fit, follow, sitting_out
 from tests.helpers.federation import job as job_of
+from tests.helpers.messages import parts
 from tests.helpers.toy import ToyData, blobs, mlp, normed
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*has no batch norm")
@@ -53,7 +54,7 @@ def nested():
 
 def test_without_batch_norms_it_is_fedavg_and_says_so():
     """Invariant 1."""
-    with pytest.warns(UserWarning, match="ToyNet has no batch norm"):
+    with pytest.warns(UserWarning, match=parts("ToyNet ~ no batch norm ~ FedAvg")):
         module = FedBN(mlp(), optimizer=HEAVY)
     sampler = UniformSampler(0.7)
     found = fit(module, blobs(), sampler=sampler)
@@ -206,7 +207,7 @@ def conv():
 
 @pytest.mark.parametrize("net", [normed, conv])
 def test_a_client_of_one_sample_takes_no_step(net):
-    with pytest.warns(UserWarning, match="client 1 takes no step"):
+    with pytest.warns(UserWarning, match=parts("client 1 ~ 'local' ~ one sample")):
         run = fit(FedBN(net(), optimizer=SGD), blobs(sizes=(9, 1)), 2)
     alone = fit(FedBN(net(), optimizer=SGD), blobs(sizes=(9,)), 2)
     assert equal(run.server.shared, alone.server.shared)

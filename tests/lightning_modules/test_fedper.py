@@ -1,5 +1,7 @@
 """FedPer: the invariants in docs/methods."""
 
+from functools import partial
+
 import pytest
 import torch
 from torch.nn.functional import cross_entropy
@@ -21,12 +23,11 @@ from tests.helpers.federation import (
     job,
     sitting_out,
 )
+from tests.helpers.floats import of_backbone
+from tests.helpers.messages import parts, refuses
 from tests.helpers.toy import blobs, mlp, normed
 
-
-def floats(module):
-    size = sum(p.numel() for p in module.net.backbone.parameters())
-    return size, size
+floats = of_backbone
 
 
 def test_heads_stay():
@@ -128,7 +129,7 @@ def test_a_single_class_client_collapses_to_that_class():
 
 
 def test_bad_numbers_are_refused():
-    with pytest.raises(ValueError, match="2 layers, but 3 were"):
-        FedPer(mlp(), personal_layers=3)
-    with pytest.raises(ValueError, match="fit_head_before_eval"):
-        FedPer(mlp(), fit_head_before_eval=-1)
+    make = partial(FedPer, mlp())
+    refuses(make, "negative", fit_head_before_eval=-1)
+    with pytest.raises(ValueError, match=parts("2 layers ~ 3")):
+        make(personal_layers=3)

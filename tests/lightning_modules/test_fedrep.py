@@ -9,7 +9,7 @@ from lightning_modules.fedrep import FedRep
 from lightning_modules.freeze import Freeze
 from pfl.core.types import Broadcast
 from pfl.training import client_round
-from tests.helpers.federation import HEAVY, SGD, close, context, equal, fit, job
+from tests.helpers.federation import HEAVY, SGD, close, context, differing, equal, fit, job
 from tests.helpers.toy import blobs, mlp, normed
 from tests.lightning_modules.test_fedper import floats
 
@@ -24,14 +24,10 @@ def trained(net, data=None, **options):
     return before, {n: v.clone() for n, v in module.state_dict().items()}
 
 
-def changed(before, after):
-    return {name for name in before if not torch.equal(before[name], after[name])}
-
-
 @pytest.mark.parametrize("net", [mlp, normed])
 def test_the_head_phase_leaves_the_body_bitwise(net):
     """Invariant 1. Parameters and statistics, with momentum and weight decay."""
-    found = changed(*trained(net(), head_epochs=3, body_epochs=0))
+    found = differing(*trained(net(), head_epochs=3, body_epochs=0))
     assert found == {"net.head.weight", "net.head.bias"}
 
 
@@ -40,8 +36,8 @@ def test_the_body_phase_leaves_the_head_bitwise(net):
     """Invariant 1. The head after both phases is the head after its own."""
     _, both = trained(net(), head_epochs=3, body_epochs=2)
     _, head = trained(net(), head_epochs=3, body_epochs=0)
-    assert changed(both, head)
-    assert not any("head" in name for name in changed(both, head))
+    assert differing(both, head)
+    assert not any("head" in name for name in differing(both, head))
 
 
 def test_no_head_epochs_is_freeze():
@@ -78,7 +74,7 @@ def test_stored_features_give_the_numbers_of_the_whole_network():
 
 
 def test_statistics_of_the_frozen_body_can_move():
-    found = changed(*trained(normed(), head_epochs=2, body_epochs=0, frozen_bn="train"))
+    found = differing(*trained(normed(), head_epochs=2, body_epochs=0, frozen_bn="train"))
     assert "net.backbone.1.running_mean" in found
     assert "net.backbone.0.weight" not in found
 

@@ -2,6 +2,7 @@
 
 import math
 from collections import OrderedDict
+from functools import partial
 from itertools import starmap
 
 import pytest
@@ -27,15 +28,13 @@ from tests.helpers.federation import (
     job,
     sitting_out,
 )
+from tests.helpers.floats import of_network
+from tests.helpers.messages import refuses
 from tests.helpers.stacking import check_vmap
 from tests.helpers.stacking import clients as stacked
 from tests.helpers.toy import ToyData, blobs, mlp, normed
 
-
-def floats(module):
-    """Count body and one head."""
-    size = sum(p.numel() for p in module.net.parameters())
-    return size, size
+floats = of_network
 
 
 def received(module, *counts):
@@ -268,5 +267,4 @@ def test_a_head_of_two_layers_starts_at_zero_and_learns():
 
 
 def test_a_negative_exponent_is_refused():
-    with pytest.raises(ValueError, match=r"gamma.*negative"):
-        FedROD(mlp(), gamma=-1)
+    refuses(partial(FedROD, mlp()), "negative", gamma=-1)

@@ -21,6 +21,7 @@ from pfl.testing.toy import ToySplit
 from pfl.training import client_round
 from tests.helpers.draws import normal
 from tests.helpers.federation import context, equal, follow
+from tests.helpers.messages import parts, refuses
 from tests.helpers.stacking import check_vmap
 from tests.helpers.toy import ToyData, blobs, mlp
 
@@ -351,17 +352,10 @@ def test_a_client_that_diverges_counts_as_absent():
     assert not torch.equal(copies[1], module.net.head.weight)
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"sup_epochs": -1}, "sup_epochs"),
-        ({"mix_C": -1.0}, "mix_C"),
-        ({"lr_sup": -1.0}, "learning rate"),
-    ],
-)
-def test_numbers_out_of_range(options, message):
-    with pytest.raises(ValueError, match=message):
-        make(mlp(), **options)
+def test_numbers_out_of_range():
+    refuses(partial(make, mlp()), "negative", sup_epochs=-1, mix_C=-1.0)
+    with pytest.raises(ValueError, match=parts("learning rate ~ negative ~ -1.0")):
+        make(mlp(), lr_sup=-1.0)
 
 
 # vectorizable = True.

@@ -12,9 +12,11 @@ from hypothesis import strategies as st
 
 from lightning_modules import fedsimsup
 from lightning_modules.fedsimsup import SimSupServer, label_similarity, size_factor, time_factor
-from pfl.core.types import ClientInfo, Upload
+from pfl.core.types import ClientInfo
 from pfl.federation.sampling import UniformSampler
 from pfl.loop import FederatedLoop
+from tests.helpers.draws import upload
+from tests.helpers.messages import parts
 from tests.helpers.toy import blobs, mlp
 from tests.lightning_modules.test_fedsimsup import make
 
@@ -31,10 +33,6 @@ def state_of(models, label_counts, server=None, rounds=100):
     state = server.init({"w": torch.zeros(1)}, clients(*label_counts, rounds=rounds))
     state.shared["w"] = torch.tensor(models)[:, None]
     return state
-
-
-def upload(client, samples, value):
-    return Upload(client, samples, {"w": torch.tensor([value])})
 
 
 def values(state):
@@ -273,7 +271,7 @@ def test_all_models_start_the_same():
 
 
 def test_it_must_know_the_number_of_rounds():
-    with pytest.raises(ValueError, match="number of rounds"):
+    with pytest.raises(ValueError, match=parts("FedSimSup ~ rounds ~ 0")):
         SimSupServer().init({"w": torch.zeros(1)}, clients([1], rounds=0))
 
 

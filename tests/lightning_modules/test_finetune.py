@@ -1,6 +1,7 @@
 """Fine-tuning before the test, on copies."""
 
 from dataclasses import replace
+from functools import partial
 
 import pytest
 import torch
@@ -10,8 +11,12 @@ from lightning_modules.fedavg import FedAvg, FedAvgP
 from pfl.core.types import Broadcast
 from pfl.federation.sampling import UniformSampler
 from pfl.training import client_round
-from tests.helpers.federation import HEAVY, SGD, close, context, equal, fit, job
+from tests.helpers.federation import HEAVY, SGD, close, context, differing, equal, fit, job
+from tests.helpers.floats import of_network
+from tests.helpers.messages import refuses
 from tests.helpers.toy import blobs, mlp, normed
+
+floats = of_network
 
 BODY, HEAD = "net.backbone.", "net.head."
 
@@ -24,10 +29,6 @@ def tuned(net, broadcast=None, rounds=1, data=None, **options):
     test = replace(job(data, broadcast=Broadcast(shared), round=rounds), splits=("test",))
     client_round.test(context(module, data), test)
     return shared, {name: value.clone() for name, value in module.state_dict().items()}
-
-
-def differing(before, after):
-    return {name for name in before if not torch.equal(before[name], after[name])}
 
 
 def test_two_epochs_by_hand():
@@ -114,5 +115,4 @@ def test_every_client_is_tuned_also_one_that_never_took_part():
 
 
 def test_negative_epochs_are_refused():
-    with pytest.raises(ValueError, match="ft_epochs"):
-        FedAvgP(mlp(), ft_epochs=-1)
+    refuses(partial(FedAvgP, mlp()), "negative", ft_epochs=-1)

@@ -14,6 +14,7 @@ from pfl.core.state import select
 from pfl.core.types import Batch
 from tests.helpers.draws import normal
 from tests.helpers.federation import Federation, equal, sgd
+from tests.helpers.messages import refuses
 from tests.helpers.toy import blobs, mlp, normed
 
 HEAD = ("net.head.*",)
@@ -175,10 +176,5 @@ def test_initial_guides_follow_the_network():
     assert not torch.equal(one.embeddings, other.embeddings)
 
 
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [("magnitude_weight", -1), ("guide_decay", -0.1), ("mag_reduction", "sum")],
-)
-def test_what_cannot_be_is_refused(name, value):
-    with pytest.raises(ValueError, match=name):
-        gpfl(**{name: value})
+def test_numbers_out_of_range_are_refused():
+    refuses(gpfl, "negative", magnitude_weight=-1, guide_decay=-0.1)

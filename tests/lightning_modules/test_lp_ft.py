@@ -1,6 +1,7 @@
 """LP-FT: the invariants in docs/methods."""
 
 from dataclasses import replace
+from functools import partial
 
 import pytest
 import torch
@@ -12,8 +13,12 @@ from pfl.core.state import clone
 from pfl.core.types import Broadcast
 from pfl.federation.sampling import UniformSampler
 from pfl.training import client_round
-from tests.helpers.federation import HEAVY, SGD, close, context, equal, fit, job
+from tests.helpers.federation import HEAVY, SGD, close, context, differing, equal, fit, job
+from tests.helpers.floats import of_network
+from tests.helpers.messages import parts, refuses
 from tests.helpers.toy import blobs, mlp, normed
+
+floats = of_network
 
 
 def tuned(module, data=None, client=0, start=None, **job_options):
@@ -24,10 +29,6 @@ def tuned(module, data=None, client=0, start=None, **job_options):
     test = job(data, client, Broadcast(shared), **job_options)
     client_round.test(ctx, replace(test, splits=("test",)))
     return shared, clone(module.state_dict())
-
-
-def differing(before, after):
-    return {name for name in before if not torch.equal(before[name], after[name])}
 
 
 @pytest.mark.parametrize("net", [mlp, normed])
@@ -173,7 +174,8 @@ def test_rates_fall_as_that_of_training_does():
     assert torch.allclose(ways[1], ways[0] / 4)
 
 
-@pytest.mark.parametrize("name", ["lp_epochs", "ft_epochs", "lp_lr", "ft_lr"])
-def test_negative_numbers_are_refused(name):
-    with pytest.raises(ValueError, match="must not be negative, got -1"):
-        LPFT(mlp(), **{name: -1})
+def test_negative_numbers_are_refused():
+    refuses(partial(LPFT, mlp()), "negative", lp_epochs=-1, ft_epochs=-1)
+    for name in ("lp_lr", "ft_lr"):
+        with pytest.raises(ValueError, match=parts("learning rate ~ negative ~ -1")):
+            LPFT(mlp(), **{name: -1})

@@ -14,14 +14,14 @@ from pfl.core.server import Server, ServerState
 from pfl.core.state import clone, select
 from pfl.core.types import Batch, Upload
 from pfl.federation.summary import summarise
+from tests.helpers.draws import some
 from tests.helpers.federation import HEAVY, SGD, Federation, equal, fit
+from tests.helpers.floats import of_backbone
+from tests.helpers.messages import refuses
 from tests.helpers.stacking import check_vmap, clients
 from tests.helpers.toy import blobs, mlp, normed
 
-
-def floats(module):
-    base = sum(p.numel() for p in module.net.backbone.parameters())
-    return base, base
+floats = of_backbone
 
 
 def make(net, **options):
@@ -41,11 +41,6 @@ def drifted(net=mlp, **options):
         for parameter in module.parameters():
             parameter.add_(0.3 * torch.randn(parameter.shape, generator=rng))
     return module
-
-
-def some(samples=6):
-    rng = generator(5, "batch")
-    return Batch(torch.randn(samples, 5, generator=rng), torch.arange(samples) % 3)
 
 
 def test_the_objective_by_hand():
@@ -271,5 +266,4 @@ def test_runs_over_stacked_clients():
 
 
 def test_a_negative_weight_is_refused():
-    with pytest.raises(ValueError, match=r"distill_weight.*negative.* -1"):
-        PFAKD(mlp(), distill_weight=-1)
+    refuses(partial(PFAKD, mlp()), "negative", distill_weight=-1)

@@ -20,6 +20,7 @@ from pfl.core.types import Batch
 from pfl.training import client_round
 from tests.helpers.draws import normal
 from tests.helpers.federation import Federation, equal
+from tests.helpers.messages import refuses
 from tests.helpers.toy import ToyData, mlp, normed
 
 
@@ -276,10 +277,7 @@ def test_testing_changes_no_kept_state():
     assert fingerprint(federation.kept.values()) == before
 
 
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [("kl_weight", -1), ("inner_steps", 0), ("mc_samples", 0), ("eval_weights", "draw")],
-)
-def test_what_cannot_be_is_refused(name, value):
-    with pytest.raises(ValueError, match=name):
-        PFedBayes(mlp(), **{name: value})
+def test_numbers_out_of_range_are_refused():
+    make = partial(PFedBayes, mlp())
+    refuses(make, "negative", kl_weight=-1)
+    refuses(make, "at least 1", inner_steps=0, mc_samples=0)

@@ -1,6 +1,7 @@
 """pFedMe: the invariants in docs/methods, with hand-worked numbers."""
 
 from dataclasses import replace
+from functools import partial
 
 import pytest
 import torch
@@ -14,7 +15,11 @@ from pfl.core.types import Batch
 from pfl.training import client_round
 from tests.helpers.draws import normal
 from tests.helpers.federation import Federation, equal, sgd
+from tests.helpers.floats import of_network
+from tests.helpers.messages import refuses
 from tests.helpers.toy import Point, ToyData, mlp, normed
+
+floats = of_network
 
 SLOPE = torch.tensor([2.0, 5.0], dtype=torch.float64)
 
@@ -215,10 +220,8 @@ def test_padding_changes_nothing(samples):
     torch.testing.assert_close(alone, padded)
 
 
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [("proximity", -1), ("inner_steps", 0), ("inner_lr", 0), ("inner_wd", -1), ("server_step", -1)],
-)
-def test_numbers_out_of_range_are_refused(name, value):
-    with pytest.raises(ValueError, match=name):
-        PFedMe(mlp(), **{name: value})
+def test_numbers_out_of_range_are_refused():
+    make = partial(PFedMe, mlp())
+    refuses(make, "negative", proximity=-1, inner_wd=-1, server_step=-1)
+    refuses(make, "at least 1", inner_steps=0)
+    refuses(make, "positive", inner_lr=0)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 
 import pytest
@@ -32,9 +32,7 @@ SMALLEST = "data.init_args.partition.init_args.min_samples"
 QUICK = ("fedas_figure4a", "pfedvem_confidence", "fedsimsup_figure4")
 
 
-@cache
-def parser():
-    return make_parser("fit")
+parser = cache(partial(make_parser, "fit"))
 
 
 def commands():

@@ -1,6 +1,6 @@
 """Rows of the papers' tables: each compares like with like."""
 
-from functools import cache
+from functools import cache, partial
 
 import pytest
 
@@ -12,10 +12,7 @@ from pfl.tables.reader import read
 from tests.papers.resolved import CONFIGS, OPTIONS, laid
 from tests.test_configs import built
 
-
-@cache
-def parser():
-    return make_parser("fit")
+parser = cache(partial(make_parser, "fit"))
 
 
 @cache

@@ -22,6 +22,7 @@ from pfl.testing.federation import ToyFederation, fit
 from pfl.testing.toy import mlp, normed
 from pfl.training import client_round
 from pfl.training.server_round import uploads_of
+from tests.helpers.messages import parts
 
 SGD = partial(torch.optim.SGD, lr=0.1)
 
@@ -134,7 +135,7 @@ def test_a_residual_of_another_shape_is_refused(tmp_path):
     for kept in content["kept"].values():
         kept["residual:net.head.bias"] = torch.zeros(7)
     torch.save(content, file)
-    with pytest.raises(CheckpointError, match=r"residual.net.head.bias must be"):
+    with pytest.raises(CheckpointError, match=parts("residual.net.head.bias ~ [3] ~ [7]")):
         fit(FedAvg(mlp()), rounds=2, ckpt_path=str(file), **options)
 
 
@@ -214,18 +215,18 @@ def test_ifca_sends_the_difference_of_the_network_that_it_chose():
 
 
 def test_methods_without_weights_that_travel_are_refused():
-    with pytest.raises(ValueError, match=r"loop.codec: FedProto cannot be encoded: no weights"):
+    with pytest.raises(ValueError, match=parts("loop.codec: FedProto ~ no weights")):
         fit(FedProto(mlp()), codec=Codecs(up="topk"))
     assert fit(FedProto(mlp()), rounds=1, codec=Codecs()).round == 1
 
 
 def test_a_server_that_sends_other_weights_is_refused():
-    with pytest.raises(ValueError, match=r"FedAvg cannot be encoded: its server does not send 'ne"):
+    with pytest.raises(ValueError, match=parts("codec: FedAvg ~ server ~ 'net.backbone.0.")):
         Coding(Codecs(up="topk"), FedAvg(mlp()), Broadcast({}), 0)
 
 
 def test_the_server_sends_weights_and_no_differences():
-    with pytest.raises(ValueError, match=r"down: the server sends weights, and TopK suits"):
+    with pytest.raises(ValueError, match=parts("down: ~ weights ~ TopK ~ identity, cast or qsgd")):
         Codecs(down="topk")
 
 
@@ -253,12 +254,12 @@ def test_a_codec_travels_as_text(codec):
 
 @pytest.mark.parametrize("text", ['["gzip", {}]', '{"a": 1}', '["topk", {"share": 2}]', "[]"])
 def test_a_text_of_no_codec_is_refused(text):
-    with pytest.raises(ValueError, match=r"no codec is told by"):
+    with pytest.raises(ValueError, match=parts(f"codec ~ '{text}'")):
         codec_of(text)
 
 
 def test_codecs_of_other_classes_are_refused():
-    with pytest.raises(TypeError, match="a codec must be one of identity, cast, qsgd"):
+    with pytest.raises(TypeError, match=parts("codec ~ identity, cast, qsgd, topk ~ object")):
         Codecs(up=object())
 
 
@@ -286,7 +287,7 @@ def test_spread_numbers_stay_with_a_client():
     assert abs(logs.mean().item()) < 0.1
     assert not drawn[:, 0].equal(drawn[:, 1])
     assert drawn[:, 2].unique().tolist() == [7]
-    with pytest.raises(ValueError, match="up must be positive, got 0"):
+    with pytest.raises(ValueError, match=parts("up ~ positive ~ 0")):
         Cost(up=0, down=1, speed=1)
 
 

@@ -5,6 +5,7 @@ import math
 import pytest
 
 from pfl.passage.privacy import Privacy
+from tests.helpers.messages import parts
 
 GIVEN = {"clip": 1.0, "sigma": 1.0, "delta": 1e-5}
 
@@ -12,19 +13,19 @@ GIVEN = {"clip": 1.0, "sigma": 1.0, "delta": 1e-5}
 @pytest.mark.parametrize(
     ("change", "told"),
     [
-        ({"clip": 0.0}, "clip must be positive, got 0.0"),
-        ({"sigma": -1.0}, "sigma must not be negative, got -1.0"),
-        ({"delta": 1.0}, "delta must lie in"),
-        ({"epsilon": 0.0}, "epsilon must be positive, got 0.0"),
-        ({"level": "item"}, "level must be one of user"),
-        ({"noise": "none"}, "noise must be one of seed, system"),
-        ({"clip": math.inf}, "an infinite clip needs sigma=0"),
-        ({"sigma": math.inf}, "noise without bound"),
-        ({"sigma": 0.0, "epsilon": 1.0}, "sigma=0 adds no noise"),
+        ({"clip": 0.0}, "clip ~ positive ~ 0.0"),
+        ({"sigma": -1.0}, "sigma ~ negative ~ -1.0"),
+        ({"delta": 1.0}, "delta ~ (0, 1) ~ 1.0"),
+        ({"epsilon": 0.0}, "epsilon ~ positive ~ 0.0"),
+        ({"level": "item"}, "level ~ user, sample ~ 'item'"),
+        ({"noise": "none"}, "noise ~ seed, system ~ 'none'"),
+        ({"clip": math.inf}, "clip=inf ~ sigma=1.0 ~ sigma=0"),
+        ({"sigma": math.inf}, "sigma=inf ~ noise without bound"),
+        ({"sigma": 0.0, "epsilon": 1.0}, "sigma=0 ~ epsilon=1.0"),
     ],
 )
 def test_wrong_numbers_are_refused_by_name(change, told):
-    with pytest.raises(ValueError, match=told):
+    with pytest.raises(ValueError, match=parts(told)):
         Privacy(**{**GIVEN, **change})
 
 
@@ -35,7 +36,7 @@ def test_no_noise_allows_any_clip():
 def test_too_few_clients_for_an_adaptive_clip_are_refused():
     """sigma_b is q N / 20, and half of sigma must be below it."""
     own = Privacy(**GIVEN, adaptive=True)
-    with pytest.raises(ValueError, match="the count of 10 clients a round cannot have the noise"):
+    with pytest.raises(ValueError, match=parts("adaptive: ~ 10 clients ~ sigma=1.0 ~ tenth")):
         own.sum_deviation(10)
     assert own.sum_deviation(11) > 1
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import pytest
@@ -33,9 +32,7 @@ METRIC = {"name": "test/personal/acc", "goal": "maximize"}
 
 
 @pytest.fixture(autouse=True)
-def _in_a_folder_of_its_own(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "path", [*sys.path])
+def _in_a_folder_of_its_own(own_folder, monkeypatch):
     monkeypatch.delenv("WANDB_MODE", raising=False)
     Path("c.yaml").write_text(CONFIG)
 

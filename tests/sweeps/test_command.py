@@ -10,6 +10,7 @@ import pytest
 from pfl.cli.explain import UsageError
 from pfl.sweeps.file import read
 from pfl.sweeps.program import fit_words
+from tests.helpers.messages import parts
 from tests.sweeps.conftest import write
 
 POINT = {"a.b": 1.5, "c": [{"class_path": "WandB"}], "d": "x y", "e": True, "f": None}
@@ -65,5 +66,5 @@ def test_other_commands_are_refused(command, message):
 
 def test_the_default_command_runs_a_program_of_ones_own():
     sweep = read(write(command=None, program="train.py"))
-    with pytest.raises(UsageError, match=r"expected `pfl fit ...`.*got python train.py --a"):
+    with pytest.raises(UsageError, match=parts("s.yaml: command: ~ pfl fit ~ python train.py --a")):
         fit_words(sweep, POINT, Path("p"))

@@ -178,9 +178,9 @@ def test_a_parameter_that_cannot_be_drawn(given, message):
 
 
 def test_a_grid_needs_values_that_can_be_counted():
-    with pytest.raises(UsageError, match="a: a grid needs a list of values, whole num"):
+    with pytest.raises(UsageError, match=parts("s.yaml:6: parameters.a: ~ grid ~ q_uniform")):
         read(write({"a": {"min": 0.0, "max": 1.0}}))
-    with pytest.raises(UsageError, match="a: grid does not support probabilities, only random"):
+    with pytest.raises(UsageError, match=parts("s.yaml:6: parameters.a: ~ grid ~ probabilities")):
         read(write({"a": {"values": [1, 2], "probabilities": [1, 1]}}))
 
 
@@ -190,7 +190,5 @@ def test_what_concerns_the_service_only_is_listed():
 
 def test_a_missing_file_has_a_near_one():
     write(file="sweep.yaml")
-    with pytest.raises(
-        UsageError, match=r"there is no sweep file swep\.yaml; did you mean 'sweep\.y"
-    ):
+    with pytest.raises(UsageError, match=parts("swep.yaml ~ 'sweep.yaml'")):
         read(Path("swep.yaml"))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 
 import pytest
@@ -30,14 +30,10 @@ PICTURES = {file.stem for file in TABLES} - {
 REPEATED = {"pfakd_networks"}
 
 
-@pytest.fixture(autouse=True)
-def _in_the_repository(monkeypatch):
-    monkeypatch.chdir(ROOT)
+pytestmark = pytest.mark.usefixtures("_in_the_repository")
 
 
-@cache
-def parser():
-    return make_parser("fit")
+parser = cache(partial(make_parser, "fit"))
 
 
 @cache

@@ -59,9 +59,7 @@ data:
 
 
 @pytest.fixture(autouse=True)
-def _in_a_folder_of_its_own(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "path", [*sys.path])
+def _in_a_folder_of_its_own(own_folder, monkeypatch):
     monkeypatch.delitem(sys.modules, "mine", raising=False)
     Path("mine.py").write_text(MINE)
     Path("c.yaml").write_text(CONFIG)

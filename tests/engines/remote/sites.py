@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections import namedtuple
 from pathlib import Path
 
+from lightning_modules.fedper import FedPer
 from pfl.core.held_out import members
 from pfl.engines.remote.loopback import Loopback, LoopbackEngine, made
 from tests.engines.agreement import fit, numbers
+from tests.helpers.federation import SGD
+from tests.helpers.toy import mlp
 
 Call = namedtuple("Call", "client verb sent answer")
 
@@ -43,6 +46,10 @@ class Recorded(LoopbackEngine):
         return [call for call in self.calls if call.verb == verb]
 
 
+def small(**options):
+    return FedPer(mlp(), **{"optimizer": SGD, **options})
+
+
 def same(one, other):
     """Return whether two runs have the same bits, but for the lengths of messages."""
     # As texts, in which the order of columns counts, and values that are not finite are equal.
@@ -53,4 +60,4 @@ def same(one, other):
     return one.fingerprint == other.fingerprint and str(rows[0]) == str(rows[1])
 
 
-__all__ = ["Recorded", "fit", "same"]
+__all__ = ["Recorded", "fit", "same", "small"]

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from contextlib import suppress
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,15 @@ import yaml
 ROOT = Path(__file__).parents[3]
 PAGE = (ROOT / "docs/sites.md").read_text(encoding="utf-8")
 QUICK = ["--config", str(ROOT / "configs/quickstart.yaml")]
+
+
+def marks(package):
+    """Return the marks of tests that need a package, and of those that need its absence."""
+    there = find_spec(package) is not None
+    return (
+        pytest.mark.skipif(not there, reason=f"{package} is not installed"),
+        pytest.mark.skipif(there, reason=f"{package} is installed"),
+    )
 
 
 def blocks(language):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,7 @@ from pfl.engines.remote.host import Allowed, Host
 from pfl.engines.remote.site import Refusal
 from pfl.engines.remote.transport import SiteError
 from pfl.federation.run import Callback
+from tests.helpers.messages import parts
 
 RUN = {
     "seed": 7,
@@ -113,19 +115,19 @@ def test_sites_that_build_what_the_server_names_give_the_sequential_bits():
 @pytest.mark.parametrize(
     ("allowed", "told"),
     [
-        (Allowed(("FedAvg", "Ditto")), "the owner allows FedAvg, Ditto, but the run is of FedPer"),
-        (Allowed(("FedPer",), most_rounds=1), "the owner allows 1 rounds, but the run has 2"),
+        (Allowed(("FedAvg", "Ditto")), "the owner ~ FedAvg, Ditto ~ FedPer"),
+        (Allowed(("FedPer",), most_rounds=1), "the owner ~ 1 rounds ~ 2"),
         (
             Allowed(("FedPer",), upload_megabytes=0.001),
-            "the owner allows 0.001 MB; the answer to train has 0.00",
+            "the owner ~ 0.001 MB ~ train ~ 0.0014",
         ),
     ],
 )
 def test_what_the_owner_does_not_allow_ends_the_run_with_both_values(allowed, told):
     (one, said), (other, _) = host(0, allowed=allowed), host(1)
-    with pytest.raises(SiteError, match=rf"client 0 \(here\) refuses \w+: {told}"):
+    with pytest.raises(SiteError, match=parts(f"client 0 (here) refuses ~ : {told}")):
         ran(one, other)
-    assert told in said[-1]
+    assert re.search(parts(told), said[-1])
 
 
 def test_rounds_beyond_the_last_are_refused_whatever_the_run_said():
@@ -164,7 +166,7 @@ def test_other_messages_are_refused_in_words(verb, content, told):
 def test_a_server_names_nothing_of_the_owners_own(model):
     """A module of the working folder is not even imported."""
     Path("my_code.py").write_text("open('imported', 'w')\nclass Net: pass\n")
-    with pytest.raises(Refusal, match=r"cannot be built here.*names (os|my_code)"):
+    with pytest.raises(Refusal, match=r"the run's method .*names (os|my_code)"):
         verb._context(owner(), Path("run.yaml"), {**RUN, "model": model})
     assert not Path("imported").exists()
 
@@ -210,7 +212,8 @@ def test_a_kit_that_does_not_allow_the_job_is_refused(tmp_path):
         file.parent.mkdir(parents=True)
         file.write_text('{"class_allow_list": ["nvflare.collab.runtime."]}')
     with pytest.raises(
-        ValueError, match=r"must list pfl\.engines\.remote\.nvflare_job\. in class_"
+        ValueError,
+        match=parts("resources.json.default ~ pfl.engines.remote.nvflare_job. ~ class_allow_list"),
     ):
         nvflare.client_command(tmp_path / "kit", tmp_path / "door")
 

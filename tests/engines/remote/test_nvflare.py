@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import subprocess
-from importlib.util import find_spec
 
 import pytest
 
@@ -14,15 +13,17 @@ from tests.engines.remote.terminals import (
     Terminals,
     blocks,
     fingerprint,
+    marks,
     owner,
     sequential,
 )
+from tests.helpers.messages import parts
 
-needs_nvflare = pytest.mark.skipif(find_spec("nvflare") is None, reason="nvflare is not installed")
+needs_nvflare, without_nvflare = marks("nvflare")
 SHORT = ["--data.num_clients=3", "--loop.rounds=3"]
 
 
-@pytest.mark.skipif(find_spec("nvflare") is not None, reason="nvflare is installed")
+@without_nvflare
 def test_without_nvflare_the_engine_says_what_to_install():
     with pytest.raises(ImportError, match=r"pip install 'pfl-lightning\[nvflare\]'"):
         NVFlareEngine()
@@ -30,7 +31,7 @@ def test_without_nvflare_the_engine_says_what_to_install():
 
 @needs_nvflare
 def test_a_kit_that_is_none_is_refused():
-    with pytest.raises(ValueError, match="kit: elsewhere is no startup kit of a user"):
+    with pytest.raises(ValueError, match=parts("kit: elsewhere ~ startup kit")):
         NVFlareEngine(kit="elsewhere")
 
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-import pytest
+from functools import partial
+
 import torch
 from torch import nn
 
 from lightning_modules.layers.low_rank import LowRankLinear
+from tests.helpers.messages import refuses
 
 
 def test_the_product_is_added():
@@ -30,5 +32,4 @@ def test_a_new_draw_leaves_the_layer_and_starts_at_zero():
 
 
 def test_a_rank_below_one_is_refused():
-    with pytest.raises(ValueError, match=r"rank.* 1.* 0"):
-        LowRankLinear(nn.Linear(2, 2), rank=0)
+    refuses(partial(LowRankLinear, nn.Linear(2, 2)), "at least 1", rank=0)

@@ -2,20 +2,12 @@
 
 from __future__ import annotations
 
-import pytest
 import torch
 from torch import nn
 
 from lightning_modules.layers import (
     ConditionalValve,
 )
-from pfl.core.seeds import scoped
-
-
-@pytest.fixture(autouse=True)
-def seeded():
-    with scoped(0):
-        yield
 
 
 def test_valve_by_hand():

@@ -19,6 +19,7 @@ from lightning_modules.losses import (
 )
 from lightning_modules.steps.prototypes import class_means, class_sums
 from tests.helpers.draws import batch, normal
+from tests.helpers.messages import parts
 
 CLASSES = 4
 SIZE = 4
@@ -97,5 +98,5 @@ def test_magnitude_at_distance_zero_has_a_finite_slope(reduction):
 
 
 def test_unknown_reduction_is_refused():
-    with pytest.raises(ValueError, match="one of batch_norm, sample_mean, got 'mean'"):
+    with pytest.raises(ValueError, match=parts("reduction ~ batch_norm, sample_mean ~ 'mean'")):
         magnitude(normal(2, SIZE), torch.tensor([0, 1]), TABLE, reduction="mean")

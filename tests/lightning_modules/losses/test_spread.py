@@ -20,6 +20,7 @@ from lightning_modules.losses import (
 )
 from pfl.core.seeds import generator, scoped
 from tests.helpers.draws import normal
+from tests.helpers.messages import parts
 
 SIZE = 4
 FORMS = ("inverse", "log", "chord", "rbf")
@@ -226,7 +227,7 @@ def test_rbf_bandwidth_is_a_constant():
 
 
 def test_unknown_energy_is_refused():
-    with pytest.raises(ValueError, match="inverse, log, chord, rbf, got 'cosine'"):
+    with pytest.raises(ValueError, match=parts("form ~ inverse, log, chord, rbf ~ 'cosine'")):
         hyperspherical_energy(normal(2, 2), form="cosine")
     with pytest.raises(ValueError, match=r"eps.*positive.* 0"):
         hyperspherical_energy(normal(2, 2), eps=0)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-import pytest
+from functools import partial
+
 import torch
 
 from lightning_modules.nets.recurrent import GRUNet
 from pfl.core.seeds import scoped
+from tests.helpers.messages import refuses
 
 
 def test_features_are_the_gru_s_last_state():
@@ -32,5 +34,4 @@ def test_order_counts_and_as_many_tokens_as_classes():
 
 
 def test_sizes_below_one_are_refused():
-    with pytest.raises(ValueError, match="hidden"):
-        GRUNet(5, hidden=0)
+    refuses(partial(GRUNet, 5), "at least 1", hidden=0)
