@@ -76,12 +76,9 @@ class AutoEngine(Engine):
         self._parallel: ThreadsEngine | None = None
         self._stack: VectorisedEngine | None = None
         self._scope = ExitStack()
-        self._cores = 1
-        self._tiny = False
 
     def setup(self, context: Context) -> str:
         """Choose the engine for a run; return the choice and the reason."""
-        self.close()
         self._context, on_cpu = context, on_host(context.fabric.device)
         size = multiplications(context).total if on_cpu else 0
         self._tiny = on_cpu and size <= TINY_TEST

@@ -74,7 +74,6 @@ class RayEngine(Engine):
             ValueError: The loop uses a GPU but the actors do not, or the cluster is too small.
             WorkerError: There is no cluster, it is busy, or an actor does not start.
         """
-        self.close()
         strategies = import_module("ray.util.scheduling_strategies")
         self._device, gpus = context.fabric.device, self.gpus_per_worker
         if not on_host(self._device) and not gpus:
@@ -82,20 +81,16 @@ class RayEngine(Engine):
                 f"the loop runs on {self._device}, but its Ray workers have no GPU: set "
                 "gpus_per_worker (for example, to 0.25), or loop.accelerator to cpu"
             )
-        try:
-            self._connect()
-            self._place = self._reserve()
-            count = self._place.bundle_count
-            self._pool = Pool(
-                Recipe.of(context, self.cpus_per_worker, gpu=gpus > 0),
-                count,
-                num_cpus=self.cpus_per_worker,
-                num_gpus=gpus,
-                scheduling_strategy=strategies.PlacementGroupSchedulingStrategy(self._place),
-            )
-        except BaseException:
-            self.close()
-            raise
+        self._connect()
+        self._place = self._reserve()
+        count = self._place.bundle_count
+        self._pool = Pool(
+            Recipe.of(context, self.cpus_per_worker, gpu=gpus > 0),
+            count,
+            num_cpus=self.cpus_per_worker,
+            num_gpus=gpus,
+            scheduling_strategy=strategies.PlacementGroupSchedulingStrategy(self._place),
+        )
         nodes = sum(node["Alive"] for node in self._ray.nodes())
         each = f"{self.cpus_per_worker} CPU" + (f", {gpus:g} GPU" if gpus else "")
         return f"ray: {count} workers of {each}, on {nodes} node" + ("s" if nodes > 1 else "")

@@ -45,7 +45,6 @@ class ThreadsEngine(SequentialEngine):
 
     def setup(self, context: Context) -> str:
         """Copy the module for each worker and start the threads."""
-        self.close()
         share = Share(self.workers)
         self._scope.callback(share.release)
         clients = context.data.num_clients

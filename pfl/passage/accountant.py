@@ -42,7 +42,7 @@ def of_parts(parts: Mapping[float, int], sigma: float, delta: float) -> float:
     """Return the epsilon of steps of several rates, given how many there are of each."""
     taken = {rate: count for rate, count in parts.items() if count}
     if len(taken) < 2 or sigma == 0:
-        ((rate, count),) = taken.items() or ((1.0, 0),)
+        rate, count = next(iter(taken.items()), (1.0, 0))
         return epsilon(rate, sigma, count, delta)
     losses = [_of_a_round(rate, sigma).self_compose(count) for rate, count in taken.items()]
     return float(reduce(lambda one, other: one.compose(other), losses).get_epsilon_for_delta(delta))

@@ -10,14 +10,7 @@ from typing import TypeVar
 from pfl.core.failure import JobError
 from pfl.disk.container import ContainerError
 from pfl.engines.remote import wire
-from pfl.engines.remote.transport import (
-    GoneError,
-    LostStateError,
-    SiteError,
-    Transport,
-    Verb,
-)
-from pfl.engines.remote.wire import Failure, Tensors
+from pfl.engines.remote.transport import GoneError, LostStateError, SiteError, Transport, Verb
 
 FormT = TypeVar("FormT")
 
@@ -43,7 +36,7 @@ class Correspondence:
 
     def ask(
         self, client: int, verb: Verb, form: type[FormT], content: bytes
-    ) -> tuple[FormT, Tensors]:
+    ) -> tuple[FormT, wire.Tensors]:
         """Send a message to a site and read its answer.
 
         Raises:
@@ -63,7 +56,7 @@ class Correspondence:
             raise GoneError(f"{where} sent no answer to {verb}: {error}") from error
         except SiteError as error:
             raise GoneError(f"{where} does not answer {verb}: {error}") from error
-        if not isinstance(record, Failure):
+        if not isinstance(record, wire.Failure):
             return record, tensors
         if record.kind == "failed":
             raise JobError(f"{record.message}, at {where}")

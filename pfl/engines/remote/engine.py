@@ -17,22 +17,13 @@ from pfl.core.checks import at_least_one
 from pfl.core.data import FederatedData
 from pfl.core.elsewhere import reference_of, standing_for
 from pfl.core.state import to
-from pfl.core.types import Job, Result, Scores, Split, Upload
+from pfl.core.types import Job, Result, Scores, Upload
 from pfl.engines.base import Engine
 from pfl.engines.remote import wire
 from pfl.engines.remote.correspondence import Correspondence
 from pfl.engines.remote.data import Told
 from pfl.engines.remote.facts import facts
 from pfl.engines.remote.transport import GoneError, LostStateError, SiteError, Transport, Verb
-from pfl.engines.remote.wire import (
-    Empty,
-    Hello,
-    Introduction,
-    Marks,
-    Order,
-    Report,
-    Tensors,
-)
 from pfl.training import client_round
 from pfl.training.context import Context
 
@@ -86,15 +77,14 @@ class RemoteEngine(Engine):
         Raises:
             SiteError: A site cannot be reached, or refuses the run, or is missing.
         """
-        self.close()
         self._silent.clear()
         self._context, self._device = context, context.fabric.device
         counts = context.module.server().needs_label_counts
-        hello = wire.written("hello", Hello(facts(context), counts, config))
+        hello = wire.written("hello", wire.Hello(facts(context), counts, config))
         post = self._post = Correspondence(self.connect(context), self.workers)
 
-        def greet(client: int) -> Introduction:
-            return post.ask(client, "hello", Introduction, hello)[0]
+        def greet(client: int) -> wire.Introduction:
+            return post.ask(client, "hello", wire.Introduction, hello)[0]
 
         clients = sorted(post.sites)
         return Told(context.data, dict(zip(clients, post.pool.map(greet, clients), strict=True)))
@@ -147,7 +137,7 @@ class RemoteEngine(Engine):
 
         def leave(client: int) -> None:
             with suppress(SiteError):
-                post.ask(client, "bye", Empty, wire.written("bye", Empty()))
+                post.ask(client, "bye", wire.Empty, wire.written("bye", wire.Empty()))
 
         # An iterator that is left to the end of the program is closed when no thread can start.
         if threading.main_thread().is_alive():
@@ -199,7 +189,7 @@ class RemoteEngine(Engine):
             return None
 
     def _train(self, job: Job) -> Result:
-        report, tensors = self._order("train", Report, job)
+        report, tensors = self._order("train", wire.Report, job)
         upload = None
         if report.upload is not None:
             shared, extra = to(tensors.shared, self._device), to(tensors.extra, self._device)
@@ -211,16 +201,16 @@ class RemoteEngine(Engine):
             train=report.train.read(),
             steps=report.steps,
             samples=report.samples,
-            scores=_scores(report.scores),
+            scores=_scores(report.scores, job),
             finite=report.finite,
             logged=report.logged.read(),
         )
 
     def _test(self, job: Job) -> Scores:
-        marks, _ = self._order("test", Marks, job)
-        return _scores(marks.scores)
+        marks, _ = self._order("test", wire.Marks, job)
+        return _scores(marks.scores, job)
 
-    def _order(self, verb: Verb, form: type[FormT], job: Job) -> tuple[FormT, Tensors]:
+    def _order(self, verb: Verb, form: type[FormT], job: Job) -> tuple[FormT, wire.Tensors]:
         """Have a site run a job; return its record, and the tensors that it sent."""
         post, client = self._connected(), job.info.client
         kept = reference_of(job.kept)
@@ -229,7 +219,7 @@ class RemoteEngine(Engine):
                 f"client {client} keeps its state at its site: it can neither be set from here, "
                 "nor come from a run whose clients were not at sites"
             )
-        order = Order(
+        order = wire.Order(
             client=client,
             round=job.info.round,
             rounds=job.info.rounds,
@@ -253,6 +243,5 @@ class RemoteEngine(Engine):
             return post.ask(client, verb, form, wire.written(verb, order, job.broadcast))
 
 
-def _scores(scores: dict[wire.SplitName, wire.Numbers]) -> Scores:
-    order: tuple[Split, ...] = ("train", "val", "test", "pooled")
-    return {split: scores[split].read() for split in order if split in scores}
+def _scores(scores: dict[wire.SplitName, wire.Numbers], job: Job) -> Scores:
+    return {split: scores[split].read() for split in job.splits if split in scores}

@@ -14,7 +14,6 @@ from pfl.disk.writing import written
 from pfl.engines.remote import wire
 from pfl.engines.remote.relay import Header
 from pfl.engines.remote.site import Refusal, Site
-from pfl.engines.remote.wire import Empty, Failure, Hello, Order
 from pfl.training.context import Context
 
 MEGABYTE = 10**6
@@ -75,7 +74,7 @@ class Host:
                 reply = self._hello(content) if verb == "hello" else self._work(verb, content)
             except (Refusal, ContainerError) as error:
                 self._tell(f"refused {verb}: {error}")
-                return wire.written("error", Failure("refused", str(error)))
+                return wire.written("error", wire.Failure("refused", str(error)))
         return reply
 
     def close(self) -> None:
@@ -85,7 +84,7 @@ class Host:
         self._site = None
 
     def _hello(self, content: bytes) -> bytes:
-        hello, _ = wire.asked("hello", Hello, content)
+        hello, _ = wire.asked("hello", wire.Hello, content)
         if self._site is None or hello.config != self._config:
             self.close()
             run = _read(hello.config)
@@ -116,7 +115,7 @@ class Host:
 
     def _work(self, verb: str, content: bytes) -> bytes:
         if self._site is None and verb == "bye":
-            return wire.written("bye", Empty())
+            return wire.written("bye", wire.Empty())
         if self._site is None and self._greeting.is_file():
             # This process was started anew in the middle of a run.
             self._hello(self._greeting.read_bytes())
@@ -124,7 +123,7 @@ class Host:
             raise Refusal("no server has said hello yet")
         number = 0
         if verb in ("train", "test"):
-            number = wire.asked(verb, Order, content)[0].round
+            number = wire.asked(verb, wire.Order, content)[0].round
         most = self._allowed.most_rounds
         # After the last round, models are tested as for the next one.
         if most is not None and number > most + (verb == "test"):

@@ -19,17 +19,6 @@ from pfl.engines.remote import facts, wire
 from pfl.engines.remote.data import OneClient
 from pfl.engines.remote.states import KeptVersions
 from pfl.engines.remote.transport import LostStateError
-from pfl.engines.remote.wire import (
-    Empty,
-    Failure,
-    Hello,
-    Introduction,
-    Marks,
-    Numbers,
-    Order,
-    Report,
-    Tensors,
-)
 from pfl.passage.coding import unpacked
 from pfl.training import client_round
 from pfl.training.context import Context
@@ -96,17 +85,17 @@ class Site:
             with self._lock:
                 return verbs[verb](content)
         except LostStateError as error:
-            failure = Failure("lost", str(error))
+            failure = wire.Failure("lost", str(error))
         except (Refusal, ContainerError) as error:
-            failure = Failure("refused", str(error))
+            failure = wire.Failure("refused", str(error))
         except ExplainedError as error:
-            failure = Failure("failed", str(error))
+            failure = wire.Failure("failed", str(error))
         except Exception as error:
-            failure = Failure("failed", failure_line(error) or error_line(error))
+            failure = wire.Failure("failed", failure_line(error) or error_line(error))
         return wire.written("error", failure)
 
     def _hello(self, content: bytes) -> bytes:
-        hello, _ = wire.asked("hello", Hello, content)
+        hello, _ = wire.asked("hello", wire.Hello, content)
         if apart := facts.differences(self._facts, hello.facts):
             raise Refusal(f"the server has other settings: {apart}")
         if hello.counts and not self._counts:
@@ -117,7 +106,7 @@ class Site:
         counts = self._info.label_counts if hello.counts else None
         splits: tuple[Split, ...] = ("train", "val", "test")
         data = self._context.data
-        introduction = Introduction(
+        introduction = wire.Introduction(
             data=self._data,
             sizes={name: len(data.split(self.client, name)) for name in splits},
             label_counts=None if counts is None else counts.tolist(),
@@ -125,7 +114,7 @@ class Site:
         return wire.written("hello", introduction)
 
     def _train(self, content: bytes) -> bytes:
-        order, tensors = wire.asked("train", Order, content)
+        order, tensors = wire.asked("train", wire.Order, content)
         result = client_round.train(self._context, self._job(order, tensors))
         kept = None
         if result.kept:
@@ -133,19 +122,19 @@ class Site:
         return wire.written("train", _report(result, kept), result.upload)
 
     def _test(self, content: bytes) -> bytes:
-        order, tensors = wire.asked("test", Order, content)
+        order, tensors = wire.asked("test", wire.Order, content)
         scores = client_round.test(self._context, self._job(order, tensors))
-        return wire.written("test", Marks(_plain(scores)))
+        return wire.written("test", wire.Marks(_plain(scores)))
 
     def _state_hash(self, content: bytes) -> bytes:
-        wire.asked("state_hash", Empty, content)
+        wire.asked("state_hash", wire.Empty, content)
         return wire.written("state_hash", wire.Versions(self._kept.versions()))
 
     def _bye(self, content: bytes) -> bytes:
-        wire.asked("bye", Empty, content)
-        return wire.written("bye", Empty())
+        wire.asked("bye", wire.Empty, content)
+        return wire.written("bye", wire.Empty())
 
-    def _job(self, order: Order, tensors: Tensors) -> Job:
+    def _job(self, order: wire.Order, tensors: wire.Tensors) -> Job:
         """Return the job of an order, with the state that the client keeps here."""
         if order.client != self.client:
             raise Refusal(f"this is the site of client {self.client}, not of {order.client}")
@@ -172,19 +161,19 @@ class Site:
         )
 
 
-def _report(result: Result, kept: Reference | None) -> Report:
-    return Report(
+def _report(result: Result, kept: Reference | None) -> wire.Report:
+    return wire.Report(
         client=result.client,
         steps=result.steps,
         samples=result.samples,
         finite=result.finite,
-        train=Numbers.of(result.train),
-        logged=Numbers.of(result.logged),
+        train=wire.Numbers.of(result.train),
+        logged=wire.Numbers.of(result.logged),
         scores=_plain(result.scores),
         upload=None if result.upload is None else result.upload.samples,
         kept=kept,
     )
 
 
-def _plain(scores: Scores) -> dict[wire.SplitName, Numbers]:
-    return {split: Numbers.of(values) for split, values in scores.items()}
+def _plain(scores: Scores) -> dict[wire.SplitName, wire.Numbers]:
+    return {split: wire.Numbers.of(values) for split, values in scores.items()}
