@@ -38,7 +38,7 @@ class CountedSplit(Protocol):
 
     @property
     def label_counts(self) -> Tensor | None:
-        """(C,) samples of each class; ``None`` if they are not told."""
+        """(C,) samples of each class; ``None`` if they are not known."""
 
 
 @runtime_checkable
@@ -99,7 +99,7 @@ class TellsShapes(Protocol):
 
     @property
     def stands_for(self) -> str:
-        """The name of the data in whose place these are."""
+        """The name of the data that these stand for."""
 
     def placeholder(self, count: int) -> Inputs:
         """Return ``count`` inputs with the shapes and types of real batches."""
@@ -133,6 +133,6 @@ def info_of(data: FederatedData, client: int, rounds: int = 0) -> ClientInfo:
 
 
 def absent_info(data: FederatedData, client: int, rounds: int = 0) -> ClientInfo:
-    """Return what is known of a client that is held out: that it has no data here."""
+    """Return the information on a held-out client: it has no data here."""
     counts = None if data.num_classes is None else torch.zeros(data.num_classes).long()
     return ClientInfo(client, 0, counts, rounds=rounds)

@@ -1,4 +1,4 @@
-"""Federated data seen through others: by a site, by a server, by clients that join later."""
+"""Federated data that forward to other data: for a site, a server, or clients that join later."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pfl.core.task import Task
 
 
 class DataView:
-    """What data tell of themselves, taken from other data; a subclass changes what differs.
+    """Federated data that forward to other data; a subclass overrides what differs.
 
     Args:
         data: The other data.

@@ -1,4 +1,4 @@
-"""What stands for a state that lies elsewhere: its hash, and the round that it is from.
+"""References to states on other machines: a hash, and the round that the state is from.
 
 A client on another machine keeps its state there. Here a reference takes the state's place: in the
 run, in its checkpoint, in jobs and in results. It is a state of one small tensor, so that nothing
@@ -47,7 +47,7 @@ class Reference:
 
 
 def standing_for(reference: Reference) -> State:
-    """Return the state that stands for one that lies elsewhere."""
+    """Return the small state that stands for the one that a reference names."""
     octets = bytes.fromhex(reference.digest) + reference.round.to_bytes(_ROUND, "little")
     return {_KEY: torch.tensor(list(octets), dtype=torch.uint8)}
 

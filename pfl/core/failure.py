@@ -1,4 +1,4 @@
-"""Failures of a run at work: what it was doing, for whom, and in which line of the method."""
+"""Where a run failed: what it was doing, for which client, and in which line of the method."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class NonFiniteError(ArithmeticError):
 
 
 class ExplainedError(Exception):
-    """An error that says all in its message, so that nothing is noted on it."""
+    """An error whose message is complete, so that no notes are added to it."""
 
 
 class JobError(RuntimeError):
@@ -68,7 +68,7 @@ def at_work(jobs: Sequence[Job]) -> str:
 
 
 def clients_text(clients: Sequence[int]) -> str:
-    """Return clients in words: ``client 3``, ``clients 1, 2``, or some and the number of more."""
+    """Return clients as text: ``client 3``, ``clients 1, 2``, or ten of them and how many more."""
     word = "client" if len(clients) == 1 else "clients"
     more = f" and {len(clients) - _NAMED} more" if len(clients) > _NAMED else ""
     return f"{word} {', '.join(map(str, clients[:_NAMED]))}{more}"

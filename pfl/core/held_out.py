@@ -1,4 +1,4 @@
-"""What data tell of their clients: who is held out of training, and their names."""
+"""Clients that are held out of training, and the names of clients."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ NOBODY = HeldOut()
 
 
 def held_out(data: FederatedData) -> HeldOut:
-    """Return the clients that data hold out; none if the data do not tell."""
+    """Return the clients that data hold out, if any."""
     out: HeldOut = getattr(data, "held_out", NOBODY)
     return out
 
@@ -55,5 +55,5 @@ class TellsOrigin(Protocol):
 
 
 def client_names(data: FederatedData) -> Sequence[str]:
-    """Return the names of clients; none if data do not tell."""
+    """Return the names of clients; empty if the data have none."""
     return data.client_names if isinstance(data, TellsOrigin) else ()

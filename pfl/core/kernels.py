@@ -1,4 +1,4 @@
-"""The choice of GPU kernels: those that repeat their results bit for bit, in full float32."""
+"""The choice of GPU kernels whose results repeat bit for bit, in full float32."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Objects as plain values: what a configuration would say of them, as far as they tell it."""
+"""Objects as plain values, as a configuration would describe them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from torch.optim import Optimizer
 
 from pfl.core.client import ClientModule
 
-# Longer lists are told by their length.
+# Longer lists are given by their length.
 _LISTED = 100
 
 
@@ -46,7 +46,7 @@ def spelled(value: object) -> str:
 
 
 def _arguments(value: object) -> Mapping[str, Any]:
-    """Return the arguments of an object, as far as it tells them."""
+    """Return the arguments of an object, where they are known."""
     if is_dataclass(value):
         return {item.name: getattr(value, item.name) for item in fields(value)}
     if isinstance(value, ClientModule):

@@ -1,4 +1,4 @@
-"""What tasks compute their scores from: sums by model and group, and scores made of such sums."""
+"""Sums by model and group, and the scores that tasks compute from them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def wide(values: Tensor) -> Tensor:
 
 
 def defined(scores: Tensor, loss: Tensor) -> Tensor:
-    """Return scores, all NaN where the loss is: some output then says nothing of its sample."""
+    """Return scores, all NaN where the loss is NaN: then some output is not defined."""
     return torch.where(loss.isnan(), loss, scores)
 
 

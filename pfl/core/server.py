@@ -92,7 +92,7 @@ class Server(Generic[StateT]):
     def welcome(
         self, state: StateT, info: ClientInfo, members: Sequence[ClientInfo]
     ) -> tuple[Broadcast, State]:
-        """Return what a client starts with that joins a trained federation: nothing is changed.
+        """Return what a client that joins a trained federation starts with; the state is unchanged.
 
         Args:
             state: The server's state.

@@ -1,4 +1,4 @@
-"""Dimensions of a search: what a method declares of the options that are worth a search."""
+"""Dimensions of a search: the options that a method declares worth searching."""
 
 from __future__ import annotations
 

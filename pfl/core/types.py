@@ -129,7 +129,7 @@ class Phase:
 
     @property
     def label(self) -> str:
-        """Return what messages call it."""
+        """Its name in messages."""
         return f"phase {self.name!r}"
 
     @property
@@ -164,7 +164,7 @@ class Pass:
 
     @property
     def label(self) -> str:
-        """Return what messages call it."""
+        """Its name in messages."""
         return f"pass {self.name!r}"
 
     @property
@@ -178,7 +178,7 @@ Plan: TypeAlias = Sequence[Phase | Pass]
 
 @dataclass(frozen=True)
 class ClientInfo:
-    """What a client knows of itself and of the round.
+    """Information on a client and on the round.
 
     Attributes:
         client: Index of the client.
@@ -304,7 +304,7 @@ class SampleLevel:
 
 @dataclass(frozen=True)
 class Job:
-    """All that an engine needs to run one client, besides the module and the data.
+    """Everything an engine needs to run one client, besides the module and the data.
 
     Attributes:
         info: The client and the round.

@@ -57,7 +57,7 @@ def has_bf16() -> bool:
 
 
 def processor() -> str:
-    """Return the name of the kind of processor, as far as the system tells."""
+    """Return the model of the processor, if the system reports it."""
     return _cpuinfo("model name") or platform.processor() or platform.machine()
 
 

@@ -26,7 +26,7 @@ def epsilon(rate: float, sigma: float, rounds: int, delta: float) -> float:
         rate: q, the probability with which a client takes part in a round.
         sigma: Standard deviation of the noise, in units of the sensitivity.
         rounds: Number of rounds.
-        delta: The delta for which epsilon is told.
+        delta: The delta that epsilon holds for.
 
     Raises:
         ModuleNotFoundError: The package ``dp-accounting`` is missing.
@@ -49,7 +49,7 @@ def of_parts(parts: Mapping[float, int], sigma: float, delta: float) -> float:
 
 
 def described() -> str:
-    """Return what tells epsilon: package, version and method."""
+    """Return how epsilon is computed: package, version and method."""
     return f"dp-accounting {metadata.version('dp-accounting')}, privacy loss distributions"
 
 

@@ -1,4 +1,4 @@
-"""How messages are encoded, what clients remember of it, and how many bytes a message has.
+"""How messages are encoded, what clients remember of the errors, and how long messages are.
 
 A client encodes the difference between the weights that it would send and those that it received,
 tensor by tensor; the server encodes weights. Buffers (such as running statistics of batch norms),

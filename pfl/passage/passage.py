@@ -1,4 +1,4 @@
-"""The server's half of the passage: how clients are to send, and what becomes of what arrives."""
+"""The server's half of the passage: how clients send, and how their uploads are aggregated."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ class Privacy:
         clip: C, the largest norm of a client's difference, or of a sample's gradient; with
             ``adaptive`` that of the first round.
         sigma: Standard deviation of the noise in a round's or step's sum, in units of the clip.
-        delta: The delta for which epsilon is told, in (0, 1); less than one over the number of
+        delta: The delta that epsilon holds for, in (0, 1); less than one over the number of
             clients, or of the largest client's samples.
         epsilon: The run ends before the round that would exceed this epsilon; ``None`` is no limit.
         level: What is protected: all that a client sends, as one (``user``), or each single

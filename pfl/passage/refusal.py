@@ -53,7 +53,7 @@ def refusal(module: ClientModule, server: Server[Any]) -> str | None:
 
 
 def _sees_each_upload(server_class: type[Server[Any]]) -> bool:
-    """Return ``True`` if a server merges uploads in its own way, and does not say how means."""
+    """Return ``True`` if a server overrides how uploads are merged, but not ``merge_mean``."""
     for base in server_class.__mro__:
         if "merge_mean" in vars(base):
             return False

@@ -124,7 +124,7 @@ def batch_size(context: Context, phase: Phase, samples: int) -> int:
 
 
 def epoch_steps(context: Context, phase: Phase, samples: int) -> int:
-    """Return how many batches have so many samples, at least one."""
+    """Return how many batches so many samples make, at least one."""
     return max(1, -(-samples // max(1, batch_size(context, phase, samples))))
 
 

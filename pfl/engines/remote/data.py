@@ -42,11 +42,11 @@ class OneClient(DataView):
 
 
 class Told(DataView):
-    """The server's data: what the sites tell of theirs, and samples that belong to no site.
+    """The server's data: the sizes that sites report, and samples that belong to no site.
 
     Args:
-        data: What the server was given; of clients with a site, it is not asked for samples.
-        sites: What each site has told.
+        data: What the server was given; samples of clients with a site are never read from it.
+        sites: The introduction of each site.
 
     Raises:
         SiteError: A client of the data has no site.
@@ -64,7 +64,7 @@ class Told(DataView):
 
     @property
     def stands_for(self) -> str:
-        """The name of the data in whose place these are."""
+        """The name of the data that these stand for."""
         return type(self._data).__name__
 
     @property
@@ -84,7 +84,7 @@ class Told(DataView):
         return client_names(self._data)
 
     def rows(self, client: int, split: Split) -> NoReturn:
-        """Refuse: which rows a site has is not told.
+        """Refuse: a site does not reveal which rows it has.
 
         Raises:
             SiteError: Always.
@@ -105,7 +105,7 @@ class Told(DataView):
         return {"hash": canonical.digest(hashes), **self._data.description()}
 
     def placeholder(self, count: int) -> Inputs:
-        """Return inputs of zeros, as the data that the server was given know their shapes."""
+        """Return inputs of zeros; the data that the server was given know the shapes."""
         return cast(DataSource, self._data).blank(count)
 
 
@@ -113,7 +113,7 @@ class _Distant:
     """A split at a site, of which only numbers are known.
 
     Attributes:
-        label_counts: (C,) samples of each class; ``None`` if they are not told.
+        label_counts: (C,) samples of each class; ``None`` if they are not known.
         augmented: ``False``; the site knows.
     """
 

@@ -1,4 +1,4 @@
-"""The engine whose clients are elsewhere: it sends jobs as messages, and reads the answers."""
+"""The engine whose clients are at sites: it sends jobs as messages, and reads the answers."""
 
 from __future__ import annotations
 
@@ -69,10 +69,10 @@ class RemoteEngine(Engine):
 
     @abstractmethod
     def connect(self, context: Context) -> Transport:
-        """Return the transport of a run, with all sites that it is to have."""
+        """Return the transport of a run, connected to all of its sites."""
 
     def meet(self, context: Context, config: str | None) -> FederatedData:
-        """Connect to the sites and greet each of them; return what they tell of their data.
+        """Connect to the sites and greet each of them; return the data as they describe them.
 
         Raises:
             SiteError: A site cannot be reached, or refuses the run, or is missing.
@@ -130,7 +130,7 @@ class RemoteEngine(Engine):
         return {} if self._post is None else self._post.counted()
 
     def close(self) -> None:
-        """Take leave of the sites that can be reached."""
+        """Say goodbye to the sites that can be reached."""
         post, self._post = self._post, None
         if post is None:
             return

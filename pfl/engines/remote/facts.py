@@ -20,7 +20,7 @@ _OF_DATA = ("outputs", "batch_size", "eval_batch_size", "drop_last", "shuffle")
 
 
 def facts(context: Context) -> dict[str, str]:
-    """Return all that the numbers of a client depend on, besides its data.
+    """Return everything that a client's numbers depend on, besides its data.
 
     Args:
         context: The method with its initial values, and the data.

@@ -1,4 +1,4 @@
-"""What stands before a site: it lets in what the owner allows, and makes the site for a run."""
+"""The guard of a site: it admits what the owner allows, and makes the site for a run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A process that ends with the one that started it, even if that is killed.
+"""A process that ends with the one that started it, even if that one is killed.
 
 ``python -m pfl.engines.remote.leash COMMAND...`` runs a command in a process group of its own.
 """

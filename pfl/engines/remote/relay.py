@@ -41,7 +41,7 @@ Trouble: TypeAlias = Callable[[], str | None]
 
 
 class LineError(OSError):
-    """The process at the other end of a line is not there, or tells of an error."""
+    """The process at the other end of a line is gone, or reports an error."""
 
 
 def private_folder() -> Path:
@@ -176,7 +176,7 @@ class Switchboard(Transport):
 
     Attributes:
         folder: Where the relay finds it; it goes with the switchboard.
-        scope: What else ends with the switchboard, right after the relay has been told to.
+        scope: What ends with the switchboard, right after the relay.
     """
 
     def __init__(self) -> None:
@@ -220,7 +220,7 @@ class Switchboard(Transport):
         self.scope.close()
 
     def _hear(self, header: Header, content: bytes) -> bytes:
-        """Note what the relay tells; keep it waiting until the run is over."""
+        """Note what the relay reports; keep it waiting until the run is over."""
         if "still" in header:
             return b""
         self._failed = header.get("failed")

@@ -25,7 +25,7 @@ from pfl.training.context import Context
 
 
 class Refusal(Exception):  # noqa: N818
-    """The site does not do what it is asked; the message says why."""
+    """The site refuses a request; the message says why."""
 
 
 class Site:

@@ -9,7 +9,7 @@ Verb: TypeAlias = Literal["hello", "train", "test", "state_hash", "bye"]
 
 
 class SiteError(OSError):
-    """A site does not answer, or does not do what it is asked; the message names it."""
+    """A site does not answer, or refuses a request; the message names it."""
 
 
 class GoneError(SiteError):
@@ -21,7 +21,7 @@ class LostStateError(SiteError):
 
 
 class Transport(Protocol):
-    """Carries messages between the server and the sites, and knows nothing of what they say."""
+    """Carries messages between the server and the sites, and never looks into them."""
 
     def sites(self) -> Mapping[int, str]:
         """Return the address of each client that can be reached, for messages to people."""

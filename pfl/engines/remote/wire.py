@@ -30,7 +30,7 @@ _THREADS = 4096
 
 @dataclass(frozen=True)
 class Numbers:
-    """Named numbers in their order, which the keys of the canonical form do not have."""
+    """Named numbers in their order; the canonical form sorts keys."""
 
     names: list[str]
     values: list[Number]
@@ -135,7 +135,7 @@ class Report:
         train: Means of loss terms.
         logged: Means of logged numbers.
         scores: Scores by split.
-        upload: Number of training samples that the upload tells; ``None`` if there is none.
+        upload: Number of training samples in the upload; ``None`` if there is no upload.
         kept: The state that the site has stored; ``None`` if the client keeps none.
     """
 
@@ -159,10 +159,10 @@ class Marks:
 
 @dataclass(frozen=True)
 class Failure:
-    """Why a site does not do what it is asked.
+    """Why a site did not answer a request as asked.
 
     Attributes:
-        kind: ``lost``: it has no such kept state; ``refused``: it does not do this at all;
+        kind: ``lost``: it has no such kept state; ``refused``: it never does this;
             ``failed``: the method failed.
         message: For people.
     """
@@ -202,7 +202,7 @@ def written(name: str, record: Any, sent: Broadcast | Upload | None = None) -> b
 
 
 def read(name: str, form: type[FormT], data: bytes) -> tuple[FormT | Failure, Tensors]:
-    """Return the record of a message, or the failure that it tells of, and its tensors.
+    """Return the record of a message, or the failure that it reports, and its tensors.
 
     Args:
         name: The verb.
@@ -237,7 +237,7 @@ def asked(name: str, form: type[FormT], data: bytes) -> tuple[FormT, Tensors]:
 
 
 def tensors_of(sent: Broadcast | Upload) -> dict[str, Tensor]:
-    """Return what travels by the names that it has in a message."""
+    """Return the tensors that travel, by their names in a message."""
     shared = sent.shared
     if isinstance(sent, Broadcast) and sent.codec is not None:
         shared = sent.payload
