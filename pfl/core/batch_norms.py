@@ -1,10 +1,10 @@
-"""Batch norms of a module, found by their type."""
+"""Batch norms of a module, found by their type, and their running statistics."""
 
 from __future__ import annotations
 
 from torch import nn
 
-from pfl.core.types import Patterns
+from pfl.core.types import Patterns, State
 
 
 def batch_norms(module: nn.Module) -> Patterns:
@@ -23,3 +23,9 @@ def batch_norms(module: nn.Module) -> Patterns:
         for name, child in module.named_modules()
         if isinstance(child, nn.modules.batchnorm._BatchNorm)
     )
+
+
+def norm_statistics(module: nn.Module) -> State:
+    """Return the buffers of all batch norms within a module, by name."""
+    norms = batch_norms(module)
+    return {name: v for name, v in module.named_buffers() if name.rpartition(".")[0] in norms}

@@ -10,7 +10,7 @@ from typing import Any, Literal, TypeAlias, TypedDict
 import torch
 from torch import nn
 
-from pfl.core.batch_norms import batch_norms
+from pfl.core.batch_norms import norm_statistics
 from pfl.core.checks import known_words, not_negative, within
 from pfl.core.learner import Learner
 from pfl.core.noise import GENERATOR
@@ -284,7 +284,7 @@ class ClientModule(Learner):
 
     def has_global_model(self) -> bool:
         """Return ``True`` if :meth:`load_global` gives a complete model."""
-        if self.buffer_policy == "local" and self._norm_statistics():
+        if self.buffer_policy == "local" and norm_statistics(self):
             # The server has no batch-norm statistics that fit its weights.
             return False
         if self.global_model is not None:
@@ -338,15 +338,7 @@ class ClientModule(Learner):
         if self.buffer_policy == "local":
             # Only batch-norm statistics stay; prototypes and other buffers of a method still
             # travel.
-            statistics = self._norm_statistics()
+            statistics = norm_statistics(self)
             stays += [n for n in travels if n in statistics and n not in stays]
             travels = [name for name in travels if name not in statistics]
         return tuple(travels), tuple(stays)
-
-    def _norm_statistics(self) -> set[str]:
-        """Return the names of all batch norms' buffers."""
-        return {
-            f"{norm}.{name}"
-            for norm in batch_norms(self)
-            for name, _ in self.get_submodule(norm).named_buffers()
-        }

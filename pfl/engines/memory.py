@@ -13,18 +13,16 @@ from pfl.core import devices
 from pfl.core.held_out import members
 from pfl.core.state import nbytes
 from pfl.core.types import Inputs, Phase
+from pfl.engines.cores import CGROUP
 from pfl.training.batching import HELD_BYTES, batch_size
 from pfl.training.context import Context
 
 # State, gradients, an optimiser's two averages, kept state, upload, and one working copy.
 _COPIES = 7
-# Files with the limit of a container and what it uses.
+# Files with the limit of a container and what it uses (cgroups of versions 2 and 1).
 _GROUPS = (
-    ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.current"),
-    (
-        "/sys/fs/cgroup/memory/memory.limit_in_bytes",
-        "/sys/fs/cgroup/memory/memory.usage_in_bytes",
-    ),
+    ("memory.max", "memory.current"),
+    ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes"),
 )
 
 
@@ -79,7 +77,7 @@ def _machine() -> int:
 def _group(limit: str, used: str) -> int:
     """Return the free bytes of a container; without a limit, a very large number."""
     try:
-        return int(Path(limit).read_text()) - int(Path(used).read_text())
+        return int((CGROUP / limit).read_text()) - int((CGROUP / used).read_text())
     except (OSError, ValueError):
         return 2**62
 

@@ -122,7 +122,9 @@ class QSGD(Codec):
         """Return the norms of the buckets, and the levels as packed bits."""
         flat = value.flatten()
         wide = flat.to(widest(value.device))
-        norms = self._bucketed(wide).norm(dim=1).to(value.dtype)
+        # The last bucket is filled up with zeros.
+        filled = torch.nn.functional.pad(wide, (0, -len(wide) % self.bucket))
+        norms = filled.view(-1, self.bucket).norm(dim=1).to(value.dtype)
         # As the receiver has it.
         scale = self._spread(norms, len(flat)).to(wide.dtype)
         height = (self.levels * wide.abs() / scale.where(scale > 0, 1)).clamp(max=self.levels)
@@ -136,11 +138,6 @@ class QSGD(Codec):
         level = _unpacked(payload["level"].to(like.device), self.bits, like.numel()) - self.levels
         value = self._spread(norms, like.numel()) * level / self.levels
         return value.to(like.dtype).view_as(like)
-
-    def _bucketed(self, flat: Tensor) -> Tensor:
-        """Return (buckets, bucket) numbers, filled up with zeros."""
-        short = -len(flat) % self.bucket
-        return torch.nn.functional.pad(flat, (0, short)).view(-1, self.bucket)
 
     def _spread(self, norms: Tensor, count: int) -> Tensor:
         return norms.repeat_interleave(self.bucket)[:count]

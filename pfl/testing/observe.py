@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from pfl.core.batch_norms import batch_norms
+from pfl.core.batch_norms import norm_statistics
 from pfl.core.client import ClientModule
 from pfl.core.state import clone
 from pfl.core.types import Pass, Phase, Plan, State
@@ -69,14 +69,8 @@ def leaves_alone(
             raise BrokenPromiseError(f"{who} changes {name}")
 
 
-def statistics(module: nn.Module) -> State:
-    """Return the running statistics of batch norms."""
-    norms = batch_norms(module)
-    return {name: v for name, v in module.named_buffers() if name.rpartition(".")[0] in norms}
-
-
 def _entries(module: nn.Module, norms: bool) -> State:
-    left_out = statistics(module) if norms else {}
+    left_out = norm_statistics(module) if norms else {}
     entries = {**dict(module.named_parameters()), **dict(module.named_buffers())}
     return {name: value for name, value in entries.items() if name not in left_out}
 

@@ -8,13 +8,14 @@ from typing import Any
 
 import torch
 
+from pfl.core.batch_norms import norm_statistics
 from pfl.core.client import ClientModule
 from pfl.core.server import Server
 from pfl.core.state import clone, copy_all, each, named
 from pfl.core.types import Batch
 from pfl.testing.compare import distance
 from pfl.testing.federation import ToyFederation
-from pfl.testing.observe import Wrap, leaves_alone, statistics, streams, wrapped
+from pfl.testing.observe import Wrap, leaves_alone, streams, wrapped
 from pfl.testing.promise import (
     BOTH,
     BrokenPromiseError,
@@ -83,8 +84,8 @@ def functions_are_pure(subject: Subject) -> None:
 
     def twice(function: Callable[..., Any], name: str, who: str) -> Callable[..., Any]:
         def call(*arguments: Any) -> Any:  # noqa: ANN401
-            given, moving, stream = named(arguments), statistics(module), torch.get_rng_state()
-            before, start = clone(given), clone(moving)
+            values, moving = named(arguments), norm_statistics(module)
+            before, start, stream = clone(values), clone(moving), torch.get_rng_state()
             with leaves_alone(who, module, function, norms=True):
                 once = named(function(*arguments))
             check_same(before, arguments, f"{who} changes its argument {{name!r}}")

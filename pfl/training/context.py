@@ -12,6 +12,7 @@ from lightning.fabric import Fabric
 from torch import nn
 
 from pfl.core import devices
+from pfl.core.batch_norms import batch_norms
 from pfl.core.client import ClientModule
 from pfl.core.data import FederatedData
 from pfl.core.elsewhere import reference_of
@@ -107,12 +108,12 @@ class Context:
         wanted = {name for name, p in module.named_parameters() if p.requires_grad}
         self.trainable = wanted if trainable is None else trainable
         self.stochastic = any(isinstance(child, DROPOUTS) for child in module.modules())
+        norms = {name: module.get_submodule(name) for name in batch_norms(module)}
         self.batch_norms = {
-            name: child.running_mean is None
-            for name, child in module.named_modules()
-            if isinstance(child, nn.modules.batchnorm._BatchNorm)
+            name: norm.running_mean is None
+            for name, norm in norms.items()
             # A frozen copy stays in eval mode.
-            and (child.training or child.running_mean is None)
+            if norm.training or norm.running_mean is None
         }
         self.plan: Plan = declared(module, "plan")
         self.adapt: Plan = declared(module, "adapt")
@@ -240,8 +241,10 @@ class Context:
         Args:
             evals: As in :meth:`set_mode`.
         """
+        # A submodule is in eval mode if one that contains it is.
+        held = None if evals is None else (*evals, *(f"{pattern}.*" for pattern in evals))
         return any(
-            always or (evals is not None and not _within(name, evals))
+            always or (held is not None and not matches(name, held))
             for name, always in self.batch_norms.items()
         )
 
@@ -258,9 +261,3 @@ class Context:
 def doubled(value: torch.Tensor) -> torch.Tensor:
     """Return a tensor in float64 if it has floating-point numbers."""
     return value.double() if value.is_floating_point() else value
-
-
-def _within(name: str, patterns: Patterns) -> bool:
-    """Return ``True`` if a submodule, or one that contains it, matches one of the patterns."""
-    parts = name.split(".")
-    return any(matches(".".join(parts[: end + 1]), patterns) for end in range(len(parts)))
