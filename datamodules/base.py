@@ -144,7 +144,6 @@ class FederatedDataModule(L.LightningDataModule, ABC):
         self._mean = channel_values("mean", self.default_mean if mean is None else mean)
         self._std = channel_values("std", self.default_std if std is None else std)
         positive(std=min(self._std))
-        self._ready: Prepared | None = None
         self._learnt: Learnt | None = None
 
     # Implemented by each data set.
@@ -307,7 +306,10 @@ class FederatedDataModule(L.LightningDataModule, ABC):
 
     def setup(self, stage: str | None = None) -> None:
         """Read the data set and divide it, and the public one; later calls do nothing."""
-        self._set_up()
+        holdings = self.division.holdings
+        if self._learnt is not None:
+            held = [(holding.train, holding.test) for holding in holdings]
+            self._learnt.check(type(self.task).__name__, held, self.client_names)
         if self.public is not None:
             self.public.prepare_data()
             self.public.setup()
@@ -320,14 +322,13 @@ class FederatedDataModule(L.LightningDataModule, ABC):
         """
         if not 0 <= client < self.num_clients:
             raise ValueError(f"there is no client {client}, only 0 to {self.num_clients - 1}")
-        ready = self._set_up()
-        return ready.view((client, name), ready.division.holdings[client].of(name), self.augment)
+        ids = self.division.holdings[client].of(name)
+        return self._prepared.view((client, name), ids, self.augment)
 
     def pooled_test(self) -> View | None:
         """Return the common test set, or ``None`` if there is none."""
-        ready = self._set_up()
-        ids = ready.division.pooled_test
-        return None if ids is None else ready.view((None, "test"), ids, None)
+        ids = self.division.pooled_test
+        return None if ids is None else self._prepared.view((None, "test"), ids, None)
 
     def public_split(self) -> View | None:
         """Return the training samples of the public data set, or ``None`` if there is none."""
@@ -335,29 +336,29 @@ class FederatedDataModule(L.LightningDataModule, ABC):
 
     def to(self, device: torch.device) -> None:
         """Make batches on ``device``."""
-        self._set_up().store.to(device)
+        self._prepared.store.to(device)
         if self.public is not None:
             self.public.to(device)
 
     @property
     def division(self) -> Division:
         """The samples of each client, by their numbers in :attr:`contents`."""
-        return self._set_up().division
+        return self._prepared.division
 
     @property
     def contents(self) -> Catalogue:
         """Labels, subclasses and domains of all samples, used or not."""
-        return self._set_up().catalogue
+        return self._prepared.catalogue
 
     def description(self) -> dict[str, Any]:
         """Describe the partition in plain values: recipe, seed, indices, content hash."""
-        return self._set_up().description
+        return self._prepared.description
 
     def __getstate__(self) -> dict[str, Any]:
         """Return the attributes without the data, which another process reads itself."""
         items = (item for base in type(self).__mro__ for item in vars(base).items())
         read = {name for name, value in items if isinstance(value, cached_property)}
-        return {n: v for n, v in self.__dict__.items() if n not in read} | {"_ready": None}
+        return {name: value for name, value in self.__dict__.items() if name not in read}
 
     # Used by a plain Trainer.
 
@@ -380,26 +381,19 @@ class FederatedDataModule(L.LightningDataModule, ABC):
             return self.split(self.client, name)
         if name == "test" and (pooled := self.pooled_test()) is not None:
             return pooled
-        return self._set_up().view((None, name), self.division.of_members(name), self.augment)
+        return self._prepared.view((None, name), self.division.of_members(name), self.augment)
 
-    def _set_up(self) -> Prepared:
-        if self._ready is None:
-            self._ready = self._read()
-            if self._learnt is not None:
-                held = [(holding.train, holding.test) for holding in self._ready.division.holdings]
-                self._learnt.check(type(self.task).__name__, held, self.client_names)
-        return self._ready
-
-    def _read(self) -> Prepared:
+    @cached_property
+    def _prepared(self) -> Prepared:
         catalogue = self.catalogue()
         division, how = self.divide(catalogue)
         ids = division.samples()
         inputs, rows = self.inputs(ids)
         lookup = np.full(len(catalogue.targets), -1, np.int64)
         lookup[ids] = rows
-        given = self.target_values(catalogue, ids)
-        targets = given.new_zeros(count(inputs), *given.shape[1:])
-        targets[torch.from_numpy(rows)] = given
+        values = self.target_values(catalogue, ids)
+        targets = values.new_zeros(count(inputs), *values.shape[1:])
+        targets[torch.from_numpy(rows)] = values
         inputs = self.fitted(inputs, lookup, division)
         store = Store(inputs, targets, self._mean, self._std)
         description = artefact.describe(type(self).__name__, catalogue, division, how)
@@ -424,7 +418,7 @@ class FederatedDataModule(L.LightningDataModule, ABC):
         if isinstance(self.partition, Partitioner):
             division = divide(catalogue, self.partition, self.num_clients, self.rule)
             warn_of_merging(catalogue, division, isinstance(self.partition, ByDomain))
-            return division, artefact.how(self.partition, self.rule)
+            return division, {"partition": artefact.recipe(self.partition), **vars(self.rule)}
         path = Path(self.partition)
         description = artefact.read(path)
         division = artefact.restore(description, catalogue, path)

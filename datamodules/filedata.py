@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from datamodules.base import FederatedDataModule
-from datamodules.checks import existing, require
+from datamodules.checks import existing
 from datamodules.files import Shape, decode, decode_once, files_digest
 from datamodules.tables import read_table
 from datamodules.targets import Catalogue, Ints, Targets
@@ -124,12 +124,11 @@ class FileData(FederatedDataModule):
         if self._learnt is None:
             return names
         known = tuple(self._learnt.class_names)
-        new = [name for name in names if name not in known]
-        require(
-            not new,
-            f"{self.root} has the class {new[0] if new else ''!r}, but those of the "
-            f"run are {', '.join(known[:20])}",
-        )
+        if new := [name for name in names if name not in known]:
+            raise ValueError(
+                f"{self.root} has the class {new[0]!r}, but those of the run are "
+                f"{', '.join(known[:20])}"
+            )
         return known
 
     @cached_property

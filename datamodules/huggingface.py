@@ -13,9 +13,10 @@ from torch import Tensor
 
 from datamodules.checks import require
 from datamodules.decoding import decoded
+from datamodules.named_tensors import TaskName
 from datamodules.partition.partitioner import Partitioner
 from datamodules.tables import Table, arrow_table, targets, times
-from datamodules.tensors import TaskName, TensorData
+from datamodules.tensors import TensorData
 from pfl.core.checks import at_least_one, not_negative
 
 _PART = 64
@@ -92,16 +93,16 @@ class HFDataset(TensorData):
         table = arrow_table(Path(self.path), plain)
         for name in table.columns:
             table.refuse(name, np.flatnonzero(table.missing(name)), "is a missing value")
-        given: dict[str, Any] = {
+        tensors: dict[str, Any] = {
             **decoded(self._samples(content), len(content), self.memory),
             **self._targets(content, table),
             "num_train": num_train,
         }
         if self.client_column is not None:
-            given["client"] = table.labels(self.client_column)
+            tensors["client"] = table.labels(self.client_column)
         if self.time_column is not None:
-            given["column.time"] = times(table, self.time_column)
-        return given
+            tensors["column.time"] = times(table, self.time_column)
+        return tensors
 
     def _content(self) -> tuple[Any, int]:
         """Return the data set, official training samples first, and the number of these."""
@@ -144,7 +145,7 @@ class HFDataset(TensorData):
         except (TypeError, ValueError, RuntimeError) as error:
             raise ValueError(
                 f"{self.path}, row {row + 1}, column {column!r}: {str(value)[:40]!r} is not a "
-                f"tensor of numbers; convert words to tokens"
+                "tensor of numbers; convert words to tokens"
             ) from error
         if self.max_length is None or tensor.dim() != 1 or tensor.is_floating_point():
             return tensor

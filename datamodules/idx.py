@@ -40,7 +40,7 @@ def read_idx(path: Path) -> NDArray[np.uint8]:
             size = prod(shape)
             require(size < _MOST, f"it has the shape {shape}, too large")
             data = file.read(size + 1)
-        require(len(data) == size, f"it has not the {size:,} bytes of its shape {shape}")
+        require(len(data) == size, f"it does not have the {size:,} bytes of its shape {shape}")
     except (OSError, EOFError, ValueError, struct.error, zlib.error) as error:
         raise ValueError(f"{path} is not an idx file of bytes: {error}") from error
     return np.frombuffer(data, np.uint8).reshape(shape)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 from rich.console import Group
-from rich.table import Table
+from rich.table import Column, Table
 
 from datamodules.base import FederatedDataModule
 from datamodules.survey import Survey, count_hashes, survey
@@ -35,10 +35,9 @@ def table(data: FederatedDataModule) -> Group:
     """Build tables for a terminal: a summary and, up to 40 clients, one row per client."""
     seen = survey(data)
     pooled = data.pooled_test()
-    about = Table(title=_title(data, seen.distinct), title_justify="left")
-    about.add_column("a client's")
-    for name in ("least", "median", "mean", "most", "total"):
-        about.add_column(name, justify="right")
+    numbers = _right("least", "median", "mean", "most", "total")
+    title = _title(data, seen.distinct)
+    about = Table("a client's", *numbers, title=title, title_justify="left")
     names = ("training samples", "validation samples", "test samples", seen.kind)
     for name, values in zip(names, (*seen.sizes.T, (seen.counts > 0).sum(1)), strict=True):
         total = f"{len(seen.rows)}" if name == seen.kind else f"{values.sum():,}"
@@ -54,18 +53,20 @@ def table(data: FederatedDataModule) -> Group:
     return Group(about, _clients(seen, data.client_names))
 
 
+def _right(*names: str) -> list[Column]:
+    """Return columns of numbers."""
+    return [Column(name, justify="right") for name in names]
+
+
 def _summary(values: Ints | Floats) -> tuple[float, float, float, float]:
     return values.min(), float(np.median(values)), values.mean(), values.max()
 
 
 def _clients(seen: Survey, names: Sequence[str]) -> Table:
     """Build the table with one row per client."""
-    listed = Table()
-    for name in ("client", "train", "val", "test", seen.kind, "skew"):
-        listed.add_column(name, justify="right")
-    listed.add_column("largest")
-    if seen.domain_names:
-        listed.add_column("domains")
+    domains = ["domains"] if seen.domain_names else []
+    numbers = _right("client", "train", "val", "test", seen.kind, "skew")
+    listed = Table(*numbers, "largest", *domains)
     for client, (sizes, counts, skew) in enumerate(
         zip(seen.sizes, seen.counts, seen.skew(), strict=True)
     ):

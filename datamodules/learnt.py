@@ -1,4 +1,4 @@
-"""What a data module learnt of its data, by which those of clients that join later are read."""
+"""Values that a data module learns, with which the data of later clients are read."""
 
 from __future__ import annotations
 

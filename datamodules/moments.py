@@ -1,4 +1,4 @@
-"""Standardisation by means and deviations that training samples alone decide."""
+"""Standardisation by the means and deviations of training samples."""
 
 from __future__ import annotations
 

@@ -160,8 +160,8 @@ class TimeSeries(TensorData):
     def _windows(self) -> _Windows:
         table = read_table(self.path)
         columns = [*self.target, *self.features]
-        twice = [name for name in columns if columns.count(name) > 1]
-        require(not twice, f"{twice[0] if twice else ''!r} cannot be both target and feature")
+        if twice := [name for name in columns if columns.count(name) > 1]:
+            raise ValueError(f"{twice[0]!r} cannot be both target and feature")
         keys = [self.client_column, *([] if self.time_column is None else [self.time_column])]
         for name in [*keys, *(columns if self.missing == "refuse" else ())]:
             table.refuse(name, np.flatnonzero(table.missing(name)), "is a missing value")

@@ -21,9 +21,10 @@ _SPEECH = re.compile(r"^([A-Z][^\n:]{0,40}):\n(.+?)(?=\n\n|\Z)", re.MULTILINE | 
 class Shakespeare(TensorData):
     """A client is a role; the task is the next character after ``length`` characters.
 
-    LEAF (Caldas et al., 2018) makes the same of the complete works. A role's speeches are joined in
-    their order, and a sample starts every ``stride`` characters. With ``test_protocol: future`` a
-    role is tested on its last speeches: no character that is predicted there is seen in training.
+    LEAF (Caldas et al., 2018) builds this task from the complete works. A role's speeches are
+    joined in their order, and a sample starts every ``stride`` characters. With ``test_protocol:
+    future`` a role is tested on its last speeches: no character that is predicted there is seen in
+    training.
 
     Source: a file of speeches, each a line ``ROLE:`` and what the role says, with an empty line
     between two. Shakespeare's works are in the public domain.
@@ -32,8 +33,8 @@ class Shakespeare(TensorData):
         path: The file.
         length: Number of characters that are read; 80 in LEAF.
         stride: Number of characters between two samples.
-        least: A role needs at least so many characters.
-        roles: Use the roles that say most, at most so many; ``None`` for all.
+        least: Minimum number of characters of a role.
+        roles: Maximum number of roles, those with the most text; ``None`` uses all.
         test_protocol: As in :class:`FederatedDataModule`.
         options: As in :class:`TensorData`.
 

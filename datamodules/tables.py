@@ -200,8 +200,8 @@ def targets(
         if known is None:
             classes, y = np.unique(table.labels(first), return_inverse=True)
             return {"y": y, "class_names": classes}
-        y, told = table.places(first, known), ", ".join(known[:20])
-        table.refuse(first, np.flatnonzero(y < 0), f"is not a class of the run, only {told}")
+        y, listed = table.places(first, known), ", ".join(known[:20])
+        table.refuse(first, np.flatnonzero(y < 0), f"is not a class of the run, only {listed}")
         return {"y": y, "class_names": known}
     y = np.stack([table.numbers(name) for name in names], 1)
     if task == "multilabel":
@@ -220,20 +220,20 @@ def _marked(
     """Return zeros and ones of a binary task, and the names of the two classes."""
     values = table.labels(name).astype(str)
     present = np.unique(values)
-    told = ", ".join(present[:10])
+    shown = ", ".join(present[:10])
     if positive is None:
         zero_one = {*present} <= {"0", "1"}
-        require(zero_one, f"{name!r} has the values {told}: say which are positive")
+        require(zero_one, f"{name!r} has the values {shown}: say which are positive")
         positive = 1
-    given = positive if isinstance(positive, list | tuple) else [positive]
+    positives = positive if isinstance(positive, list | tuple) else [positive]
     # Whole numbers as labels() has them.
-    chosen = [str(v if isinstance(v, str) or v != int(v) else int(v)) for v in given]
+    chosen = [str(v if isinstance(v, str) or v != int(v) else int(v)) for v in positives]
     if known is not None:
         return {"y": np.isin(values, chosen).astype(np.int64), "class_names": known}
-    lost = [value for value in chosen if value not in present]
-    require(not lost, f"positive: {name!r} has no value {lost[0] if lost else ''!r}, only {told}")
+    if lost := [value for value in chosen if value not in present]:
+        raise ValueError(f"positive: {name!r} has no value {lost[0]!r}, only {shown}")
     others = [value for value in present if value not in chosen]
-    require(len(others) > 0, f"positive: all values of {name!r} ({told}) would be positive")
+    require(len(others) > 0, f"positive: all values of {name!r} ({shown}) would be positive")
     names = [" or ".join(words) if len(words) < 5 else "other" for words in (others, chosen)]
     return {"y": np.isin(values, chosen).astype(np.int64), "class_names": names}
 
@@ -329,10 +329,9 @@ def _cells(column: Any) -> Cells:  # noqa: ANN401
 
 
 def _check_names(path: Path, names: Sequence[str]) -> None:
-    unnamed = [place for place, name in enumerate(names, 1) if not name.strip()]
-    require(not unnamed, f"column {unnamed[0] if unnamed else 0} of {path} has no name")
-    twice = [name for name in names if names.count(name) > 1]
-    require(not twice, f"two columns of {path} are called {twice[0] if twice else ''!r}")
+    for place, name in enumerate(names, 1):
+        require(bool(name.strip()), f"column {place} of {path} has no name")
+        require(names.count(name) == 1, f"two columns of {path} are called {name!r}")
 
 
 def _number(cell: str) -> float:

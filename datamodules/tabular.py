@@ -16,11 +16,12 @@ from numpy.typing import NDArray
 from datamodules.checks import require
 from datamodules.learnt import Learnt
 from datamodules.moments import Standardise, standardised
+from datamodules.named_tensors import TaskName
 from datamodules.partition.partitioner import Partitioner
 from datamodules.partition.splits import Division
 from datamodules.tables import Table, read_table, targets, times
 from datamodules.targets import Floats, Ints
-from datamodules.tensors import TaskName, TensorData
+from datamodules.tensors import TensorData
 from pfl.core.types import Inputs
 
 # Maximum number of different values of a category.
@@ -130,8 +131,8 @@ class TabularData(TensorData):
             return torch.from_numpy(x)
         everybody = self._everybody("x", x, division)
         names = [name for name, used in zip(columns.names, known, strict=True) if used]
-        empty = [names[column] for column in np.flatnonzero(numbers & (everybody.counts == 0))]
-        require(not empty, f"no training sample has a value of {empty[0] if empty else ''!r}")
+        for column in np.flatnonzero(numbers & (everybody.counts == 0)):
+            raise ValueError(f"no training sample has a value of {names[column]!r}")
         return torch.from_numpy(standardised(x, division, self.standardise, numbers, everybody))
 
     def _known(self, division: Division) -> NDArray[np.bool_]:
@@ -162,15 +163,15 @@ class TabularData(TensorData):
             _warn_of_values(table, features)
         names, numbers, x = _inputs(table, features)
         y = targets(table, self.target, self._task, self.positive, classes)
-        given: dict[str, Any] = {"x": x, **y}
+        tensors: dict[str, Any] = {"x": x, **y}
         if (client := self._clients_of(table)) is not None:
-            given["client"] = table.labels(client)
+            tensors["client"] = table.labels(client)
         for name in table.columns:
             if table.holds(name) == "numbers" and not table.missing(name).any():
-                given[f"column.{name}"] = table.numbers(name)
+                tensors[f"column.{name}"] = table.numbers(name)
         if self.time_column is not None:
-            given["column.time"] = times(table, self.time_column)
-        return _Columns(given, features, names, numbers)
+            tensors["column.time"] = times(table, self.time_column)
+        return _Columns(tensors, features, names, numbers)
 
     def _clients_of(self, table: Table) -> str | None:
         """Return the column of clients, if there is one; a later client's own table may lack it."""
@@ -194,8 +195,8 @@ class TabularData(TensorData):
         places = [n for n in (self._clients_of(table), self.time_column) if n is not None]
         needed, features = [*self.target, *places], self._features(table)
         require(len(features) > 0, f"{table.path} has no features besides {', '.join(needed)}")
-        both = [name for name in features if name in self.target]
-        require(not both, f"{both[0] if both else ''!r} cannot be both feature and target")
+        for name in features:
+            require(name not in self.target, f"{name!r} cannot be both feature and target")
         if self.missing == "drop":
             bad = np.any([table.missing(name) for name in (*needed, *features)], axis=0)
             require(not bad.all(), f"{table.path}: each row has a missing value")

@@ -12,8 +12,9 @@ from torchvision.transforms.functional import pil_to_tensor
 
 from datamodules.checks import require
 from datamodules.decoding import decoded
+from datamodules.named_tensors import TaskName, as_tensor
 from datamodules.partition.partitioner import Partitioner
-from datamodules.tensors import TaskName, TensorData, as_tensor
+from datamodules.tensors import TensorData
 from pfl.core.checks import not_negative
 
 
@@ -85,8 +86,8 @@ def _named(item: Any, number: int) -> dict[str, Tensor]:  # noqa: ANN401
     require(pair, f"sample {number} is a {type(item).__name__}, not a pair (inputs, target)")
     x, y = item
     several = {f"x.{name}": value for name, value in x.items()} if isinstance(x, Mapping) else None
-    given = {**(several or {"x": x}), "y": y}
-    return {name: _tensor(value, name, number) for name, value in given.items()}
+    sample = {**(several or {"x": x}), "y": y}
+    return {name: _tensor(value, name, number) for name, value in sample.items()}
 
 
 def _tensor(value: Any, name: str, number: int) -> Tensor:  # noqa: ANN401

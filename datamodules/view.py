@@ -63,11 +63,6 @@ class Store:
         self._offset = -torch.tensor(mean, dtype=wide).view(-1, 1, 1) * self._scale * 255
         self._constants: dict[torch.dtype, tuple[Tensor, Tensor]] = {}
 
-    @property
-    def home(self) -> torch.device:
-        """The device that holds the inputs."""
-        return tensors(self.inputs)[0].device
-
     def to(self, device: torch.device) -> None:
         """Make batches on ``device``; move the samples there if they fill at most half of it.
 
@@ -77,9 +72,8 @@ class Store:
             return
         self.device = device
         self._constants = {}
-        fits = True
-        if (free := devices.free(device)) is not None:
-            fits = nbytes(self.inputs) <= free // 2
+        free = devices.free(device)
+        fits = free is None or nbytes(self.inputs) <= free // 2
         home = device if fits else torch.device("cpu")
         self.inputs = each(lambda value: value.to(home), self.inputs)
         self.targets = self.targets.to(home)
@@ -168,9 +162,7 @@ class View(Dataset[Batch]):
 
     def _at_home(self) -> Tensor:
         """Return the rows where the samples are; they are moved there once."""
-        home = self._store.home
-        if self._rows.device != home:
-            self._rows = self._rows.to(home)
+        self._rows = self._rows.to(tensors(self._store.inputs)[0].device)
         return self._rows
 
     def __getitem__(self, positions: Sequence[int]) -> Batch:

@@ -135,13 +135,9 @@ class FederatedLoop:
         seed: int = 42,
     ) -> None:
         self.given = {name: value for name, value in locals().items() if name != "self"}
-        at_least_one(
-            rounds=rounds, evaluate_every=evaluate_every, checkpoint_every=checkpoint_every
-        )
-        at_least_one(
-            evaluate_from=evaluate_from, evaluate_clients=evaluate_clients, workers=workers
-        )
-        at_least_one(unseen_every=unseen_every)
+        at_least_one(rounds=rounds, workers=workers, checkpoint_every=checkpoint_every)
+        at_least_one(evaluate_every=evaluate_every, evaluate_from=evaluate_from)
+        at_least_one(evaluate_clients=evaluate_clients, unseen_every=unseen_every)
         positive(gradient_clip_val=gradient_clip_val)
         not_negative(kept_memory=kept_memory, join_rounds=join_rounds, tune_epochs=tune_epochs)
         finite(kept_memory=kept_memory)
@@ -174,7 +170,8 @@ class FederatedLoop:
         self.seed = seed
         self.fabric = _fabric(accelerator, devices, precision)
         for callback in callbacks or ():
-            _check_callback(callback)
+            if not isinstance(callback, Callback):  # such as one of Lightning's
+                raise TypeError(f"callbacks: {foreign.refusal(type(callback).__name__)}")
         self.callbacks: list[Callback] = [*(callbacks or []), *map(LightningLogger, loggers or [])]
         if default_root_dir is not None:
             # Records come first: if another callback fails, a resume drops rows beyond the
@@ -375,12 +372,6 @@ class FederatedLoop:
 def _next(federation: Federation, rounds: Iterator[RoundResult]) -> RoundResult | None:
     with federation.computing():
         return next(rounds, None)
-
-
-def _check_callback(callback: object) -> None:
-    """Refuse what is not one of our callbacks, such as one of Lightning's."""
-    if not isinstance(callback, Callback):
-        raise TypeError(f"callbacks: {foreign.refusal(type(callback).__name__)}")
 
 
 def _fabric(accelerator: str, devices: int | str, precision: Precision) -> Fabric:

@@ -29,7 +29,7 @@ def content():
     """Return what the file should hold."""
     catalogue.load()
     kinds = {kind: catalogue.find(path) for kind, path in known.KINDS.items()}
-    classes = {kind.__name__: kind for kind in (*catalogue.own(), FederatedLoop)}
+    classes = {kind.__name__: kind for kind in (*catalogue.of_this_project(), FederatedLoop)}
     return {
         "classes": {name: _class(classes[name], kinds, classes) for name in sorted(classes)},
         "loop": _loop(),

@@ -31,7 +31,7 @@ _PLACES = {
 def classes():
     """Return the classes that identities hold, without abstract ones, and the usual optimisers."""
     catalogue.load()
-    own = {kind for kind in catalogue.own() if not inspect.isabstract(kind)}
+    own = {kind for kind in catalogue.of_this_project() if not inspect.isabstract(kind)}
     counted = {kind for kind in own if Engine not in kind.__mro__ and kind.__name__[0] != "_"}
     counted = {k for k in counted if not (issubclass(k, Callback) and _is_silent(k))}
     return sorted({FederatedLoop, *counted, SGD, Adam, AdamW}, key=lambda kind: kind.__name__)

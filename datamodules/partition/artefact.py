@@ -11,7 +11,7 @@ import numpy as np
 
 from datamodules.partition.natural import client_names
 from datamodules.partition.partitioner import Partitioner
-from datamodules.partition.splits import Division, Holding, Rule
+from datamodules.partition.splits import Division, Holding
 from datamodules.targets import Catalogue, Ints
 from pfl.core.held_out import NOBODY, HeldOut
 from pfl.disk import reading
@@ -40,7 +40,7 @@ def describe(
         data: Name of the data set.
         catalogue: Catalogue of the data set.
         division: Samples of each client.
-        how: The partitioner and the rule that made it, as :func:`how` returns them.
+        how: The partitioner's recipe and the settings of the rule that made it.
     """
     held = _held(catalogue, division)
     return {
@@ -72,11 +72,6 @@ def _held(catalogue: Catalogue, division: Division) -> dict[str, Any]:
 
 def _hash(held: dict[str, Any]) -> str:
     return hashlib.sha256(json.dumps(held).encode()).hexdigest()[:32]
-
-
-def how(partitioner: Partitioner, rule: Rule) -> dict[str, Any]:
-    """Return partitioner and rule as plain values."""
-    return {"partition": recipe(partitioner), **vars(rule)}
 
 
 def read(path: Path) -> dict[str, Any]:

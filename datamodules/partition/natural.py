@@ -28,11 +28,11 @@ def client_names(catalogue: Catalogue, division: Division) -> tuple[str, ...]:
         return ()
     names = [_name([catalogue.domain_names[d] for d in sorted(domains)]) for domains in held]
     names = [name or f"client {client}" for client, name in enumerate(names)]
-    total, seen, told = Counter(names), Counter[str](), []
+    total, seen, numbered = Counter(names), Counter[str](), []
     for name in names:
         seen[name] += 1
-        told.append(name if total[name] == 1 else f"{name} ({seen[name]})")
-    return tuple(told)
+        numbered.append(name if total[name] == 1 else f"{name} ({seen[name]})")
+    return tuple(numbered)
 
 
 def warn_of_merging(catalogue: Catalogue, division: Division, natural: bool) -> None:

@@ -83,11 +83,8 @@ class Division:
     def samples(self) -> Ints:
         """Return all samples in use, in ascending order."""
         used = [ids for h in self.holdings for ids in (h.train, h.val, h.test)]
-        return np.unique(
-            np.concatenate([*used, [] if self.pooled_test is None else self.pooled_test]).astype(
-                np.int64
-            )
-        )
+        pooled = [] if self.pooled_test is None else [self.pooled_test]
+        return np.unique(np.concatenate([*used, *pooled]).astype(np.int64))
 
 
 @dataclass(frozen=True)
@@ -165,14 +162,11 @@ def divide(data: Catalogue, partition: Partitioner, num_clients: int, rule: Rule
 
     if rule.test_protocol == "future":
         time = data.targets.column("time")
-        return Division(
-            tuple(_future(ids[np.argsort(time[ids], kind="stable")], rule) for ids in owned), None
-        )
+        in_order = (ids[np.argsort(time[ids], kind="stable")] for ids in owned)
+        return Division(tuple(_future(ids, rule) for ids in in_order), None)
     if rule.pools:
-        return Division(
-            tuple(_pooled(ids, rule, rng("test", i), rng("val", i)) for i, ids in enumerate(owned)),
-            None,
-        )
+        pooled = (_pooled(ids, rule, rng("test", i), rng("val", i)) for i, ids in enumerate(owned))
+        return Division(tuple(pooled), None)
     groupings = partition.groupings(data.targets)
     tested = [np.empty(0, np.int64)] * len(owned)
     if rule.test_protocol == "official_classes":

@@ -73,12 +73,12 @@ class Unseen:
         validation = _joined(chosen[:reserved])
         unseen = tuple(c for c in _joined(chosen[reserved:]) if c not in validation)
         sizes = division.sizes
-        empty = [client for client in unseen if not sizes[client, [0, 2]].all()]
-        require(
-            not empty,
-            f"unseen: client {empty[0] if empty else ''} cannot be held out, as it lacks training "
-            "or test samples of its own",
-        )
+        for client in unseen:
+            require(
+                bool(sizes[client, [0, 2]].all()),
+                f"unseen: client {client} cannot be held out, as it lacks training or test samples "
+                "of its own",
+            )
         left = np.delete(sizes[:, 0], [*unseen, *validation])
         require(bool(left.any()), "unseen: every client with training data is held out")
         return HeldOut(unseen, validation)
@@ -94,24 +94,22 @@ class Unseen:
         domains = sorted(set().union(*(held[client] for client in full)))
         return [tuple(c for c in full if domain in held[c]) for domain in domains]
 
-    def _named(self, given: int | str, catalogue: Catalogue, division: Division) -> tuple[int, ...]:
+    def _named(self, who: int | str, catalogue: Catalogue, division: Division) -> tuple[int, ...]:
         count = len(division.holdings)
-        if isinstance(given, int):
-            require(
-                0 <= given < count, f"unseen: there is no client {given}, only 0 to {count - 1}"
-            )
-            return (given,)
+        if isinstance(who, int):
+            require(0 <= who < count, f"unseen: there is no client {who}, only 0 to {count - 1}")
+            return (who,)
         names = client_names(catalogue, division)
-        if given in names:
-            return (names.index(given),)
+        if who in names:
+            return (names.index(who),)
         known = [*dict.fromkeys([*names, *catalogue.domain_names])]
         require(
-            given in catalogue.domain_names,
-            f"unseen: there is no client {given!r}, only {', '.join(known[:20]) or 'numbers'}",
+            who in catalogue.domain_names,
+            f"unseen: there is no client {who!r}, only {', '.join(known[:20]) or 'numbers'}",
         )
-        domain = [*catalogue.domain_names].index(given)
+        domain = [*catalogue.domain_names].index(who)
         held = domains_of(catalogue, division)
-        return tuple(client for client, domains in enumerate(held) if domain in domains)
+        return tuple(number for number, domains in enumerate(held) if domain in domains)
 
 
 def later(catalogue: Catalogue, rule: Rule) -> Division:

@@ -8,20 +8,21 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from pfl.bench import points
 from pfl.bench.rows import ALWAYS
 from pfl.bench.task import Task
 from pfl.cli import catalogue, shipped
-from pfl.cli.config import Experiment
+from pfl.cli.config import Experiment, as_in_yaml
 from pfl.cli.explain import UsageError
 from pfl.cli.known import KINDS
-from pfl.cli.parser import Parser, arguments
+from pfl.cli.parser import Parser
 from pfl.core.client import ClientModule
 from pfl.core.space import Dimension
 from pfl.disk import canonical, reading
 from pfl.federation import identity
+from pfl.imports.hints import declared
 from pfl.tables.cells import flags
 
 # What a run of a benchmark does not do: it stores nothing but its results.
@@ -109,8 +110,8 @@ class Contender:
 
     def _takes(self, key: str) -> bool:
         """Return ``True`` if a key is not the method's, or is an argument that it has."""
-        name = key.removeprefix(_OPTIONS)
-        return name == key or name.partition(".")[0] in arguments(self.method)
+        name, method = key.removeprefix(_OPTIONS), cast(type, self.method)
+        return name == key or name.partition(".")[0] in declared(method)
 
     @property
     def space_hash(self) -> str:
@@ -132,11 +133,8 @@ class Contender:
     @cached_property
     def _defaults(self) -> dict[str, Any]:
         values = self.default.values
-        return {one.name: _plain(values[one.name]) for one in self.dimensions if one.name in values}
-
-
-def _plain(value: Any) -> Any:  # noqa: ANN401
-    return [*value] if isinstance(value, tuple) else value
+        names = [one.name for one in self.dimensions if one.name in values]
+        return {name: as_in_yaml(values[name]) for name in names}
 
 
 @cache

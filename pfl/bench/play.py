@@ -143,7 +143,7 @@ class Player:
         if engine is not None:
             loop.engine = engine
         data: Any = Blinded(experiment.data) if blind else experiment.data
-        with explained(experiment.given, *REFUSALS, ArithmeticError), warnings.catch_warnings():
+        with explained(experiment.settings, *REFUSALS, ArithmeticError), warnings.catch_warnings():
             # Of a rate that is too large, say: a trial's outcome tells.
             warnings.simplefilter("ignore")
             return loop.fit(module, data)

@@ -78,12 +78,12 @@ def listed(kind: str) -> list[Known]:
     return sorted(items, key=lambda item: item.name.lower())
 
 
-def import_own(path: str) -> None:
+def import_from_working_folder(path: str) -> None:
     """Import the module of a dotted path if it lies in the working folder.
 
     Errors are left to whoever looks for the object.
     """
-    if _is_own(path.rpartition(".")[0]):
+    if _in_working_folder(path.rpartition(".")[0]):
         with suppress(ImportError):
             find(path)
 
@@ -127,21 +127,21 @@ def neighbours(path: str) -> list[str]:
 
 def classes() -> dict[str, type]:
     """Return every class that can be named without its module, by name."""
-    return {kind.__name__: kind for kind in _everything()}
+    return {item.__name__: item for item in _everything()}
 
 
-def own() -> list[type]:
+def of_this_project() -> list[type]:
     """Return every class of this project that a configuration can name."""
-    named = (kind for kind in _everything() if kind.__module__.startswith(PACKAGES))
-    return [kind for kind in named if not kind.__module__.startswith(_INTERNAL)]
+    ours = (item for item in _everything() if item.__module__.startswith(PACKAGES))
+    return [item for item in ours if not item.__module__.startswith(_INTERNAL)]
 
 
 @cache
 def clashes() -> dict[str, str]:
     """Return the full paths of this project's classes whose names other libraries use too."""
     homes: dict[str, set[str]] = {}
-    for kind in _everything():
-        homes.setdefault(kind.__name__, set()).add(f"{kind.__module__}.{kind.__name__}")
+    for item in _everything():
+        homes.setdefault(item.__name__, set()).add(f"{item.__module__}.{item.__name__}")
     return {
         name: path
         for name, paths in homes.items()
@@ -182,7 +182,7 @@ def _working_folder(module: str) -> Iterator[None]:
     Otherwise a library that looks for an optional package might find a file of its name there.
     """
     folder = str(Path.cwd())
-    if not {folder, ""}.isdisjoint(sys.path) or not _is_own(module):
+    if not {folder, ""}.isdisjoint(sys.path) or not _in_working_folder(module):
         yield
         return
     sys.path.append(folder)
@@ -192,7 +192,7 @@ def _working_folder(module: str) -> Iterator[None]:
         sys.path.remove(folder)
 
 
-def _is_own(module: str) -> bool:
+def _in_working_folder(module: str) -> bool:
     """Return ``True`` if a module lies in the working folder."""
     parts = module.split(".")
     places = (

@@ -26,11 +26,11 @@ class _MethodParser(Parser):
 
     command = "check"
 
-    def filled(self, kind: Any) -> Mapping[str, tuple[Any, str]]:  # noqa: ANN401
+    def filled(self, target: Any) -> Mapping[str, tuple[Any, str]]:  # noqa: ANN401
         """Return type and help of arguments that are filled in later: of a method, its network."""
-        is_method = inspect.isclass(kind) and issubclass(kind, ClientModule)
+        is_method = inspect.isclass(target) and issubclass(target, ClientModule)
         net = {"net": (nn.Module, "(replaced by a small one)")} if is_method else {}
-        return {**super().filled(kind), **net}
+        return {**super().filled(target), **net}
 
 
 def check(argv: Sequence[str]) -> None:
@@ -90,7 +90,7 @@ def _configured(argv: Sequence[str]) -> Subject:
     model: Namespace = experiment.values.model
 
     def build(net: nn.Module, **options: Any) -> ClientModule:
-        with explained(experiment.given, *REFUSALS, part="model"):
+        with explained(experiment.settings, *REFUSALS, part="model"):
             made = experiment.make(
                 "model", model, [(_later, ClientModule, True), (_small, nn.Module, True)]
             )
@@ -100,11 +100,11 @@ def _configured(argv: Sequence[str]) -> Subject:
     return Subject(catalogue.find(model.class_path), build)
 
 
-def _later(kind: Callable[..., ClientModule], **given: Any) -> Callable[..., ClientModule]:
+def _later(method: Callable[..., ClientModule], **options: Any) -> Callable[..., ClientModule]:
     """Return a function that builds a method once it is given the remaining arguments."""
-    return lambda **more: kind(**{**given, **more})
+    return lambda **more: method(**{**options, **more})
 
 
-def _small(kind: Callable[..., nn.Module], *args: Any, **given: Any) -> nn.Module:
+def _small(network: Callable[..., nn.Module], *args: Any, **options: Any) -> nn.Module:
     """Return a small network in place of one shaped by the data, and any other module as it is."""
-    return mlp() if from_data(kind) else kind(*args, **given)
+    return mlp() if from_data(network) else network(*args, **options)

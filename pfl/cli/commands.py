@@ -83,24 +83,19 @@ class Command:
     arguments: dict[str, dict[str, Any]] = field(default_factory=dict)
 
     @property
-    def own(self) -> Mapping[str, Mapping[str, Any]]:
+    def typed(self) -> Mapping[str, Mapping[str, Any]]:
         """Its arguments that are not part of a configuration, as ``add_argument`` takes them."""
-        typed = {
+        arguments = {
             name: {**how, **({"type": _TYPES[how["type"]]} if "type" in how else {})}
             for name, how in self.arguments.items()
         }
-        return typed if self.configuration is None else {**typed, **_COMMON}
+        return arguments if self.configuration is None else {**arguments, **_COMMON}
 
     def words(self, argv: Sequence[str]) -> Sequence[str]:
         """Return a command line with the flag of a model that is named by the first word."""
         named = self.configuration is not None and self.configuration.named
         bare = named and argv and not argv[0].startswith("-")
         return ["--model.class_path", *argv] if bare else argv
-
-    @property
-    def opening(self) -> str:
-        """What it is for, with its examples."""
-        return "\n  ".join([f"{self.description}\n\nexamples:", *self.examples])
 
 
 @cache
@@ -118,11 +113,11 @@ def parser(name: str) -> argparse.ArgumentParser:
         prog=f"pfl {name}",
         usage=command.usage,
         formatter_class=HelpFormatter,
-        description=command.opening,
+        description="\n  ".join([f"{command.description}\n\nexamples:", *command.examples]),
         epilog=command.epilog,
         allow_abbrev=False,
     )
-    for argument, how in command.own.items():
+    for argument, how in command.typed.items():
         # Only jsonargparse takes a union of types.
         plain = {key: value for key, value in how.items() if key != "type" or callable(value)}
         made.add_argument(argument, **plain)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from argparse import ArgumentError
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -13,19 +13,13 @@ import torch
 from jsonargparse import Namespace
 
 from pfl.cli import catalogue, shipped
-from pfl.cli.explain import (
-    Given,
-    UsageError,
-    explained,
-    place,
-    sources,
-)
-from pfl.cli.misspelt import check_names, explain, find_misspelling, resolve, told
+from pfl.cli.explain import UsageError, UserSettings, explained, placed, sources
+from pfl.cli.misspelt import check_names, explain, find_misspelling, known_class, resolve
 from pfl.cli.parser import FROM_DATA, Parser, from_data, spelled_out
 from pfl.core.seeds import derive, scoped
 from pfl.core.task import Classification
 from pfl.imports.hints import types_of
-from pfl.imports.trust import Trust, TrustError, check_argument
+from pfl.imports.trust import Trust, TrustError, check_argument, plain
 from pfl.loop import FederatedLoop
 
 if TYPE_CHECKING:
@@ -45,12 +39,12 @@ class Experiment:
     Attributes:
         parser: The parser that read it.
         values: The parsed configuration.
-        given: The settings it was parsed from.
+        settings: What the user has set.
     """
 
     parser: Parser
     values: Namespace
-    given: Sequence[Given]
+    settings: UserSettings
 
     @classmethod
     def parse(cls, parser: Parser, argv: Sequence[str]) -> Experiment:
@@ -60,12 +54,12 @@ class Experiment:
             UsageError: The command line or a configuration file is wrong.
         """
         argv = shipped.spelled_out(argv)
-        given = sources(argv)
+        settings = sources(argv)
         # The parser would take this key of a file for its own list of files.
-        if any(item.keys[0] == "config" and item.place != "--config" for item in given):
-            raise UsageError(place("give further files with --config", ("config",), given))
+        if any(item.keys[0] == "config" and item.place != "--config" for item in settings):
+            raise UsageError(placed("give further files with --config", ("config",), settings))
         try:
-            check_names(given)
+            check_names(settings)
             values = parser.parse_args(spelled_out(argv))
             types = types_of(parser)
             # The parser reads a number in place of a section as a section without keys.
@@ -77,31 +71,31 @@ class Experiment:
                 if key in values:
                     check_argument(values[key], hint, key.split("."), trust)
         except ArgumentError as error:
-            top = ("config", "seed", "loop", "model", "data", "print_config", *parser.own)
+            top = ("config", "seed", "loop", "model", "data", "print_config", *parser.apart)
             find_misspelling(
-                given,
+                settings,
                 dict.fromkeys(top, ""),
-                told(FederatedLoop),
-                lambda item: told(resolve(item)),
-                lambda name: told(catalogue.classes().get(name)),
+                known_class(FederatedLoop),
+                lambda item: known_class(resolve(item)),
+                lambda name: known_class(catalogue.classes().get(name)),
             )
-            raise UsageError(explain(error, given)) from error
+            raise UsageError(explain(error, settings)) from error
         except TrustError as error:
-            raise UsageError(place(error.what, error.keys, given)) from error
-        return cls(parser, values, given)
+            raise UsageError(placed(error.what, error.keys, settings)) from error
+        return cls(parser, values, settings)
 
     @cached_property
     def loop(self) -> FederatedLoop:
         """The loop."""
-        with explained(self.given, *REFUSALS, part="loop"):
-            part = Namespace(seed=self.values.seed, loop=self.values.loop)
-            loop: FederatedLoop = self.parser.instantiate(part).loop
+        with explained(self.settings, *REFUSALS, part="loop"):
+            section = Namespace(seed=self.values.seed, loop=self.values.loop)
+            loop: FederatedLoop = self.parser.instantiate(section).loop
         return loop
 
     @cached_property
     def data(self) -> DataSource:
         """The data module, already prepared and divided among clients."""
-        with explained(self.given, *REFUSALS, part="data"):
+        with explained(self.settings, *REFUSALS, part="data"):
             data: DataSource = self.make("data", self.values.data)
             data.prepare_data()
             data.setup()
@@ -114,7 +108,7 @@ class Experiment:
         fill(model, self.data)
         if (task := self.data.task) != Classification():
             path = f"{type(task).__module__}.{type(task).__qualname__}"
-            options = Namespace({name: _plain(value) for name, value in task.options().items()})
+            options = Namespace({name: as_in_yaml(value) for name, value in task.options().items()})
             model.init_args.task = Namespace(class_path=path, init_args=options)
         return model
 
@@ -122,7 +116,7 @@ class Experiment:
     def module(self) -> ClientModule:
         """The method, with initial weights that depend only on the seed."""
         model, data = self.model, self.data
-        with explained(self.given, *REFUSALS, part="model"):
+        with explained(self.settings, *REFUSALS, part="model"):
             with scoped(derive(self.values.seed, "init")):
                 module: ClientModule = self.make("model", model)
             check_fit(module, data)
@@ -147,23 +141,27 @@ class Experiment:
         return made[key]
 
 
-def _plain(value: Any) -> Any:  # noqa: ANN401
-    return list(value) if isinstance(value, tuple) else value
+def as_in_yaml(value: Any) -> Any:  # noqa: ANN401
+    """Return a tuple as a list, and any other value as it is."""
+    return [*value] if isinstance(value, tuple) else value
 
 
 def fill(value: Any, data: DataSource) -> None:  # noqa: ANN401
     """Fill in the arguments that networks in a parsed configuration take from the data."""
-    if isinstance(value, Namespace | Mapping):
-        for name in FROM_DATA:
-            if "class_path" in value and name in from_data(catalogue.find(value["class_path"])):
-                arguments = value["init_args"]
-                if arguments[name] is None:
-                    arguments[name] = getattr(data, FROM_DATA[name].source)
-        for item in vars(value).values() if isinstance(value, Namespace) else value.values():
-            fill(item, data)
-    elif isinstance(value, list | tuple):
-        for item in value:
-            fill(item, data)
+    if isinstance(value, Namespace | Mapping) and "class_path" in value:
+        for name in from_data(catalogue.find(value["class_path"])):
+            if value["init_args"][name] is None:
+                value["init_args"][name] = getattr(data, FROM_DATA[name].source)
+    for item in inner_values(value):
+        fill(item, data)
+
+
+def inner_values(value: Any) -> Iterable[Any]:  # noqa: ANN401
+    """Return the values in a mapping or a list of a configuration; none in any other value."""
+    content = plain(value)
+    if isinstance(content, Mapping):
+        return content.values()
+    return content if isinstance(content, list | tuple) else ()
 
 
 def check_fit(module: ClientModule, data: DataSource) -> None:

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from textwrap import shorten
+from typing import TypeAlias
 
 import yaml
 
@@ -39,7 +40,7 @@ class FailedError(UsageError):
 
 
 @dataclass(frozen=True)
-class Given:
+class UserSetting:
     """One setting, as the user wrote it.
 
     Attributes:
@@ -52,24 +53,26 @@ class Given:
     text: str | None
     place: str
 
-    @property
-    def is_null(self) -> bool:
-        """``True`` if the value is written as null."""
-        return self.text in ("null", "~", "")
+    def error(self, what: str) -> UsageError:
+        """Return the error that says what is wrong with the setting, and where it stands."""
+        return UsageError(message_at(self.place, self.keys, what))
 
 
-def sources(argv: Sequence[str]) -> list[Given]:
+UserSettings: TypeAlias = Sequence[UserSetting]
+
+
+def sources(argv: Sequence[str]) -> list[UserSetting]:
     """Return the settings of a command line and its configuration files, later ones last.
 
     Raises:
         UsageError: A configuration file is missing or is not YAML.
     """
-    settings: list[Given] = []
+    settings: list[UserSetting] = []
     for flag, text in flags(argv):
         if flag == "--config" and text is not None:
             settings += _file(Path(text))
         else:
-            settings.append(Given(keys_of(flag), text, flag))
+            settings.append(UserSetting(keys_of(flag), text, flag))
     return settings
 
 
@@ -93,7 +96,7 @@ def with_values(argv: Sequence[str], change: Callable[[str, str], str]) -> list[
     return words
 
 
-def _file(path: Path) -> list[Given]:
+def _file(path: Path) -> list[UserSetting]:
     if not path.is_file():
         raise UsageError(f"--config {path}: there is no such file{nearest_file(path)}")
     try:
@@ -112,7 +115,7 @@ def _file(path: Path) -> list[Given]:
     return list(_walk(node, (), path))
 
 
-def _walk(node: yaml.Node, keys: Keys, path: Path) -> Iterator[Given]:
+def _walk(node: yaml.Node, keys: Keys, path: Path) -> Iterator[UserSetting]:
     if isinstance(node, yaml.SequenceNode):
         for number, item in enumerate(node.value):
             yield from _walk(item, (*keys, str(number)), path)
@@ -126,16 +129,17 @@ def _walk(node: yaml.Node, keys: Keys, path: Path) -> Iterator[Given]:
             raise UsageError(f"{place}: the key {key.value!r} is given twice")
         seen.add(key.value)
         # The parser accepts dotted keys too, as W&B writes them.
-        inner = spoken((*keys, *str(key.value).split(".")))
+        inner = short_keys((*keys, *str(key.value).split(".")))
         if inner != keys:
-            yield Given(inner, value.value if isinstance(value, yaml.ScalarNode) else None, place)
+            text = value.value if isinstance(value, yaml.ScalarNode) else None
+            yield UserSetting(inner, text, place)
         yield from _walk(value, inner, path)
 
 
 def keys_of(word: str) -> Keys:
     """Return the keys that a flag sets; none for a word that is no flag."""
     flag = word.partition("=")[0]
-    return spoken(flag[2:].rstrip("+").split(".")) if flag.startswith("--") else ()
+    return short_keys(flag[2:].rstrip("+").split(".")) if flag.startswith("--") else ()
 
 
 def refuse(flags: Iterable[str], reasons: Mapping[str, str]) -> None:
@@ -148,47 +152,47 @@ def refuse(flags: Iterable[str], reasons: Mapping[str, str]) -> None:
     Raises:
         UsageError: There is such a flag.
     """
-    refused = {spoken(key.split(".")): reason for key, reason in reasons.items()}
+    refused = {short_keys(key.split(".")): reason for key, reason in reasons.items()}
     for flag in flags:
         if (reason := refused.get(keys_of(flag))) is not None:
             raise UsageError(f"{flag}: {reason}")
 
 
-def spoken(keys: Iterable[str]) -> Keys:
+def short_keys(keys: Iterable[str]) -> Keys:
     """Return keys without those that only spell out a class."""
     return tuple(key for key in keys if key not in _SPELLING)
 
 
-def place(what: str, keys: Sequence[str], given: Sequence[Given], file: str = "") -> str:
+def placed(what: str, keys: Sequence[str], settings: UserSettings, file: str = "") -> str:
     """Return a message about a key, preceded by the place where it or what it is in is set.
 
     Args:
         what: What is wrong.
         keys: The key.
-        given: All settings.
+        settings: All settings.
         file: The place of a key that no setting is about.
     """
-    path = spoken(keys)
-    outer = (settings_of(given, path[:count]) for count in range(len(path), 0, -1))
-    return line(next((there[-1].place for there in outer if there), file), tuple(keys), what)
+    path = short_keys(keys)
+    outer = (settings_of(settings, path[:count]) for count in range(len(path), 0, -1))
+    return message_at(next((there[-1].place for there in outer if there), file), tuple(keys), what)
 
 
-def settings_of(given: Sequence[Given], path: Keys) -> list[Given]:
+def settings_of(settings: UserSettings, path: Keys) -> list[UserSetting]:
     """Return the settings of a key, or of the class given for it."""
-    return [item for item in given if item.keys in (path, (*path, "class_path"))]
+    return [item for item in settings if item.keys in (path, (*path, "class_path"))]
 
 
-def locate(message: str, given: Sequence[Given], part: str) -> str:
+def locate(message: str, settings: UserSettings, part: str) -> str:
     """Add the place of the setting that a message is about, found by its name or its value.
 
     Args:
         message: What is wrong.
-        given: All settings.
+        settings: All settings.
         part: Top-level key below which the cause lies; its own place is used if no setting below
             it fits.
     """
     words = re.findall(r"\w+", message)
-    inner = [item for item in reversed(given) if item.keys[0] == part and len(item.keys) > 1]
+    inner = [item for item in reversed(settings) if item.keys[0] == part and len(item.keys) > 1]
     named = [item for word in words for item in inner if _path(item.keys)[-1] == word]
     # A short value such as 3 may belong to any setting.
     shown = [item for item in inner if item.text and len(item.text) > 3 and item.text in message]
@@ -196,22 +200,22 @@ def locate(message: str, given: Sequence[Given], part: str) -> str:
     # What was added to a file is more often wrong than what is in it.
     flags = [item for item in (*named, *shown) if item.place.startswith("--")]
     for item in (*flags, *named, *shown, *itself):
-        return line(item.place, item.keys, message)
+        return message_at(item.place, item.keys, message)
     return message
 
 
 @contextmanager
-def explained(given: Sequence[Given], *kinds: type[Exception], part: str = "") -> Iterator[None]:
-    """Turn failures of a run, and errors of these kinds, into messages for the user.
+def explained(settings: UserSettings, *refusals: type[Exception], part: str = "") -> Iterator[None]:
+    """Turn failures of a run, and errors of some classes, into messages for the user.
 
     Args:
-        given: All settings.
-        kinds: Classes of the errors.
+        settings: All settings.
+        refusals: The classes of errors.
         part: See :func:`locate`.
 
     Raises:
         FailedError: A run failed inside; see :mod:`pfl.core.failure`.
-        UsageError: An error of these kinds was raised inside; the message names the place of its
+        UsageError: Such an error was raised inside; the message names the place of its
             cause.
     """
     try:
@@ -219,9 +223,10 @@ def explained(given: Sequence[Given], *kinds: type[Exception], part: str = "") -
     except Exception as error:
         if failure := failure_line(error):
             raise FailedError(failure) from error
-        if not isinstance(error, kinds):
+        if not isinstance(error, refusals):
             raise
-        raise UsageError(locate(plain(str(_cause(error)), 1500), given, part)) from error
+        message = in_plain_words(str(_cause(error)), 1500)
+        raise UsageError(locate(message, settings, part)) from error
 
 
 def _cause(error: BaseException) -> BaseException:
@@ -234,7 +239,7 @@ def _cause(error: BaseException) -> BaseException:
     return _cause(inner) if home.startswith("jsonargparse.") and inner is not None else error
 
 
-def plain(message: str, limit: int = 400) -> str:
+def in_plain_words(message: str, limit: int = 400) -> str:
     """Return a message of the parser in plain words, without Python's notation for types."""
     message = re.sub(r"<class '(?:\w+\.)*(\w+)'>", r"\1", message.strip())
     message = re.sub(r"(?:typing\.)?Literal\[(.*?)\]", r"one of \1", message)
@@ -242,7 +247,7 @@ def plain(message: str, limit: int = 400) -> str:
     return shorten(message, limit)
 
 
-def line(place: str, keys: Keys, what: str) -> str:
+def message_at(place: str, keys: Keys, what: str) -> str:
     """Return place, keys and message in one line; a flag already names its keys."""
     path = "" if _path(keys_of(place)) == _path(keys) else ".".join(_path(keys))
     return ": ".join(part for part in (place, path, what) if part)

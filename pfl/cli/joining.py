@@ -15,15 +15,15 @@ FLAG = "--join"
 def separated(argv: Sequence[str]) -> tuple[list[str], Path | None]:
     """Return a command's words without the file of the clients that join, and that file.
 
-    Without a configuration, that of the run is added.
+    If no configuration is given, the run's is added.
 
     Raises:
         UsageError: The file or the run is not given, or does not exist.
     """
-    given = dict(flags(argv))
-    file, run = given.get("--data"), given.get("--ckpt_path")
+    values = dict(flags(argv))
+    file, run = values.get("--data"), values.get("--ckpt_path")
     is_class = file is None or known.is_class(file)
-    if FLAG not in given:
+    if FLAG not in values:
         if file is not None and not is_class and Path(file).exists():
             raise UsageError(
                 f"--data {file} is a file or a folder: with {FLAG} K its clients join the run"
@@ -42,7 +42,7 @@ def separated(argv: Sequence[str]) -> tuple[list[str], Path | None]:
         for before, word in pairwise(["", *argv])
         if "--data" not in (before, word) and not word.startswith("--data=")
     ]
-    if "--config" not in given:
+    if "--config" not in values:
         left = ["--config", str(folder_of(Path(run)) / "config.yaml"), *left]
     return left, Path(file)
 

@@ -67,15 +67,15 @@ class Known:
 @cache
 def classes() -> Mapping[str, Known]:
     """Return the project's classes, by name."""
-    told: dict[str, dict[str, Any]] = _content()["classes"]
+    recorded: dict[str, dict[str, Any]] = _content()["classes"]
 
     def arguments(name: str) -> dict[str, str]:
-        own, base = told[name]["arguments"], told[name]["base"]
-        return {**own, **(arguments(base) if base else {})}
+        base = recorded[name]["base"]
+        return {**recorded[name]["arguments"], **(arguments(base) if base else {})}
 
     return {
-        name: Known(name, what["sentence"], what["kind"], arguments(name), what["files"])
-        for name, what in told.items()
+        name: Known(name, item["sentence"], item["kind"], arguments(name), item["files"])
+        for name, item in recorded.items()
     }
 
 
@@ -90,7 +90,7 @@ def of_torch(types: Iterable[str]) -> set[str]:
     """Return torch's own classes of some types, by its source files: its import takes seconds."""
     torch = find_spec("torch")
     home = Path(str(torch.origin)).parent if torch else Path()
-    rooms = [home / OF_TORCH[kind] for kind in types if kind in OF_TORCH]
+    rooms = [home / OF_TORCH[name] for name in types if name in OF_TORCH]
     texts = (file.read_text(encoding="utf-8") for room in rooms for file in room.rglob("*.py"))
     return {name for text in texts for name in re.findall(r"^class ([A-Z]\w*)", text, re.M)}
 
@@ -101,9 +101,9 @@ def loop() -> Mapping[str, str]:
     return helps
 
 
-def sentence(kind: type) -> str:
+def sentence(described: type) -> str:
     """Return the first line of a class's docstring, without its markup."""
-    return unmarked((kind.__doc__ or "").partition("\n")[0])
+    return unmarked((described.__doc__ or "").partition("\n")[0])
 
 
 def unmarked(text: str) -> str:

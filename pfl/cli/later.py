@@ -9,10 +9,9 @@ from pfl.cli.config import REFUSALS, Experiment
 from pfl.cli.explain import UsageError
 from pfl.cli.joining import FLAG, folder_of
 from pfl.core.checks import not_negative
-from pfl.core.data import DataSource
 from pfl.core.held_out import client_names
 from pfl.engines.sequential import SequentialEngine
-from pfl.federation.later import Adopts, LaterData, adopt
+from pfl.federation.later import LaterData, adopt
 from pfl.federation.prepare import prepared
 from pfl.federation.resume import Wanted
 from pfl.results.sheets import Sheet
@@ -24,22 +23,20 @@ def let_join(experiment: Experiment, file: Path) -> None:
     Raises:
         UsageError: The data cannot be read as those of the run were.
     """
-    given, rounds = experiment.values.data.clone(), experiment.values.join
-    kind = catalogue.find(given.class_path)
-    source = getattr(kind, "source_argument", None)
-    if source not in given.init_args:
+    config, rounds = experiment.values.data.clone(), experiment.values.join
+    data_class = catalogue.find(config.class_path)
+    source = getattr(data_class, "source_argument", None)
+    if source not in config.init_args:
         raise UsageError(
-            f"{FLAG}: {kind.__name__} does not read the data of clients that join later; tables, "
-            "time series, TensorData and folders of images do"
+            f"{FLAG}: {data_class.__name__} does not read the data of clients that join later; "
+            "tables, time series, TensorData and folders of images do"
         )
-    given.init_args[source] = str(file)
+    config.init_args[source] = str(file)
     run = folder_of(Path(experiment.values.ckpt_path))
     try:
         not_negative(join=rounds)
-        data: DataSource = (made := experiment.make("data", given))
-        if not isinstance(made, Adopts):
-            raise TypeError(f"{kind.__name__} cannot adopt the transforms of a run")
-        adopt(made, run)
+        data = experiment.make("data", config)
+        adopt(data, run)
         data.prepare_data()
         data.setup()
         experiment.data = LaterData(data, run, file.stem)

@@ -36,22 +36,22 @@ from pfl.imports.plugins import PACKAGES
 from pfl.loop import FederatedLoop
 
 
-class _Told(NamedTuple):
+class _FromData(NamedTuple):
     """An argument of networks whose value comes from the data.
 
     Attributes:
-        kind: Its type.
+        hint: Its type.
         source: The attribute of the data that holds the value.
     """
 
-    kind: Any
+    hint: Any
     source: str
 
 
 # Arguments that networks take from the data, by name.
 FROM_DATA = {
-    "num_classes": _Told(int, "outputs"),
-    "input_shape": _Told(tuple[int, ...], "input_shape"),
+    "num_classes": _FromData(int, "outputs"),
+    "input_shape": _FromData(tuple[int, ...], "input_shape"),
 }
 # Packages whose classes the help lists without their path.
 _SHORT = (*PACKAGES, "torch.optim.")
@@ -95,20 +95,20 @@ class Parser(ArgumentParser):
     The help of a class is made by such a parser as well.
 
     Args:
-        own: Names of the command's own arguments, which are not part of the configuration.
+        apart: Names of the command's own arguments, which are not part of the configuration.
         args: As jsonargparse takes them.
         options: As jsonargparse takes them.
     """
 
     command = "fit"  # one that takes the arguments of a class
 
-    def __init__(self, *args: Any, own: Sequence[str] = (), **options: Any) -> None:
-        if told := re.fullmatch(r"Help for (\S+)\.help=(\S+)", options.get("description") or ""):
-            flag, name = told[1], told[2].rpartition(".")[2]
+    def __init__(self, *args: Any, apart: Sequence[str] = (), **options: Any) -> None:
+        if wanted := re.fullmatch(r"Help for (\S+)\.help=(\S+)", options.get("description") or ""):
+            flag, name = wanted[1], wanted[2].rpartition(".")[2]
             usage = f"pfl {self.command} {flag} {name} [{flag}.ARGUMENT VALUE ...]"
             options |= {"description": None, "usage": usage}
         super().__init__(*args, formatter_class=Formatter, **options)
-        self.own = own
+        self.apart = apart
 
     def add_class_arguments(
         self,
@@ -127,14 +127,14 @@ class Parser(ArgumentParser):
             added.append(key)
         return added
 
-    def filled(self, kind: Any) -> Mapping[str, tuple[Any, str]]:  # noqa: ANN401
+    def filled(self, target: Any) -> Mapping[str, tuple[Any, str]]:  # noqa: ANN401
         """Return type and help of those arguments of a class that are filled in later, by name."""
-        return {name: (FROM_DATA[name].kind, "(default: the data's)") for name in from_data(kind)}
+        return {name: (FROM_DATA[name].hint, "(default: the data's)") for name in from_data(target)}
 
     def dump(self, namespace: Namespace, *args: Any, **options: Any) -> str:
         """Return the configuration as YAML, without the command's own arguments."""
         lasting = namespace.clone()
-        for name in self.own:
+        for name in self.apart:
             lasting.pop(name, None)
         text: str = super().dump(lasting, *args, **options)
         return text
@@ -144,7 +144,7 @@ def _with_paths(value: Any) -> Any:  # noqa: ANN401
     if isinstance(value, list):
         return [_with_paths(item) for item in value]
     if isinstance(value, str):
-        catalogue.import_own(value)
+        catalogue.import_from_working_folder(value)
     if not isinstance(value, dict):
         return value
     spelled = {key: _with_paths(item) for key, item in value.items()}
@@ -162,28 +162,25 @@ def spelled_out(argv: Sequence[str]) -> list[str]:
     return with_values(argv, spelled)
 
 
-def arguments(kind: type) -> Sequence[str]:
-    """Return the names of a class's arguments, including those it passes on to its bases."""
-    return tuple(declared(kind))
-
-
-def from_data(kind: Any) -> list[str]:  # noqa: ANN401
+def from_data(target: Any) -> list[str]:  # noqa: ANN401
     """Return the names of the arguments that a network takes from the data.
 
     An argument with the default ``None`` is not among them: the network determines it itself.
     """
-    if not (inspect.isclass(kind) and issubclass(kind, nn.Module)):
+    if not (inspect.isclass(target) and issubclass(target, nn.Module)):
         return []
-    takes, own = arguments(kind), inspect.signature(kind).parameters
-    return [n for n in FROM_DATA if n in takes and not (n in own and own[n].default is None)]
+    network: type = target
+    takes, signature = declared(network), inspect.signature(network).parameters
+    optional = [name for name, one in signature.items() if one.default is None]
+    return [name for name in FROM_DATA if name in takes and name not in optional]
 
 
-def make_parser(command: str, kind: type[Parser] = Parser) -> Parser:
+def make_parser(command: str, parser_class: type[Parser] = Parser) -> Parser:
     """Make the parser of a command that runs on a configuration.
 
     Args:
         command: The name of a command with a configuration.
-        kind: Class of the parser.
+        parser_class: Class of the parser.
     """
     verb = commands()[command]
     needs = verb.configuration or Needs()
@@ -193,14 +190,14 @@ def make_parser(command: str, kind: type[Parser] = Parser) -> Parser:
     read = get_loader("yaml")
     set_loader(MODE, lambda text: _with_paths(read(text)), (yaml.YAMLError,))
     set_dumper(MODE, lambda content: yaml.safe_dump(content, sort_keys=False))
-    parser = kind(
+    parser = parser_class(
         prog=f"pfl {command}",
-        own=[name.removeprefix("--") for name in verb.own],
+        apart=[name.removeprefix("--") for name in verb.typed],
         exit_on_error=False,
         allow_abbrev=False,
         parser_mode=MODE,
     )
-    for name, how in verb.own.items():
+    for name, how in verb.typed.items():
         parser.add_argument(name, **how)
     parser.add_argument("--config", action="config", help=CONFIG_HELP)
     parser.add_argument("--seed", type=int, default=42, help=SEED_HELP)

@@ -23,7 +23,7 @@ from pfl.results.settings import Setting, group
 def plot(options: argparse.Namespace) -> None:
     """Plot runs."""
     with explained((), ValueError, OSError):
-        runs = _found(options.runs)
+        runs = _find_runs(options.runs)
         from pfl.results import pictures
 
         folder = options.out or no_link(_beside(runs) / PLOTS)
@@ -41,7 +41,7 @@ def plot(options: argparse.Namespace) -> None:
 def compare(options: argparse.Namespace) -> None:
     """Print tables that compare runs, and write them to files."""
     with explained((), ValueError, OSError):
-        settings = _settings(_found(options.runs))
+        settings = _settings(_find_runs(options.runs))
         from pfl.results.compare import compare as compare_settings
         from pfl.results.compare_sheets import sheets as comparison_sheets
 
@@ -69,7 +69,7 @@ def report(options: argparse.Namespace) -> None:
     print(f"wrote {file} ({judged_by})")
 
 
-def _found(paths: Sequence[str]) -> list[RunFolder]:
+def _find_runs(paths: Sequence[str]) -> list[RunFolder]:
     """Find the runs below some paths, and print their folders."""
     runs = find(paths)
     for run in runs:

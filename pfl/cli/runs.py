@@ -78,7 +78,7 @@ def fit(argv: Sequence[str], callbacks: Sequence[Callback] = ()) -> Run:
         experiment = fit_experiment(argv)
         loop, data, module = experiment.loop, experiment.data, experiment.module
         loop.callbacks += [*callbacks, watch]
-        with explained(experiment.given, *RUN_REFUSALS):
+        with explained(experiment.settings, *RUN_REFUSALS):
             resumed = experiment.values.ckpt_path is not None
             source = _source(experiment, trains=True) if resumed else None
             run = loop.fit(module, data, source, experiment.text)
@@ -99,7 +99,7 @@ def test(argv: Sequence[str]) -> None:
     if values.join is not None and (values.reliability or values.cross):
         raise UsageError("--join tests the clients that join: leave out --reliability and --cross")
     loop, data, module = experiment.loop, experiment.data, experiment.module
-    with explained(experiment.given, *REFUSALS):
+    with explained(experiment.settings, *REFUSALS):
         source = _source(experiment)
         if values.join is not None:
             for sheet in later.tested(experiment, source):
@@ -122,7 +122,7 @@ def validate(argv: Sequence[str]) -> None:
     """
     experiment = Experiment.parse(make_parser("validate"), argv)
     loop, data, module = experiment.loop, experiment.data, experiment.module
-    with explained(experiment.given, *REFUSALS):
+    with explained(experiment.settings, *REFUSALS):
         row = loop.test(module, data, _source(experiment), experiment.text)
     scores = {name: value for name, value in row.items() if name.startswith("val/")}
     if not scores:
@@ -131,8 +131,8 @@ def validate(argv: Sequence[str]) -> None:
 
 
 def _show_scores(experiment: Experiment, row: Mapping[str, float]) -> None:
-    kinds = (type(experiment.module).__name__, type(experiment.data).__name__)
-    table = Table(title=" on ".join(kinds), show_header=False)
+    names = (type(experiment.module).__name__, type(experiment.data).__name__)
+    table = Table(title=" on ".join(names), show_header=False)
     for name, value in row.items():
         table.add_row(name, f"{value:.4f}")
     Console().print(table)
@@ -147,7 +147,7 @@ def predict(argv: Sequence[str]) -> None:
     experiment = _experiment("predict", argv)
     loop, data, module = experiment.loop, experiment.data, experiment.module
     values, count = experiment.values, 0
-    with explained(experiment.given, *REFUSALS):
+    with explained(experiment.settings, *REFUSALS):
         source = _source(experiment)
         run = resume.folder_of(Path(source))
         if values.out is None and run is None:
@@ -193,18 +193,18 @@ def export(argv: Sequence[str]) -> None:
     experiment = _experiment("export", argv)
     loop, data, module = experiment.loop, experiment.data, experiment.module
     values = experiment.values
-    with explained(experiment.given, *REFUSALS):
+    with explained(experiment.settings, *REFUSALS):
         client = _client(data, values.client)
         loop.personal(module, data, _source(experiment), client, experiment.text)
         arguments = recipe_of(experiment)
         write_export(Path(values.output), module, arguments)
-    kind = type(module)
+    method = type(module)
     named = untrusted(arguments)
     trust = f", trust={named}" if named else ""
     print(
         f"wrote {values.output}; to use it:\n"
-        f"from {kind.__module__} import {kind.__name__}\n"
-        f'module = {kind.__name__}.load_from_checkpoint("{values.output}"{trust})'
+        f"from {method.__module__} import {method.__name__}\n"
+        f'module = {method.__name__}.load_from_checkpoint("{values.output}"{trust})'
     )
 
 
@@ -217,19 +217,19 @@ def _experiment(command: str, argv: Sequence[str]) -> Experiment:
     return experiment
 
 
-def _client(data: FederatedData, given: int | str) -> int:
+def _client(data: FederatedData, name: int | str) -> int:
     """Return the number of a client that is given by its number or its name.
 
     Raises:
         UsageError: There is no client of this name.
     """
     names = client_names(data)
-    if isinstance(given, str) and given not in names:
+    if isinstance(name, str) and name not in names:
         known = ", ".join(names[-20:]) or "numbers"
-        raise UsageError(f"there is no client {given!r}, only {known}")
-    number = given if isinstance(given, int) else names.index(given)
+        raise UsageError(f"there is no client {name!r}, only {known}")
+    number = name if isinstance(name, int) else names.index(name)
     if isinstance(data, LaterData) and number < data.num_clients:
-        raise UsageError(f"client {given} is a client of the run: leave out --join and --data")
+        raise UsageError(f"client {name} is a client of the run: leave out --join and --data")
     return number
 
 

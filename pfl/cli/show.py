@@ -17,9 +17,7 @@ def show(options: argparse.Namespace) -> None:
     if kind is None:
         print("\n".join(f"pfl list {kind}" for kind in (*KINDS, METRICS)))
         return
-    table = Table(box=None, pad_edge=False)
-    for column in (kind, "what it is"):
-        table.add_column(column)
+    table = Table(kind, "what it is", box=None, pad_edge=False)
     for item in listed(kind):
         table.add_row(item.name, item.sentence)
     Console().print(table)

@@ -13,7 +13,7 @@ from typing import Any
 
 import yaml
 
-from pfl.cli.config import REFUSALS, Experiment
+from pfl.cli.config import REFUSALS, Experiment, inner_values
 from pfl.cli.explain import FailedError, UsageError, explained
 from pfl.cli.parser import make_parser
 from pfl.core.kernels import repeatable
@@ -40,26 +40,26 @@ def site(argv: Sequence[str]) -> None:
         UsageError: What the owner gives is wrong.
         FailedError: NVFlare's or Flower's process ended.
     """
-    own = Experiment.parse(make_parser("site"), argv)
-    values = own.values
+    owner = Experiment.parse(make_parser("site"), argv)
+    values = owner.values
     if (values.kit is None) == (values.superlink is None):
         raise UsageError("give either kit, NVFlare's startup kit, or superlink, Flower's address")
     folder = Path(values.folder)
     allowed = Allowed(
         tuple(values.methods), values.upload_megabytes, values.class_counts, values.most_rounds
     )
-    with explained(own.given, *REFUSALS), ExitStack() as scope:
+    with explained(owner.settings, *REFUSALS), ExitStack() as scope:
         sockets = private_folder()
         scope.callback(shutil.rmtree, sockets, ignore_errors=True)
         command, env = _connection(values, sockets / "door")
         scope.enter_context(locked(folder))
         scope.enter_context(repeatable())
         local = values.client if values.local is None else values.local
-        if not 0 <= local < own.data.num_clients:
+        if not 0 <= local < owner.data.num_clients:
             raise ValueError(
-                f"local: the data have the clients 0 to {own.data.num_clients - 1}, not {local}"
+                f"local: the data have the clients 0 to {owner.data.num_clients - 1}, not {local}"
             )
-        build = partial(_context, own, folder / "run.yaml")
+        build = partial(_context, owner, folder / "run.yaml")
         host = Host(values.client, local, folder / "kept", allowed, build, _tell)
         scope.callback(host.close)
         scope.callback(Door(sockets / "door", host.answer).close)
@@ -74,7 +74,7 @@ def site(argv: Sequence[str]) -> None:
 
 
 def _connection(values: Any, door: Path) -> tuple[list[str], dict[str, str]]:  # noqa: ANN401
-    """Return the command of NVFlare's or Flower's process, and what its environment needs."""
+    """Return the command of NVFlare's or Flower's process, and its environment variables."""
     if values.kit is not None:
         return nvflare.client_command(Path(values.kit), door)
     return flower.client_command(
@@ -82,11 +82,11 @@ def _connection(values: Any, door: Path) -> tuple[list[str], dict[str, str]]:  #
     )
 
 
-def _context(own: Experiment, file: Path, run: Mapping[str, Any]) -> Context:
+def _context(owner: Experiment, file: Path, run: Mapping[str, Any]) -> Context:
     """Return the context of a run: the server's method, on the owner's data and device.
 
     Args:
-        own: What the owner has given.
+        owner: What the owner has given.
         file: Where the part of the run's configuration that is used is written, for the owner.
         run: The run's configuration.
 
@@ -98,21 +98,21 @@ def _context(own: Experiment, file: Path, run: Mapping[str, Any]) -> Context:
         loop = {name: run["loop"][name] for name in _OF_LOOP if name in run["loop"]}
         used = {
             "seed": run.get("seed"),
-            "loop": {**loop, "accelerator": own.values.loop.accelerator},
+            "loop": {**loop, "accelerator": owner.values.loop.accelerator},
             "model": run["model"],
-            "data": yaml.safe_load(own.text)["data"],
+            "data": yaml.safe_load(owner.text)["data"],
         }
         write(file, yaml.safe_dump(used, sort_keys=False))
         study = Experiment.parse(make_parser("fit"), ["--config", str(file)])
         options = run["data"].get("init_args") or {}
         for name in _OF_DATA:
             if name in options:
-                setattr(own.data, name, options[name])
-        study.data = own.data
+                setattr(owner.data, name, options[name])
+        study.data = owner.data
         module, fabric = study.module, study.loop.fabric
-        own.data.to(fabric.device)
+        owner.data.to(fabric.device)
         fabric.strategy.precision.convert_module(module)
-        return Context(module, own.data, fabric, study.loop.gradient_clip_val)
+        return Context(module, owner.data, fabric, study.loop.gradient_clip_val)
     except (TrustError, UsageError, *REFUSALS) as error:
         raise Refusal(f"the run's method cannot be built here: {error}") from error
 
@@ -127,9 +127,7 @@ def _check_named(value: Any) -> None:  # noqa: ANN401
     """
     if isinstance(value, str) and _DOTTED.fullmatch(value):
         Trust(own=()).check_name(value)
-    for item in (
-        value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
-    ):
+    for item in inner_values(value):
         _check_named(item)
 
 

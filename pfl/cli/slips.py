@@ -11,7 +11,7 @@ from pathlib import Path
 
 from pfl.cli import joining, known, shipped
 from pfl.cli.commands import Command, Needs, commands
-from pfl.cli.explain import Given, UsageError, line, sources
+from pfl.cli.explain import UsageError, UserSetting, UserSettings, sources
 from pfl.cli.known import Known
 from pfl.cli.misspelt import find_misspelling
 from pfl.imports import plugins
@@ -38,47 +38,49 @@ def check(verb: str, argv: Sequence[str]) -> None:
         UsageError: A file is missing, a name or a value is misspelt, or a needed flag is not given.
     """
     command = commands()[verb]
-    if joining.FLAG in command.own:
+    if joining.FLAG in command.typed:
         argv, _ = joining.separated(argv)
-    given = sources(shipped.spelled_out(command.words(argv)))
-    for item in given:
+    settings = sources(shipped.spelled_out(command.words(argv)))
+    for item in settings:
         if item.keys == ("data",) and (item.text or "").endswith(_TABLES):
             what = f"name the class that reads it: --data TabularData --data.path {item.text}"
-            raise UsageError(line(item.place, item.keys, what))
+            raise item.error(what)
         if item.keys in (("model", "help"), ("data", "help")) and not item.text:
             listed = {"model": "methods"}.get(item.keys[0], "data")
             what = f"name a class, such as one of those that 'pfl list {listed}' shows"
-            raise UsageError(line(item.place, item.keys, what))
-    if not _brings_classes(given):
-        top = dict.fromkeys((*_COMMON, *(flag.lstrip("-") for flag in command.own)), "")
+            raise item.error(what)
+    if not _brings_classes(settings):
+        top = dict.fromkeys((*_COMMON, *(flag.lstrip("-") for flag in command.typed)), "")
         loop = known.classes()[known.LOOP]
-        find_misspelling(given, top | _CLASSES, loop, _resolve, known.classes().get)
-    for path in [item.text for item in given if item.keys == ("ckpt_path",) and item.text]:
+        find_misspelling(settings, top | _CLASSES, loop, _resolve, known.classes().get)
+    for path in [item.text for item in settings if item.keys == ("ckpt_path",) and item.text]:
         if path not in ("last", "null") and not Path(path).exists():
             raise UsageError(f"there is no checkpoint at {path}")
-    _check_needed(command, given)
+    _check_needed(command, settings)
 
 
-def _brings_classes(given: Sequence[Given]) -> bool:
+def _brings_classes(settings: UserSettings) -> bool:
     """Return ``True`` if classes may be named whose sources are not among those read here."""
-    paths = [item.text for item in given if item.text and _DOTTED.fullmatch(item.text)]
+    paths = [item.text for item in settings if item.text and _DOTTED.fullmatch(item.text)]
     foreign = [path for path in paths if not path.startswith((*PACKAGES, *_LIBRARIES))]
     return bool(foreign or plugins.installed())
 
 
-def _resolve(item: Given) -> Known | None:
+def _resolve(item: UserSetting) -> Known | None:
     name = str(item.text)
     return known.classes().get(name.rpartition(".")[2] if name.startswith(PACKAGES) else name)
 
 
-def _check_needed(verb: Command, given: Sequence[Given]) -> None:
+def _check_needed(verb: Command, settings: UserSettings) -> None:
     """Refuse a command line that lacks what its verb needs."""
-    if any(item.keys[0] in ("help", "print_config") or item.keys[-1] == "help" for item in given):
+    if any(
+        item.keys[0] in ("help", "print_config") or item.keys[-1] == "help" for item in settings
+    ):
         return
-    flags = {name: how for name, how in verb.own.items() if name.startswith("--")}
+    flags = {name: how for name, how in verb.typed.items() if name.startswith("--")}
     needed = {name.removeprefix("--"): how.get("required", False) for name, how in flags.items()}
     takes = verb.configuration or Needs()
     needed |= {"data": takes.data, "model": takes.model}
-    present = {item.keys[0] for item in given}
+    present = {item.keys[0] for item in settings}
     if missing := [name for name, wanted in needed.items() if wanted and name not in present]:
         raise UsageError(f"the following arguments are required: {', '.join(missing)}")

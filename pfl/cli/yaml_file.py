@@ -14,9 +14,10 @@ from typing import Any
 from yaml import YAMLError
 
 from pfl.cli import shipped
-from pfl.cli.explain import Given, UsageError, place, sources
+from pfl.cli.explain import UsageError, UserSettings, placed, sources
 from pfl.disk.form import FormError, formed
 from pfl.disk.nearest import nearest_file
+from pfl.disk.reading import first_line
 
 
 class YamlFile:
@@ -24,18 +25,18 @@ class YamlFile:
 
     Args:
         path: The file.
-        kind: What errors call it, such as ``"sweep file"``.
+        name: What errors call it, such as ``"sweep file"``.
 
     Raises:
         UsageError: There is no such file, or it is not YAML.
     """
 
-    def __init__(self, path: Path, kind: str) -> None:
+    def __init__(self, path: Path, name: str) -> None:
         if not path.is_file():
-            raise UsageError(f"there is no {kind} {path}{nearest_file(path)}")
+            raise UsageError(f"there is no {name} {path}{nearest_file(path)}")
         self.path = path
-        self.kind = kind
-        self._given: Sequence[Given] = sources(["--config", str(path)])
+        self.name = name
+        self._settings: UserSettings = sources(["--config", str(path)])
 
     def content(self) -> Mapping[str, Any]:
         """Return the file's content; ``1e-3`` is a number, as in every configuration.
@@ -49,10 +50,8 @@ class YamlFile:
         try:
             content: Mapping[str, Any] = get_loader("yaml")(self.path.read_text(encoding="utf-8"))
         except YAMLError as error:
-            first = str(error).partition("\n")[0]
-            raise UsageError(
-                f"{self.path}: this is not YAML for a {self.kind} ({first})"
-            ) from error
+            what = f"this is not YAML for a {self.name} ({first_line(error)})"
+            raise UsageError(f"{self.path}: {what}") from error
         return content
 
     def formed(self, content: Any, form: Any, *keys: str) -> Any:  # noqa: ANN401
@@ -95,4 +94,4 @@ class YamlFile:
         """Return an error about a key of the file, or about the file as a whole."""
         # Places are stored under the single parts of dotted keys.
         parts = [part for key in keys for part in key.split(".")]
-        return UsageError(place(what, parts, self._given, str(self.path)))
+        return UsageError(placed(what, parts, self._settings, str(self.path)))

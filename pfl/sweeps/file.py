@@ -112,38 +112,38 @@ def read(path: Path) -> Sweep:
     content = reader.content()
     unused = [key for key in content if key in _UNUSED]
     used = {key: value for key, value in content.items() if key not in _UNUSED}
-    given: _SweepForm = reader.formed(used, _SweepForm)
-    if given.program and not any("${program}" in str(word) for word in given.command):
+    form: _SweepForm = reader.formed(used, _SweepForm)
+    if form.program and not any("${program}" in str(word) for word in form.command):
         unused.append("program")
-    early = given.early_terminate
+    early = form.early_terminate
     return Sweep(
-        **vars(given),
+        **vars(form),
         path=path,
-        space=read_space(reader, given.parameters, given.method),
-        early=None if early is None else _early(reader, early, given.metric),
+        space=read_space(reader, form.parameters, form.method),
+        early=None if early is None else _early(reader, early, form.metric),
         unused=unused,
         content=content,
     )
 
 
-def _early(reader: YamlFile, given: _HyperbandForm, metric: Metric) -> Early:
+def _early(reader: YamlFile, form: _HyperbandForm, metric: Metric) -> Early:
     key = "early_terminate"
-    if not given.strict:
+    if not form.strict:
         what = "false is not supported: a run is stopped once it falls behind, as in the papers"
         raise reader.error(what, key, "strict")
     if metric.name.rpartition("/")[2] in KINDS:
         raise reader.error(f"{metric.name} has no value after each round", key)
-    match given.min_iter, given.max_iter, given.s:
+    match form.min_iter, form.max_iter, form.s:
         case int(first), None, None:
-            return Early(first, given.eta)
+            return Early(first, form.eta)
         case None, int(last), int(times):
             # W&B compares at max_iter / eta, max_iter / eta ** 2, ...: at most s times, never below
             # one.
             first = last
             for _ in range(times):
-                first = first // given.eta or first
+                first = first // form.eta or first
             if first == last:
-                what = f"max_iter must be at least eta, which is {given.eta}"
+                what = f"max_iter must be at least eta, which is {form.eta}"
                 raise reader.error(what, key, "max_iter")
-            return Early(first, given.eta, last)
+            return Early(first, form.eta, last)
     raise reader.error("give either min_iter, or max_iter and s", key)

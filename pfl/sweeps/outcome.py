@@ -1,4 +1,4 @@
-"""PointResults of a sweep: its points, best first, as a table, a file and a command line."""
+"""The results of a sweep: its points, best first, as a table, a file and a command line."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any
 
 from optuna.trial import FrozenTrial, TrialState
 
+from pfl.core.plain import spelled
 from pfl.results import names
 from pfl.results.settings import short_names
 from pfl.results.sheets import Sheet
@@ -88,10 +89,7 @@ def _result(sweep: Sweep, trial: FrozenTrial) -> PointResult:
 
 def text(value: Any) -> str:  # noqa: ANN401
     """Return a parameter's value in readable form."""
-    if isinstance(value, dict) and "class_path" in value:
-        given = ", ".join(f"{key}={text(item)}" for key, item in value.get("init_args", {}).items())
-        return str(value["class_path"]).rpartition(".")[2] + (f"({given})" if given else "")
-    return f"{value:.4g}" if isinstance(value, float) else str(value)
+    return f"{value:.4g}" if isinstance(value, float) else spelled(value)
 
 
 def sheet(sweep: Sweep, results: Sequence[PointResult]) -> Sheet:

@@ -51,12 +51,12 @@ _FORMS = {
 _INFERRED = {"value": "constant", "values": "categorical", "min": "uniform", "max": "uniform"}
 
 
-def read_space(reader: YamlFile, given: Mapping[str, Any], method: str) -> Space:
+def read_space(reader: YamlFile, parameters: Mapping[str, Any], method: str) -> Space:
     """Read the search space.
 
     Args:
         reader: The file.
-        given: Its parameters.
+        parameters: Its parameters.
         method: How points are chosen.
 
     Raises:
@@ -64,7 +64,7 @@ def read_space(reader: YamlFile, given: Mapping[str, Any], method: str) -> Space
     """
     varied: dict[str, Parameter] = {}
     constants: dict[str, Any] = {}
-    for path, content in _flat(reader, given, ("parameters",)):
+    for path, content in _flat(reader, parameters, ("parameters",)):
         name = ".".join(part for part in path if part != "parameters")
         if not re.fullmatch(r"[A-Za-z_][\w.-]*", name, re.ASCII):
             raise reader.error("this is not a valid name of a parameter", *path)
@@ -102,23 +102,23 @@ def _flat(
             yield (*at, key), content
 
 
-def _distribution(reader: YamlFile, given: Mapping[str, Any], path: tuple[str, ...]) -> str:
+def _distribution(reader: YamlFile, keys: Mapping[str, Any], path: tuple[str, ...]) -> str:
     """Return the given distribution, or the one that W&B infers from the keys."""
-    inferred = (_INFERRED[key] for key in _INFERRED if key in given)
-    distribution = given.get("distribution") or next(inferred, None)
+    inferred = (_INFERRED[key] for key in _INFERRED if key in keys)
+    distribution = keys.get("distribution") or next(inferred, None)
     if distribution is None:
-        for key in given:
+        for key in keys:
             raise reader.error(f"this key is not supported{hint(key, _INFERRED)}", *path, key)
         raise reader.error("expected value, values, or min and max", *path)
     if distribution not in _FORMS:
         what = f"{distribution!r} is not supported; choose from {', '.join(_FORMS)}"
         raise reader.error(what, *path, "distribution")
-    whole = isinstance(given.get("min"), int) and isinstance(given.get("max"), int)
-    return "int_uniform" if whole and "distribution" not in given else str(distribution)
+    whole = isinstance(keys.get("min"), int) and isinstance(keys.get("max"), int)
+    return "int_uniform" if whole and "distribution" not in keys else str(distribution)
 
 
-def _range(reader: YamlFile, distribution: str, given: _BoundsForm, path: tuple[str, ...]) -> Range:
-    low, high, step = given.min, given.max, getattr(given, "q", None)
+def _range(reader: YamlFile, distribution: str, form: _BoundsForm, path: tuple[str, ...]) -> Range:
+    low, high, step = form.min, form.max, getattr(form, "q", None)
     for value in (low, high, step or 0):
         if not math.isfinite(value):
             raise reader.error(f"expected numbers, got {value}", *path)
@@ -138,8 +138,8 @@ def _range(reader: YamlFile, distribution: str, given: _BoundsForm, path: tuple[
     return drawn
 
 
-def _categorical(reader: YamlFile, given: _ChoiceForm, path: tuple[str, ...]) -> Categorical:
-    values, weights = given.values, given.probabilities
+def _categorical(reader: YamlFile, form: _ChoiceForm, path: tuple[str, ...]) -> Categorical:
+    values, weights = form.values, form.probabilities
     if not values:
         raise reader.error("expected a list, got []", *path, "values")
     if any(value in values[:place] for place, value in enumerate(values)):

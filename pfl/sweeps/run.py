@@ -6,10 +6,11 @@ import os
 import re
 import sys
 import traceback
-from collections.abc import Iterator, Sequence
-from contextlib import closing, contextmanager
+from collections.abc import Sequence
+from contextlib import closing
 from itertools import pairwise
 from pathlib import Path
+from unittest.mock import patch
 
 import optuna
 from optuna.trial import Trial, TrialState
@@ -29,6 +30,8 @@ from pfl.sweeps.trial import UnknownMetricError, value_of
 
 SEED = 42
 ROOT = "loop.default_root_dir"
+# W&B is off unless the user turns it on, and silent.
+_QUIET_WANDB = {"WANDB_MODE": "disabled", "WANDB_SILENT": "true"}
 
 
 def run(
@@ -66,7 +69,8 @@ def run(
     _announce(sweep)
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     seed = SEED if seed is None else seed
-    with _quiet_wandb():
+    # What the user has set comes first.
+    with patch.dict(os.environ, {**_QUIET_WANDB, **os.environ}):
         # Other processes may do the same at the same time.
         example = storage.with_suffix("") / "points" / f"example-{os.getpid()}.json"
         configs = _try(sweep, [*place, *flags], example)
@@ -97,19 +101,6 @@ def _announce(sweep: Sweep) -> None:
             f"after {', '.join(shown)}{more} values of {sweep.metric.name}, the best "
             f"1/{early.eta} of the points continue"
         )
-
-
-@contextmanager
-def _quiet_wandb() -> Iterator[None]:
-    """Disable W&B unless ``WANDB_MODE`` is set, and silence it."""
-    added = {"WANDB_MODE": "disabled", "WANDB_SILENT": "true"}
-    added = {name: value for name, value in added.items() if name not in os.environ}
-    os.environ.update(added)
-    try:
-        yield
-    finally:
-        for name in added:
-            del os.environ[name]
 
 
 def _try(sweep: Sweep, flags: Sequence[str], file: Path) -> list[str]:

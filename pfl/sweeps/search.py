@@ -24,6 +24,7 @@ from optuna.trial import FrozenTrial, Trial, TrialState
 from pfl.cli.explain import UsageError
 from pfl.core.seeds import derive
 from pfl.disk.lock import NoLocksError, hold
+from pfl.disk.reading import first_line
 from pfl.sweeps.file import Sweep
 
 # Reasons why a trial ended without a value.
@@ -209,8 +210,8 @@ def _open(sweep: Sweep, storage: Path, identity: Mapping[str, str]) -> optuna.St
     try:
         store = optuna.storages.RDBStorage(url, engine_kwargs=options)
     except Exception as error:
-        what = str(error).partition("\n")[0]
-        raise UsageError(f"--storage {storage}: this is not a storage of sweeps: {what}") from error
+        what = f"this is not a storage of sweeps: {first_line(error)}"
+        raise UsageError(f"--storage {storage}: {what}") from error
     pruner: BasePruner = NopPruner()
     if sweep.early is not None:
         pruner = SuccessiveHalvingPruner(sweep.early.first, reduction_factor=sweep.early.eta)

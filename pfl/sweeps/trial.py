@@ -15,6 +15,7 @@ from pfl.cli import runs
 from pfl.cli.explain import UsageError
 from pfl.core.types import RoundResult
 from pfl.disk.nearest import hint, nearest
+from pfl.federation.resume import FILE
 from pfl.federation.run import Callback
 from pfl.sweeps.file import Sweep
 
@@ -94,7 +95,7 @@ def value_of(words: Sequence[str], trial: Trial, sweep: Sweep) -> float:
         ArithmeticError: The metric is not a finite number.
     """
     folder = trial.user_attrs.get("folder")
-    if folder is not None and (Path(folder) / "checkpoints" / "last.ckpt").is_file():
+    if folder is not None and Path(folder, FILE).is_file():
         words = [*words, "--ckpt_path", folder]
     value = logged(runs.fit(words, [Reporter(trial, sweep)]))[sweep.metric.name]
     if not math.isfinite(value):

@@ -30,8 +30,8 @@ _COPIES = 4
 
 
 @dataclass(frozen=True)
-class Cost:
-    """Cost of the rest of a run.
+class RemainingCost:
+    """RemainingThe cost of the rest of a run.
 
     Attributes:
         seconds: One client after another, on one core of this machine.
@@ -59,7 +59,7 @@ def sheet(table: TableFile, plan: TablePlan, console: Console) -> tuple[Sheet, S
     estimator = _Estimator()
     rows: list[list[str]] = []
     footnotes: dict[str, int] = {}
-    costs: list[Cost] = []
+    costs: list[RemainingCost] = []
     failed: list[str] = []
     done = 0
     for run in track(plan.runs.values(), "runs", console=console):
@@ -70,7 +70,7 @@ def sheet(table: TableFile, plan: TablePlan, console: Console) -> tuple[Sheet, S
         else:
             state, before = _state(run)
             try:
-                with explained(run.experiment.given, *REFUSALS):
+                with explained(run.experiment.settings, *REFUSALS):
                     costs.append(estimator.cost(run, before))
                 cells = _cells(costs[-1])
             except Exception as error:  # whatever a method raises, the others are estimated
@@ -79,7 +79,7 @@ def sheet(table: TableFile, plan: TablePlan, console: Console) -> tuple[Sheet, S
                 failed += [] if isinstance(error, UsageError) else [run.label]
         rows.append([run.label, state, *cells])
         console.print(escape(f"{run.label}: {', '.join([state, *cells])}"), highlight=False)
-    total = Cost(
+    total = RemainingCost(
         seconds=sum(cost.seconds for cost in costs),
         memory=max((cost.memory for cost in costs), default=0),
         moved=sum(cost.moved for cost in costs),
@@ -117,7 +117,7 @@ class _Estimator:
         self._surveyor = Surveyor()
         self._rates: dict[str, Rates] = {}
 
-    def cost(self, run: PlannedRun, before: int) -> Cost:
+    def cost(self, run: PlannedRun, before: int) -> RemainingCost:
         """Return the rounds after ``before``, with their cohorts.
 
         Raises:
@@ -139,14 +139,14 @@ class _Estimator:
             if is_tested(loop, number, run.rounds):
                 seconds += rates.test.seconds(len(batches), walked)
         memory = sizes.bytes + rates.keeps * len(eligible) + _COPIES * rates.model
-        return Cost(seconds, memory, moved)
+        return RemainingCost(seconds, memory, moved)
 
     def _measured(self, run: PlannedRun, sizes: Sizes) -> Rates:
         model = {key: value for key, value in run.identity.items() if key.startswith("model")}
         size = run.experiment.values.data.init_args.batch_size
-        kinds = [[name, value.shape, value.dtype] for name, value in sizes.blank.items()]
+        inputs = [[name, value.shape, value.dtype] for name, value in sizes.blank.items()]
         task = [type(sizes.task).__name__, sizes.outputs]
-        key = json.dumps([model, kinds, task, size], default=str)
+        key = json.dumps([model, inputs, task, size], default=str)
         if key not in self._rates:
             with self.watch.on_one_core():
                 rates = measure(run.experiment, sizes)
@@ -156,7 +156,7 @@ class _Estimator:
         return self._rates[key]
 
 
-def _cells(cost: Cost) -> list[str]:
+def _cells(cost: RemainingCost) -> list[str]:
     return [_duration(cost.seconds), readable_bytes(cost.memory), readable_bytes(cost.moved)]
 
 

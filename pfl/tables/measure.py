@@ -20,7 +20,7 @@ from pfl.federation.run import Run
 from pfl.tables.sizes import Sizes
 
 # The made-up federations: their clients, and the batches that each trains on and is tested on.
-# Two sizes tell what a client costs whatever its data from what each batch costs.
+# Two sizes separate the fixed cost of a client from the cost of each batch.
 _CLIENTS = 2
 _SMALL, _LARGE = 1, 3
 # How many times as long as it worked a measurement may take.
@@ -142,7 +142,7 @@ def _trial(
     """
     values = _made_up(experiment, sizes, batches)
     values.loop.rounds = rounds
-    trial = Experiment(experiment.parser, values, experiment.given)
+    trial = Experiment(experiment.parser, values, experiment.settings)
     run = trial.loop.fit(trial.module, trial.data)
     warm = run.history[1:]
     train = min(row["time/train"] + row["time/aggregate"] for row in warm) / _CLIENTS
@@ -161,15 +161,15 @@ def _made_up(experiment: Experiment, sizes: Sizes, batches: int) -> Namespace:
     values = experiment.values.clone()
     size = values.data.init_args.batch_size
     # A forecast is a regression of several numbers, with the options of its loss.
-    kind = Regression if isinstance(sizes.task, Regression) else type(sizes.task)
-    names = {field.name for field in fields(kind)}
+    task_class = Regression if isinstance(sizes.task, Regression) else type(sizes.task)
+    names = {field.name for field in fields(task_class)}
     values.data = Namespace(
         class_path="datamodules.TensorData",
         init_args=Namespace(
             source=_samples(sizes, _CLIENTS * 2 * batches * size),
             num_clients=_CLIENTS,
             partition=Namespace(class_path="datamodules.IID", init_args=Namespace()),
-            task=kind.__name__.lower(),
+            task=task_class.__name__.lower(),
             loss={name: v for name, v in sizes.task.options().items() if name in names},
             batch_size=size,
             test_fraction=0.5,

@@ -46,7 +46,7 @@ class CellOutcome:
 
     @property
     def inside(self) -> bool | None:
-        """Whether chance alone may part the two numbers; ``None`` without a number or a spread."""
+        """Whether chance alone explains the difference; ``None`` without a number or a spread."""
         reported = self.cell.reported
         if self.ours is None or reported is None:
             return None

@@ -153,7 +153,7 @@ def _planned(
     content = identity.of_run(config, method.noise_generator())
     name = name_of(content, 1 if whole else scale)
     values["loop.name"] = name
-    experiment = Experiment(first.parser, values, first.given)
+    experiment = Experiment(first.parser, values, first.settings)
     return PlannedRun(name, f"{cell.label}, seed {seed}", experiment, content, scale)
 
 

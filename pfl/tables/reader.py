@@ -10,14 +10,7 @@ from typing import TypeVar
 from pfl.cli.yaml_file import YamlFile
 from pfl.disk.nearest import hint
 from pfl.federation.summary import KINDS
-from pfl.tables.spec import (
-    COLUMNS,
-    AxisForm,
-    CellSettings,
-    Exceptional,
-    TableFile,
-    TableForm,
-)
+from pfl.tables.spec import COLUMNS, AxisForm, CellSettings, Exceptional, TableFile, TableForm
 
 PartT = TypeVar("PartT", bound=CellSettings)
 
@@ -29,27 +22,27 @@ def read(path: Path) -> TableFile:
         UsageError: The file is missing or wrong; the message names the line and the key.
     """
     file = YamlFile(path, "table file")
-    given: TableForm = file.formed(file.content(), TableForm)
-    if not given.rows:
+    form: TableForm = file.formed(file.content(), TableForm)
+    if not form.rows:
         raise file.error("a table needs rows", "rows")
-    file.check_seeds(given.seeds, "seeds")
-    common = _completed(file, given)
+    file.check_seeds(form.seeds, "seeds")
+    common = _completed(file, form)
     if common.reported is not False:
-        named = {"paper": given.paper, "table": given.table}
+        named = {"paper": form.paper, "table": form.table}
         source = {key: word for key, word in named.items() if word is not None}
         common = replace(common, reported={**source, **common.reported})
-    rows = {label: _part(file, part, "rows", label) for label, part in given.rows.items()}
-    axes = {name: _options(file, axis, "columns", name) for name, axis in given.columns.items()}
+    rows = {label: _part(file, part, "rows", label) for label, part in form.rows.items()}
+    axes = {name: _options(file, axis, "columns", name) for name, axis in form.columns.items()}
     choices = {"row": [*rows], **{name: [*options] for name, options in axes.items()}}
-    cells = [_exception(file, cell, choices, str(n)) for n, cell in enumerate(given.cells)]
-    content = {**vars(given), "cells": cells}
+    cells = [_exception(file, cell, choices, str(n)) for n, cell in enumerate(form.cells)]
+    content = {**vars(form), "cells": cells}
     return TableFile(**content, path=path, common=common, row_settings=rows, axes=axes)
 
 
 def _part(file: YamlFile, part: CellSettings | str | list[str] | None, *keys: str) -> CellSettings:
     """Return the settings of a part; a text or a list stands for its configuration files."""
-    given = part if isinstance(part, CellSettings) else CellSettings(config=part or [])
-    return _completed(file, given, *keys)
+    settings = part if isinstance(part, CellSettings) else CellSettings(config=part or [])
+    return _completed(file, settings, *keys)
 
 
 def _completed(file: YamlFile, part: PartT, *keys: str) -> PartT:

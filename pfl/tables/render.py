@@ -11,7 +11,7 @@ from pfl.results.sheets import Record, Sheet
 from pfl.results.statistics import NONE, plus_minus
 from pfl.tables.outcome import CellOutcome
 from pfl.tables.plan import TablePlan
-from pfl.tables.reported import Unit
+from pfl.tables.reported import NumberFormat
 from pfl.tables.spec import TableFile
 
 # A sheet with more columns is divided by the first axis.
@@ -49,7 +49,7 @@ def _sheet(
     columns = list(dict.fromkeys(outcome.cell.column for outcome in outcomes))
     rows = list(dict.fromkeys(outcome.cell.row for outcome in outcomes))
     by_place = {(outcome.cell.row, outcome.cell.column): outcome for outcome in outcomes}
-    unit = max((o.cell.reported.unit for o in outcomes if o.cell.reported), default=Unit())
+    unit = max((o.cell.reported.unit for o in outcomes if o.cell.reported), default=NumberFormat())
     cells = [
         [row, *(_text(by_place[row, column], unit, footnotes) for column in columns)]
         for row in rows
@@ -63,7 +63,7 @@ def _sheet(
     )
 
 
-def _text(outcome: CellOutcome, unit: Unit, footnotes: dict[str, int]) -> str:
+def _text(outcome: CellOutcome, unit: NumberFormat, footnotes: dict[str, int]) -> str:
     """Format a cell, for instance as ``90.81 ± 0.31 (91.03, -0.22, in)``."""
     ours, reported = outcome.ours, outcome.cell.reported
     text = NONE if ours is None else ours.text(unit.factor, unit.digits)

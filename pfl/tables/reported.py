@@ -20,7 +20,7 @@ _FACTORS = {"accuracy_pct": 100, "accuracy_frac": 1}
 
 
 @dataclass(frozen=True, order=True)
-class Unit:
+class NumberFormat:
     """The format of printed numbers: a factor and a number of decimals."""
 
     factor: int = 100
@@ -41,7 +41,7 @@ class Reported:
     paper: str
     value: float
     error: float | None
-    unit: Unit
+    unit: NumberFormat
 
 
 def printed(paper: str, value: float, error: float | None) -> Estimate:
@@ -79,7 +79,7 @@ def find(wanted: Mapping[str, str]) -> Reported:
             f"{len(rows)} numbers are reported for {selection}; they differ in {', '.join(apart)}"
         )
     row = rows[0]
-    unit = Unit(_FACTORS[row["metric"]], len(row["value"].partition(".")[2]))
+    unit = NumberFormat(_FACTORS[row["metric"]], len(row["value"].partition(".")[2]))
     error = float(row["stderr"]) / unit.factor if row["stderr"] else None
     return Reported(row["paper"], float(row["value"]) / unit.factor, error, unit)
 
@@ -93,8 +93,8 @@ def _rows(name: str = "reported.csv") -> list[dict[str, str]]:
 def _means() -> dict[str, dict[str, str]]:
     """Return how many runs each paper's printed means are of, and what stands after its ±.
 
-    Of FedSimSup's and UniVarFL's ± it is not said, nor FedSimSup's number of runs; the file has the
-    narrower reading.
+    FedSimSup and UniVarFL do not say what their ± is, and FedSimSup does not say how many runs it
+    made; the file has the narrower reading.
     """
     return {row["paper"]: row for row in _rows("means.csv")}
 

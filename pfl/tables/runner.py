@@ -19,8 +19,10 @@ from rich.progress import (
 
 from pfl.cli.config import REFUSALS, Experiment
 from pfl.cli.explain import UsageError, explained
+from pfl.core.failure import error_line
 from pfl.core.types import RoundResult
 from pfl.disk.lock import BusyError
+from pfl.disk.reading import first_line
 from pfl.federation.checkpoint import CheckpointError
 from pfl.federation.run import Callback, Run
 from pfl.tables import kept
@@ -99,8 +101,8 @@ def _run(run: PlannedRun, watch: Callback) -> None:
     """Start or resume a run, unless another process has just finished it."""
     planned = run.experiment
     # A copy, because objects of the plan would stay in memory, including the images.
-    experiment = Experiment(planned.parser, planned.values.clone(), planned.given)
-    with kept.locked(run.root, run.name), explained(experiment.given, *REFUSALS):
+    experiment = Experiment(planned.parser, planned.values.clone(), planned.settings)
+    with kept.locked(run.root, run.name), explained(experiment.settings, *REFUSALS):
         if kept.finished(run) is not None:
             return
         limit_samples(experiment, run.scale)
@@ -116,10 +118,7 @@ def _run(run: PlannedRun, watch: Callback) -> None:
 
 def reason(error: Exception) -> str:
     """Return an error as one line; errors other than the user's are preceded by their type."""
-    lines = str(error).strip().splitlines()
-    if isinstance(error, UsageError | BusyError) and lines:
-        return lines[0]
-    return ": ".join([type(error).__name__, *lines[:1]])
+    return first_line(error) if isinstance(error, UsageError | BusyError) else error_line(error)
 
 
 def unfinished(plan: TablePlan) -> Sequence[PlannedRun]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,6 +11,8 @@ import torch
 from jsonargparse import Namespace
 from torch import Tensor
 
+from pfl.cli import catalogue
+from pfl.cli.known import KINDS
 from pfl.core.state import nbytes
 from pfl.core.task import Task
 from pfl.core.types import Inputs
@@ -68,16 +70,17 @@ class Surveyor:
     def _divided(self, run: PlannedRun) -> Sizes:
         values, make = _untouched(run.experiment.values.data), run.experiment.make
         data = make("data", values)
-        dividing = _options_of_all(type(data))
+        # Options that all data sets have: they divide, scale or score the samples.
+        dividing = inspect.signature(catalogue.find(KINDS["data"])).parameters
         arguments = {name: v for name, v in vars(values.init_args).items() if name not in dividing}
         which = f"{values.class_path} {arguments}"
         if which not in self._catalogues:
             self._catalogues[which] = data.outline()
-        catalogue = self._catalogues[which]
+        contents = self._catalogues[which]
         if run.scale < 1 and values.init_args.max_samples is None:
-            values.init_args.max_samples = part_of(len(catalogue.targets), run.scale)
+            values.init_args.max_samples = part_of(len(contents.targets), run.scale)
             data = make("data", values)
-        division, _ = data.divide(catalogue)
+        division, _ = data.divide(contents)
         return Sizes(
             train=division.sizes[:, 0].tolist(),
             tested=int(division.sizes[:, 2].sum()),
@@ -87,12 +90,6 @@ class Surveyor:
             outputs=data.outputs,
             task=data.task,
         )
-
-
-def _options_of_all(kind: type) -> Collection[str]:
-    """Return the options that all data sets have: they divide, scale or score the samples."""
-    base = next(one for one in reversed(kind.__mro__) if "outline" in vars(one))
-    return inspect.signature(base).parameters
 
 
 def _stored(blank: Inputs) -> dict[str, Tensor]:

@@ -72,14 +72,14 @@ class Device:
         self.memory = 2**33
         self.stream = torch.Generator().manual_seed(0).get_state()
 
-    def called(self, call: Any, args: Any, kwargs: Any, given: list[Tensor], there: bool) -> None:
+    def called(self, call: Any, args: Any, kwargs: Any, tensors: list[Tensor], there: bool) -> None:
         """Learn of an operation.
 
         Args:
             call: The operation.
             args: Its arguments by position.
             kwargs: Its arguments by name.
-            given: All tensors among both.
+            tensors: All tensors among both.
             there: Whether the result is on the device.
         """
 
@@ -127,17 +127,17 @@ class DeviceTensor(Tensor):
 
 def _run(call: Any, args: Any, kwargs: Any) -> Any:
     """Run one operation on the CPU, as the device whose tensors it has or makes."""
-    given = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
-    here = any(isinstance(leaf, DeviceTensor) for leaf in given)
+    tensors = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
+    here = any(isinstance(leaf, DeviceTensor) for leaf in tensors)
     asked = kwargs.get("device")
     there = here if asked is None else torch.device(asked).type == NAME
     if not here and not there:
         return call(*args, **kwargs)
     name = call._schema.name
     if here:
-        _refuse(call, name, args, given)
+        _refuse(call, name, args, tensors)
     with _lock:
-        _now.called(call, args, kwargs, given, there)
+        _now.called(call, args, kwargs, tensors, there)
     if asked is not None:
         kwargs = {**kwargs, "device": HOST}
     if kwargs.get("pin_memory"):
@@ -160,9 +160,9 @@ def _run(call: Any, args: Any, kwargs: Any) -> Any:
     return return_and_correct_aliasing(call, args, kwargs, result)  # type: ignore[no-untyped-call]
 
 
-def _refuse(call: Any, name: str, args: Any, given: list[Tensor]) -> None:
+def _refuse(call: Any, name: str, args: Any, tensors: list[Tensor]) -> None:
     """Raise an error where a GPU would; a single number on the host is welcome in most places."""
-    host = [leaf for leaf in given if not isinstance(leaf, DeviceTensor)]
+    host = [leaf for leaf in tensors if not isinstance(leaf, DeviceTensor)]
     first = args[0] if args else None
     if name in COPY or name in _LENGTHS or not host:
         return
@@ -179,7 +179,7 @@ def _refuse(call: Any, name: str, args: Any, given: list[Tensor]) -> None:
         fine = name not in _JOIN and not (written and to_host)
         fine = fine and all(leaf.dim() == 0 for leaf in host)
     if not fine:
-        shapes = ", ".join(f"{tuple(leaf.shape)} on {leaf.device}" for leaf in given)
+        shapes = ", ".join(f"{tuple(leaf.shape)} on {leaf.device}" for leaf in tensors)
         raise MixedDevicesError(f"{name}: tensors on two devices: {shapes}")
 
 
@@ -276,8 +276,8 @@ def _autocast(device_type: str, *args: Any, **kwargs: Any) -> AbstractContextMan
     return nullcontext() if device_type == NAME else _torch_autocast(device_type, *args, **kwargs)
 
 
-def _is_autocast_enabled(*kind: str) -> bool:
-    return kind != (NAME,) and _torch_enabled(*kind)
+def _is_autocast_enabled(*device_type: str) -> bool:
+    return device_type != (NAME,) and _torch_enabled(*device_type)
 
 
 class _Module:

@@ -1,4 +1,4 @@
-"""Promises about the loss of targets, which is the task's and nobody else's."""
+"""Promises about the loss of targets, which belongs to the task alone."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ def losses_count(subject: Subject) -> None:
 )
 def targets_count_in_the_loss_alone(subject: Subject) -> None:
     """Exchange the targets under a loss that does not look at them."""
-    given, turned = (_learnt(subject, blind=True, turn=turn) for turn in (0, 1))
-    for client, (one, another) in enumerate(zip(given, turned, strict=True)):
+    straight, turned = (_learnt(subject, blind=True, turn=turn) for turn in (0, 1))
+    for client, (one, another) in enumerate(zip(straight, turned, strict=True)):
         finding = f"of client {client} follows the targets past a loss that ignores them: {ADVICE}"
         check_same(one, another, f"{{name!r}} {finding}")
 

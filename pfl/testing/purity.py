@@ -85,7 +85,8 @@ def functions_are_pure(subject: Subject) -> None:
     def twice(function: Callable[..., Any], name: str, who: str) -> Callable[..., Any]:
         def call(*arguments: Any) -> Any:  # noqa: ANN401
             values, moving = named(arguments), norm_statistics(module)
-            before, start, stream = clone(values), clone(moving), torch.get_rng_state()
+            stream = torch.get_rng_state()
+            before, start = clone(values), clone(moving)
             with leaves_alone(who, module, function, norms=True):
                 once = named(function(*arguments))
             check_same(before, arguments, f"{who} changes its argument {{name!r}}")

@@ -481,8 +481,8 @@ def test_an_error_in_a_flag_names_the_flag(case, capsys):
 def test_an_error_about_a_flag_and_a_file_names_the_flag():
     message = "80 samples are too few for 1000 domains"
     given = [
-        explain.Given(("data", "samples"), "80", "c.yaml:3"),
-        explain.Given(("data", "num_clients"), "1000", "--data.num_clients"),
+        explain.UserSetting(("data", "samples"), "80", "c.yaml:3"),
+        explain.UserSetting(("data", "num_clients"), "1000", "--data.num_clients"),
     ]
     assert explain.locate(message, given[:1], "data") == f"c.yaml:3: data.samples: {message}"
     assert explain.locate(message, given, "data") == f"--data.num_clients: {message}"

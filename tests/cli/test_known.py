@@ -58,7 +58,7 @@ def imported(kind):
     home = KINDS[kind].partition(".")[0]
     return {
         item.__name__
-        for item in catalogue.own()
+        for item in catalogue.of_this_project()
         if issubclass(item, base)
         and item is not base
         and item.__module__.startswith(f"{home}.")

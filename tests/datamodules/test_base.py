@@ -35,7 +35,7 @@ def digits(**arguments):
 def test_shape_and_classes_are_known_before_setup():
     data = digits()
     assert (data.num_classes, data.input_shape) == (10, (1, 8, 8))
-    assert data._ready is None
+    assert "_prepared" not in vars(data)
 
 
 def test_digits_are_sixteenths_in_minus_one_to_one():
@@ -78,9 +78,9 @@ def test_batches_follow_the_default_float_type():
 def test_setup_is_idempotent_and_views_are_made_once():
     data = digits()
     data.setup("fit")
-    ready = data._ready
+    prepared = data._prepared
     data.setup("test")
-    assert data._ready is ready
+    assert data._prepared is prepared
     assert data.split(2, "train") is data.split(2, "train")
 
 

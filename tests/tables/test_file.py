@@ -125,7 +125,7 @@ def test_a_reported_number_is_found_by_what_parts_say_together():
     )
     values = [cell(row, p).reported for row in ("FedAvg-P", "ours") for p in ("0.2", "0.4")]
     assert [found.value for found in values] == pytest.approx([0.2761, 0.3642] * 2)
-    assert values[0].unit == reported.Unit(100, 2)
+    assert values[0].unit == reported.NumberFormat(100, 2)
     assert cell("x", "0.2").reported is None
 
 

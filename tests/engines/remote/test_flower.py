@@ -72,6 +72,13 @@ def first_terminal(terminals):
     return before.replace(" &\n", "\n"), shlex.split(run)
 
 
+def site(terminals, number, name=None, **options):
+    """Start a site as the page does, or under a name of its own and with further options."""
+    words = ["--client", str(number), "--folder", name or f"site_{number}"]
+    words += [word for key, value in options.items() for word in (f"--{key}", value)]
+    terminals.pfl(name or f"site{number}", "site", "--config", "my_site.yaml", *words)
+
+
 @pytest.mark.slow
 @needs_flower
 def test_the_three_terminals_of_the_page(terminals):
@@ -93,19 +100,14 @@ def test_a_killed_site_and_a_killed_server(terminals):
     before, run = first_terminal(terminals)
     terminals.start("link", "bash", "-c", before)
     run += ["--loop.progress=false", "--loop.checkpoint_every=1", "--loop.name=killed"]
-
-    def site(number):
-        words = ["--config", "my_site.yaml", "--client", str(number), "--folder", f"site_{number}"]
-        terminals.pfl(f"site{number}", "site", *words)
-
     for number in (0, 1):
-        site(number)
+        site(terminals, number)
     terminals.pfl("run", "fit", *run)
     terminals.wait_for("site1", "round 2: trained")
     terminals.kill("site1")
     assert terminals.wait("run") == 2
     assert "site of client 1" in terminals.said("run")
-    site(1)
+    site(terminals, 1)
     terminals.pfl("again", "fit", *run, "--ckpt_path", "last")
     terminals.wait_for("site0", "round 3: trained")
     terminals.kill("again")
@@ -170,20 +172,13 @@ def test_sites_with_certificates_and_keys(terminals):
                 break
         else:
             pytest.fail(terminals.said("known"))
-
-    def site(name, number, key, authority):
-        terminals.pfl(
-            *(name, "site", "--config", "my_site.yaml", "--client", str(number), "--folder", name),
-            *("--root_certificates", authority, "--private_key", key),
-        )
-
-    site("fooled", 1, "key1", "else/ca.crt")
-    site("unknown", 1, "key2", "ca.crt")
+    site(terminals, 1, "fooled", root_certificates="else/ca.crt", private_key="key1")
+    site(terminals, 1, "unknown", root_certificates="ca.crt", private_key="key2")
     for name, why in (("fooled", "certificate verify failed"), ("unknown", "Failed to activate")):
         assert terminals.wait(name) == 1
         assert why in " ".join(terminals.said(name).split())
     for number in (0, 1):
-        site(f"site{number}", number, f"key{number}", "ca.crt")
+        site(terminals, number, root_certificates="ca.crt", private_key=f"key{number}")
     terminals.pfl("run", "fit", *run, "--loop.progress=false")
     assert terminals.wait("run") == 0, terminals.said("run")
     assert fingerprint(terminals.said("run")) == sequential(terminals, *SHORT)
@@ -196,18 +191,13 @@ def test_a_run_goes_on_without_a_killed_site_and_asks_it_again(terminals):
     terminals.start("link", "bash", "-c", before)
     run = [word for word in run if not word.startswith(("--loop.engine", "--loop.rounds"))]
     run += ["--loop.rounds=6", "--loop.engine=FlowerEngine", "--loop.engine.min_sites=1"]
-
-    def site(number):
-        words = ["--config", "my_site.yaml", "--client", str(number), "--folder", f"site_{number}"]
-        terminals.pfl(f"site{number}", "site", *words)
-
     for number in (0, 1):
-        site(number)
+        site(terminals, number)
     terminals.pfl("run", "fit", *run, "--loop.progress=false", "--loop.name=fewer")
     terminals.wait_for("site1", "round 1: trained")
     terminals.kill("site1")
     terminals.wait_for("site0", "round 3: trained")
-    site(1)
+    site(terminals, 1)
     assert terminals.wait("run") == 0, terminals.said("run")
     assert terminals.said("site0").count("trained") == 6
     trained = terminals.said("site1")
@@ -225,10 +215,9 @@ def test_a_site_with_another_version_is_refused_with_both(terminals):
         "true = metadata.version\n"
         "metadata.version = lambda name: '0.0.9' if name == 'pfl-lightning' else true(name)\n"
     )
-    words = ["--config", "my_site.yaml"]
-    terminals.pfl("site0", "site", *words)
+    site(terminals, 0)
     terminals.env["PYTHONPATH"] = f"{terminals.folder}{os.pathsep}{ROOT}"
-    terminals.pfl("site1", "site", *words, "--client", "1", "--folder", "site_1")
+    site(terminals, 1)
     terminals.env["PYTHONPATH"] = str(ROOT)
     terminals.pfl("run", "fit", *run, "--loop.default_root_dir=null")
     assert terminals.wait("run") == 2

@@ -1,0 +1,206 @@
+"""A data set as named tensors: assembling and checking them, and inferring the task."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, TypeAlias
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from datamodules.checks import require
+from datamodules.targets import Catalogue, Targets, array_digest
+from datamodules.view import count
+from pfl.core.state import joined
+from pfl.core.task import Binary, Classification, MultiLabel, Regression, Task
+from pfl.core.types import Inputs
+
+TaskName: TypeAlias = Literal["classification", "binary", "multilabel", "regression"]
+_TASKS: Mapping[str, type[Task]] = {
+    "classification": Classification,
+    "binary": Binary,
+    "multilabel": MultiLabel,
+    "regression": Regression,
+}
+# The largest number of classes that is inferred from labels: more are a mistake.
+_CLASSES = 1_000_000
+# Number of samples checked at a time.
+_PART = 4096
+# Begins the names of columns.
+_COLUMN = "column."
+
+
+@dataclass(frozen=True, eq=False)
+class NamedTensors:
+    """A whole data set as tensors, official training samples first.
+
+    Attributes:
+        x: Inputs, (n, ...): one tensor, or several by name.
+        y: Targets, (n, ...), in the form that the task needs.
+        task: What is predicted.
+        num_train: Number of official training samples.
+        class_names: (C,) names of the classes; empty if there are none.
+        client: (n,) the natural client of each sample, if the data name them.
+        columns: (n,) numbers by which samples can be ordered, by name.
+    """
+
+    x: Inputs
+    y: Tensor
+    task: Task
+    num_train: int
+    class_names: Sequence[str]
+    client: NDArray[Any] | None
+    columns: Mapping[str, NDArray[np.float64]]
+
+    @classmethod
+    def of(cls, arrays: Mapping[str, Any], task_name: TaskName | None) -> NamedTensors:
+        """Assemble the tensors that are given by name, as :class:`TensorData` lists them.
+
+        Raises:
+            ValueError: A tensor is missing, unknown or unsuitable; the message names it.
+        """
+        rest = dict(arrays)
+        train, test = _inputs(rest, "x"), _inputs(rest, "x_test")
+        require(train is not None and "y" in rest, "the data need x (or x.<name>) and y")
+        x, y = train, _samples(rest.pop("y"), "y")
+        num_train = int(rest.pop("num_train", count(x)))
+        require(
+            0 < num_train <= count(x), f"num_train is {num_train}, but there are {count(x)} samples"
+        )
+        if test is not None:
+            require("y_test" in rest, "x_test needs y_test")
+            x = joined(torch.cat, [x, test])
+            y = torch.cat([y, _samples(rest.pop("y_test"), "y_test")])
+        task, y = _targets(y, task_name)
+        class_names, client = rest.pop("class_names", None), rest.pop("client", None)
+        if not task.has_classes:
+            class_names = ()
+        elif class_names is None:
+            class_names = _class_names(y, task)
+        client = None if client is None else np.asarray(client)
+        columns = {
+            name.removeprefix(_COLUMN): np.asarray(rest.pop(name), np.float64)
+            for name in arrays
+            if name.startswith(_COLUMN)
+        }
+        require(not rest, f"unknown names in the data: {', '.join(rest)}")
+        return cls(x, y, task, num_train, [*map(str, class_names)], client, columns)
+
+    def parts(self) -> dict[str, Any]:
+        """Return everything by name."""
+        x = {"": self.x} if isinstance(self.x, Tensor) else self.x
+        inputs = {f"x.{name}".rstrip("."): value for name, value in x.items()}
+        more = {} if self.client is None else {"client": self.client}
+        columns = {f"{_COLUMN}{name}": values for name, values in self.columns.items()}
+        return {**inputs, "y": self.y, **more, **columns}
+
+    def check(self, incomplete: bool) -> None:
+        """Refuse tensors of different length, and numbers that are not finite.
+
+        Args:
+            incomplete: Inputs may contain NaN.
+
+        Raises:
+            ValueError: A tensor is refused; the message names it.
+        """
+        size = len(self.y)
+        for name, value in self.parts().items():
+            require(
+                len(value) == size, f"{name} has {len(value)} samples, but there are {size} targets"
+            )
+            if name == "x" and incomplete:
+                continue
+            bad = _first_not_finite(torch.as_tensor(value)) if name != "client" else None
+            require(bad is None, f"{name} has values that are not finite, first in sample {bad}")
+
+    def catalogue(self, class_names: Sequence[str]) -> Catalogue:
+        """Return everything but the inputs."""
+        has_classes = self.task.has_classes
+        labels = self.y.numpy() if has_classes else np.zeros(len(self.y), np.int64)
+        names: tuple[str, ...] = ()
+        domains = None
+        if self.client is not None:
+            clients, domains = np.unique(self.client, return_inverse=True)
+            domains, names = domains.astype(np.int64), tuple(map(str, clients))
+        targets = Targets(labels, None, domains, self.columns, has_classes)
+        arrays = [np.asarray(value) for name, value in self.parts().items() if name != "client"]
+        digest = array_digest(*arrays)
+        return Catalogue(targets, self.num_train, class_names, (), names, digest)
+
+
+def _class_names(y: Tensor, task: Task) -> Sequence[str]:
+    """Return the numbers of classes as their names."""
+    largest = 1 if isinstance(task, Binary) else int(y.max())
+    require(
+        largest < _CLASSES,
+        f"classes must be numbered from 0 to at most {_CLASSES - 1:,}, since a network gets an "
+        f"output for each; got {largest:,}",
+    )
+    return [str(number) for number in range(largest + 1)]
+
+
+def _inputs(rest: dict[str, Any], name: str) -> Any:  # noqa: ANN401
+    """Pop the inputs of a name: one tensor, or several, by what follows the dot."""
+    stem = f"{name}."
+    several = {key: rest.pop(key) for key in list(rest) if key.startswith(stem)}
+    if name in rest:
+        require(not several, f"give {name} or {stem}<name>, not both")
+        return _samples(rest.pop(name), name)
+    if not several:
+        return None
+    return {key.removeprefix(stem): _samples(value, key) for key, value in several.items()}
+
+
+def as_tensor(value: Any, name: str) -> Tensor:  # noqa: ANN401
+    """Return a tensor or an array as a tensor.
+
+    Raises:
+        ValueError: It is neither; the message names it.
+    """
+    try:
+        return torch.as_tensor(value)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise ValueError(f"{name} is not a tensor of numbers: {error}") from error
+
+
+def _samples(value: Any, name: str) -> Tensor:  # noqa: ANN401
+    tensor = as_tensor(value, name)
+    require(tensor.dim() > 0, f"{name} must have one sample per row, got a single number")
+    return tensor
+
+
+def _first_not_finite(value: Tensor) -> int | None:
+    if value.is_floating_point():
+        # In parts: a memory-mapped tensor may be larger than the memory.
+        for start in range(0, len(value), _PART):
+            part = value[start : start + _PART]
+            bad = ~part.reshape(len(part), -1).isfinite().all(1)
+            if bad.any():
+                return start + int(bad.nonzero()[0])
+    return None
+
+
+def _targets(y: Tensor, name: TaskName | None) -> tuple[Task, Tensor]:
+    """Return the task, and the targets in the form that it needs."""
+    if name is None:
+        whole: TaskName = "multilabel" if y.dim() > 1 else "classification"
+        name = "regression" if y.is_floating_point() else whole
+    task = _TASKS[name]()
+    shape = tuple(y.shape)
+    if name in ("classification", "binary"):
+        numbered = not y.is_floating_point() and y.dim() == 1 and (not len(y) or int(y.min()) >= 0)
+        require(numbered, f"classes must be (n,) integers from 0, got {y.dtype} of shape {shape}")
+        marked = name != "binary" or not len(y) or int(y.max()) <= 1
+        require(marked, "the classes of a binary task are 0 and 1, the positive one, got others")
+        return task, y.long()
+    if name == "multilabel":
+        require(y.dim() == 2, f"labels must be (n, L) zeros and ones, got shape {shape}")
+        require(
+            bool(((y == 0) | (y == 1)).all()), "labels must be zeros and ones, got other numbers"
+        )
+        return task, y.float()
+    require(y.dim() <= 2, f"numbers to predict must be (n,) or (n, D), got shape {shape}")
+    return task, (y if y.dim() == 2 else y[:, None]).to(torch.float64)
