@@ -7,6 +7,7 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
 from rich.console import Console
+from rich.filesize import decimal
 from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
@@ -103,22 +104,13 @@ def closing_table(run: Run, seconds: float) -> Table:
     for what, failed in run.failures.items():
         table.add_row(what, clients_text(sorted(failed)))
     moved = run.history[-1]["comm/bytes_total"] if run.history else 0
-    table.add_row("bytes moved", readable_bytes(moved))
+    table.add_row("bytes moved", decimal(int(moved)))
     if run.history and "comm/wire_down" in run.history[-1]:
         down, up = (
-            readable_bytes(sum(row.get(f"comm/wire_{way}", 0) for row in run.history) / run.round)
+            decimal(int(sum(row.get(f"comm/wire_{way}", 0) for row in run.history) / run.round))
             for way in ("down", "up")
         )
         table.add_row("as sent, a round", f"{down} down, {up} up")
     table.add_row("seconds", f"{seconds:.1f}")
     table.add_row("fingerprint", run.fingerprint)
     return table
-
-
-def readable_bytes(count: float) -> str:
-    """Format a number of bytes with a decimal prefix."""
-    for unit in ("B", "kB", "MB", "GB"):
-        if count < 1000:
-            return f"{count:.4g} {unit}"
-        count /= 1000
-    return f"{count:.4g} TB"

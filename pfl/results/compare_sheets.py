@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Literal, TypeAlias
 
-from matplotlib.ticker import EngFormatter
+from rich.filesize import decimal
 
 from pfl.results import names
 from pfl.results.compare import Comparison
@@ -36,7 +36,7 @@ def _tests(comparison: Comparison, pairs: Pairs) -> dict[str, Paired]:
 
 
 def _scores(comparison: Comparison) -> Sheet:
-    rows, moved = comparison.settings, EngFormatter("B", places=1)
+    rows = comparison.settings
     columns = list(dict.fromkeys(name for row in rows for name in row.scores))
     heads = [
         WORDS["columns"].get(name.rpartition("/")[2], names.score(name))
@@ -49,7 +49,7 @@ def _scores(comparison: Comparison) -> Sheet:
             str(row.runs),
             str(row.rounds),
             *(_score(row.scores.get(name), name) for name in columns),
-            moved(row.bytes.mean),
+            decimal(int(row.bytes.mean)),
             row.seconds.text(digits=1),
         ]
         for row in rows

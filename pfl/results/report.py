@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import numpy as np
-from matplotlib.ticker import EngFormatter
+from rich.filesize import decimal
 
 from pfl.disk.reading import text
 from pfl.federation.summary import KINDS, summarise
@@ -92,12 +92,11 @@ def _number(metric: str, value: float) -> str:
 
 
 def _costs(run: RunFolder) -> Markup:
-    size = EngFormatter("B", places=2)
     seconds = "{:,.1f} s".format, "{:,.3f} s".format
     counted = "{:,.0f}".format, "{:,.1f}".format
     costs = (
-        ("sent to clients", "comm/bytes_down", (size, size)),
-        ("sent to the server", "comm/bytes_up", (size, size)),
+        ("sent to clients", "comm/bytes_down", (_bytes, _bytes)),
+        ("sent to the server", "comm/bytes_up", (_bytes, _bytes)),
         ("training", "time/train", seconds),
         ("aggregation", "time/aggregate", seconds),
         ("tests", "time/evaluate", seconds),
@@ -110,6 +109,10 @@ def _costs(run: RunFolder) -> Markup:
         total = run.metrics[name].sum()
         rows.append([what, in_all(total), in_a_round(total / run.round)])
     return page.table(["", "in all rounds", "a round"], rows)
+
+
+def _bytes(count: float) -> str:
+    return decimal(int(count))
 
 
 def _pictures(run: RunFolder) -> Iterator[Markup]:

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from rich.console import Console
+from rich.filesize import decimal
 from rich.markup import escape
 from rich.progress import track
 
-from pfl.callbacks.progress import readable_bytes
 from pfl.cli.config import REFUSALS
 from pfl.cli.explain import UsageError, explained
 from pfl.core.seeds import generator
@@ -157,7 +157,7 @@ class _Estimator:
 
 
 def _cells(cost: RemainingCost) -> list[str]:
-    return [_duration(cost.seconds), readable_bytes(cost.memory), readable_bytes(cost.moved)]
+    return [_duration(cost.seconds), decimal(int(cost.memory)), decimal(int(cost.moved))]
 
 
 def _duration(seconds: float) -> str:

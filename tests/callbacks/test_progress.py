@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import pytest
 from rich.console import Console
 
 from datamodules import Digits, Dirichlet
 from lightning_modules.fedavg import FedAvg
 from lightning_modules.fedper import FedPer
 from lightning_modules.nets import MLP
-from pfl.callbacks.progress import ProgressBar, closing_table, readable_bytes
+from pfl.callbacks.progress import ProgressBar, closing_table
 from pfl.core.seeds import scoped
 from pfl.federation.run import Callback
 from pfl.loop import FederatedLoop
@@ -59,8 +58,3 @@ def test_the_bar_of_clients_is_full_after_each_round_and_begins_anew_with_the_ne
 
     FederatedLoop(5, progress=False, callbacks=[bar, Looks(), Stops()]).fit(FedAvg(mlp()), blobs())
     assert seen == [1, 2, 3, (3, 3), 1, 2, 3, (3, 3)]
-
-
-@pytest.mark.parametrize(("count", "text"), [(7, "7 B"), (1200, "1.2 kB"), (4.19e8, "419 MB")])
-def test_bytes_are_readable(count, text):
-    assert readable_bytes(count) == text

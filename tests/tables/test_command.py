@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 import yaml
+from rich.filesize import decimal
 
-from pfl.callbacks.progress import readable_bytes
 from pfl.federation import identity
 from pfl.results.runs import RunFolder
 from pfl.tables.plan import name_of
@@ -152,12 +152,12 @@ def test_a_dry_run_estimates_and_changes_nothing(failing, fits, capsys):
     for seed, state, rounds in ((2, "round 1 of 2", 1), (3, "missing", 2)):
         (line,) = [line for line in lines if f"seed {seed}" in line]
         assert state in line
-        assert line.rstrip().endswith(f"  {readable_bytes(rounds * 6 * 1948)}")
+        assert line.rstrip().endswith(f"  {decimal(rounds * 6 * 1948)}")
         assert " s  " in line
     assert RunFolder.read(finished()[0]).bytes[-1] == 2 * 6 * 1948
     (total,) = [line for line in lines if "together" in line]
     assert "1 of 3 done" in total
-    assert total.rstrip().endswith(readable_bytes(3 * 6 * 1948))
+    assert total.rstrip().endswith(decimal(3 * 6 * 1948))
     # There was nothing but what was made before.
     assert fits == [(1, 1), (2, 1)]
 
@@ -172,7 +172,7 @@ def test_a_dry_run_counts_who_trains_and_who_uploads(capsys):
     (folder,) = finished()
     run = RunFolder.read(folder)
     assert run.metrics["comm/bytes_up"][0] > run.metrics["comm/bytes_down"][0] / 3
-    assert line.rstrip().endswith(f"  {readable_bytes(run.bytes[-1])}")
+    assert line.rstrip().endswith(f"  {decimal(int(run.bytes[-1]))}")
 
 
 def test_a_dry_run_tells_of_cells_that_cannot_be_run(capsys):
