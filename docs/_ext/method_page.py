@@ -18,7 +18,7 @@ from sphinx.util.docutils import SphinxDirective
 
 import lightning_modules
 from lightning_modules.base import ClientModule
-from pfl.disk.rows import RowFile
+from pfl.disk.rows import read_rows
 from pfl.testing import normed
 
 ROOT = Path(__file__).parent.parent.parent
@@ -106,7 +106,7 @@ def _configurations(file: str) -> list[str]:
 
 def _ledger(names: set[str]) -> Iterator[str]:
     """Yield a table of the cells that were run at full length, if there are any."""
-    rows = RowFile.read(ROOT / "docs" / "ledger.json", "ledger", "cell").rows
+    _, rows = read_rows(ROOT / "docs" / "ledger.json", "ledger", "cell")
     cells = [cell for cell in rows if _method(cell["cell"]) in names]
     if cells:
         yield "Runs at a paper's own length, per cent ([ledger](../ledger.md)):"

@@ -13,7 +13,7 @@ from typing import Any
 from pfl.bench import points
 from pfl.cli.explain import UsageError
 from pfl.disk.reading import FileError
-from pfl.disk.rows import Row, RowFile, hashed
+from pfl.disk.rows import Row, hashed, read_rows, write_rows
 from pfl.disk.yaml_text import shipped
 
 KIND = "leaderboard"
@@ -65,15 +65,11 @@ def merged(outcomes: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     for outcome in outcomes:
         if "failed" in outcome:
             return {**outcome}
-    first = outcomes[0]
-    if len(outcomes) == 1:
-        return {**first}
-    count = len(outcomes)
     return {
-        **first,
+        **outcomes[0],
         "rounds": min(one["rounds"] for one in outcomes),
         "samples": max(one["samples"] for one in outcomes),
-        "validation": sum(one["validation"] for one in outcomes) / count,
+        "validation": sum(one["validation"] for one in outcomes) / len(outcomes),
         "seconds": sum(one["seconds"] for one in outcomes),
     }
 
@@ -109,8 +105,7 @@ class Leaderboard:
         Raises:
             OSError: The file cannot be written.
         """
-        rows = [self.rows[name] for name in sorted(self.rows)]
-        RowFile(KIND, self.task, rows).write(file)
+        write_rows(file, KIND, self.task, [self.rows[name] for name in sorted(self.rows)])
 
     @classmethod
     def read(cls, file: Path) -> Leaderboard:
@@ -120,11 +115,10 @@ class Leaderboard:
             UsageError: It is none, or a row is not the one that was written.
         """
         try:
-            found = RowFile.read(file, KIND, "method")
+            task, rows = read_rows(file, KIND, "method")
         except (FileError, OSError) as error:
             raise UsageError(str(error)) from error
-        task = found.about
-        for row in found.rows:
+        for row in rows:
             if row.get("task") != task.get("hash"):
                 raise UsageError(f"{file}: the row {row.get('method')} belongs to another task")
-        return cls(task, {str(row["method"]): row for row in found.rows})
+        return cls(task, {str(row["method"]): row for row in rows})

@@ -8,7 +8,6 @@ the round that they are read at (``last``, ``best_by_val``, ``best_on_test``).
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -26,59 +25,50 @@ def hashed(row: Mapping[str, Any]) -> Row:
     return {**content, "hash": canonical.digest(content)}
 
 
-@dataclass(frozen=True)
-class RowFile:
-    """The content of a file.
+def write_rows(file: Path, kind: str, about: Mapping[str, Any], rows: Iterable[Row]) -> None:
+    """Write a file of rows; equal content gives equal bytes.
 
-    Attributes:
+    Args:
+        file: The file.
         kind: What it is, such as ``leaderboard``.
         about: What holds for all rows.
         rows: The rows, each with its hash.
+
+    Raises:
+        OSError: It cannot be written.
     """
+    content = {"format": FORMAT, "kind": kind, "about": {**about}, "rows": [*rows]}
+    write(file, canonical.text(content))
 
-    kind: str
-    about: Mapping[str, Any]
-    rows: Iterable[Row]
 
-    def write(self, file: Path) -> None:
-        """Write the file; equal content gives equal bytes.
+def read_rows(file: Path, kind: str, name: str) -> tuple[dict[str, Any], list[Row]]:
+    """Read a file of rows; return what holds for all of them, and the rows.
 
-        Raises:
-            OSError: It cannot be written.
-        """
-        content = {"kind": self.kind, "about": {**self.about}, "rows": [*self.rows]}
-        write(file, canonical.text({"format": FORMAT, **content}))
+    Args:
+        file: The file.
+        kind: What it must be.
+        name: The key of a row's name, for messages.
 
-    @classmethod
-    def read(cls, file: Path, kind: str, name: str) -> RowFile:
-        """Read a file.
-
-        Args:
-            file: The file.
-            kind: What it must be.
-            name: The key of a row's name, for messages.
-
-        Raises:
-            FileError: It is missing or of another kind, or a row is not the one that was written.
-            OSError: It cannot be read.
-        """
-        content = reading.read_json(file)
-        if not content:
-            raise reading.FileError(f"there is no {kind} {file}")
-        found, about = content.get("kind"), content.get("about")
-        rows: list[Any] = given if isinstance(given := content.get("rows"), list) else []
-        if content.get("format") != FORMAT or not isinstance(found, str):
-            raise reading.FileError(f'{file} is not a {kind} (it has no "format": "{FORMAT}")')
-        if found != kind:
-            raise reading.FileError(f"{file} is a {found[:50]}, not a {kind}")
-        if not rows or not all(isinstance(row, dict) for row in rows):
-            raise reading.FileError(f"{file} is not a {kind}: it has no rows")
-        if not isinstance(about, dict):
-            raise reading.FileError(f"{file} is not a {kind}: it says nothing about its rows")
-        for number, row in enumerate(rows):
-            if row.get("hash") != (right := hashed(row)["hash"]):
-                raise reading.FileError(
-                    f"{file}: the row {row.get(name, f'number {number + 1}')} was changed after it "
-                    f"was written: its hash is {row.get('hash')}, and its content has {right}"
-                )
-        return cls(kind, about, rows)
+    Raises:
+        FileError: It is missing or of another kind, or a row is not the one that was written.
+        OSError: It cannot be read.
+    """
+    content = reading.read_json(file)
+    if not content:
+        raise reading.FileError(f"there is no {kind} {file}")
+    kind_of_file, about, rows = (content.get(key) for key in ("kind", "about", "rows"))
+    if content.get("format") != FORMAT or not isinstance(kind_of_file, str):
+        raise reading.FileError(f'{file} is not a {kind} (it has no "format": "{FORMAT}")')
+    if kind_of_file != kind:
+        raise reading.FileError(f"{file} is a {kind_of_file[:50]}, not a {kind}")
+    if not isinstance(rows, list) or not rows or not all(isinstance(row, dict) for row in rows):
+        raise reading.FileError(f"{file} is not a {kind}: it has no rows")
+    if not isinstance(about, dict):
+        raise reading.FileError(f"{file} is not a {kind}: it says nothing about its rows")
+    for number, row in enumerate(rows):
+        if row.get("hash") != (right := hashed(row)["hash"]):
+            raise reading.FileError(
+                f"{file}: the row {row.get(name, f'number {number + 1}')} was changed after it "
+                f"was written: its hash is {row.get('hash')}, and its content has {right}"
+            )
+    return about, rows

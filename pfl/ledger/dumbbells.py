@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import groupby
 from typing import NamedTuple
 
 from matplotlib.axes import Axes
@@ -38,8 +37,11 @@ def dumbbells(rows: Sequence[LedgerRow], theme: Theme) -> Figure:
 
     Cells are grouped by table, column and partition, and the background is transparent.
     """
-    groups = [(title, list(members)) for title, members in groupby(_printed(rows), key=_title)]
-    lines = sum(len(members) + 1 for _, members in groups)
+    titles = dict.fromkeys(map(_title, rows))
+    printed = [row for row in rows if row.reported is not None]
+    groups = [(title, [row for row in printed if _title(row) == title]) for title in titles]
+    groups = [(title, members) for title, members in groups if members]
+    lines = len(groups) + len(printed)
     layout = ConstrainedLayoutEngine()
     figure = Figure(figsize=(_WIDTH, _LINE * (lines + 6)), layout=layout, facecolor="none")
     axes = figure.subplots()
@@ -70,20 +72,12 @@ def dumbbells(rows: Sequence[LedgerRow], theme: Theme) -> Figure:
         spine.set_visible(False)
     axes.set_xlabel("test accuracy (%)", color=theme.text)
     figure.legend(
-        handles=_legend([row.verdict for _, members in groups for row in members], theme),
+        handles=_legend([row.verdict for row in printed], theme),
         loc="outside lower center",
         ncols=2,
         labelcolor=theme.text,
     )
     return figure
-
-
-def _printed(rows: Sequence[LedgerRow]) -> list[LedgerRow]:
-    """Return rows that have a reported number, those of one group together."""
-    titles = list(dict.fromkeys(map(_title, rows)))
-    return sorted(
-        (row for row in rows if row.reported is not None), key=lambda row: titles.index(_title(row))
-    )
 
 
 def _title(row: LedgerRow) -> str:

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from pfl.disk.rows import RowFile, hashed
+from pfl.disk.rows import hashed, write_rows
 from pfl.results.statistics import Estimate, agree
 
 KIND = "ledger"
@@ -94,7 +94,8 @@ def write(rows: Sequence[LedgerRow], file: Path) -> None:
     Raises:
         OSError: The file cannot be written.
     """
-    RowFile(KIND, {"name": KIND}, [hashed(_rounded(asdict(row))) for row in rows]).write(file)
+    hashed_rows = [hashed(_rounded(asdict(row))) for row in rows]
+    write_rows(file, KIND, {"name": KIND}, hashed_rows)
 
 
 def _rounded(content: Any) -> Any:  # noqa: ANN401

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from pfl.disk.reading import FileError
-from pfl.disk.rows import FORMAT, RowFile, hashed
+from pfl.disk.rows import FORMAT, hashed, read_rows, write_rows
 from tests.helpers.messages import parts
 
 ROWS = [hashed({"name": "a", "score": 0.1}), hashed({"name": "b", "score": None})]
@@ -15,19 +15,19 @@ ROWS = [hashed({"name": "a", "score": 0.1}), hashed({"name": "b", "score": None}
 
 @pytest.fixture
 def file(tmp_path):
-    RowFile("toys", {"caption": "Toys"}, ROWS).write(tmp_path / "rows.json")
+    write_rows(tmp_path / "rows.json", "toys", {"caption": "Toys"}, ROWS)
     return tmp_path / "rows.json"
 
 
 def read(file, kind="toys"):
-    return RowFile.read(file, kind, "name")
+    return read_rows(file, kind, "name")
 
 
 def test_what_was_written_comes_back(file):
-    found = read(file)
-    assert (found.about, found.rows) == ({"caption": "Toys"}, ROWS)
+    about, rows = read(file)
+    assert (about, rows) == ({"caption": "Toys"}, ROWS)
     content = file.read_bytes()
-    found.write(file)
+    write_rows(file, "toys", about, rows)
     assert file.read_bytes() == content
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from pfl.__main__ import main
-from pfl.disk.rows import RowFile
+from pfl.disk.rows import read_rows
 from pfl.ledger import cells, judge, page, pictures
 from pfl.results.files import RunError
 from tests.helpers.messages import parts
@@ -83,7 +83,7 @@ def test_finished_runs_are_kept_and_compared(work, capsys):
     assert {
         file.name.removesuffix(".gz") for file in Path("results/ledger", kept[0][0].key).iterdir()
     } == {*cells.FILES, "cell.json"}
-    (row,) = RowFile.read(Path("docs/ledger.json"), "ledger", "cell").rows
+    _, (row,) = read_rows(Path("docs/ledger.json"), "ledger", "cell")
     assert (row["cell"], row["note"]) == ("FedPer, beta 0.1", "made up")
     for seed, (told, (entry, run)) in enumerate(zip(row["runs"], kept, strict=True)):
         assert (told["seed"], told["partition"]) == (seed, entry.partition)

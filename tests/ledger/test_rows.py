@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from pfl.disk.rows import RowFile
+from pfl.disk.rows import read_rows
 from pfl.ledger.rows import LedgerRow, verdict, write
 from pfl.results.statistics import Estimate, Spread, half_width
 from pfl.tables.reported import printed
@@ -71,7 +71,7 @@ def test_a_measured_spread_judges_what_a_paper_prints_without_one():
 
 def test_rows_are_written_with_six_digits(tmp_path):
     write([ROW, replace(ROW, half=None, cell='a "b", c')], tmp_path / "rows.json")
-    first, second = RowFile.read(tmp_path / "rows.json", "ledger", "cell").rows
+    _, (first, second) = read_rows(tmp_path / "rows.json", "ledger", "cell")
     assert first["runs"] == [{"seed": 0, "last": {"acc": 0.84}}, {"seed": 1, "last": {"acc": 0.5}}]
     assert (first["half"], second["half"], second["cell"]) == (0.02, None, 'a "b", c')
     assert ROW.seeds == "0 1"
