@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -12,10 +12,10 @@ import yaml
 
 from pfl.bench import majority, rows
 from pfl.bench.contender import Contender
+from pfl.bench.pieces import Piece, PieceFolder
 from pfl.bench.play import Budget, Player
 from pfl.bench.rows import REFERENCE, Leaderboard
-from pfl.bench.task import Task
-from pfl.bench.units import Kind, Store, Unit
+from pfl.bench.task import BenchTask
 from pfl.cli.explain import UsageError
 from pfl.disk import canonical
 from pfl.disk.rows import Row, hashed
@@ -37,9 +37,9 @@ class Bench:
         seeds: Number of final seeds, from 0.
     """
 
-    task: Task
+    task: BenchTask
     contenders: Sequence[Contender]
-    store: Store
+    store: PieceFolder
     trials: int
     seeds: int
 
@@ -78,14 +78,14 @@ class Bench:
         samples = self.budgets[self.task.tuning_seeds[0]].samples
         return {"trials": self.trials, "samples": samples, "seeds": self.seeds}
 
-    def work(self) -> Iterator[Unit]:
+    def work(self) -> Iterator[Piece]:
         """Compute all pieces that are missing, beside other processes; yield each one done here."""
-        while left := [unit for one in self.contenders for unit in self._missing(one)]:
+        while left := [piece for one in self.contenders for piece in self._missing(one)]:
             idle = True
-            for unit in left:
-                if self.store.find(unit) is None and self.store.claim(unit, self._computed):
+            for piece in left:
+                if self.store.find(piece) is None and self.store.claim(piece, self._computed):
                     idle = False
-                    yield unit
+                    yield piece
             if idle:
                 # The rest is being computed elsewhere.
                 time.sleep(PAUSE)
@@ -104,30 +104,32 @@ class Bench:
     def _left(self, contender: Contender) -> int:
         """Return how many pieces of a method are missing, at most."""
         missing = self._missing(contender)
-        waiting = 2 * self.seeds if any(unit.rounds is None for unit in missing) else 0
+        waiting = 2 * self.seeds if any(piece.rounds is None for piece in missing) else 0
         return len(missing) + waiting
 
-    def _computed(self, unit: Unit) -> dict[str, Any]:
-        if unit.rounds is None:
-            budget = self.budgets[unit.seed]
-            return self.player.trial(unit.contender, unit.seed, unit.settings, budget)
-        return self.player.final(unit.contender, unit.seed, unit.settings, unit.rounds)
+    def _computed(self, piece: Piece) -> dict[str, Any]:
+        if piece.rounds is None:
+            budget = self.budgets[piece.seed]
+            return self.player.trial(piece.contender, piece.seed, piece.settings, budget)
+        return self.player.final(piece.contender, piece.seed, piece.settings, piece.rounds)
 
-    def _missing(self, contender: Contender) -> list[Unit]:
+    def _missing(self, contender: Contender) -> list[Piece]:
         """Return the pieces of a method that can be computed now: trials, then final runs."""
-        trials = [unit for units in self._trials[contender.identifier] for unit in units]
-        if missing := [unit for unit in trials if self.store.find(unit) is None]:
-            return missing
-        finals = self._finals(contender)
-        units = {unit.name: unit for runs in finals.values() for unit in runs}
-        return [unit for unit in units.values() if self.store.find(unit) is None]
+        trials = self._trials[contender.identifier]
+        return self._unfinished(trials) or self._unfinished(self._finals(contender).values())
+
+    def _unfinished(self, groups: Iterable[Sequence[Piece]]) -> list[Piece]:
+        return [piece for piece in _distinct(groups) if self.store.find(piece) is None]
 
     @cached_property
-    def _trials(self) -> dict[str, list[list[Unit]]]:
+    def _trials(self) -> dict[str, list[list[Piece]]]:
         """The pieces of each trial of a method, one for each tuning seed, by the method."""
         return {
             contender.identifier: [
-                [self._unit(contender, seed, settings, None) for seed in self.task.tuning_seeds]
+                [
+                    Piece(contender, seed, settings, None, self.task_hash)
+                    for seed in self.task.tuning_seeds
+                ]
                 for settings in contender.trials(self.trials)
             ]
             for contender in self.contenders
@@ -136,27 +138,23 @@ class Bench:
     def _outcomes(self, contender: Contender) -> list[dict[str, Any]]:
         """Return the outcome of each trial, all of which are finished."""
         trials = self._trials[contender.identifier]
-        return [rows.merged([self.store.find(unit) or {} for unit in units]) for units in trials]
+        return [
+            rows.merged([self.store.find(piece) or {} for piece in pieces]) for pieces in trials
+        ]
 
-    def _finals(self, contender: Contender) -> dict[str, list[Unit]]:
+    def _finals(self, contender: Contender) -> dict[str, list[Piece]]:
         """Return the final runs at the method's defaults, and those at the chosen settings."""
         settings, outcomes = contender.trials(self.trials), self._outcomes(contender)
         numbers = {"default": 0, "tuned": rows.chosen(outcomes)}
         return {
             which: [
-                self._unit(contender, seed, settings[number], outcomes[number]["rounds"])
+                Piece(contender, seed, settings[number], outcomes[number]["rounds"], self.task_hash)
                 for seed in range(self.seeds)
             ]
             if number is not None and "failed" not in outcomes[number]
             else []
             for which, number in numbers.items()
         }
-
-    def _unit(
-        self, contender: Contender, seed: int, settings: dict[str, Any], rounds: int | None
-    ) -> Unit:
-        kind: Kind = "trial" if rounds is None else "final"
-        return Unit(contender, kind, seed, settings, rounds, self.task_hash)
 
     def leaderboard(self) -> Leaderboard:
         """Return the rows of all methods; every piece must be finished."""
@@ -184,31 +182,35 @@ class Bench:
             "budget": self.budget,
         }
         finals = {
-            which: {unit.seed: self.store.find(unit) or {} for unit in units}
-            for which, units in self._finals(contender).items()
+            which: {piece.seed: self.store.find(piece) or {} for piece in pieces}
+            for which, pieces in self._finals(contender).items()
         }
         return rows.tuned(head, contender.trials(self.trials), self._outcomes(contender), finals)
 
     def _majority(self) -> Row | None:
         """Return the row of the most frequent class; ``None`` where there are no classes."""
-        runs = []
-        for seed in range(self.seeds):
-            data = self.reference.experiment(seed, {}, None).data
-            scored = majority.scored(data, self.task.score)
-            if scored is None:
-                return None
-            runs.append({"seed": seed, "partition": data.description()["hash"], **scored})
+        runs = [(seed, self.majority(seed)) for seed in range(self.seeds)]
+        tuned = [{"seed": seed, **run} for seed, run in runs if run is not None]
         head = {"task": self.task_hash, "method": rows.MAJORITY, "budget": self.budget}
-        return hashed({**head, "tuned": runs})
+        return hashed({**head, "tuned": tuned}) if tuned else None
+
+    def majority(self, seed: int) -> dict[str, Any] | None:
+        """Return partition and scores of the most frequent class; ``None`` without classes."""
+        data = self.reference.experiment(seed, {}, None).data
+        return majority.scored(data, self.task.score)
 
     def seconds(self) -> dict[str, float]:
         """Return the seconds that the pieces of each method took, wherever they were computed."""
         return {one.identifier: round(sum(self._spent(one)), 1) for one in self.contenders}
 
-    def _spent(self, contender: Contender) -> Iterator[float]:
-        pieces = (*self._trials[contender.identifier], *self._finals(contender).values())
-        for unit in {unit.name: unit for units in pieces for unit in units}.values():
-            yield (self.store.find(unit) or {}).get("seconds", 0.0)
+    def _spent(self, contender: Contender) -> list[float]:
+        groups = (*self._trials[contender.identifier], *self._finals(contender).values())
+        return [(self.store.find(piece) or {}).get("seconds", 0.0) for piece in _distinct(groups)]
+
+
+def _distinct(groups: Iterable[Sequence[Piece]]) -> list[Piece]:
+    """Return the pieces of some groups, each once."""
+    return [*{piece.name: piece for group in groups for piece in group}.values()]
 
 
 def _judged(lines: Sequence[Row]) -> dict[str, Any]:

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
-from torch import Tensor
-
 from pfl.core.data import ClientSplit, DataSource
+from pfl.core.data_view import EmptySplit
 from pfl.core.held_out import NOBODY, HeldOut, held_out
-from pfl.core.types import Batch, Split
+from pfl.core.types import Split
 
 
 class Blinded:
@@ -30,7 +28,9 @@ class Blinded:
     def split(self, client: int, name: Split) -> ClientSplit:
         """Return a split of a client; that of the test is empty."""
         held = self._data.split(client, name)
-        return _Nothing(held) if name == "test" or client in self._out else held
+        if name == "test" or client in self._out:
+            return EmptySplit(held.targets[:0], "a trial has no test samples")
+        return held
 
     def pooled_test(self) -> ClientSplit | None:
         """Return ``None``: there is no common test set."""
@@ -38,23 +38,3 @@ class Blinded:
 
     def __getattr__(self, name: str) -> Any:  # noqa: ANN401
         return getattr(self._data, name)
-
-
-class _Nothing:
-    """A split without samples."""
-
-    augmented = False
-
-    def __init__(self, split: ClientSplit) -> None:
-        self.targets: Tensor = split.targets[:0]
-
-    def __len__(self) -> int:
-        return 0
-
-    def batch(self, positions: Tensor, rng: torch.Generator | None = None) -> Batch:
-        """Raise an error: there is no sample.
-
-        Raises:
-            IndexError: Always.
-        """
-        raise IndexError("a trial has no test samples")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import multiprocessing
 import sys
 from collections.abc import Iterator
@@ -17,13 +16,14 @@ from rich.markup import escape
 from pfl.bench import rows, tables, task
 from pfl.bench.bench import Bench
 from pfl.bench.contender import contenders
+from pfl.bench.pieces import PieceFolder
 from pfl.bench.rows import Leaderboard
 from pfl.bench.standing import standings
-from pfl.bench.units import Store
-from pfl.bench.verify import told, verified
+from pfl.bench.verify import outcome, verified
 from pfl.cli import shipped
 from pfl.cli.explain import UsageError
 from pfl.cli.parser import make_parser
+from pfl.disk import canonical
 from pfl.disk.writing import write
 from pfl.tables.runner import bars
 
@@ -43,19 +43,18 @@ def bench(options: argparse.Namespace) -> None:
     with _others(options, file, out):
         _work(made, quiet=False)
     board = _joined(made, beside)
-    leaderboard = out / "leaderboard.json"
-    board.write(leaderboard)
+    board.write(out / "leaderboard.json")
     seconds = made.seconds()
-    written = [leaderboard, out / "seconds.json"]
-    write(written[1], json.dumps(seconds, indent=1, sort_keys=True) + "\n")
+    texts = {"seconds.json": canonical.text(seconds)}
     if options.page:
         from pfl.bench.page import rendered
 
-        written.append(out / "page.html")
-        write(written[2], rendered(board, seconds))
+        texts["page.html"] = rendered(board, seconds)
+    for name, text in texts.items():
+        write(out / name, text)
     _show(board)
-    for path in written:
-        print(f"wrote {path}")
+    for name in ("leaderboard.json", *texts):
+        print(f"wrote {out / name}")
 
 
 def verify(options: argparse.Namespace) -> bool:
@@ -70,12 +69,12 @@ def verify(options: argparse.Namespace) -> bool:
     read = contenders(task.read(file), names, options.flags, make_parser("fit"))
     budget = next(iter(board.rows.values()))["budget"]
     # Nothing is stored.
-    made = Bench(task.read(file), read, Store(Path()), budget["trials"], budget["seeds"])
+    made = Bench(task.read(file), read, PieceFolder(Path()), budget["trials"], budget["seeds"])
     results = []
     for one in verified(board, made, options.row, options.seed):
         print(f"{one.method}, seed {one.seed}: {one.verdict}", file=sys.stderr, flush=True)
         results.append(one)
-    print(told(results))
+    print(outcome(results))
     return all(one.verdict != "different" for one in results)
 
 
@@ -89,16 +88,16 @@ def _task_file(word: str) -> Path:
 def _made(file: Path, options: argparse.Namespace, out: Path) -> Bench:
     described = task.read(file)
     methods = contenders(described, options.methods, options.flags, make_parser("fit"))
-    return Bench(described, methods, Store(out), options.budget, options.seeds)
+    return Bench(described, methods, PieceFolder(out), options.budget, options.seeds)
 
 
 def _work(made: Bench, quiet: bool) -> None:
     console = Console(stderr=True, quiet=quiet)
     with bars(console) as progress:
         shown = progress.add_task("runs", total=made.size, completed=made.finished)
-        for unit in made.work():
+        for piece in made.work():
             progress.update(shown, completed=made.finished)
-            what = f"{unit.contender.identifier}: {unit.kind}, seed {unit.seed}"
+            what = f"{piece.contender.identifier}: {piece.kind}, seed {piece.seed}"
             progress.console.print(escape(what), highlight=False)
 
 

@@ -12,7 +12,7 @@ from typing import Any, cast
 
 from pfl.bench import points
 from pfl.bench.rows import ALWAYS
-from pfl.bench.task import Task
+from pfl.bench.task import BenchTask
 from pfl.cli import catalogue, shipped
 from pfl.cli.config import Experiment, as_in_yaml
 from pfl.cli.explain import UsageError
@@ -46,7 +46,7 @@ class Contender:
         parser: The parser of ``pfl fit``.
     """
 
-    task: Task
+    task: BenchTask
     name: str
     overrides: tuple[str, ...]
     parser: Parser
@@ -145,7 +145,7 @@ def _overlays() -> Mapping[str, Path]:
 
 
 def contenders(
-    task: Task, names: Sequence[str], overrides: Sequence[str], parser: Parser
+    task: BenchTask, names: Sequence[str], overrides: Sequence[str], parser: Parser
 ) -> list[Contender]:
     """Return methods by name, with those that every table has, each once.
 

@@ -23,7 +23,7 @@ ROUNDS = 2
 
 
 @dataclass(frozen=True)
-class Cost:
+class RunCost:
     """What a run costs, in floating-point operations or in processed samples.
 
     Attributes:
@@ -44,16 +44,16 @@ class Cost:
         """Return how many rounds a budget is enough for; 0 if it is not enough for one.
 
         Example:
-            >>> Cost(first=2, later=3, adapting=1).rounds(10)
+            >>> RunCost(first=2, later=3, adapting=1).rounds(10)
             3
         """
         # The rounding of sums must not cost a round.
         left = budget * (1 + 1e-9) - self.first - self.adapting
         return 0 if left < 0 else 1 + int(left // self.later)
 
-    def in_units(self, one: float) -> Cost:
+    def in_units(self, one: float) -> RunCost:
         """Return the cost in multiples of ``one``."""
-        return Cost(self.first / one, self.later / one, self.adapting / one)
+        return RunCost(self.first / one, self.later / one, self.adapting / one)
 
 
 class _Counting(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -109,7 +109,7 @@ class CountingEngine(SequentialEngine):
         return super().test(jobs)
 
     @property
-    def cost(self) -> Cost:
+    def cost(self) -> RunCost:
         """The cost in operations, after a run of :data:`ROUNDS` rounds, tested at its end."""
         first, later = self.trained
-        return Cost(first, later, max(self.adapted, default=0))
+        return RunCost(first, later, max(self.adapted, default=0))

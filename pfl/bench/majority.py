@@ -13,7 +13,7 @@ from pfl.training.metrics import Scorer
 
 
 def scored(data: FederatedData, score: str | None) -> dict[str, Any] | None:
-    """Return test scores; ``None`` if the task has no classes.
+    """Return the partition's hash and test scores; ``None`` if the task has no classes.
 
     A client's answer is the logarithm of the class frequencies in its training samples, the same
     for each test sample: its most frequent class is predicted, and nothing is ranked.
@@ -41,4 +41,4 @@ def scored(data: FederatedData, score: str | None) -> dict[str, Any] | None:
     wanted = {*scorer.better, *(name + ending for ending in MEANS)}
     short = {long.rpartition("/")[2]: value for long, value in scores.items()}
     kept = {key: value for key, value in short.items() if key in wanted}
-    return {"last": kept, "best_by_val": kept}
+    return {"partition": data.description()["hash"], "last": kept, "best_by_val": kept}

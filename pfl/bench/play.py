@@ -18,9 +18,10 @@ from pfl.bench.cost import ROUNDS, CountingEngine
 from pfl.cli.config import REFUSALS, Experiment
 from pfl.cli.explain import FailedError, UsageError, explained
 from pfl.core.data import DataSource
+from pfl.disk.reading import first_line
 from pfl.engines import cores
 from pfl.federation.run import Run
-from pfl.federation.summary import MEANS
+from pfl.federation.summary import MEANS, summarise
 
 # Errors of a trial or a final run that are its outcome, and do not end the benchmark.
 FAILURES = (FailedError, UsageError)
@@ -84,7 +85,7 @@ class Player:
             if not curve:
                 raise FailedError(f"there is no validation score {name!r}")
         except FAILURES as error:
-            return {"failed": _reason(error), "seconds": time.perf_counter() - start}
+            return {"failed": first_line(error), "seconds": time.perf_counter() - start}
         best = (max if more else min)(curve, key=lambda point: point[1])
         return {
             "rounds": rounds,
@@ -104,7 +105,7 @@ class Player:
         try:
             run = self._fit(contender.experiment(seed, settings, rounds), blind=False)
         except FAILURES as error:
-            return {"failed": _reason(error), "seconds": time.perf_counter() - start}
+            return {"failed": first_line(error), "seconds": time.perf_counter() - start}
         return {
             "partition": run.data.description()["hash"],
             "fingerprint": run.fingerprint,
@@ -164,25 +165,19 @@ def scores(run: Run, name: str, more: bool) -> dict[str, dict[str, float]]:
         name: The score by which the best round is chosen.
         more: Whether more of it is better.
     """
-    rows = [row for row in run.history if any(key.startswith("test/") for key in row)]
-    by = f"val/personal/{name}"
-    judged = [row for row in rows if math.isfinite(row.get(by, math.nan))]
-    best = (max if more else min)(judged, key=lambda row: row[by], default=rows[-1])
+    summary = summarise(run.history, {name: more})
+    finite = {key: value for key, value in summary.items() if math.isfinite(value)}
     wanted = {f"test/personal/{one}": one for one in run.scores}
     wanted |= {f"test/personal/{name}{ending}": name + ending for ending in MEANS}
     wanted[f"test/unseen_joined/{name}"] = f"unseen_joined/{name}"
     return {
         at: {
-            short: row[long]
+            short: finite[f"{long}/{at}"]
             for long, short in wanted.items()
-            if math.isfinite(row.get(long, math.nan))
+            if f"{long}/{at}" in finite
         }
-        for at, row in (("last", rows[-1]), ("best_by_val", best))
+        for at in ("last", "best_by_val")
     }
-
-
-def _reason(error: Exception) -> str:
-    return str(error).strip().partition("\n")[0]
 
 
 def environment() -> dict[str, str]:

@@ -46,7 +46,7 @@ class _TaskForm:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Task(_TaskForm):
+class BenchTask(_TaskForm):
     """A task: the keys of its file, and what they mean.
 
     Attributes:
@@ -74,7 +74,7 @@ class Task(_TaskForm):
         }
 
 
-def read(path: Path) -> Task:
+def read(path: Path) -> BenchTask:
     """Read a task's file.
 
     Raises:
@@ -85,7 +85,7 @@ def read(path: Path) -> Task:
     if not given.shared:
         raise file.error("a task needs dimensions that all methods share", "shared")
     file.check_seeds(given.tuning_seeds, "tuning_seeds")
-    return Task(
+    return BenchTask(
         **vars(given),
         path=path,
         configs=file.configs(given.config, "config"),

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, Literal
+from dataclasses import dataclass
+from typing import Any, Literal, TypeAlias
 
-from pfl.bench import majority
 from pfl.bench.bench import Bench
+from pfl.bench.contender import Contender
 from pfl.bench.rows import MAJORITY, Leaderboard
 from pfl.cli.explain import UsageError
 from pfl.disk.nearest import hint
 from pfl.disk.rows import Row
+
+Verdict: TypeAlias = Literal["equal", "rounding", "different"]
 
 # Largest difference of a score that counts as rounding.
 ROUNDING = 1e-6
@@ -30,7 +32,7 @@ class Verified:
 
     method: str
     seed: int
-    verdict: Literal["equal", "rounding", "different"]
+    verdict: Verdict
     what: str = ""
 
 
@@ -64,58 +66,43 @@ def _verified(row: Row, bench: Bench, seeds: Sequence[int]) -> Iterator[Verified
     runs = {run["seed"]: run for run in row["tuned"]}
     if missing := [seed for seed in seeds if seed not in runs]:
         raise UsageError(f"--seed {missing[0]}: the row {row['method']} has the seeds {[*runs]}")
-    source = _source(row, bench)
+    by_name = {one.identifier: one for one in bench.contenders}
+    contender = None if row["method"] == MAJORITY else by_name[row["method"]]
     for seed in seeds or runs:
-        result = _compared(str(row["method"]), seed, runs[seed], _again(row, bench, seed))
-        if result.verdict == "different" and source:
-            result = replace(result, what=f"{result.what}; {source}")
-        yield result
+        verdict, what = _compared(runs[seed], _again(row, contender, bench, seed))
+        if verdict == "different" and contender and contender.source_hash != row["source"]:
+            what += "; the method's source has changed since"
+        yield Verified(str(row["method"]), seed, verdict, what)
 
 
-def _source(row: Row, bench: Bench) -> str:
-    """Return what to say if the method's source is not the row's; empty if it is."""
-    for one in bench.contenders:
-        if one.identifier == row["method"] and one.source_hash != row["source"]:
-            return "the method's source has changed since"
-    return ""
-
-
-def _again(row: Row, bench: Bench, seed: int) -> dict[str, Any]:
-    if row["method"] == MAJORITY:
-        data = bench.reference.experiment(seed, {}, None).data
-        scored = majority.scored(data, bench.task.score) or {}
-        return {"partition": data.description()["hash"], **scored}
-    contender = next(one for one in bench.contenders if one.identifier == row["method"])
+def _again(row: Row, contender: Contender | None, bench: Bench, seed: int) -> dict[str, Any]:
+    if contender is None:
+        return bench.majority(seed) or {}
     best = row["trials"][row["chosen"]]  # a row with runs has one
     return bench.player.final(contender, seed, best["settings"], best["rounds"])
 
 
-def _compared(
-    method: str, seed: int, stored: Mapping[str, Any], again: Mapping[str, Any]
-) -> Verified:
-    """Compare a stored run with the same run made again."""
+def _compared(stored: Mapping[str, Any], again: Mapping[str, Any]) -> tuple[Verdict, str]:
+    """Compare a stored run with the same run made again; return what differs, too."""
     for key in ("failed", "partition"):
         if stored.get(key) != again.get(key):
-            what = f"{key}: {stored.get(key)} in the row, {again.get(key)} now"
-            return Verified(method, seed, "different", what)
+            return "different", f"{key}: {stored.get(key)} in the row, {again.get(key)} now"
     points = ("last", "best_by_val")
     then, now = (
         {f"{at} {name}": value for at in points for name, value in run.get(at, {}).items()}
         for run in (stored, again)
     )
     if then.keys() != now.keys():
-        what = f"only one run has {', '.join(sorted(then.keys() ^ now.keys()))}"
-        return Verified(method, seed, "different", what)
+        return "different", f"only one run has {', '.join(sorted(then.keys() ^ now.keys()))}"
     apart = {name: abs(then[name] - now[name]) for name in then}
     worst = max(apart, key=lambda name: apart[name], default="")
     if worst and apart[worst] > ROUNDING:
-        what = f"{worst}: {then[worst]:.6f} in the row, {now[worst]:.6f} now"
-        return Verified(method, seed, "different", what)
+        return "different", f"{worst}: {then[worst]:.6f} in the row, {now[worst]:.6f} now"
     same = stored.get("fingerprint") == again.get("fingerprint") and not any(apart.values())
-    return Verified(method, seed, "equal" if same else "rounding")
+    return ("equal" if same else "rounding"), ""
 
 
-def told(results: Sequence[Verified]) -> str:
+def outcome(results: Sequence[Verified]) -> str:
     """Return the outcome in one line, and what differs in further ones."""
     equal = sum(one.verdict == "equal" for one in results)
     different = [one for one in results if one.verdict == "different"]

@@ -6,9 +6,11 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from pfl.core.data import ClientSplit, FederatedData, MetricSpec
 from pfl.core.task import Task
+from pfl.core.types import Batch
 
 
 class DataView:
@@ -63,3 +65,29 @@ class DataView:
     def description(self) -> dict[str, Any]:
         """Describe the partition in plain values."""
         return self._data.description()
+
+
+class EmptySplit:
+    """A split whose samples must not be read or are not here, so that it has none.
+
+    Args:
+        targets: (n,) targets, from which only counts are taken.
+        why: The message of the error when samples are asked for.
+    """
+
+    augmented = False
+
+    def __init__(self, targets: Tensor, why: str) -> None:
+        self.targets = targets
+        self._why = why
+
+    def __len__(self) -> int:
+        return 0
+
+    def batch(self, positions: Tensor, rng: torch.Generator | None = None) -> Batch:
+        """Refuse to return samples.
+
+        Raises:
+            ValueError: Always.
+        """
+        raise ValueError(self._why)

@@ -5,15 +5,15 @@ from __future__ import annotations
 import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NoReturn, Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
 
 from pfl.core.data import ClientSplit, DataSource
-from pfl.core.data_view import DataView
+from pfl.core.data_view import DataView, EmptySplit
 from pfl.core.held_out import HeldOut, TellsOrigin
-from pfl.core.types import Batch, Inputs, Split
+from pfl.core.types import Inputs, Split
 from pfl.disk import reading
 
 TRANSFORMS, PARTITION = "transforms.json", "partition.json"
@@ -131,7 +131,9 @@ class LaterData(DataView):
         """Return the split of a client that joins; those of the run's own clients are empty."""
         if client >= self.num_clients:
             return self._data.split(client - self.num_clients, name)
-        return _Elsewhere(self._members[client] if name == "train" else self._members[client][:0])
+        targets = self._members[client]
+        why = "the samples of a client of the run are not at hand"
+        return EmptySplit(targets if name == "train" else targets[:0], why)
 
     def rows(self, client: int, split: Split) -> Sequence[int]:
         """Return the number of each sample of a client that joins, in its file, from 0."""
@@ -147,27 +149,6 @@ class LaterData(DataView):
         return self._description
 
 
-class _Elsewhere:
-    """The split of a client of the run: no samples, and targets from which only counts are taken.
-
-    Args:
-        targets: (n,) targets.
-    """
-
-    augmented = False
-
-    def __init__(self, targets: Tensor) -> None:
-        self.targets = targets
-
-    def __len__(self) -> int:
-        return 0
-
-    def batch(self, positions: Tensor, rng: torch.Generator | None = None) -> Batch:
-        """Refuse to return samples."""
-        del positions, rng
-        _refuse("the samples of a client of the run are not at hand")
-
-
 def _members(description: Mapping[str, Any], classes: int | None) -> list[Tensor]:
     """Return (n,) targets of each client of a run, with its number of samples of each class."""
     sizes = [len(own["train"]) for own in description["clients"]]
@@ -177,9 +158,5 @@ def _members(description: Mapping[str, Any], classes: int | None) -> list[Tensor
     for size, own in zip(sizes, counts, strict=True):
         sound = len(own) == classes and all(type(n) is int and n >= 0 for n in own)
         if not sound or sum(own) != size:
-            _refuse(f"label_counts do not fit {size} samples of {classes} classes")
+            raise ValueError(f"label_counts do not fit {size} samples of {classes} classes")
     return [torch.arange(classes).repeat_interleave(torch.tensor(own)) for own in counts]
-
-
-def _refuse(what: str) -> NoReturn:
-    raise ValueError(what)

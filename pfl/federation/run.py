@@ -88,12 +88,10 @@ class Run:
         """
         kept = (self.kept[client] for client in sorted(self.kept))
         digests = [digest_of(state) for state in kept if state]
-        own = digest(self.server.shared)
-        return (
-            hashlib.sha256("".join([own, *digests]).encode()).hexdigest()[:16]
-            if digests
-            else own[:16]
-        )
+        server = digest(self.server.shared)
+        if not digests:
+            return server[:16]
+        return hashlib.sha256("".join([server, *digests]).encode()).hexdigest()[:16]
 
     @property
     def noise(self) -> str | None:

@@ -12,8 +12,8 @@ import yaml
 from pfl.__main__ import main
 from pfl.bench import contender
 from pfl.bench.bench import Bench
+from pfl.bench.pieces import PieceFolder
 from pfl.bench.task import read
-from pfl.bench.units import Store
 from pfl.cli.parser import make_parser
 
 LR = "model.init_args.optimizer.init_args.lr"
@@ -55,7 +55,7 @@ def task(folder, **keys):
 def bench(file, out, *methods, trials=2, seeds=2):
     """Return a benchmark."""
     found = contender.contenders(read(file), methods, (), make_parser("fit"))
-    return Bench(read(file), found, Store(out), trials, seeds)
+    return Bench(read(file), found, PieceFolder(out), trials, seeds)
 
 
 def worked(made):

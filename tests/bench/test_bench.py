@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 
 from datamodules.base import FederatedDataModule
-from pfl.bench import units
+from pfl.bench import pieces
 from pfl.bench.bench import Bench
 from pfl.disk.lock import locked
 from tests.bench.conftest import LR, bench, rows, run, task, worked
@@ -97,11 +97,11 @@ def test_a_task_may_set_options_of_one_method(tmp_path):
 
 def test_what_a_process_works_on_is_left_to_it(tmp_path):
     made = bench(task(tmp_path), tmp_path / "out")
-    unit = made._missing(made.reference)[0]
-    with locked(tmp_path / "out" / "claims" / unit.name):
-        assert not made.store.claim(unit, lambda unit: pytest.fail("computed twice"))
-    assert made.store.claim(unit, lambda unit: {"failed": "by hand"})
-    assert made.store.find(unit) == {"failed": "by hand"}
+    piece = made._missing(made.reference)[0]
+    with locked(tmp_path / "out" / "claims" / piece.name):
+        assert not made.store.claim(piece, lambda piece: pytest.fail("computed twice"))
+    assert made.store.claim(piece, lambda piece: {"failed": "by hand"})
+    assert made.store.find(piece) == {"failed": "by hand"}
 
 
 def test_a_process_waits_for_what_others_compute(copied, monkeypatch):
@@ -121,8 +121,8 @@ def test_a_changed_source_is_another_piece(copied, monkeypatch):
     assert made.finished == made.size or not [*made.work()]
     (one,) = (c for c in made.contenders if c.name == "FedAvgP")
     one.__dict__["source_hash"] = "another"
-    fresh = Bench(made.task, made.contenders, units.Store(made.store.folder), 2, 2)
-    assert {unit.contender.name for c in made.contenders for unit in fresh._missing(c)} == {
+    fresh = Bench(made.task, made.contenders, pieces.PieceFolder(made.store.folder), 2, 2)
+    assert {piece.contender.name for c in made.contenders for piece in fresh._missing(c)} == {
         "FedAvgP"
     }
 

@@ -39,7 +39,7 @@ def test_tests_and_held_out_clients_are_hidden_and_all_else_is_there():
     assert data.pooled_test() is None
     assert held_out(data) == NOBODY
     assert data.batch_size == 7
-    with pytest.raises(IndexError, match="no test samples"):
+    with pytest.raises(ValueError, match="no test samples"):
         data.split(1, "test").batch(torch.tensor([0]))
 
 

@@ -1,6 +1,6 @@
 import pytest
 
-from pfl.bench.cost import Cost
+from pfl.bench.cost import RunCost
 from tests.bench.conftest import bench, task
 
 SEED = 1001
@@ -58,6 +58,6 @@ def test_a_frozen_part_pays_its_forward_pass_alone(counted):
 
 
 def test_a_budget_buys_whole_rounds():
-    cost = Cost(first=2, later=3, adapting=1)
+    cost = RunCost(first=2, later=3, adapting=1)
     assert [cost.rounds(budget) for budget in (2.9, 3, 5.9, 6, 9)] == [0, 1, 1, 2, 3]
     assert cost.of(3) == 9

@@ -20,28 +20,29 @@ from pfl.disk import canonical, reading
 from pfl.disk.lock import BusyError, locked
 from pfl.disk.writing import write
 
-Kind = Literal["trial", "final"]
-
 
 @dataclass(frozen=True)
-class Unit:
+class Piece:
     """One run of one method.
 
     Attributes:
         contender: The method.
-        kind: A trial, or a final run with tests.
         seed: Seed of training and partition.
         settings: Dotted keys and values.
-        rounds: Number of rounds of a final run; a trial's follows from its budget.
+        rounds: Number of rounds of a final run; ``None`` for a trial, whose budget decides it.
         task: Hash of the task.
     """
 
     contender: Contender
-    kind: Kind
     seed: int
     settings: Mapping[str, Any]
     rounds: int | None
     task: str
+
+    @property
+    def kind(self) -> Literal["trial", "final"]:
+        """A trial, or a final run with tests."""
+        return "trial" if self.rounds is None else "final"
 
     @property
     def key(self) -> dict[str, Any]:
@@ -63,7 +64,7 @@ class Unit:
         return f"{self.kind}-{method}-{canonical.digest(self.key)[:16]}"
 
 
-class Store:
+class PieceFolder:
     """The folder with the finished pieces of a task, which processes and machines may share.
 
     Args:
@@ -74,30 +75,30 @@ class Store:
         self.folder = folder
         self._found: dict[str, dict[str, Any]] = {}
 
-    def find(self, unit: Unit) -> dict[str, Any] | None:
+    def find(self, piece: Piece) -> dict[str, Any] | None:
         """Return the outcome of a piece, or ``None`` if it is not finished."""
-        if unit.name not in self._found:
-            content = reading.read_json(self._file(unit))
-            if content.get("key") == json.loads(canonical.text(unit.key)):
-                self._found[unit.name] = content["outcome"]
-        return self._found.get(unit.name)
+        if piece.name not in self._found:
+            content = reading.read_json(self._file(piece))
+            if content.get("key") == json.loads(canonical.text(piece.key)):
+                self._found[piece.name] = content["outcome"]
+        return self._found.get(piece.name)
 
-    def claim(self, unit: Unit, compute: Callable[[Unit], dict[str, Any]]) -> bool:
+    def claim(self, piece: Piece, compute: Callable[[Piece], dict[str, Any]]) -> bool:
         """Compute a piece, unless another process does; return ``False`` if one does.
 
         Raises:
             OSError: The folder cannot be written.
         """
         try:
-            with locked(self.folder / "claims" / unit.name):
-                if self.find(unit) is None:
-                    outcome = compute(unit)
-                    file = self._file(unit)
+            with locked(self.folder / "claims" / piece.name):
+                if self.find(piece) is None:
+                    outcome = compute(piece)
+                    file = self._file(piece)
                     file.parent.mkdir(parents=True, exist_ok=True)
-                    write(file, canonical.text({"key": unit.key, "outcome": outcome}))
+                    write(file, canonical.text({"key": piece.key, "outcome": outcome}))
         except BusyError:
             return False
         return True
 
-    def _file(self, unit: Unit) -> Path:
-        return self.folder / f"{unit.kind}s" / f"{unit.name}.json"
+    def _file(self, piece: Piece) -> Path:
+        return self.folder / f"{piece.kind}s" / f"{piece.name}.json"
