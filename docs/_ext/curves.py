@@ -81,10 +81,10 @@ def _scores() -> dict[str, dict[str, list[float]]]:
 
 def collect(folder: Path) -> None:
     """Write the file of scores from the runs below a folder."""
-    from pfl.results.find import find
+    from pfl.results.find import find_runs
 
     rows = []
-    runs = {run.environment["header"]["method"]: run for run in find([folder])}
+    runs = {run.environment["header"]["method"]: run for run in find_runs([folder])}
     for method, run in sorted(runs.items()):
         rounds = run.evaluated("test/personal/acc")
         values = [run.values(metric, rounds) for metric in COLUMNS.values()]

@@ -16,13 +16,16 @@ from pfl.bench.pieces import Piece, PieceFolder
 from pfl.bench.play import Budget, Player
 from pfl.bench.rows import REFERENCE, Leaderboard
 from pfl.bench.task import BenchTask
-from pfl.cli.explain import UsageError
+from pfl.cli.explain import FailedError, UsageError
 from pfl.disk import canonical
+from pfl.disk.reading import first_line
 from pfl.disk.rows import Row, hashed
 from pfl.federation import identity
 
 # Seconds between two looks at what other processes have finished.
 PAUSE = 1.0
+# Errors of a trial or a final run that are its outcome, and do not end the benchmark.
+FAILURES = (FailedError, UsageError)
 
 
 @dataclass(frozen=True)
@@ -80,10 +83,10 @@ class Bench:
 
     def work(self) -> Iterator[Piece]:
         """Compute all pieces that are missing, beside other processes; yield each one done here."""
-        while left := [piece for one in self.contenders for piece in self._missing(one)]:
+        while missing := [piece for one in self.contenders for piece in self._missing(one)]:
             idle = True
-            for piece in left:
-                if self.store.find(piece) is None and self.store.claim(piece, self._computed):
+            for piece in missing:
+                if self.store.find(piece) is None and self.store.claim(piece, self.computed):
                     idle = False
                     yield piece
             if idle:
@@ -107,11 +110,15 @@ class Bench:
         waiting = 2 * self.seeds if any(piece.rounds is None for piece in missing) else 0
         return len(missing) + waiting
 
-    def _computed(self, piece: Piece) -> dict[str, Any]:
-        if piece.rounds is None:
-            budget = self.budgets[piece.seed]
-            return self.player.trial(piece.contender, piece.seed, piece.settings, budget)
-        return self.player.final(piece.contender, piece.seed, piece.settings, piece.rounds)
+    def computed(self, piece: Piece) -> dict[str, Any]:
+        """Return the outcome of a piece and the seconds that it took; or why it failed."""
+        budget = self.budgets[piece.seed] if piece.kind == "trial" else None
+        start = time.perf_counter()
+        try:
+            outcome = self.player.trial(piece, budget) if budget else self.player.final(piece)
+        except FAILURES as error:
+            outcome = {"failed": first_line(error)}
+        return {**outcome, "seconds": time.perf_counter() - start}
 
     def _missing(self, contender: Contender) -> list[Piece]:
         """Return the pieces of a method that can be computed now: trials, then final runs."""

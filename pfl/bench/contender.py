@@ -103,10 +103,10 @@ class Contender:
     @cached_property
     def dimensions(self) -> tuple[Dimension, ...]:
         """The shared dimensions, by dotted keys, then the method's own."""
-        own = {_OPTIONS + one.name: one for one in self.method.space()}
+        of_method = {_OPTIONS + one.name: one for one in self.method.space()}
         shared = {one.name: one for one in self.task.dimensions if self._takes(one.name)}
         # A method that has its own range for a shared dimension keeps its place in the sequence.
-        return tuple(replace(one, name=key) for key, one in {**shared, **own}.items())
+        return tuple(replace(one, name=key) for key, one in {**shared, **of_method}.items())
 
     def _takes(self, key: str) -> bool:
         """Return ``True`` if a key is not the method's, or is an argument that it has."""

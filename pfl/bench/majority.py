@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from pfl.core.data import FederatedData
-from pfl.core.held_out import members
+from pfl.core.held_out import holders
 from pfl.federation.summary import MEANS
 from pfl.training.metrics import Scorer
 
@@ -27,10 +27,8 @@ def scored(data: FederatedData, score: str | None) -> dict[str, Any] | None:
         return None
     scorer = Scorer(data.task, data.outputs, data.metrics)
     answers, sizes = [], []
-    for client in members(data):
+    for client in holders(data, "test"):
         test = data.split(client, "test")
-        if len(test) == 0:
-            continue
         counts = torch.bincount(data.split(client, "train").targets, minlength=classes)
         # A class without training samples is improbable, not impossible.
         prior = ((counts + 1e-6) / (counts + 1e-6).sum()).log()

@@ -1,8 +1,8 @@
 """The pieces of work of a benchmark: each is one file, computed once by whoever is free.
 
-A piece is named by all that its numbers depend on. So a killed benchmark goes on with the pieces
-that are missing, a larger budget uses those of a smaller one, and a method whose source has changed
-starts anew, while the others stay.
+A piece is named by all that its numbers depend on. So a killed benchmark resumes with the missing
+pieces, a larger budget reuses those of a smaller one, and a method whose source has changed starts
+anew, while the others stay.
 """
 
 from __future__ import annotations

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import time
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -15,16 +14,13 @@ import torch
 from pfl.bench.blinded import Blinded
 from pfl.bench.contender import Contender
 from pfl.bench.cost import ROUNDS, CountingEngine
+from pfl.bench.pieces import Piece
 from pfl.cli.config import REFUSALS, Experiment
-from pfl.cli.explain import FailedError, UsageError, explained
+from pfl.cli.explain import FailedError, explained
 from pfl.core.data import DataSource
-from pfl.disk.reading import first_line
 from pfl.engines import cores
 from pfl.federation.run import Run
 from pfl.federation.summary import MEANS, summarise
-
-# Errors of a trial or a final run that are its outcome, and do not end the benchmark.
-FAILURES = (FailedError, UsageError)
 
 
 @dataclass(frozen=True)
@@ -61,31 +57,30 @@ class Player:
             operations=engine.cost.later / samples,
         )
 
-    def trial(
-        self, contender: Contender, seed: int, settings: Mapping[str, Any], budget: Budget
-    ) -> dict[str, Any]:
-        """Play a trial and return what it found, as plain values."""
-        start = time.perf_counter()
-        try:
-            _, engine = self._counted(contender, seed, settings)
-            cost = engine.cost.in_units(budget.operations)
-            rounds = cost.rounds(budget.samples)
-            if rounds == 0:
-                raise FailedError(
-                    f"one round costs {cost.of(1):,.0f} processed samples, and the budget is "
-                    f"{budget.samples:,}"
-                )
-            run = self._fit(contender.experiment(seed, settings, rounds), blind=True)
-            name, more = self.score(run)
-            curve = [
-                [int(row["round"]), row[f"val/personal/{name}"]]
-                for row in run.history
-                if math.isfinite(row.get(f"val/personal/{name}", math.nan))
-            ]
-            if not curve:
-                raise FailedError(f"there is no validation score {name!r}")
-        except FAILURES as error:
-            return {"failed": first_line(error), "seconds": time.perf_counter() - start}
+    def trial(self, piece: Piece, budget: Budget) -> dict[str, Any]:
+        """Play a trial and return what it found, as plain values.
+
+        Raises:
+            FailedError: The budget is not enough for a round, or there is no score.
+        """
+        contender, seed, settings = piece.contender, piece.seed, piece.settings
+        _, engine = self._counted(contender, seed, settings)
+        cost = engine.cost.in_units(budget.operations)
+        rounds = cost.rounds(budget.samples)
+        if rounds == 0:
+            raise FailedError(
+                f"one round costs {cost.of(1):,.0f} processed samples, and the budget is "
+                f"{budget.samples:,}"
+            )
+        run = self._fit(contender.experiment(seed, settings, rounds), blind=True)
+        name, more = self.score(run)
+        curve = [
+            [int(row["round"]), row[f"val/personal/{name}"]]
+            for row in run.history
+            if math.isfinite(row.get(f"val/personal/{name}", math.nan))
+        ]
+        if not curve:
+            raise FailedError(f"there is no validation score {name!r}")
         best = (max if more else min)(curve, key=lambda point: point[1])
         return {
             "rounds": rounds,
@@ -94,18 +89,12 @@ class Player:
             "more": more,
             "validation": best[1],
             "curve": curve,
-            "seconds": time.perf_counter() - start,
         }
 
-    def final(
-        self, contender: Contender, seed: int, settings: Mapping[str, Any], rounds: int
-    ) -> dict[str, Any]:
+    def final(self, piece: Piece) -> dict[str, Any]:
         """Play a final run, with tests, and return its scores as plain values."""
-        start = time.perf_counter()
-        try:
-            run = self._fit(contender.experiment(seed, settings, rounds), blind=False)
-        except FAILURES as error:
-            return {"failed": first_line(error), "seconds": time.perf_counter() - start}
+        experiment = piece.contender.experiment(piece.seed, piece.settings, piece.rounds)
+        run = self._fit(experiment, blind=False)
         return {
             "partition": run.data.description()["hash"],
             "fingerprint": run.fingerprint,
@@ -113,7 +102,6 @@ class Player:
             "bytes_down": sum(int(row["comm/bytes_down"]) for row in run.history),
             "bytes_up": sum(int(row["comm/bytes_up"]) for row in run.history),
             **scores(run, *self.score(run)),
-            "seconds": time.perf_counter() - start,
         }
 
     def score(self, run: Run) -> tuple[str, bool]:
@@ -145,7 +133,7 @@ class Player:
             loop.engine = engine
         data: Any = Blinded(experiment.data) if blind else experiment.data
         with explained(experiment.settings, *REFUSALS, ArithmeticError), warnings.catch_warnings():
-            # Of a rate that is too large, say: a trial's outcome tells.
+            # Such as those of a learning rate that is too large; the outcome shows it.
             warnings.simplefilter("ignore")
             return loop.fit(module, data)
 

@@ -13,7 +13,7 @@ from pfl.bench.rows import LABELS, TUNED_REFERENCE, Leaderboard
 from pfl.disk.rows import Row
 from pfl.results.files import Floats
 from pfl.results.paired import Paired, adjusted, paired
-from pfl.results.statistics import CONFIDENCE, Estimate
+from pfl.results.statistics import CONFIDENCE
 
 # Resamples of the seeds, and their seed.
 RESAMPLES, RESAMPLING_SEED = 2000, 38
@@ -47,11 +47,6 @@ class Standing:
         """The method's name in tables."""
         name = str(self.row["method"])
         return LABELS.get(name, name)
-
-    @property
-    def estimate(self) -> Estimate:
-        """Mean of the tuned scores."""
-        return Estimate.of(self.tuned)
 
 
 def standings(board: Leaderboard) -> list[Standing]:

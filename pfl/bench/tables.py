@@ -1,4 +1,4 @@
-"""The tables of a leaderboard, and the sentences that say plainly who wins."""
+"""The tables of a leaderboard, and the said that say plainly who wins."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def verdict(board: Leaderboard, lines: Sequence[Standing]) -> list[str]:
     best = trained[0]
     sign = 1 if board.task["more"] else -1
     by_default = max(trained, key=lambda one: _or_worst(sign * one.default))
-    told = [f"Best mean rank: {best.label}. Best by default settings alone: {by_default.label}."]
+    said = [f"Best mean rank: {best.label}. Best by default settings alone: {by_default.label}."]
     reference = LABELS[TUNED_REFERENCE]
     tests = [(one.label, one.test) for one in trained if one.test is not None]
     apart = [(label, test.difference) for label, test in tests if test.p_holm < _LEVEL]
@@ -121,12 +121,12 @@ def verdict(board: Leaderboard, lines: Sequence[Standing]) -> list[str]:
     below = [label for label, difference in apart if difference < 0]
     ahead = [label for label, test in tests if test.difference > 0]
     if tests:
-        told.append(
+        said.append(
             f"Better than tuned {reference} (Holm, 5 %): {', '.join(above) or 'nobody'}. "
             f"Worse: {', '.join(below) or 'nobody'}. "
             f"Better mean, without regard to chance: {', '.join(ahead) or 'nobody'}."
         )
-    return told
+    return said
 
 
 def _or_worst(values: Floats) -> float:

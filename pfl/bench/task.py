@@ -81,20 +81,20 @@ def read(path: Path) -> BenchTask:
         UsageError: The file is missing or wrong; the message names the line.
     """
     file = YamlFile(path, "task file")
-    given: _TaskForm = file.formed(file.content(), _TaskForm)
-    if not given.shared:
+    form: _TaskForm = file.formed(file.content(), _TaskForm)
+    if not form.shared:
         raise file.error("a task needs dimensions that all methods share", "shared")
-    file.check_seeds(given.tuning_seeds, "tuning_seeds")
+    file.check_seeds(form.tuning_seeds, "tuning_seeds")
     return BenchTask(
-        **vars(given),
+        **vars(form),
         path=path,
-        configs=file.configs(given.config, "config"),
-        dimensions=tuple(_dimension(file, *item) for item in given.shared.items()),
+        configs=file.configs(form.config, "config"),
+        dimensions=tuple(_dimension(file, *item) for item in form.shared.items()),
     )
 
 
-def _dimension(file: YamlFile, key: str, given: _RangeForm) -> Dimension:
+def _dimension(file: YamlFile, key: str, form: _RangeForm) -> Dimension:
     try:
-        return Dimension(key, given.low, given.high, given.log, tuple(given.choices))
+        return Dimension(key, form.low, form.high, form.log, tuple(form.choices))
     except ValueError as error:
         raise file.error(str(error), "shared", key) from error

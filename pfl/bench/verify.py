@@ -8,6 +8,7 @@ from typing import Any, Literal, TypeAlias
 
 from pfl.bench.bench import Bench
 from pfl.bench.contender import Contender
+from pfl.bench.pieces import Piece
 from pfl.bench.rows import MAJORITY, Leaderboard
 from pfl.cli.explain import UsageError
 from pfl.disk.nearest import hint
@@ -79,7 +80,8 @@ def _again(row: Row, contender: Contender | None, bench: Bench, seed: int) -> di
     if contender is None:
         return bench.majority(seed) or {}
     best = row["trials"][row["chosen"]]  # a row with runs has one
-    return bench.player.final(contender, seed, best["settings"], best["rounds"])
+    piece = Piece(contender, seed, best["settings"], best["rounds"], bench.task_hash)
+    return bench.computed(piece)
 
 
 def _compared(stored: Mapping[str, Any], again: Mapping[str, Any]) -> tuple[Verdict, str]:

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from pfl.callbacks.analysis import Analysis
 from pfl.core.checks import at_least_one, within
-from pfl.core.held_out import members
+from pfl.core.held_out import holders, members
 from pfl.core.seeds import generator
 from pfl.core.state import fingerprint
 from pfl.core.types import RoundResult, State
@@ -42,10 +42,7 @@ class FisherTraces(Analysis):
     def rows(self, run: Run, result: RoundResult) -> Iterator[Row]:
         """Yield a row for each client with training data."""
         trained = set(result.cohort.trains)
-        for client in members(run.data):
-            samples = len(run.data.split(client, "train"))
-            if not samples:
-                continue
+        for client in holders(run.data, "train"):
             context = run.personal(client)
             model = fingerprint([context.module.state_dict()])
             if self._known.get(client, ("", 0.0))[0] != model:
@@ -54,7 +51,7 @@ class FisherTraces(Analysis):
             yield {
                 "round": result.round,
                 "client": client,
-                "samples": samples,
+                "samples": len(run.data.split(client, "train")),
                 "trained": client in trained,
                 "trace": self._known[client][1],
             }
@@ -93,9 +90,8 @@ class ReplacedParameters(Analysis):
         """Yield the rows of the last round; other rounds have none."""
         if result.round < run.rounds:
             return
-        for client in members(run.data):
-            if len(run.data.split(client, "train")) and len(run.data.split(client, "test")):
-                yield from self._of_client(run, result.round, client)
+        for client in holders(run.data, "train", "test"):
+            yield from self._of_client(run, result.round, client)
 
     def _of_client(self, run: Run, number: int, client: int) -> Iterator[Row]:
         instead = self._instead(run, client)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import torch
 
 from pfl.callbacks.analysis import Analysis
-from pfl.core.held_out import members
+from pfl.core.held_out import holders
 from pfl.core.types import RoundResult
 from pfl.federation.run import Row, Run
 
@@ -35,9 +35,8 @@ class ModelNumbers(Analysis):
 
     def rows(self, run: Run, result: RoundResult) -> Iterator[Row]:
         """Yield a row for each client with training data."""
-        for client in members(run.data):
-            if samples := len(run.data.split(client, "train")):
-                module = run.personal(client).module
-                with torch.no_grad():
-                    numbers = {name: float(value) for name, value in module.describe().items()}
-                yield {"round": result.round, "client": client, "samples": samples, **numbers}
+        for client in holders(run.data, "train"):
+            module, samples = run.personal(client).module, len(run.data.split(client, "train"))
+            with torch.no_grad():
+                numbers = {name: float(value) for name, value in module.describe().items()}
+            yield {"round": result.round, "client": client, "samples": samples, **numbers}

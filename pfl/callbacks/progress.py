@@ -33,8 +33,8 @@ class ProgressBar(Callback):
         lines = Table.grid(padding=(0, 1))
         lines.add_column(justify="right", style="bold", no_wrap=True)
         lines.add_column(overflow="fold")
-        told = run.header if run.folder is None else {**run.header, "folder": str(run.folder)}
-        for topic, text in told.items():
+        topics = run.header if run.folder is None else {**run.header, "folder": str(run.folder)}
+        for topic, text in topics.items():
             lines.add_row(topic, escape(text))
         self._console.print(lines)
         bars = Progress(

@@ -55,7 +55,7 @@ class Records(Analysis):
             self._metrics.write(run.history)
         if run.config is not None:
             write(folder / "config.yaml", run.config)
-        asked = {
+        planned = {
             "seed": run.seed,
             "rounds": run.rounds,
             "header": run.header,
@@ -64,7 +64,7 @@ class Records(Analysis):
         }
         tested = {} if run.tested is None else {"evaluated_clients": list(run.tested)}
         columns = {"reports": dict(run.reports), "scores": dict(run.scores)}
-        _write_json(folder / "environment.json", environment() | asked | tested | columns)
+        _write_json(folder / "environment.json", environment() | planned | tested | columns)
         known = label_counts(run.data)
         counts = {} if known is None else {"label_counts": known}
         # Not indented, because it lists every sample.

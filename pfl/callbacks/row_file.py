@@ -1,4 +1,4 @@
-"""A CSV file of a run to which rounds add rows; a checkpoint tells which rows it must hold."""
+"""A CSV file of a run to which rounds add rows; a checkpoint records which rows it must hold."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ from rich.console import Console
 from pfl.cli.explain import UsageError, explained
 from pfl.disk.writing import no_link, write
 from pfl.results import names, sheets
-from pfl.results.find import PLOTS, common_score, find
+from pfl.results.find import PLOTS, common_score, find_runs
 from pfl.results.runs import RunFolder
 from pfl.results.settings import Setting, group
 
@@ -59,7 +59,7 @@ def compare(options: argparse.Namespace) -> None:
 def report(options: argparse.Namespace) -> None:
     """Write a self-contained HTML page about one run."""
     with explained((), ValueError, OSError):
-        *_, run = find([options.run])
+        *_, run = find_runs([options.run])
         print(f"reads {run.path}")
         from pfl.results.report import report as report_of
 
@@ -71,7 +71,7 @@ def report(options: argparse.Namespace) -> None:
 
 def _find_runs(paths: Sequence[str]) -> list[RunFolder]:
     """Find the runs below some paths, and print their folders."""
-    runs = find(paths)
+    runs = find_runs(paths)
     for run in runs:
         print(f"reads {run.path}")
     return runs

@@ -237,7 +237,9 @@ def _source(experiment: Experiment, trains: bool = False) -> str:
     """Return the checkpoint file that ``--ckpt_path`` names, and print its path."""
     loop, module = experiment.loop, experiment.module
     path, text = experiment.values.ckpt_path, experiment.text
-    file = resume.find(path, resume.Wanted(loop, module, experiment.data, path, text, trains))
+    file = resume.find_checkpoint(
+        path, resume.Wanted(loop, module, experiment.data, path, text, trains)
+    )
     if file.is_file():
         print(f"reads {file}")
     return str(file)

@@ -36,6 +36,11 @@ def members(data: FederatedData) -> Sequence[int]:
     return [client for client in range(data.num_clients) if client not in out]
 
 
+def holders(data: FederatedData, *splits: Split) -> Sequence[int]:
+    """Return the clients that are not held out and have samples of each of some splits."""
+    return [c for c in members(data) if all(len(data.split(c, name)) for name in splits)]
+
+
 def everyone(data: FederatedData) -> Sequence[int]:
     """Return all clients, ascending; those of other data follow the run's own."""
     out = {client for clients in held_out(data) for client in clients}

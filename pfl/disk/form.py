@@ -79,16 +79,16 @@ def formed(value: Any, form: Any, keys: tuple[str, ...] = ()) -> Any:  # noqa: A
 
 
 def _record(content: Mapping[Any, Any], form: Any, keys: tuple[str, ...]) -> Any:  # noqa: ANN401
-    types, given = get_type_hints(form, include_extras=True), {}
+    types, values = get_type_hints(form, include_extras=True), {}
     optional = [f.name for f in fields(form) if {f.default, f.default_factory} != {MISSING}]
     _check_keys(content, types, keys)
     for name, item in content.items():
         if item is not None or name not in optional:
-            given[name] = formed(item, types[name], (*keys, name))
+            values[name] = formed(item, types[name], (*keys, name))
     for name in types:
-        if name not in given and name not in optional:
+        if name not in values and name not in optional:
             raise FormError(keys, f"the key {name!r} is missing")
-    return form(**given)
+    return form(**values)
 
 
 def _check_keys(content: Collection[Any], known: Collection[str], keys: tuple[str, ...]) -> None:

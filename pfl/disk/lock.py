@@ -67,7 +67,7 @@ def locked(folder: Path) -> Iterator[None]:
     try:
         with naming(file):
             os.truncate(descriptor, 0)
-            os.write(descriptor, _own().encode())
+            os.write(descriptor, _this_process().encode())
         yield
     finally:
         os.close(descriptor)
@@ -110,7 +110,7 @@ def _marked(folder: Path, why: NoLocksError) -> Iterator[None]:
         mark.unlink(missing_ok=True)
     try:
         with naming(mark), mark.open("x", encoding="utf-8") as file:
-            file.write(_own())
+            file.write(_this_process())
     except FileExistsError:
         raise BusyError(
             f"{_owner(mark)} is already working on {folder}; if it has ended, remove {mark}"
@@ -126,7 +126,7 @@ def _marked(folder: Path, why: NoLocksError) -> Iterator[None]:
         mark.unlink(missing_ok=True)
 
 
-def _own() -> str:
+def _this_process() -> str:
     return f"process {os.getpid()} on {socket.gethostname()}"
 
 
@@ -144,8 +144,6 @@ def _ended(owner: str) -> bool:
         return False
     try:
         os.kill(int(named[1]), 0)
-    except ProcessLookupError:
-        return True
-    except OSError:
-        return False
+    except OSError as error:
+        return isinstance(error, ProcessLookupError)
     return False

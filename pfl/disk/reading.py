@@ -100,14 +100,12 @@ def read_json(path: Path) -> dict[str, Any]:
         FileError: It is no JSON, too deep or too large, or no object.
         OSError: It cannot be read.
     """
+    content = text(path)
     try:
-        content = text(path)
         parsed = {} if content is None else json.loads(content)
         check_depth(parsed)
     except RecursionError:
         raise FileError(f"{path} has more than {DEPTH} levels") from None
-    except FileError:
-        raise
     except ValueError as error:
         raise FileError(f"{path} is damaged ({first_line(error)})") from error
     return _mapping(parsed, path)
@@ -165,18 +163,18 @@ def _mapping(content: Any, source: object) -> dict[str, Any]:  # noqa: ANN401
     return content
 
 
-def check_depth(content: Any, left: int = DEPTH) -> None:  # noqa: ANN401
+def check_depth(content: Any, levels: int = DEPTH) -> None:  # noqa: ANN401
     """Check how deep lists and mappings are in each other.
 
     Raises:
         RecursionError: They are deeper than :data:`DEPTH`.
     """
-    if not left:
+    if not levels:
         raise RecursionError
     if isinstance(content, dict | list):
         for item in content.values() if isinstance(content, dict) else content:
             if isinstance(item, dict | list):
-                check_depth(item, left - 1)
+                check_depth(item, levels - 1)
 
 
 def first_line(error: Exception) -> str:

@@ -1,6 +1,6 @@
-"""Files of rows, each with a hash over all of it, so that a row edited by hand is found out.
+"""Files of rows, each with a hash over all of it, so that an edited row is detected.
 
-A leaderboard and the ledger are such files. Their rows have in common how a run is told: its
+A leaderboard and the ledger are such files. Their rows describe a run in the same way: by its
 ``seed``, the hash of its ``partition``, its ``fingerprint``, its ``environment``, and its scores by
 the round that they are read at (``last``, ``best_by_val``, ``best_on_test``).
 """

@@ -54,7 +54,7 @@ def opened(path: Path, flags: int) -> int:
 
 @contextmanager
 def naming(path: Path) -> Iterator[None]:
-    """Have a system's error name the file; that of a write, such as on a full disk, names none."""
+    """Add the name of a file to a system's error that lacks it, such as that of a full disk."""
     try:
         yield
     except OSError as error:
@@ -126,10 +126,10 @@ def append(path: Path, text: str) -> None:
     with naming(path):
         descriptor = opened(path, os.O_WRONLY | os.O_APPEND)
         try:
-            size, left = os.fstat(descriptor).st_size, text.encode()
+            size, remaining = os.fstat(descriptor).st_size, text.encode()
             try:
-                while left:
-                    left = left[os.write(descriptor, left) :]
+                while remaining:
+                    remaining = remaining[os.write(descriptor, remaining) :]
             except BaseException:
                 os.ftruncate(descriptor, size)
                 raise

@@ -73,20 +73,16 @@ class Cost:
     speed: float | Spread
 
     def __post_init__(self) -> None:
-        for name in ("up", "down", "speed"):
-            value = getattr(self, name)
-            if isinstance(value, int | float):
-                positive(**{name: value})
+        same_for_all = {k: v for k, v in vars(self).items() if isinstance(v, int | float)}
+        positive(**same_for_all)
 
     def of_client(self, seed: int, client: int) -> tuple[float, float, float]:
         """Return a client's bytes a second up and down, and its samples a second."""
-
-        def number(name: str, value: float | Spread) -> float:
-            if isinstance(value, int | float):
-                return value
-            return value.draw(generator(seed, "cost", name, client))
-
-        return number("up", self.up), number("down", self.down), number("speed", self.speed)
+        up, down, speed = (
+            v.draw(generator(seed, "cost", name, client)) if isinstance(v, Spread) else v
+            for name, v in vars(self).items()
+        )
+        return up, down, speed
 
     def of_round(
         self,

@@ -23,12 +23,7 @@ def rows(federation: Federation) -> Iterator[dict[str, float]]:
     for model in tested:
         run.personal(model)
         answers = (client_round.on_splits(context, client, ("test",)) for client in tested)
-        for client, scores in zip(
-            tested, client_round.scored(context.scorer, answers), strict=True
-        ):
-            yield {
-                "round": run.round,
-                "model": model,
-                "client": client,
-                "score": scores["test"][main],
-            }
+        scored = client_round.scored(context.scorer, answers)
+        for client, scores in zip(tested, scored, strict=True):
+            score = scores["test"][main]
+            yield {"round": run.round, "model": model, "client": client, "score": score}

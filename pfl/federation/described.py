@@ -1,8 +1,8 @@
-"""The configuration of a run that was started from Python, told by its objects.
+"""The configuration of a run that was started from Python, described by its objects.
 
 It has the keys of a configuration, so that such runs are logged, listed and compared as others are.
-A network is told by its structure and a tensor by its shape, so nothing can be built from it; the
-key ``started`` says so.
+A network is described by its structure and a tensor by its shape, so nothing can be built from it;
+the key ``started`` says so.
 """
 
 from __future__ import annotations

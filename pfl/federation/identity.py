@@ -26,7 +26,7 @@ from pfl.imports.plugins import PACKAGES
 
 Identity: TypeAlias = dict[str, Any]
 
-# Key of a configuration that was told by the objects of a run started from Python.
+# Key of a configuration that was made from the objects of a run started from Python.
 STARTED = "started"
 
 # Options that stored runs may lack or have in addition: added options with the value that gives the
@@ -99,21 +99,21 @@ def _flat(value: Any, key: str) -> Identity:  # noqa: ANN401
 
 def _options(value: Mapping[str, Any], key: str) -> Identity:
     """Return a class with its options, or a plain mapping."""
-    kind = class_name(str(value["class_path"])) if "class_path" in value else None
-    settings: Identity = {} if kind is None else {key: kind}
-    given = dict(value)
+    owner = class_name(str(value["class_path"])) if "class_path" in value else None
+    settings: Identity = {} if owner is None else {key: owner}
+    options = dict(value)
     for name in ("init_args", "dict_kwargs"):
-        given |= value[name] if isinstance(value.get(name), Mapping) else {}
-    for name, item in given.items():
+        options |= value[name] if isinstance(value.get(name), Mapping) else {}
+    for name, item in options.items():
         if name in ("class_path", "init_args", "dict_kwargs"):
             continue
         inner = f"{key}.{name}" if key else str(name)
         if inner == "loop.callbacks" and isinstance(item, list):
             item = [one for one in item if not _listens(one)] or None
-        if f"{kind}.{name}" in _NAMED and isinstance(item, str):
+        if f"{owner}.{name}" in _NAMED and isinstance(item, str):
             settings[inner] = Path(item).name
             continue
-        neutral = _CAME_OR_WENT.get(inner, _CAME_OR_WENT.get(f"{kind}.{name}"))
+        neutral = _CAME_OR_WENT.get(inner, _CAME_OR_WENT.get(f"{owner}.{name}"))
         if inner not in _PLACES and (part := _flat(item, inner)) != _flat(neutral, inner):
             settings |= part
     return settings

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from pfl.core.data import ClientSplit, DataSource
 from pfl.core.data_view import DataView, EmptySplit
-from pfl.core.held_out import HeldOut, TellsOrigin
+from pfl.core.held_out import HeldOut, TellsOrigin, client_names
 from pfl.core.types import Inputs, Split
 from pfl.disk import reading
 
@@ -81,31 +81,30 @@ class LaterData(DataView):
         try:
             self._members = _members(self._description, data.num_classes)
             out = self._description.get("held_out", {})
-            own = sorted(int(client) for kind in HeldOut._fields for client in out.get(kind, []))
+            earlier = sorted(int(c) for group in HeldOut._fields for c in out.get(group, []))
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise ValueError(f"{file} is missing or damaged ({error!r})") from error
         later = range(self.num_clients, self.num_clients + data.num_clients)
-        self.held_out = HeldOut(tuple(later), tuple(own))
+        self.held_out = HeldOut(tuple(later), tuple(earlier))
         if data.description().get("content_hash") == self._description.get("content_hash"):
             raise ValueError("the file has the data of the run itself: leave out --join and --data")
         self.client_names = self._names()
 
     def _names(self) -> list[str]:
         count, data = self._data.num_clients, self._data
-        given = self._description.get("names")
-        known = [*map(str, given)] if isinstance(given, list) else []
-        own = [*data.client_names] if isinstance(data, TellsOrigin) else []
-        own = own or ([self.name] if count == 1 else [])
-        if again := [name for name in own if name in known]:
+        recorded = self._description.get("names")
+        known = [*map(str, recorded)] if isinstance(recorded, list) else []
+        joining = [*client_names(data)] or ([self.name] if count == 1 else [])
+        if repeated := [name for name in joining if name in known]:
             warnings.warn(
-                f"{', '.join(again[:5])}: the run has a client of that name, so that this one may "
-                "not be new",
+                f"{', '.join(repeated[:5])}: the run has a client of that name, so that this one "
+                "may not be new",
                 stacklevel=2,
             )
-        numbers = range(self.num_clients + count)
-        known = known if len(known) == self.num_clients else []
-        known = known or [f"client {number}" for number in numbers[: self.num_clients]]
-        return known + (own or [f"client {number}" for number in numbers[self.num_clients :]])
+        numbered = [f"client {number}" for number in range(self.num_clients + count)]
+        if len(known) != self.num_clients:
+            known = numbered[: self.num_clients]
+        return known + (joining or numbered[self.num_clients :])
 
     @property
     def num_clients(self) -> int:
@@ -151,12 +150,12 @@ class LaterData(DataView):
 
 def _members(description: Mapping[str, Any], classes: int | None) -> list[Tensor]:
     """Return (n,) targets of each client of a run, with its number of samples of each class."""
-    sizes = [len(own["train"]) for own in description["clients"]]
+    sizes = [len(client["train"]) for client in description["clients"]]
     if classes is None:
         return [torch.zeros(size) for size in sizes]
     counts = description["label_counts"]
-    for size, own in zip(sizes, counts, strict=True):
-        sound = len(own) == classes and all(type(n) is int and n >= 0 for n in own)
-        if not sound or sum(own) != size:
+    for size, labels in zip(sizes, counts, strict=True):
+        sound = len(labels) == classes and all(type(n) is int and n >= 0 for n in labels)
+        if not sound or sum(labels) != size:
             raise ValueError(f"label_counts do not fit {size} samples of {classes} classes")
-    return [torch.arange(classes).repeat_interleave(torch.tensor(own)) for own in counts]
+    return [torch.arange(classes).repeat_interleave(torch.tensor(labels)) for labels in counts]

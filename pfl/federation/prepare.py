@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from pfl.core.data import FederatedData
-from pfl.core.held_out import members
+from pfl.core.held_out import holders, members
 from pfl.core.seeds import generator
 from pfl.core.server import ServerState
 from pfl.core.state import constants, fingerprint, nbytes
@@ -130,9 +130,8 @@ def _tested(settings: Settings, data: FederatedData) -> list[int] | None:
     """Draw the clients that are tested before the last round; ``None`` for all."""
     if settings.evaluate_clients is None:
         return None
-    holders = [client for client in members(data) if len(data.split(client, "test"))]
     rng = generator(settings.seed, "evaluate")
-    return sampling.subset(holders, settings.evaluate_clients, rng)
+    return sampling.subset(holders(data, "test"), settings.evaluate_clients, rng)
 
 
 def _bounded(state: ServerState, memory: float | None, root: Path | None) -> ServerState:
@@ -143,7 +142,7 @@ def _bounded(state: ServerState, memory: float | None, root: Path | None) -> Ser
 
 
 def _start(federation: Federation, content: Mapping[str, Any] | None) -> None:
-    """Set up the engine, and tell in the run's header what was decided."""
+    """Set up the engine, and describe the decisions in the run's header."""
     settings, context, run = federation.settings, federation.context, federation.run
     engine = settings.engine
     began = {} if content is None else content

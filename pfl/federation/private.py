@@ -68,11 +68,11 @@ class Account(ABC):
             )
         return paid
 
-    def described(self, asked: int, rounds: int) -> dict[str, str]:
+    def described(self, planned: int, rounds: int) -> dict[str, str]:
         """Return the header's lines about privacy.
 
         Args:
-            asked: The planned number of rounds.
+            planned: The planned number of rounds.
             rounds: How many of them epsilon pays for.
         """
         privacy = self.privacy
@@ -82,8 +82,8 @@ class Account(ABC):
                 f"epsilon {self.epsilon(rounds):.4g} at delta {privacy.delta:g} after {rounds} "
                 f"rounds{self.whose} (one {self.unit} more or less; {accountant.described()})"
             )
-        if rounds < asked:
-            spent += f"; ends there, as round {rounds + 1} of {asked} would exceed "
+        if rounds < planned:
+            spent += f"; ends there, as round {rounds + 1} of {planned} would exceed "
             spent += f"{privacy.epsilon:g}"
         return {
             "privacy": f"{privacy.level} level, {spent}",
@@ -130,14 +130,14 @@ class ClientAccount(Account):
 
 
 def check(privacy: Privacy, settings: Settings, units: int, whole: str, one: str) -> None:
-    """Refuse noise that real clients would get of a seed, and too large a delta.
+    """Refuse noise from a seed for real clients, and a delta that is too large.
 
     Args:
         privacy: The settings of privacy.
         settings: Settings of the loop.
         units: Number of clients or samples, one of which is protected.
-        whole: What it is the number of.
-        one: What a large delta allows to publish.
+        whole: What ``units`` counts, in words.
+        one: What a large delta would allow to be published, in words.
 
     Raises:
         ValueError: One of the two is the case.

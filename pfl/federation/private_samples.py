@@ -35,7 +35,7 @@ class SampleAccount(Account):
     Attributes:
         privacy: The settings.
         steps: Each client's steps in a round.
-        cohort: Returns who trains in a round; ``None`` if nobody knows before the round.
+        cohort: Returns the clients that train in a round; ``None`` if they are not known before it.
     """
 
     privacy: Privacy
@@ -53,7 +53,7 @@ class SampleAccount(Account):
 
     @property
     def level(self) -> SampleLevel:
-        """What jobs are told."""
+        """What jobs need to know of the privacy of samples."""
         return SampleLevel(self.privacy.clip, self.privacy.sigma, self.privacy.noise == "system")
 
     def epsilon(self, rounds: int) -> float:
@@ -63,9 +63,9 @@ class SampleAccount(Account):
             counts.update([*self.steps] if self.cohort is None else self.cohort(number).trains)
         most: dict[Steps, int] = {}
         for client, count in counts.items():
-            own = self.steps[client]
-            most[own] = max(count, most.get(own, 0))
-        return max((self._of(own, count) for own, count in most.items()), default=0.0)
+            steps = self.steps[client]
+            most[steps] = max(count, most.get(steps, 0))
+        return max((self._of(steps, count) for steps, count in most.items()), default=0.0)
 
     @property
     def mechanism(self) -> str:
@@ -98,8 +98,8 @@ def account_of(
     largest = max(infos, key=lambda info: info.samples)
     check(privacy, settings, largest.samples, "samples of the largest client", "one sample")
     job = coordinator.job(coordinator.start(), {}, largest.client, 1)
-    told = replace(job, info=replace(job.info, label_counts=None))
-    if (why := separable.obstacle(context, told)) is not None:
+    uncounted = replace(job, info=replace(job.info, label_counts=None))
+    if (why := separable.obstacle(context, uncounted)) is not None:
         raise ValueError(f"loop.privacy: samples cannot be kept private: {why}")
     steps: dict[int, Steps] = {}
     for info in infos:

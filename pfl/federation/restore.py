@@ -26,7 +26,7 @@ def template(
         CheckpointError: The checkpoint belongs to another method, network or partition.
     """
     _check("method", content["method"], type(module).__name__)
-    # Of data at sites the hash is known once these have told it.
+    # The hash of data at sites is known once the sites have reported it.
     if (partition := data.description().get("hash")) is not None:
         _check("partition", content["partition"], partition, f"; {ADVICE}")
     schema.check_tensors("template", content["template"], module.state_dict())

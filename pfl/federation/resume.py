@@ -30,7 +30,7 @@ _TESTS = (
 
 @dataclass(frozen=True)
 class Wanted:
-    """A run that is asked for, to which a checkpoint must belong.
+    """The requested run, to which a checkpoint must belong.
 
     Attributes:
         settings: Settings of the loop.
@@ -112,7 +112,7 @@ def opened(wanted: Wanted) -> Iterator[Path | None]:
         CheckpointError: ``last`` matches no run.
         BusyError: Another process is working on the run.
     """
-    file = None if wanted.ckpt_path is None else find(wanted.ckpt_path, wanted)
+    file = None if wanted.ckpt_path is None else find_checkpoint(wanted.ckpt_path, wanted)
     with ExitStack() as stack:
         if file is not None and wanted.trains and file.is_file() and (folder := folder_of(file)):
             stack.enter_context(locked(folder))
@@ -146,15 +146,15 @@ def folder_of(file: Path) -> Path | None:
     return file.parent.parent if file.parent.name == FILE.parent.name else None
 
 
-def find(path: str, wanted: Wanted) -> Path:
+def find_checkpoint(path: str, wanted: Wanted) -> Path:
     """Return the checkpoint file that a path or ``last`` names; see :class:`Wanted`.
 
     Raises:
         CheckpointError: ``last`` matches no run.
     """
     if path != "last":
-        given = Path(path)
-        return given / FILE if given.is_dir() else given
+        named = Path(path)
+        return named / FILE if named.is_dir() else named
     root = wanted.root
     # A run is named by its starting time, so the last name is the newest run.
     folders = sorted((root or Path()).glob(f"*/{FILE}"), key=lambda file: file.parts[-3])
@@ -198,6 +198,6 @@ def _recorded(folder: Path) -> tuple[str | None, int | None, str | None]:
         reading.mapping_of_yaml(text or "", config)
         environment = reading.read_json(folder / "environment.json")
     except (OSError, reading.FileError):
-        # The checkpoint tells.
+        # The checkpoint holds them too, and is checked when it is read.
         return None, None, GENERATOR
     return text, environment.get("seed"), environment.get("noise")

@@ -35,12 +35,12 @@ def check_types(content: Mapping[str, Any]) -> None:
     Raises:
         CheckpointError: A key is missing, or its value has another type.
     """
-    for kinds, keys in _KEYS.items():
-        names = " or ".join("null" if kind is NoneType else kind.__name__ for kind in kinds)
+    for types, keys in _KEYS.items():
+        names = " or ".join("null" if one is NoneType else one.__name__ for one in types)
         for key in keys:
             if key not in content:
                 raise _wrong(f"{key} is missing")
-            if type(content[key]) not in kinds:
+            if type(content[key]) not in types:
                 raise _wrong(f"{key} must be {names}, got {_shown(content[key])}")
 
 

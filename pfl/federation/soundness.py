@@ -29,15 +29,15 @@ def error_of(result: Result, number: int) -> NonFiniteError:
     )
 
 
-def warn_of_loss(discarded: Sequence[int], left: Collection[int], number: int) -> None:
+def warn_of_loss(discarded: Sequence[int], remaining: Collection[int], number: int) -> None:
     """Warn if all clients of a round were discarded.
 
     Args:
         discarded: The discarded clients.
-        left: The other clients that trained.
+        remaining: The other clients that trained.
         number: The round.
     """
-    if discarded and not left:
+    if discarded and not remaining:
         warnings.warn(
             f"round {number}: every client was discarded (loop.on_nonfinite: skip), so nothing was "
             "uploaded",
@@ -46,7 +46,7 @@ def warn_of_loss(discarded: Sequence[int], left: Collection[int], number: int) -
 
 
 def warn_of_concern(module: ClientModule, row: Row) -> None:
-    """Warn if the method finds fault with a round's losses; the same warning comes once a run.
+    """Warn if the method finds fault with a round's losses; each warning is shown once a run.
 
     Args:
         module: The method.
@@ -90,7 +90,7 @@ def counted(failures: Failures, **clients: Sequence[int]) -> Failures:
 
 
 def check_anything_trained(history: Sequence[Row]) -> None:
-    """Refuse a run of which every client's round was discarded.
+    """Refuse a run in which every client's round was discarded.
 
     Raises:
         NonFiniteError: No client that trained was left in any round.
@@ -121,9 +121,9 @@ def check_aggregate(server: Server[Any], before: ServerState, after: ServerState
     new = {name: value for name, value in _entries(after).items() if value is not old.get(name)}
     # One synchronisation for each device that holds a part of the state.
     for device in dict.fromkeys(value.device for value in new.values()):
-        if finite(own := {name: value for name, value in new.items() if value.device == device}):
+        if finite(group := {name: value for name, value in new.items() if value.device == device}):
             continue
-        for name, value in own.items():
+        for name, value in group.items():
             wrong = ~value.isfinite()
             if name in old and old[name].shape == value.shape:
                 wrong &= old[name].to(device).isfinite()

@@ -160,5 +160,5 @@ def _own_folder(parent: Path | None) -> tuple[Path, int | None]:
 
 
 def _hold(state: State) -> _Held:
-    own = compact(to(state, "cpu"))
-    return _Held(own, nbytes(own))
+    compacted = compact(to(state, "cpu"))
+    return _Held(compacted, nbytes(compacted))

@@ -11,7 +11,7 @@ import torch
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from pfl.core.data import CountedSplit, info_of
-from pfl.core.held_out import held_out, members
+from pfl.core.held_out import held_out, holders, members
 from pfl.core.seeds import derive
 from pfl.core.server import ServerState
 from pfl.core.state import to
@@ -195,14 +195,9 @@ class Newcomers:
             gaps["gap/participation"] = sign * (personal - row[joined])
             reached = [k for k, name in enumerate(self.curve) if sign * (row[name] - personal) >= 0]
             gaps |= {"unseen/rounds_to_seen": min(reached)} if reached else {}
-        split, test = self._context.data.split, self._evaluator.test
-        holders = [
-            client
-            for client in members(self._context.data)
-            if len(split(client, "train")) and len(split(client, "test"))
-        ]
-        scores = test(holders, partial(self._evaluator.job, state), ("train", "test"))
-        apart = [own["train"][main] - own["test"][main] for own in scores.values()]
+        tested, job = self._evaluator.test, partial(self._evaluator.job, state)
+        scores = tested(holders(self._context.data, "train", "test"), job, ("train", "test"))
+        apart = [one["train"][main] - one["test"][main] for one in scores.values()]
         return gaps | ({"gap/sample": sign * sum(apart) / len(apart)} if apart else {})
 
     @property

@@ -75,13 +75,13 @@ def takes_null(hint: Any) -> bool:  # noqa: ANN401
     return hint in (None, Any, object) or any(one in (None, NoneType) for one in get_args(hint))
 
 
-def takes(hint: Any, kinds: Collection[Any]) -> bool:  # noqa: ANN401
+def takes(hint: Any, types: Collection[Any]) -> bool:  # noqa: ANN401
     """Return ``True`` if a place declares one of some types, or a container of them."""
     origin = get_origin(hint)
-    if origin in kinds or hint in kinds:
+    if origin in types or hint in types:
         return True
     within = origin in (Union, UnionType, *_CONTAINERS)
-    return within and any(takes(part, kinds) for part in get_args(hint))
+    return within and any(takes(part, types) for part in get_args(hint))
 
 
 def values_of(hint: Any) -> Any:  # noqa: ANN401

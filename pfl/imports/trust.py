@@ -124,8 +124,8 @@ def check_argument(
     if value is None and not hints.takes_null(hint):
         # In Python 3.10, a type with arguments such as Callable[[A], B] is a class too.
         plain_class = inspect.isclass(hint) and get_origin(hint) is None
-        kinds = [hint] if plain_class else hints.classes(hint)
-        names = " or ".join(kind.__name__ for kind in kinds) or "a value"
+        classes = [hint] if plain_class else hints.classes(hint)
+        names = " or ".join(one.__name__ for one in classes) or "a value"
         raise TrustError(f"expected {names}, got null", keys)
     check_calls(value, hint, keys, trust)
 
@@ -156,12 +156,12 @@ def check_calls(
             raise TrustError(f"expected a finite number, got {value}", keys)
     if isinstance(value, int) and not -LIMIT <= value < LIMIT:
         raise TrustError("expected a number below 2**63, which tensors can hold", keys)
-    given = plain(value)
-    if isinstance(given, list | tuple | set):
-        for number, item in enumerate(given):
+    content = mapping_of(value)
+    if isinstance(content, list | tuple | set):
+        for number, item in enumerate(content):
             check_calls(item, hint, (*keys, str(number)), trust)
-    elif isinstance(given, Mapping):
-        _check_mapping(given, hint, keys, trust)
+    elif isinstance(content, Mapping):
+        _check_mapping(content, hint, keys, trust)
     elif isinstance(value, str):
         _check_text(value, hint, keys, trust)
     elif inspect.isclass(value) or (callable(value) and hints.takes(hint, hints.CALLABLES)):
@@ -170,24 +170,24 @@ def check_calls(
 
 
 def _check_mapping(
-    given: Mapping[str, Any],
+    content: Mapping[str, Any],
     hint: Any,  # noqa: ANN401
     keys: Sequence[str],
     trust: Trust,
 ) -> None:
-    path, declared = given.get("class_path"), tuple(hints.classes(hint))
+    path, declared = content.get("class_path"), tuple(hints.classes(hint))
     mapped = hints.takes(hint, hints.MAPPINGS) and (path is None or not declared)
     if mapped or (path is None and len(declared) != 1):
         # A mapping that is declared as one is no object, but its values may be.
         inner = hints.values_of(hint) if mapped else hint
-        for key, item in given.items():
+        for key, item in content.items():
             check_calls(item, inner, (*keys, str(key)), trust)
         return
     made = declared[0] if path is None else checked(str(path), hint, keys, trust)
-    arguments = given
+    arguments = content
     # A data class is given without its path.
-    if path is not None or "init_args" in given:
-        parts = (plain(given.get(name) or {}) for name in ("init_args", "dict_kwargs"))
+    if path is not None or "init_args" in content:
+        parts = (mapping_of(content.get(name) or {}) for name in ("init_args", "dict_kwargs"))
         arguments = {name: item for part in parts for name, item in dict(part).items()}
     types, usual, filled = hints.declared(made), hints.defaults(made), trust.filled(made)
     builder = _below(_home(made), ("torchvision.models",))
@@ -296,8 +296,8 @@ def named(path: str) -> Any:  # noqa: ANN401
         raise ImportError(f"there is no {path}") from error
 
 
-def plain(value: Any) -> Any:  # noqa: ANN401
-    """Return a parser's namespace as a mapping."""
+def mapping_of(value: Any) -> Any:  # noqa: ANN401
+    """Return a parser's namespace as a mapping, and any other value as it is."""
     return vars(value) if type(value).__name__ == "Namespace" else value
 
 

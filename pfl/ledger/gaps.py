@@ -15,7 +15,7 @@ import numpy as np
 from scipy import stats
 
 from pfl.ledger.judge import Background, Scored, column_name, natural, partition_name
-from pfl.results.statistics import Estimate, Spread, half_width
+from pfl.results.statistics import Deviation, Estimate, half_width
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class RunGroup:
     """
 
     runs: Sequence[Scored]
-    noise: Mapping[str, Spread]
+    noise: Mapping[str, Deviation]
     references: Sequence[str] = ()
 
     @property
@@ -59,7 +59,7 @@ class RunGroup:
         return half_width(*(Estimate(0.0, 1, spread) for spread in spreads))
 
     def claims(self) -> Counter[str]:
-        """Count the pairs of which the paper's better one is so here: yes, no, within noise."""
+        """Count the pairs by whether the method that is better in the paper is better here too."""
         counts: Counter[str] = Counter()
         for a, b in combinations(self.runs, 2):
             theirs = printed_gap(a, b)
@@ -94,7 +94,7 @@ def groups(runs: Iterable[Scored], known: Background) -> list[RunGroup]:
 
 def _noise(
     members: Sequence[Scored], columns: Sequence[Sequence[Scored]], known: Background
-) -> dict[str, Spread]:
+) -> dict[str, Deviation]:
     """Return the spread of each method: the printed one, or what is left within all partitions.
 
     What is left are the differences to the paper without their median in each group. They hold the
@@ -105,14 +105,14 @@ def _noise(
     if members[0].entry.spread is not None:
         spreads = {run.entry.row: known.theirs(run.entry)[0] for run in members}
         return {row: one.spread for row, one in spreads.items() if one and one.spread}
-    left = []
+    residuals = []
     for group in columns:
         if group[0].entry.paper == paper:
             apart = np.array([run.ours - (run.entry.reported or 0.0) for run in group])
-            left.append(apart - np.median(apart))
-    df = sum(len(values) - 1 for values in left)
-    sd = float(stats.median_abs_deviation(np.concatenate(left), scale="normal"))
-    return {run.entry.row: Spread(sd, df) for run in members}
+            residuals.append(apart - np.median(apart))
+    df = sum(len(values) - 1 for values in residuals)
+    sd = float(stats.median_abs_deviation(np.concatenate(residuals), scale="normal"))
+    return {run.entry.row: Deviation(sd, df) for run in members}
 
 
 @dataclass(frozen=True)

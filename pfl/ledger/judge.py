@@ -15,7 +15,7 @@ import numpy as np
 from pfl.ledger.cells import Entry
 from pfl.ledger.rows import LedgerRow, verdict
 from pfl.results.runs import RunFolder
-from pfl.results.statistics import Estimate, Spread, half_width
+from pfl.results.statistics import Deviation, Estimate, half_width
 from pfl.tables.reported import printed
 
 # Tests at the end of a run whose spread is shown.
@@ -33,7 +33,7 @@ class Scored:
         last: After the last round.
         best: After the best round.
         rounds: Standard deviation of the last eight tests of the second half of the rounds.
-        told: The run, as rows tell it (:mod:`pfl.disk.rows`).
+        as_row: The run in the form of rows (:mod:`pfl.disk.rows`).
     """
 
     entry: Entry
@@ -41,7 +41,7 @@ class Scored:
     last: float
     best: float
     rounds: float
-    told: Mapping[str, Any]
+    as_row: Mapping[str, Any]
 
     @classmethod
     def of(cls, entry: Entry, run: RunFolder) -> Scored:
@@ -61,7 +61,7 @@ class Scored:
             last=float(values[-1]),
             best=float(values.max() if more else values.min()),
             rounds=float(late.std(ddof=1)) if len(late) > 1 else 0.0,
-            told=_told(entry, run),
+            as_row=_as_row(entry, run),
         )
 
     @property
@@ -83,7 +83,7 @@ class Background:
     """
 
     reasons: Mapping[Key, tuple[str, str]]
-    spreads: Mapping[Key, Spread]
+    spreads: Mapping[Key, Deviation]
     references: Sequence[str] = ()
 
     @classmethod
@@ -95,7 +95,7 @@ class Background:
                 for r in _records(folder / "reasons.csv")
             },
             {
-                (r["paper"], r["table"], r["column"], r["between"]): Spread(
+                (r["paper"], r["table"], r["column"], r["between"]): Deviation(
                     float(r["sd"]), float(r["df"])
                 )
                 for r in _records(folder / "spreads.csv")
@@ -117,8 +117,8 @@ class Background:
         return estimate, "no spread is known"
 
 
-def _told(entry: Entry, run: RunFolder) -> dict[str, Any]:
-    """Return a run as rows tell it."""
+def _as_row(entry: Entry, run: RunFolder) -> dict[str, Any]:
+    """Return a run in the form of rows."""
     packages = run.environment.get("packages", {})
     scores: dict[str, dict[str, float]] = {"last": {}, "best_on_test": {}}
     for name, value in run.summary["summary"].items():
@@ -183,13 +183,14 @@ def _row(members: Sequence[Scored], known: Background) -> LedgerRow:
     theirs, by = known.theirs(first)
     measured = first.spread is None and theirs is not None and theirs.spread is not None
 
-    def mean(name: str) -> Estimate:
-        estimate = Estimate.of([getattr(run, name) for run in members])
+    def mean(scores: Iterable[float]) -> Estimate:
+        estimate = Estimate.of([*scores])
         # A measured spread is that of both sides.
         return replace(estimate, spread=None) if measured else estimate
 
-    ours, last, best = mean("ours"), mean("last"), mean("best")
-    told = verdict(ours, theirs)
+    ours, last = mean(run.ours for run in members), mean(run.last for run in members)
+    best = mean(run.best for run in members)
+    judged = verdict(ours, theirs)
     place = (first.paper, first.table, cell_name(first), partition_name(first))
     reason, command = known.reasons.get(place, ("unexplained", ""))
     return LedgerRow(
@@ -206,15 +207,15 @@ def _row(members: Sequence[Scored], known: Background) -> LedgerRow:
         spread=first.spread,
         half=half_width(ours, theirs),
         by=by,
-        verdict=told,
+        verdict=judged,
         verdict_last=verdict(last, theirs),
         verdict_best=verdict(best, theirs),
-        reason=reason if told == "out" else "",
-        command=command if told == "out" else "",
+        reason=reason if judged == "out" else "",
+        command=command if judged == "out" else "",
         commit=_once(entry.commit for entry in entries),
         hardware=_once(entry.hardware for entry in entries),
         note=_once(entry.note for entry in entries),
-        runs=[run.told for run in members],
+        runs=[run.as_row for run in members],
     )
 
 

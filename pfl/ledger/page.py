@@ -53,9 +53,8 @@ def _headline(
     for paper in dict.fromkeys(row.paper for row in all_rows):
         rows = [row for row in all_rows if row.paper == paper]
         of_paper = [draw for draw in draws if draw.runs[0].entry.paper == paper]
-        claims: Counter[str] = Counter()
-        for group in groups:
-            claims += group.claims() if group.runs[0].entry.paper == paper else Counter()
+        of_groups = (group.claims() for group in groups if _place(group)[0] == paper)
+        claims = sum(of_groups, Counter[str]())
         lines.append(
             [
                 paper,
@@ -73,8 +72,8 @@ def _headline(
     together = Counter(draw.verdict for draw in draws)
     known = [f"{together['in']} agree with their papers", f"{together['out']} do not"]
     known += [f"{together['-']} cannot be judged"] if together["-"] else []
-    told = f"{', '.join(known[:-1])}{',' * (len(known) > 2)} and {known[-1]}"
-    opening = f"{len(all_rows)} cells are {len(draws)} independent draws, of which {told}."
+    verdicts = f"{', '.join(known[:-1])}{',' * (len(known) > 2)} and {known[-1]}"
+    opening = f"{len(all_rows)} cells are {len(draws)} independent draws, of which {verdicts}."
     return f"{opening}\n\n{_markdown(columns, lines)}"
 
 

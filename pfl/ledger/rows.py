@@ -39,7 +39,7 @@ class LedgerRow:
         commit: The project's commit that ran it.
         hardware: Processor and cores.
         note: Differences from the paper's set-up.
-        runs: The runs by ascending seed, as rows tell them (:mod:`pfl.disk.rows`).
+        runs: The runs by ascending seed, in the form of rows (:mod:`pfl.disk.rows`).
     """
 
     paper: str
@@ -80,8 +80,8 @@ def verdict(ours: Estimate, theirs: Estimate | None) -> str:
     """Return ``in`` or ``out``; ``-`` if nothing is printed or no spread is known.
 
     Example:
-        >>> from pfl.results.statistics import Spread
-        >>> verdict(Estimate.of([0.58]), Estimate(0.60, 5, Spread(0.01, 4)))
+        >>> from pfl.results.statistics import Deviation
+        >>> verdict(Estimate.of([0.58]), Estimate(0.60, 5, Deviation(0.01, 4)))
         'in'
     """
     inside = agree(ours, theirs)

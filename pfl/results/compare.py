@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
@@ -16,6 +16,9 @@ from pfl.results.paired import Paired, adjusted, paired
 from pfl.results.runs import At
 from pfl.results.settings import Setting
 from pfl.results.statistics import Estimate
+
+Pairs: TypeAlias = Literal["clients", "replicates"]
+PAIRS: Sequence[Pairs] = ("clients", "replicates")
 
 
 @dataclass(frozen=True)
@@ -30,8 +33,7 @@ class Compared:
         scores: Scores by metric.
         bytes: Bytes moved both ways in all rounds.
         seconds: Seconds of training and aggregation.
-        clients: The test over clients, if there are pairs.
-        replicates: The test over seeds, if there are pairs.
+        tests: The tests over clients and over seeds, where there are pairs.
         later: Scores and gaps of clients that joined after the last round, by heading.
     """
 
@@ -42,8 +44,7 @@ class Compared:
     scores: dict[str, Estimate]
     bytes: Estimate
     seconds: Estimate
-    clients: Paired | None
-    replicates: Paired | None
+    tests: Mapping[Pairs, Paired]
     later: dict[str, Estimate]
 
 
@@ -101,17 +102,14 @@ def compare(
         metric=metric,
         at=at,
         settings=[
-            _compared(setting, metric, at, *tests.get(setting.label, (None, None)))
-            for setting in settings
+            _compared(setting, metric, at, tests.get(setting.label, {})) for setting in settings
         ],
         reference=reference,
         warnings=[line for other in others for line in differences(other, base, metric)],
     )
 
 
-def _compared(
-    setting: Setting, metric: str, at: At, clients: Paired | None, replicates: Paired | None
-) -> Compared:
+def _compared(setting: Setting, metric: str, at: At, tests: Mapping[Pairs, Paired]) -> Compared:
     group = metric.rpartition("/")[0]
     wanted = dict.fromkeys((metric, *(f"{group}/{n}" for n in ("acc_worst10", "acc_std", "ece"))))
     present = [name for name in wanted if all(name in run.metrics for run in setting.runs)]
@@ -123,8 +121,7 @@ def _compared(
         scores={name: Estimate.of(setting.values(name, at, by=metric)) for name in present},
         bytes=Estimate.of(np.array([run.bytes[-1] for run in setting.runs])),
         seconds=Estimate.of(np.array([run.seconds[-1] for run in setting.runs])),
-        clients=clients,
-        replicates=replicates,
+        tests=tests,
         later={
             heading: Estimate.of(np.array([run.metrics[name][-1] for run in setting.runs]))
             for heading, name in columns(setting.runs[0]).items()
@@ -135,7 +132,7 @@ def _compared(
 
 def _tests(
     others: Sequence[Setting], base: Setting, metric: str, at: At
-) -> dict[str, tuple[Paired | None, Paired | None]]:
+) -> dict[str, dict[Pairs, Paired]]:
     """Test each setting on the replicates that both have; over clients, even if there are none."""
     clients, replicates = [], []
     for other in others:
@@ -143,8 +140,11 @@ def _tests(
         pair = [s.only(common) if common else s for s in (other, base)]
         clients.append(paired(*_matched(*(_client_scores(s, metric, at) for s in pair))))
         replicates.append(paired(*_matched(*(_run_scores(s, metric, at) for s in pair))))
-    tests = zip(adjusted(clients), adjusted(replicates), strict=True)
-    return dict(zip((other.label for other in others), tests, strict=True))
+    tests: dict[str, dict[Pairs, Paired]] = {}
+    for other, *both in zip(others, adjusted(clients), adjusted(replicates), strict=True):
+        named = zip(PAIRS, both, strict=True)
+        tests[other.label] = {pairs: test for pairs, test in named if test is not None}
+    return tests
 
 
 def _client_scores(setting: Setting, metric: str, at: At) -> dict[object, float]:
@@ -170,7 +170,7 @@ def differences(setting: Setting, base: Setting, metric: str) -> list[str]:
     """Describe what makes two settings hard to compare.
 
     That is their data, partition and point of testing; their seeds; and of two methods the budget,
-    network and optimiser. (Of one method, the labels tell the options that differ.) Data and
+    network and optimiser. (For one method, the labels show the options that differ.) Data and
     partitions are compared between runs with the same split seed.
     """
     both = f"{setting.label} and {base.label}"
@@ -189,9 +189,9 @@ def differences(setting: Setting, base: Setting, metric: str) -> list[str]:
     if setting.runs[0].method == base.runs[0].method:
         ours = {"seeds": ours["seeds"]}
     unlike = [
-        f"{name} ({said}, {theirs[name]})"
-        for name, said in ours.items()
-        if None not in (said, theirs[name]) and said != theirs[name]
+        f"{name} ({value}, {theirs[name]})"
+        for name, value in ours.items()
+        if None not in (value, theirs[name]) and value != theirs[name]
     ]
     if unlike:
         lines.append(f"{both} differ in {', '.join(unlike)}")
@@ -222,10 +222,10 @@ def _option(config: Mapping[str, Any], name: str) -> str | None:
     option = _inside(_inside(config.get("model"), "init_args"), name)
     if not isinstance(option, Mapping):
         return None if option is None else str(option)
-    given = option.get("init_args")
-    arguments = given.items() if isinstance(given, Mapping) else ()
-    told = ", ".join(f"{key}={value}" for key, value in arguments if value not in (None, False))
-    return f"{str(option.get('class_path')).rpartition('.')[2]}({told})"
+    init_args = option.get("init_args")
+    arguments = init_args.items() if isinstance(init_args, Mapping) else ()
+    written = ", ".join(f"{key}={value}" for key, value in arguments if value not in (None, False))
+    return f"{str(option.get('class_path')).rpartition('.')[2]}({written})"
 
 
 def _inside(value: object, key: str) -> object:

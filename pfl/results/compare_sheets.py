@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Literal, TypeAlias
+from collections.abc import Mapping
 
 from rich.filesize import decimal
 
 from pfl.results import names
-from pfl.results.compare import Comparison
+from pfl.results.compare import PAIRS, Comparison, Pairs
 from pfl.results.paired import Paired
 from pfl.results.sheets import Record, Sheet
 from pfl.results.statistics import NONE, Estimate
 from pfl.results.words import WORDS
-
-Pairs: TypeAlias = Literal["clients", "replicates"]
-PAIRS: Sequence[Pairs] = ("clients", "replicates")
 
 
 def sheets(comparison: Comparison) -> list[Sheet]:
@@ -24,15 +20,9 @@ def sheets(comparison: Comparison) -> list[Sheet]:
     if any(setting.later for setting in comparison.settings):
         made.append(_later(comparison))
     for pairs in PAIRS:
-        if tests := _tests(comparison, pairs):
+        if tests := {s.label: s.tests[pairs] for s in comparison.settings if pairs in s.tests}:
             made.append(_tested(comparison, pairs, tests))
     return made
-
-
-def _tests(comparison: Comparison, pairs: Pairs) -> dict[str, Paired]:
-    """Return the tests of one kind, by the label of the setting."""
-    tests = {setting.label: getattr(setting, pairs) for setting in comparison.settings}
-    return {label: test for label, test in tests.items() if test is not None}
 
 
 def _scores(comparison: Comparison) -> Sheet:
@@ -72,8 +62,8 @@ def _later(comparison: Comparison) -> Sheet:
     heads = list(dict.fromkeys(heading for row in rows for heading in row.later))
     in_per_cent = names.in_per_cent(comparison.metric)
     # Shares and differences are shown as the score is.
-    told = [[_score(row.later.get(head), comparison.metric) for head in heads] for row in rows]
-    cells = [[row.label, *values] for row, values in zip(rows, told, strict=True)]
+    scores = [[_score(row.later.get(head), comparison.metric) for head in heads] for row in rows]
+    cells = [[row.label, *values] for row, values in zip(rows, scores, strict=True)]
     return Sheet(
         title="Clients that join later" + " (%)" * in_per_cent,
         columns=["setting", *heads],
@@ -136,8 +126,7 @@ def _records(comparison: Comparison) -> list[Record]:
         }
         for name, estimate in {**row.scores, **costs}.items():
             record |= {name: estimate.mean, f"{name}/stderr": estimate.error}
-        for pairs in PAIRS:
-            if (test := getattr(row, pairs)) is not None:
-                record |= {f"{pairs}/{key}": value for key, value in vars(test).items()}
+        for pairs, test in row.tests.items():
+            record |= {f"{pairs}/{key}": value for key, value in vars(test).items()}
         records.append(record)
     return records

@@ -38,7 +38,7 @@ def common_score(runs: Sequence[RunFolder]) -> str:
     raise RunError(f"the runs have no score in common: {'; '.join(lacking)}")
 
 
-def find(paths: Sequence[str | Path]) -> list[RunFolder]:
+def find_runs(paths: Sequence[str | Path]) -> list[RunFolder]:
     """Find the runs at some paths; a path is a run folder, or a folder of runs at any depth.
 
     If there are several runs, unfinished ones are left out with a note on stderr.

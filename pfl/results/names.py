@@ -11,7 +11,7 @@ SMALLEST = "_smallest10"
 _SUMMARIES = (*summary.MEANS, SMALLEST, "_std")
 # Models that runs are judged by, in order of preference.
 JUDGED_BY = ("personal", "pooled", "global")
-# What is told of clients that join later, beside their scores.
+# Numbers about clients that join later, besides their scores.
 LATER = WORDS["later"]
 
 

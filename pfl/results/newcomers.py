@@ -28,7 +28,7 @@ def have_joined(run: RunFolder) -> bool:
 
 
 def columns(run: RunFolder) -> dict[str, str]:
-    """Return what is told of clients that joined, after the last round: columns by heading."""
+    """Return the columns about clients that joined after the last round, by heading."""
     main = _main(run)
     between = {f"after {k}": f"{_JOINED}_{k}" for k in range(1, 3)}
     groups = {"zero-shot": _ZERO_SHOT, **between, "joined": _JOINED, "tuned": _TUNED}

@@ -74,8 +74,8 @@ def _scores(run: RunFolder, judged_by: str) -> Markup:
 
 def _gaps(run: RunFolder) -> Iterator[Markup]:
     """Yield the section on clients that joined later, if there are any."""
-    told = [(what, name) for name, what in WORDS["gaps"].items() if name in run.metrics]
-    last = [(what, run.metrics[name][-1]) for what, name in told]
+    columns = [(what, name) for name, what in WORDS["gaps"].items() if name in run.metrics]
+    last = [(what, run.metrics[name][-1]) for what, name in columns]
     rows = [[what, "-" if np.isnan(value) else f"{value:.4g}"] for what, value in last]
     if rows:
         yield page.section("Clients that joined later", page.table(["", "last round"], rows))
@@ -147,9 +147,9 @@ def _clients(run: RunFolder, judged_by: str) -> Markup:
 
 def _is_listed(column: str, group: str) -> bool:
     """Return ``True`` for scores of the models that the run is judged by, and other accuracies."""
-    own, _, name = column.rpartition("/")
-    between = own.startswith("test/unseen_joined_")
-    return own == group or (own.startswith("test/") and name == "acc" and not between)
+    models, _, name = column.rpartition("/")
+    between = models.startswith("test/unseen_joined_")
+    return models == group or (models.startswith("test/") and name == "acc" and not between)
 
 
 def _heading(column: str, group: str) -> str:

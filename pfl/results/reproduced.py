@@ -1,4 +1,4 @@
-"""Whether a run that was repeated gave the same numbers, and what differs in the environment."""
+"""Comparison of a run with its repetition: the numbers, and the environment."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ _PARTITION: Mapping[str, Any] = {
 _SUMMARY = {"rounds": int, "fingerprint": str, "summary": dict[str, float]}
 # Columns of metrics.csv that are summed up, and how large their values may be.
 _COUNTS, _LARGEST = ("comm/", "time/", "train/samples", "train/steps"), 1e18
-# Of a partition that does not tell the number of clients.
+# Of a partition that does not state the number of clients.
 _CLIENTS = 100_000
 
 # Columns of clients.csv that the loop writes; others without a slash are reported by the server.

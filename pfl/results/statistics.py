@@ -18,7 +18,7 @@ CONFIDENCE = 0.95
 NONE = "-"
 
 
-class Spread(NamedTuple):
+class Deviation(NamedTuple):
     """The standard deviation of single runs, and its degrees of freedom."""
 
     sd: float
@@ -31,13 +31,13 @@ class Estimate:
 
     mean: float
     count: int
-    spread: Spread | None
+    spread: Deviation | None
 
     @classmethod
     def of(cls, values: Floats | Sequence[float]) -> Estimate:
         """Estimate from (runs,) values, one for each run; a single one has no spread."""
         count = len(values)
-        spread = Spread(float(np.std(values, ddof=1)), count - 1) if count > 1 else None
+        spread = Deviation(float(np.std(values, ddof=1)), count - 1) if count > 1 else None
         return cls(float(np.mean(values)), count, spread)
 
     @property
@@ -89,7 +89,7 @@ def half_width(ours: Estimate | None, theirs: Estimate | None) -> float | None:
     Example:
         One run against a mean of 5 with the standard error 1: 2.776 * sqrt(6).
 
-        >>> printed = Estimate(0.0, 5, Spread(5**0.5, 4))
+        >>> printed = Estimate(0.0, 5, Deviation(5**0.5, 4))
         >>> round(half_width(Estimate(1.0, 1, None), printed), 2)
         6.8
     """

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import cache
 from importlib import resources
 
-from pfl.results.statistics import Estimate, Spread
+from pfl.results.statistics import Deviation, Estimate
 
 # Columns that identify a number; the others hold the number itself.
 KEYS = (
@@ -57,7 +57,7 @@ def printed(paper: str, value: float, error: float | None) -> Estimate:
     if means is None or error is None:
         return Estimate(value, count, None)
     deviation = error * (count**0.5 if means["spread"] == "standard error" else 1)
-    return Estimate(value, count, Spread(deviation, count - 1))
+    return Estimate(value, count, Deviation(deviation, count - 1))
 
 
 def find(wanted: Mapping[str, str]) -> Reported:

@@ -6,6 +6,7 @@ import torch
 from datamodules.base import FederatedDataModule
 from datamodules.view import View
 from pfl.bench.blinded import Blinded
+from pfl.bench.pieces import Piece
 from pfl.core.held_out import NOBODY, HeldOut, held_out
 from tests.bench.conftest import bench, task
 
@@ -62,8 +63,8 @@ def test_a_trial_reads_no_test_sample(tmp_path, monkeypatch):
     monkeypatch.setattr(View, "batch", read)
     made = bench(task(tmp_path), tmp_path / "out")
     one = made.contenders[1]
-    outcome = made.player.trial(one, 1001, one.trials(1)[0], made.budgets[1001])
+    outcome = made.computed(Piece(one, 1001, one.trials(1)[0], None, made.task_hash))
     assert outcome["validation"] > 0
     assert tested
-    again = made.player.final(one, 0, one.trials(1)[0], 1)
+    again = made.computed(Piece(one, 0, one.trials(1)[0], 1, made.task_hash))
     assert "a test sample was read" in again["failed"]

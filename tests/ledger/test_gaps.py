@@ -10,7 +10,7 @@ import pytest
 from pfl.ledger.cells import Entry
 from pfl.ledger.gaps import draws, groups
 from pfl.ledger.judge import Background, Scored, rows
-from pfl.results.statistics import Spread
+from pfl.results.statistics import Deviation
 
 NOTHING = Background({}, {})
 
@@ -32,7 +32,7 @@ def scored(row, ours, reported, *, paper="FedAS", spread=None, partition="p", se
         **more,
     )
     told = {"seed": seed}
-    return Scored(entry, ours=ours, last=ours - 0.01, best=ours + 0.01, rounds=0.02, told=told)
+    return Scored(entry, ours=ours, last=ours - 0.01, best=ours + 0.01, rounds=0.02, as_row=told)
 
 
 def test_last_and_best_round_stand_beside_the_criterion():
@@ -52,7 +52,7 @@ def test_last_and_best_round_stand_beside_the_criterion():
 
 def test_runs_on_one_partition_are_one_draw():
     """Three methods on p, one of them again on q; with sd 0.02 each half is 0.0594."""
-    known = Background({}, {("FedAS", "Table 3", "beta 0.1", "partitions"): Spread(0.02, 18)})
+    known = Background({}, {("FedAS", "Table 3", "beta 0.1", "partitions"): Deviation(0.02, 18)})
     runs = [
         scored("A", 0.80, 0.83),
         scored("B", 0.75, 0.79),
@@ -108,7 +108,7 @@ def test_without_a_printed_spread_noise_is_what_is_left_within_the_partitions():
 def test_a_cell_of_the_papers_own_partition_is_a_row_of_its_own():
     """It is judged by the spread between seeds, where that is measured."""
     place = ("FedAS", "Table 3", "beta 0.1")
-    spreads = {(*place, "partitions"): Spread(0.02, 18), (*place, "seeds"): Spread(0.005, 2)}
+    spreads = {(*place, "partitions"): Deviation(0.02, 18), (*place, "seeds"): Deviation(0.005, 2)}
     runs = [scored("A", 0.80, 0.83), scored("A", 0.80, 0.83, released=True, partition="r")]
     own, released = rows(runs, Background({}, spreads))
     assert (own.partition, own.by, own.verdict) == ("own", "measured between partitions", "in")
@@ -120,7 +120,7 @@ def test_a_cell_of_the_papers_own_partition_is_a_row_of_its_own():
 def test_a_measured_spread_also_judges_two_seeds():
     """sd 0.02 with 18 degrees of freedom, two runs against one: 2.101 sqrt(3 / 2) 0.02 is 0.0515.
     By the two runs alone, 0.80 and 0.82, it would be 12.706 sqrt(3 / 2) 0.0141, which is 0.22."""
-    known = Background({}, {("FedAS", "Table 3", "beta 0.1", "partitions"): Spread(0.02, 18)})
+    known = Background({}, {("FedAS", "Table 3", "beta 0.1", "partitions"): Deviation(0.02, 18)})
     runs = [scored("A", value, 0.87, partition=str(value)) for value in (0.80, 0.82)]
     (row,) = rows(runs, known)
     assert (row.ours, row.half) == (pytest.approx(0.81), pytest.approx(0.05146, abs=1e-5))
@@ -131,7 +131,7 @@ def test_reasons_belong_to_cells_that_are_out():
     place = ("FedAS", "Table 3", "beta 0.1", "partitions")
     reasons = {("FedAS", "Table 3", "A, beta 0.1", "own"): ("hard", "python -m benchmarks.skew")}
     far, near = scored("A", 0.50, 0.83), scored("A", 0.83, 0.83)
-    known = Background(reasons, {place: Spread(0.02, 18)})
+    known = Background(reasons, {place: Deviation(0.02, 18)})
     assert [(r.reason, r.command) for r in rows([far], known)] == [
         ("hard", "python -m benchmarks.skew")
     ]

@@ -8,7 +8,7 @@ import pytest
 
 from pfl.disk.rows import read_rows
 from pfl.ledger.rows import LedgerRow, verdict, write
-from pfl.results.statistics import Estimate, Spread, half_width
+from pfl.results.statistics import Deviation, Estimate, half_width
 from pfl.tables.reported import printed
 
 ROW = LedgerRow(
@@ -63,7 +63,7 @@ def test_a_cell_without_a_printed_number_has_no_verdict():
 
 def test_a_measured_spread_judges_what_a_paper_prints_without_one():
     """sd 0.02 with 18 degrees of freedom, one run against one: 2.101 sqrt(2) 0.02 is 0.0594."""
-    theirs = replace(printed("FedAS", 0.80, None), spread=Spread(0.02, 18))
+    theirs = replace(printed("FedAS", 0.80, None), spread=Deviation(0.02, 18))
     assert half_width(Estimate.of([0.85]), theirs) == pytest.approx(0.05942, abs=1e-5)
     assert verdict(Estimate.of([0.859]), theirs) == "in"
     assert verdict(Estimate.of([0.860]), theirs) == "out"

@@ -62,25 +62,25 @@ def test_pairs_are_of_the_same_clients_and_seeds(settings):
     compared with FedAvg's seed 2: (0.1, 0.9) - (0.4, 0.8).
     """
     _, fedas, local = compare(settings).settings
-    assert fedas.clients.difference == pytest.approx(0.15)
-    assert (fedas.clients.pairs, fedas.replicates.pairs) == (2, 2)
-    assert fedas.replicates.difference == pytest.approx(0.15)
-    assert local.clients.difference == pytest.approx(-0.1)
-    assert (local.clients.better, local.clients.worse) == (1, 1)
-    assert local.replicates is None
+    assert fedas.tests["clients"].difference == pytest.approx(0.15)
+    assert (fedas.tests["clients"].pairs, fedas.tests["replicates"].pairs) == (2, 2)
+    assert fedas.tests["replicates"].difference == pytest.approx(0.15)
+    assert local.tests["clients"].difference == pytest.approx(-0.1)
+    assert (local.tests["clients"].better, local.tests["clients"].worse) == (1, 1)
+    assert "replicates" not in local.tests
 
 
 def test_of_the_common_test_set_seeds_are_compared_and_no_clients(settings):
     for run in (run for setting in settings for run in setting.runs):
         run.metrics.columns["test/pooled/acc"] = run.metrics["test/personal/acc"] / 2
     _, fedas, _ = compare(settings, metric="test/pooled/acc").settings
-    assert fedas.clients is None
-    assert fedas.replicates.difference == pytest.approx(0.075)
+    assert "clients" not in fedas.tests
+    assert fedas.tests["replicates"].difference == pytest.approx(0.075)
 
 
 def test_another_reference(settings):
     found = compare(settings, reference="Local")
-    assert [one.label for one in found.settings if one.clients] == ["FedAvg", "FedAS"]
+    assert [one.label for one in found.settings if "clients" in one.tests] == ["FedAvg", "FedAS"]
     with pytest.raises(RunError, match=parts("'local' ~ FedAvg, FedAS, Local")):
         compare(settings, reference="local")
 
@@ -90,7 +90,7 @@ def test_clients_of_another_partition_are_no_pairs(tmp_path):
         write_run(tmp_path / split, [[0.2, 0.3]], method=split, split=split) for split in ("a", "b")
     ]
     settings, _ = group([RunFolder.read(run) for run in runs])
-    assert compare(settings).settings[1].clients is None
+    assert "clients" not in compare(settings).settings[1].tests
     assert len(sheets(compare(settings))) == 1
 
 

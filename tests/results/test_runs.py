@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from pfl.federation.summary import KINDS, summarise
 from pfl.results.files import Columns, RunError
-from pfl.results.find import find
+from pfl.results.find import find_runs
 from pfl.results.runs import RunFolder
 from tests.helpers.messages import parts
 from tests.results.folders import write_run
@@ -136,14 +136,14 @@ def test_what_is_no_run_is_told(tmp_path):
 def test_a_folder_of_runs_stands_for_all_in_it_and_each_counts_once(tmp_path):
     for name in "ab":
         write_run(tmp_path / name, [[0.5]])
-    found = find([tmp_path, tmp_path / "b"])
+    found = find_runs([tmp_path, tmp_path / "b"])
     assert [run.path.name for run in found] == ["a", "b"]
 
 
 def test_runs_further_below_are_found_in_the_order_of_their_starts(tmp_path):
     for name in ("x/2", "x/y/1", "3"):
         write_run(tmp_path / name, [[0.5]])
-    assert [run.path.name for run in find([tmp_path])] == ["1", "2", "3"]
+    assert [run.path.name for run in find_runs([tmp_path])] == ["1", "2", "3"]
 
 
 def test_of_several_runs_those_that_are_not_finished_are_left_out_with_a_note(tmp_path, capsys):
@@ -151,21 +151,21 @@ def test_of_several_runs_those_that_are_not_finished_are_left_out_with_a_note(tm
     write_run(tmp_path / "b", [[0.5], [0.6]], planned=5)
     write_run(tmp_path / "c", [[0.5]])
     (tmp_path / "c" / "metrics.csv").write_text("round\n")
-    assert [run.path.name for run in find([tmp_path])] == ["a"]
+    assert [run.path.name for run in find_runs([tmp_path])] == ["a"]
     said = capsys.readouterr().err.splitlines()
     assert said == [f"{tmp_path / name} is left out because it is not finished" for name in "bc"]
 
 
 def test_a_run_that_is_named_alone_is_read_though_it_is_not_finished(tmp_path):
     write_run(tmp_path / "b", [[0.5], [0.6]], planned=5)
-    assert [run.path.name for run in find([tmp_path / "b"])] == ["b"]
+    assert [run.path.name for run in find_runs([tmp_path / "b"])] == ["b"]
 
 
 def test_when_no_run_is_finished_that_is_said(tmp_path):
     for name in "ab":
         write_run(tmp_path / name, [[0.5]], planned=5)
     with pytest.raises(RunError, match=parts("none ~ finished: ~ a, ~ b")):
-        find([tmp_path])
+        find_runs([tmp_path])
 
 
 def test_the_tenth_with_the_least_data(tmp_path):

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from pfl.results.statistics import Estimate, Spread, agree, half_width
+from pfl.results.statistics import Deviation, Estimate, agree, half_width
 
 
 def test_the_interval_of_two_runs_by_hand():
@@ -21,7 +21,7 @@ def test_the_interval_of_two_runs_by_hand():
 
 def test_one_run_is_judged_by_the_prediction_interval_of_the_printed_spread():
     """A mean of 5 with standard error 0.01: t(0.975, 4) = 2.7764 times sqrt(6) times 0.01."""
-    printed = Estimate(0.60, 5, Spread(0.01 * 5**0.5, 4))
+    printed = Estimate(0.60, 5, Deviation(0.01 * 5**0.5, 4))
     half = 2.7764451 * 6**0.5 * 0.01
     assert half_width(Estimate.of([0.5]), printed) == pytest.approx(half)
     assert agree(Estimate.of([0.60 - half + 1e-6]), printed) is True

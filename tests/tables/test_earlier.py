@@ -12,7 +12,7 @@ import yaml
 
 from pfl.__main__ import main
 from pfl.federation import identity
-from pfl.results.find import find
+from pfl.results.find import find_runs
 from pfl.results.runs import RunFolder
 from pfl.results.settings import group
 from tests.tables.conftest import RUNS, finished, snapshot, table, write
@@ -54,7 +54,7 @@ def test_every_command_reads_them(earlier, capsys):
 
 
 def test_they_are_one_setting(earlier):
-    settings, repeated = group(find(earlier))
+    settings, repeated = group(find_runs(earlier))
     assert [[run.seed for run in setting.runs] for setting in settings] == [[0, 1]]
     assert not repeated
 
