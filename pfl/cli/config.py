@@ -19,7 +19,7 @@ from pfl.cli.parser import FROM_DATA, Parser, from_data, spelled_out
 from pfl.core.seeds import derive, scoped
 from pfl.core.task import Classification
 from pfl.imports.hints import types_of
-from pfl.imports.trust import Trust, TrustError, check_argument, plain
+from pfl.imports.trust import Trust, TrustError, check_argument, mapping_of
 from pfl.loop import FederatedLoop
 
 if TYPE_CHECKING:
@@ -158,7 +158,7 @@ def fill(value: Any, data: DataSource) -> None:  # noqa: ANN401
 
 def inner_values(value: Any) -> Iterable[Any]:  # noqa: ANN401
     """Return the values in a mapping or a list of a configuration; none in any other value."""
-    content = plain(value)
+    content = mapping_of(value)
     if isinstance(content, Mapping):
         return content.values()
     return content if isinstance(content, list | tuple) else ()
