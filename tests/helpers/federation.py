@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import pairwise
 
 import torch
 from lightning.fabric import Fabric
@@ -50,13 +49,6 @@ def follow(module, data, rounds=3, **loop):
             found.append(Snapshot(result.cohort.trains, run.server, kept, result.clients))
 
     return fit(module, data, rounds, callbacks=[Watch()], **loop), found
-
-
-def sitting_out(snapshots):
-    """Yield (state before, state after) of every client for every round in which it rested."""
-    for before, after in pairwise(snapshots):
-        for client in before.kept.keys() - set(after.trained):
-            yield before.kept[client], after.kept[client]
 
 
 def context(module, data, precision="32-true", **options):

@@ -22,7 +22,6 @@ from tests.helpers.federation import (
     fit,
     follow,
     job,
-    sitting_out,
 )
 from tests.helpers.floats import of_network
 from tests.helpers.messages import parts, refuses
@@ -89,15 +88,6 @@ def test_a_strong_pull_ends_at_the_global_model():
     shifts = [abs(walk(strength, 200) - 3.0) for strength in (0.5, 1.0, 4.0, 9.0)]
     assert shifts == sorted(shifts, reverse=True)
     assert shifts[-1] == pytest.approx(2 / 9, abs=1e-5)
-
-
-def test_a_personal_model_that_sits_out_is_bitwise_unchanged():
-    """Invariant 4."""
-    sampler = UniformSampler(0.4)
-    _, snapshots = follow(Ditto(mlp(), optimizer=HEAVY), blobs(), 5, sampler=sampler)
-    pairs = list(sitting_out(snapshots))
-    assert pairs
-    assert all(equal(before, after) for before, after in pairs)
 
 
 def test_the_anchor_is_the_received_model():

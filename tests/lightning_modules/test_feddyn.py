@@ -6,7 +6,6 @@ state is -alpha H_i, and the server's h is -alpha times how far it is ahead of t
 """
 
 from functools import partial
-from itertools import starmap
 
 import pytest
 import torch
@@ -18,8 +17,7 @@ from lightning_modules.fedprox import FedProx
 from pfl.core.types import Broadcast, ClientInfo, Upload
 from pfl.federation.sampling import UniformSampler
 from pfl.training import client_round
-from tests.helpers.federation import HEAVY, SGD, Federation, context, equal, fit, follow, job, sgd
-from tests.helpers.federation import sitting_out as pairs_of_those_sitting_out
+from tests.helpers.federation import HEAVY, SGD, Federation, context, equal, fit, job, sgd
 from tests.helpers.floats import of_network
 from tests.helpers.messages import parts, refuses
 from tests.helpers.toy import Line, blobs, lines, mlp, normed
@@ -144,15 +142,6 @@ def test_a_vanishing_alpha_is_not_fedavg():
 def test_an_alpha_of_zero_or_less_is_refused():
     """Invariant 3."""
     refuses(partial(FedDyn, mlp()), "positive", alpha=(0.0, -1.0))
-
-
-def test_who_sits_out_remembers_what_it_did():
-    """Invariant 8."""
-    sampler = UniformSampler(0.4)
-    _, snapshots = follow(FedDyn(mlp(), optimizer=HEAVY), blobs(), 5, sampler=sampler)
-    pairs = list(pairs_of_those_sitting_out(snapshots))
-    assert pairs
-    assert all(starmap(equal, pairs))
 
 
 def test_at_a_stationary_point_nothing_moves():

@@ -21,23 +21,12 @@ from tests.helpers.federation import (
     fit,
     follow,
     job,
-    sitting_out,
 )
 from tests.helpers.floats import of_backbone
 from tests.helpers.messages import parts, refuses
 from tests.helpers.toy import blobs, mlp, normed
 
 floats = of_backbone
-
-
-def test_heads_stay():
-    """Invariant 1."""
-    sampler = UniformSampler(0.4)
-    run, snapshots = follow(FedPer(mlp(), optimizer=HEAVY), blobs(), 5, sampler=sampler)
-    pairs = list(sitting_out(snapshots))
-    assert pairs
-    assert all(equal(before, after) for before, after in pairs)
-    assert not any("head" in name for name in run.server.shared)
 
 
 def test_no_head_in_the_upload():

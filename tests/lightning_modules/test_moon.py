@@ -11,7 +11,6 @@ from lightning_modules.fedavg import FedAvg
 from lightning_modules.moon import MOON
 from lightning_modules.nets import Projected
 from pfl.core.types import Batch, Broadcast
-from pfl.federation.sampling import UniformSampler
 from pfl.training import client_round
 from tests.helpers.federation import (
     HEAVY,
@@ -20,9 +19,7 @@ from tests.helpers.federation import (
     context,
     equal,
     fit,
-    follow,
     job,
-    sitting_out,
 )
 from tests.helpers.messages import refuses
 from tests.helpers.toy import blobs, mlp, normed
@@ -128,11 +125,6 @@ def test_the_objective_by_hand():
 
 
 def test_the_previous_model_is_the_one_after_the_last_participation():
-    sampler = UniformSampler(0.4)
-    _, snapshots = follow(make(mlp(), optimizer=SGD), blobs(), 5, sampler=sampler)
-    pairs = list(sitting_out(snapshots))
-    assert pairs
-    assert all(equal(before, after) for before, after in pairs)
     data, module = blobs(), make(mlp(), optimizer=SGD)
     result = client_round.train(
         context(module, data), job(data, broadcast=Broadcast(shared(module)))
