@@ -328,7 +328,7 @@ class Regression(Task):
     quantiles: tuple[float, ...] = ()
 
     def __post_init__(self) -> None:
-        positive(huber=1.0 if self.huber is None else self.huber)
+        positive(huber=self.huber)
         for quantile in self.quantiles:
             within("(0, 1)", quantiles=quantile)
         if list(self.quantiles) != sorted(set(self.quantiles)):

@@ -9,16 +9,17 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Annotated, Any, Literal, TypeAlias, TypeVar
+from typing import Any, Literal, TypeAlias, TypeVar
 
 from torch import Tensor
 
+from pfl.core.checks import within
 from pfl.core.elsewhere import MOST_ROUNDS, Reference
 from pfl.core.state import flattened
 from pfl.core.types import Broadcast, SampleLevel, Sending, State, Upload
 from pfl.disk import container
 from pfl.disk.container import ContainerError
-from pfl.disk.form import Least, formed
+from pfl.disk.form import formed
 
 # JSON has no word for a number that is not finite.
 Number: TypeAlias = float | Literal["nan", "inf", "-inf"]
@@ -107,20 +108,15 @@ class Order:
     splits: list[SplitName]
     model: Literal["personal", "global"]
     sent: bool
-    op_threads: Annotated[int, Least(1)]
+    op_threads: int
     codec: str | None = None
     kept: Reference | None = None
     sending: Sending | None = None
     sample_level: SampleLevel | None = None
 
     def __post_init__(self) -> None:
-        for name, value, most in (
-            ("round", self.round, MOST_ROUNDS),
-            ("rounds", self.rounds, MOST_ROUNDS),
-            ("op_threads", self.op_threads, _THREADS),
-        ):
-            if not 0 <= value <= most:
-                raise ValueError(f"{name} must lie in [0, {most:,}], got {value}")
+        within(f"[0, {MOST_ROUNDS}]", round=self.round, rounds=self.rounds)
+        within(f"[1, {_THREADS}]", op_threads=self.op_threads)
 
 
 @dataclass(frozen=True)
