@@ -62,15 +62,11 @@ class Forecast(Regression):
         outputs = wide(outputs)
         if not self.means:
             return outputs
-        means, deviations = (
-            values.repeat_interleave(max(1, len(self.quantiles))) for values in self._scale(outputs)
-        )
-        return outputs * deviations + means
+        scale = self._scale(outputs).repeat_interleave(self.outputs(1), dim=1)
+        return outputs * scale[1] + scale[0]
 
-    def _scale(self, like: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the (H D,) means and deviations."""
-        means, deviations = (
-            torch.tensor(values, dtype=like.dtype, device=like.device).repeat(self.horizon)
-            for values in (self.means, self.deviations)
-        )
-        return means, deviations
+    def _scale(self, like: Tensor) -> Tensor:
+        """Return (2, H D) means and deviations."""
+        values = [self.means, self.deviations]
+        scale = torch.tensor(values, dtype=like.dtype, device=like.device)
+        return scale.repeat(1, self.horizon)
