@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from pfl.__main__ import main
+from tests.helpers.messages import says
 
 CONFIG = """\
 loop: {rounds: 1, progress: false}
@@ -65,6 +66,6 @@ def test_without_validation_data_the_way_to_have_some_is_told(capsys):
     without = ["--config", "c.yaml", "--data.val_fraction=0"]
     assert main(["fit", *without]) == 0
     assert main(["validate", *without, *RUN]) == 2
-    assert "no client has validation data: train with data.val_fra" in capsys.readouterr().err
+    assert says(capsys.readouterr().err, "no client ~ validation ~ data.val_fraction")
     assert main(["predict", *without, *RUN, "--split=val"]) == 2
-    assert "no client has val data" in capsys.readouterr().err
+    assert says(capsys.readouterr().err, "no client ~ val data")

@@ -29,7 +29,7 @@ from pfl.cli.config import Experiment
 from pfl.cli.explain import UsageError
 from pfl.cli.parser import make_parser
 from pfl.imports.trust import TrustError
-from tests.helpers.messages import parts
+from tests.helpers.messages import parts, says
 
 # Line numbers matter: the tests of errors name them.
 CONFIG = """\
@@ -358,7 +358,7 @@ def test_a_number_in_the_place_of_a_section_is_refused(tmp_path, capsys):
     )
     file.write_text(yaml.safe_dump(sections | {"loop": 0.5}))
     assert main(["fit", "--config", str(file)]) == 2
-    assert "n.yaml:10: loop: expected keys and values" in capsys.readouterr().err
+    assert says(capsys.readouterr().err, "n.yaml:10: loop: ~ keys and values")
 
 
 def test_initial_weights_depend_on_the_seed_alone():

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from pfl.__main__ import main
+from tests.helpers.messages import says
 
 QUICK = ["--config", "quickstart", "--loop.rounds=1", "--loop.progress=false"]
 
@@ -54,14 +55,14 @@ def test_a_net_fits(here):
 @pytest.mark.parametrize("name", ["myThing", "class", "My-Thing", ""])
 def test_what_is_no_name_is_refused(here, name, capsys):
     assert main(["new", "method", name]) == 2
-    assert "is not a class name" in capsys.readouterr().err
+    assert says(capsys.readouterr().err, f"{name!r} ~ class name")
     assert not list(Path().iterdir())
 
 
 def test_nothing_is_overwritten(here, capsys):
     Path("my_thing.py").write_text("mine")
     assert main(["new", "method", "MyThing"]) == 2
-    assert "my_thing.py already exists" in capsys.readouterr().err
+    assert says(capsys.readouterr().err, "my_thing.py ~ exists")
     assert Path("my_thing.py").read_text() == "mine"
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from pfl.__main__ import main
+from tests.helpers.messages import says
 
 
 @pytest.fixture
@@ -90,9 +91,9 @@ def test_another_number_of_rounds_is_different(run, capsys):
 
 def test_what_cannot_be_repeated_is_refused_at_once(run, capsys):
     (run / "summary.json").unlink()
-    for path, said in ((run, "is not finished"), (Path("no"), "there is no folder no")):
+    for path, said in ((run, f"{run.name} ~ not finished"), (Path("no"), "no folder no")):
         assert main(["reproduce", str(path)]) == 2
-        assert said in capsys.readouterr().err
+        assert says(capsys.readouterr().err, said)
     (run / "config.yaml").unlink()
     assert main(["reproduce", str(run)]) == 2
-    assert "was started from Python" in capsys.readouterr().err
+    assert says(capsys.readouterr().err, "from Python")

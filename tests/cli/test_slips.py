@@ -12,7 +12,7 @@ import pytest
 from pfl.__main__ import main
 from pfl.cli import shipped, slips
 from pfl.cli.explain import UsageError
-from tests.helpers.messages import parts
+from tests.helpers.messages import parts, says
 
 QUICK = ["fit", "--config", "quickstart"]
 # The words of a command, and what is said.
@@ -102,7 +102,7 @@ def test_a_slip_in_a_table_waits_for_neither(capsys):
     assert main(["table", "t.yaml", "--loop.round=3"]) == 2
     assert "'rounds'" in capsys.readouterr().err
     assert main(["table", "t.yaml", "--rows", "FedPre"]) == 2
-    assert "t.yaml has the rows FedPer" in capsys.readouterr().err
+    assert says(capsys.readouterr().err, "t.yaml ~ rows FedPer")
 
 
 def test_no_shipped_configuration_is_taken_for_a_slip():

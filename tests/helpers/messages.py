@@ -28,3 +28,8 @@ def refuses(make, right: str, **wrong) -> None:
         for value in values if isinstance(values, tuple) else (values,):
             with pytest.raises(ValueError, match=parts(f"{name} ~ {right} ~ {value}")):
                 make(**{name: value})
+
+
+def says(said: str, text: str) -> bool:
+    """Return whether an output holds some parts in this order (see :func:`parts`)."""
+    return re.search(parts(text), said) is not None

@@ -7,6 +7,7 @@ import json
 import pytest
 
 from pfl.__main__ import main
+from tests.helpers.messages import says
 from tests.results.folders import write_run
 
 COMMANDS = (["report", "run"], ["compare", "run"], ["plot", "run", "--format", "png"])
@@ -49,42 +50,42 @@ def test_tables(file, old, new, said, run, capsys):
     text = (run / file).read_text()
     assert old in text
     (run / file).write_text(text.replace(old, new))
-    assert said in refused(capsys)
+    assert says(refused(capsys), said)
 
 
 @pytest.mark.parametrize(
     ("file", "change", "said"),
     [
         ("environment.json", {"header": None}, "environment.json lacks header.method"),
-        ("environment.json", {"header": [1]}, "header: expected keys and values, got [1]"),
-        ("environment.json", {"seed": "x"}, "seed: expected a whole number, got 'x'"),
-        ("environment.json", {"scores": {"acc": 3}}, "scores.acc: expected true or false, got 3"),
-        ("environment.json", {"seed": 2**80}, "seed: expected a whole number, got 12089"),
-        ("partition.json", {"num_clients": 10**9}, "label_counts has 2 entries for 1000000000"),
+        ("environment.json", {"header": [1]}, "header: ~ keys and values ~ [1]"),
+        ("environment.json", {"seed": "x"}, "seed: ~ a whole number ~ 'x'"),
+        ("environment.json", {"scores": {"acc": 3}}, "scores.acc: ~ true or false ~ 3"),
+        ("environment.json", {"seed": 2**80}, "seed: ~ a whole number ~ 12089"),
+        ("partition.json", {"num_clients": 10**9}, "label_counts ~ 2 ~ 1000000000"),
         ("partition.json", {"label_counts": [[1], [2, 3]]}, "one number for each class"),
-        ("partition.json", {"label_counts": 1}, "label_counts: expected a list, got 1"),
-        ("summary.json", {"summary": []}, "summary: expected keys and values, got []"),
-        ("summary.json", {"rounds": 1e300}, "rounds: expected a whole number, got 1e+300"),
+        ("partition.json", {"label_counts": 1}, "label_counts: ~ a list ~ 1"),
+        ("summary.json", {"summary": []}, "summary: ~ keys and values ~ []"),
+        ("summary.json", {"rounds": 1e300}, "rounds: ~ a whole number ~ 1e+300"),
     ],
 )
 def test_json_with_values_of_other_kinds(file, change, said, run, capsys):
     content = json.loads((run / file).read_text())
     (run / file).write_text(json.dumps(content | change))
-    assert said in refused(capsys)
+    assert says(refused(capsys), said)
 
 
 @pytest.mark.parametrize(
     ("file", "content", "said"),
     [
-        ("summary.json", "[]", "run/summary.json must hold keys and values, not a list"),
-        ("partition.json", "[" * 200_000, "run/partition.json has more than 50 levels"),
-        ("config.yaml", "a: &a [*a]", "run/config.yaml:1: the alias *a refers to no value"),
-        ("config.yaml", "seed: [1]", "run/config.yaml: seed: expected a whole number, got [1]"),
+        ("summary.json", "[]", "run/summary.json ~ keys and values ~ list"),
+        ("partition.json", "[" * 200_000, "run/partition.json ~ 50 levels"),
+        ("config.yaml", "a: &a [*a]", "run/config.yaml:1: ~ alias *a"),
+        ("config.yaml", "seed: [1]", "run/config.yaml: seed: ~ a whole number ~ [1]"),
     ],
 )
 def test_files_that_hold_something_else(file, content, said, run, capsys):
     (run / file).write_text(content)
-    assert said in refused(capsys)
+    assert says(refused(capsys), said)
 
 
 @pytest.mark.parametrize("key", ["packages", "reports", "scores", "noise", "rounds", "seed"])

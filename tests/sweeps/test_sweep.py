@@ -13,6 +13,7 @@ import yaml
 
 from pfl.__main__ import main
 from pfl.cli import runs
+from tests.helpers.messages import says
 from tests.sweeps.conftest import HIDDEN, LR, METRIC, sweep, write
 
 HYPERBAND = {"type": "hyperband", "min_iter": 1, "eta": 2}
@@ -127,7 +128,7 @@ def test_a_search_in_two_parts_is_the_search_in_one(method, size, monkeypatch):
 def test_a_search_without_an_end_is_refused(capsys):
     write({LR: {"min": 0.1, "max": 0.2}}, method="random")
     assert sweep() == 2
-    assert "random never ends: give --trials N, or run_cap in s.yaml" in capsys.readouterr().err
+    assert says(capsys.readouterr().err, "random ~ --trials N ~ run_cap ~ s.yaml")
 
 
 def test_probabilities_are_kept_to():
@@ -229,10 +230,10 @@ def test_mistakes_in_the_command_line_show_before_anything_runs(words, message, 
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"parameters": {LR: {"values": [0.1, 0.3]}}}, "differs in the sweep file;"),
-        ({"flags": ["--loop.rounds=1"]}, "differs in the flags;"),
-        ({"flags": ["--seed=1"]}, "differs in the flags and the seed;"),
-        ({"config": True}, "differs in the file c.yaml;"),
+        ({"parameters": {LR: {"values": [0.1, 0.3]}}}, "differs ~ the sweep file;"),
+        ({"flags": ["--loop.rounds=1"]}, "differs ~ the flags;"),
+        ({"flags": ["--seed=1"]}, "differs ~ flags ~ seed;"),
+        ({"config": True}, "differs ~ c.yaml;"),
     ],
 )
 def test_another_sweep_on_the_same_storage_is_refused(change, message, capsys):
@@ -243,7 +244,7 @@ def test_another_sweep_on_the_same_storage_is_refused(change, message, capsys):
     if "config" in change:
         Path("c.yaml").write_text(Path("c.yaml").read_text().replace("hidden: 7", "hidden: 8"))
     assert sweep(*change.get("flags", [])) == 2
-    assert message in capsys.readouterr().err
+    assert says(capsys.readouterr().err, message)
     # Comments and layout may change.
     Path("c.yaml").write_text(Path("c.yaml").read_text().replace("hidden: 8", "hidden: 7"))
     write().write_text("# A grid.\n" + Path("s.yaml").read_text())

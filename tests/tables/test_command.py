@@ -14,6 +14,7 @@ from rich.filesize import decimal
 from pfl.federation import identity
 from pfl.results.runs import RunFolder
 from pfl.tables.plan import name_of
+from tests.helpers.messages import says
 from tests.results.folders import write_run
 from tests.tables.conftest import LR, RUNS, finished, snapshot, table, write
 
@@ -109,7 +110,7 @@ def test_some_rows_columns_and_seeds(fits):
 def test_a_negative_seed_is_refused_before_anything_runs(words, fits, capsys):
     write(seeds=[1, -3], rows=ROWS)
     assert table(*words) == 2
-    assert "t.yaml: seeds: expected numbers from 0, got -3" in capsys.readouterr().err
+    assert says(capsys.readouterr().err, "t.yaml: seeds: ~ from 0 ~ -3")
     assert not fits
 
 
