@@ -135,8 +135,8 @@ def _run(name: str, words: Sequence[str], debug: bool) -> int:
     except (MemoryError, RuntimeError) as error:
         if debug or not is_memory(error):
             raise
-        said = str(error).partition("\n")[0] or "it gave out"
-        print(f"pfl {name}: error: out of memory: {_shown(said)}", file=sys.stderr)
+        reason = str(error).partition("\n")[0] or "none is left"
+        print(f"pfl {name}: error: out of memory: {_shown(reason)}", file=sys.stderr)
         return USAGE_ERROR
     except KeyboardInterrupt as interruption:
         terminated = isinstance(interruption, Terminated)

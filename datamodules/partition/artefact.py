@@ -25,8 +25,8 @@ def recipe(partitioner: Partitioner) -> dict[str, Any]:
         name: recipe(value) if isinstance(value, Partitioner) else value
         for name, value in vars(partitioner).items()
     }
-    kind = type(partitioner)
-    return {"class_path": f"{kind.__module__}.{kind.__qualname__}", "init_args": values}
+    its_class = type(partitioner)
+    return {"class_path": f"{its_class.__module__}.{its_class.__qualname__}", "init_args": values}
 
 
 def describe(

@@ -26,6 +26,8 @@ _COMMON: Mapping[str, Mapping[str, Any]] = {
 }
 CONFIG_HELP = "a YAML file; later files and flags override earlier ones"
 SEED_HELP = "seed of all random choices"
+# Keys of a command line with a configuration, besides the command's own arguments.
+TOP_KEYS = ("config", "seed", "loop", "model", "data", "print_config")
 # Defaults on the command line that differ from Python's: runs are stored.
 LOOP_DEFAULTS = {"default_root_dir": "runs", "sampler": {"class_path": "UniformSampler"}}
 
@@ -83,7 +85,7 @@ class Command:
     arguments: dict[str, dict[str, Any]] = field(default_factory=dict)
 
     @property
-    def typed(self) -> Mapping[str, Mapping[str, Any]]:
+    def typed_arguments(self) -> Mapping[str, Mapping[str, Any]]:
         """Its arguments that are not part of a configuration, as ``add_argument`` takes them."""
         arguments = {
             name: {**how, **({"type": _TYPES[how["type"]]} if "type" in how else {})}
@@ -117,7 +119,7 @@ def parser(name: str) -> argparse.ArgumentParser:
         epilog=command.epilog,
         allow_abbrev=False,
     )
-    for argument, how in command.typed.items():
+    for argument, how in command.typed_arguments.items():
         # Only jsonargparse takes a union of types.
         plain = {key: value for key, value in how.items() if key != "type" or callable(value)}
         made.add_argument(argument, **plain)

@@ -13,6 +13,7 @@ import torch
 from jsonargparse import Namespace
 
 from pfl.cli import catalogue, shipped
+from pfl.cli.commands import TOP_KEYS
 from pfl.cli.explain import UsageError, UserSettings, explained, placed, sources
 from pfl.cli.misspelt import check_names, explain, find_misspelling, known_class, resolve
 from pfl.cli.parser import FROM_DATA, Parser, from_data, spelled_out
@@ -71,7 +72,7 @@ class Experiment:
                 if key in values:
                     check_argument(values[key], hint, key.split("."), trust)
         except ArgumentError as error:
-            top = ("config", "seed", "loop", "model", "data", "print_config", *parser.apart)
+            top = (*TOP_KEYS, *parser.command_arguments)
             find_misspelling(
                 settings,
                 dict.fromkeys(top, ""),

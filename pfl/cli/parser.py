@@ -95,20 +95,20 @@ class Parser(ArgumentParser):
     The help of a class is made by such a parser as well.
 
     Args:
-        apart: Names of the command's own arguments, which are not part of the configuration.
+        command_arguments: Names of the command's arguments that are not part of the configuration.
         args: As jsonargparse takes them.
         options: As jsonargparse takes them.
     """
 
     command = "fit"  # one that takes the arguments of a class
 
-    def __init__(self, *args: Any, apart: Sequence[str] = (), **options: Any) -> None:
+    def __init__(self, *args: Any, command_arguments: Sequence[str] = (), **options: Any) -> None:
         if wanted := re.fullmatch(r"Help for (\S+)\.help=(\S+)", options.get("description") or ""):
             flag, name = wanted[1], wanted[2].rpartition(".")[2]
             usage = f"pfl {self.command} {flag} {name} [{flag}.ARGUMENT VALUE ...]"
             options |= {"description": None, "usage": usage}
         super().__init__(*args, formatter_class=Formatter, **options)
-        self.apart = apart
+        self.command_arguments = command_arguments
 
     def add_class_arguments(
         self,
@@ -134,7 +134,7 @@ class Parser(ArgumentParser):
     def dump(self, namespace: Namespace, *args: Any, **options: Any) -> str:
         """Return the configuration as YAML, without the command's own arguments."""
         lasting = namespace.clone()
-        for name in self.apart:
+        for name in self.command_arguments:
             lasting.pop(name, None)
         text: str = super().dump(lasting, *args, **options)
         return text
@@ -192,12 +192,12 @@ def make_parser(command: str, parser_class: type[Parser] = Parser) -> Parser:
     set_dumper(MODE, lambda content: yaml.safe_dump(content, sort_keys=False))
     parser = parser_class(
         prog=f"pfl {command}",
-        apart=[name.removeprefix("--") for name in verb.typed],
+        command_arguments=[name.removeprefix("--") for name in verb.typed_arguments],
         exit_on_error=False,
         allow_abbrev=False,
         parser_mode=MODE,
     )
-    for name, how in verb.typed.items():
+    for name, how in verb.typed_arguments.items():
         parser.add_argument(name, **how)
     parser.add_argument("--config", action="config", help=CONFIG_HELP)
     parser.add_argument("--seed", type=int, default=42, help=SEED_HELP)

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from pfl.cli import joining, known, shipped
-from pfl.cli.commands import Command, Needs, commands
+from pfl.cli.commands import TOP_KEYS, Command, Needs, commands
 from pfl.cli.explain import UsageError, UserSetting, UserSettings, sources
 from pfl.cli.known import Known
 from pfl.cli.misspelt import find_misspelling
@@ -23,8 +23,6 @@ _CLASSES = {"model": "ClientModule", "data": "FederatedDataModule"}
 _TABLES = (".csv", ".arff", ".parquet")
 # Packages that bring no methods and no data.
 _LIBRARIES = ("torch.", "torchvision.", "torchmetrics.", "lightning.")
-# What every verb that runs on a configuration understands.
-_COMMON = ("config", "seed", "loop", "print_config", "help")
 
 
 def check(verb: str, argv: Sequence[str]) -> None:
@@ -38,7 +36,7 @@ def check(verb: str, argv: Sequence[str]) -> None:
         UsageError: A file is missing, a name or a value is misspelt, or a needed flag is not given.
     """
     command = commands()[verb]
-    if joining.FLAG in command.typed:
+    if joining.FLAG in command.typed_arguments:
         argv, _ = joining.separated(argv)
     settings = sources(shipped.spelled_out(command.words(argv)))
     for item in settings:
@@ -50,7 +48,8 @@ def check(verb: str, argv: Sequence[str]) -> None:
             what = f"name a class, such as one of those that 'pfl list {listed}' shows"
             raise item.error(what)
     if not _brings_classes(settings):
-        top = dict.fromkeys((*_COMMON, *(flag.lstrip("-") for flag in command.typed)), "")
+        flags = (flag.lstrip("-") for flag in command.typed_arguments)
+        top = dict.fromkeys((*TOP_KEYS, "help", *flags), "")
         loop = known.classes()[known.LOOP]
         find_misspelling(settings, top | _CLASSES, loop, _resolve, known.classes().get)
     for path in [item.text for item in settings if item.keys == ("ckpt_path",) and item.text]:
@@ -77,7 +76,7 @@ def _check_needed(verb: Command, settings: UserSettings) -> None:
         item.keys[0] in ("help", "print_config") or item.keys[-1] == "help" for item in settings
     ):
         return
-    flags = {name: how for name, how in verb.typed.items() if name.startswith("--")}
+    flags = {name: how for name, how in verb.typed_arguments.items() if name.startswith("--")}
     needed = {name.removeprefix("--"): how.get("required", False) for name, how in flags.items()}
     takes = verb.configuration or Needs()
     needed |= {"data": takes.data, "model": takes.model}
