@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from datamodules.checks import require
-from datamodules.moments import Moments
+from datamodules.moments import ColumnMoments
 from datamodules.targets import Ints
 from pfl.disk.form import formed
 
@@ -59,7 +59,7 @@ class Learnt:
         )
         return learnt
 
-    def moments_of(self, name: str, shape: tuple[int, ...]) -> Moments:
+    def moments_of(self, name: str, shape: tuple[int, ...]) -> ColumnMoments:
         """Return the moments of an input, each of a shape.
 
         Raises:
@@ -70,7 +70,7 @@ class Learnt:
         fit = len(moments) == 2 and all(len(values) == size for values in moments)
         require(fit, f"the run's moments do not fit the {size} columns of {name}")
         means, deviations = (values.reshape(shape) for values in moments)
-        return Moments(np.ones(shape, np.int64), means, deviations)
+        return ColumnMoments(np.ones(shape, np.int64), means, deviations)
 
     def check(self, task: str, clients: Sequence[Sequence[Ints]], names: Sequence[str]) -> None:
         """Refuse data of another task, and clients without training or test samples.

@@ -15,7 +15,7 @@ from datamodules.targets import Floats, Ints
 Standardise: TypeAlias = Literal["none", "train", "client"]
 
 
-class Moments(NamedTuple):
+class ColumnMoments(NamedTuple):
     """Counts of present values, means, and standard deviations of columns, each (F,)."""
 
     counts: Ints
@@ -23,7 +23,7 @@ class Moments(NamedTuple):
     deviations: Floats
 
     @classmethod
-    def of(cls, x: NDArray[np.floating]) -> Moments:
+    def of(cls, x: NDArray[np.floating]) -> ColumnMoments:
         """Return the moments of (n, F, ...) numbers; zeros for a column without values."""
         axes = (0, *range(2, x.ndim))
         there = ~np.isnan(x)
@@ -32,10 +32,10 @@ class Moments(NamedTuple):
         squares = np.where(there, np.square(x - _along(means, x)), 0).sum(axes)
         return cls(counts, means, np.sqrt(squares / np.maximum(counts, 1)))
 
-    def completed(self, other: Moments) -> Moments:
+    def completed(self, other: ColumnMoments) -> ColumnMoments:
         """Fill in the moments of columns without values from other moments."""
         known = self.counts > 0
-        return Moments(
+        return ColumnMoments(
             *(np.where(known, mine, theirs) for mine, theirs in zip(self, other, strict=True))
         )
 
@@ -52,7 +52,7 @@ def standardised(
     division: Division,
     how: Standardise,
     scaled: NDArray[np.bool_],
-    everybody: Moments,
+    everybody: ColumnMoments,
 ) -> Floats:
     """Replace NaN by means, and standardise columns.
 
@@ -61,7 +61,7 @@ def standardised(
         division: The samples of each client.
         how: Whose training samples are used; with ``none`` NaN is replaced by everybody's means.
         scaled: (F,) mask of the columns to standardise.
-        everybody: Moments of the training samples of all clients that train.
+        everybody: ColumnMoments of the training samples of all clients that train.
 
     Raises:
         ValueError: There is a common test set, but each client's own samples shall be used.
@@ -76,7 +76,7 @@ def standardised(
     changed: Floats = x.astype(np.float64)
     for held in division.holdings:
         ids = np.concatenate([held.train, held.val, held.test])
-        changed[ids] = Moments.of(x[held.train]).completed(everybody).applied(x[ids], scaled)
+        changed[ids] = ColumnMoments.of(x[held.train]).completed(everybody).applied(x[ids], scaled)
     return changed
 
 

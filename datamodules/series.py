@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from datamodules.checks import require
-from datamodules.moments import Moments
+from datamodules.moments import ColumnMoments
 from datamodules.partition.partitioner import Partitioner
 from datamodules.partition.splits import Division, Holding
 from datamodules.tables import Table, read_table, times
@@ -136,15 +136,15 @@ class TimeSeries(TensorData):
         val = before(held.val, held.test)
         return Holding(before(held.train, np.concatenate([held.val, held.test])), val, held.test)
 
-    def _of_rows(self, division: Division) -> Moments:
+    def _of_rows(self, division: Division) -> ColumnMoments:
         """Return (F,) moments of the rows in training windows, each counted once; remember them."""
         if self._learnt is not None:
             return self._learnt.moments_of("x", self._windows.values.shape[1:])
         starts = self._windows.starts[division.of_members("train")]
         seen = np.unique(starts[:, None] + np.arange(self.past + self.horizon))
         require(len(seen) > 0, "no client has a training window")
-        counts, means, deviations = Moments.of(self._windows.values[seen])
-        self._moments["x"] = Moments(counts, means, np.where(deviations > 0, deviations, 1))
+        counts, means, deviations = ColumnMoments.of(self._windows.values[seen])
+        self._moments["x"] = ColumnMoments(counts, means, np.where(deviations > 0, deviations, 1))
         return self._moments["x"]
 
     @cached_property

@@ -17,7 +17,7 @@ from torch import Tensor
 from datamodules.base import FederatedDataModule
 from datamodules.checks import require
 from datamodules.learnt import Learnt
-from datamodules.moments import Moments, Standardise, standardised
+from datamodules.moments import ColumnMoments, Standardise, standardised
 from datamodules.named_tensors import NamedTensors, TaskName
 from datamodules.partition.partitioner import ByDomain, Partitioner
 from datamodules.partition.splits import Division
@@ -81,7 +81,7 @@ class TensorData(FederatedDataModule):
         self.source = source
         self.standardise = standardise
         self._task = task
-        self._moments: dict[str, Moments] = {}
+        self._moments: dict[str, ColumnMoments] = {}
 
     @property
     def incomplete(self) -> bool:
@@ -177,10 +177,10 @@ class TensorData(FederatedDataModule):
             return change("x", inputs)
         return {name: change(name, value) for name, value in inputs.items()}
 
-    def _everybody(self, name: str, x: NDArray[np.floating], division: Division) -> Moments:
+    def _everybody(self, name: str, x: NDArray[np.floating], division: Division) -> ColumnMoments:
         """Return the moments of an input over all clients that train, and remember them."""
         if self._learnt is None:
-            self._moments[name] = Moments.of(x[division.of_members("train")])
+            self._moments[name] = ColumnMoments.of(x[division.of_members("train")])
         else:
             self._moments[name] = self._learnt.moments_of(name, x.shape[1:2])
         return self._moments[name]

@@ -25,7 +25,7 @@ from pfl.cli.explain import UsageError
 from pfl.cli.parser import make_parser
 from pfl.disk import canonical
 from pfl.disk.writing import write
-from pfl.tables.runner import bars
+from pfl.tables.runner import progress_bars
 
 
 def bench(options: argparse.Namespace) -> None:
@@ -93,7 +93,7 @@ def _made(file: Path, options: argparse.Namespace, out: Path) -> Bench:
 
 def _work(made: Bench, quiet: bool) -> None:
     console = Console(stderr=True, quiet=quiet)
-    with bars(console) as progress:
+    with progress_bars(console) as progress:
         shown = progress.add_task("runs", total=made.size, completed=made.finished)
         for piece in made.work():
             progress.update(shown, completed=made.finished)

@@ -23,7 +23,7 @@ from pfl.core.space import Dimension
 from pfl.disk import canonical, reading
 from pfl.federation import identity
 from pfl.imports.hints import declared
-from pfl.tables.cells import flags
+from pfl.tables.cells import as_flags
 
 # What a run of a benchmark does not do: it stores nothing but its results.
 _PLAIN = {
@@ -57,7 +57,7 @@ class Contender:
         overlay = _overlays().get(self.name)
         method = [f"--model={self.name}"] if overlay is None else ["--config", str(overlay)]
         configs = [word for file in self.task.configs for word in ("--config", str(file))]
-        return [*configs, *flags(self.task.set), *method, *flags(self.given), *self.overrides]
+        return [*configs, *as_flags(self.task.set), *method, *as_flags(self.given), *self.overrides]
 
     @property
     def given(self) -> Mapping[str, Any]:
@@ -78,7 +78,7 @@ class Contender:
         seeds = {"seed": seed, "data.init_args.split_seed": seed}
         length = {} if rounds is None else {"loop.rounds": rounds}
         return Experiment.parse(
-            self.parser, [*self.words, *flags({**settings, **seeds, **length, **_PLAIN})]
+            self.parser, [*self.words, *as_flags({**settings, **seeds, **length, **_PLAIN})]
         )
 
     @cached_property

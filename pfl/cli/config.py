@@ -16,7 +16,7 @@ from pfl.cli import catalogue, shipped
 from pfl.cli.commands import TOP_KEYS
 from pfl.cli.explain import UsageError, UserSettings, explained, placed, sources
 from pfl.cli.misspelt import check_names, explain, find_misspelling, known_class, resolve
-from pfl.cli.parser import FROM_DATA, Parser, from_data, spelled_out
+from pfl.cli.parser import FROM_DATA, Parser, from_data, with_class_paths
 from pfl.core.seeds import derive, scoped
 from pfl.core.task import Classification
 from pfl.imports.hints import types_of
@@ -54,14 +54,14 @@ class Experiment:
         Raises:
             UsageError: The command line or a configuration file is wrong.
         """
-        argv = shipped.spelled_out(argv)
+        argv = shipped.with_config_files(argv)
         settings = sources(argv)
         # The parser would take this key of a file for its own list of files.
         if any(item.keys[0] == "config" and item.place != "--config" for item in settings):
             raise UsageError(placed("give further files with --config", ("config",), settings))
         try:
             check_names(settings)
-            values = parser.parse_args(spelled_out(argv))
+            values = parser.parse_args(with_class_paths(argv))
             types = types_of(parser)
             # The parser reads a number in place of a section as a section without keys.
             for section in {key.partition(".")[0] for key in types if "." in key}:

@@ -43,10 +43,10 @@ def separated(argv: Sequence[str]) -> tuple[list[str], Path | None]:
         if "--data" not in (before, word) and not word.startswith("--data=")
     ]
     if "--config" not in values:
-        left = ["--config", str(folder_of(Path(run)) / "config.yaml"), *left]
+        left = ["--config", str(run_folder(Path(run)) / "config.yaml"), *left]
     return left, Path(file)
 
 
-def folder_of(checkpoint: Path) -> Path:
+def run_folder(checkpoint: Path) -> Path:
     """Return the run folder that ``--ckpt_path`` names, by itself or by a file in it."""
     return checkpoint if checkpoint.is_dir() else checkpoint.absolute().parent.parent

@@ -7,7 +7,7 @@ from pathlib import Path
 from pfl.cli import catalogue
 from pfl.cli.config import REFUSALS, Experiment
 from pfl.cli.explain import UsageError
-from pfl.cli.joining import FLAG, folder_of
+from pfl.cli.joining import FLAG, run_folder
 from pfl.core.checks import not_negative
 from pfl.core.held_out import client_names
 from pfl.engines.sequential import SequentialEngine
@@ -32,7 +32,7 @@ def let_join(experiment: Experiment, file: Path) -> None:
             "tables, time series, TensorData and folders of images do"
         )
     config.init_args[source] = str(file)
-    run = folder_of(Path(experiment.values.ckpt_path))
+    run = run_folder(Path(experiment.values.ckpt_path))
     try:
         not_negative(join=rounds)
         data = experiment.make("data", config)
@@ -47,7 +47,7 @@ def let_join(experiment: Experiment, file: Path) -> None:
     experiment.loop.engine = SequentialEngine()
 
 
-def tested(experiment: Experiment, source: str) -> list[Sheet]:
+def newcomer_sheets(experiment: Experiment, source: str) -> list[Sheet]:
     """Let the clients join; return tables of the main score of each, and of all scores' means."""
     data = experiment.data
     wanted = Wanted(experiment.loop, experiment.module, data, source, experiment.text)

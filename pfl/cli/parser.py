@@ -153,7 +153,7 @@ def _with_paths(value: Any) -> Any:  # noqa: ANN401
     return spelled
 
 
-def spelled_out(argv: Sequence[str]) -> list[str]:
+def with_class_paths(argv: Sequence[str]) -> list[str]:
     """Replace class names in flags of the model by those that the parser understands."""
 
     def spelled(flag: str, word: str) -> str:

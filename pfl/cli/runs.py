@@ -102,7 +102,7 @@ def test(argv: Sequence[str]) -> None:
     with explained(experiment.settings, *REFUSALS):
         source = _source(experiment)
         if values.join is not None:
-            for sheet in later.tested(experiment, source):
+            for sheet in later.newcomer_sheets(experiment, source):
                 Console().print(sheet.rich())
             return
         row = loop.test(module, data, source, experiment.text)

@@ -49,7 +49,7 @@ def names() -> list[str]:
     return sorted(path.as_posix() for path in paths)
 
 
-def spelled_out(argv: Sequence[str]) -> list[str]:
+def with_config_files(argv: Sequence[str]) -> list[str]:
     """Replace the names of shipped configurations in a command line by their files.
 
     Raises:

@@ -38,7 +38,7 @@ def check(verb: str, argv: Sequence[str]) -> None:
     command = commands()[verb]
     if joining.FLAG in command.typed_arguments:
         argv, _ = joining.separated(argv)
-    settings = sources(shipped.spelled_out(command.words(argv)))
+    settings = sources(shipped.with_config_files(command.words(argv)))
     for item in settings:
         if item.keys == ("data",) and (item.text or "").endswith(_TABLES):
             what = f"name the class that reads it: --data TabularData --data.path {item.text}"

@@ -18,7 +18,7 @@ from pfl.sweeps.parameters import read_space
 from pfl.sweeps.space import Space
 
 Method = Literal["grid", "random", "bayes"]
-Count = Annotated[int, Least(1)]
+AtLeastOne = Annotated[int, Least(1)]
 # Keys that matter only to W&B's service.
 _UNUSED = ("project", "entity", "name", "description", "apiVersion", "kind", "controller")
 _COMMAND = ("${env}", "${interpreter}", "${program}", "${args}")
@@ -65,9 +65,9 @@ class Early:
 @dataclass(frozen=True)
 class _HyperbandForm:
     type: Literal["hyperband"]
-    min_iter: Count | None = None
-    max_iter: Count | None = None
-    s: Count | None = None
+    min_iter: AtLeastOne | None = None
+    max_iter: AtLeastOne | None = None
+    s: AtLeastOne | None = None
     eta: Annotated[int, Least(2)] = 3
     strict: bool = True
 
@@ -79,7 +79,7 @@ class _SweepForm:
     parameters: dict[str, Any]
     early_terminate: _HyperbandForm | None = None
     command: list[Any] = field(default_factory=lambda: [*_COMMAND])
-    run_cap: Count | None = None
+    run_cap: AtLeastOne | None = None
     program: str | float = ""
 
 

@@ -87,7 +87,7 @@ def _result(sweep: Sweep, trial: FrozenTrial) -> PointResult:
     )
 
 
-def text(value: Any) -> str:  # noqa: ANN401
+def value_text(value: Any) -> str:  # noqa: ANN401
     """Return a parameter's value in readable form."""
     return f"{value:.4g}" if isinstance(value, float) else spelled(value)
 
@@ -97,7 +97,7 @@ def sheet(sweep: Sweep, results: Sequence[PointResult]) -> Sheet:
     rows = [
         [
             str(outcome.number),
-            *map(text, outcome.values.values()),
+            *map(value_text, outcome.values.values()),
             "-" if outcome.value is None else f"{outcome.value:.4f}",
             "-" if outcome.seconds is None else f"{outcome.seconds:.0f}",
             outcome.state,

@@ -12,7 +12,7 @@ from typing import Any
 from pfl.cli.explain import UsageError
 from pfl.disk.writing import write
 from pfl.sweeps.file import Sweep
-from pfl.tables.cells import flags
+from pfl.tables.cells import as_flags
 
 _PYTHON = ("python", "python3")
 _FILE = "${args_json_file}"
@@ -35,7 +35,7 @@ def fit_words(sweep: Sweep, point: Mapping[str, Any], file: Path | None) -> list
         if word != _FILE:
             words += _expand(sweep, word, point)
         elif file is None:
-            words[-1:] = flags(point)
+            words[-1:] = as_flags(point)
         else:
             file.parent.mkdir(parents=True, exist_ok=True)
             write(file, json.dumps(point, indent=1))
@@ -56,8 +56,8 @@ def _expand(sweep: Sweep, word: str, point: Mapping[str, Any]) -> list[str]:
         "${env}": list[str](),
         "${interpreter}": ["python"],
         "${program}": [str(sweep.program)],
-        "${args}": flags(point),
-        "${args_no_equals}": [part for flag in flags(point) for part in flag.split("=", 1)],
+        "${args}": as_flags(point),
+        "${args_no_equals}": [part for flag in as_flags(point) for part in flag.split("=", 1)],
     }
     if re.search(r"\$\{[^}]*\}", word) and word not in macros:
         known = ", ".join([*macros, _FILE, "${envvar:NAME}"])

@@ -112,7 +112,7 @@ def _try(sweep: Sweep, flags: Sequence[str], file: Path) -> list[str]:
     Raises:
         UsageError: The configuration is wrong.
     """
-    words = shipped.spelled_out([*fit_words(sweep, sweep.space.example(), file), *flags])
+    words = shipped.with_config_files([*fit_words(sweep, sweep.space.example(), file), *flags])
     runs.fit_experiment(words)
     file.unlink(missing_ok=True)
     parts = [part for word in words for part in re.split("(?<=^--config)=", word)]
@@ -130,8 +130,8 @@ def _run_point(search: Search, trial: Trial, flags: Sequence[str]) -> None:
     sweep, number = search.sweep, trial.user_attrs["point"] + 1
     point = sweep.space.decode(trial.params)
     short = short_names(list(sweep.space.varied))
-    varied = ", ".join(f"{short[name]}={outcomes.text(point[name])}" for name in sweep.space.varied)
-    print(f"point {number} of {search.size}: {varied}", flush=True)
+    varied = [f"{short[name]}={outcomes.value_text(point[name])}" for name in sweep.space.varied]
+    print(f"point {number} of {search.size}: {', '.join(varied)}", flush=True)
     try:
         file = search.folder / "points" / f"{number}.json"
         value = value_of([*fit_words(sweep, point, file), *flags], trial, sweep)

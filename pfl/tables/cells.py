@@ -113,10 +113,10 @@ def _words(parts: Sequence[CellSettings]) -> tuple[str, ...]:
             # Moved to the end, because a key in between may replace the object that has this key.
             settings.pop(key, None)
             settings[key] = value
-    return (*configs, *flags(settings))
+    return (*configs, *as_flags(settings))
 
 
-def flags(settings: Mapping[str, Any]) -> list[str]:
+def as_flags(settings: Mapping[str, Any]) -> list[str]:
     """Return one flag of ``pfl fit`` for each dotted key."""
     return [
         f"--{key}={value if isinstance(value, str) else json.dumps(value)}"

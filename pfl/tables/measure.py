@@ -27,7 +27,7 @@ _SMALL, _LARGE = 1, 3
 BUSY = 1.2
 
 
-class Line(NamedTuple):
+class CostLine(NamedTuple):
     """The seconds of a client as a function of its number of batches, on one core.
 
     Attributes:
@@ -39,14 +39,14 @@ class Line(NamedTuple):
     batch: float
 
     @classmethod
-    def through(cls, small: float, large: float) -> Line:
+    def through(cls, small: float, large: float) -> CostLine:
         """Return the line through the costs of a small and a large client."""
         batch = max(0.0, large - small) / (_LARGE - _SMALL)
         return cls(max(0.0, small - _SMALL * batch), batch)
 
-    def times(self, share: float) -> Line:
+    def times(self, share: float) -> CostLine:
         """Return the line of a machine that gave ``share`` of a core to it."""
-        return Line(share * self.start, share * self.batch)
+        return CostLine(share * self.start, share * self.batch)
 
     def seconds(self, clients: int, batches: float) -> float:
         """Return the seconds of some clients, which have ``batches`` batches in total."""
@@ -67,8 +67,8 @@ class Rates:
         model: Bytes of its state.
     """
 
-    train: Line
-    test: Line
+    train: CostLine
+    test: CostLine
     adapts: bool
     down: float
     up: float
@@ -120,7 +120,7 @@ def measure(experiment: Experiment, sizes: Sizes) -> Rates:
     """Measure what a client costs, on a federation of small clients and one of large clients."""
     _, *small = _trial(experiment, sizes, _SMALL, 3)
     run, *large = _trial(experiment, sizes, _LARGE, 2)
-    train, test = (Line.through(*seconds) for seconds in zip(small, large, strict=True))
+    train, test = (CostLine.through(*seconds) for seconds in zip(small, large, strict=True))
     row = run.history[-1]
     return Rates(
         train=train,

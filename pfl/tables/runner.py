@@ -65,7 +65,7 @@ def run_all(plan: TablePlan, console: Console) -> dict[str, str]:
     failures: dict[str, str] = {}
     if not missing:
         return failures
-    with bars(console) as progress:
+    with progress_bars(console) as progress:
         done = len(plan.runs) - len(missing)
         total = progress.add_task("runs", total=len(plan.runs), completed=done)
         for run in missing:
@@ -86,7 +86,7 @@ def run_all(plan: TablePlan, console: Console) -> dict[str, str]:
     return failures
 
 
-def bars(console: Console) -> Progress:
+def progress_bars(console: Console) -> Progress:
     """Return the progress bars of several runs."""
     return Progress(
         TextColumn("{task.description}"),

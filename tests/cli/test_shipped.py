@@ -27,7 +27,7 @@ def test_a_file_of_ones_own_wins():
 
 def test_a_misspelt_name_is_told_its_neighbour():
     with pytest.raises(UsageError, match=parts("--config quikstart: ~ 'quickstart'")):
-        shipped.spelled_out(["--config", "quikstart"])
+        shipped.with_config_files(["--config", "quikstart"])
 
 
 @pytest.mark.usefixtures("own_folder")
@@ -59,9 +59,10 @@ def test_a_misspelt_name_in_a_table_is_told_its_line(capsys):
 
 
 def test_both_forms_of_the_flag_are_read():
-    one, two = shipped.spelled_out(["--config", "quickstart", "--config=baselines/fedper"])[1:]
+    words = ["--config", "quickstart", "--config=baselines/fedper"]
+    _, one, two = shipped.with_config_files(words)
     assert (Path(one).name, Path(two).name) == ("quickstart.yaml", "fedper.yaml")
-    assert shipped.spelled_out(["--seed", "3"]) == ["--seed", "3"]
+    assert shipped.with_config_files(["--seed", "3"]) == ["--seed", "3"]
 
 
 def test_init_copies_everything_and_overwrites_nothing(tmp_path, capsys):

@@ -12,7 +12,7 @@ import pytest
 from datamodules import TensorData
 from pfl.cli.config import Experiment
 from pfl.cli.parser import make_parser
-from pfl.tables.measure import Line, Rates, Stopwatch
+from pfl.tables.measure import CostLine, Rates, Stopwatch
 from pfl.tables.sizes import Surveyor
 from tests.tables.conftest import table, write
 
@@ -111,7 +111,7 @@ def test_an_estimate_that_fails_is_no_success(monkeypatch, capsys):
 @pytest.mark.usefixtures("_in_a_folder_of_its_own")
 def test_a_time_is_that_of_a_whole_core(monkeypatch, capsys):
     """1 s for each of 2 rounds of 3 clients, measured with a quarter of a core, is 0.25 s."""
-    rates = Rates(Line(1.0, 0.0), Line(0.0, 0.0), False, 0.0, 0.0, 0.0, 0.0)
+    rates = Rates(CostLine(1.0, 0.0), CostLine(0.0, 0.0), False, 0.0, 0.0, 0.0, 0.0)
     monkeypatch.setattr("pfl.tables.estimate.measure", lambda *_: rates)
     monkeypatch.setattr(
         Stopwatch, "share", property(lambda _: 0.25, lambda *_: None), raising=False

@@ -11,24 +11,24 @@ from lightning_modules.fedsimsup import FedSimSup
 from pfl.core.state import nbytes
 from pfl.loop import FederatedLoop
 from pfl.tables import measure
-from pfl.tables.measure import Line, Stopwatch
+from pfl.tables.measure import CostLine, Stopwatch
 from tests.helpers.toy import blobs, mlp
 
 
 def test_a_line_tells_what_a_client_costs_from_what_its_batches_cost():
     """One batch takes 5 s, three take 9: 3 s whatever they are, and 2 s each."""
-    line = Line.through(5.0, 9.0)
+    line = CostLine.through(5.0, 9.0)
     assert line == (3.0, 2.0)
     assert line.seconds(clients=2, batches=10) == 26.0
 
 
 def test_noise_makes_no_cost_negative():
-    assert Line.through(5.0, 4.0) == (5.0, 0.0)
-    assert Line.through(1.0, 9.0) == (0.0, 4.0)
+    assert CostLine.through(5.0, 4.0) == (5.0, 0.0)
+    assert CostLine.through(1.0, 9.0) == (0.0, 4.0)
 
 
 def test_what_waits_for_a_core_costs_its_share_of_the_time():
-    assert Line(3.0, 2.0).times(0.25) == (0.75, 0.5)
+    assert CostLine(3.0, 2.0).times(0.25) == (0.75, 0.5)
     watch = Stopwatch()
     with watch.on_one_core():
         time.sleep(0.1)
