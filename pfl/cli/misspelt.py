@@ -101,8 +101,7 @@ def _are_classes(types: Sequence[str]) -> bool:
 def resolve(item: UserSetting) -> type | None:
     """Return the class that a setting names; ``None`` for a function that makes objects."""
     name, known = str(item.text), catalogue.classes()
-    if item.keys[:2] == ("loop", "callbacks"):
-        _check_callback(item)
+    _check_callback(item)
     if name in known:
         return known[name]
     try:
@@ -112,8 +111,7 @@ def resolve(item: UserSetting) -> type | None:
         raise item.error(str(error)) from error
     except ImportError as error:
         near = nearest(name, catalogue.neighbours(name)) or nearest(name.rpartition(".")[2], known)
-        what = f"there is no class {name!r}{near}"
-        raise item.error(what) from error
+        raise item.error(f"there is no class {name!r}{near}") from error
     return target if isinstance(target, type) else None
 
 
@@ -133,20 +131,19 @@ def check_names(settings: UserSettings) -> None:
     """
     for item in settings:
         if item.keys[-1] == "class_path" and "." in (item.text or ""):
-            if item.keys[:2] == ("loop", "callbacks"):
-                _check_callback(item)
+            _check_callback(item)
             CONFIGURATION.check_name(str(item.text), item.keys[:-1])
 
 
 def _check_callback(item: UserSetting) -> None:
-    """Refuse a callback of Lightning, named with or without its module.
+    """Refuse a callback of Lightning, named with or without its module; pass other settings.
 
     Raises:
         UsageError: The callback is Lightning's; the message names what to use instead.
     """
-    name = str(item.text)
+    name, is_callback = str(item.text), item.keys[:2] == ("loop", "callbacks")
     bare = name in foreign.REPLACEMENTS and name not in catalogue.classes()
-    if bare or name.startswith(("lightning.", "pytorch_lightning.")):
+    if is_callback and (bare or name.startswith(("lightning.", "pytorch_lightning."))):
         raise item.error(foreign.refusal(name.rpartition(".")[2]))
 
 
@@ -185,10 +182,10 @@ def explain(error: Exception, settings: UserSettings) -> str:
         return in_plain_words(message)
     there = settings_of(settings, path)
     known = catalogue.classes()
-    if there and path[:2] == ("loop", "callbacks"):
+    if there:
         _check_callback(there[-1])
-    if there and isinstance(cause, AttributeError | ImportError):
-        resolve(there[-1])
+        if isinstance(cause, AttributeError | ImportError):
+            resolve(there[-1])
     what = in_plain_words(message)
     if unknown := re.search(r"dot import path string: (\S+)", message):
         what = _no_class(unknown[1], words, known)
