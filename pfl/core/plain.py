@@ -40,8 +40,8 @@ def spelled(value: object) -> str:
     """Write a configuration's value as Python: a class as a call, without null arguments."""
     if not isinstance(value, Mapping) or "class_path" not in value:
         return str(value)
-    given = value.get("init_args", {}).items()
-    arguments = [f"{key}={spelled(item)}" for key, item in given if item is not None]
+    items = value.get("init_args", {}).items()
+    arguments = [f"{key}={spelled(item)}" for key, item in items if item is not None]
     return f"{value['class_path'].rpartition('.')[2]}({', '.join(arguments)})"
 
 
@@ -62,5 +62,5 @@ def _arguments(value: object) -> Mapping[str, Any]:
             "parameters": sum(item.numel() for item in value.parameters()),
             "structure": hashlib.blake2b(text.encode(), digest_size=6).hexdigest(),
         }
-    given: Mapping[str, Any] = getattr(value, "given", {})
-    return given
+    arguments: Mapping[str, Any] = getattr(value, "given", {})
+    return arguments

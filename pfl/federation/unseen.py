@@ -96,8 +96,8 @@ class Newcomers:
         coordinator, context = self._coordinator, self._context
         info = info_of(context.data, client, self._settings.rounds)
         info = replace(info, round=state.round)
-        (known,) = coordinator.told([info])
-        members = coordinator.told(coordinator.clients)
+        (known,) = coordinator.disclosed([info])
+        members = coordinator.disclosed(coordinator.clients)
         broadcast, kept = coordinator.server.welcome(state, known, members)
         kept = to(kept, context.fabric.device)
         seed = derive(self._settings.seed, "join", state.round, client)

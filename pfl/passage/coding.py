@@ -167,13 +167,13 @@ def decoded(payload: State, received: State, sending: Sending) -> State:
     assert sending.codec is not None
     codec, shared = codec_of(sending.codec), dict(payload)
     for name in sending.coded:
-        own = received[name]
+        start = received[name]
         # A client may send some of what it received, such as the network that it chose.
         if not (parts := _taken(shared, name)):
             continue
-        moved = codec.decode(parts, own)
-        whole = wide(own) + wide(moved)
-        shared[name] = moved if sending.differs else whole.to(own.dtype)
+        moved = codec.decode(parts, start)
+        whole = wide(start) + wide(moved)
+        shared[name] = moved if sending.differs else whole.to(start.dtype)
     return shared
 
 

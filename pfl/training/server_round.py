@@ -64,10 +64,10 @@ class Coordinator:
         names, template = self._context.module.shared_names(), self._context.template
         with during("the server's init"):
             initial = clone({name: template[name] for name in names})
-            state: ServerState = self.server.init(initial, self.told(self.clients))
+            state: ServerState = self.server.init(initial, self.disclosed(self.clients))
         return state
 
-    def told(self, clients: Sequence[ClientInfo]) -> list[ClientInfo]:
+    def disclosed(self, clients: Sequence[ClientInfo]) -> list[ClientInfo]:
         """Return what the server may know of clients; of sizes, in a private run, nothing."""
         if self.passage is not None:
             return [replace(c, samples=min(1, c.samples), label_counts=None) for c in clients]

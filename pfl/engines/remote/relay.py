@@ -184,7 +184,7 @@ class Switchboard(Transport):
         self.scope.callback(shutil.rmtree, self.folder, ignore_errors=True)
         self._sites: dict[int, str] = {}
         self._failed: str | None = None
-        self._told, self._over = Event(), Event()
+        self._heard, self._over = Event(), Event()
         self.scope.callback(Door(self.folder / _RUN, self._hear).close)
 
     def wait(self, seconds: float, trouble: Trouble | None = None) -> None:
@@ -194,11 +194,11 @@ class Switchboard(Transport):
             SiteError: It does not come, or does not find the sites.
         """
         until = time.monotonic() + seconds
-        while not self._told.wait(0.2):
+        while not self._heard.wait(0.2):
             why = None if trouble is None else trouble()
             if why is None and time.monotonic() > until:
                 why = f"not all sites were there within {seconds:g} seconds"
-            if why is not None and not self._told.is_set():
+            if why is not None and not self._heard.is_set():
                 raise SiteError(why)
         if self._failed is not None:
             raise SiteError(self._failed)
@@ -225,7 +225,7 @@ class Switchboard(Transport):
             return b""
         self._failed = header.get("failed")
         self._sites = {int(client): str(name) for client, name in header.get("sites", ())}
-        self._told.set()
+        self._heard.set()
         if self._failed is None:
             self._over.wait()
         return b""
