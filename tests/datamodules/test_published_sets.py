@@ -203,7 +203,7 @@ def test_mnist_is_read_as_torchvision_reads_it(tmp_path):
         ("t10k-labels-idx1-ubyte", idx(np.zeros(10, np.uint8)) + b"0", "idx ~ 10 bytes"),
         ("t10k-labels-idx1-ubyte", idx(np.zeros(9, np.uint8)), "0 to 9 ~ 10 images"),
         ("t10k-labels-idx1-ubyte", idx(np.full(10, 10, np.uint8)), "0 to 9 ~ 10 images"),
-        ("train-labels-idx1-ubyte", struct.pack(">HBB3I", 0, 8, 3, *[2**31] * 3), "too large"),
+        ("train-labels-idx1-ubyte", struct.pack(">HBB3I", 0, 8, 3, *[2**31] * 3), "idx ~ large"),
     ],
 )  # fmt: skip
 @pytest.mark.parametrize("packed", [False, True])

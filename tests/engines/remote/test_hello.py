@@ -183,7 +183,7 @@ def test_a_resumed_run_refuses_sites_with_other_data(tmp_path):
     data, engine = at("then")
     begun = fit(small(), engine, 1, **data, **options)
     data, engine = at("now")
-    with pytest.raises(CheckpointError, match=parts("partition")):
+    with pytest.raises(CheckpointError, match=parts("written ~ partition")):
         fit(small(), engine, 2, **data, ckpt_path=str(begun.folder), **options)
     data, engine = at("then")
     whole = fit(small(), "sequential", 2, blobs(SIZES), sampler=UniformSampler(0.7))
