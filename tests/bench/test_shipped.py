@@ -6,7 +6,8 @@ from pfl.bench.contender import contenders
 from pfl.bench.rows import Leaderboard
 from pfl.bench.standing import standings
 from pfl.bench.task import read
-from pfl.cli.parser import arguments, make_parser
+from pfl.cli.parser import make_parser
+from pfl.imports.hints import declared
 from tests.helpers.discovery import methods
 
 ROOT = Path(__file__).parents[2]
@@ -38,7 +39,7 @@ def test_all_is_every_method_once_with_what_the_table_always_has_first():
 @pytest.mark.parametrize("method", methods(), ids=lambda method: method.__name__)
 def test_a_space_names_arguments_of_its_method(method):
     for one in method.space():
-        assert one.name.partition(".")[0] in arguments(method)
+        assert one.name.partition(".")[0] in declared(method)
 
 
 @pytest.mark.parametrize("file", BOARDS, ids=lambda file: file.stem)
