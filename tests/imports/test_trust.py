@@ -384,13 +384,14 @@ def circular():
 @pytest.mark.parametrize("made", [shared, circular], ids=lambda f: f.__name__)
 def test_an_export_whose_arguments_have_no_end_is_refused(made, export):
     net = {"class_path": f"{NETS}.MLP", "init_args": {"num_classes": 3, "input_shape": made()}}
-    file = export(net=net)
     with pytest.raises(DamagedError, match=parts("client.ckpt ~ damaged ~ too many")):
-        FedPer.load_from_checkpoint(file)
-    with (
-        file.open("rb") as stream,
-        pytest.raises(DamagedError, match=parts("too many values ~ levels")),
-    ):
+        FedPer.load_from_checkpoint(export(net=net))
+
+
+def test_nor_is_it_read_from_a_stream(export):
+    init_args = {"num_classes": 3, "input_shape": circular()}
+    file = export(net={"class_path": f"{NETS}.MLP", "init_args": init_args})
+    with file.open("rb") as stream, pytest.raises(DamagedError, match="too many values"):
         FedPer.load_from_checkpoint(stream)
 
 
