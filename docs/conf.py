@@ -56,7 +56,7 @@ nitpick_ignore_regex = [
     ("py:.*", r"(abc|torch|torchmetrics|torchvision|lightning|numpy|np)(\..*)?"),
     ("py:.*", r"(collections|pathlib|typing)(\..*)?|Path|Tensor|Logger|(list\[)?dict\[str"),
     ("py:class", r"State|Terms|Count|Patterns|OptimizerFactory|EvaluationPoint|Split"),
-    ("py:class", r"EngineName|Precision"),
+    ("py:class", r"EngineName|Precision|pfl\.passage\.codecs\._Sparse"),
     ("py:class", r"Inputs|Ints|pfl\.core\.state\.(ReturnT|Name)"),
     ("py:.*", r"pfl\.core\.server\.StateT|pfl\.training\.context\.Context|datamodules\.view\.View"),
     ("py:class", r"pfl\.passage\.codecs\._Sparse"),
