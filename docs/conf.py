@@ -59,7 +59,6 @@ nitpick_ignore_regex = [
     ("py:class", r"EngineName|Precision|pfl\.passage\.codecs\._Sparse"),
     ("py:class", r"Inputs|Ints|pfl\.core\.state\.(ReturnT|Name)"),
     ("py:.*", r"pfl\.core\.server\.StateT|pfl\.training\.context\.Context|datamodules\.view\.View"),
-    ("py:class", r"pfl\.passage\.codecs\._Sparse"),
 ]
 # A short name that two modules have links to the first of them.
 suppress_warnings = ["ref.python"]
