@@ -158,9 +158,11 @@ def _markdown(columns: Sequence[str], cells: Sequence[Sequence[str]]) -> str:
 def _noted(members: Sequence[LedgerRow], what: str) -> str:
     """Return what is noted of a table's cells, with the names of the cells where they differ."""
     phrases: dict[str, list[str]] = {}
+    runs = Counter(row.cell for row in members)
     for row in members:
+        name = row.cell if runs[row.cell] == 1 else f"{row.cell}, {row.partition}"
         for phrase in filter(None, getattr(row, what).split("; ")):
-            phrases.setdefault(phrase, []).append(row.cell)
+            phrases.setdefault(phrase, []).append(name)
     # A cell may have several notes, but has one commit and hardware: what most have needs no names.
     enough = len(members) if what == "note" else len(members) // 2 + 1
     parts = [

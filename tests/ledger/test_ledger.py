@@ -110,6 +110,14 @@ def test_a_note_that_is_not_of_all_cells_names_its_own(work):
     assert "Note: JPEG images; tested less often (only FedAS, beta 0.1)." in text
 
 
+def test_a_cell_on_two_partitions_is_noted_with_its_partition(work):
+    keep()
+    entry, run = cells.read(Path("results/ledger"))[0]
+    own, other = replace(entry, commit="aa"), replace(entry, row="FedAS", commit="aa")
+    text = written([(own, run), (replace(own, commit="bb", released=True), run), (other, run)])
+    assert "Commit: aa; bb (only FedPer, beta 0.1, released)." in text
+
+
 def test_cells_are_in_the_order_of_their_numbers(work):
     keep()
     entry, run = cells.read(Path("results/ledger"))[0]
