@@ -51,7 +51,7 @@ def rendered(board: Leaderboard, seconds: Mapping[str, float]) -> str:
             ),
         ),
         page.section("Chosen settings", _table(tables.choices(lines))),
-        page.section("RunCost", _table(tables.costs(lines, seconds))),
+        page.section("Cost", _table(tables.costs(lines, seconds))),
         page.section("Rows", page.table(["method", "hash"], _hashes(board))),
     ]
     return page.page(str(board.task["caption"]), under, parts)

@@ -104,7 +104,7 @@ def costs(lines: Sequence[Standing], seconds: Mapping[str, float]) -> Sheet:
             ]
         )
     columns = ["method", "processed samples", "MB down", "MB up", "seconds, all runs"]
-    return Sheet("RunCost", columns, rows)
+    return Sheet("Cost", columns, rows)
 
 
 def verdict(board: Leaderboard, lines: Sequence[Standing]) -> list[str]:

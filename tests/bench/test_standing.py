@@ -1,3 +1,4 @@
+import re
 from itertools import product
 
 import numpy as np
@@ -133,6 +134,8 @@ def test_the_page_says_who_wins_and_needs_no_network():
         }
     )
     text = rendered(board(reference, tuned, majority), {"A": 12.0})
+    sections = re.findall(r"<h2[^>]*>(.*?)</h2>", text)
+    assert sections == ["Ranking", "Pictures", "Chosen settings", "Cost", "Rows"]
     assert "Best mean rank: A. Best by default settings alone: FedAvg-FT." in text
     assert "Better than tuned FedAvg-FT (Holm, 5 %): A." in text
     assert "shared dimensions only" in text
