@@ -99,14 +99,19 @@ def site(terminals, kits, number):
     terminals.pfl(f"site{number}", "site", "--config", str(file))
 
 
-@pytest.mark.slow
-@needs_nvflare
-def test_three_sites_of_a_project_survive_a_killed_server_and_a_killed_site(terminals, kits):
+def started(terminals, kits):
+    """Start the server and three sites; return the words of a run over them."""
     terminals.start("server", "bash", str(kits / "server/startup/sub_start.sh"), "--once")
     for number in range(3):
         site(terminals, kits, number)
     engine = ["--loop.engine=NVFlareEngine", f"--loop.engine.kit={kits / 'admin@nvidia.com'}"]
-    run = [*QUICK, *engine, "--loop.progress=false", "--loop.checkpoint_every=1"]
+    return [*QUICK, *engine, "--loop.progress=false"]
+
+
+@pytest.mark.slow
+@needs_nvflare
+def test_three_sites_of_a_project_survive_a_killed_server_and_a_killed_site(terminals, kits):
+    run = [*started(terminals, kits), "--loop.checkpoint_every=1"]
     wanted = sequential(terminals, *SHORT)
     terminals.pfl("run", "fit", *run, *SHORT)
     assert terminals.wait("run") == 0, terminals.said("run")
@@ -131,12 +136,8 @@ def test_three_sites_of_a_project_survive_a_killed_server_and_a_killed_site(term
 @pytest.mark.slow
 @needs_nvflare
 def test_a_run_goes_on_without_a_killed_site(terminals, kits):
-    terminals.start("server", "bash", str(kits / "server/startup/sub_start.sh"), "--once")
-    for number in range(3):
-        site(terminals, kits, number)
-    engine = ["--loop.engine=NVFlareEngine", f"--loop.engine.kit={kits / 'admin@nvidia.com'}"]
-    words = [*QUICK, *engine, "--data.num_clients=3", "--loop.rounds=60", "--loop.progress=false"]
-    terminals.pfl("run", "fit", *words, "--loop.engine.min_sites=2")
+    words = ["--data.num_clients=3", "--loop.rounds=60", "--loop.engine.min_sites=2"]
+    terminals.pfl("run", "fit", *started(terminals, kits), *words)
     terminals.wait_for("site2", "round 5: trained")
     terminals.kill("site2")
     assert terminals.wait("run") == 0, terminals.said("run")
