@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator
+import warnings
+from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TypeAlias
@@ -20,6 +21,7 @@ from pfl.core import devices as core_devices
 from pfl.core import export
 from pfl.core.checks import at_least_one, finite, not_negative, positive
 from pfl.core.data import FederatedData
+from pfl.core.failure import error_line
 from pfl.core.held_out import everyone, members
 from pfl.core.types import EvaluationPoint, Result, RoundResult, Split
 from pfl.engines.base import Engine
@@ -30,7 +32,7 @@ from pfl.federation.described import described
 from pfl.federation.prepare import prepared
 from pfl.federation.resume import Wanted
 from pfl.federation.rounds import Federation
-from pfl.federation.run import Callback, Run
+from pfl.federation.run import Callback, Run, load_states
 from pfl.federation.sampling import Sampler, UniformSampler
 from pfl.passage.coding import Codecs
 from pfl.passage.privacy import Privacy
@@ -341,6 +343,8 @@ class FederatedLoop:
         wanted = Wanted(self, module, data, ckpt_path, config, trains=True)
         with prepared(wanted) as federation, federation.folder():
             federation.run.config = config or described(self.given, module, data)
+            if ckpt_path is None:
+                load_states(self.callbacks, {})
             yield federation
 
     def _rounds(self, federation: Federation) -> Generator[RoundResult, None, None]:
@@ -351,22 +355,38 @@ class FederatedLoop:
             self._each(lambda callback: callback.on_result(run, result))
 
         self._each(lambda callback: callback.on_fit_start(run))
+        rounds, ended = federation.rounds(done), list[Callback]()
         try:
-            for result in federation.rounds(done):
+            while not run.ends:
+                result = next(rounds)
                 yield result
                 for callback in self.callbacks:
                     callback.on_round_end(run, result)
-                if any(callback.should_stop for callback in self.callbacks):
-                    break
             soundness.check_anything_trained(run.history)
+            for callback in self.callbacks:
+                callback.on_fit_end(run)
+                ended.append(callback)
         except BaseException:
-            self._each(lambda callback: callback.on_interrupt(run))
+            _interrupt(run, [callback for callback in self.callbacks if callback not in ended])
             raise
-        self._each(lambda callback: callback.on_fit_end(run))
 
     def _each(self, call: Callable[[Callback], None]) -> None:
         for callback in self.callbacks:
             call(callback)
+
+
+def _interrupt(run: Run, callbacks: Iterable[Callback]) -> None:
+    """Let each callback close an interrupted run, whatever happens in another one.
+
+    Those that save the run come first: others may wait for a network until they are interrupted.
+    """
+    for callback in sorted(callbacks, key=lambda one: not isinstance(one, Records | Checkpoint)):
+        try:
+            callback.on_interrupt(run)
+        except BaseException as error:  # a second interruption ends this callback alone
+            warnings.warn(
+                f"{callback.name} could not close the run: {error_line(error)}", stacklevel=2
+            )
 
 
 def _next(federation: Federation, rounds: Iterator[RoundResult]) -> RoundResult | None:

@@ -276,6 +276,48 @@ def test_early_stopping_survives_a_resume(tmp_path):
     assert run.round == 4
 
 
+def test_a_run_that_was_stopped_early_stays_so(tmp_path):
+    def fit(ckpt_path=None):
+        stop = EarlyStopping("val/personal/loss", patience=2, mode="min", min_delta=10.0)
+        made = loop(9, callbacks=[stop], default_root_dir=str(tmp_path))
+        return made.fit(FedAvg(mlp(), optimizer=SGD), blobs(), ckpt_path=ckpt_path)
+
+    run, again = fit(), fit("last")
+    assert (again.round, again.fingerprint) == (3, run.fingerprint)
+
+
+def test_each_of_two_early_stoppings_has_its_own_state(tmp_path):
+    """The first waits for 4 rounds, of which 2 lie before the resume; the second never stops."""
+
+    def fit(rounds, ckpt_path=None):
+        stops = [
+            EarlyStopping("val/personal/loss", patience, mode="min", min_delta=delta)
+            for patience, delta in ((4, 10.0), (9, 0.0))
+        ]
+        made = loop(rounds, callbacks=stops, default_root_dir=str(tmp_path))
+        return made.fit(FedAvg(mlp(), optimizer=SGD), blobs(), ckpt_path=ckpt_path)
+
+    content = load(fit(3).folder / "checkpoints" / "last.ckpt")
+    assert [content["callbacks"][f"EarlyStopping{n}"]["waited"] for n in ("", "-2")] == [2, 0]
+    assert fit(9, "last").round == 5
+
+
+def test_a_loop_runs_a_second_time_as_the_first(tmp_path):
+    stop = EarlyStopping("val/personal/loss", patience=2, mode="min", min_delta=10.0)
+    made = loop(9, callbacks=[stop], default_root_dir=str(tmp_path))
+    runs = [made.fit(FedAvg(mlp(), optimizer=SGD), blobs()) for _ in range(2)]
+    assert [run.round for run in runs] == [3, 3]
+    for run in runs:
+        assert load(run.folder / "checkpoints" / "last.ckpt")["round"] == 3
+
+
+@pytest.mark.parametrize("wrong", [{"patience": 0}, {"min_delta": -0.1}])
+def test_early_stopping_refuses_numbers_out_of_range(wrong):
+    ((name, value),) = wrong.items()
+    with pytest.raises(ValueError, match=rf"{name}.*{value}"):
+        EarlyStopping(**wrong)
+
+
 def test_early_stopping_names_what_there_is():
     with pytest.raises(ValueError, match=parts("EarlyStopping ~ 'val/acc' ~ test/global/acc")):
         loop(callbacks=[EarlyStopping("val/acc")]).fit(FedAvg(mlp()), blobs())

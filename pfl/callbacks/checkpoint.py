@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -10,7 +11,7 @@ from pfl.core.elsewhere import reference_of
 from pfl.core.types import RoundResult
 from pfl.federation import checkpoint
 from pfl.federation.resume import FILE
-from pfl.federation.run import Callback, Run
+from pfl.federation.run import Callback, Run, by_name
 
 
 class Checkpoint(Callback):
@@ -31,20 +32,24 @@ class Checkpoint(Callback):
         """Save after every ``every`` rounds; after each one if clients keep states elsewhere.
 
         They keep the states of two rounds, and a run is resumed from one of them. The checkpoint
-        is small, as it does not hold these.
+        is small, as it does not hold these. The last round is saved before any callback closes.
         """
         trained = (run.kept.get(client, {}) for client in result.cohort.trains)
-        if result.round % self.every == 0 or any(map(reference_of, trained)):
+        if result.round % self.every == 0 or run.ends or any(map(reference_of, trained)):
             self.save(run)
 
     def on_fit_end(self, run: Run) -> None:
-        """Save the finished run."""
+        """Save the finished run, if a later callback has ended it."""
         self.save(run)
 
     def on_interrupt(self, run: Run) -> None:
         """Save the last finished round, so that no finished round is lost."""
         if run.round > 0:
             self.save(run)
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Forget which round of an earlier run was saved."""
+        self._saved = -1
 
     def save(self, run: Run) -> None:
         """Write the checkpoint, unless this round has already been saved."""
@@ -72,5 +77,5 @@ class Checkpoint(Callback):
             "failures": run.failures,
             "partition": run.data.description().get("hash"),
             "config": run.config,
-            "callbacks": {callback.name: callback.state_dict() for callback in run.callbacks},
+            "callbacks": {name: one.state_dict() for name, one in by_name(run.callbacks).items()},
         }

@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping
 from typing import Any, Literal
 
+from pfl.core.checks import at_least_one, not_negative
 from pfl.core.types import RoundResult
 from pfl.federation.run import Callback, Run
 
@@ -20,7 +21,8 @@ class EarlyStopping(Callback):
         min_delta: Smallest change that counts as an improvement.
 
     Raises:
-        ValueError: At the first evaluated round, if the metric does not exist.
+        ValueError: ``patience`` is below one or ``min_delta`` negative; or, at the first evaluated
+            round, the metric does not exist.
     """
 
     def __init__(
@@ -30,6 +32,8 @@ class EarlyStopping(Callback):
         mode: Literal["max", "min"] = "max",
         min_delta: float = 0.0,
     ) -> None:
+        at_least_one(patience=patience)
+        not_negative(min_delta=min_delta)
         self.monitor = monitor
         self.patience = patience
         self.mode = mode
@@ -58,5 +62,6 @@ class EarlyStopping(Callback):
         return {"best": self.best, "waited": self.waited}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore the best value and the number of evaluations since then."""
+        """Restore the best value and the evaluations since then; what was stopped stays so."""
         self.best, self.waited = state.get("best"), state.get("waited", 0)
+        self.should_stop = self.waited >= self.patience

@@ -19,8 +19,8 @@ from pfl.federation.run import Row, Run
 class ClassifierSpectrum(Analysis):
     """Writes the singular values of the last linear layer's weight, divided by the largest.
 
-    They are those of the clients that trained, before averaging, and of the server's model if the
-    layer is shared. The columns of the file are ``round, client`` (-1 is the server),
+    They are those of the clients that trained in the round, before averaging, and of the server's
+    model if the layer is shared. The columns of the file are ``round, client`` (-1 is the server),
     ``index, value``.
     """
 
@@ -29,17 +29,28 @@ class ClassifierSpectrum(Analysis):
     def __init__(self) -> None:
         self._trained: dict[int, Tensor] = {}
 
+    def on_fit_start(self, run: Run) -> None:
+        """Open the file, and forget the clients of an interrupted round."""
+        super().on_fit_start(run)
+        self._trained = {}
+
     def on_result(self, run: Run, result: Result) -> None:
-        """Store the classifier of a client that has trained."""
+        """Store the classifier of a client that has trained, unless its result is discarded."""
+        if not result.finite:
+            return
         shared = {} if result.upload is None else result.upload.shared
         weight = {**shared, **result.kept}.get(classifier(run.module))
         if weight is not None:
             self._trained[result.client] = weight
 
+    def on_round_end(self, run: Run, result: RoundResult) -> None:
+        """Append the rows of an evaluated round, and forget the round's clients."""
+        super().on_round_end(run, result)
+        self._trained = {}
+
     def rows(self, run: Run, result: RoundResult) -> Iterator[Row]:
         """Yield the singular values of each model."""
         models = dict(sorted(self._trained.items()))
-        self._trained = {}
         if (of_server := run.server.shared.get(classifier(run.module))) is not None:
             models[-1] = of_server
         for client, weight in models.items():

@@ -98,16 +98,15 @@ class WandB(Callback):
         import wandb
 
         row: dict[str, Any] = dict(result.metrics)
-        last = result.round == run.rounds or any(one.should_stop for one in run.callbacks)
         turn = self.every is not None and result.round % self.every == 0
-        if result.clients and (last or turn or self.every is None):
+        if result.clients and (run.ends or turn or self.every is None):
             columns = list(dict.fromkeys(key for client in result.clients for key in client))
             cells = [[client.get(column) for column in columns] for client in result.clients]
             row["clients"] = wandb.Table(columns=[*columns], data=cells)
-        if turn and not last:
+        if turn and not run.ends:
             row |= self._images(run)
         # The last row waits for the pictures of the finished run.
-        self._run.log(row, step=result.round, commit=not last)
+        self._run.log(row, step=result.round, commit=not run.ends)
 
     def on_fit_end(self, run: Run) -> None:
         """Log the pictures and the summary, and close the run."""

@@ -13,7 +13,7 @@ from pfl.core.state import clone, to
 from pfl.core.types import ClientInfo, State
 from pfl.federation import checkpoint, schema
 from pfl.federation.later import ADVICE
-from pfl.federation.run import Run
+from pfl.federation.run import Run, load_states
 from pfl.federation.store import KeptStates
 
 
@@ -51,8 +51,7 @@ def restore(
         run.kept[int(client)] = clone(kept) if isinstance(run.kept, KeptStates) else kept
     run.history = content["history"]
     run.failures = content["failures"]
-    for callback in run.callbacks:
-        callback.load_state_dict(content["callbacks"].get(callback.name, {}))
+    load_states(run.callbacks, content["callbacks"])
 
 
 def _check(what: str, old: Any, wanted: Any, advice: str = "") -> None:  # noqa: ANN401

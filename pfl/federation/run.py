@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping, MutableMapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -81,6 +82,11 @@ class Run:
     callbacks: Sequence[Callback] = ()
 
     @property
+    def ends(self) -> bool:
+        """Whether no further round follows: all are finished, or a callback asks to stop."""
+        return self.round >= self.rounds or any(one.should_stop for one in self.callbacks)
+
+    @property
     def fingerprint(self) -> str:
         """A hash of the server's weights and of the hash of every client's kept state.
 
@@ -119,7 +125,7 @@ class Callback:
 
     @property
     def name(self) -> str:
-        """The key of this callback's state in a checkpoint."""
+        """The key of this callback's state in a checkpoint; see :func:`by_name`."""
         return type(self).__name__
 
     @property
@@ -140,14 +146,41 @@ class Callback:
         """Run after each round."""
 
     def on_fit_end(self, run: Run) -> None:
-        """Run after the last round."""
+        """Run after the last round, whose checkpoint is saved by then."""
 
     def on_interrupt(self, run: Run) -> None:
-        """Run when a signal or an error ends the run before its last round."""
+        """Run when a signal or an error ends the run before this callback's ``on_fit_end`` has.
+
+        An error in here becomes a warning: the one that ended the run is raised.
+        """
 
     def state_dict(self) -> dict[str, Any]:
         """Return state to resume from, as plain values."""
         return {}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore state; called with an empty mapping if the checkpoint has none."""
+        """Restore state; called with an empty mapping if a run begins, or its checkpoint has none.
+
+        Nothing of an earlier run is left: the same loop may run several.
+        """
+
+
+def by_name(callbacks: Iterable[Callback]) -> dict[str, Callback]:
+    """Return callbacks by their keys in a checkpoint; further ones of a name have a number.
+
+    Two of early stopping are ``EarlyStopping`` and ``EarlyStopping-2``.
+    """
+    found: dict[str, Callback] = {}
+    counts = Counter[str]()
+    for callback in callbacks:
+        counts[callback.name] += 1
+        number = counts[callback.name]
+        found[callback.name if number == 1 else f"{callback.name}-{number}"] = callback
+    return found
+
+
+def load_states(callbacks: Iterable[Callback], states: Mapping[str, Any]) -> None:
+    """Let callbacks begin with the states in a checkpoint, by their keys; without one, anew."""
+    for name, callback in by_name(callbacks).items():
+        callback.should_stop = False
+        callback.load_state_dict(states.get(name, {}))

@@ -14,7 +14,7 @@ from pfl.core.elsewhere import reference_of
 from pfl.core.server import ServerState
 from pfl.core.types import ClientInfo, State
 from pfl.federation.checkpoint import CheckpointError
-from pfl.federation.run import Callback, Run
+from pfl.federation.run import Callback, Run, by_name
 from pfl.passage.coding import residuals_of
 from pfl.training.optimizer_state import of_all_phases
 
@@ -66,8 +66,8 @@ def check(content: Mapping[str, Any], run: Run, clients: Sequence[ClientInfo]) -
     _check_failures(content["failures"], len(clients) - 1)
     _check_server(content["server"], run.server, content["round"])
     _check_kept(content["kept"], run, clients)
-    for callback in run.callbacks:
-        _check_callback(callback, content["callbacks"].get(callback.name, {}))
+    for name, callback in by_name(run.callbacks).items():
+        _check_callback(name, callback, content["callbacks"].get(name, {}))
 
 
 def _check_kept(kept: Mapping[Any, Any], run: Run, clients: Sequence[ClientInfo]) -> None:
@@ -180,12 +180,12 @@ def _state(where: str, stored: Any) -> State:  # noqa: ANN401
     return stored
 
 
-def _check_callback(callback: Callback, stored: Any) -> None:  # noqa: ANN401
+def _check_callback(name: str, callback: Callback, stored: Any) -> None:  # noqa: ANN401
     if not isinstance(stored, dict):
-        raise _wrong(f"callbacks.{callback.name} must be dict, got {_shown(stored)}")
-    for name, value in callback.state_dict().items():
-        if name in stored and None not in (value, stored[name]):
-            _check_alike(f"callbacks.{callback.name}.{name}", stored[name], value)
+        raise _wrong(f"callbacks.{name} must be dict, got {_shown(stored)}")
+    for key, value in callback.state_dict().items():
+        if key in stored and None not in (value, stored[key]):
+            _check_alike(f"callbacks.{name}.{key}", stored[key], value)
 
 
 def _wrong(what: str) -> CheckpointError:

@@ -150,6 +150,27 @@ def test_singular_values_are_of_each_participant_and_of_the_server(tmp_path):
     assert own == pytest.approx((values / values[0]).tolist())
 
 
+def test_singular_values_are_of_those_that_trained_in_the_round(tmp_path):
+    spectrum, few = ClassifierSpectrum(), UniformSampler(0.4)
+    found = run(tmp_path, FedPer(mlp(), optimizer=SGD), spectrum, sampler=few, evaluate_every=3)
+    clients = {row["client"] for row in rows(found.folder, "spectrum.csv")}
+    assert clients == set(found.latest.cohort.trains)
+
+
+class Diverges(FedAvg):
+    def upload(self, info):
+        upload = super().upload(info)
+        if info.client == 1:
+            upload.shared["net.head.weight"][0] = float("nan")
+        return upload
+
+
+def test_a_discarded_client_has_no_singular_values(tmp_path):
+    module = Diverges(mlp(), optimizer=SGD)
+    found = run(tmp_path, module, ClassifierSpectrum(), rounds=1, on_nonfinite="skip")
+    assert {row["client"] for row in rows(found.folder, "spectrum.csv")} == {-1, 0, 2}
+
+
 def test_singular_values_of_a_head_that_stays_are_of_clients_alone(tmp_path):
     found = run(tmp_path, FedPer(mlp(), optimizer=SGD), ClassifierSpectrum(), rounds=1)
     assert {r["client"] for r in rows(found.folder, "spectrum.csv")} == {0, 1, 2}

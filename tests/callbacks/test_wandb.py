@@ -45,9 +45,15 @@ def records(path):
             yield record
 
 
+def parts(folder):
+    """The files of a run, the earliest first; the service writes their ends after it was closed."""
+    wandb.teardown()
+    return sorted(folder.glob("wandb/offline-run-*/*.wandb"))
+
+
 def history(folder):
     rows = []
-    for path in sorted(folder.glob("wandb/offline-run-*/*.wandb")):
+    for path in parts(folder):
         for record in records(path):
             if record.WhichOneof("record_type") == "history":
                 rows.append(
@@ -61,8 +67,9 @@ def history(folder):
 
 def opened(run):
     """Return how each part of a run was opened, the earliest first."""
-    parts = sorted(run.folder.glob("wandb/offline-run-*/*.wandb"))
-    return [item.run for part in parts for item in records(part) if item.HasField("run")]
+    return [
+        item.run for part in parts(run.folder) for item in records(part) if item.HasField("run")
+    ]
 
 
 def fit(tmp_path, rounds, ckpt_path=None, pictures=False, callbacks=(), loop=None, **options):
@@ -151,3 +158,14 @@ def test_without_key_or_network_the_way_to_go_on_is_told_before_training(
     assert "Weights & Biases cannot be used online: set WandB's mode to offline" in error
     assert "WANDB_MODE=offline" in error
     assert list(tmp_path.glob("quickstart/*/metrics.csv")) == []
+
+
+def test_a_second_run_of_the_same_loop_is_a_run_of_its_own(tmp_path):
+    loop = FederatedLoop(
+        1,
+        progress=False,
+        default_root_dir=str(tmp_path),
+        callbacks=[WandB(mode="offline", pictures=False)],
+    )
+    runs = [loop.fit(FedAvg(mlp()), blobs()) for _ in range(2)]
+    assert len({item.run_id for run in runs for item in opened(run)}) == 2

@@ -75,6 +75,71 @@ def test_an_interrupted_round_leaves_no_trace(engine, callbacks, tmp_path):
     assert resumed.history[-1]["comm/bytes_total"] == whole.history[-1]["comm/bytes_total"]
 
 
+class EndsAtTheEnd(Callback):
+    def on_fit_end(self, run):
+        raise KeyboardInterrupt
+
+
+class CannotClose(EndsInACallback):
+    def on_interrupt(self, run):
+        raise RuntimeError("network gone")
+
+
+class Closes(Callback):
+    """Counts how often it was closed."""
+
+    ends = interruptions = 0
+
+    def on_fit_end(self, run):
+        self.ends += 1
+
+    def on_interrupt(self, run):
+        self.interruptions += 1
+
+
+def test_an_interruption_at_the_end_loses_nothing(tmp_path):
+    """Those that have ended are not interrupted too."""
+    callbacks = [Closes(), EndsAtTheEnd(), Closes()]
+    with pytest.raises(KeyboardInterrupt):
+        fit(tmp_path, callbacks=callbacks)
+    assert [(one.ends, one.interruptions) for one in callbacks[::2]] == [(1, 0), (0, 1)]
+    assert rounds_in(next(tmp_path.glob("*/2*")))["checkpoint"] == [1, 2, 3, 4, 5]
+
+
+def test_the_last_round_is_saved_before_any_callback_closes(tmp_path):
+    """So a process that is killed meanwhile loses no round, and no summary tells of a lost one."""
+
+    class Looks(Callback):
+        def on_fit_end(self, run):
+            assert rounds_in(run.folder)["checkpoint"] == [1, 2, 3, 4, 5]
+
+    fit(tmp_path, callbacks=[Looks()])
+
+
+def test_a_callback_that_cannot_close_hinders_no_other_and_hides_no_error(tmp_path):
+    after = Closes()
+    with (
+        pytest.warns(UserWarning, match="CannotClose.*network gone"),
+        pytest.raises(KeyboardInterrupt),
+    ):
+        fit(tmp_path, callbacks=[CannotClose(), after])
+    assert after.interruptions == 1
+    assert rounds_in(next(tmp_path.glob("*/2*")))["checkpoint"] == [1, 2, 3]
+
+
+def test_a_run_is_saved_before_others_close(tmp_path):
+    """They may wait for a network until the process is killed."""
+
+    class Looks(EndsInACallback):
+        def on_interrupt(self, run):
+            seen.extend(rounds_in(run.folder)["checkpoint"])
+
+    seen = []
+    with pytest.raises(KeyboardInterrupt):
+        fit(tmp_path, callbacks=[Looks()])
+    assert seen == [1, 2, 3]
+
+
 # Between any two lines of what keeps a round.
 
 KEEPERS = ("federation/rounds.py", "callbacks/records.py", "callbacks/checkpoint.py")
