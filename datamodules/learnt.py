@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from itertools import chain
 from typing import Any
 
@@ -31,6 +31,8 @@ class Learnt:
             ``None`` for a quantity.
         moments: Means and standard deviations of the columns of each standardised input, by name.
             Means also replace missing values.
+        class_values: The values of the negative and of the positive class in the table of a binary
+            task; empty without one, and in files of earlier versions.
     """
 
     task: str
@@ -38,6 +40,7 @@ class Learnt:
     class_weights: list[float]
     features: dict[str, list[str] | None]
     moments: dict[str, list[list[float]]]
+    class_values: list[list[str]] = field(default_factory=list)
 
     def content(self) -> dict[str, Any]:
         """Return the values for a file."""
@@ -57,6 +60,7 @@ class Learnt:
             all(abs(number) <= sys.float_info.max for number in numbers),
             "a number of its class_weights or moments is not finite",
         )
+        require(len(learnt.class_values) in (0, 2), "its class_values are not those of two classes")
         return learnt
 
     def moments_of(self, name: str, shape: tuple[int, ...]) -> ColumnMoments:

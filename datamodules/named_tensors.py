@@ -65,7 +65,7 @@ class NamedTensors:
         rest = dict(arrays)
         train, test = _inputs(rest, "x"), _inputs(rest, "x_test")
         require(train is not None and "y" in rest, "the data need x (or x.<name>) and y")
-        x, y = train, _samples(rest.pop("y"), "y")
+        x, y = train, _signed(rest.pop("y"), "y")
         num_train = int(rest.pop("num_train", count(x)))
         require(
             0 < num_train <= count(x), f"num_train is {num_train}, but there are {count(x)} samples"
@@ -73,7 +73,7 @@ class NamedTensors:
         if test is not None:
             require("y_test" in rest, "x_test needs y_test")
             x = joined(torch.cat, [x, test])
-            y = torch.cat([y, _samples(rest.pop("y_test"), "y_test")])
+            y = torch.cat([y, _signed(rest.pop("y_test"), "y_test")])
         task, y = _targets(y, task_name)
         class_names, client = rest.pop("class_names", None), rest.pop("client", None)
         if not task.has_classes:
@@ -113,7 +113,9 @@ class NamedTensors:
             )
             if name == "x" and incomplete:
                 continue
-            bad = _first_not_finite(torch.as_tensor(value)) if name != "client" else None
+            # Natural clients may have names.
+            named = name == "client" and value.dtype.kind != "f"
+            bad = None if named else _first_not_finite(torch.as_tensor(value))
             require(bad is None, f"{name} has values that are not finite, first in sample {bad}")
 
     def catalogue(self, class_names: Sequence[str]) -> Catalogue:
@@ -172,6 +174,15 @@ def _samples(value: Any, name: str) -> Tensor:  # noqa: ANN401
     return tensor
 
 
+def _signed(value: Any, name: str) -> Tensor:  # noqa: ANN401
+    """Return targets, unsigned integers as signed ones: torch computes little with the others."""
+    y = _samples(value, name)
+    if y.dtype not in (torch.uint16, torch.uint32, torch.uint64):
+        return y
+    require(bool((y.long() >= 0).all()), f"{name} has numbers above {2**63 - 1:,}")
+    return y.long()
+
+
 def _first_not_finite(value: Tensor) -> int | None:
     if value.is_floating_point():
         # In parts: a memory-mapped tensor may be larger than the memory.
@@ -191,8 +202,10 @@ def _targets(y: Tensor, name: TaskName | None) -> tuple[Task, Tensor]:
     task = _TASKS[name]()
     shape = tuple(y.shape)
     if name in ("classification", "binary"):
-        numbered = not y.is_floating_point() and y.dim() == 1 and (not len(y) or int(y.min()) >= 0)
+        numbered = not y.is_floating_point() and y.dim() == 1
         require(numbered, f"classes must be (n,) integers from 0, got {y.dtype} of shape {shape}")
+        least = int(y.min()) if len(y) else 0
+        require(least >= 0, f"classes must be numbered from 0, got {least}")
         marked = name != "binary" or not len(y) or int(y.max()) <= 1
         require(marked, "the classes of a binary task are 0 and 1, the positive one, got others")
         return task, y.long()

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import csv
+import re
 import shlex
 from collections.abc import Iterator, Sequence
 from datetime import datetime, timezone
+from itertools import chain
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +21,8 @@ from datamodules.targets import Floats, Ints
 Cells: TypeAlias = list[str] | Floats
 # Texts that mark a missing value, in lower case.
 MISSING = frozenset({"", "na", "nan", "null", "?"})
+# A float represents each smaller whole number exactly.
+_EXACT = 2.0**53
 
 
 class Table:
@@ -89,11 +93,17 @@ class Table:
         return values
 
     def labels(self, name: str) -> NDArray[Any]:
-        """Return (n,) numbers if all present values are numbers (integers if whole), else texts."""
+        """Return (n,) numbers if all present values are numbers (integers if whole), else texts.
+
+        Texts stay texts if numbers would not keep them apart, such as 007 and 7, or ids of 20
+        digits.
+        """
         values, bad = self._parsed(name)
-        if len(bad):
-            return np.array(self.column(name))
-        return values.astype(np.int64) if (values == np.round(values)).all() else values
+        cells = self.column(name)
+        if len(bad) or (isinstance(cells, list) and not _apart(cells)):
+            return np.array(cells)
+        whole = (values == np.round(values)) & (np.abs(values) < _EXACT)
+        return values.astype(np.int64) if whole.all() else values
 
     def holds(self, name: str) -> str:
         """Return ``numbers``, ``words`` or ``both``, the kind of the values that are present."""
@@ -105,10 +115,10 @@ class Table:
     def places(self, name: str, known: Sequence[str]) -> Ints:
         """Return the (n,) place of each value among known ones, and -1 for any other.
 
-        Numbers are compared as numbers if all known values are numbers.
+        Numbers are compared as numbers if all known values are numbers as :meth:`labels` has them.
         """
         numbers = [_number(value) for value in known]
-        if np.isfinite(numbers).all():
+        if all(map(_is_label, known, numbers)):
             place = {number: n for n, number in enumerate(numbers)}
             return np.array([place.get(v, -1) for v in self._parsed(name)[0].tolist()], np.int64)
         words = {word: n for n, word in enumerate(known)}
@@ -164,12 +174,25 @@ def read_table(path: str | Path, names: Sequence[str] | None = None) -> Table:
     return table
 
 
+class KnownClasses(NamedTuple):
+    """The classes of a run.
+
+    Attributes:
+        names: Their names.
+        values: In a binary task, the values of the negative and of the positive class; empty for a
+            run of an earlier version.
+    """
+
+    names: Sequence[str]
+    values: Sequence[Sequence[str]]
+
+
 def targets(
     table: Table,
     names: Sequence[str],
     task: str | None,
     positive: Any = None,  # noqa: ANN401
-    known: Sequence[str] | None = None,
+    known: KnownClasses | None = None,
 ) -> dict[str, Any]:
     """Return the targets and the names of classes, in the form that ``TensorData`` takes.
 
@@ -178,7 +201,7 @@ def targets(
         names: The target columns.
         task: What is predicted; ``None`` if the values say it.
         positive: In a binary task, the value or values of the positive class.
-        known: Names of the classes, if they are known already.
+        known: The classes, if they are known already.
 
     Raises:
         ValueError: The targets do not fit the task, or the task must be given.
@@ -200,9 +223,9 @@ def targets(
         if known is None:
             classes, y = np.unique(table.labels(first), return_inverse=True)
             return {"y": y, "class_names": classes}
-        y, listed = table.places(first, known), ", ".join(known[:20])
-        table.refuse(first, np.flatnonzero(y < 0), f"is not a class of the run, only {listed}")
-        return {"y": y, "class_names": known}
+        y = table.places(first, known.names)
+        _refuse_classes(table, first, y < 0, known.names)
+        return {"y": y, "class_names": known.names}
     y = np.stack([table.numbers(name) for name in names], 1)
     if task == "multilabel":
         for name, values in zip(names, y.T, strict=True):
@@ -215,9 +238,14 @@ def _marked(
     table: Table,
     name: str,
     positive: Any,  # noqa: ANN401
-    known: Sequence[str] | None,
+    known: KnownClasses | None,
 ) -> dict[str, Any]:
     """Return zeros and ones of a binary task, and the names of the two classes."""
+    if known is not None and known.values:
+        negative, words = known.values[0], [*chain(*known.values)]
+        place = table.places(name, words)
+        _refuse_classes(table, name, place < 0, words)
+        return {"y": place >= len(negative), "class_names": known.names}
     values = table.labels(name).astype(str)
     present = np.unique(values)
     shown = ", ".join(present[:10])
@@ -228,14 +256,25 @@ def _marked(
     positives = positive if isinstance(positive, list | tuple) else [positive]
     # Whole numbers as labels() has them.
     chosen = [str(v if isinstance(v, str) or v != int(v) else int(v)) for v in positives]
+    y = np.isin(values, chosen).astype(np.int64)
     if known is not None:
-        return {"y": np.isin(values, chosen).astype(np.int64), "class_names": known}
+        # Of an earlier version: the names of the classes may be made of the values.
+        parts = {*known.names, *" or ".join(known.names).split(" or ")}
+        _refuse_classes(table, name, ~np.isin(values, [*parts]) & (not y.any()), known.names)
+        return {"y": y, "class_names": known.names}
     if lost := [value for value in chosen if value not in present]:
         raise ValueError(f"positive: {name!r} has no value {lost[0]!r}, only {shown}")
     others = [value for value in present if value not in chosen]
     require(len(others) > 0, f"positive: all values of {name!r} ({shown}) would be positive")
     names = [" or ".join(words) if len(words) < 5 else "other" for words in (others, chosen)]
-    return {"y": np.isin(values, chosen).astype(np.int64), "class_names": names}
+    return {"y": y, "class_names": names}
+
+
+def _refuse_classes(
+    table: Table, name: str, other: NDArray[np.bool_], known: Sequence[str]
+) -> None:
+    listed = ", ".join(known[:20])
+    table.refuse(name, np.flatnonzero(other), f"is not a class of the run, only {listed}")
 
 
 def times(table: Table, name: str) -> Floats:
@@ -332,6 +371,21 @@ def _check_names(path: Path, names: Sequence[str]) -> None:
     for place, name in enumerate(names, 1):
         require(bool(name.strip()), f"column {place} of {path} has no name")
         require(names.count(name) == 1, f"two columns of {path} are called {name!r}")
+
+
+def _apart(cells: Sequence[str]) -> bool:
+    """Return whether numbers keep texts apart; 1 and 1.0 need not be, as tables write either."""
+    texts = {cell.strip() for cell in cells}
+    numbers = {
+        re.sub(r"\.0*$", "", text): _number(text) for text in texts if text.lower() not in MISSING
+    }
+    distinct = set(numbers.values())
+    return len(distinct) == len(numbers) and all(abs(number) < _EXACT for number in distinct)
+
+
+def _is_label(text: str, number: float) -> bool:
+    """Return whether a text is what a number in :meth:`Table.labels` is written as."""
+    return abs(number) < _EXACT and text in (str(number), str(int(number)))
 
 
 def _number(cell: str) -> float:

@@ -19,7 +19,7 @@ from datamodules.moments import Standardise, standardised
 from datamodules.named_tensors import TaskName
 from datamodules.partition.partitioner import Partitioner
 from datamodules.partition.splits import Division
-from datamodules.tables import Table, read_table, targets, times
+from datamodules.tables import KnownClasses, Table, read_table, targets, times
 from datamodules.targets import Floats, Ints
 from datamodules.tensors import TensorData
 from pfl.core.types import Inputs
@@ -150,19 +150,25 @@ class TabularData(TensorData):
         for name, values in self._columns.features.items():
             used = [next(known) for _ in ([name] if values is None else values)]
             features[name] = None if values is None else [*compress(values, used)]
-        return replace(super()._learn(), features=features)
+        return replace(super()._learn(), features=features, class_values=self._columns.class_values)
 
     @cached_property
     def _columns(self) -> _Columns:
         table, learnt = self._complete(self.table()), self._learnt
         features: Mapping[str, Sequence[str] | None]
+        classes = None
         if learnt is None:
-            features, classes = _categories(table, self._features(table), self.categories), None
+            features = _categories(table, self._features(table), self.categories)
         else:
-            features, classes = learnt.features, learnt.class_names
+            features = learnt.features
+            classes = KnownClasses(learnt.class_names, learnt.class_values)
             _warn_of_values(table, features)
         names, numbers, x = _inputs(table, features)
         y = targets(table, self.target, self._task, self.positive, classes)
+        values: list[list[str]] = []
+        if self._task == "binary":
+            marked = table.labels(self.target[0]).astype(str)
+            values = [np.unique(marked[y["y"] == mark]).tolist() for mark in (0, 1)]
         tensors: dict[str, Any] = {"x": x, **y}
         if (client := self._clients_of(table)) is not None:
             tensors["client"] = table.labels(client)
@@ -171,7 +177,7 @@ class TabularData(TensorData):
                 tensors[f"column.{name}"] = table.numbers(name)
         if self.time_column is not None:
             tensors["column.time"] = times(table, self.time_column)
-        return _Columns(tensors, features, names, numbers)
+        return _Columns(tensors, features, names, numbers, values)
 
     def _clients_of(self, table: Table) -> str | None:
         """Return the column of clients, if there is one; a later client's own table may lack it."""
@@ -197,6 +203,7 @@ class TabularData(TensorData):
         require(len(features) > 0, f"{table.path} has no features besides {', '.join(needed)}")
         for name in features:
             require(name not in self.target, f"{name!r} cannot be both feature and target")
+            require(features.count(name) == 1, f"features lists {name!r} twice")
         if self.missing == "drop":
             bad = np.any([table.missing(name) for name in (*needed, *features)], axis=0)
             require(not bad.all(), f"{table.path}: each row has a missing value")
@@ -219,12 +226,14 @@ class _Columns(NamedTuple):
         features: The features in order, each with the values of a category, or ``None``.
         names: (F,) names of the input columns.
         numbers: (F,) mask of the columns that are quantities, not from categories.
+        class_values: The values of the two classes of a binary task.
     """
 
     tensors: dict[str, Any]
     features: Mapping[str, Sequence[str] | None]
     names: list[str]
     numbers: NDArray[np.bool_]
+    class_values: list[list[str]]
 
 
 def _categories(

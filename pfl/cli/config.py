@@ -107,7 +107,10 @@ class Experiment:
         """Class and arguments of the method, completed with what the data determine."""
         model: Namespace = self.values.model.clone()
         fill(model, self.data)
-        if (task := self.data.task) != Classification():
+        with explained(self.settings, *REFUSALS, part="data"):
+            # Also refuses a loss that does not suit the task.
+            task = self.data.task
+        if task != Classification():
             path = f"{type(task).__module__}.{type(task).__qualname__}"
             options = Namespace({name: as_in_yaml(value) for name, value in task.options().items()})
             model.init_args.task = Namespace(class_path=path, init_args=options)

@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from pfl.core.checks import not_negative, positive, within
+from pfl.core.checks import finite, not_negative, positive, within
 from pfl.core.sample_losses import cross_entropies, mean_cross_entropy, pinball
 from pfl.core.score_sums import calibration_error, defined, group_sums, macro_f1, wide
 
@@ -77,7 +77,10 @@ class Task(ABC):
                     f"{', '.join(known) or 'its own loss'}"
                 )
         values = {n: tuple(v) if isinstance(v, list) else v for n, v in options.items()}
-        return replace(self, **values)
+        try:
+            return replace(self, **values)
+        except (TypeError, ValueError) as error:
+            raise ValueError(f"loss: {error}") from error
 
     def outputs(self, targets: int) -> int:
         """Return D, the number of outputs that a network needs for so many targets."""
@@ -166,7 +169,12 @@ class Classification(Task):
 
     def __post_init__(self) -> None:
         within("[0, 1)", label_smoothing=self.label_smoothing)
-        not_negative(focal=self.focal, class_weights=min(self.class_weights or (0.0,)))
+        not_negative(focal=self.focal)
+        if self.class_weights is not None:
+            for weight in self.class_weights:
+                not_negative(class_weights=weight)
+                finite(class_weights=weight)
+            positive(**{"the sum of class_weights": sum(self.class_weights)})
         if self.label_smoothing and self.focal:
             raise ValueError("the focal loss has no label_smoothing: give one of the two")
 

@@ -9,7 +9,7 @@ from typing import Protocol, runtime_checkable
 
 import torch
 
-from pfl.core.checks import finite, not_negative, positive
+from pfl.core.checks import finite, positive, within
 from pfl.core.seeds import generator
 from pfl.core.types import Job, Result, Upload
 from pfl.federation import rows
@@ -31,7 +31,7 @@ class LogNormal(Spread):
     Args:
         median: Half of the clients have more.
         sigma: Standard deviation of the natural logarithm: at 1, two thirds of the clients lie
-            within a factor of 2.7 of the median.
+            within a factor of 2.7 of the median. At most 10.
 
     Raises:
         ValueError: A number is out of its range.
@@ -42,8 +42,8 @@ class LogNormal(Spread):
 
     def __post_init__(self) -> None:
         positive(median=self.median)
-        not_negative(sigma=self.sigma)
-        finite(median=self.median, sigma=self.sigma)
+        within("[0, 10]", sigma=self.sigma)
+        finite(median=self.median)
 
     def draw(self, rng: torch.Generator) -> float:
         """Return a client's number."""

@@ -8,6 +8,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Literal
 
+from pfl.core.held_out import members
 from pfl.core.seeds import derive
 from pfl.core.server import ServerState
 from pfl.core.types import ClientInfo, EvaluationPoint, Job, Result, Scores, Split
@@ -50,6 +51,21 @@ class Evaluator:
         self.groups = [module.group(info) for info in clients if self.labels]
         if not self.labels:
             self.labels, self.groups = getattr(context.data, "groups", ((), []))
+
+    def check_tested(self) -> None:
+        """Refuse a run that would test no model.
+
+        Raises:
+            ValueError: No client has test samples, and there is no global model or no common test
+                set.
+        """
+        data, common = self.data, self.data.pooled_test() if self.has_global_model else None
+        if not common and not any(len(data.split(client, "test")) for client in members(data)):
+            why = "common test set" if self.has_global_model else "global model"
+            raise ValueError(
+                f"no model would be tested: no client has test samples, and there is no {why}. "
+                "Give the clients test samples (data.test_protocol)"
+            )
 
     def group_sizes(self) -> str:
         """Return the number and label of each group (as in ``clients.csv``), and its size."""
@@ -192,7 +208,7 @@ class Evaluator:
             # Clients of other data are in no group.
             grouped = scored and max(scored) < len(self.groups)
             labels = [self.labels[self.groups[client]] for client in scored if grouped]
-            if split == "test" and scored and len(scores) == len(self.clients):
+            if split == "test" and scored and {*scores} == {*members(self.data)}:
                 self.scorer.check_defined(list(scored.values()))
             summary |= self.scorer.over_clients(
                 list(scored.values()), sizes, f"{split}/{group}", labels

@@ -84,4 +84,5 @@ def over_clients(
         for name, value in numbers(result).items():
             sums[name] = sums.get(name, 0.0) + value * result.samples
             weights[name] = weights.get(name, 0.0) + result.samples
-    return {f"{prefix}/{name}": sums[name] / weights[name] for name in sums}
+    # Empty Poisson batches weigh nothing.
+    return {f"{prefix}/{name}": sums[name] / weights[name] for name in sums if weights[name]}

@@ -180,7 +180,9 @@ def _metric(spec: MetricSpec, task: Task, outputs: int) -> tuple[str, Metric]:
         ValueError: The path is not a metric, or the metric cannot be built.
     """
     options: dict[str, Any] = {"metric": spec} if isinstance(spec, str) else dict(spec)
-    path, name = str(options.pop("metric", "")), options.pop("name", None)
+    if "metric" not in options:
+        raise ValueError(f"metrics: {options} has no key metric, which names a torchmetrics.Metric")
+    path, name = str(options.pop("metric")), options.pop("name", None)
     metric_class = _metric_class(path)
     takes = inspect.signature(metric_class).parameters
     known = task.metric_arguments(outputs)
@@ -204,7 +206,7 @@ def _metric_class(path: str) -> type[Metric]:
         metric_class = None
     if not (inspect.isclass(metric_class) and issubclass(metric_class, Metric)):
         raise ValueError(
-            f"{path!r} is not a metric: give the path of a torchmetrics.Metric, such as "
+            f"metrics: {path!r} is not a metric: give the path of a torchmetrics.Metric, such as "
             "torchmetrics.AUROC"
         )
     return metric_class

@@ -84,6 +84,63 @@ def test_classes_that_are_numbers_are_compared_as_numbers(tmp_path):
     assert sorted(y.tolist()) == [1, 1, 2, 2]
 
 
+def test_a_category_of_leading_zeros_is_compared_as_a_text(tmp_path):
+    """Only 007 is in the training samples, so a later 7 is new."""
+    options = {"categories": ["kind"], "time_column": "t", "test_protocol": "future"}
+    rows = "007,no,0\n008,yes,1\n8,yes,2\n7,no,3\n"
+    run = TabularData(table(tmp_path, "a.csv", f"kind,y,t\n{rows}"), "y", 1, IID(), **options)
+    new = TabularData(table(tmp_path, "b.csv", f"kind,y,t\n{rows}"), "y", 1, IID(), **options)
+    with pytest.warns(UserWarning, match=parts("b.csv: 1 rows ~ 'kind' ~ (7)")):
+        x, _ = everything(adopted(run, new))
+    assert x.tolist() == [[1, 0, 0], [0, 1, 0], [0, 0, 1], [0, 0, 0]]
+
+
+ANSWERS = {
+    "words": (["yes", "no", "perhaps"], "yes", {"yes"}),
+    "many": (["a", "b", "c", "d", "e", "f"], ["a", "f"], {"a", "f"}),
+    "numbers": (["2", "0", "1"], [2], {"2"}),
+}
+
+
+def answers(tmp_path, name, values, positive):
+    text = "x,y\n" + "".join(f"{n},{value}\n" for n, value in enumerate(2 * values))
+    options = {"task": "binary", "positive": positive}
+    return TabularData(table(tmp_path, name, text), "y", 1, IID(), **options)
+
+
+@pytest.mark.parametrize("case", ANSWERS)
+def test_each_value_of_a_binary_task_keeps_its_class_and_no_other_has_one(tmp_path, case):
+    values, positive, marked = ANSWERS[case]
+    run = answers(tmp_path, "old.csv", values, positive)
+    for some in (values[1:], values[:1]):
+        new = adopted(run, answers(tmp_path, "new.csv", some, positive))
+        assert [*new.class_names] == [*run.class_names]
+        assert sorted(everything(new)[1].tolist()) == sorted(v in marked for v in 2 * some)
+    for other in ("ja", "3"):
+        new = answers(tmp_path, "new.csv", [values[0], other], positive)
+        with pytest.raises(ValueError, match=parts(f"line 3, column 'y': '{other}' ~ class")):
+            adopted(run, new)
+
+
+def test_with_the_transforms_of_an_earlier_version_no_value_of_the_run_is_refused(tmp_path):
+    """They have no values: those that name no class are refused where no positive one is."""
+    run = answers(tmp_path, "old.csv", ["yes", "no", "perhaps"], "yes")
+    run.setup()
+    transforms = {name: v for name, v in run.transforms().items() if name != "class_values"}
+    for values, right in (
+        (["no", "perhaps"], True),
+        (["yes", "ja"], True),
+        (["ja", "nein"], False),
+    ):
+        new = answers(tmp_path, "new.csv", values, "yes")
+        new.adopt(transforms)
+        if right:
+            assert sum(everything(new)[1].tolist()) == 2 * ("yes" in values)
+        else:
+            with pytest.raises(ValueError, match=parts("line 2, column 'y': 'ja' ~ no or perhaps")):
+                new.setup()
+
+
 REFUSED = {
     "class": (
         "age,kind,y,who,t\n1,a,maybe,v,0\n3,a,no,v,1\n",
@@ -188,6 +245,7 @@ def test_damaged_transforms_are_refused(old):
     for name, value in (
         *(("format", "other"), ("task", 3), ("class_names", "no"), ("class_names", [1])),
         *(("features", {"age": 3}), ("features", []), ("class_weights", ["1"])),
+        ("class_values", [["no"]]),
         *(
             ("moments", {"x": [[float("nan")] * 3]}),
             ("moments", {"x": [[10**400]]}),

@@ -90,6 +90,34 @@ def test_clients_whose_names_are_numbers_stand_in_their_order(tmp_path):
     assert data.division.holdings[1].test.tolist() == [5]
 
 
+@pytest.mark.parametrize(
+    ("ids", "names"),
+    [
+        (["9007199254740993", "9007199254740992"], ["9007199254740992", "9007199254740993"]),
+        (["2" * 20, "1" * 20], ["1" * 20, "2" * 20]),
+        (["7", "007"], ["007", "7"]),
+        (["1000", "1e3"], ["1000", "1e3"]),
+        # As tables write numbers.
+        (["10", "9.0", "9"], ["9", "10"]),
+        (["10.5", "9.5"], ["9.5", "10.5"]),
+        (["010", "009"], ["9", "10"]),
+        ([" 10", "10", "9"], ["9", "10"]),
+    ],
+)
+def test_different_texts_are_different_clients_classes_and_categories(tmp_path, ids, names):
+    """But 9 and 9.0 are one, and numbers stand in their order."""
+    rows = "".join(f"{n},{who},{who},{who}\n" for n, who in enumerate(2 * ids))
+    uses = {"target": "y", "task": "classification", "client_column": "who"}
+    uses |= {"test_protocol": "future", "time_column": "n"}
+    text, options = f"n,who,kind,y\n{rows}", {"features": ["kind"], "categories": ["kind"], **uses}
+    data = table(tmp_path, text, num_clients=len(names), partition=ByDomain(), **options)
+    data.setup()
+    assert [*data.client_names] == [*data.class_names] == names
+    for client in range(len(names)):
+        assert inputs(data, client, "test").argmax(1).unique().tolist() == [client]
+        assert inputs(data, client, "test").sum(1).unique().tolist() == [1]
+
+
 def test_features_are_all_columns_without_another_use(tmp_path):
     text = "a,b,c,y\n1,2,3,p\n4,5,6,q\n7,8,9,q\n"
     assert inputs(table(tmp_path, text, target="y"), 0, "train").shape == (2, 3)
@@ -215,6 +243,7 @@ def test_numbers_are_predicted_as_the_task_says(tmp_path, target, task, kind, y)
         ("a,y\n1,p\n2,q\n", {"target": "z"}, "csv ~ 'z' ~ a, y"),
         ("a,y\n1,p\n2,q\n", {"features": ["b"]}, "csv ~ 'b' ~ a, y"),
         ("a,y\n1,p\n2,q\n", {"features": ["y"]}, "'y' ~ feature ~ target"),
+        ("a,y\n1,p\n2,q\n", {"features": ["a", "a"]}, "features ~ 'a' twice"),
         ("a,y\n1,p\n2,q\n", {"categories": ["y"]}, "categories ~ 'y' ~ feature"),
         ("a,y\n1,p\n2,q\n", {"time_column": "y", "target": "a"}, "csv ~ features ~ a, y"),
         ("a,t,y\n1,2020-13-01,p\n", {"time_column": "t"}, "line 2, column 't': '2020-13-01'"),

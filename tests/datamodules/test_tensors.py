@@ -226,6 +226,13 @@ def test_a_header_that_asks_for_more_than_the_memory_is_refused(tmp_path):
         TensorData(str(tmp_path / "large.npz"), 2, IID()).setup()
 
 
+@pytest.mark.parametrize("dtype", ["uint8", "uint16", "uint32", "uint64"])
+def test_classes_may_be_unsigned_integers(dtype):
+    same, data = (tensors(x=FLOATS, y=y) for y in (CLASSES, CLASSES.numpy().astype(dtype)))
+    assert data.num_classes == same.num_classes
+    assert whole(data, 0).y.tolist() == whole(same, 0).y.tolist()
+
+
 def test_a_label_that_would_need_a_billion_outputs_is_refused():
     with pytest.raises(ValueError, match=parts("classes ~ 999,999 ~ 1,000,000,000")):
         tensors(x=FLOATS, y=CLASSES * 500_000_000).setup()
@@ -261,7 +268,9 @@ MANY[4500] = np.inf
         ({"x": FLOATS, "y": CLASSES, "num_train": 13}, "num_train ~ 13 ~ 12 samples"),
         ({"x": FLOATS, "y": CLASSES, "z": 1}, "names ~ z"),
         ({"x": ["a"] * 12, "y": CLASSES}, "x ~ tensor of numbers"),
-        ({"x": FLOATS, "y": CLASSES - 1}, "classes ~ integers from 0 ~ (12,)"),
+        ({"x": FLOATS, "y": CLASSES - 1}, "classes ~ from 0 ~ -1"),
+        ({"x": FLOATS, "y": np.full(12, 2**63, np.uint64)}, "y ~ above 9,223,372,036,854,775,807"),
+        ({"x": FLOATS, "y": CLASSES, "client": BROKEN[:, 1].numpy()}, "client ~ finite ~ sample 7"),
         ({"x": FLOATS, "y": FLOATS.long()}, "labels ~ zeros and ones"),
         ({"x": FLOATS, "y": FLOATS[:, None]}, "numbers ~ (n, D) ~ (12, 1, 2)"),
     ],

@@ -107,6 +107,16 @@ def test_a_resumed_run_draws_the_same_noise(tmp_path):
     assert run(rounds=3, privacy=None).fingerprint != whole.fingerprint
 
 
+def test_a_round_of_empty_batches_has_no_loss():
+    """Batches of one sample: the client of two has a round without any in one of four."""
+    privacy = Privacy(1.0, 0.0, 1e-2, level="sample")
+    sampler, data = UniformSampler(0.34), blobs((2, 2, 2), batch_size=1)
+    found = fit(FedAvg(mlp(), optimizer=SGD), data, 20, privacy=privacy, sampler=sampler)
+    empty = [row for row in found.history if not row["train/samples"]]
+    assert 0 < len(empty) < found.round == 20
+    assert not any("train/local/ce" in row for row in empty)
+
+
 def test_noise_of_the_system_is_never_the_same():
     system = Privacy(1.0, 1.0, 1e-2, level="sample", noise="system")
     assert run(privacy=system).fingerprint != run(privacy=system).fingerprint

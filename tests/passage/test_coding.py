@@ -22,7 +22,7 @@ from pfl.testing.federation import ToyFederation, fit
 from pfl.testing.toy import mlp, normed
 from pfl.training import client_round
 from pfl.training.server_round import uploads_of
-from tests.helpers.messages import parts
+from tests.helpers.messages import parts, refuses
 
 SGD = partial(torch.optim.SGD, lr=0.1)
 
@@ -289,6 +289,11 @@ def test_spread_numbers_stay_with_a_client():
     assert drawn[:, 2].unique().tolist() == [7]
     with pytest.raises(ValueError, match=parts("up ~ positive ~ 0")):
         Cost(up=0, down=1, speed=1)
+
+
+def test_a_spread_beyond_all_numbers_is_refused():
+    refuses(partial(LogNormal, 1.0), "[0, 10]", sigma=(-1.0, 11.0, float("nan")))
+    refuses(LogNormal, "finite", median=float("inf"))
 
 
 def test_a_run_has_simulated_seconds_and_no_other_number_changes():

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+
 import numpy as np
 import pytest
 import torch
 from sklearn import metrics as sk
 
 from lightning_modules import FedAvg
+from pfl.core.held_out import HeldOut
 from pfl.core.seeds import generator
 from pfl.core.task import Binary, Classification
 from pfl.testing.federation import fit
@@ -99,6 +102,15 @@ def test_a_metric_that_no_client_has_ends_the_run_with_its_reason(task, labels, 
     data.metrics = [metric]
     with pytest.raises(ValueError, match=parts(f"metric ~ 2 clients ~ {reason}")):
         fit(FedAvg(mlp(2), task=task), data, rounds=1)
+
+
+def test_a_metric_that_only_a_client_that_is_held_out_has_ends_the_run():
+    """And one that only those that are held out lack does not."""
+    for labels, ends in (([[1, 1], [1, 1], [0, 1]], True), ([[0, 1], [0, 1], [1, 1]], False)):
+        data = toy(labels, Binary())
+        data.metrics, data.held_out = ["torchmetrics.AUROC"], HeldOut((2,))
+        with pytest.raises(ValueError, match=parts("2 clients")) if ends else nullcontext():
+            fit(FedAvg(mlp(2), task=Binary()), data, rounds=1)
 
 
 def test_a_metric_that_one_client_has_is_enough():

@@ -105,6 +105,7 @@ def test_the_task_fills_in_what_it_knows(task, outputs, y, path, name, expected)
         ("AUROC", "'AUROC' ~ torchmetrics.Metric ~ torchmetrics.AUROC"),
         ("torchmetrics.NoSuch", "'torchmetrics.NoSuch' ~ torchmetrics.Metric"),
         ({"metric": AUROC, "wings": 2}, "torchmetrics.AUROC ~ wings"),
+        ({"name": "x"}, "metrics ~ {'name': 'x'} ~ metric"),
         ({"metric": AUROC, "name": "acc"}, "two ~ 'acc' ~ name:"),
     ],
 )
