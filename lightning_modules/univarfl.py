@@ -24,8 +24,10 @@ from pfl.core.checks import not_negative, positive
 from pfl.core.space import Dimension
 from pfl.core.types import Batch, Terms
 
-# Part of the energy's bound above which about that part of all pairs coincides.
+# Part of the pairs whose features may coincide without a warning.
 _COINCIDENT = 0.1
+# Squared distance of orthogonal features in the forms whose energy is 1 / (distance + eps).
+_ORTHOGONAL = {"inverse": 1.0, "chord": 2.0}
 
 
 class UniVarFL(ClientModule):
@@ -122,16 +124,21 @@ class UniVarFL(ClientModule):
         return terms
 
     def concern(self, losses: Mapping[str, float]) -> str | None:
-        """Return a warning if the energy is so near its bound 1 / eps that features coincide."""
-        if self.he_form not in ("inverse", "chord"):
+        """Return a warning if the energy is as high as if many pairs of features coincided.
+
+        Pairs that coincide have the energy 1 / eps, and the others are taken as orthogonal.
+        """
+        if self.he_form not in _ORTHOGONAL:
             return None
         energy = losses.get("local/he", 0.0) / (self.w_he or 1.0)
-        if energy * self.eps < _COINCIDENT:
+        apart = 1 / (_ORTHOGONAL[self.he_form] + self.eps)
+        if energy - apart < _COINCIDENT * (1 / self.eps - apart):
             return None
         return (
-            f"the features of many samples coincide (the energy is above {_COINCIDENT:g} / eps), "
-            "and there it has no gradient that could part them. Take he_form: log, a larger eps "
-            f"than {self.eps:g}, or a smaller w_he than {self.w_he:g}, or a network with batch norm"
+            f"the features of many samples coincide (the energy is {energy:.4g} of at most "
+            f"{1 / self.eps:g}), and there it has no gradient that could part them. Take he_form: "
+            f"log, a larger eps than {self.eps:g}, a smaller w_he than {self.w_he:g}, or a network "
+            "with batch norm"
         )
 
     def _classify(self, z: Tensor) -> Tensor:

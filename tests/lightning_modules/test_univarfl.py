@@ -226,10 +226,17 @@ def test_features_that_coincide_are_warned_of():
 @pytest.mark.parametrize(
     ("options", "he", "told"),
     [
-        # A tenth of the bound 1 / eps = 1,000 is 100, and he has the weight.
-        ({"w_he": 0.5}, 50.1, True),
-        ({"w_he": 0.5}, 49.9, False),
-        ({"w_he": 0.5, "he_form": "log"}, 50.1, False),
+        # A tenth of the pairs at 1 / eps = 1,000 and the others at 1 / 1.001 give 100.899, and he
+        # has the weight.
+        ({"w_he": 0.5}, 50.46, True),
+        ({"w_he": 0.5}, 50.44, False),
+        ({"w_he": 0.5, "he_form": "log"}, 50.46, False),
+        # At eps 0.1 it is 0.1 * 10 + 0.9 / 1.1 = 1.818; features with a cosine of 0.3 have 1.25.
+        ({"w_he": 1.0, "eps": 0.1}, 1.82, True),
+        ({"w_he": 1.0, "eps": 0.1}, 1.81, False),
+        # Of chords: 0.1 * 2 + 0.9 / 2.5 = 0.56.
+        ({"w_he": 1.0, "eps": 0.5, "he_form": "chord"}, 0.57, True),
+        ({"w_he": 1.0, "eps": 0.5, "he_form": "chord"}, 0.55, False),
         ({"w_he": 0.0}, None, False),
     ],
 )
