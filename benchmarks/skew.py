@@ -124,7 +124,7 @@ def main() -> None:
     """Print a line a run."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("runs", nargs="+", type=Path)
-    parser.add_argument("--draws", type=int, default=60)
+    parser.add_argument("--draws", type=int, default=200)
     parser.add_argument("--like", type=Path, help="aim at the partition of this run")
     options = parser.parse_args()
     like = None if options.like is None else shares(counts_of(RunFolder.read(options.like)))[1]

@@ -12,7 +12,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from pfl.cli import shipped
 from pfl.cli.explain import UsageError
+from pfl.disk.reading import read_yaml
 from pfl.engines.cores import processor
 from pfl.results.files import RunError
 from pfl.results.runs import RunFolder
@@ -114,16 +116,29 @@ def _entry(
         commit=commit,
         hardware=hardware(run.environment),
         note=note,
-        released=_is_released(run.partition.get("partition")),
+        released=is_released(of_table.get("paper", ""), run.partition),
     )
 
 
-def _is_released(recipe: object) -> bool:
-    """Return whether a partition is a released code's, by its class or its option."""
-    if not isinstance(recipe, Mapping):
+def is_released(paper: str, partition: Mapping[str, Any]) -> bool:
+    """Return whether a partition was dealt as the shipped overlay of the paper's released code.
+
+    Args:
+        paper: The paper.
+        partition: Content of ``partition.json``.
+    """
+    file = shipped.root() / "configs" / "overlays" / f"{paper.lower()}_data_as_released.yaml"
+    if not file.is_file() or not partition:
         return False
-    released = recipe["class_path"].endswith(".PFLlibDirichlet")
-    return released or bool(recipe["init_args"].get("released"))
+    wanted = read_yaml(file)["data"]["init_args"]
+    dealt, recipe = wanted.pop("partition"), partition["partition"]
+    kind = recipe["class_path"].rpartition(".")[2]
+    return (
+        dealt.get("class_path", kind) == kind
+        and dealt["init_args"].items() <= recipe["init_args"].items()
+        # What an overlay says of batches is no part of a partition.
+        and all(partition[key] == value for key, value in wanted.items() if key in partition)
+    )
 
 
 def _copy(source: Path, target: Path, entry: Entry) -> None:

@@ -17,7 +17,7 @@ from pfl.tables.spec import TableFile
 
 
 def ledger(options: argparse.Namespace, table: TableFile | None) -> None:
-    """Copy the finished runs of a table, if one is given; write page, CSV file and pictures.
+    """Copy the finished runs of a table, if one is given; write page, JSON file and pictures.
 
     Args:
         options: Options of the verb.
@@ -45,8 +45,8 @@ def _write(options: argparse.Namespace) -> None:
         raise UsageError(
             f"there is no run in {options.folder}: add some with pfl ledger --keep TABLE"
         )
-    known = judge.Background.read(options.folder)
     scored = [judge.Scored.of(entry, run) for entry, run in runs]
+    known = judge.Background.read(options.folder, scored)
     compared = judge.rows(scored, known)
     out: Path = options.out
     out.mkdir(parents=True, exist_ok=True)

@@ -6,16 +6,15 @@ Methods that ran on one partition share its luck, so their gaps say more than th
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import combinations, groupby
-from operator import attrgetter
 
 import numpy as np
 from scipy import stats
 
-from pfl.ledger.judge import Background, Scored, column_name, natural, partition_name
-from pfl.results.statistics import Deviation, Estimate, half_width
+from pfl.ledger.judge import Background, Scored, cell_name, column_name, natural, partition_name
+from pfl.results.statistics import Deviation, Estimate, agree, half_width
 
 
 @dataclass(frozen=True)
@@ -24,13 +23,11 @@ class RunGroup:
 
     Attributes:
         runs: The runs.
-        noise: Spread of single runs of each method, by row.
-        references: See :class:`~pfl.ledger.judge.Background`.
+        known: What is known beside them.
     """
 
     runs: Sequence[Scored]
-    noise: Mapping[str, Deviation]
-    references: Sequence[str] = ()
+    known: Background
 
     @property
     def title(self) -> str:
@@ -43,7 +40,7 @@ class RunGroup:
     def reference(self) -> Scored:
         """The run to which the others are compared."""
         by_row = {run.entry.row: run for run in self.runs}
-        return next((by_row[row] for row in self.references if row in by_row), self.runs[0])
+        return next((by_row[row] for row in self.known.references if row in by_row), self.runs[0])
 
     @property
     def rank_correlation(self) -> float | None:
@@ -55,17 +52,36 @@ class RunGroup:
 
     def half(self, a: Scored, b: Scored) -> float | None:
         """Return half the interval of the gap between two methods; ``None`` if it is unknown."""
-        spreads = [self.noise.get(run.entry.row) for run in (a, b)]
-        return half_width(*(Estimate(0.0, 1, spread) for spread in spreads))
+        first, second = self._noise(a), self._noise(b)
+        # One spread of both is as sure as it is, not as if it had been measured twice.
+        return half_width(
+            Estimate(0.0, 1, first), Estimate(0.0, 1, None if second is first else second)
+        )
+
+    def _noise(self, run: Scored) -> Deviation | None:
+        """Return what runs differ by: as printed, or as seeds do, but not less than its rounds."""
+        if run.entry.spread is not None:
+            estimate, _ = self.known.theirs(run.entry)
+            return None if estimate is None else estimate.spread
+        seeds = self.known.seeds.get(run.entry.paper)
+        if seeds is None or run.rounds is None:
+            return seeds
+        return max(seeds, run.rounds)
+
+    def is_claimed(self, a: Scored, b: Scored) -> bool:
+        """Return whether the paper's gap of two methods is outside the interval that it prints."""
+        gap = printed_gap(a, b)
+        if a.entry.spread is None or b.entry.spread is None:
+            return gap != 0
+        return not agree(self.known.theirs(a.entry)[0], self.known.theirs(b.entry)[0])
 
     def claims(self) -> Counter[str]:
-        """Count the pairs by whether the method that is better in the paper is better here too."""
+        """Count what the paper claims of pairs by whether the better method is better here too."""
         counts: Counter[str] = Counter()
         for a, b in combinations(self.runs, 2):
-            theirs = printed_gap(a, b)
-            if theirs == 0:
+            if not self.is_claimed(a, b):
                 continue
-            ours, noise = (a.ours - b.ours) * np.sign(theirs), self.half(a, b)
+            ours, noise = (a.ours - b.ours) * np.sign(printed_gap(a, b)), self.half(a, b)
             if noise is None:
                 counts["unknown"] += 1
             else:
@@ -88,31 +104,7 @@ def groups(runs: Iterable[Scored], known: Background) -> list[RunGroup]:
 
     reported = sorted((run for run in runs if run.entry.reported is not None), key=where)
     columns = [list(members) for _, members in groupby(reported, key=where)]
-    columns = [members for members in columns if len(members) > 1]
-    return [RunGroup(runs, _noise(runs, columns, known), known.references) for runs in columns]
-
-
-def _noise(
-    members: Sequence[Scored], columns: Sequence[Sequence[Scored]], known: Background
-) -> dict[str, Deviation]:
-    """Return the spread of each method: the printed one, or what is left within all partitions.
-
-    What is left are the differences to the paper without their median in each group. They hold the
-    noise of our run and of the paper's, and their spread is taken by median, since a method whose
-    rounds differ widely would make that of all.
-    """
-    paper = members[0].entry.paper
-    if members[0].entry.spread is not None:
-        spreads = {run.entry.row: known.theirs(run.entry)[0] for run in members}
-        return {row: one.spread for row, one in spreads.items() if one and one.spread}
-    residuals = []
-    for group in columns:
-        if group[0].entry.paper == paper:
-            apart = np.array([run.ours - (run.entry.reported or 0.0) for run in group])
-            residuals.append(apart - np.median(apart))
-    df = sum(len(values) - 1 for values in residuals)
-    sd = float(stats.median_abs_deviation(np.concatenate(residuals), scale="normal"))
-    return {run.entry.row: Deviation(sd, df) for run in members}
+    return [RunGroup(members, known) for members in columns if len(members) > 1]
 
 
 @dataclass(frozen=True)
@@ -121,13 +113,19 @@ class Draw:
 
     Attributes:
         runs: The runs.
-        difference: Median of our numbers minus the printed ones.
-        half: Median of half the intervals; ``None`` if no spread is known.
+        difference: Median over its cells of our numbers minus the printed ones.
+        half: Median of half their intervals; ``None`` if no spread is known.
     """
 
     runs: Sequence[Scored]
     difference: float
     half: float | None
+
+    @property
+    def column(self) -> tuple[str, str, str]:
+        """Paper, table and column of the first run; draws of one are held to the same numbers."""
+        entry = self.runs[0].entry
+        return entry.paper, entry.table, column_name(entry)
 
     @property
     def verdict(self) -> str:
@@ -139,17 +137,26 @@ class Draw:
 
 def draws(runs: Iterable[Scored], known: Background) -> list[Draw]:
     """Return the partitions, with all runs on each."""
-    reported = sorted(
-        (run for run in runs if run.entry.reported is not None), key=attrgetter("draw")
-    )
+    partitions: dict[tuple[str, str], list[Scored]] = {}
+    for run in sorted(runs, key=lambda run: natural(*_place(run))):
+        if run.entry.reported is not None:
+            partitions.setdefault((run.entry.paper, run.entry.partition), []).append(run)
     judged = []
-    for _, group in groupby(reported, key=attrgetter("draw")):
-        members = list(group)
-        theirs = (known.theirs(run.entry)[0] for run in members)
-        pairs = zip(members, theirs, strict=True)
-        widths = [half_width(Estimate(run.ours, 1, None), estimate) for run, estimate in pairs]
-        halves = [width for width in widths if width is not None]
-        apart = [run.ours - (run.entry.reported or 0.0) for run in members]
-        half = float(np.median(halves)) if halves else None
+    for members in partitions.values():
+        apart, halves = [], []
+        for _, cell in groupby(members, key=_place):
+            scores = [(run.ours, run.entry) for run in cell]
+            theirs, _ = known.theirs(scores[0][1])
+            ours = Estimate(float(np.mean([value for value, _ in scores])), len(scores), None)
+            apart.append(ours.mean - (scores[0][1].reported or 0.0))
+            halves.append(half_width(ours, theirs))
+        known_halves = [half for half in halves if half is not None]
+        half = float(np.median(known_halves)) if known_halves else None
         judged.append(Draw(members, float(np.median(apart)), half))
     return judged
+
+
+def _place(run: Scored) -> tuple[str, str, str, str]:
+    """Return what sorts runs by column, then by cell."""
+    entry = run.entry
+    return entry.paper, entry.table, column_name(entry), cell_name(entry)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -31,16 +31,17 @@ class Scored:
         entry: Its cell.
         ours: By the paper's criterion.
         last: After the last round.
-        best: After the best round.
-        rounds: Standard deviation of the last eight tests of the second half of the rounds.
+        best: After the best round; ``None`` if only some clients were tested before the last.
+        rounds: Standard deviation of up to the last eight tests in the second half of the rounds;
+            ``None`` as for ``best``.
         as_row: The run in the form of rows (:mod:`pfl.disk.rows`).
     """
 
     entry: Entry
     ours: float
     last: float
-    best: float
-    rounds: float
+    best: float | None
+    rounds: Deviation | None
     as_row: Mapping[str, Any]
 
     @classmethod
@@ -55,19 +56,15 @@ class Scored:
         values = run.values(metric, tested)
         late = values[tested > tested[-1] / 2][-TESTS:]
         more = next(iter(run.scores.values()))
+        whole = "evaluated_clients" not in run.environment or metric.startswith("test/pooled/")
         return cls(
             entry,
             ours=float(run.summary["summary"][entry.metric]),
             last=float(values[-1]),
-            best=float(values.max() if more else values.min()),
-            rounds=float(late.std(ddof=1)) if len(late) > 1 else 0.0,
+            best=float(values.max() if more else values.min()) if whole else None,
+            rounds=Estimate.of(late).spread if whole else None,
             as_row=_as_row(entry, run),
         )
-
-    @property
-    def draw(self) -> tuple[str, str]:
-        """Runs with the same one share a partition, and count as one draw."""
-        return self.entry.paper, self.entry.partition
 
 
 @dataclass(frozen=True)
@@ -77,30 +74,36 @@ class Background:
     Attributes:
         reasons: Reason and command of cells that are out, by paper, table, cell and whose
             partition.
-        spreads: Measured spreads of single runs where a paper prints none, by paper, table and
-            column, and by what they are measured between: ``partitions`` or ``seeds``.
+        spreads: What single runs of other partitions differ by where a paper prints no spread, by
+            paper, table and column.
         references: Rows to which the others of a column are compared: the first that it has.
+        seeds: What runs of other seeds on one partition differ by, by paper.
     """
 
     reasons: Mapping[Key, tuple[str, str]]
-    spreads: Mapping[Key, Deviation]
+    spreads: Mapping[tuple[str, str, str], Deviation]
     references: Sequence[str] = ()
+    seeds: Mapping[str, Deviation] = field(default_factory=dict)
 
     @classmethod
-    def read(cls, folder: Path) -> Background:
-        """Read ``reasons.csv``, ``spreads.csv`` and ``references.csv``, which may be missing."""
+    def read(cls, folder: Path, runs: Iterable[Scored]) -> Background:
+        """Read ``reasons.csv``, ``spreads.csv`` and ``references.csv``, which may be missing.
+
+        Args:
+            folder: The folder with these files.
+            runs: All runs, from which the spreads between seeds are taken.
+        """
         return cls(
             {
                 (r["paper"], r["table"], r["cell"], r["partition"]): (r["reason"], r["command"])
                 for r in _records(folder / "reasons.csv")
             },
             {
-                (r["paper"], r["table"], r["column"], r["between"]): Deviation(
-                    float(r["sd"]), float(r["df"])
-                )
+                (r["paper"], r["table"], r["column"]): Deviation(float(r["sd"]), float(r["df"]))
                 for r in _records(folder / "spreads.csv")
             },
             [r["row"] for r in _records(folder / "references.csv")],
+            between_seeds(runs),
         )
 
     def theirs(self, entry: Entry) -> tuple[Estimate | None, str]:
@@ -110,11 +113,33 @@ class Background:
         estimate = printed(entry.paper, entry.reported, entry.spread)
         if estimate.spread is not None:
             return estimate, f"printed, {estimate.count} runs"
-        for between in ("seeds", "partitions") if entry.released else ("partitions",):
-            spread = self.spreads.get((entry.paper, entry.table, column_name(entry), between))
-            if spread is not None:
-                return replace(estimate, spread=spread), f"measured between {between}"
-        return estimate, "no spread is known"
+        if entry.released:
+            spread, between = self.seeds.get(entry.paper), "seeds"
+        else:
+            place = (entry.paper, entry.table, column_name(entry))
+            spread, between = self.spreads.get(place), "partitions"
+        if spread is None:
+            return estimate, "no spread is known"
+        return replace(estimate, spread=spread), f"between {between}"
+
+
+def between_seeds(runs: Iterable[Scored]) -> dict[str, Deviation]:
+    """Return what runs of other seeds on one partition differ by, pooled over a paper's cells."""
+
+    def where(run: Scored) -> list[str]:
+        return [run.entry.paper, run.entry.table, cell_name(run.entry), run.entry.partition]
+
+    squares: dict[str, list[tuple[float, int]]] = {}
+    for (paper, *_), members in groupby(sorted(runs, key=where), key=where):
+        values = np.array([run.ours for run in members])
+        if len(values) > 1:
+            apart = float(((values - values.mean()) ** 2).sum())
+            squares.setdefault(paper, []).append((apart, len(values) - 1))
+    return {
+        paper: Deviation((sum(apart for apart, _ in found) / df) ** 0.5, df)
+        for paper, found in squares.items()
+        for df in [sum(free for _, free in found)]
+    }
 
 
 def _as_row(entry: Entry, run: RunFolder) -> dict[str, Any]:
@@ -189,7 +214,9 @@ def _row(members: Sequence[Scored], known: Background) -> LedgerRow:
         return replace(estimate, spread=None) if measured else estimate
 
     ours, last = mean(run.ours for run in members), mean(run.last for run in members)
-    best = mean(run.best for run in members)
+    bests = [run.best for run in members if run.best is not None]
+    best = mean(bests) if len(bests) == len(members) else None
+    rounds = [run.rounds.sd for run in members if run.rounds is not None]
     judged = verdict(ours, theirs)
     place = (first.paper, first.table, cell_name(first), partition_name(first))
     reason, command = known.reasons.get(place, ("unexplained", ""))
@@ -201,8 +228,8 @@ def _row(members: Sequence[Scored], known: Background) -> LedgerRow:
         metric=_once(entry.metric for entry in entries),
         ours=ours.mean,
         last=last.mean,
-        best=best.mean,
-        rounds=float(np.mean([run.rounds for run in members])),
+        best=None if best is None else best.mean,
+        rounds=float(np.mean(rounds)) if rounds else None,
         reported=first.reported,
         spread=first.spread,
         half=half_width(ours, theirs),

@@ -10,6 +10,7 @@ from itertools import groupby
 import numpy as np
 
 from pfl.ledger.gaps import Draw, RunGroup, printed_gap
+from pfl.ledger.judge import cell_name, partition_name
 from pfl.ledger.rows import LedgerRow
 from pfl.results.sheets import Sheet, markdown
 from pfl.results.statistics import plus_minus
@@ -30,7 +31,7 @@ def page(
         pictures: File name of each table's picture, by paper and table.
     """
     head = resources.files("pfl.ledger").joinpath("head.md").read_text(encoding="utf-8")
-    parts = [head, _headline(rows, draws, groups)]
+    parts = [head, _headline(rows, draws, groups), _draws(draws)]
     for place, members in groupby(rows, key=lambda row: (row.paper, row.table)):
         parts.append(f"## {place[0]}, {place[1]}\n")
         parts.append(_table(list(members)))
@@ -73,8 +74,24 @@ def _headline(
     known = [f"{together['in']} agree with their papers", f"{together['out']} do not"]
     known += [f"{together['-']} cannot be judged"] if together["-"] else []
     verdicts = f"{', '.join(known[:-1])}{',' * (len(known) > 2)} and {known[-1]}"
-    opening = f"{len(all_rows)} cells are {len(draws)} independent draws, of which {verdicts}."
+    columns_of = len({draw.column for draw in draws})
+    opening = f"{len(all_rows)} cells are {len(draws)} draws of {columns_of} columns: {verdicts}."
     return f"{opening}\n\n{_markdown(columns, lines)}"
+
+
+def _draws(draws: Sequence[Draw]) -> str:
+    """Return the table of partitions: how far their runs are from the papers together."""
+    lines = [
+        [
+            ", ".join(filter(None, draw.column)),
+            partition_name(draw.runs[0].entry),
+            str(len({(run.entry.table, cell_name(run.entry)) for run in draw.runs})),
+            _plus_minus(draw.difference, draw.half),
+            draw.verdict,
+        ]
+        for draw in draws
+    ]
+    return _markdown(["draw", "partition", "cells", "median difference", "verdict"], lines)
 
 
 def _counted(counts: Counter[str]) -> str:
@@ -91,11 +108,11 @@ def _table(members: Sequence[LedgerRow]) -> str:
         [
             *(row.cell, row.partition, row.seeds, f"{100 * row.ours:.2f}"),
             "-" if row.reported is None else plus_minus(row.reported, row.spread, 100),
-            _difference(row),
+            "-" if row.difference is None else _plus_minus(row.difference, row.half),
             row.verdict,
             f"{100 * row.last:.2f} {row.verdict_last}",
-            f"{100 * row.best:.2f} {row.verdict_best}",
-            f"{100 * row.rounds:.2f}",
+            "-" if row.best is None else f"{100 * row.best:.2f} {row.verdict_best}",
+            "-" if row.rounds is None else f"{100 * row.rounds:.2f}",
             row.by,
         ]
         for row in members
@@ -105,11 +122,9 @@ def _table(members: Sequence[LedgerRow]) -> str:
     return "\n\n".join(filter(None, parts)) + "\n"
 
 
-def _difference(row: LedgerRow) -> str:
-    if row.difference is None:
-        return "-"
-    half = "" if row.half is None else f" ± {100 * row.half:.2f}"
-    return f"{100 * row.difference:+.2f}{half}"
+def _plus_minus(difference: float, half: float | None) -> str:
+    """Return a signed difference in points, with half its interval if that is known."""
+    return f"{100 * difference:+.2f}" + ("" if half is None else f" ± {100 * half:.2f}")
 
 
 def _reasons(members: Sequence[LedgerRow]) -> str:
@@ -132,11 +147,10 @@ def _gaps(group: RunGroup) -> str:
         ours, theirs = run.ours - reference.ours, printed_gap(run, reference)
         half = group.half(run, reference)
         apart.append(abs(ours - theirs))
-        interval = "" if half is None else f" ± {100 * half:.2f}"
         lines.append(
             [
                 run.entry.row,
-                f"{100 * ours:+.2f}{interval}",
+                _plus_minus(ours, half),
                 f"{100 * theirs:+.2f}",
                 f"{100 * (ours - theirs):+.2f}",
             ]

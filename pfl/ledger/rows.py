@@ -25,8 +25,9 @@ class LedgerRow:
         metric: Name of the number in ``summary.json``, which is the paper's criterion.
         ours: Mean over the seeds by the paper's criterion, as a fraction.
         last: Mean of the last round.
-        best: Mean of the best round.
-        rounds: Standard deviation of the last eight tests of the second half of the rounds.
+        best: Mean of the best round; ``None`` if only some clients were tested before the last.
+        rounds: Standard deviation of up to the last eight tests in the second half of the rounds;
+            ``None`` as for ``best``.
         reported: The paper's number; ``None`` if it prints none.
         spread: The number after the paper's ±; ``None`` if it prints none.
         half: Half the 95 % interval of the difference; ``None`` if no spread is known.
@@ -49,8 +50,8 @@ class LedgerRow:
     metric: str
     ours: float
     last: float
-    best: float
-    rounds: float
+    best: float | None
+    rounds: float | None
     reported: float | None
     spread: float | None
     half: float | None
@@ -76,8 +77,8 @@ class LedgerRow:
         return None if self.reported is None else self.ours - self.reported
 
 
-def verdict(ours: Estimate, theirs: Estimate | None) -> str:
-    """Return ``in`` or ``out``; ``-`` if nothing is printed or no spread is known.
+def verdict(ours: Estimate | None, theirs: Estimate | None) -> str:
+    """Return ``in`` or ``out``; ``-`` without a number or a spread.
 
     Example:
         >>> from pfl.results.statistics import Deviation

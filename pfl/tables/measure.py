@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
+from statistics import fmean
 from typing import Any, NamedTuple
 
 import torch
@@ -138,15 +139,16 @@ def _trial(
 ) -> tuple[Run, float, float]:
     """Run some rounds on made-up data; return the run, and a client's seconds of each kind.
 
-    The first round warms up, and the fastest of the others counts.
+    The first round warms up. The others count in the mean: the share of a core, by which their
+    time is multiplied, is a mean too.
     """
     values = _made_up(experiment, sizes, batches)
     values.loop.rounds = rounds
     trial = Experiment(experiment.parser, values, experiment.settings)
     run = trial.loop.fit(trial.module, trial.data)
     warm = run.history[1:]
-    train = min(row["time/train"] + row["time/aggregate"] for row in warm) / _CLIENTS
-    return run, train, min(row["time/evaluate"] for row in warm) / _CLIENTS
+    train = fmean(row["time/train"] + row["time/aggregate"] for row in warm) / _CLIENTS
+    return run, train, fmean(row["time/evaluate"] for row in warm) / _CLIENTS
 
 
 def bytes_kept(run: Run) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -9,13 +10,15 @@ import pytest
 
 from pfl.ledger.cells import Entry
 from pfl.ledger.gaps import draws, groups
-from pfl.ledger.judge import Background, Scored, rows
+from pfl.ledger.judge import Background, Scored, between_seeds, rows
 from pfl.results.statistics import Deviation
 
 NOTHING = Background({}, {})
 
 
-def scored(row, ours, reported, *, paper="FedAS", spread=None, partition="p", seed=0, **more):
+def scored(
+    row, ours, reported, *, paper="FedAS", spread=None, partition="p", seed=0, rounds=None, **more
+):
     entry = Entry(
         paper=paper,
         table="Table 3",
@@ -32,7 +35,7 @@ def scored(row, ours, reported, *, paper="FedAS", spread=None, partition="p", se
         **more,
     )
     told = {"seed": seed}
-    return Scored(entry, ours=ours, last=ours - 0.01, best=ours + 0.01, rounds=0.02, as_row=told)
+    return Scored(entry, ours=ours, last=ours - 0.01, best=ours + 0.01, rounds=rounds, as_row=told)
 
 
 def test_last_and_best_round_stand_beside_the_criterion():
@@ -47,22 +50,34 @@ def test_last_and_best_round_stand_beside_the_criterion():
     )
     found = Scored.of(scored("A", 0.5, 0.5).entry, run)
     assert (found.ours, found.last, found.best) == (0.75, 0.7, 0.9)
-    assert found.rounds == pytest.approx(0.1)
+    assert found.rounds == (pytest.approx(0.1), 2)
+    # A maximum over rounds in which some clients were tested is of other clients than the last.
+    run.environment = {"evaluated_clients": [0, 1]}
+    found = Scored.of(scored("A", 0.5, 0.5).entry, run)
+    assert (found.last, found.best, found.rounds) == (0.7, None, None)
+    (row,) = rows([found], NOTHING)
+    assert (row.last, row.best, row.rounds, row.verdict_best) == (0.7, None, None, "-")
 
 
 def test_runs_on_one_partition_are_one_draw():
-    """Three methods on p, one of them again on q; with sd 0.02 each half is 0.0594."""
-    known = Background({}, {("FedAS", "Table 3", "beta 0.1", "partitions"): Deviation(0.02, 18)})
+    """Three methods on p, of which A has two seeds, one of them again on q; with sd 0.02 and 18
+    degrees of freedom half of a run's interval is 0.0594, and of A's mean 0.0515."""
+    known = Background({}, {("FedAS", "Table 3", "beta 0.1"): Deviation(0.02, 18)})
     runs = [
-        scored("A", 0.80, 0.83),
+        scored("A", 0.79, 0.83),
+        scored("A", 0.81, 0.83, seed=1),
         scored("B", 0.75, 0.79),
         scored("C", 0.90, 0.60),
         scored("A", 0.70, 0.83, partition="q", seed=1),
     ]
     p, q = draws(runs, known)
-    assert (len(p.runs), p.difference, p.verdict) == (3, pytest.approx(-0.03), "in")
+    assert (len(p.runs), p.difference, p.verdict) == (4, pytest.approx(-0.03), "in")
+    assert p.half == pytest.approx(0.0594, abs=1e-4)
     assert (len(q.runs), q.difference, q.verdict) == (1, pytest.approx(-0.13), "out")
+    assert p.column == q.column == ("FedAS", "Table 3", "beta 0.1")
     assert [draw.verdict for draw in draws(runs, NOTHING)] == ["-", "-"]
+    (alone,) = draws(runs[:2], known)
+    assert alone.half == pytest.approx(0.0515, abs=1e-4)
 
 
 def test_gaps_are_between_methods_of_one_partition_and_seed():
@@ -86,7 +101,7 @@ def test_claims_are_counted_by_the_printed_spread():
     runs = [
         scored("A", 0.70, 0.72, **given),
         scored("B", 0.66, 0.70, **given),
-        scored("C", 0.68, 0.69, **given),
+        scored("C", 0.68, 0.68, **given),
         scored("D", 0.60, 0.70, **given),
     ]
     (group,) = groups(runs, NOTHING)
@@ -96,31 +111,62 @@ def test_claims_are_counted_by_the_printed_spread():
     assert group.claims() == {"yes": 2, "within noise": 2, "no": 1}
 
 
-def test_without_a_printed_spread_noise_is_what_is_left_within_the_partitions():
-    """Differences -3, -1, 0, 1, 3 points around their median: 1.4826 times their median, 1."""
-    apart = [-0.03, -0.01, 0.0, 0.01, 0.03]
-    runs = [scored(f"M{n}", 0.5 + left - 0.02, 0.5) for n, left in enumerate(apart)]
-    (group,) = groups(runs, NOTHING)
-    (spread,) = set(group.noise.values())
-    assert spread == (pytest.approx(0.014826, rel=1e-3), 4)
+def test_a_gap_that_the_paper_s_spreads_do_not_support_is_no_claim():
+    """Standard errors of 0.004 and 0.003 of 5 runs: a gap of two means has Welch's 7.4 degrees of
+    freedom, t 2.337 and the interval 0.0117. A-B is 0.0117 in the paper, A-C 0.011."""
+    given = {"paper": "pFedVEM", "spread": 0.004}
+    runs = [
+        scored("A", 0.70, 0.72, **given),
+        scored("B", 0.50, 0.72 - 0.0118, **(given | {"spread": 0.003})),
+        scored("C", 0.40, 0.72 - 0.011, **(given | {"spread": 0.003})),
+    ]
+    (group,) = groups(runs[:2], NOTHING)
+    assert group.claims() == {"yes": 1}
+    (group,) = groups([runs[0], runs[2]], NOTHING)
+    assert group.claims() == {}
+
+
+def test_seeds_on_one_partition_give_the_spread_of_a_paper():
+    """0.80, 0.82 and 0.84 have squares of 0.0008 with 2 degrees of freedom, 0.70 and 0.72 have
+    0.0002 with 1: together sqrt(0.001 / 3). Another partition is another matter."""
+    values = [("A", 0.80, 0), ("A", 0.82, 1), ("A", 0.84, 2), ("B", 0.70, 0), ("B", 0.72, 1)]
+    runs = [scored(row, ours, 0.8, seed=seed, partition=f"p{row}") for row, ours, seed in values]
+    runs.append(scored("B", 0.1, 0.8, seed=2, partition="q"))
+    assert between_seeds(runs) == {"FedAS": (pytest.approx((0.001 / 3) ** 0.5), 3)}
+
+
+def test_without_a_printed_spread_noise_is_that_of_seeds_or_of_rounds_where_this_is_larger():
+    """One spread of both runs is known with its own degrees of freedom, not with twice as many."""
+    known = Background({}, {}, seeds={"FedAS": Deviation(0.01, 3)})
+    wide, narrow = Deviation(0.05, 7), Deviation(0.001, 7)
+    runs = [scored("A", 0.8, 0.8, rounds=narrow), scored("B", 0.7, 0.7), scored("C", 0.6, 0.6)]
+    runs[2] = replace(runs[2], rounds=wide)
+    (group,) = groups(runs, known)
+    assert group.half(*runs[:2]) == pytest.approx(3.1824 * 2**0.5 * 0.01, rel=1e-4)
+    # Welch's degrees of freedom are (0.01^2 + 0.05^2)^2 / (0.01^4 / 3 + 0.05^4 / 7) = 7.543.
+    assert group.half(runs[0], runs[2]) == pytest.approx(2.3305 * 0.050990, rel=1e-3)
+    # A-B: 10 points are outside 4.5. A-C: 20 are outside 11.9. B-C: 10 are not.
+    assert group.claims() == {"yes": 2, "within noise": 1}
 
 
 def test_a_cell_of_the_papers_own_partition_is_a_row_of_its_own():
-    """It is judged by the spread between seeds, where that is measured."""
-    place = ("FedAS", "Table 3", "beta 0.1")
-    spreads = {(*place, "partitions"): Deviation(0.02, 18), (*place, "seeds"): Deviation(0.005, 2)}
+    """It is judged by the spread between seeds, and by none where that is not known."""
+    spreads = {("FedAS", "Table 3", "beta 0.1"): Deviation(0.02, 18)}
     runs = [scored("A", 0.80, 0.83), scored("A", 0.80, 0.83, released=True, partition="r")]
-    own, released = rows(runs, Background({}, spreads))
-    assert (own.partition, own.by, own.verdict) == ("own", "measured between partitions", "in")
-    assert (released.partition, released.by) == ("released", "measured between seeds")
+    seeds = {"FedAS": Deviation(0.005, 2)}
+    own, released = rows(runs, Background({}, spreads, seeds=seeds))
+    assert (own.partition, own.by, own.verdict) == ("own", "between partitions", "in")
+    assert (released.partition, released.by) == ("released", "between seeds")
     assert released.half == pytest.approx(4.3027 * 2**0.5 * 0.005, abs=1e-5)
     assert (released.verdict, released.verdict_last, released.verdict_best) == ("in", "out", "in")
+    _, released = rows(runs, Background({}, spreads))
+    assert (released.by, released.verdict) == ("no spread is known", "-")
 
 
 def test_a_measured_spread_also_judges_two_seeds():
     """sd 0.02 with 18 degrees of freedom, two runs against one: 2.101 sqrt(3 / 2) 0.02 is 0.0515.
     By the two runs alone, 0.80 and 0.82, it would be 12.706 sqrt(3 / 2) 0.0141, which is 0.22."""
-    known = Background({}, {("FedAS", "Table 3", "beta 0.1", "partitions"): Deviation(0.02, 18)})
+    known = Background({}, {("FedAS", "Table 3", "beta 0.1"): Deviation(0.02, 18)})
     runs = [scored("A", value, 0.87, partition=str(value)) for value in (0.80, 0.82)]
     (row,) = rows(runs, known)
     assert (row.ours, row.half) == (pytest.approx(0.81), pytest.approx(0.05146, abs=1e-5))
@@ -128,7 +174,7 @@ def test_a_measured_spread_also_judges_two_seeds():
 
 
 def test_reasons_belong_to_cells_that_are_out():
-    place = ("FedAS", "Table 3", "beta 0.1", "partitions")
+    place = ("FedAS", "Table 3", "beta 0.1")
     reasons = {("FedAS", "Table 3", "A, beta 0.1", "own"): ("hard", "python -m benchmarks.skew")}
     far, near = scored("A", 0.50, 0.83), scored("A", 0.83, 0.83)
     known = Background(reasons, {place: Deviation(0.02, 18)})

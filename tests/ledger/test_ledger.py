@@ -169,27 +169,42 @@ def test_what_is_kept_tells_of_each_client_and_partition(work):
         _ = cells.read(folder)[0][1].clients
 
 
-@pytest.mark.parametrize(
-    ("recipe", "released"),
-    [
-        ({"class_path": "datamodules.pfllib.PFLlibDirichlet", "init_args": {}}, True),
-        ({"class_path": "datamodules.slices.FixedClasses", "init_args": {"released": True}}, True),
-        (
-            {"class_path": "datamodules.slices.FixedClasses", "init_args": {"released": False}},
-            False,
-        ),
-        ({"class_path": "datamodules.partition.Dirichlet", "init_args": {"alpha": 0.1}}, False),
-    ],
-)
-def test_a_released_partition_is_kept_beside_our_own(work, recipe, released):
+FEDAS = {
+    "class_path": "datamodules.PFLlibDirichlet",
+    "init_args": {"alpha": 0.1, "min_samples": 40},
+}
+PFEDVEM = {"class_path": "datamodules.FixedClasses", "init_args": {"released": True}}
+SPLIT = {"split_seed": 1, "test_protocol": "pooled", "test_fraction": 0.25}
+
+
+def test_a_released_partition_is_kept_beside_our_own(work):
     """A cell may have both, so the folder's name tells them apart."""
     for file in Path("runs/tables").glob("*/*/partition.json"):
         content = json.loads(file.read_text())
-        file.write_text(json.dumps(content | {"partition": recipe}))
+        file.write_text(json.dumps(content | SPLIT | {"partition": FEDAS}))
     keep("--seeds", "0")
     ((entry, _),) = cells.read(Path("results/ledger"))
-    assert entry.released is released
-    assert entry.key.endswith("_released-partition") is released
+    assert entry.released
+    assert entry.key.endswith("_released-partition")
+
+
+@pytest.mark.parametrize(
+    ("paper", "recipe", "split", "released"),
+    [
+        ("FedAS", FEDAS, {}, True),
+        ("FedAS", FEDAS, {"split_seed": 2}, False),
+        ("FedAS", FEDAS, {"test_fraction": 0.2}, False),
+        ("FedAS", {**FEDAS, "init_args": {"alpha": 0.1, "min_samples": 1}}, {}, False),
+        ("FedAS", {**FEDAS, "class_path": "datamodules.Dirichlet"}, {}, False),
+        ("PFAKD", FEDAS, {}, False),
+        ("FedSimSup", FEDAS, {}, False),
+        ("pFedVEM", PFEDVEM, {"split_seed": 42}, True),
+        ("pFedVEM", PFEDVEM, {"split_seed": 43}, False),
+        ("pFedVEM", {**PFEDVEM, "init_args": {"released": False}}, {"split_seed": 42}, False),
+    ],
+)
+def test_released_is_what_the_paper_s_own_overlay_deals(paper, recipe, split, released):
+    assert cells.is_released(paper, {**SPLIT, "partition": recipe, **split}) is released
 
 
 def test_what_is_not_finished_is_not_kept(work, capsys):
