@@ -146,10 +146,10 @@ def _run(name: str, words: Sequence[str], debug: bool) -> int:
 
 def _shown(message: str) -> str:
     """Return a message without control characters, and with what is very long cut."""
-    import re
+    from pfl.cli.explain import with_short_words
 
     plain = "".join(c if c.isprintable() or c == "\n" else ascii(c)[1:-1] for c in message)
-    cut = re.sub(rf"\S{{{WORD},}}", lambda word: f"{word[0][: WORD // 2]}...", plain)
+    cut = with_short_words(plain, WORD)
     return cut if len(cut) <= MESSAGE else f"{cut[:MESSAGE]}..."
 
 

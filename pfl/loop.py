@@ -30,7 +30,7 @@ from pfl.federation import soundness
 from pfl.federation.cost import Cost
 from pfl.federation.described import described
 from pfl.federation.prepare import prepared
-from pfl.federation.resume import Wanted
+from pfl.federation.resume import Wanted, beside, find_checkpoint
 from pfl.federation.rounds import Federation
 from pfl.federation.run import Callback, Run, load_states
 from pfl.federation.sampling import Sampler, UniformSampler
@@ -301,12 +301,14 @@ class FederatedLoop:
         ``load_from_checkpoint(file, net=...)`` reads it. ``module`` is left as that model.
 
         Raises:
-            CheckpointError: ``ckpt_path`` cannot be used.
+            CheckpointError: ``ckpt_path`` cannot be used, or ``file`` is the place of a checkpoint.
             ValueError: There is no such client.
             OSError: The file cannot be written.
         """
-        self.personal(module, data, ckpt_path, client, config)
-        export.write(Path(file), module, module.hparams)
+        source = find_checkpoint(ckpt_path, Wanted(self, module, data, ckpt_path, config))
+        output = beside(Path(file), source)
+        self.personal(module, data, str(source), client, config)
+        export.write(output, module, module.hparams)
 
     def predict(
         self,

@@ -197,11 +197,17 @@ def locate(message: str, settings: UserSettings, part: str) -> str:
     # A short value such as 3 may belong to any setting.
     shown = [item for item in inner if item.text and len(item.text) > 3 and item.text in message]
     itself = [item for item in inner if item.keys == (part, "class_path")]
-    # What was added to a file is more often wrong than what is in it.
-    flags = [item for item in (*named, *shown) if item.place.startswith("--")]
-    for item in (*flags, *named, *shown, *itself):
+    # What was added to a file is more often wrong than what is in it, even if only a number fits.
+    added = [item for item in inner if item.place.startswith("--")]
+    flags = [item for item in (*named, *shown) if item in added]
+    counted = [item for item in added if _numbers(item.text or "") & _numbers(message)]
+    for item in (*flags, *named, *shown, *counted, *itself):
         return message_at(item.place, item.keys, message)
     return message
+
+
+def _numbers(text: str) -> set[float]:
+    return {float(number) for number in re.findall(r"-?\d+\.?\d*(?:[eE][+-]?\d+)?", text)}
 
 
 @contextmanager
@@ -244,7 +250,13 @@ def in_plain_words(message: str, limit: int = 400) -> str:
     message = re.sub(r"<class '(?:\w+\.)*(\w+)'>", r"\1", message.strip())
     message = re.sub(r"(?:typing\.)?Literal\[(.*?)\]", r"one of \1", message)
     message = re.sub(r"^Expected an? (.*)\. Got value: (.*)$", r"expected \1, got \2", message)
-    return shorten(message, limit)
+    # A word that is longer than the limit would take everything after it along.
+    return shorten(with_short_words(message, limit // 2), limit)
+
+
+def with_short_words(message: str, length: int) -> str:
+    """Return a message in which words of a length, in characters, or more are cut to its half."""
+    return re.sub(rf"\S{{{length},}}", lambda word: f"{word[0][: length // 2]}...", message)
 
 
 def message_at(place: str, keys: Keys, what: str) -> str:

@@ -18,7 +18,7 @@ from torch import Tensor
 from pfl.callbacks.progress import last_scores
 from pfl.cli import joining, later
 from pfl.cli.config import REFUSALS, Experiment
-from pfl.cli.explain import UsageError, explained
+from pfl.cli.explain import UsageError, explained, flags
 from pfl.cli.parser import make_parser
 from pfl.core.data import FederatedData
 from pfl.core.export import INSTANTIATORS, untrusted
@@ -39,6 +39,9 @@ class _RunHolder(Callback):
 
     run: Run | None = None
 
+    def __init__(self, resumes: bool) -> None:
+        self.resumes = resumes
+
     def on_fit_start(self, run: Run) -> None:
         """Remember the run."""
         self.run = run
@@ -46,6 +49,8 @@ class _RunHolder(Callback):
     def advice(self) -> str:
         """Return the advice on how to resume an interrupted run."""
         run = self.run
+        if run is None and self.resumes:
+            return "interrupted before the next round; the run is as it was: resume it as now"
         if run is None or run.round == 0:
             return "interrupted before the first round was finished; there is nothing to resume"
         if run.folder is None:
@@ -73,7 +78,7 @@ def fit(argv: Sequence[str], callbacks: Sequence[Callback] = ()) -> Run:
         argv: The words after ``pfl fit``.
         callbacks: Called after those of the configuration.
     """
-    watch = _RunHolder()
+    watch = _RunHolder(resumes=dict(flags(argv)).get("--ckpt_path") not in (None, "null"))
     try:
         experiment = fit_experiment(argv)
         loop, data, module = experiment.loop, experiment.data, experiment.module
@@ -195,9 +200,11 @@ def export(argv: Sequence[str]) -> None:
     values = experiment.values
     with explained(experiment.settings, *REFUSALS):
         client = _client(data, values.client)
-        loop.personal(module, data, _source(experiment), client, experiment.text)
+        source = _source(experiment)
+        output = resume.beside(Path(values.output), Path(source))
+        loop.personal(module, data, source, client, experiment.text)
         arguments = recipe_of(experiment)
-        write_export(Path(values.output), module, arguments)
+        write_export(output, module, arguments)
     method = type(module)
     named = untrusted(arguments)
     trust = f", trust={named}" if named else ""

@@ -6,7 +6,7 @@ Only what is certainly wrong is refused here; the parser judges the rest.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from pfl.cli import joining, known, shipped
@@ -82,4 +82,17 @@ def _check_needed(verb: Command, settings: UserSettings) -> None:
     needed |= {"data": takes.data, "model": takes.model}
     present = {item.keys[0] for item in settings}
     if missing := [name for name, wanted in needed.items() if wanted and name not in present]:
-        raise UsageError(f"the following arguments are required: {', '.join(missing)}")
+        advice = "".join(
+            f"; add --config {file}" for file in _configurations(settings) if "model" in missing
+        )
+        raise UsageError(f"the following arguments are required: {', '.join(missing)}{advice}")
+
+
+def _configurations(settings: UserSettings) -> Iterator[Path]:
+    """Yield the configuration of the run whose folder or checkpoint is named."""
+    for item in settings:
+        if item.keys == ("ckpt_path",) and item.text:
+            path = Path(item.text)
+            file = (path if path.is_dir() else path.parent.parent) / "config.yaml"
+            if file.is_file():
+                yield file

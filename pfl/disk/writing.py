@@ -75,7 +75,8 @@ def written(path: Path, synced: bool = False) -> Iterator[BinaryIO]:
     Raises:
         OSError: The file cannot be written, or is a link; the error names it.
     """
-    no_link(path)
+    if no_link(path).is_dir():
+        raise OSError(f"{path} is a folder: name a file")
     scratch = _scratch(path)
     try:
         with naming(path):

@@ -146,18 +146,38 @@ def folder_of(file: Path) -> Path | None:
     return file.parent.parent if file.parent.name == FILE.parent.name else None
 
 
+def beside(file: Path, source: Path) -> Path:
+    """Return a file to write what is made of a checkpoint; it is none of a run's checkpoints.
+
+    Args:
+        file: The file.
+        source: The checkpoint.
+
+    Raises:
+        CheckpointError: It is that checkpoint, or lies in the folder of a run's checkpoints.
+    """
+    place = file.resolve()
+    folder = folder_of(place)
+    of_a_run = folder is not None and (folder / "environment.json").is_file()
+    if of_a_run or place == source.resolve():
+        raise CheckpointError(f"{file} is the place of a run's checkpoint: name another file")
+    return file
+
+
 def find_checkpoint(path: str, wanted: Wanted) -> Path:
     """Return the checkpoint file that a path or ``last`` names; see :class:`Wanted`.
 
     Raises:
-        CheckpointError: ``last`` matches no run.
+        CheckpointError: ``last`` matches no run, or there is no folder of runs.
     """
     if path != "last":
         named = Path(path)
         return named / FILE if named.is_dir() else named
     root = wanted.root
+    if root is None:
+        raise CheckpointError("--ckpt_path last: give loop.default_root_dir, or name the run")
     # A run is named by its starting time, so the last name is the newest run.
-    folders = sorted((root or Path()).glob(f"*/{FILE}"), key=lambda file: file.parts[-3])
+    folders = sorted(root.glob(f"*/{FILE}"), key=lambda file: file.parts[-3])
     refusals: dict[Path, list[str]] = {}
     for file in reversed(folders):
         folder = file.parent.parent

@@ -43,7 +43,7 @@ class UniformSampler(Sampler):
             whatever the run's seed is (FedAS's released code: 0); ``None`` follows the run's seed.
 
     Raises:
-        ValueError: ``fraction`` is outside (0, 1], or ``numpy_seed`` is negative.
+        ValueError: ``fraction`` is outside (0, 1], or ``numpy_seed`` outside [0, 2**32 - 1].
     """
 
     fraction: float = 1.0
@@ -52,7 +52,8 @@ class UniformSampler(Sampler):
 
     def __post_init__(self) -> None:
         within("(0, 1]", fraction=self.fraction)
-        not_negative(numpy_seed=self.numpy_seed)
+        # What numpy's legacy generator takes.
+        within("[0, 4294967295]", numpy_seed=self.numpy_seed)
 
     def __call__(self, clients: Sequence[int], rng: torch.Generator, round: int) -> Cohort:
         """Draw the round's cohort."""

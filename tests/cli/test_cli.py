@@ -492,6 +492,23 @@ def test_an_error_about_a_flag_and_a_file_names_the_flag():
     assert explain.locate(message, given, "data") == f"--data.num_clients: {message}"
 
 
+def test_a_number_in_a_message_names_the_flag_that_gives_it():
+    class_, many = (
+        explain.UserSetting(("model", "class_path"), "FedPer", "c.yaml:7"),
+        explain.UserSetting(("model", "epochs"), "2", "--model.epochs"),
+    )
+    rate = explain.UserSetting(("model", "optimizer", "lr"), "-1", "--model.lr")
+    message = "Invalid learning rate: -1.0"
+    assert explain.locate(message, [class_, rate, many], "model").startswith("--model.lr: ")
+    assert explain.locate(message, [class_, many], "model").startswith("c.yaml:7: ")
+
+
+def test_a_long_word_of_a_message_takes_nothing_along():
+    said = explain.in_plain_words(f"line 7, column 'a': {'9' * 5000} is no number")
+    assert said.startswith("line 7, column 'a': 99")
+    assert said.endswith("... is no number")
+
+
 def test_a_class_whose_module_lacks_something(capsys):
     Path("broken_net.py").write_text("import no_such_library\nclass Net: pass\n")
     assert pfl("fit", "--model.net=broken_net.Net") == 2
@@ -679,6 +696,32 @@ def test_export_of_a_client_that_is_not_there(capsys):
     said = capsys.readouterr().err
     assert said == "pfl export: error: there is no client 4; the clients are 0 to 3\n"
     assert not Path("out.ckpt").exists()
+
+
+@pytest.mark.parametrize("name", ["last.ckpt", "other.ckpt"])
+def test_an_export_replaces_no_checkpoint(name, capsys):
+    assert pfl("fit") == 0
+    file = newest() / "checkpoints" / "last.ckpt"
+    before = file.read_bytes()
+    assert pfl("export", "--ckpt_path=last", "--client=1", str(file.with_name(name))) == 2
+    assert f"{file.with_name(name)} is the place of a run's checkpoint" in capsys.readouterr().err
+    assert file.read_bytes() == before
+    assert list(file.parent.iterdir()) == [file]
+
+
+def test_an_interruption_before_a_resume_goes_on_says_that_nothing_is_lost(monkeypatch, capsys):
+    def interrupted(words):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("pfl.cli.runs.fit_experiment", interrupted)
+    Path("run").mkdir()
+    for words, told in (
+        (["--ckpt_path=run"], "the run is as it was"),
+        (["--ckpt_path", "null"], "nothing to resume"),
+        ([], "nothing to resume"),
+    ):
+        assert pfl("fit", *words) == 130
+        assert told in capsys.readouterr().err
 
 
 LONG = ["--loop.rounds=40", "--loop.checkpoint_every=1", "--data.num_clients=8", "--loop.name=long"]

@@ -149,6 +149,15 @@ def test_what_is_right_is_taken_for_no_slip(case):
     slips.check("fit", ["--config", "quickstart", *RIGHT[case]])
 
 
+@pytest.mark.parametrize("part", ["", "checkpoints/last.ckpt"])
+def test_a_run_without_its_configuration_is_told_where_that_is(part, tmp_path):
+    Path(tmp_path, "checkpoints").mkdir()
+    for name in ("config.yaml", "checkpoints/last.ckpt"):
+        Path(tmp_path, name).touch()
+    with pytest.raises(UsageError, match=f"data, model; add --config {tmp_path}/config.yaml$"):
+        slips.check("test", ["--ckpt_path", str(tmp_path / part)])
+
+
 def test_a_slip_beside_classes_of_ones_own_is_left_to_the_parser():
     """A module of one's own may bring further classes, whose names need no module."""
     slips.check("fit", ["--config", "quickstart", "--data", "mine.Data", "--model", "FedPre"])

@@ -100,6 +100,15 @@ def test_what_is_no_file_is_refused(run):
             do(pipe)
 
 
+def test_a_folder_is_not_written_as_a_file(run, monkeypatch):
+    monkeypatch.chdir(run)
+    before = sorted(run.iterdir())
+    for path in (run, Path(".")):
+        with pytest.raises(OSError, match=f"^{path} is a folder: name a file$"):
+            writing.write(path, "text")
+    assert sorted(run.iterdir()) == before
+
+
 def test_a_scratch_file_that_somebody_made_as_a_link_is_not_followed(run, outside):
     link = run / f".table.csv.{os.getpid()}"
     link.symlink_to(outside)

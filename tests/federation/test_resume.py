@@ -20,7 +20,7 @@ import yaml
 from lightning_modules.fedper import FedPer
 from lightning_modules.pfedvem import PFedVEM
 from pfl.disk.lock import BusyError, locked
-from pfl.federation import checkpoint
+from pfl.federation import checkpoint, resume
 from pfl.federation.checkpoint import CheckpointError
 from pfl.federation.run import Callback
 from pfl.federation.sampling import UniformSampler
@@ -308,6 +308,24 @@ def test_nothing_of_a_checkpoint_is_held_once_its_values_are_replaced(
     run(1)
     monkeypatch.setattr(checkpoint, "load", noted)
     assert run(3, "last", [Looks()]).round == 3
+
+
+# What is made of a checkpoint.
+
+
+def test_an_export_may_lie_in_a_folder_of_checkpoints_but_not_in_a_runs(tmp_path):
+    source = fit(tmp_path).folder / resume.FILE
+    loop = FederatedLoop(2, progress=False)
+    for file in (source, source.with_name("mine.ckpt")):
+        with pytest.raises(CheckpointError, match=f"{file} is the place of a run's checkpoint"):
+            loop.export(FedPer(mlp()), blobs(), str(source), 0, file)
+    other = tmp_path / "checkpoints" / "mine.ckpt"
+    assert resume.beside(other, source) == other
+
+
+def test_last_without_a_folder_of_runs_is_refused():
+    with pytest.raises(CheckpointError, match=r"last: give loop\.default_root_dir"):
+        FederatedLoop(2, progress=False).fit(FedPer(mlp()), blobs(), "last")
 
 
 # By one process.

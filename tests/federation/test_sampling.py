@@ -124,3 +124,8 @@ def test_numpy_seed_draws_pfedvems_cohorts():
 def test_a_negative_numpy_seed_is_refused(sampler):
     with pytest.raises(ValueError, match=r"numpy_seed.*-1"):
         sampler(numpy_seed=-1)
+
+
+def test_a_numpy_seed_that_numpy_does_not_take_is_refused():
+    with pytest.raises(ValueError, match=r"numpy_seed.*4294967295.*4294967296"):
+        UniformSampler(numpy_seed=2**32)
