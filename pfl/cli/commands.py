@@ -24,7 +24,10 @@ _COMMON: Mapping[str, Mapping[str, Any]] = {
         "help": "let networks of torchvision download pretrained weights",
     }
 }
-CONFIG_HELP = "a YAML file; later files and flags override earlier ones"
+CONFIG_HELP = (
+    "a YAML file, or the name of a shipped configuration; later ones and flags override earlier "
+    "ones"
+)
 SEED_HELP = "seed of all random choices"
 # Keys of a command line with a configuration, besides the command's own arguments.
 TOP_KEYS = ("config", "seed", "loop", "model", "data", "print_config")

@@ -77,4 +77,4 @@ def init(options: argparse.Namespace) -> None:
             raise UsageError(f"{target} cannot be written: {error}") from error
         new.append(target)
     print(f"{len(new)} files written below {folder}, {len(old)} existing files kept")
-    print("try: pfl fit --config configs/quickstart.yaml")
+    print(f"try: pfl fit --config {folder / 'configs' / 'quickstart.yaml'}")

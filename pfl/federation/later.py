@@ -46,8 +46,8 @@ def adopt(data: Adopts, run: Path) -> None:
     content = reading.read_json(file)
     if not content:
         raise ValueError(
-            f"{run} has no {TRANSFORMS}, which says how the run read its data, as it is of an "
-            "earlier version: resume it where its data are (pfl fit --ckpt_path) to get the file"
+            f"{run} has no {TRANSFORMS}, which says how the run read its data: resume it where its "
+            "data are (pfl fit --ckpt_path) to get the file, or train a run of 0.2 anew"
         )
     try:
         data.adopt(content)

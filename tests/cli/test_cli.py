@@ -129,7 +129,7 @@ def test_help_shows_a_commands_own_options_first(words, own, capsys):
     assert main([*words, "--config", "c.yaml", "-h"]) == 0
     assert " ".join(capsys.readouterr().out.split()) == said
     last = own.split()[-1].strip("[]").lower()
-    assert said.index(last) < said.index("a YAML file; later files")
+    assert said.index(last) < said.index("a YAML file, or the name")
 
 
 @pytest.mark.skipif(sys.version_info < (3, 11), reason="jsonargparse needs Python 3.11 for it")

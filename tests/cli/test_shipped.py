@@ -69,7 +69,9 @@ def test_init_copies_everything_and_overwrites_nothing(tmp_path, capsys):
     (tmp_path / "configs").mkdir()
     (tmp_path / "configs" / "quickstart.yaml").write_text("mine")
     assert main(["init", str(tmp_path)]) == 0
-    assert ", 1 existing files kept" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert ", 1 existing files kept" in said
+    assert said.endswith(f"--config {tmp_path / 'configs' / 'quickstart.yaml'}\n")
     assert (tmp_path / "configs" / "quickstart.yaml").read_text() == "mine"
     copied = {file.relative_to(tmp_path) for file in tmp_path.rglob("*.yaml")}
     names = [path for folder in shipped.FOLDERS for path in (shipped.root() / folder).rglob("*")]
