@@ -369,8 +369,9 @@ class FederatedLoop:
             for callback in self.callbacks:
                 callback.on_fit_end(run)
                 ended.append(callback)
-        except BaseException:
-            _interrupt(run, [callback for callback in self.callbacks if callback not in ended])
+        except BaseException as cause:
+            left = [callback for callback in self.callbacks if callback not in ended]
+            _interrupt(run, left, cause)
             raise
 
     def _each(self, call: Callable[[Callback], None]) -> None:
@@ -378,7 +379,7 @@ class FederatedLoop:
             call(callback)
 
 
-def _interrupt(run: Run, callbacks: Iterable[Callback]) -> None:
+def _interrupt(run: Run, callbacks: Iterable[Callback], cause: BaseException) -> None:
     """Let each callback close an interrupted run, whatever happens in another one.
 
     Those that save the run come first: others may wait for a network until they are interrupted.
@@ -387,9 +388,11 @@ def _interrupt(run: Run, callbacks: Iterable[Callback]) -> None:
         try:
             callback.on_interrupt(run)
         except BaseException as error:  # a second interruption ends this callback alone
-            warnings.warn(
-                f"{callback.name} could not close the run: {error_line(error)}", stacklevel=2
-            )
+            # A full disk both ends a run and hinders its saving: it is told once.
+            if error_line(error) != error_line(cause):
+                warnings.warn(
+                    f"{callback.name} could not close the run: {error_line(error)}", stacklevel=2
+                )
 
 
 def _next(federation: Federation, rounds: Iterator[RoundResult]) -> RoundResult | None:
