@@ -83,7 +83,7 @@ class Run:
 
     @property
     def ends(self) -> bool:
-        """Whether no further round follows: all are finished, or a callback asks to stop."""
+        """Whether no round follows, as all are finished or a callback asks to stop."""
         return self.round >= self.rounds or any(one.should_stop for one in self.callbacks)
 
     @property
