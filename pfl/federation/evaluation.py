@@ -52,21 +52,6 @@ class Evaluator:
         if not self.labels:
             self.labels, self.groups = getattr(context.data, "groups", ((), []))
 
-    def check_tested(self) -> None:
-        """Refuse a run that would test no model.
-
-        Raises:
-            ValueError: No client has test samples, and there is no global model or no common test
-                set.
-        """
-        data, common = self.data, self.data.pooled_test() if self.has_global_model else None
-        if not common and not any(len(data.split(client, "test")) for client in members(data)):
-            why = "common test set" if self.has_global_model else "global model"
-            raise ValueError(
-                f"no model would be tested: no client has test samples, and there is no {why}. "
-                "Give the clients test samples (data.test_protocol)"
-            )
-
     def group_sizes(self) -> str:
         """Return the number and label of each group (as in ``clients.csv``), and its size."""
         held = [f"{n} {label}: {self.groups.count(n)}" for n, label in enumerate(self.labels)]

@@ -35,7 +35,7 @@ def prepared(wanted: Wanted) -> Iterator[Federation]:
     """Prepare a federation; afterwards, release its engine.
 
     Raises:
-        ValueError: No client has training data, or a run that trains would test no model.
+        ValueError: No client has training data.
         CheckpointError: The checkpoint cannot be used.
         BusyError: Another process is working on its run.
     """
@@ -107,8 +107,6 @@ def prepare(wanted: Wanted, file: Path | None, scope: ExitStack) -> Federation:
         run.server = _bounded(run.server, settings.kept_memory, root)
     points = settings.evaluate_at or [module.evaluate_at]
     evaluator = Evaluator(settings.engine, context, clients, points, job)
-    if wanted.trains:
-        evaluator.check_tested()
     origin = None if file is None else resume.folder_of(file)
     newcomers = Newcomers(settings, context, coordinator, evaluator)
     federation = Federation(settings, context, coordinator, evaluator, newcomers, run, root, origin)

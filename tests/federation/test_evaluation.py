@@ -18,25 +18,9 @@ from pfl.loop import FederatedLoop
 from pfl.results.runs import RunFolder
 from tests.helpers.discovery import build
 from tests.helpers.federation import SGD, fit
-from tests.helpers.messages import parts
 from tests.helpers.toy import blobs, mlp, normed
 
 GLOBAL = ("test/global/acc", "test/pooled/acc")
-
-
-def test_a_run_in_which_no_model_would_be_tested_is_refused():
-    """FedPer has no global model for the common test set; data without one leave FedAvg nothing."""
-    options = [(FedPer, True, "global model"), (FedAvg, False, "common test set")]
-    for method, pooled, lacks in options:
-        data = blobs(pooled=pooled)
-        data.splits["test"] = [(x[:0], y[:0]) for x, y in data.splits["test"]]
-        with pytest.raises(ValueError, match=parts(f"tested ~ {lacks} ~ test_protocol")):
-            fit(method(mlp(), optimizer=SGD), data, 1)
-        loop = FederatedLoop(1, progress=False)
-        assert not any("acc" in name for name in loop.test(method(mlp()), data) if "test/" in name)
-    data = blobs()
-    data.splits["test"] = [(x[:0], y[:0]) for x, y in data.splits["test"]]
-    assert "test/pooled/acc" in fit(FedAvg(mlp(), optimizer=SGD), data, 1).history[-1]
 
 
 @pytest.mark.parametrize("method", [FedAvg, PFedVEM])
