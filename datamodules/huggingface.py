@@ -15,7 +15,8 @@ from datamodules.checks import require
 from datamodules.decoding import decoded
 from datamodules.named_tensors import TaskName
 from datamodules.partition.partitioner import Partitioner
-from datamodules.tables import Table, arrow_table, targets, times
+from datamodules.table_targets import targets
+from datamodules.tables import Table, arrow_table, times
 from datamodules.tensors import TensorData
 from pfl.core.checks import at_least_one, not_negative
 

@@ -7,9 +7,8 @@ import re
 import shlex
 from collections.abc import Iterator, Sequence
 from datetime import datetime, timezone
-from itertools import chain
 from pathlib import Path
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -172,109 +171,6 @@ def read_table(path: str | Path, names: Sequence[str] | None = None) -> Table:
     table = _parquet(file) if file.suffix.lower() in (".parquet", ".pq") else _text(file, names)
     require(bool(table.columns) and len(table) > 0, f"{file} has no rows")
     return table
-
-
-class KnownClasses(NamedTuple):
-    """The classes of a run.
-
-    Attributes:
-        names: Their names.
-        values: In a binary task, the values of the negative and of the positive class; empty for a
-            run of an earlier version.
-    """
-
-    names: Sequence[str]
-    values: Sequence[Sequence[str]]
-
-
-def targets(
-    table: Table,
-    names: Sequence[str],
-    task: str | None,
-    positive: Any = None,  # noqa: ANN401
-    known: KnownClasses | None = None,
-) -> dict[str, Any]:
-    """Return the targets and the names of classes, in the form that ``TensorData`` takes.
-
-    Args:
-        table: The table.
-        names: The target columns.
-        task: What is predicted; ``None`` if the values say it.
-        positive: In a binary task, the value or values of the positive class.
-        known: The classes, if they are known already.
-
-    Raises:
-        ValueError: The targets do not fit the task, or the task must be given.
-    """
-    first = names[0]
-    words = len(names) == 1 and table.holds(first) == "words"
-    task = "classification" if task is None and words else task
-    require(
-        task is not None,
-        f"{first!r} contains numbers: give task: classification, multilabel or regression, "
-        "or binary for a positive class",
-    )
-    require(positive is None or task == "binary", "positive belongs to task: binary")
-    if task == "binary":
-        require(len(names) == 1, "task: binary needs one target column")
-        return _marked(table, first, positive, known)
-    if task == "classification":
-        require(len(names) == 1, "task: classification needs one target column")
-        if known is None:
-            classes, y = np.unique(table.labels(first), return_inverse=True)
-            return {"y": y, "class_names": classes}
-        y = table.places(first, known.names)
-        _refuse_classes(table, first, y < 0, known.names)
-        return {"y": y, "class_names": known.names}
-    y = np.stack([table.numbers(name) for name in names], 1)
-    if task == "multilabel":
-        for name, values in zip(names, y.T, strict=True):
-            bad = np.flatnonzero((values != 0) & (values != 1))
-            table.refuse(name, bad, "is neither 0 nor 1, but a label must be")
-    return {"y": y}
-
-
-def _marked(
-    table: Table,
-    name: str,
-    positive: Any,  # noqa: ANN401
-    known: KnownClasses | None,
-) -> dict[str, Any]:
-    """Return zeros and ones of a binary task, and the names of the two classes."""
-    if known is not None and known.values:
-        negative, words = known.values[0], [*chain(*known.values)]
-        place = table.places(name, words)
-        _refuse_classes(table, name, place < 0, words)
-        return {"y": place >= len(negative), "class_names": known.names}
-    values = table.labels(name).astype(str)
-    present = np.unique(values)
-    shown = ", ".join(present[:10])
-    if positive is None:
-        zero_one = {*present} <= {"0", "1"}
-        require(zero_one, f"{name!r} has the values {shown}: say which are positive")
-        positive = 1
-    positives = positive if isinstance(positive, list | tuple) else [positive]
-    # Whole numbers as labels() has them.
-    chosen = [str(v if isinstance(v, str) or v != int(v) else int(v)) for v in positives]
-    y = np.isin(values, chosen).astype(np.int64)
-    if known is not None:
-        # Of an earlier version: the names of the classes may be made of the values.
-        parts = {*known.names, *" or ".join(known.names).split(" or ")}
-        _refuse_classes(table, name, ~np.isin(values, [*parts]) & (not y.any()), known.names)
-        return {"y": y, "class_names": known.names}
-    if lost := [value for value in chosen if value not in present]:
-        raise ValueError(f"positive: {name!r} has no value {lost[0]!r}, only {shown}")
-    others = [value for value in present if value not in chosen]
-    require(len(others) > 0, f"positive: all values of {name!r} ({shown}) would be positive")
-    names = [" or ".join(words) if len(words) < 5 else "other" for words in (others, chosen)]
-    return {"y": y, "class_names": names}
-
-
-def _refuse_classes(
-    table: Table, name: str, other: NDArray[np.bool_], known: Sequence[str]
-) -> None:
-    listed = ", ".join(known[:20])
-    table.refuse(name, np.flatnonzero(other), f"is not a class of the run, only {listed}")
 
 
 def times(table: Table, name: str) -> Floats:

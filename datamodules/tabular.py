@@ -19,7 +19,8 @@ from datamodules.moments import Standardise, standardised
 from datamodules.named_tensors import TaskName
 from datamodules.partition.partitioner import Partitioner
 from datamodules.partition.splits import Division
-from datamodules.tables import KnownClasses, Table, read_table, targets, times
+from datamodules.table_targets import KnownClasses, targets
+from datamodules.tables import Table, read_table, times
 from datamodules.targets import Floats, Ints
 from datamodules.tensors import TensorData
 from pfl.core.types import Inputs

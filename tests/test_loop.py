@@ -20,6 +20,7 @@ from pfl.federation.run import Callback
 from pfl.federation.sampling import BernoulliSampler, Sampler, UniformSampler
 from pfl.federation.summary import summarise
 from pfl.loop import FederatedLoop
+from tests.helpers.federation import Diverges
 from tests.helpers.messages import parts
 from tests.helpers.toy import blobs, mlp
 
@@ -164,14 +165,6 @@ def test_both_points():
     row = run.history[-1]
     assert row["test/personal/loss"] != row["test/personal_post_broadcast/loss"]
     assert row["test/personal_post_broadcast/loss"] == pytest.approx(row["test/global/loss"])
-
-
-class Diverges(FedAvg):
-    def upload(self, info):
-        upload = super().upload(info)
-        if info.client == 1:
-            upload.shared["net.head.bias"][0] = float("nan")
-        return upload
 
 
 def test_non_finite_stops_or_skips():

@@ -230,6 +230,7 @@ class Federation:
         if evaluated := is_tested(self.settings, run.round, run.rounds):
             tested = self.tested(run.round)
             scores, clients = self.evaluator.evaluate(tested, results, played.before, played.after)
+            soundness.warn_of_no_score(scores, self.evaluator.has_global_model)
             sent = {upload.client for upload in played.uploads}
             row |= scores
             for client_row in clients:

@@ -74,6 +74,22 @@ def warn_of_undefined(clients: Sequence[int], number: int) -> None:
         )
 
 
+def warn_of_no_score(scores: Row, has_global_model: bool) -> None:
+    """Warn if no model was tested, on test or validation data; shown once a run.
+
+    Args:
+        scores: The scores of a round's tests.
+        has_global_model: Whether a common test set would have been used.
+    """
+    if not scores:
+        lacking = "common test set" if has_global_model else "global model"
+        warnings.warn(
+            "no model is tested: no client has test or validation samples, and there is no "
+            f"{lacking}. Give the clients test samples (data.test_protocol)",
+            stacklevel=2,
+        )
+
+
 def counted(failures: Failures, **clients: Sequence[int]) -> Failures:
     """Return failures with one round more for some clients.
 

@@ -21,7 +21,7 @@ from pfl.results.pictures import draw
 from pfl.results.runs import RunFolder
 from pfl.results.settings import group
 from pfl.training.information import fisher_information
-from tests.helpers.federation import SGD, fit
+from tests.helpers.federation import SGD, Diverges, fit
 from tests.helpers.messages import parts
 from tests.helpers.toy import blobs, mlp
 
@@ -155,14 +155,6 @@ def test_singular_values_are_of_those_that_trained_in_the_round(tmp_path):
     found = run(tmp_path, FedPer(mlp(), optimizer=SGD), spectrum, sampler=few, evaluate_every=3)
     clients = {row["client"] for row in rows(found.folder, "spectrum.csv")}
     assert clients == set(found.latest.cohort.trains)
-
-
-class Diverges(FedAvg):
-    def upload(self, info):
-        upload = super().upload(info)
-        if info.client == 1:
-            upload.shared["net.head.weight"][0] = float("nan")
-        return upload
 
 
 def test_a_discarded_client_has_no_singular_values(tmp_path):

@@ -18,9 +18,30 @@ from pfl.loop import FederatedLoop
 from pfl.results.runs import RunFolder
 from tests.helpers.discovery import build
 from tests.helpers.federation import SGD, fit
+from tests.helpers.messages import parts
 from tests.helpers.toy import blobs, mlp, normed
 
 GLOBAL = ("test/global/acc", "test/pooled/acc")
+
+
+def emptied(*splits, **options):
+    data = blobs(**options)
+    for split in splits:
+        data.splits[split] = [(x[:0], y[:0]) for x, y in data.splits[split]]
+    return data
+
+
+def test_a_run_in_which_no_model_is_tested_says_so():
+    """FedPer has no global model for the common test set; data without one leave FedAvg nothing."""
+    for method, pooled, lacks in [(FedPer, True, "global model"), (FedAvg, False, "common test")]:
+        with pytest.warns(UserWarning, match=parts(f"tested ~ {lacks} ~ test_protocol")):
+            fit(method(mlp(), optimizer=SGD), emptied("test", "val", pooled=pooled), 1)
+
+
+@pytest.mark.filterwarnings("error:no model is tested")
+def test_validation_samples_or_a_common_test_set_are_tests_too():
+    fit(FedAvg(mlp(), optimizer=SGD), emptied("test", "val"), 1)
+    fit(FedPer(mlp(), optimizer=SGD), emptied("test"), 1)
 
 
 @pytest.mark.parametrize("method", [FedAvg, PFedVEM])

@@ -8,6 +8,7 @@ from functools import partial
 import torch
 from lightning.fabric import Fabric
 
+from lightning_modules.fedavg import FedAvg
 from pfl.core.data import info_of
 from pfl.core.state import clone
 from pfl.core.types import Job
@@ -37,6 +38,16 @@ class Snapshot:
     server: object
     kept: dict
     clients: list
+
+
+class Diverges(FedAvg):
+    """FedAvg whose client 1 uploads a head that is not finite."""
+
+    def upload(self, info):
+        upload = super().upload(info)
+        if info.client == 1:
+            upload.shared["net.head.weight"][0] = float("nan")
+        return upload
 
 
 def follow(module, data, rounds=3, **loop):
