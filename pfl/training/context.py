@@ -6,6 +6,7 @@ import copy
 import threading
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
+from typing import Any
 
 import torch
 from lightning.fabric import Fabric
@@ -134,14 +135,13 @@ class Context:
         """Return a context with a copy of the module on another Fabric; the rest is shared.
 
         Args:
-            fabric: As in the constructor; by default one of a CPU, with the precision of this one.
+            fabric: As in the constructor; by default one of the same device and precision.
             data: Other data, if given.
             template: Another template, if given.
             stop: As in the constructor.
         """
         if fabric is None:
-            precision = self.fabric.strategy.precision.precision
-            fabric = Fabric(accelerator="cpu", devices=1, precision=precision)
+            fabric = self._like(self.fabric.strategy.precision.precision)
         return Context(
             # The module refers to its Fabric, which must not be copied.
             copy.deepcopy(self.module, {id(self.fabric): fabric}),
@@ -159,15 +159,18 @@ class Context:
         Args:
             data: Other data, if given.
         """
-        device = self.fabric.device
-        index: int | list[int] = 1 if device.index is None else [device.index]
-        fabric = devices.fabric(device.type, index, "64-true")
         template = {name: doubled(value) for name, value in self.template.items()}
-        copied = self.replica(fabric, data, template)
+        copied = self.replica(self._like("64-true"), data, template)
         for child in copied.module.modules():
             if isinstance(child, DROPOUTS):
                 child.p = 0.0
         return copied
+
+    def _like(self, precision: Any) -> Fabric:  # noqa: ANN401
+        """Return a Fabric of the same device with a precision."""
+        device = self.fabric.device
+        index: int | list[int] = 1 if device.index is None else [device.index]
+        return devices.fabric(device.type, index, precision)
 
     def load(self, kept: Mapping[str, torch.Tensor]) -> None:
         """Reset the module to the template, with the kept values in place.
