@@ -2,7 +2,7 @@
 
 A method may be declared vectorizable by mistake: for example, it may ignore the weight of padded
 samples, or mix the samples of a batch. So two clients run two short rounds both ways, in float64 on
-copies.
+copies; and as a stack in the precision of the run, where torch may lack what a stack needs.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from dataclasses import replace
 from typing import TypeAlias
 
 import torch
+from lightning.fabric.plugins.precision.amp import MixedPrecision
 from torch import Tensor
 
 from pfl.core.data import ClientSplit, FederatedData
@@ -60,8 +61,15 @@ def disagreement(context: Context) -> str | None:
             stacked = dict(_played(_copy(context, clients), _together))
         except Exception as error:
             return f"{name} fails when stacked: {error_line(error)}"
-    apart = _largest_difference(alone, stacked)
-    return None if apart is None else f"{name} gives different numbers when stacked: {apart}"
+        if (apart := _largest_difference(alone, stacked)) is not None:
+            return f"{name} gives different numbers when stacked: {apart}"
+        precision = context.fabric.strategy.precision
+        if isinstance(precision, MixedPrecision):
+            try:
+                dict(_played(_copy(context, clients, double=False), _together))
+            except Exception as error:
+                return f"{name} fails when stacked in {precision.precision}: {error_line(error)}"
+    return None
 
 
 class _Excerpt(DataView):
@@ -70,10 +78,13 @@ class _Excerpt(DataView):
     num_clients = len(SAMPLES)
     metrics = ()
 
-    def __init__(self, data: FederatedData, clients: Sequence[tuple[int, int]]) -> None:
+    def __init__(
+        self, data: FederatedData, clients: Sequence[tuple[int, int]], double: bool
+    ) -> None:
         super().__init__(data)
         self.batch_size, self.eval_batch_size, self.drop_last = BATCH, BATCH, False
-        self._splits = [_Some(data.split(client, "train"), count) for client, count in clients]
+        self._double = double
+        self._splits = [_Some(data.split(one, "train"), count, double) for one, count in clients]
 
     def split(self, client: int, name: Split) -> ClientSplit:
         """Return the client's only split, whatever its name."""
@@ -82,16 +93,16 @@ class _Excerpt(DataView):
     def public_split(self) -> ClientSplit | None:
         """Return the first public samples, where there are any."""
         public = self._data.public_split()
-        return None if public is None else _Some(public, min(BATCH, len(public)))
+        return None if public is None else _Some(public, min(BATCH, len(public)), self._double)
 
 
 class _Some:
-    """The first samples of a split, in float64."""
+    """The first samples of a split, perhaps in float64."""
 
-    def __init__(self, split: ClientSplit, count: int) -> None:
+    def __init__(self, split: ClientSplit, count: int, double: bool) -> None:
         self.targets = split.targets[:count]
         self.augmented = split.augmented
-        self._split = split
+        self._split, self._double = split, double
 
     def __len__(self) -> int:
         return len(self.targets)
@@ -99,6 +110,8 @@ class _Some:
     def batch(self, positions: Tensor, rng: torch.Generator | None = None) -> Batch:
         """Return the samples at ``positions``."""
         batch = self._split.batch(positions, rng)
+        if not self._double:
+            return batch
         return Batch(each(doubled, batch.x), doubled(batch.y))
 
 
@@ -113,9 +126,10 @@ def _clients(data: FederatedData) -> list[tuple[int, int]]:
     return [(first, one), (second, other)]
 
 
-def _copy(context: Context, clients: Sequence[tuple[int, int]]) -> Context:
-    """Return a copy of a context in float64, with a plan of few steps and without dropout."""
-    small = context.in_double(_Excerpt(context.data, clients))
+def _copy(context: Context, clients: Sequence[tuple[int, int]], double: bool = True) -> Context:
+    """Return a copy of a context with a plan of few steps; in float64 it is without dropout."""
+    excerpt = _Excerpt(context.data, clients, double)
+    small = context.in_double(excerpt) if double else context.replica(data=excerpt)
     small.plan, small.adapt = _shortened(small.plan), _shortened(small.adapt)
     return small
 

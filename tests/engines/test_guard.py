@@ -11,13 +11,14 @@ from lightning_modules.base import ClientModule
 from lightning_modules.fedavg import FedAvg
 from lightning_modules.fedper import FedPer
 from lightning_modules.nets import LeNet5
+from lightning_modules.perfedavg import PerFedAvg
 from pfl.core.state import clone, fingerprint
 from pfl.core.types import Outcome, Pass
 from pfl.engines.guard import disagreement
 from pfl.loop import FederatedLoop
 from tests.engines.agreement import fit, module_of
 from tests.helpers.federation import HEAVY, context
-from tests.helpers.toy import ToyData, blobs, mlp
+from tests.helpers.toy import ToyData, blobs, mlp, normed
 
 
 class Stacks(ClientModule):
@@ -102,6 +103,31 @@ def test_a_method_that_is_wrong_when_stacked_runs_sequentially(method, sentence)
 
 def test_a_method_that_is_right_stays_stacked():
     assert disagreement(context(Stacks(), blobs())) is None
+
+
+class LacksKernel(Stacks):
+    """A method with an operation that half precision does not have."""
+
+    def losses(self, batch):
+        if torch.is_autocast_enabled("cpu"):
+            raise RuntimeError("not implemented for 'BFloat16'")
+        return super().losses(batch)
+
+
+def test_what_cannot_be_stacked_in_half_precision_is_found():
+    assert disagreement(context(LacksKernel(), blobs())) is None
+    found = disagreement(context(LacksKernel(), blobs(), "bf16-mixed"))
+    assert str(found).startswith("LacksKernel fails when stacked in bf16-mixed: ")
+
+
+def test_gradients_within_the_objective_of_batch_norms_in_half_precision():
+    """PyTorch 2.15 cannot stack them: clients are then trained one after another."""
+    run = fit(module_of(PerFedAvg, normed), "vectorised", rounds=1, precision="bf16-mixed")
+    assert all(value.isfinite().all() for value in run.server.shared.values())
+
+
+def test_half_precision_is_stacked_where_it_can_be():
+    assert disagreement(context(module_of(FedPer, normed), blobs(), "bf16-mixed")) is None
 
 
 @pytest.mark.parametrize("sizes", [(1,), (0, 1), (1, 1), (3, 3), (0, 40, 2)])
