@@ -75,8 +75,8 @@ class Store:
         free = devices.free(device)
         fits = free is None or nbytes(self.inputs) <= free // 2
         home = device if fits else torch.device("cpu")
-        self.inputs = each(lambda value: value.to(home), self.inputs)
-        self.targets = self.targets.to(home)
+        self.inputs = each(lambda value: _at(home, value), self.inputs)
+        self.targets = _at(home, self.targets)
 
     def batch(
         self, rows: Tensor, augment: Augmentation | None, rng: torch.Generator | None
@@ -106,6 +106,12 @@ class Store:
         if value.is_floating_point():
             value = value.to(torch.get_default_dtype())
         return value.to(self.device)
+
+
+def _at(device: torch.device, value: Tensor) -> Tensor:
+    """Return a tensor on a device, in float32 if it has float64 and the device has not."""
+    wide = value.dtype == torch.float64
+    return value.to(device, devices.widest(device) if wide else value.dtype)
 
 
 class View(Dataset[Batch]):

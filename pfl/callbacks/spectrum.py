@@ -57,7 +57,7 @@ class ClassifierSpectrum(Analysis):
             # A server with one model for each client stacks them, and has none of its own.
             if weight.dim() != 2:
                 continue
-            values = torch.linalg.svdvals(weight.double().cpu())
+            values = torch.linalg.svdvals(weight.cpu().double())
             for index, value in enumerate((values / values[0]).tolist()):
                 yield {"round": result.round, "client": client, "index": index, "value": value}
 

@@ -14,6 +14,9 @@ from lightning.fabric.accelerators.cpu import CPUAccelerator
 from lightning.fabric.plugins.precision.amp import MixedPrecision
 from lightning.fabric.strategies.single_device import SingleDeviceStrategy
 
+WITHOUT_FLOAT64 = {"mps"}
+"""Types of devices that have no float64."""
+
 
 def fabric(accelerator: str, devices: int | str | list[int], precision: Any) -> Fabric:  # noqa: ANN401
     """Return Lightning's Fabric with a device and a precision; all arguments are Lightning's.
@@ -54,7 +57,7 @@ def repeats(device: torch.device) -> bool:
 
 def widest(device: torch.device) -> torch.dtype:
     """Return the widest floating-point type that a device has."""
-    return torch.float32 if device.type == "mps" else torch.float64
+    return torch.float32 if device.type in WITHOUT_FLOAT64 else torch.float64
 
 
 def free(device: torch.device) -> int | None:

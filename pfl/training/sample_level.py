@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 from torch.func import grad, vmap
 
+from pfl.core.devices import widest
 from pfl.core.seeds import derive
 from pfl.core.state import Entries, call_with, each, entry, flattened, total, unflattened
 from pfl.core.types import Batch, Inputs, Job, Outcome, Phase, State
@@ -57,7 +58,7 @@ class PrivateSteps:
         keys = [derive(job.seed, "privacy", phase.name) for job in jobs]
         self._noise = Noise(self._shapes, keys, steps, device)
         means = [size / batching.epoch_steps(context, phase, size) for size in sizes]
-        self._means = torch.tensor(means, dtype=torch.float64).to(device)
+        self._means = torch.tensor(means, dtype=widest(device)).to(device)
         self._names = tuple(trained)
         # Each sample draws its own dropout.
         self._randomness = "different" if context.stochastic else "error"

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from pfl.core.data import ClientSplit, FederatedData, TellsShapes
+from pfl.core.devices import widest
 from pfl.core.seeds import generator
 from pfl.core.state import clone, copy_all, each, tensors
 from pfl.core.types import Batch, Job, Pass, Phase, Totals
@@ -44,6 +45,8 @@ def obstacle(context: Context, job: Job) -> str | None:
         return f"{name} is not vectorizable, which gradients of single samples need"
     if context.scaler is not None:
         return "16-mixed scales losses, which single gradients cannot be; use bf16-mixed"
+    if widest(device := context.fabric.device) is not torch.float64:
+        return f"{device.type} has no float64, in which objectives are checked; use the CPU"
     for part in context.plan:
         if (why := _declared(context, part)) is not None:
             return f"{name}, {part.label}: {why}"

@@ -25,8 +25,10 @@ from pfl.core.task import Regression
 from pfl.engines.vectorised import VectorisedEngine
 from pfl.federation.sampling import UniformSampler
 from pfl.loop import FederatedLoop
+from pfl.passage.privacy import Privacy
 from pfl.results.files import Columns
 from pfl.testing.compare import distance
+from pfl.training import separable
 from tests.engines.agreement import module_of
 from tests.helpers.device import NAME, simulated
 from tests.helpers.discovery import methods
@@ -40,8 +42,8 @@ DESCRIBES = {"similarity", "samples"}
 
 
 def loop(accelerator, engine="sequential", rounds=2, **options):
-    fixed = {"accelerator": accelerator, "precision": "64-true", "progress": False}
-    return FederatedLoop(rounds, engine=engine, **fixed, **options)
+    usual = {"precision": "64-true", "progress": False}
+    return FederatedLoop(rounds, engine=engine, accelerator=accelerator, **usual | options)
 
 
 def on_host(value):
@@ -235,3 +237,53 @@ def test_tables_and_dictionaries_of_inputs(kind, memory, engine, tmp_path):
         found = go(NAME)
         assert ("vectorised" in found.header["engine"]) == (engine == "vectorised")
         agree(found, expected)
+
+
+def values(tmp_path):
+    """Return regression on stored float64 inputs and targets."""
+    rng = np.random.default_rng(0)
+    file = tmp_path / "values.npz"
+    np.savez(file, x=rng.normal(size=(24, 3)), y=rng.normal(size=(24, 1)))
+    return TensorData(str(file), 3, IID(), batch_size=4)
+
+
+@pytest.mark.parametrize("engine", ["auto", *ENGINES])
+def test_a_device_without_float64(engine, tmp_path):
+    """Data of float64, sums of a server, singular values; clients one after another."""
+
+    def go(accelerator):
+        made = loop(
+            accelerator,
+            engine,
+            precision="32-true",
+            callbacks=[ClassifierSpectrum()],
+            default_root_dir=str(tmp_path / accelerator),
+        )
+        module = FedAvg(mlp(1, dim=3), optimizer=SGD, task=Regression())
+        return made.fit(module, values(tmp_path))
+
+    expected = go(HOST)
+    with simulated(float64=False):
+        found = go(NAME)
+    assert found.header["engine"].startswith(("sequential", "auto: sequential"))
+    assert distance(on_host(found.server), on_host(expected.server)) < (1e-6, "")
+    rows, wanted = (Columns.read(r.folder / "spectrum.csv").rows() for r in (found, expected))
+    for row, other in zip(rows, wanted, strict=True):
+        assert row == pytest.approx(other, rel=1e-5)
+
+
+def test_private_samples_need_float64_where_the_method_is_checked(monkeypatch):
+    """A site's device, whose server has done that, needs none."""
+
+    def go(accelerator):
+        privacy = Privacy(1.0, 0.0, 1e-2, level="sample")
+        made = loop(accelerator, precision="32-true", privacy=privacy)
+        return made.fit(FedAvg(mlp(), optimizer=SGD), blobs())
+
+    expected = go(HOST)
+    with simulated(float64=False):
+        with pytest.raises(ValueError, match=f"{NAME} has no float64"):
+            go(NAME)
+        monkeypatch.setattr(separable, "obstacle", lambda *_: None)
+        found = go(NAME)
+    assert distance(on_host(found.server), on_host(expected.server)) < (1e-6, "")

@@ -20,6 +20,7 @@ from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_map
 
+from pfl.core import devices
 from pfl.testing import device as plain
 from pfl.testing.device import COPY, INDEX, NAME, DeviceTensor, MixedDevicesError
 
@@ -40,11 +41,13 @@ class Device(plain.Device):
         reads: Where the host waited for a value: a number, a shape or a whole tensor.
         copies: Where something was copied to the device.
         autocast: The type of fewer bits, where autocast is on.
+        float64: Whether it has float64.
     """
 
-    def __init__(self):
+    def __init__(self, float64=True):
         super().__init__()
         self.autocast = None
+        self.float64 = float64
         self.reset()
 
     def reset(self):
@@ -56,6 +59,11 @@ class Device(plain.Device):
 
     def called(self, call, args, kwargs, given, there):
         name = call._schema.name
+        if not self.float64 and there:
+            kept = [tensor.dtype for tensor in given[:1] if isinstance(tensor, DeviceTensor)]
+            moved = [tensor.dtype for tensor in given[:1] if name == "aten::_to_copy"]
+            if torch.float64 in ([kwargs["dtype"]] if kwargs.get("dtype") else kept + moved):
+                raise TypeError(f"{name}: the device has no float64")
         self.operations[name] += 1
         if name in COPY:
             if name == "aten::_to_copy":
@@ -97,9 +105,14 @@ def _cast(leaf, dtype):
 
 
 @contextmanager
-def simulated():
-    """Make the device available in this scope; everything else is as before afterwards."""
-    device = Device()
+def simulated(float64=True):
+    """Make the device available in this scope; everything else is as before afterwards.
+
+    Args:
+        float64: Whether the device has float64.
+    """
+    device = Device(float64)
+    without = devices.WITHOUT_FLOAT64 if float64 else {NAME}
     usual, enabled = torch.autocast, torch.is_autocast_enabled
 
     def autocast(device_type, dtype=None, enabled=True, **more):
@@ -113,6 +126,7 @@ def simulated():
 
     with (
         plain.simulated(device),
+        mock.patch.object(devices, "WITHOUT_FLOAT64", without),
         mock.patch.object(torch, "autocast", autocast),
         mock.patch.object(torch, "is_autocast_enabled", is_enabled),
         _Autocast(device),
