@@ -9,20 +9,25 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from functools import partial
 from operator import itemgetter
 
 import torch
+from lightning.fabric.plugins.precision.amp import MixedPrecision
 from torch import Tensor
 
 from pfl.core.data import ClientSplit, FederatedData, TellsShapes
 from pfl.core.devices import widest
+from pfl.core.failure import error_line
 from pfl.core.seeds import generator
 from pfl.core.state import clone, copy_all, each, tensors
-from pfl.core.types import Batch, Job, Pass, Phase, Totals
+from pfl.core.types import Batch, Job, Pass, Phase, SampleLevel, Totals
+from pfl.training.batching import map_inputs
 from pfl.training.client_round import begin
 from pfl.training.context import Context, doubled
 from pfl.training.declaration import MethodError
 from pfl.training.phases import prepare, release, run_objective
+from pfl.training.sample_level import PrivateSteps
 
 SAMPLES = 6
 """Samples of the client that is looked at."""
@@ -50,7 +55,8 @@ def obstacle(context: Context, job: Job) -> str | None:
     for part in context.plan:
         if (why := _declared(context, part)) is not None:
             return f"{name}, {part.label}: {why}"
-    return _measured(context.in_double(), replace(job, kept={}))
+    job = replace(job, kept={})
+    return _measured(context.in_double(), job) or _lacking(context, job)
 
 
 def _declared(context: Context, part: Phase | Pass) -> str | None:
@@ -83,6 +89,43 @@ def _measured(context: Context, job: Job) -> str | None:
         elif (why := _coupled(context, part, batch)) is not None:
             return f"{name}, {part.label}: {why}"
     return None
+
+
+def _lacking(context: Context, job: Job) -> str | None:
+    """Return what torch lacks for gradients of single samples in a precision of fewer bits."""
+    precision = context.fabric.strategy.precision
+    if not isinstance(precision, MixedPrecision):
+        return None
+    copied, dtype = context.replica(context.fabric), torch.get_default_dtype()
+    module, split = copied.module, copied.data.split(job.info.client, "train")
+    job = replace(job, sample_level=SampleLevel(clip=1.0, sigma=0.0))
+    double = _batch(copied.data, split)
+    batch = Batch(each(partial(_floats, dtype), double.x), _floats(dtype, double.y))
+    copied.load({})
+    with torch.no_grad(), copied.isolated(job):
+        begin(module, job)
+        for part in copied.plan:
+            if isinstance(part, Pass):
+                copied.write(part.then(Totals({}, {}, 0, 0)))
+                continue
+            noise = {n: torch.zeros(s, device=batch.y.device) for n, s in part.noise.items()}
+            trained = prepare(copied, part)
+            steps = PrivateSteps(copied, part, [job], [len(batch.y)], trained, 1)
+            try:
+                with copied.fabric.autocast():
+                    steps.sums(map_inputs(part, batch, held=False)._replace(noise=noise))
+            except RuntimeError as error:
+                return (
+                    f"torch has no gradients of single samples of this network in "
+                    f"{precision.precision}; use 32-true ({error_line(error)})"
+                )
+            finally:
+                release(copied)
+    return None
+
+
+def _floats(dtype: torch.dtype, value: Tensor) -> Tensor:
+    return value.to(dtype) if value.is_floating_point() else value
 
 
 def _batch(data: FederatedData, split: ClientSplit) -> Batch:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import warnings
 from dataclasses import replace
 
@@ -9,7 +10,7 @@ import pytest
 import torch
 from lightning.fabric import Fabric
 
-from lightning_modules import FedAvg, FedBN
+from lightning_modules import MOON, CD2PFed, FedAvg, FedBN
 from pfl.core.client import ClientModule
 from pfl.core.task import Classification
 from pfl.core.types import Outcome, Phase
@@ -147,6 +148,40 @@ def test_a_loss_scale_is_refused():
     context.scaler = torch.amp.GradScaler("cpu")
     job = ToyFederation(FedAvg(mlp())).job(0)
     assert "16-mixed scales losses" in obstacle(context, job)
+
+
+class LacksKernel(FedAvg):
+    """A method with an operation that half precision does not have."""
+
+    def losses(self, batch):
+        if torch.is_autocast_enabled("cpu"):
+            raise RuntimeError("not implemented for 'BFloat16'")
+        return super().losses(batch)
+
+
+def in_halves(module):
+    """Return what is said of a method in bf16-mixed."""
+    fabric = Fabric(accelerator="cpu", devices=1, precision="bf16-mixed")
+    job = ToyFederation(copy.deepcopy(module)).job(0)
+    return obstacle(Context(module, blobs(), fabric), replace(job, kept={}))
+
+
+def test_what_torch_lacks_in_half_precision_is_said_before_the_first_step():
+    assert verdict(LacksKernel(mlp())) is None
+    found = in_halves(LacksKernel(mlp()))
+    assert found.startswith("torch has no gradients of single samples of this network in bf16-mix")
+    assert "use 32-true (RuntimeError: not implemented for 'BFloat16')" in found
+
+
+@pytest.mark.parametrize("method", [CD2PFed, FedAvg, MOON])
+def test_half_precision_where_torch_has_it(method):
+    """The check with dropout leaves torch's stream as it was."""
+    net = mlp()
+    net.backbone.append(torch.nn.Dropout())
+    module = method(net)
+    before = torch.get_rng_state()
+    assert in_halves(module) is None
+    assert torch.equal(torch.get_rng_state(), before)
 
 
 def test_the_check_leaves_the_run_as_it_was():
